@@ -266,7 +266,10 @@ async def redact_mentions(
     Return how many, and the last entry that was read; None if none is left. An erasure reads all
     entries in its reach once, each page in a transaction of its own.
     """
-    page = await _read_page(connection, is_in_reach, after, limit)
+    has_detail = audit.c.detail != literal({}, JSONB)
+    query = select(audit.c.id, audit.c.detail).where(_redactable(), audit.c.id > after, has_detail)
+    query = query.where(is_in_reach)
+    page = (await connection.execute(query.order_by(audit.c.id).limit(limit))).all()
     if not page:
         return 0, None
     entries = [row.id for row in page if mentioned(row.detail, *subject)]
@@ -310,18 +313,7 @@ async def _lock(connection: AsyncConnection, entries: Sequence[int]) -> list[int
     return list((await connection.execute(query.with_for_update())).scalars())
 
 
-async def _read_page(
-    connection: AsyncConnection, is_in_reach: ColumnElement[bool], after: int, limit: int
-) -> Sequence[Any]:
-    """Return the next entries in reach that have a detail."""
-    has_detail = audit.c.detail != literal({}, JSONB)
-    query = select(audit.c.id, audit.c.detail).where(_redactable(), audit.c.id > after, has_detail)
-    query = query.where(is_in_reach)
-    return (await connection.execute(query.order_by(audit.c.id).limit(limit))).all()
-
-
 def _redactable() -> ColumnElement[bool]:
-    """Entries that are neither redacted nor a list of redacted ones."""
     return audit.c.taken_by.is_(None) & (audit.c.action != Action.AUDIT_VALUES_TAKEN.value)
 
 
@@ -368,7 +360,7 @@ class CheckpointHistory:
         self._check = check
         self._hashes: dict[int, bytes] = {}
         self._cut: set[int] = set()
-        self._signed_cuts: set[int] = set()
+        self._signed_cuts: set[int | None] = set()
         self._previous: dict[str, Any] | None = None
 
     def add_copies(self, copies: Sequence[dict[str, Any]]) -> None:
@@ -380,7 +372,7 @@ class CheckpointHistory:
                 self._verdict.fail(number, f"its checkpoint in the bucket is false: {fault}")
             else:
                 self._add_hash(number, bytes.fromhex(document["hash"]))
-                self._note_cut(document)
+                self._signed_cuts.add(document.get("cut"))
 
     def add(self, rows: Iterable[Any]) -> None:
         """Verify the checkpoints that Postgres has, in order."""
@@ -420,21 +412,13 @@ class CheckpointHistory:
             self._verdict.fail(row.number, f"its checkpoint of {at} is false: {fault}")
             return
         document = row.signed["document"]
-        self._note_cut(document)
-        if previous is None or not any(_is_chained(signed) for signed in (previous, row.signed)):
-            return
-        if document.get("previous") != hash_checkpoint(previous).hex():
+        self._signed_cuts.add(document.get("cut"))
+        if previous is not None and document.get("previous") != hash_checkpoint(previous).hex():
             reason = (
                 "the signed checkpoint before its own is missing: it was removed, or Postgres was"
                 " restored from an older backup"
             )
             self._verdict.fail(row.number, reason)
-
-    def _note_cut(self, document: dict[str, Any]) -> None:
-        """Note how far the chain was cut. Older ones say it only if they are about a cut."""
-        cut = document["number"] if document.get("reason") == "cut" else None
-        if (signed_cut := document.get("cut", cut)) is not None:
-            self._signed_cuts.add(signed_cut)
 
     def _find_fault(self, row: Any) -> str | None:
         document = row.signed.get("document") or {}
@@ -446,11 +430,6 @@ class CheckpointHistory:
     def _add_hash(self, number: int, hash: bytes) -> None:
         if self._hashes.setdefault(number, hash) != hash:
             self._verdict.fail(number, "two checkpoints have different hashes for it")
-
-
-def _is_chained(signed: dict[str, Any]) -> bool:
-    """Return whether it names the one before it; older ones do not."""
-    return "previous" in (signed.get("document") or {})
 
 
 _PAGE = 5_000
@@ -543,8 +522,6 @@ def _verify_values(row: Any, redactions: dict[int, frozenset[int]]) -> Iterator[
 async def _read_redactions(
     connection: AsyncConnection, page: list[Any], redactions: dict[int, frozenset[int]]
 ) -> None:
-    """Read which entries each list of redacted entries names, for this page; drop the other
-    lists."""
     ids = {row.taken_by for row in page if row.taken_by is not None}
     for stale in redactions.keys() - ids:
         del redactions[stale]
@@ -558,7 +535,6 @@ async def _read_redactions(
 
 
 async def _find_outside(connection: AsyncConnection, verdict: Verdict) -> None:
-    """Find entries that no link names: those that claim a number, and how many are new."""
     joined = audit.outerjoin(audit_link, audit_link.c.entry == audit.c.id)
     forged = select(audit.c.id, audit.c.number).select_from(joined)
     forged = forged.where(audit.c.number.is_not(None), audit_link.c.number.is_(None))

@@ -48,7 +48,6 @@ def _is_identifying(value: str) -> bool:
 
 
 def _iterate_scalars(document: Any, *, members: bool = True) -> Iterator[Any]:
-    """Yield every text, number and bool, names of `members` too; without recursion."""
     waiting = [document]
     while waiting:
         node = waiting.pop()
@@ -62,7 +61,6 @@ def _iterate_scalars(document: Any, *, members: bool = True) -> Iterator[Any]:
 
 
 def _parse_nested(scalar: Any) -> list[Any]:
-    """Return the JSON in a text, as a filter may be."""
     if isinstance(scalar, str) and scalar[:1] in ("{", "["):
         try:
             return [json.loads(scalar)]
@@ -82,7 +80,6 @@ def _matches(scalar: Any, value: str) -> bool:
 
 
 def _has_word(text: str, word: str, *, edge: tuple[str, str] = _EDGE) -> bool:
-    """Return whether a word is in a text, as it is or as CQL2 quotes it."""
     text, word = _fold(text), _fold(word)
     pattern = re.compile(f"{edge[0]}{re.escape(word)}{edge[1]}")
     forms = (text, text.replace("''", "'"), text.replace('""', '"'))

@@ -1,4 +1,12 @@
-"""Records the objects that S3 refuses to delete."""
+"""An erasure as it is stored, its states, what it has erased, and what S3 refuses to delete.
+
+pending → marking → deleting_objects → verifying → deleting_rows → certifying → certified, or
+`failed`, with the reason; a failed one is tried again with every run; or `partly_held`, which
+goes on when holds are released. A state describes the work on the present batch; `certifying`
+begins when no mark is left, and `deleted` replaces it if no key signs certificates. `cancelling`:
+marks are being removed, which ends as `cancelled`. `giving_up`: what holds protect is being
+waived, which goes on with `certifying`.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -17,6 +25,7 @@ from inference_store.index.scope_filters import match_models
 from inference_store.index.tables import (
     erased_leaves,
     erasing,
+    erasing_object,
     erasure,
     erasure_held,
     erasure_model,
@@ -164,17 +173,9 @@ class Erasure:
     """Number of its newest certificate: `GET /v1/certificates/{number}`."""
     decided_by: list[dict[str, Any]]
     """Of a policy's run: the rules and limits that let it expire."""
-    in_force_at: datetime | None
+    in_force_at: datetime
+    """The time to compare with holds: by the clock of Postgres, as theirs."""
     given_up: dict[str, Any] | None
-
-    @property
-    def since(self) -> datetime:
-        """The time to compare with holds: by the clock of Postgres, as theirs; clocks of processes
-        may differ.
-
-        If an earlier version made the erasure, it is the time of its request.
-        """
-        return self.in_force_at or self.requested_at
 
 
 COLUMNS: Final = [erasure.c[field.name] for field in fields(Erasure)]
@@ -282,15 +283,6 @@ async def count_held_by_hold(connection: AsyncConnection, number: UUID) -> dict[
     return {row[0]: row[1] for row in await connection.execute(query.order_by(here.hold))}
 
 
-# Changes the state of an erasure.
-#
-# pending → marking → deleting_objects → verifying → deleting_rows → certifying → certified, or
-# `failed`, with the reason; a failed one is tried again with every run; or `partly_held`, which
-# goes on when holds are released. A state describes the work on the present batch; `certifying`
-# begins when no mark is left, and `deleted` replaces it if no key signs certificates. `cancelling`:
-# marks are being removed, which ends as `cancelled`. `giving_up`: what holds protect is being
-# waived, which goes on with `certifying`.
-
 _ERROR_CHARACTERS = 2000
 STOPPED = ("cancelling", "cancelled")
 
@@ -304,9 +296,7 @@ async def advance_erasure(connection: AsyncConnection, id: UUID, state: State) -
     }
     if state in ENDED:
         values["asked"] = redact_criteria()
-    where = (erasure.c.id == id, erasure.c.state.not_in(STOPPED))
-    changed = await connection.execute(erasure.update().where(*where).values(values))
-    return changed.rowcount > 0
+    return await _change(connection, id, values)
 
 
 async def begin_deleting(connection: AsyncConnection, id: UUID) -> bool:
@@ -320,6 +310,11 @@ async def begin_deleting(connection: AsyncConnection, id: UUID) -> bool:
         "deleting_since": since,
         "begun_at": func.coalesce(erasure.c.begun_at, func.now()),
     }
+    return await _change(connection, id, values)
+
+
+async def _change(connection: AsyncConnection, id: UUID, values: Mapping[str, Any]) -> bool:
+    """Return False if the erasure was cancelled: the row decides."""
     where = (erasure.c.id == id, erasure.c.state.not_in(STOPPED))
     return (await connection.execute(erasure.update().where(*where).values(values))).rowcount > 0
 
@@ -401,36 +396,32 @@ async def finish_erasure(
     if stored_erasure.scope == "inference":
         for model in await list_models(connection, stored_erasure):
             await key_registry.forget_examples(connection, model)
-    marks = select(erasing).where(erasing.c.erasure == stored_erasure.id)
-    has_rest = copies_left or await connection.scalar(select(marks.exists()))
-    held = await count_held(connection, stored_erasure.id)
+    of_objects = stored_erasure.scope == "object"
+    marks = erasing_object if of_objects else erasing
+    rest = select(marks).where(marks.c.erasure == stored_erasure.id)
+    has_rest = copies_left or await connection.scalar(select(rest.exists()))
+    # of orphans, what holds keep is counted as it leaves the erasure, and not waited for
+    held = 0 if of_objects else await count_held(connection, stored_erasure.id)
     ended: State = "certifying" if certifying else "deleted"
     state: State = "failed" if has_rest else "partly_held" if held else ended
     reason = (error or "something is left")[:_ERROR_CHARACTERS] if has_rest else None
     values = {
         "state": state,
         "error": reason,
-        "held": held,
+        "held": erasure.c.held if of_objects else held,
         "finished_at": func.now() if state == ended else None,
         "retry_at": keep_future_retry() if has_rest else None,
         "asked": redact_criteria() if state in ENDED else erasure.c.asked,
     }
     if not has_rest:
         await clear_blocked(connection, stored_erasure.id)
-    where = (erasure.c.id == stored_erasure.id, erasure.c.state.not_in(STOPPED))
-    changed = await connection.execute(erasure.update().where(*where).values(values))
-    return state if changed.rowcount else "cancelling"
+    return state if await _change(connection, stored_erasure.id, values) else "cancelling"
 
 
 async def fail_erasure(connection: AsyncConnection, id: UUID, error: str) -> None:
     """Record why an erasure could not go on: it is tried again with the next run."""
-    values = {
-        "state": "failed",
-        "error": error[:_ERROR_CHARACTERS],
-        "retry_at": keep_future_retry(),
-    }
-    where = (erasure.c.id == id, erasure.c.state.not_in(STOPPED))
-    await connection.execute(erasure.update().where(*where).values(values))
+    values = {"error": error[:_ERROR_CHARACTERS], "retry_at": keep_future_retry()}
+    await _change(connection, id, {"state": "failed", **values})
 
 
 async def find_state(connection: AsyncConnection, id: UUID) -> State | None:

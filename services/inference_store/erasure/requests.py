@@ -1,7 +1,11 @@
-"""The criteria of a requested erasure: a filter, ids, or a subject; as stored, and as a predicate.
+"""What is asked for: an erasure by its criteria, its cancellation, and the waiver of what holds
+protect.
 
 A filter is resolved when it is sent, and its meaning never changes. A subject is a metadata key
-with a value, under the type that is named, or under every type that the key was seen with.
+with a value, under the type that is named, or under every type that the key was seen with. An
+erasure can be cancelled until the first object is being deleted. The row of the erasure decides:
+it is cancelled, or its deletion has begun; its rest is waived, or marked again as a hold is
+released; never both. The service does the rest, a batch at a time.
 """
 
 from collections import Counter
@@ -192,11 +196,6 @@ async def request_erasure(
     return read_erasure(stored.one())
 
 
-# Cancels an erasure, which is possible until the first object is being deleted.
-#
-# The row of the erasure decides: it is cancelled, or its deletion has begun, never both. The
-# service removes the marks, a batch at a time, and then sets the state `cancelled`.
-
 _NOT_YET = ("pending", "marking", "failed", "partly_held", "cancelling", "cancelled")
 
 
@@ -235,12 +234,6 @@ async def complete_cancellation(connection: AsyncConnection, id: UUID) -> None:
     values = {"state": "cancelled", "finished_at": func.now(), "asked": redact_criteria()}
     where = (erasure.c.id == id, erasure.c.state == "cancelling")
     await connection.execute(erasure.update().where(*where).values(values))
-
-
-# Waives what legal holds protect of an erasure: what was deleted stays deleted, the rest stays.
-#
-# The row of the erasure decides: its rest is waived, or marked again as a hold is released, never
-# both. The service names the rest in the ledger, a batch at a time, and then ends the erasure.
 
 
 async def request_waiver(connection: AsyncConnection, id: UUID, *, by: str) -> Erasure:

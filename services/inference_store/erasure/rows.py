@@ -1,8 +1,10 @@
-"""Separates the metadata blob of an inference whose input is erased from others that share it.
+"""Deletes the rows of what was erased, all of a batch in one transaction, and separates shared
+metadata.
 
 Our own producers' metadata blob holds the request, so an erasure of the input writes it again
-without the request. If others point to it too, it does not change, because a hold may protect them:
-the inference gets a blob of its own, and the shared one stays until the last of the others goes.
+without the request. If others point to it too, it does not change, because a hold may protect
+them: the inference gets a blob of its own, and the shared one stays until the last of the others
+goes.
 
 The order is: point to the new key, and commit (`reserve_keys`, with the claim) · write it ·
 `repoint_rows` with the rows. After a crash the mark is there, and all is done again; in any case
@@ -10,18 +12,18 @@ the new blob goes with the inference. No edit comes between: it waits for the ma
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 from uuid import UUID
 
-from sqlalchemy import ARRAY, ColumnElement, func, literal, select
+from sqlalchemy import ARRAY, func, literal, select
 from sqlalchemy import UUID as UUID_TYPE
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import audit_chain
 from inference_store.erasure.mark import tombstones
-from inference_store.erasure.mark.claims import find_shared
+from inference_store.erasure.mark.claims import find_referenced
 from inference_store.index.identities import among, by_model
 from inference_store.index.tables import (
     PARTITIONED,
@@ -40,59 +42,6 @@ from .progress import Erasure, add_erased
 
 Moves: TypeAlias = Mapping[str, str | None]
 """The new key by the old one; None: the inference has left the old one before."""
-
-
-async def reserve_keys(
-    connection: AsyncConnection, page: Sequence[PendingDeletion], bucket: str
-) -> Moves:
-    """Point each mark to a new metadata blob if others point to its own one. Call it in the
-    fence."""
-    own = {
-        mark.metadata: mark
-        for mark in page
-        if mark.scope == "input" and mark.metadata is not None and mark.owns(mark.metadata)
-    }
-    shared = await find_shared(connection, own) if own else set()
-    current = await _find_metadata(connection, [own[key] for key in shared])
-    moves: dict[str, str | None] = {}
-    for key in sorted(shared):
-        mark = own[key]
-        new = str(StorageKey(bucket, edited_key(mark.model_id or "", mark.uid)))
-        moves[key] = new if (mark.model, key) in current else None
-    rows = [
-        {"storage_key": new, "model": own[old].model, "uid": own[old].uid}
-        for old, new in moves.items()
-        if new is not None
-    ]
-    if rows:
-        await connection.execute(insert(blob_reference).on_conflict_do_nothing(), rows)
-    return moves
-
-
-async def repoint_rows(
-    connection: AsyncConnection, done: Sequence[PendingDeletion], moves: Moves
-) -> None:
-    """Write the new keys of the metadata to the rows. Repeatable."""
-    here = inference.c
-    for mark in done:
-        if mark.metadata is None or (new := moves.get(mark.metadata)) is None:
-            continue
-        where = (here.model == mark.model, here.uid == mark.uid)
-        old = here.metadata_storage_key == mark.metadata
-        await connection.execute(
-            inference.update().where(*where, old).values(metadata_storage_key=new)
-        )
-
-
-async def _find_metadata(
-    connection: AsyncConnection, page: Sequence[PendingDeletion]
-) -> set[tuple[int, str | None]]:
-    """Return the metadata blobs that the inferences have now."""
-    keys: set[tuple[int, str | None]] = set()
-    for model, uids in by_model((mark.model, mark.uid) for mark in page):
-        query = select(inference.c.metadata_storage_key).where(among(inference, model, uids))
-        keys |= {(model, key) for key in (await connection.execute(query)).scalars()}
-    return keys
 
 
 async def delete_rows(
@@ -116,10 +65,8 @@ async def delete_rows(
     deleted_rows: Counter[str] = Counter()
     for model, uids in by_model((mark.model, mark.uid) for mark in done):
         deleted_bytes += await _sum_bytes(connection, model, uids) if objects and not bytes else 0
-        if stored_erasure.scope == "input":
-            await delete_inputs(connection, model, uids)
-        elif stored_erasure.scope == "response":
-            await _delete_responses(connection, model, uids)
+        if stored_erasure.scope != "inference":
+            await delete_part(connection, model, uids, stored_erasure.scope)
         else:
             deleted_rows += await _delete_inferences(
                 connection, stored_erasure, model, uids, whole_span=whole_span
@@ -162,7 +109,6 @@ async def _delete_inferences(
     *,
     whole_span: bool,
 ) -> Counter[str]:
-    """Delete inferences with what the audit says of them; return how many rows of which table."""
     counts: Counter[str] = Counter()
     tables = (inference,) if whole_span else tuple(reversed(PARTITIONED))
     for table in (*tables, blob_reference):
@@ -185,45 +131,84 @@ async def _delete_inferences(
     return +counts
 
 
-async def delete_inputs(connection: AsyncConnection, model: int, uids: Sequence[UUID]) -> None:
-    """Record on the rows that the inputs are deleted, and remove their prompts. The rest stays."""
-    here = inference.c
-    others = (here.response_storage_key, here.metadata_storage_key)
-    await _delete_references(connection, model, uids, here.data_storage_key, others)
-    prompts = prediction.update().where(
-        among(prediction, model, uids), prediction.c.prompt.is_not(None)
-    )
-    await connection.execute(prompts.values(prompt=None))
-    marked = inference.update().where(among(inference, model, uids), here.data_deleted_at.is_(None))
-    await connection.execute(marked.values(data_deleted_at=func.now()))
-
-
-async def _delete_responses(connection: AsyncConnection, model: int, uids: Sequence[UUID]) -> None:
-    """Record on the rows that the responses are deleted. What was read from them stays."""
-    here = inference.c
-    others = (here.data_storage_key, here.metadata_storage_key)
-    await _delete_references(connection, model, uids, here.response_storage_key, others)
-    marked = inference.update().where(
-        among(inference, model, uids), here.response_deleted_at.is_(None)
-    )
-    await connection.execute(marked.values(response_deleted_at=func.now()))
-
-
-async def _delete_references(
-    connection: AsyncConnection,
-    model: int,
-    uids: Sequence[UUID],
-    key: ColumnElement[Any],
-    others: Iterable[ColumnElement[Any]],
+async def delete_part(
+    connection: AsyncConnection, model: int, uids: Sequence[UUID], part: str
 ) -> None:
-    """Delete the references to what inferences point to by this key, and by no other."""
-    keys = select(key).where(
+    """Record on the rows that the inputs, with their prompts, or the responses are deleted.
+
+    What was read from them stays. References go to what inferences point to by this key alone.
+    """
+    here = inference.c
+    keys = {
+        "input": here.data_storage_key,
+        "response": here.response_storage_key,
+        "metadata": here.metadata_storage_key,
+    }
+    key = keys.pop(part)
+    own = select(key).where(
         among(inference, model, uids),
-        inference.c.uid == blob_reference.c.uid,
-        *(key.is_distinct_from(other) for other in others),
+        here.uid == blob_reference.c.uid,
+        *(key.is_distinct_from(other) for other in keys.values()),
     )
-    await connection.execute(
-        blob_reference.delete().where(
-            among(blob_reference, model, uids), blob_reference.c.storage_key.in_(keys)
+    references = blob_reference.delete().where(among(blob_reference, model, uids))
+    await connection.execute(references.where(blob_reference.c.storage_key.in_(own)))
+    if part == "input":
+        prompts = prediction.update().where(
+            among(prediction, model, uids), prediction.c.prompt.is_not(None)
         )
-    )
+        await connection.execute(prompts.values(prompt=None))
+    at = here.data_deleted_at if part == "input" else here.response_deleted_at
+    marked = inference.update().where(among(inference, model, uids), at.is_(None))
+    await connection.execute(marked.values({at: func.now()}))
+
+
+async def reserve_keys(
+    connection: AsyncConnection, page: Sequence[PendingDeletion], bucket: str
+) -> Moves:
+    """Point each mark to a new metadata blob if others point to its own one. Call it in the
+    fence."""
+    own = {
+        mark.metadata: mark
+        for mark in page
+        if mark.scope == "input" and mark.metadata is not None and mark.owns(mark.metadata)
+    }
+    shared = await find_referenced(connection, own) if own else set()
+    current = await _find_metadata(connection, [own[key] for key in shared])
+    moves: dict[str, str | None] = {}
+    for key in sorted(shared):
+        mark = own[key]
+        new = str(StorageKey(bucket, edited_key(mark.model_id or "", mark.uid)))
+        moves[key] = new if (mark.model, key) in current else None
+    rows = [
+        {"storage_key": new, "model": own[old].model, "uid": own[old].uid}
+        for old, new in moves.items()
+        if new is not None
+    ]
+    if rows:
+        await connection.execute(insert(blob_reference).on_conflict_do_nothing(), rows)
+    return moves
+
+
+async def repoint_rows(
+    connection: AsyncConnection, done: Sequence[PendingDeletion], moves: Moves
+) -> None:
+    """Write the new keys of the metadata to the rows. Repeatable."""
+    here = inference.c
+    for mark in done:
+        if mark.metadata is None or (new := moves.get(mark.metadata)) is None:
+            continue
+        where = (here.model == mark.model, here.uid == mark.uid)
+        old = here.metadata_storage_key == mark.metadata
+        await connection.execute(
+            inference.update().where(*where, old).values(metadata_storage_key=new)
+        )
+
+
+async def _find_metadata(
+    connection: AsyncConnection, page: Sequence[PendingDeletion]
+) -> set[tuple[int, str | None]]:
+    keys: set[tuple[int, str | None]] = set()
+    for model, uids in by_model((mark.model, mark.uid) for mark in page):
+        query = select(inference.c.metadata_storage_key).where(among(inference, model, uids))
+        keys |= {(model, key) for key in (await connection.execute(query)).scalars()}
+    return keys

@@ -1,4 +1,6 @@
-"""Finds what of a model has expired, in batches, in the order of its uids."""
+"""Finds what of a model goes, in the order of its uids: what has expired, what is beyond a limit,
+and what was requested. What holds protect counts for a limit, and stays.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -177,10 +179,6 @@ def select_unmarked(
     return query
 
 
-# Limits: how many inferences of a model are kept, the newest of them.
-#
-# What holds protect is counted and stays.
-
 Goes = Callable[[ScanRange], ColumnElement[bool]]
 """Which inferences of a piece are deleted before limits are applied: they do not count."""
 
@@ -242,28 +240,17 @@ async def _find_limit(  # noqa: PLR0917
         stays = [*_list_conditions(piece), not_(goes(piece))]
         [row] = await fetch(connection, select(func.count()).where(*stays), deadline)
         if row[0] > rest:
-            first = await _find_first_within(connection, stays, rest, deadline)
+            so_far = func.count().over(order_by=inference.c.uid.desc()).label("so_far")
+            rows = select(inference.c.uid, so_far).where(*stays).subquery()
+            query = select(rows.c.uid).where(rows.c.so_far <= rest).order_by(rows.c.uid).limit(1)
+            rows_within = await fetch(connection, query, deadline)
+            first = rows_within[0].uid if rows_within else None
             return min(first or piece.hi, uid_floor(limit.cutoff(now)))
         rest -= int(row[0])
     return None
 
 
-async def _find_first_within(
-    connection: AsyncConnection,
-    stays: Sequence[ColumnElement[bool]],
-    rest: int,
-    deadline: Deadline,
-) -> UUID | None:
-    """Return the oldest of those that stay within the rest of the limit; None: none does."""
-    so_far = func.count().over(order_by=inference.c.uid.desc()).label("so_far")
-    rows = select(inference.c.uid, so_far).where(*stays).subquery()
-    query = select(rows.c.uid).where(rows.c.so_far <= rest).order_by(rows.c.uid).limit(1)
-    rows_within = await fetch(connection, query, deadline)
-    return rows_within[0].uid if rows_within else None
-
-
 def _list_conditions(piece: ScanRange) -> list[ColumnElement[bool]]:
-    """Return the conditions of what is stored there and not being erased."""
     mark = select(erasing.c.uid).where(
         erasing.c.model == inference.c.model,
         erasing.c.uid == inference.c.uid,

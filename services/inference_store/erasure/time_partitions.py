@@ -94,7 +94,7 @@ async def close_span(
         closing = closing.where(here.created_at < func.now() - _NEW)
     changed = await connection.execute(closing.values(state="dropping"))
     for model in models if changed.rowcount else ():
-        values = {"model": model, "lo": span.lo, "hi": span.hi, "listed": True}
+        values = {"model": model, "lo": span.lo, "hi": span.hi}
         await connection.execute(insert(erased_span).values(values).on_conflict_do_nothing())
     return changed.rowcount > 0
 
@@ -145,7 +145,6 @@ async def reopen_span(connection: AsyncConnection, span: TimePartition) -> None:
     await fence_exclusive(connection)
     for model in await list_models(connection, span):
         await _shorten_erased_span(connection, model, span)
-        await _shorten_listed_span(connection, model, span)
     here = partition_span.c.name == span.name
     await connection.execute(partition_span.update().where(here).values(state="open"))
 
@@ -153,25 +152,9 @@ async def reopen_span(connection: AsyncConnection, span: TimePartition) -> None:
 async def _shorten_erased_span(
     connection: AsyncConnection, model: int, span: TimePartition
 ) -> None:
-    """Shorten what is not listed: inferences were deleted in the order of time, up to the first one
-    left."""
-    first = select(inference.c.uid).where(inference.c.model == model, _within_span(inference, span))
-    first = first.order_by(inference.c.uid).limit(1)
-    end = received_at_of((await connection.execute(first)).scalar_one())
+    """Shorten it to the last uid on the lists: nothing after that was deleted."""
     here = erased_span.c
-    where = (here.model == model, here.lo == span.lo, here.hi == span.hi, ~here.listed)
-    if end <= span.lo:
-        await connection.execute(erased_span.delete().where(*where))
-    else:
-        await connection.execute(erased_span.update().where(*where).values(hi=end))
-
-
-async def _shorten_listed_span(
-    connection: AsyncConnection, model: int, span: TimePartition
-) -> None:
-    """Shorten what is listed to the last uid on the lists: nothing after it was deleted."""
-    here = erased_span.c
-    where = (here.model == model, here.lo == span.lo, here.hi == span.hi, here.listed)
+    where = (here.model == model, here.lo == span.lo, here.hi == span.hi)
     lists = select(erased_batch.c.last).where(
         erased_batch.c.model == model,
         erased_batch.c.first >= uid_floor(span.lo),
@@ -181,7 +164,7 @@ async def _shorten_listed_span(
     deleted = await connection.execute(erased_span.delete().where(*where))
     if last is not None and deleted.rowcount:
         end = received_at_of(last) + timedelta(microseconds=1)
-        values = {"model": model, "lo": span.lo, "hi": end, "listed": True}
+        values = {"model": model, "lo": span.lo, "hi": end}
         await connection.execute(insert(erased_span).values(values).on_conflict_do_nothing())
 
 

@@ -1,4 +1,8 @@
-"""A batch: the inferences that an erasure erases at once."""
+"""Erases one claimed batch: deletes its objects, verifies that, and deletes its rows.
+
+Batches overlap, in the order in which they begin: objects are listed for one batch at a time, and
+deleted for one batch at a time, and so are rows.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -54,73 +58,6 @@ class Batch:
 NOTHING: Final = Batch((), frozenset(), None)
 
 
-# Locks are looked up for at most this many objects of a batch.
-_ASKED = 100
-
-
-def list_objects_of(mark: PendingDeletion) -> list[StorageKey]:
-    """List every object of a mark; if one of them could not be erased, the mark stays."""
-    keys: set[str | None] = set(mark.doomed)
-    if mark.scope == "input":
-        keys |= {mark.metadata, mark.sidecar}
-    return [parse_stored(key) for key in keys if key is not None]
-
-
-def merge_faults(
-    faults: Iterable[DeleteFault], keys: Sequence[StorageKey], listed: Iterable[StorageKey]
-) -> list[DeleteFault]:
-    """Return faults for objects that are still listed, whatever the delete returned, and for failed
-    rewrites."""
-    fault_by_key = {fault.key: fault for fault in faults}
-    deleted = set(keys)
-    rewriting = [fault for key, fault in fault_by_key.items() if key not in deleted]
-    unseen = "deleted without a fault, and listed still"
-    return rewriting + [
-        fault_by_key.get(key) or DeleteFault(key, "StillThere", unseen) for key in listed
-    ]
-
-
-def format_failures(faults: Sequence[DeleteFault]) -> str | None:
-    """Describe the failures for people, and count every fault."""
-    if not faults:
-        return None
-    for fault in faults:
-        count_failure(find_reason(fault.code, fault.message))
-    first = faults[0]
-    others = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
-    return f"{first.key}{others}: {first.code} {first.message}".strip()
-
-
-async def record_failures(
-    engine: AsyncEngine,
-    blobs: Blobs,
-    erasure: Erasure,
-    faults: Sequence[DeleteFault],
-    gone: Iterable[StorageKey],
-) -> None:
-    """Store the objects that block the erasure, and when their locks end; remove deleted ones."""
-    if not faults and erasure.state != "failed":
-        return
-    ends = await asyncio.to_thread(_find_lock_ends, blobs, faults[:_ASKED])
-    blocked = [(str(f.key), f.code, f.message, ends.get(f.key)) for f in faults]
-    failpoint("retention.note.before")
-    async with engine.begin() as connection:
-        await record_blocked(connection, erasure.id, blocked, [str(key) for key in gone])
-    failpoint("retention.note.after")
-
-
-def _find_lock_ends(
-    blobs: Blobs, faults: Sequence[DeleteFault]
-) -> dict[StorageKey, datetime | None]:
-    return {fault.key: blobs.locked_until(fault.key) for fault in faults if fault.held}
-
-
-# Erases one claimed batch: deletes its objects, verifies that, and deletes its rows.
-#
-# Batches overlap, in the order in which they begin: objects are listed for one batch at a time, and
-# deleted for one batch at a time, and so are rows.
-
-
 class BatchEraser:
     """Erases batches. Raises BlobsAway and the errors of the database: try again later."""
 
@@ -146,7 +83,6 @@ class BatchEraser:
 
     @asynccontextmanager
     async def _list_objects(self, batch: Batch) -> AsyncIterator[Listed]:
-        """List the objects while the batch before is deleted, then wait for their turn."""
         async with self._listing:
             listed = await list_objects(self._blobs, batch)
             # before the next batch is listed, so that the order stays
@@ -244,7 +180,7 @@ async def list_objects(blobs: Blobs, batch: Batch) -> Listed:
 
 
 async def erase_objects(
-    engine: AsyncEngine, blobs: Blobs, erasure: Erasure, batch: Batch, listed: Listed
+    engine: AsyncEngine, blobs: Blobs, erasure: Erasure, batch: Batch, listed: Listed | None
 ) -> tuple[Deleted, list[DeleteFault]]:
     """Delete the objects and verify it; return the deleted ones, and faults for the others."""
     keys = _list_keys(batch)
@@ -269,13 +205,74 @@ def _list_keys(batch: Batch) -> list[StorageKey]:
     return [parse_stored(key) for key in sorted(batch.doomed)]
 
 
+# Locks are looked up for at most this many objects of a batch.
+_ASKED = 100
+_UNSEEN = "deleted without a fault, and listed still"
+
+
+def list_objects_of(mark: PendingDeletion) -> list[StorageKey]:
+    """List every object of a mark; if one of them could not be erased, the mark stays."""
+    keys: set[str | None] = set(mark.doomed)
+    if mark.scope == "input":
+        keys |= {mark.metadata, mark.sidecar}
+    return [parse_stored(key) for key in keys if key is not None]
+
+
+def merge_faults(
+    faults: Iterable[DeleteFault], keys: Sequence[StorageKey], listed: Iterable[StorageKey]
+) -> list[DeleteFault]:
+    """Return faults for objects that are still listed, whatever the delete returned, and for failed
+    rewrites."""
+    fault_by_key = {fault.key: fault for fault in faults}
+    deleted = set(keys)
+    rewriting = [fault for key, fault in fault_by_key.items() if key not in deleted]
+    return rewriting + [
+        fault_by_key.get(key) or DeleteFault(key, "StillThere", _UNSEEN) for key in listed
+    ]
+
+
+def format_failures(faults: Sequence[DeleteFault]) -> str | None:
+    """Describe the failures for people, and count every fault."""
+    if not faults:
+        return None
+    for fault in faults:
+        count_failure(find_reason(fault.code, fault.message))
+    first = faults[0]
+    others = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+    return f"{first.key}{others}: {first.code} {first.message}".strip()
+
+
+async def record_failures(
+    engine: AsyncEngine,
+    blobs: Blobs,
+    erasure: Erasure,
+    faults: Sequence[DeleteFault],
+    gone: Iterable[StorageKey],
+) -> None:
+    """Store the objects that block the erasure, and when their locks end; remove deleted ones."""
+    if not faults and erasure.state != "failed":
+        return
+    ends = await asyncio.to_thread(_find_lock_ends, blobs, faults[:_ASKED])
+    blocked = [(str(f.key), f.code, f.message, ends.get(f.key)) for f in faults]
+    failpoint("retention.note.before")
+    async with engine.begin() as connection:
+        await record_blocked(connection, erasure.id, blocked, [str(key) for key in gone])
+    failpoint("retention.note.after")
+
+
+def _find_lock_ends(
+    blobs: Blobs, faults: Sequence[DeleteFault]
+) -> dict[StorageKey, datetime | None]:
+    return {fault.key: blobs.locked_until(fault.key) for fault in faults if fault.held}
+
+
 # Removes the request from objects that a scope-input erasure keeps: metadata blobs of our own
 # producers, and sidecars.
 #
 # Such a metadata blob is a JSON object with a member `request`; it is written again without it.
 # Only keys that name the inference's own capture are changed: other blobs may be shared, and
 # contain no request. If other inferences use the blob too, it is written to a new key (see
-# erasure/delete/shared_metadata.py). A sidecar contains the event as it arrived, with all data of
+# erasure/rows.py). A sidecar contains the event as it arrived, with all data of
 # its producer.
 
 _LIMIT_BYTES = 64 * 1024 * 1024
@@ -300,7 +297,6 @@ def remove_requests(
 def _list_rewrites(
     mark: PendingDeletion, moves: Moves
 ) -> list[tuple[StorageKey, StorageKey, _Strip]]:
-    """List the keys to read, the keys to write, and the functions that change the blobs."""
     rewrites: list[tuple[StorageKey, StorageKey, _Strip]] = []
     if mark.metadata is not None and mark.owns(mark.metadata):
         to = moves.get(mark.metadata, mark.metadata)
@@ -359,8 +355,7 @@ def _rewrite(blobs: Blobs, key: StorageKey, strip: _Strip) -> list[DeleteFault]:
 
 
 def _list_remaining(blobs: Blobs, key: StorageKey) -> list[DeleteFault]:
-    unseen = "deleted without a fault, and listed still"
-    return [DeleteFault(key_left, "StillThere", unseen) for key_left in blobs.still_there([key])]
+    return [DeleteFault(left, "StillThere", _UNSEEN) for left in blobs.still_there([key])]
 
 
 def _strip_metadata(blob: bytes) -> bytes:

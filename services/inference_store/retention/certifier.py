@@ -1,4 +1,13 @@
-"""Erasures that end without a certificate."""
+"""Ends an erasure with its certificate. The order makes every crash harmless:
+
+1. list     write the pieces of the list to the bucket, under names made of their content
+2. sign     write the document to the bucket under the next number of the chain, which is free
+3. commit   write the same to Postgres, with the batches that it names and the erasure's state
+
+After a crash before 2 the pieces are written again. After 2 the bucket is one ahead of Postgres:
+its document is imported (`catch_up`) before anything else is signed, so that no erasure gets a
+second certificate for the same batches. This also restores what an older backup is missing.
+"""
 
 import asyncio
 import time
@@ -46,34 +55,6 @@ from inference_store.platform.metrics import CERTIFICATE_TROUBLE, CERTIFICATES, 
 _log = structlog.get_logger()
 # The reasons for which an erasure ends without a certificate.
 UNCERTIFIED_REASONS: Final = ("no_key", "key_missing", "unlisted")
-
-
-async def end_without_key(engine: AsyncEngine, erasure: Erasure) -> State:
-    """End an erasure without a certificate, as there is no key."""
-    async with engine.connect() as connection:
-        began = (await chain.find_head(connection)).number > 0
-    return await end_uncertified(engine, erasure, "key_missing" if began else "no_key")
-
-
-async def end_uncertified(engine: AsyncEngine, erasure: Erasure, reason: str) -> State:
-    """End an erasure without a certificate; `reason` as the metric has it."""
-    async with engine.begin() as connection:
-        await advance_erasure(connection, erasure.id, "deleted")
-    UNCERTIFIED.labels(reason).inc()
-    _log.warning("no certificate", action="uncertified", id=str(erasure.id), reason=reason)
-    return "deleted"
-
-
-# Ends an erasure with its certificate. The order makes every crash harmless:
-#
-# 1. list     write the pieces of the list to the bucket, under names made of their content
-# 2. sign     write the document to the bucket under the next number of the chain, which is free
-# 3. commit   write the same to Postgres, with the batches that it names and the erasure's state
-#
-# After a crash before 2 the pieces are written again. After 2 the bucket is one ahead of Postgres:
-# its document is imported (`catch_up`) before anything else is signed, so that no erasure gets a
-# second certificate for the same batches. This also restores what an older backup is missing.
-
 # Between two writes of the head, while certificates are signed one after the other.
 _HEAD_SECONDS = 60.0
 _BuildDocument = Callable[[Link], dict[str, Any]]
@@ -184,12 +165,13 @@ class Certifier:
         if not uncertified.batches and now.state == "partly_held":
             return "partly_held"
         if not uncertified.batches and await self._names_waived(now):
-            return await self._end_erasure(now, "certified")
+            async with self._engine.begin() as connection:
+                await advance_erasure(connection, now.id, "certified")
+            return "certified"
         await self._sign(now, uncertified)
         return "certified" if now.state == "certifying" else now.state
 
     async def _names_waived(self, erasure: Erasure) -> bool:
-        """Check whether its certificates also name the waived rest; False if it has none."""
         async with self._engine.connect() as connection:
             before = await chain.list_certificates(connection, erasure_id=erasure.id)
         certified = [read_document(row.signed).document for row in before]
@@ -222,7 +204,6 @@ class Certifier:
     async def _append(
         self, kind: str, key: SigningKey, build_document: _BuildDocument
     ) -> SignedDocument | None:
-        """Sign the chain's next document; None if the bucket had one already, which is imported."""
         async with self._engine.connect() as connection:
             head = await chain.find_head(connection)
         signed = sign_document(key, kind, build_document(head))
@@ -249,7 +230,6 @@ class Certifier:
             await self._import(await asyncio.to_thread(check_import, *about))
 
     async def _import(self, signed: SignedDocument) -> None:
-        """Write a document of the bucket to Postgres, in one transaction."""
         about = signed.document.get("erasure")
         async with self._engine.begin() as connection:
             if signed_chain.find_restart_key(signed) is not None:
@@ -280,7 +260,6 @@ class Certifier:
             await erased_lists.restore_piece(connection, number, erasure, hashed_by, piece)
 
     async def _introduce_key(self) -> None:
-        """Make our key the newest of the chain. Raises BrokenChain if the newest is not given."""
         async with self._engine.connect() as connection:
             public_keys = await chain.find_public_keys(connection)
         newest = public_keys[-1].id if public_keys else self.key.id
@@ -298,10 +277,29 @@ class Certifier:
                 lambda previous: signed_chain.make_key_document(self.key.public, after=previous),
             )
 
-    async def _end_erasure(self, erasure: Erasure, state: State) -> State:
-        async with self._engine.begin() as connection:
-            await advance_erasure(connection, erasure.id, state)
-        return state
+
+async def end_erasure(
+    engine: AsyncEngine, certifier: Certifier | None, erasure: Erasure, state: State
+) -> State:
+    """Sign the certificate of an erasure in this state, or end it without one if there is no key;
+    return its last state."""
+    if certifier is not None:
+        if state in {"certifying", "partly_held"}:
+            return await certifier.certify(erasure, state)
+    elif state in {"certifying", "deleted"}:
+        async with engine.connect() as connection:
+            began = (await chain.find_head(connection)).number > 0
+        return await end_uncertified(engine, erasure, "key_missing" if began else "no_key")
+    return state
+
+
+async def end_uncertified(engine: AsyncEngine, erasure: Erasure, reason: str) -> State:
+    """End an erasure without a certificate; `reason` as the metric has it."""
+    async with engine.begin() as connection:
+        await advance_erasure(connection, erasure.id, "deleted")
+    UNCERTIFIED.labels(reason).inc()
+    _log.warning("no certificate", action="uncertified", id=str(erasure.id), reason=reason)
+    return "deleted"
 
 
 async def _find_model(connection: AsyncConnection, about: Mapping[str, Any] | None) -> int | None:

@@ -1,4 +1,4 @@
-"""The name under which retention writes to the ledger."""
+"""Checks between two steps that this service may go on: not stopped, and still the leader."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,8 +8,6 @@ from inference_store.erasure.locks import LeaderElection
 from inference_store.platform.admin import Heartbeat
 
 ACTOR: Final = "retention"
-
-
 T = TypeVar("T")
 
 

@@ -191,7 +191,6 @@ async def _keep_held(
     *,
     metadata: EventMetadata,
 ) -> list[QuarantinedEvent]:
-    """Return the events that no hold protects, and record the others."""
     if model is None:
         free, held = await split_unattributed_by_hold(connection, events, metadata)
     else:

@@ -432,6 +432,7 @@ async def _leave_closing_span(engine: AsyncEngine, gone: Stored) -> TimePartitio
         span = (await connection.execute(select(partition_span))).one()
         closed = {"model": gone.model, "lo": span.lo, "hi": span.hi}
         await connection.execute(insert(erased_span).values(closed))
+        await tombstones.add_batch(connection, gone.model, [gone.uid])
         await connection.execute(partition_span.update().values(state="dropping"))
         await connection.execute(inference.delete().where(inference.c.uid == gone.uid))
     return TimePartition(span.lo, span.hi, span.name)

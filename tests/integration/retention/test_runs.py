@@ -174,6 +174,7 @@ async def test_a_closed_span_opens_again_when_the_policy_keeps_it(storing: Stori
             "INSERT INTO erased_span (model, lo, hi) VALUES ($1, $2, $3)", (model, span.lo, span.hi)
         )
         gone = [stored.uid for stored in inferences[:2]]
+        await tombstones.add_batch(connection, model, gone)
         await connection.execute(inference.delete().where(inference.c.uid.in_(gone)))
     await storing.keep(model)
     await storing.retain()

@@ -20,7 +20,6 @@ from inference_store.erasure.log import signed_chain
 from inference_store.erasure.log.keys import new_key
 from inference_store.erasure.log.signed_chain import make_key_document, sign_document
 from inference_store.erasure.mark.batches import mark_batch
-from inference_store.erasure.overdue import Overdue
 from inference_store.erasure.progress import find_erasure
 from inference_store.index import accounting
 from inference_store.index.accounting import PartitionId, list_accounts, open_partition
@@ -46,7 +45,8 @@ from inference_store.query.cql2 import parse_text
 from inference_store.query.deadline import Deadline
 from inference_store.query.preparation import QueryRequest, prepare
 from inference_store.retention.eraser import Eraser
-from inference_store.retention.linking import delete_old_records, link
+from inference_store.retention.housekeeping import delete_old_records, link
+from inference_store.retention.overdue import Overdue
 from inference_store.retention.run import set_gauges
 from tests.integration.query.counting.test_counts import count_usable_partitions
 from tests.polling import until

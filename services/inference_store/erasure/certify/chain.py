@@ -1,8 +1,12 @@
-"""Certificates in the bucket: the chain, the lists, and a head that nobody can remove.
+"""The chain of certificates in Postgres and in the bucket, and how the two are brought together.
 
-certificates/0000000042.json            a signed document, as it was signed
-certificates/leaves/<root>/000001       a piece of a list, named by the root over the whole list
-certificates/head                       the newest signed document once more, locked where it can be
+    certificates/0000000042.json       a signed document, as it was signed
+    certificates/leaves/<root>/000001  a piece of a list, named by the root over the whole list
+    certificates/head                  the newest signed document once more, locked if possible
+
+If the private key of the newest certificates is lost, the chain restarts with a new key. Its
+document says so, the audit says it too, and `verify` reports it, which is a failure unless the
+new key is trusted.
 """
 
 import asyncio
@@ -320,12 +324,6 @@ def _is_vouched_for(
             return True
         link = Link(link.number + 1, later.hash)
     return False
-
-
-# Restarts the chain after the private key of its newest certificates is lost.
-#
-# The document of the new key says so, the audit says it too, and `verify` reports it, which is a
-# failure unless the new key is trusted.
 
 
 class CannotRestart(Exception):

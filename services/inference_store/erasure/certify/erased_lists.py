@@ -1,6 +1,7 @@
-"""The entries of a certificate's list: a letter, and a keyed hash of 32 bytes of what was erased.
+"""The lists of what erasures erased, batch by batch, which certificates name.
 
-The list is these entries one after the other, and nothing else.
+A batch is recorded in the transaction that deletes its rows and marks: a crash neither loses it
+nor records it twice.
 """
 
 import asyncio
@@ -38,30 +39,6 @@ from .merkle import MerkleTree
 LETTERS: Final = {"inference": b"i", "input": b"d", "response": b"r"}
 OBJECT: Final = b"o"
 ENTRY_BYTES: Final = 33
-
-
-def hash_inference(key: SigningKey, scope: str, uid: UUID) -> bytes:
-    """Return the entry of an inference, or of its input or its response alone."""
-    return LETTERS[scope] + key.keyed_hash("inference", uid.bytes)
-
-
-def hash_object(key: SigningKey, storage_key: StorageKey) -> bytes:
-    """Return the entry of an object, by its bucket and its key."""
-    return OBJECT + key.keyed_hash("object", str(storage_key).encode("utf-8", "surrogatepass"))
-
-
-def split_entries(chunk: bytes) -> Iterator[bytes]:
-    """Yield the entries of a chunk. Raises ValueError if the last one is incomplete."""
-    if len(chunk) % ENTRY_BYTES:
-        raise ValueError(f"{len(chunk)} bytes are no whole number of entries")
-    return (chunk[at : at + ENTRY_BYTES] for at in range(0, len(chunk), ENTRY_BYTES))
-
-
-# The lists of what erasures erased, batch by batch, which certificates name.
-#
-# A batch is recorded in the transaction that deletes its rows and marks: a crash neither loses it
-# nor records it twice.
-
 _HERE = erased_leaves.c
 
 
@@ -77,6 +54,57 @@ class Erased:
     hashed_by: Sequence[str]
     first_at: datetime | None
     last_at: datetime | None
+
+
+# Of entries that are looked for at once: about 30 MB.
+_ENTRIES = 250_000
+
+
+async def record_erased(
+    connection: AsyncConnection,
+    key: SigningKey,
+    erasure: Erasure,
+    done: Sequence[PendingDeletion],
+    doomed: Set[str],
+    *,
+    whole_span: bool = False,
+) -> None:
+    """Record what a batch erased, after its rows and pending deletions. `doomed`: the claimed
+    keys."""
+    deleted = {key for mark in done for key in mark.doomed if key in doomed}
+    foreign = {key for mark in done for key in mark.doomed if not mark.owns(key)}
+    deleted -= await _find_still_named(connection, erasure.id, deleted & foreign)
+    await record_batch(
+        connection,
+        key,
+        erasure.id,
+        scope=erasure.scope,
+        uids=sorted(mark.uid for mark in done),
+        objects=map(parse_stored, sorted(deleted)),
+        whole_span=whole_span,
+    )
+
+
+async def _find_still_named(
+    connection: AsyncConnection, erasure: UUID, keys: Iterable[str]
+) -> set[str]:
+    """Return the keys that a later batch of the erasure points to as well: that batch records
+    them."""
+    names = sorted(keys)
+    if not names:
+        return set()
+    query = (
+        select(blob_reference.c.storage_key)
+        .join(
+            erasing,
+            (erasing.c.model == blob_reference.c.model) & (erasing.c.uid == blob_reference.c.uid),
+        )
+        .where(
+            erasing.c.erasure == erasure,
+            blob_reference.c.storage_key == any_(literal(names, ARRAY(Text(collation="C")))),
+        )
+    )
+    return set((await connection.execute(query)).scalars())
 
 
 async def record_batch(
@@ -114,6 +142,23 @@ async def _find_dropping(connection: AsyncConnection, at: datetime) -> str | Non
     return None if name is None else str(name)
 
 
+def hash_inference(key: SigningKey, scope: str, uid: UUID) -> bytes:
+    """Return the entry of an inference, or of its input or its response alone."""
+    return LETTERS[scope] + key.keyed_hash("inference", uid.bytes)
+
+
+def hash_object(key: SigningKey, storage_key: StorageKey) -> bytes:
+    """Return the entry of an object, by its bucket and its key."""
+    return OBJECT + key.keyed_hash("object", str(storage_key).encode("utf-8", "surrogatepass"))
+
+
+def split_entries(chunk: bytes) -> Iterator[bytes]:
+    """Yield the entries of a chunk. Raises ValueError if the last one is incomplete."""
+    if len(chunk) % ENTRY_BYTES:
+        raise ValueError(f"{len(chunk)} bytes are no whole number of entries")
+    return (chunk[at : at + ENTRY_BYTES] for at in range(0, len(chunk), ENTRY_BYTES))
+
+
 def _match_uncertified(erasure: UUID) -> tuple[ColumnElement[bool], ...]:
     return _HERE.erasure == erasure, _HERE.certificate.is_(None)
 
@@ -144,10 +189,13 @@ async def find_uncertified(connection: AsyncConnection, erasure: UUID) -> Erased
     )
 
 
-async def count_listed(connection: AsyncConnection, erasure: UUID, *, objects: bool = False) -> int:
-    """Return how many inferences, or `objects`, an erasure's batches list, certified or not."""
+async def count_listed(
+    connection: AsyncConnection, erasure: UUID, *, objects: bool = False, certified: bool = False
+) -> int:
+    """Return how many inferences, or `objects`, an erasure's batches list, `certified` or all."""
     counted = func.sum(_HERE.objects if objects else _HERE.inferences)
     query = select(func.coalesce(counted, 0)).where(_HERE.erasure == erasure)
+    query = query.where(_HERE.certificate.is_not(None)) if certified else query
     return int(await connection.scalar(query) or 0)
 
 
@@ -255,72 +303,19 @@ async def _compute_root(engine: AsyncEngine, batches: Sequence[int]) -> bytes:
     return tree.root()
 
 
-async def record_erased(
-    connection: AsyncConnection,
-    key: SigningKey,
-    erasure: Erasure,
-    done: Sequence[PendingDeletion],
-    doomed: Set[str],
-    *,
-    whole_span: bool = False,
-) -> None:
-    """Record what a batch erased, after its rows and pending deletions. `doomed`: the claimed
-    keys."""
-    deleted = {key for mark in done for key in mark.doomed if key in doomed}
-    foreign = {key for mark in done for key in mark.doomed if not mark.owns(key)}
-    deleted -= await _find_still_named(connection, erasure.id, deleted & foreign)
-    await record_batch(
-        connection,
-        key,
-        erasure.id,
-        scope=erasure.scope,
-        uids=sorted(mark.uid for mark in done),
-        objects=map(parse_stored, sorted(deleted)),
-        whole_span=whole_span,
-    )
-
-
-async def _find_still_named(
-    connection: AsyncConnection, erasure: UUID, keys: Iterable[str]
-) -> set[str]:
-    """Return the keys that a later batch of the erasure points to as well: that batch records
-    them."""
-    names = sorted(keys)
-    if not names:
-        return set()
-    query = (
-        select(blob_reference.c.storage_key)
-        .join(
-            erasing,
-            (erasing.c.model == blob_reference.c.model) & (erasing.c.uid == blob_reference.c.uid),
-        )
-        .where(
-            erasing.c.erasure == erasure,
-            blob_reference.c.storage_key == any_(literal(names, ARRAY(Text(collation="C")))),
-        )
-    )
-    return set((await connection.execute(query)).scalars())
-
-
-# Removes from lists what certificates in the bucket name already.
-#
-# After Postgres is restored from an older backup, an erasure records these entries a second time,
-# and no other certificate may name them.
-
-# Of entries that are looked for at once: about 30 MB.
-_ENTRIES = 250_000
-
-
 async def deduplicate_restored(
     engine: AsyncEngine, erasure: UUID, *, counted: int, objects: bool = False
 ) -> None:
     """Remove from an erasure's batches what a certificate of it names. Repeatable.
 
+    After Postgres is restored from an older backup, an erasure records these entries a second time,
+    and no other certificate may name them.
+
     `counted`: how many inferences the erasure has erased by its own count, which has each of them
     once; with `objects`, how many objects.
     """
     async with engine.begin() as connection:
-        certified = await _count_certified(connection, erasure, objects)
+        certified = await count_listed(connection, erasure, objects=objects, certified=True)
         listed = await count_listed(connection, erasure, objects=objects)
         if not certified or listed <= counted:
             return
@@ -334,12 +329,6 @@ async def deduplicate_restored(
         async with engine.begin() as connection:
             for batch in batches:
                 await _remove_duplicates(connection, batch, duplicates, objects)
-
-
-async def _count_certified(connection: AsyncConnection, erasure: UUID, objects: bool) -> int:
-    amount = func.sum(_HERE.objects if objects else _HERE.inferences)
-    query = select(func.coalesce(amount, 0)).where(_HERE.erasure == erasure)
-    return int(await connection.scalar(query.where(_HERE.certificate.is_not(None))) or 0)
 
 
 async def _is_hashed_by_another_key(connection: AsyncConnection, erasure: UUID) -> bool:
@@ -357,7 +346,6 @@ async def _is_hashed_by_another_key(connection: AsyncConnection, erasure: UUID) 
 
 
 async def _group_batches(engine: AsyncEngine, erasure: UUID) -> AsyncIterator[list[int]]:
-    """Yield the batches that no certificate names, in groups of a limited number of entries."""
     query = select(_HERE.id, (_HERE.inferences + _HERE.objects).label("entries"))
     query = query.where(_HERE.erasure == erasure, _HERE.certificate.is_(None))
     async with engine.connect() as connection:
@@ -375,7 +363,6 @@ async def _group_batches(engine: AsyncEngine, erasure: UUID) -> AsyncIterator[li
 
 
 async def _find_duplicates(engine: AsyncEngine, erasure: UUID, batches: list[int]) -> set[bytes]:
-    """Return the entries of these batches that certificates of the erasure have too."""
     entries = {
         entry async for chunk in read_chunks(engine, batches) for entry in split_entries(chunk)
     }

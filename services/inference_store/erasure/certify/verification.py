@@ -5,7 +5,6 @@ and with the signatures. Nothing is written.
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -150,7 +149,6 @@ def _fail(number: int | None, reason: str) -> VerificationFailure:
 
 
 def _compare_columns(row: StoredDocument, document: SignedDocument) -> Iterator[str]:
-    """Yield how the columns of Postgres differ from the signed text."""
     about: dict[str, Any] = document.document.get("erasure") or {}
     comparisons: Sequence[tuple[str, object, object]] = (
         ("kind", row.kind, document.kind),
@@ -164,8 +162,6 @@ def _compare_columns(row: StoredDocument, document: SignedDocument) -> Iterator[
 
 
 class _ListSum:
-    """The root and the counts of a list, chunk by chunk."""
-
     def __init__(self) -> None:
         self._tree, self._objects = MerkleTree(), 0
         self._broken = False
@@ -190,13 +186,6 @@ def _sum_chunks(chunks: Iterator[bytes]) -> _ListSum:
         list_sum.add(chunk)
     return list_sum
 
-
-# Checks again that what certificates say is gone is not there.
-#
-# Every row, every object and every member of an export is hashed with the certificates' keys and
-# looked up in their lists. The lists are read as a stream, twice: first into a Bloom filter, which
-# lets few pass that are not in them, then to find out which of those really are, and in which
-# certificate.
 
 _ROWS = 5_000
 _BITS_AN_ENTRY = 64
@@ -223,7 +212,13 @@ class _BloomFilter:
 
 
 class Recheck:
-    """Checks once. `keys`: those that hashed; what other keys hashed cannot be looked up."""
+    """Checks again, once, that what certificates say is gone is not there.
+
+    Every row, every object and every member of an export is hashed with the certificates' keys and
+    looked up in their lists. The lists are read as a stream, twice: first into a Bloom filter,
+    which lets few pass that are not in them, then to find out which of those really are, and in
+    which certificate. `keys`: those that hashed; what other keys hashed cannot be looked up.
+    """
 
     def __init__(self, engine: AsyncEngine, keys: Sequence[SigningKey]) -> None:
         self._engine = engine
@@ -235,13 +230,19 @@ class Recheck:
     ) -> AsyncIterator[VerificationFailure]:
         """Yield what is there. `objects`: all of the buckets, as a stream; `members`: uids that
         exports list, and where; read after the objects."""
-        self._filter = await self._fill_filter()
+        async with self._engine.connect() as connection:
+            self._filter = _BloomFilter(await erased_lists.count_certified(connection))
+        async for _, entry in self._read_entries():
+            self._filter.add(entry)
         await self._pass_rows()
-        for entry, description in self._hash_objects(objects):
-            if self._filter.has(entry):
-                self._passed[entry] = description
+        for held in objects:
+            at = "" if held.modified is None else f", written {held.modified:%Y-%m-%d %H:%M:%S} UTC"
+            entries = [hash_object(key, held.key) for key in self._keys]
+            self._pass(entries, f"{held.key} is in the bucket{at}")
         if members is not None:
-            await self._pass_members(members)
+            async for uid, description in members:
+                entries = [hash_inference(key, "inference", uid) for key in self._keys]
+                self._pass(entries, description)
         async for number, entry in self._read_entries():
             if entry in self._passed:
                 yield VerificationFailure(number, self._passed[entry], chain.CERTIFICATE)
@@ -250,13 +251,6 @@ class Recheck:
         """Return the ids of keys that hashed lists and are not given."""
         async with self._engine.connect() as connection:
             return await erased_lists.find_hash_keys(connection) - {key.id for key in self._keys}
-
-    async def _fill_filter(self) -> _BloomFilter:
-        async with self._engine.connect() as connection:
-            bloom_filter = _BloomFilter(await erased_lists.count_certified(connection))
-        async for _, entry in self._read_entries():
-            bloom_filter.add(entry)
-        return bloom_filter
 
     async def _read_entries(self) -> AsyncIterator[tuple[int, bytes]]:
         async with self._engine.connect() as connection:
@@ -273,30 +267,10 @@ class Recheck:
         async with self._engine.connect() as connection:
             rows = await connection.stream(query, execution_options={"yield_per": _ROWS})
             async for uid, input_at, response_at in rows:
-                for scope in _list_scopes(input_at, response_at):
-                    for key in self._keys:
-                        entry = hash_inference(key, scope, uid)
-                        if self._filter.has(entry):
-                            self._passed[entry] = f"the {scope} of {uid} is in Postgres"
+                parts = {"inference": None, "input": input_at, "response": response_at}
+                for scope in (part for part, deleted_at in parts.items() if deleted_at is None):
+                    entries = [hash_inference(key, scope, uid) for key in self._keys]
+                    self._pass(entries, f"the {scope} of {uid} is in Postgres")
 
-    async def _pass_members(self, members: AsyncIterable[tuple[UUID, str]]) -> None:
-        async for uid, description in members:
-            for key in self._keys:
-                entry = hash_inference(key, "inference", uid)
-                if self._filter.has(entry):
-                    self._passed[entry] = description
-
-    def _hash_objects(self, objects: Iterable[Held]) -> Iterator[tuple[bytes, str]]:
-        for held in objects:
-            at = "" if held.modified is None else f", written {held.modified:%Y-%m-%d %H:%M:%S} UTC"
-            for key in self._keys:
-                yield hash_object(key, held.key), f"{held.key} is in the bucket{at}"
-
-
-def _list_scopes(input_at: datetime | None, response_at: datetime | None) -> Iterator[str]:
-    """Yield what of an inference is there according to its row."""
-    yield "inference"
-    if input_at is None:
-        yield "input"
-    if response_at is None:
-        yield "response"
+    def _pass(self, entries: Iterable[bytes], description: str) -> None:
+        self._passed |= {entry: description for entry in entries if self._filter.has(entry)}

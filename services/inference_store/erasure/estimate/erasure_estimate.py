@@ -1,8 +1,9 @@
-"""Counts the dead letters and parked events that an erasure would remove, without removing any.
+"""Estimates what an erasure would erase: counted without marks, as far as time allows.
 
-Those of a subject are found by their metadata, as the erasure finds them; the others by their
-inference: one that matches, or was erased before. What holds protect does not go, and is counted
-separately. A hold that cannot be evaluated for an event protects it, unless its inference goes.
+Dead letters and parked events of a subject are found by their metadata, as the erasure finds
+them; the others by their inference: one that matches, or was erased before. What holds protect
+does not go, and is counted separately. A hold that cannot be evaluated for an event protects it,
+unless its inference goes.
 """
 
 import asyncio
@@ -13,12 +14,23 @@ from datetime import datetime
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Select, Table, case, false, func, not_, or_, select, true
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    Table,
+    and_,
+    case,
+    false,
+    func,
+    not_,
+    or_,
+    select,
+    true,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import holds
 from inference_store.erasure.mark.pending_deletions import KEYS
-from inference_store.erasure.policies.loss_counts import build_loss_columns
 from inference_store.erasure.quarantine.events import (
     QUARANTINE_TABLES,
     EventMetadata,
@@ -57,100 +69,6 @@ class ModelQuery:
         return find_subject(self.criteria)
 
 
-async def count_quarantined(
-    connection: AsyncConnection, blobs: Blobs, model_query: ModelQuery, deadline: Deadline
-) -> Counter[str]:
-    """Return how many go, by table, and how many are `held`; `partial` is 1 if time ran out."""
-    counted: Counter[str] = Counter()
-    for table in QUARANTINE_TABLES:
-        after = 0
-        while events := await _read_page(connection, blobs, table, model_query, after):
-            if deadline.is_over:
-                counted["partial"] = 1
-                return counted
-            counted += await _count_page(connection, blobs, table, model_query, events, deadline)
-            after = events[-1].id
-    return counted
-
-
-async def _read_page(
-    connection: AsyncConnection, blobs: Blobs, table: Table, model_query: ModelQuery, after: int
-) -> list[QuarantinedEvent]:
-    of_model = table.c.model_id == model_query.model_id
-    return await read_page(connection, table, of_model, after=after, buckets=blobs.buckets)
-
-
-async def _count_page(  # noqa: PLR0917
-    connection: AsyncConnection,
-    blobs: Blobs,
-    table: Table,
-    model_query: ModelQuery,
-    events: Sequence[QuarantinedEvent],
-    deadline: Deadline,
-) -> Counter[str]:
-    current_holds = await holds.list_in_force(connection, [model_query.model])
-    deleted_uids = await _find_matching(connection, model_query.query, events, deadline)
-    ids = frozenset(model_query.criteria.get("inference_ids", ()))
-    matching = {
-        quarantined.id: quarantined
-        for quarantined in await filter_erased(connection, model_query.model, events, ids)
-    }
-    matching |= {
-        quarantined.id: quarantined
-        for quarantined in events
-        if quarantined.event and quarantined.event.uid in deleted_uids
-    }
-    with_metadata = (
-        events
-        if model_query.subject is not None
-        else list(matching.values())
-        if current_holds
-        else []
-    )
-    metadata = await asyncio.to_thread(load_metadata, blobs, with_metadata)
-    if model_query.subject is not None:
-        of_subject = filter_by_subject(events, model_query.subject, model_query.predicate, metadata)
-        matching |= {quarantined.id: quarantined for quarantined in of_subject}
-    counted: Counter[str] = Counter()
-    for quarantined in matching.values():
-        is_deleted = quarantined.event is not None and quarantined.event.uid in deleted_uids
-        doubted = [] if is_deleted else current_holds
-        keeper = find_event_hold(
-            current_holds, quarantined.event, metadata.get(quarantined.id), doubted=doubted
-        )
-        counted[table.name if keeper is None else "held"] += 1
-    return counted
-
-
-async def _find_matching(
-    connection: AsyncConnection,
-    query: Query,
-    events: Sequence[QuarantinedEvent],
-    deadline: Deadline,
-) -> set[UUID]:
-    """Return the uids of these events whose inference is stored and goes. Raises OutOfTime."""
-    uids = [quarantined.event.uid for quarantined in events if quarantined.event is not None]
-    matching: set[UUID] = set()
-    if query.nothing or query.scan_range.empty or not uids:
-        return matching
-    for part in await find_pieces_of(
-        connection, query.scan_range, newest_first=True, closed=query.closed
-    ):
-        in_part = [uid for uid in uids if part.lo <= uid < part.hi]
-        if in_part:
-            held = await holds.build_held_condition(connection, part.model, lo=part.lo, hi=part.hi)
-            matches = match_by_index(query, part)[0].subquery()
-            statement = select(inference.c.uid).where(
-                part.of(inference),
-                inference.c.uid.in_(in_part),
-                inference.c.uid.in_(select(matches.c.uid)),
-                true() if held is None else not_(held),
-            )
-            rows = await fetch(connection, statement, deadline, large=query.large)
-            matching |= {row.uid for row in rows}
-    return matching
-
-
 _NAMES = {"count": "inferences"}
 _SUMMED = ("inferences", "objects", "bytes", "unknown_sizes", "held")
 _BESIDE = ("undecided", "dead_letters", "parked_events")
@@ -177,6 +95,25 @@ class ErasureEstimate:
     newest: datetime | None = None
     partial: bool = False
     """Time was over before all was looked at: there may be more."""
+
+
+_Page = tuple[Table, list[QuarantinedEvent], EventMetadata]
+ErasedUid: TypeAlias = tuple[int, UUID]
+"""A model's integer, and the uid of one of its inferences."""
+_START: Final[ErasedUid] = (0, UUID(int=0))
+
+
+@dataclass(frozen=True, slots=True)
+class UidPage:
+    """Uids that would go, in order of model and time; None: they were not requested.
+
+    `partial`: time ran out before the page was full, and there may be more after `last`, the
+    position that was reached.
+    """
+
+    uids: Sequence[ErasedUid] | None
+    last: ErasedUid | None
+    partial: bool = False
 
 
 async def prepare_queries(
@@ -214,24 +151,15 @@ async def estimate_erasure(
     return estimates
 
 
-async def _add_quarantined(
-    connection: AsyncConnection,
-    blobs: Blobs,
-    model_query: ModelQuery,
-    estimate: ErasureEstimate,
-    deadline: Deadline,
-) -> ErasureEstimate:
-    try:
-        counts = await count_quarantined(connection, blobs, model_query, deadline)
-    except OutOfTime:
-        return replace(estimate, partial=True)
-    return replace(
-        estimate,
-        dead_letters=counts["dead_letter"],
-        parked_events=counts["parked_event"],
-        held=estimate.held + counts["held"],
-        partial=estimate.partial or bool(counts["partial"]),
-    )
+def sum_estimates(estimates: Iterable[ErasureEstimate]) -> ErasureEstimate:
+    """Return the sum of the estimates of all models."""
+    total = ErasureEstimate()
+    for estimate in estimates:
+        more = {name: getattr(total, name) + getattr(estimate, name) for name in _BESIDE}
+        total = replace(
+            _add_row(total, estimate), **more, partial=total.partial or estimate.partial
+        )
+    return total
 
 
 async def _estimate_model(
@@ -254,18 +182,6 @@ async def _estimate_model(
     return total
 
 
-async def _count_undecided(
-    connection: AsyncConnection, estimate: ErasureEstimate, query: Query, deadline: Deadline
-) -> ErasureEstimate:
-    for part in await find_pieces_of(connection, query.scan_range, newest_first=True):
-        try:
-            [row] = await fetch(connection, count_matches(query, part), deadline, large=query.large)
-        except OutOfTime:
-            return replace(estimate, partial=True)
-        estimate = replace(estimate, undecided=estimate.undecided + row.matches)
-    return estimate
-
-
 def _select_counts(
     query: Query, scan_range: ScanRange, held: ColumnElement[bool] | None
 ) -> Select[Any]:
@@ -282,6 +198,27 @@ def _select_counts(
     ).where(scan_range.of(inference), here.uid.in_(select(uids.c.uid)))
 
 
+def build_loss_columns(
+    lost: ColumnElement[bool],
+    held: ColumnElement[bool],
+    size: ColumnElement[Any],
+    received_at: ColumnElement[Any],
+) -> Mapping[str, ColumnElement[Any]]:
+    """Return aggregates by name, over the rows that are lost unless a hold protects them.
+
+    A size that is NULL is unknown.
+    """
+    goes = and_(lost, not_(held))
+    return {
+        "count": func.count().filter(goes),
+        "bytes": func.coalesce(func.sum(size).filter(goes), 0),
+        "unknown_sizes": func.count().filter(goes, size.is_(None)),
+        "held": func.count().filter(lost, held),
+        "oldest": func.min(received_at).filter(goes),
+        "newest": func.max(received_at).filter(goes),
+    }
+
+
 def _add_row(estimate: ErasureEstimate, row: Any) -> ErasureEstimate:
     ends = [
         at for at in (estimate.oldest, estimate.newest, row.oldest, row.newest) if at is not None
@@ -290,21 +227,104 @@ def _add_row(estimate: ErasureEstimate, row: Any) -> ErasureEstimate:
     return replace(estimate, **sums, oldest=min(ends, default=None), newest=max(ends, default=None))
 
 
-def sum_estimates(estimates: Iterable[ErasureEstimate]) -> ErasureEstimate:
-    """Return the sum of the estimates of all models."""
-    total = ErasureEstimate()
-    for estimate in estimates:
-        more = {name: getattr(total, name) + getattr(estimate, name) for name in _BESIDE}
-        total = replace(
-            _add_row(total, estimate), **more, partial=total.partial or estimate.partial
+async def _count_undecided(
+    connection: AsyncConnection, estimate: ErasureEstimate, query: Query, deadline: Deadline
+) -> ErasureEstimate:
+    for part in await find_pieces_of(connection, query.scan_range, newest_first=True):
+        try:
+            [row] = await fetch(connection, count_matches(query, part), deadline, large=query.large)
+        except OutOfTime:
+            return replace(estimate, partial=True)
+        estimate = replace(estimate, undecided=estimate.undecided + row.matches)
+    return estimate
+
+
+async def _add_quarantined(
+    connection: AsyncConnection,
+    blobs: Blobs,
+    model_query: ModelQuery,
+    estimate: ErasureEstimate,
+    deadline: Deadline,
+) -> ErasureEstimate:
+    try:
+        counts = await count_quarantined(connection, blobs, model_query, deadline)
+    except OutOfTime:
+        return replace(estimate, partial=True)
+    return replace(
+        estimate,
+        dead_letters=counts["dead_letter"],
+        parked_events=counts["parked_event"],
+        held=estimate.held + counts["held"],
+        partial=estimate.partial or bool(counts["partial"]),
+    )
+
+
+async def count_quarantined(
+    connection: AsyncConnection, blobs: Blobs, model_query: ModelQuery, deadline: Deadline
+) -> Counter[str]:
+    """Return how many go, by table, and how many are `held`; `partial` is 1 if time ran out."""
+    counted: Counter[str] = Counter()
+    for table in QUARANTINE_TABLES:
+        after, of_model = 0, table.c.model_id == model_query.model_id
+        while events := await read_page(
+            connection, table, of_model, after=after, buckets=blobs.buckets
+        ):
+            if deadline.is_over:
+                counted["partial"] = 1
+                return counted
+            counted += await _count_page(connection, blobs, table, model_query, events, deadline)
+            after = events[-1].id
+    return counted
+
+
+async def _count_page(  # noqa: PLR0917
+    connection: AsyncConnection,
+    blobs: Blobs,
+    table: Table,
+    model_query: ModelQuery,
+    events: Sequence[QuarantinedEvent],
+    deadline: Deadline,
+) -> Counter[str]:
+    current_holds = await holds.list_in_force(connection, [model_query.model])
+    deleted_uids = await _find_matching(connection, model_query.query, events, deadline)
+    ids = frozenset(model_query.criteria.get("inference_ids", ()))
+    matching = await filter_erased(connection, model_query.model, events, ids)
+    matching += [item for item in events if item.event and item.event.uid in deleted_uids]
+    with_metadata = events if model_query.subject is not None else matching if current_holds else []
+    metadata = await asyncio.to_thread(load_metadata, blobs, with_metadata)
+    if model_query.subject is not None:
+        matching += filter_by_subject(events, model_query.subject, model_query.predicate, metadata)
+    counted: Counter[str] = Counter()
+    for quarantined in {item.id: item for item in matching}.values():
+        is_deleted = quarantined.event is not None and quarantined.event.uid in deleted_uids
+        doubted = [] if is_deleted else current_holds
+        keeper = find_event_hold(
+            current_holds, quarantined.event, metadata.get(quarantined.id), doubted=doubted
         )
-    return total
+        counted[table.name if keeper is None else "held"] += 1
+    return counted
 
 
-# Counts the quarantined events of a subject that belong to no registered model, and finds whether
-# any quarantined event mentions it, as an erasure would find them.
-
-_Page = tuple[Table, list[QuarantinedEvent], EventMetadata]
+async def _find_matching(
+    connection: AsyncConnection,
+    query: Query,
+    events: Sequence[QuarantinedEvent],
+    deadline: Deadline,
+) -> set[UUID]:
+    uids = [quarantined.event.uid for quarantined in events if quarantined.event is not None]
+    matching: set[UUID] = set()
+    if query.nothing or query.scan_range.empty or not uids:
+        return matching
+    for part in await find_pieces_of(
+        connection, query.scan_range, newest_first=True, closed=query.closed
+    ):
+        in_part = [uid for uid in uids if part.lo <= uid < part.hi]
+        if in_part:
+            statement = await _select_going(connection, query, part)
+            statement = statement.where(inference.c.uid.in_(in_part))
+            rows = await fetch(connection, statement, deadline, large=query.large)
+            matching |= {row.uid for row in rows}
+    return matching
 
 
 async def estimate_unattributed(
@@ -361,7 +381,6 @@ async def _iterate_pages(
     search: UnattributedSearch,
     match: Callable[[Table], ColumnElement[bool]],
 ) -> AsyncIterator[_Page]:
-    """Yield the events of the subject that match, of every page of each table."""
     subject = find_subject(criteria)
     if subject is None:
         return
@@ -374,27 +393,6 @@ async def _iterate_pages(
             metadata = await asyncio.to_thread(load_metadata, blobs, page)
             yield table, search.filter_by_subject(page, subject, predicate, metadata), metadata
             after = page[-1].id
-
-
-# Lists the uids of the inferences that an erasure would remove, page by page, for records of
-# them.
-
-ErasedUid: TypeAlias = tuple[int, UUID]
-"""A model's integer, and the uid of one of its inferences."""
-_START: Final[ErasedUid] = (0, UUID(int=0))
-
-
-@dataclass(frozen=True, slots=True)
-class UidPage:
-    """Uids that would go, in order of model and time; None: they were not requested.
-
-    `partial`: time ran out before the page was full, and there may be more after `last`, the
-    position that was reached.
-    """
-
-    uids: Sequence[ErasedUid] | None
-    last: ErasedUid | None
-    partial: bool = False
 
 
 async def list_uids(
@@ -413,7 +411,8 @@ async def list_uids(
         if query.nothing or query.scan_range.empty or query.scan_range.model < last[0]:
             continue
         for part in await _list_pieces(connection, query, last):
-            statement = await _select_uids(connection, query, part, limit + 1 - len(uids))
+            going = await _select_going(connection, query, part)
+            statement = going.order_by(inference.c.uid).limit(limit + 1 - len(uids))
             try:
                 rows = await fetch(connection, statement, deadline, large=query.large)
             except OutOfTime:
@@ -428,7 +427,6 @@ async def list_uids(
 async def _list_pieces(
     connection: AsyncConnection, query: Query, last: ErasedUid
 ) -> list[ScanRange]:
-    """Return the partitions of a model, the oldest first, after the position that was reached."""
     scan_range = query.scan_range
     if last[0] == scan_range.model:
         scan_range = scan_range.clip(
@@ -437,13 +435,10 @@ async def _list_pieces(
     return await find_pieces_of(connection, scan_range, newest_first=False, closed=query.closed)
 
 
-async def _select_uids(
-    connection: AsyncConnection, query: Query, part: ScanRange, limit: int
-) -> Select[Any]:
+async def _select_going(
+    connection: AsyncConnection, query: Query, part: ScanRange
+) -> Select[tuple[UUID]]:
     held = await holds.build_held_condition(connection, part.model, lo=part.lo, hi=part.hi)
-    matches = match_by_index(query, part)[0].subquery()
-    here = inference.c
-    matching = select(here.uid).where(part.of(inference), here.uid.in_(select(matches.c.uid)))
-    if held is not None:
-        matching = matching.where(not_(held))
-    return matching.order_by(here.uid).limit(limit)
+    matches, here = match_by_index(query, part)[0].subquery(), inference.c
+    going = select(here.uid).where(part.of(inference), here.uid.in_(select(matches.c.uid)))
+    return going if held is None else going.where(not_(held))

@@ -1,5 +1,12 @@
-"""Finds what an erasure had claimed before a hold was placed: some of its objects may be
-deleted.
+"""Places, changes and releases a hold: what the ledger's entries do to the tables.
+
+Each takes the fence exclusively, so that it is ordered against every claim of an eraser: what
+was claimed before is listed in the answer, and nothing that is claimed afterwards is held.
+Before the fence it waits for edits of metadata that are under way (see `block_placement`). All
+are repeatable.
+
+`body`: id, name, reason, model_id (None: every model), filter (as it is saved), inference_ids,
+until, revision; a release has id, reason and revision.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -37,51 +44,6 @@ class Claim:
     erasure: UUID
     claimed_at: datetime
 
-
-async def find_claims(
-    connection: AsyncConnection, hold: Hold, *, limit: int = MOST_CLAIMS
-) -> tuple[list[Claim], bool]:
-    """Return the claims that the hold came too late for, the oldest first, and whether there may be
-    more than were checked.
-
-    If the filter cannot be evaluated, return every claim that it may be about. Call it in the
-    fence, as the hold is placed.
-    """
-    here = erasing.c
-    query = select(here.model, here.uid, here.scope, here.erasure, here.claimed_at)
-    query = query.where(here.claimed_at.is_not(None)).order_by(here.claimed_at, here.uid)
-    if hold.model is not None:
-        query = query.where(here.model == hold.model)
-    claims = [Claim(*row) for row in await connection.execute(query.limit(limit + 1))]
-    has_more = len(claims) > limit
-    claims = claims[:limit]
-    held: set[tuple[int, UUID]] = set()
-    for model, uids in by_model((claim.model, claim.uid) for claim in claims):
-        held |= {(model, uid) for uid in await _filter_held(connection, hold, model, uids)}
-    return [claim for claim in claims if (claim.model, claim.uid) in held], has_more
-
-
-async def _filter_held(
-    connection: AsyncConnection, hold: Hold, model: int, uids: Sequence[UUID]
-) -> Collection[UUID]:
-    """Return the inferences that the hold protects; all of them if its filter cannot be
-    evaluated."""
-    try:
-        async with connection.begin_nested():
-            return await find_holds(connection, [hold], model, uids)
-    except HoldUnreadable:
-        return uids
-
-
-# Places, changes and releases a hold: what the ledger's entries do to the tables.
-#
-# Each takes the fence exclusively, so that it is ordered against every claim of an eraser: what was
-# claimed before is listed in the answer, and nothing that is claimed afterwards is held. Before the
-# fence it waits for edits of metadata that are under way (see `block_placement`). All are
-# repeatable.
-#
-# `body`: id, name, reason, model_id (None: every model), filter (as it is saved), inference_ids,
-# until, revision; a release has id, reason and revision.
 
 _EDITS: Final = 7_302_021
 _Document = Mapping[str, Any]
@@ -140,6 +102,39 @@ async def apply_released(
     await watermarks.delete_watermarks(connection)
     await _record_revision(connection, body, "released", at, actor)
     return await _read_current(connection, body)
+
+
+async def find_claims(
+    connection: AsyncConnection, hold: Hold, *, limit: int = MOST_CLAIMS
+) -> tuple[list[Claim], bool]:
+    """Return the claims that the hold came too late for, the oldest first, and whether there may be
+    more than were checked.
+
+    If the filter cannot be evaluated, return every claim that it may be about. Call it in the
+    fence, as the hold is placed.
+    """
+    here = erasing.c
+    query = select(here.model, here.uid, here.scope, here.erasure, here.claimed_at)
+    query = query.where(here.claimed_at.is_not(None)).order_by(here.claimed_at, here.uid)
+    if hold.model is not None:
+        query = query.where(here.model == hold.model)
+    claims = [Claim(*row) for row in await connection.execute(query.limit(limit + 1))]
+    has_more = len(claims) > limit
+    claims = claims[:limit]
+    held: set[tuple[int, UUID]] = set()
+    for model, uids in by_model((claim.model, claim.uid) for claim in claims):
+        held |= {(model, uid) for uid in await _filter_held(connection, hold, model, uids)}
+    return [claim for claim in claims if (claim.model, claim.uid) in held], has_more
+
+
+async def _filter_held(
+    connection: AsyncConnection, hold: Hold, model: int, uids: Sequence[UUID]
+) -> Collection[UUID]:
+    try:
+        async with connection.begin_nested():
+            return await find_holds(connection, [hold], model, uids)
+    except HoldUnreadable:
+        return uids
 
 
 async def _lock(connection: AsyncConnection) -> None:

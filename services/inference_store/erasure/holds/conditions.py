@@ -1,7 +1,9 @@
-"""Evaluates a hold's filter for one inference without SQL: the answer is that of the database.
+"""What holds protect: in SQL for what is stored, in Python for one inference, with the same answer.
 
-NULL protects. So does a doubt: if an inference has more metadata or predictions than are indexed, a
-filter about them may be FALSE although it would be TRUE of all of them.
+NULL protects. So does a doubt: if an inference has more metadata or predictions than are
+indexed, a filter about them may be FALSE although it would be TRUE of all of them. Whoever
+deletes takes the fence in an earlier statement (see erasure/mark/pending_deletions.py), then
+reads the holds. A filter that cannot be evaluated stops deletion: HoldUnreadable names the hold.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -42,41 +44,16 @@ INCOMPLETE_FLAGS: Final = (*FLAGS["predictions"], *FLAGS["metadata"])
 """Flags of an inference that is not indexed completely."""
 
 
-def is_held(hold: Hold, facts: Facts, flags: Collection[str] = ()) -> bool:
-    """Return whether a hold protects an inference with these facts and flags.
+@dataclass(frozen=True, slots=True)
+class HoldCount:
+    """The inferences that a hold protects; the newest are counted first."""
 
-    Raises what `resolve` does for a filter that cannot be evaluated.
-    """
-    predicate = resolve_filter(hold.filter)
-    if depends_on_index(predicate) and not set(INCOMPLETE_FLAGS).isdisjoint(flags):
-        return True
-    return protects(evaluate(predicate, facts))
-
-
-@lru_cache(maxsize=256)
-def resolve_filter(text: str) -> Predicate:
-    """Return the predicate of a saved filter, by names alone."""
-    return resolve(text, {})
-
-
-def depends_on_index(predicate: Predicate) -> bool:
-    """Return whether it depends on metadata or predictions, of which the index may lack some."""
-    return bool(find_doubts(predicate))
-
-
-# The holds in force, and the SQL of what they protect.
-#
-# Whoever deletes takes the fence in an earlier statement (see erasure/mark/pending_deletions.py),
-# then reads the holds. A filter that cannot be evaluated stops deletion: HoldUnreadable names the
-# hold.
-
-
-def describe_unreadable(legal_hold: Hold, cause: BaseException) -> HoldUnreadable:
-    """Return the error for a hold whose filter cannot be evaluated."""
-    return HoldUnreadable(
-        f"The filter of the hold {legal_hold.name!r} ({legal_hold.id}) cannot be evaluated, so"
-        f" nothing is deleted that it may keep; change or release the hold. {cause}"
-    )
+    inferences: int
+    oldest: datetime | None
+    """When the oldest of them was received."""
+    newest: datetime | None
+    partial: bool
+    """Whether time was over before all was looked at."""
 
 
 async def list_in_force(
@@ -158,24 +135,17 @@ async def find_holds(
     return by_uid
 
 
-# Counts what a hold protects now: every inference of its models is tested, as far as time
-# allows.
-
-
-@dataclass(frozen=True, slots=True)
-class HoldCount:
-    """The inferences that a hold protects; the newest are counted first."""
-
-    inferences: int
-    oldest: datetime | None
-    """When the oldest of them was received."""
-    newest: datetime | None
-    partial: bool
-    """Whether time was over before all was looked at."""
+def describe_unreadable(legal_hold: Hold, cause: BaseException) -> HoldUnreadable:
+    """Return the error for a hold whose filter cannot be evaluated."""
+    return HoldUnreadable(
+        f"The filter of the hold {legal_hold.name!r} ({legal_hold.id}) cannot be evaluated, so"
+        f" nothing is deleted that it may keep; change or release the hold. {cause}"
+    )
 
 
 async def count_held(connection: AsyncConnection, hold: Hold, *, seconds: float) -> HoldCount:
-    """Count what the hold matches now, in force or not. Raises HoldUnreadable."""
+    """Count what the hold matches now, in force or not, as far as time allows. Raises
+    HoldUnreadable."""
     deadline, inferences, partial = Deadline.after(seconds), 0, False
     ends: list[datetime] = []
     for model in await _list_models(connection, hold):
@@ -208,3 +178,25 @@ async def _select_counts(connection: AsyncConnection, hold: Hold, piece: ScanRan
         func.min(received).label("oldest"),
         func.max(received).label("newest"),
     ).where(piece.of(inference), held)
+
+
+def is_held(hold: Hold, facts: Facts, flags: Collection[str] = ()) -> bool:
+    """Return whether a hold protects an inference with these facts and flags.
+
+    Raises what `resolve` does for a filter that cannot be evaluated.
+    """
+    predicate = resolve_filter(hold.filter)
+    if depends_on_index(predicate) and not set(INCOMPLETE_FLAGS).isdisjoint(flags):
+        return True
+    return protects(evaluate(predicate, facts))
+
+
+@lru_cache(maxsize=256)
+def resolve_filter(text: str) -> Predicate:
+    """Return the predicate of a saved filter, by names alone."""
+    return resolve(text, {})
+
+
+def depends_on_index(predicate: Predicate) -> bool:
+    """Return whether it depends on metadata or predictions, of which the index may lack some."""
+    return bool(find_doubts(predicate))

@@ -1,4 +1,4 @@
-"""A legal hold, as it is stored."""
+"""Legal holds as they are stored: one, a list, and the revisions of one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

@@ -1,6 +1,11 @@
-"""Builds the filter of a hold: it is resolved when the hold is placed, and never changes.
+"""Builds the filter of a hold, and redacts the values of a subject in holds that mention it.
 
-A hold by ids is a filter too, so that it also protects what comes later under one of them.
+A filter is resolved when the hold is placed, and never changes. A hold by ids is a filter too,
+so that it also protects what comes later under one of them.
+
+While an erasure knows its subject, it records the revisions that mention it. Their values are
+removed once the hold is over (released, or `until` has passed): until then its filter is needed.
+Who held something, when, and of which model stays, with keyed hashes of what was removed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +24,7 @@ from inference_store.inference.errors import Fault, Invalid
 from inference_store.inference.json_text import read_exactly
 from inference_store.query.cql2 import parse_json, to_text
 from inference_store.query.cql2.tree import Node
-from inference_store.query.filters import from_conditions, saved, typed
+from inference_store.query.filters import from_conditions, saved
 from inference_store.query.filters.certain import names_project
 from inference_store.query.filters.known_keys import KnownKeys, find_known_keys
 from inference_store.query.filters.names import names_in
@@ -59,7 +64,11 @@ async def build_filter(
     keys = await find_known_keys(connection, models, names_in(request.filter))
     filter = saved.save(request.filter, keys, declared=request.types, source=request.filter_text)
     predicate = filter.checked.predicate
-    _refuse_project(predicate)
+    # Refuse a filter on the project: a model may leave its project, and take held inferences
+    # with it.
+    if names_project(predicate):
+        fault = Fault("filter", "name the models, by `model_id`, instead of `project_id`")
+        raise Invalid("A hold cannot depend on a project, which a model may leave.", faults=[fault])
     labels = await warn_of_unknown_labels(connection, models, list_labels([predicate]))
     return HoldFilter(filter.text, (*filter.checked.warnings, *labels))
 
@@ -80,23 +89,9 @@ def list_declared_types(text: str) -> dict[str, str]:
     return {name: kind for name, rows in keys.items() for kind in rows if int(rows[kind]) == 0}
 
 
-def _refuse_project(predicate: typed.Predicate) -> None:
-    """Refuse a filter on the project: a model may leave its project, and take held inferences with
-    it."""
-    if names_project(predicate):
-        fault = Fault("filter", "name the models, by `model_id`, instead of `project_id`")
-        raise Invalid("A hold cannot depend on a project, which a model may leave.", faults=[fault])
-
-
 async def _list_models(connection: AsyncConnection) -> list[int]:
     return list((await connection.execute(select(registration.c.model))).scalars())
 
-
-# Redacts the values of a subject in the holds that mention it: names, reasons, filters and ids.
-#
-# While an erasure knows its subject, it records the revisions that mention it. Their values are
-# removed once the hold is over (released, or `until` has passed): until then its filter is needed.
-# Who held something, when, and of which model stays, with keyed hashes of what was removed.
 
 HashText: TypeAlias = Callable[[str], str]
 Position: TypeAlias = tuple[UUID, int]

@@ -63,7 +63,6 @@ async def describe_removal(connection: AsyncConnection, model_id: str) -> Mappin
 
 
 async def _find_rest(connection: AsyncConnection, model: int) -> str | None:
-    """Return what is left of a model that depends on its registration; None: nothing."""
     for table, what in ((inference, "inferences"), (erasing, "unfinished erasures")):
         first = select(table.c.model).where(table.c.model == model).limit(1)
         if (await connection.scalar(first)) is not None:

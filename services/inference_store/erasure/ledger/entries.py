@@ -1,7 +1,9 @@
-"""One entry of the ledger: what was decided, by whom, and the hash of the entry before it.
+"""Entries of the ledger: their form, the bucket that has them, and how far this database is.
 
-The entry's hash covers its content by a hash of its own, over a random salt too. So the content can
-be removed from the bucket later, nobody can guess it from what stays, and the chain still holds.
+An entry says what was decided, by whom, and the hash of the entry before it; `ledger/0000000001`
+is the first. Its hash covers its content by a hash of its own, over a random salt too. So the
+content can be removed from the bucket later, nobody can guess it from what stays, and the chain
+still holds.
 """
 
 import json
@@ -127,7 +129,6 @@ def decode(data: bytes) -> Entry:
 
 
 def _find_fault(entry: Entry, hash: object) -> str | None:
-    """Return what the hashes of an entry do not match; None if they match."""
     if entry.hash != hash:
         return "its hash is not that of what it says"
     if entry.content is not None and entry.content.hash != entry.body_hash:

@@ -54,7 +54,7 @@ KINDS: Sequence[Kind] = (
     Kind(
         "erasure_batch",
         "Inferences are about to be marked for an erasure: their uids and objects.",
-        batches.apply_batch,
+        batches.mark_batch,
         rehearsed=False,
     ),
     Kind(

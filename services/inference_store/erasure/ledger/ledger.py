@@ -1,4 +1,15 @@
-"""Describes how bucket and Postgres diverge, and what the operator can do about it."""
+"""The ledger: what is decided about deletion is in the bucket before it takes effect.
+
+Postgres can be restored from an older backup, and lacks the holds, policies and erasures since
+then. The bucket has them: every service compares the two, and refuses to work until `replay` has
+given this database what it lacks.
+
+A write has three steps. (1) A transaction computes the entry, tries its effect and rolls that
+back, and notes the entry's hash as intended. (2) The entry is put, unless there is one of its
+number. (3) A transaction gives it its effect and moves the head. A crash after the first step
+leaves a note that no entry ever answers. A crash after the second step leaves an entry which that
+note shows to be ours: the next writer, or the next comparison, does the third step.
+"""
 
 import asyncio
 import time
@@ -39,82 +50,13 @@ from .entries import (
 )
 from .entry_kinds import KINDS, Kind
 
-
-def describe_older_database(location: str, number: int, entry: Entry) -> str:
-    """Describe a bucket that has more entries than this database."""
-    return (
-        f"The ledger in {location} goes on after entry {number}, the last one that this database"
-        f" knows: entry {entry.number} ({entry.kind}) is of {entry.at:%Y-%m-%d %H:%M} UTC. So this"
-        " is an older backup: run `inference-store ledger replay`, which gives it the holds,"
-        " policies and erasures since."
-    )
-
-
-def describe_older_bucket(location: str, number: int) -> str:
-    """Describe a bucket that lacks the last entry that this database knows."""
-    return (
-        f"{location} has no entry {number} of the ledger, which this database knows. Is it the"
-        " bucket and the prefix of before (INFERENCE_STORE_S3_BUCKET,"
-        " INFERENCE_STORE_LEDGER_PREFIX)? Bring lost entries back from a copy; if the bucket is a"
-        " new one, `inference-store ledger restart-chain`."
-    )
-
-
-def describe_other_ledger(location: str, number: int) -> str:
-    """Describe a bucket with the ledger of another store."""
-    return (
-        f"Entry {number} of the ledger in {location} is not the one that this database knows: it is"
-        " the ledger of another store, or a backup of this one went on by itself. Give each"
-        " store a prefix of its own (INFERENCE_STORE_LEDGER_PREFIX)."
-    )
-
-
-def describe_gap(location: str, missing: int, present: int) -> str:
-    """Describe a bucket in which an entry is missing before another."""
-    return (
-        f"{location} has entry {present} of the ledger, and not {missing}: entries were removed, or"
-        " the ledger was restarted after this backup was made. Bring them back from a copy of the"
-        " bucket."
-    )
-
-
-def describe_redacted(entry: Entry) -> str:
-    """Describe an entry that has no content any more."""
-    return (
-        f"Entry {entry.number} ({entry.kind}, {entry.at:%Y-%m-%d} UTC) has forgotten what it said:"
-        " this backup is older than INFERENCE_STORE_LEDGER_VALUES_KEEP_SECONDS. Restore a newer"
-        " one; or go on without it by `inference-store ledger replay --skip-forgotten`, and set"
-        " again what it set."
-    )
-
-
-def describe_unknown_kind(entry: Entry) -> str:
-    """Describe an entry that a later version wrote."""
-    return (
-        f"Entry {entry.number} is of the kind {entry.kind!r}, which this version does not know: run"
-        " the version that wrote it, or a later one."
-    )
-
-
-def describe_not_empty(location: str, number: int) -> str:
-    """Describe a bucket in which no ledger can be restarted, because one is there."""
-    return (
-        f"{location} holds entry {number} of a ledger already: a ledger is restarted in an empty"
-        " bucket or under a prefix of its own (INFERENCE_STORE_LEDGER_PREFIX)."
-    )
-
-
-# The ledger: what is decided about deletion is in the bucket before it takes effect.
-#
-# Postgres can be restored from an older backup, and lacks the holds, policies and erasures since
-# then. The bucket has them: every service compares the two, and refuses to work until `replay` has
-# given this database what it lacks.
-#
-# A write has three steps. (1) A transaction computes the entry, tries its effect and rolls that
-# back, and notes the entry's hash as intended. (2) The entry is put, unless there is one of its
-# number. (3) A transaction gives it its effect and moves the head. A crash after the first step
-# leaves a note that no entry ever answers. A crash after the second step leaves an entry which that
-# note shows to be ours: the next writer, or the next comparison, does the third step.
+MakeBody = Callable[[AsyncConnection], Awaitable[Body]]
+MakeNote = Callable[[Any], Note]
+# Each failure is an entry of another process, put by a request that outlived that process.
+_MOST_TRIES = 5
+COMPARE_SECONDS = 30.0
+_SOON_SECONDS = 1.0
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,79 +65,6 @@ class Comparison:
 
     head: Link
     following: int | None
-
-
-def compare(entries: Entries, head: Link) -> Comparison:
-    """Find out whether the bucket has the head's entry, and whether it goes on after it.
-
-    Blocks. Raises LedgerDiverged, with the remedy; ObjectStoreUnavailable.
-    """
-    if head.number:
-        entry = entries.get(head.number)
-        if entry is None:
-            raise LedgerDiverged(describe_older_bucket(entries.location, head.number))
-        if entry.link != head:
-            raise LedgerDiverged(describe_other_ledger(entries.location, head.number))
-    return Comparison(head, entries.find_after(head.number))
-
-
-def read_following(entries: Entries, head: Link, number: int, kinds: Container[str]) -> Entry:
-    """Read the entry that follows the head; `number`: of the next that the bucket has.
-
-    Blocks. Raises LedgerDiverged if an entry is missing between them, or if the next one does not
-    follow the head or is of an unknown kind; ObjectStoreUnavailable.
-    """
-    entry = entries.get(number) if number == head.number + 1 else None
-    if entry is None:
-        raise LedgerDiverged(describe_gap(entries.location, head.number + 1, number))
-    if any(head.find_faults(entry)):
-        raise LedgerDiverged(describe_other_ledger(entries.location, number))
-    if entry.kind not in kinds:
-        raise LedgerDiverged(describe_unknown_kind(entry))
-    return entry
-
-
-# Redacts old entries, once no backup is left that a replay would have to bring up to date.
-#
-# Their number, kind, time, actor and hashes stay, so that the chain still holds. An entry never
-# changes otherwise, so this needs no lock: after a crash some entries are checked once more.
-
-
-async def redact_entries(
-    engine: AsyncEngine, entries: Entries, *, older_than_seconds: float, limit: int
-) -> int:
-    """Redact the oldest entries, at most `limit`, and return how many.
-
-    What the object store does not delete (an older version is locked) is tried again. Raises
-    ObjectStoreUnavailable.
-    """
-    async with engine.connect() as connection:
-        after = await find_redacted(connection)
-        last = (await read_head(connection)).number
-    until = datetime.now(UTC) - timedelta(seconds=older_than_seconds)
-    page = await asyncio.to_thread(entries.read_after, after, limit)
-    old = [entry for entry in page if entry.at < until and entry.number <= last]
-    redacted = await asyncio.to_thread(_redact, entries, old)
-    if redacted:
-        async with engine.begin() as connection:
-            await mark_redacted(connection, redacted[-1].number)
-    return len(redacted)
-
-
-def _redact(entries: Entries, old: list[Entry]) -> list[Entry]:
-    """Return those that are redacted, in order, up to the first that could not be."""
-    for number, entry in enumerate(old):
-        if entry.content is not None and (fault := entries.redact(entry)) is not None:
-            _log.warning("an entry of the ledger stays", action="ledger_kept", detail=fault)
-            return old[:number]
-    return old
-
-
-MakeBody = Callable[[AsyncConnection], Awaitable[Body]]
-MakeNote = Callable[[Any], Note]
-# Each failure is an entry of another process, put by a request that outlived that process.
-_MOST_TRIES = 5
-_log = structlog.get_logger()
 
 
 class Ledger:
@@ -285,7 +154,7 @@ class Ledger:
                     return count
                 entry = await self._read_following(comparison)
                 if entry.content is None and not skip_forgotten:
-                    raise LedgerDiverged(describe_redacted(entry))
+                    raise LedgerDiverged(_describe_redacted(entry))
                 await self._take_effect(connection, entry, replayed=True)
                 report(entry)
                 count += 1
@@ -300,13 +169,13 @@ class Ledger:
                 current = await read_head(connection, lock=True)
                 first = await asyncio.to_thread(self.entries.find_after, 0)
                 if first is not None:
-                    raise LedgerDiverged(describe_not_empty(self.entries.location, first))
+                    raise LedgerDiverged(_describe_not_empty(self.entries.location, first))
                 content = Content.make({}, None, None)
                 entry = _make_entry(current, "begun_anew", Who(actor, None), content)
                 await intend(connection, entry)
             if not await asyncio.to_thread(self._put, entry):
                 number = entry.number
-                raise LedgerDiverged(describe_not_empty(self.entries.location, number))
+                raise LedgerDiverged(_describe_not_empty(self.entries.location, number))
             await self._take_effect(connection, entry)
             return entry
 
@@ -378,7 +247,7 @@ class Ledger:
     def _require_ours(self, entry: Entry, current: Link, intended: set[str]) -> None:
         if entry.hash not in intended:
             location = self.entries.location
-            raise LedgerDiverged(describe_older_database(location, current.number, entry))
+            raise LedgerDiverged(_describe_older_database(location, current.number, entry))
 
     async def _intend(
         self,
@@ -432,31 +301,6 @@ class Ledger:
             await move_head(connection, entry)
         failpoint("ledger.effect.after")
         return answer
-
-
-def _make_entry(
-    current: Link, kind: str, who: Who, content: Content, now: datetime | None = None
-) -> Entry:
-    now = now or datetime.now(UTC)
-    return Entry(
-        current.number + 1, kind, now, who.actor, current.hash.hex(), content.hash, content
-    )
-
-
-async def _write_note(connection: AsyncConnection, entry: Entry, content: Content) -> None:
-    """Write the audit entry in the transaction of the effect, and so again after a replay."""
-    note = content.note
-    if note is None:
-        return
-    model = None
-    if (name := note.model_id) is not None:
-        model = (await model_numbers.number_of(connection, name), name)
-    who, action = Who(entry.actor, content.client), Action(note.action)
-    await audit.note(connection, who, action, model=model, at=entry.at, **note.detail)
-
-
-COMPARE_SECONDS = 30.0
-_SOON_SECONDS = 1.0
 
 
 class LedgerWatch:
@@ -526,3 +370,146 @@ class LedgerWatch:
             raise
         self._apart, self._compared_at = None, time.monotonic()
         LEDGER_APART.set(0)
+
+
+def compare(entries: Entries, head: Link) -> Comparison:
+    """Find out whether the bucket has the head's entry, and whether it goes on after it.
+
+    Blocks. Raises LedgerDiverged, with the remedy; ObjectStoreUnavailable.
+    """
+    if head.number:
+        entry = entries.get(head.number)
+        if entry is None:
+            raise LedgerDiverged(_describe_older_bucket(entries.location, head.number))
+        if entry.link != head:
+            raise LedgerDiverged(_describe_other_ledger(entries.location, head.number))
+    return Comparison(head, entries.find_after(head.number))
+
+
+def read_following(entries: Entries, head: Link, number: int, kinds: Container[str]) -> Entry:
+    """Read the entry that follows the head; `number`: of the next that the bucket has.
+
+    Blocks. Raises LedgerDiverged if an entry is missing between them, or if the next one does not
+    follow the head or is of an unknown kind; ObjectStoreUnavailable.
+    """
+    entry = entries.get(number) if number == head.number + 1 else None
+    if entry is None:
+        raise LedgerDiverged(_describe_gap(entries.location, head.number + 1, number))
+    if any(head.find_faults(entry)):
+        raise LedgerDiverged(_describe_other_ledger(entries.location, number))
+    if entry.kind not in kinds:
+        raise LedgerDiverged(_describe_unknown_kind(entry))
+    return entry
+
+
+def _make_entry(
+    current: Link, kind: str, who: Who, content: Content, now: datetime | None = None
+) -> Entry:
+    now = now or datetime.now(UTC)
+    return Entry(
+        current.number + 1, kind, now, who.actor, current.hash.hex(), content.hash, content
+    )
+
+
+async def _write_note(connection: AsyncConnection, entry: Entry, content: Content) -> None:
+    """Write the audit entry in the transaction of the effect, and so again after a replay."""
+    note = content.note
+    if note is None:
+        return
+    model = None
+    if (name := note.model_id) is not None:
+        model = (await model_numbers.number_of(connection, name), name)
+    who, action = Who(entry.actor, content.client), Action(note.action)
+    await audit.note(connection, who, action, model=model, at=entry.at, **note.detail)
+
+
+# Redacts old entries, once no backup is left that a replay would have to bring up to date.
+#
+# Their number, kind, time, actor and hashes stay, so that the chain still holds. An entry never
+# changes otherwise, so this needs no lock: after a crash some entries are checked once more.
+
+
+async def redact_entries(
+    engine: AsyncEngine, entries: Entries, *, older_than_seconds: float, limit: int
+) -> int:
+    """Redact the oldest entries, at most `limit`, and return how many.
+
+    What the object store does not delete (an older version is locked) is tried again. Raises
+    ObjectStoreUnavailable.
+    """
+    async with engine.connect() as connection:
+        after = await find_redacted(connection)
+        last = (await read_head(connection)).number
+    until = datetime.now(UTC) - timedelta(seconds=older_than_seconds)
+    page = await asyncio.to_thread(entries.read_after, after, limit)
+    old = [entry for entry in page if entry.at < until and entry.number <= last]
+    redacted = await asyncio.to_thread(_redact, entries, old)
+    if redacted:
+        async with engine.begin() as connection:
+            await mark_redacted(connection, redacted[-1].number)
+    return len(redacted)
+
+
+def _redact(entries: Entries, old: list[Entry]) -> list[Entry]:
+    for number, entry in enumerate(old):
+        if entry.content is not None and (fault := entries.redact(entry)) is not None:
+            _log.warning("an entry of the ledger stays", action="ledger_kept", detail=fault)
+            return old[:number]
+    return old
+
+
+def _describe_older_database(location: str, number: int, entry: Entry) -> str:
+    return (
+        f"The ledger in {location} goes on after entry {number}, the last one that this database"
+        f" knows: entry {entry.number} ({entry.kind}) is of {entry.at:%Y-%m-%d %H:%M} UTC. So this"
+        " is an older backup: run `inference-store ledger replay`, which gives it the holds,"
+        " policies and erasures since."
+    )
+
+
+def _describe_older_bucket(location: str, number: int) -> str:
+    return (
+        f"{location} has no entry {number} of the ledger, which this database knows. Is it the"
+        " bucket and the prefix of before (INFERENCE_STORE_S3_BUCKET,"
+        " INFERENCE_STORE_LEDGER_PREFIX)? Bring lost entries back from a copy; if the bucket is a"
+        " new one, `inference-store ledger restart-chain`."
+    )
+
+
+def _describe_other_ledger(location: str, number: int) -> str:
+    return (
+        f"Entry {number} of the ledger in {location} is not the one that this database knows: it is"
+        " the ledger of another store, or a backup of this one went on by itself. Give each"
+        " store a prefix of its own (INFERENCE_STORE_LEDGER_PREFIX)."
+    )
+
+
+def _describe_gap(location: str, missing: int, present: int) -> str:
+    return (
+        f"{location} has entry {present} of the ledger, and not {missing}: entries were removed, or"
+        " the ledger was restarted after this backup was made. Bring them back from a copy of the"
+        " bucket."
+    )
+
+
+def _describe_redacted(entry: Entry) -> str:
+    return (
+        f"Entry {entry.number} ({entry.kind}, {entry.at:%Y-%m-%d} UTC) has forgotten what it said:"
+        " this backup is older than INFERENCE_STORE_LEDGER_VALUES_KEEP_SECONDS. Restore a newer"
+        " one; or go on without it by `inference-store ledger replay --skip-forgotten`, and set"
+        " again what it set."
+    )
+
+
+def _describe_unknown_kind(entry: Entry) -> str:
+    return (
+        f"Entry {entry.number} is of the kind {entry.kind!r}, which this version does not know: run"
+        " the version that wrote it, or a later one."
+    )
+
+
+def _describe_not_empty(location: str, number: int) -> str:
+    return (
+        f"{location} holds entry {number} of a ledger already: a ledger is restarted in an empty"
+        " bucket or under a prefix of its own (INFERENCE_STORE_LEDGER_PREFIX)."
+    )

@@ -1,4 +1,8 @@
-"""A chain in the bucket: one object for each entry, named by its number of ten digits."""
+"""A chain in the bucket: an object for each entry, named by its number of ten digits, and its head.
+
+The head is a copy of the newest signed document, by which a missing end is noticed: it is under one
+key whose versions nobody can delete while they are locked.
+"""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -83,11 +87,6 @@ class NumberedObjects:
             return False
         return True
 
-
-# The head of a chain in the bucket, by which a missing end is noticed.
-#
-# It is a copy of the newest signed document, under one key whose versions nobody can delete while
-# they are locked.
 
 CERTIFICATES_HEAD = f"{CERTIFICATES}head"
 # For the newest signed checkpoint of the audit.

@@ -1,4 +1,7 @@
-"""The canonical form of JSON, so that a hash covers the bytes that everybody reads."""
+"""A hash chain: each entry has a number, and holds the hash of the entry before it.
+
+Hashes cover JSON in a canonical form, the bytes that everybody reads.
+"""
 
 import json
 from collections.abc import Iterator

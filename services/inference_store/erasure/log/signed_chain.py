@@ -1,4 +1,10 @@
-"""Signed documents: JSON in one canonical form, so that a hash covers what everybody reads."""
+"""Signed documents, those that introduce keys, and the chain of both.
+
+The first key signs its own document, each later one is introduced by the key before it. If the
+private key of the newest one is lost, a new key restarts the chain: its document is signed by
+itself, and says so. Nobody can tell from that alone whether the chain is still in the same
+hands: a policy says which keys may introduce themselves.
+"""
 
 import json
 from base64 import b64decode, b64encode
@@ -91,12 +97,6 @@ def read_document(text: bytes | str) -> SignedDocument:
     return document
 
 
-# The documents that introduce the keys of a signed chain.
-#
-# The first key signs its own document, each later one is introduced by the key before it. If the
-# private key of the newest one is lost, a new key restarts the chain: its document is signed by
-# itself, and says so. Nobody can tell from that alone whether the chain is still in the same hands.
-
 KIND: Final = "certificate_key"
 RESTART: Final = "begun_anew"
 """The member of a document by which a key restarts the chain."""
@@ -119,12 +119,6 @@ def find_restart_key(document: SignedDocument) -> PublicKey | None:
         return None
     key = read_public_key(document)
     return key if document.is_by(key) else None
-
-
-# Follows a chain of signed documents: one step is the same for whoever follows it.
-#
-# What differs is which keys may introduce themselves: the first of the chain, and those that
-# restart it. A policy says which.
 
 
 class BrokenChain(Exception):
@@ -191,7 +185,6 @@ class SignedChain:
         return document
 
     def _find_signer(self, document: SignedDocument) -> PublicKey | None:
-        """Return the key that should have signed a document here; None if there is none."""
         if self.keys:
             return find_restart_key(document) or self.keys[-1]
         return read_public_key(document) if document.kind == KIND else None

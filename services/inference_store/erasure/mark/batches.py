@@ -1,6 +1,6 @@
 """Marks a batch: describes it for the ledger, and then makes its pending deletions.
 
-One transaction selects the batch (`select/`), the ledger has it, and `mark_batch` takes effect:
+One transaction selects the batch (`selection`), the ledger has it, and `mark_batch` takes effect:
 pending deletions, and the position of the erasure, in one transaction. An inference that begins
 to match before that position does not belong to the erasure.
 
@@ -161,7 +161,6 @@ async def _mark_absent(
 async def _ensure_erasure(
     connection: AsyncConnection, batch: Mapping[str, Any], model: int, at: datetime, actor: str
 ) -> None:
-    """Create the erasure, if no request has: it begins with its first batch."""
     is_requested = batch["cause"] == "request"
     values = {
         "id": UUID(batch["erasure"]),
@@ -194,7 +193,7 @@ async def _record_position(
 #
 # `erasure_requested` makes an erasure, which the service marks; `erasure_batch` marks what it
 # names; `erasure_cancelled` removes all marks. Others say what holds kept (`held_deletions`) and
-# that the rest was deleted (`ended_erasures`). After a replay the service goes on where the entries
+# that the rest was deleted (`apply_ended`). After a replay the service goes on where the entries
 # end: objects that were deleted before are not there, and their rows are deleted again.
 
 Body: TypeAlias = dict[str, Any]
@@ -215,11 +214,6 @@ async def apply_requested(
     return await request_erasure(
         connection, models=models, criteria=body["asked"], by=actor, id=number, at=at
     )
-
-
-async def apply_batch(connection: AsyncConnection, body: Body, at: datetime, actor: str) -> int:
-    """Mark what the batch names, and return how many."""
-    return await mark_batch(connection, body, at, actor)
 
 
 async def apply_cancelled(connection: AsyncConnection, body: Body, _: datetime, __: str) -> None:

@@ -4,7 +4,7 @@ changed.
 Holds are read twice: before a batch is marked (`split_held`, then `record_held` with the marks),
 and after the fence, before marks are claimed (`find_spared`). The marks that holds protect by then
 are removed by an entry of the ledger (`apply_spared`), so that queries show the inferences again,
-and so that a replay knows which marks were left when their erasure ended (`ended_erasures`).
+and so that a replay knows which marks were left when their erasure ended (`apply_ended`).
 `resume_released` marks again what was released.
 """
 

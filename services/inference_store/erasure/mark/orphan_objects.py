@@ -15,12 +15,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure.progress import (
     COLUMNS,
-    STOPPED,
     Erasure,
-    State,
     add_marked,
-    clear_blocked,
-    keep_future_retry,
     read_erasure,
 )
 from inference_store.index.tables import erasing_object, erasure
@@ -72,9 +68,6 @@ async def unmark_orphans(connection: AsyncConnection, id: UUID) -> None:
     await connection.execute(erasing_object.delete().where(_HERE.erasure == id))
 
 
-_ERROR_CHARACTERS = 2000
-
-
 async def list_pending_orphans(
     connection: AsyncConnection, id: UUID, *, after: str, limit: int
 ) -> list[str]:
@@ -106,31 +99,6 @@ async def record_held_orphans(connection: AsyncConnection, id: UUID, keys: Colle
     await remove_orphans(connection, keys)
     counted = erasure.update().where(erasure.c.id == id)
     await connection.execute(counted.values(held=erasure.c.held + len(keys)))
-
-
-async def finish_orphans(
-    connection: AsyncConnection, stored_erasure: Erasure, *, error: str | None, certifying: bool
-) -> State:
-    """Set the state of an erasure of orphans, and return it.
-
-    `failed` with the reason, to be tried again, if something is left; else `certifying` if a
-    certificate follows, or `deleted`.
-    """
-    query = select(_HERE.storage_key).where(_HERE.erasure == stored_erasure.id)
-    has_rest = bool(await connection.scalar(select(query.exists())))
-    ended: State = "certifying" if certifying else "deleted"
-    state: State = "failed" if has_rest else ended
-    values = {
-        "state": state,
-        "error": (error or "something is left")[:_ERROR_CHARACTERS] if has_rest else None,
-        "finished_at": None if has_rest else func.now(),
-        "retry_at": keep_future_retry() if has_rest else None,
-    }
-    if not has_rest:
-        await clear_blocked(connection, stored_erasure.id)
-    where = (erasure.c.id == stored_erasure.id, erasure.c.state.not_in(STOPPED))
-    changed = await connection.execute(erasure.update().where(*where).values(values))
-    return state if changed.rowcount else "cancelling"
 
 
 def _match_keys(keys: Collection[str]) -> Any:

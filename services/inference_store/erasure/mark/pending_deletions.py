@@ -34,6 +34,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure.progress import Cause
+from inference_store.index import registrations
 from inference_store.index.identities import Identity, among, by_model, marked_by
 from inference_store.index.partitions import TimePartition, TimePartitions, list_partitions
 from inference_store.index.tables import (
@@ -43,7 +44,6 @@ from inference_store.index.tables import (
     erasing_object,
     erasure,
     inference,
-    registration,
 )
 from inference_store.inference.events import parse_stored, received_at_of, uid_floor
 from inference_store.inference.layout import belongs_to
@@ -209,7 +209,7 @@ async def list_pending(
     ]
     references = await _find_references(connection, identities)
     captures = await _find_captures(connection, [*with_objects, *references])
-    names = await _find_names(connection, {model for model, _ in identities})
+    names = await registrations.names(connection, {model for model, _ in identities})
     return [
         _read_pending(
             row, captures.get(identity), references.get(identity, ()), names.get(row.model)
@@ -270,12 +270,6 @@ async def _find_references(
         for uid, key in await connection.execute(query.order_by(blob_reference.c.storage_key)):
             references[model, uid] = (*references.get((model, uid), ()), key)
     return references
-
-
-async def _find_names(connection: AsyncConnection, models: set[int]) -> dict[int, str]:
-    query = select(registration.c.model, registration.c.model_id)
-    rows = await connection.execute(query.where(registration.c.model.in_(models)))
-    return {row.model: row.model_id for row in rows}
 
 
 def _read_pending(

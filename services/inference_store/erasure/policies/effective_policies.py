@@ -257,7 +257,6 @@ def _goes_against(
 
 
 def _list_ages(versions: Iterable[PolicyVersion | None]) -> list[str]:
-    """Return the minimum ages that these policies set."""
     policies: list[RetentionPolicy] = [
         version.policy for version in versions if version is not None and version.policy is not None
     ]

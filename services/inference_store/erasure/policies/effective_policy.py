@@ -1,4 +1,9 @@
-"""The parts of an inference that expire by age, and the times before which they have."""
+"""The rules that apply to a model, from its own policy outwards: which rule decides, and the
+cutoffs.
+
+The meaning of a policy is implemented twice: here, for what arrives, and in SQL
+(selection.py), for what is stored. A test compares the two.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -59,12 +64,6 @@ def find_earlier(first: _Cutoff | None, second: _Cutoff | None) -> _Cutoff | Non
 def _is_before(received_at: datetime, cutoff: datetime | None) -> bool:
     return cutoff is not None and received_at < cutoff
 
-
-# The rules that apply to a model, from its own policy outwards: which rule decides, and the
-# cutoffs.
-#
-# The meaning of a policy is implemented twice: here, for what arrives, and in SQL
-# (select/selection.py), for what is stored. A test compares the two.
 
 LevelName = Literal["model", "project", "default"]
 LEVELS: tuple[LevelName, ...] = ("model", "project", "default")

@@ -1,8 +1,12 @@
-"""Policies as they are stored: every version, who set it, and when it begins.
+"""Policies as they are stored and set: every version, who set it, and when it begins.
 
 A version never changes, except that it is marked as revoked if that happens before it begins. The
 newest version that has begun and was not revoked is in force; one without rules means that there is
 no policy.
+
+A change is described first (`describe_change`, `describe_revocation`: they raise if it is refused),
+and applied later (`apply_set`, `apply_revoked`), which is repeatable: a replay applies what was
+written down.
 """
 
 import json
@@ -12,7 +16,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, select, tuple_
+from sqlalchemy import ColumnElement, func, select, tuple_
 from sqlalchemy.dialects.postgresql import distinct_on, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -70,25 +74,16 @@ async def find_in_force(
     connection: AsyncConnection, owners: Collection[PolicyOwner] | None = None
 ) -> dict[PolicyOwner, PolicyVersion]:
     """Return what is in force now, of these owners or of all; a removed policy is left out."""
-    here = policy_version.c
-    begun = here.revoked_at.is_(None) & (here.effective_at <= func.now())
-    query = _select_newest().where(begun)
-    if owners is not None:
-        query = query.where(_match_owners(owners))
-    versions = [_read_version(row) for row in await connection.execute(query)]
-    return {version.of: version for version in versions if version.policy is not None}
+    has_begun = policy_version.c.effective_at <= func.now()
+    versions = await _find_newest(connection, has_begun, owners)
+    return {owner: version for owner, version in versions.items() if version.policy is not None}
 
 
 async def find_pending(
     connection: AsyncConnection, owners: Collection[PolicyOwner] | None = None
 ) -> dict[PolicyOwner, PolicyVersion]:
     """Return what waits to begin, of these owners or of all; removals too."""
-    here = policy_version.c
-    query = _select_newest().where(here.revoked_at.is_(None), here.effective_at > func.now())
-    if owners is not None:
-        query = query.where(_match_owners(owners))
-    versions = [_read_version(row) for row in await connection.execute(query)]
-    return {version.of: version for version in versions}
+    return await _find_newest(connection, policy_version.c.effective_at > func.now(), owners)
 
 
 def apply_pending(
@@ -146,7 +141,9 @@ async def write_version(connection: AsyncConnection, version: PolicyVersion) -> 
     await connection.execute(
         head.on_conflict_do_update(index_elements=["level", "subject"], set_={"revision": newest})
     )
-    await _revoke_waiting(connection, version.of, version.revision, version.set_by, version.set_at)
+    here = policy_version.c
+    waits = (here.revision < version.revision) & (here.effective_at > version.set_at)
+    await _revoke(connection, version.of, waits, version.set_by, version.set_at)
     row = values | {
         "revision": version.revision,
         "document": None if version.policy is None else write_document(version.policy),
@@ -162,44 +159,39 @@ async def revoke_version(
     connection: AsyncConnection, owner: PolicyOwner, revision: int, *, by: str, at: datetime
 ) -> None:
     """Revoke a version before it begins. Repeatable."""
-    here = policy_version.c
-    where = (
-        *_match_owner(policy_version, owner),
-        here.revision == revision,
-        here.revoked_at.is_(None),
-    )
+    await _revoke(connection, owner, policy_version.c.revision == revision, by, at)
+
+
+async def _revoke(
+    connection: AsyncConnection,
+    owner: PolicyOwner,
+    condition: ColumnElement[bool],
+    by: str,
+    at: datetime,
+) -> None:
+    where = (*_match_owner(policy_version, owner), policy_version.c.revoked_at.is_(None), condition)
     values = {"revoked_at": at, "revoked_by": by}
     await connection.execute(policy_version.update().where(*where).values(values))
 
 
-async def _revoke_waiting(
-    connection: AsyncConnection, owner: PolicyOwner, revision: int, by: str, at: datetime
-) -> None:
-    here = policy_version.c
-    waiting = (
-        *_match_owner(policy_version, owner),
-        here.revision < revision,
-        here.revoked_at.is_(None),
-        here.effective_at > at,
-    )
-    values = {"revoked_at": at, "revoked_by": by}
-    await connection.execute(policy_version.update().where(*waiting).values(values))
-
-
-def _select_newest() -> Select[Any]:
+async def _find_newest(
+    connection: AsyncConnection,
+    condition: ColumnElement[bool],
+    owners: Collection[PolicyOwner] | None,
+) -> dict[PolicyOwner, PolicyVersion]:
     here = policy_version.c
     query = select(policy_version).ext(distinct_on(here.level, here.subject))
-    return query.order_by(here.level, here.subject, here.revision.desc())
+    query = query.order_by(here.level, here.subject, here.revision.desc())
+    query = query.where(here.revoked_at.is_(None), condition)
+    if owners is not None:
+        pairs = [(owner.level, owner.subject) for owner in owners]
+        query = query.where(tuple_(here.level, here.subject).in_(pairs))
+    versions = [_read_version(row) for row in await connection.execute(query)]
+    return {version.of: version for version in versions}
 
 
 def _match_owner(table: Any, owner: PolicyOwner) -> list[ColumnElement[bool]]:
     return [table.c.level == owner.level, table.c.subject == owner.subject]
-
-
-def _match_owners(owners: Collection[PolicyOwner]) -> ColumnElement[bool]:
-    here = policy_version.c
-    pairs: Sequence[tuple[str, str]] = [(owner.level, owner.subject) for owner in owners]
-    return tuple_(here.level, here.subject).in_(pairs)
 
 
 def _read_version(row: Any) -> PolicyVersion:
@@ -214,13 +206,6 @@ def _read_version(row: Any) -> PolicyVersion:
         revoked_by=row.revoked_by,
         reason=row.reason,
     )
-
-
-# Sets, removes and revokes a policy.
-#
-# A change is described first (`describe_change`, `describe_revocation`: they raise if it is
-# refused), and applied later (`apply_set`, `apply_revoked`), which is repeatable: a replay applies
-# what was written down.
 
 
 async def describe_change(

@@ -1,7 +1,9 @@
-"""The time to keep something: an ISO 8601 duration, or `forever`.
+"""A retention policy: rules, each with its three ages, and what bounds them.
 
-Weeks and shorter units are exact. Months and years go by the calendar, in UTC, and end on the
-month's last day if the day does not exist (a month before March 31 is February 28 or 29).
+Ages count from `received_at`, and apply to what is stored already as to what still comes. They are
+ISO 8601 durations, or `forever`. Weeks and shorter units are exact. Months and years go by the
+calendar, in UTC, and end on the month's last day if the day does not exist (a month before March 31
+is February 28 or 29).
 """
 
 from calendar import monthrange
@@ -66,10 +68,6 @@ def parse_duration(text: str) -> Duration | None:
     years, months, exact = parts
     return Duration(years * 12 + months, exact)
 
-
-# A retention policy: rules, each with its three ages, and what bounds them.
-#
-# Ages count from `received_at`, and apply to what is stored already as to what still comes.
 
 MOST_RULES: Final = 32
 # Every day of a leap cycle: a duration that is shorter on all of them is shorter.
@@ -215,18 +213,3 @@ def is_never_longer(shorter: str, longer: str) -> bool:
 def dump_policy(policy: RetentionPolicy) -> dict[str, Any]:
     """Return a policy as JSON, without the members that are not set."""
     return policy.model_dump(exclude_none=True, exclude_defaults=False)
-
-
-__all__ = [
-    "FOREVER",
-    "MOST_RULES",
-    "Ages",
-    "Bounds",
-    "Keep",
-    "RetentionPolicy",
-    "Rule",
-    "check_not_empty",
-    "check_rules",
-    "dump_policy",
-    "is_never_longer",
-]

@@ -1,4 +1,19 @@
-"""Searches the bytes of an event that cannot be read, as they are and as JSON may write them."""
+"""Finds quarantined events, dead letters and parked ones, of what is being erased.
+
+By uid, if an event can be decoded: of what was erased or is being erased. By a subject: as its
+metadata says, inline or in its blob; if neither can be read, whether the bytes hold both the key
+and the value. A dead letter stays, discarded and empty, so that the accounting closes; a parked
+event is counted as erased again. Their objects are deleted with the mark of the inference; if
+that was erased before, with a mark of their own. What cannot be decoded names no object:
+`reconcile` finds those.
+
+Some belong to no model of an erasure: what broke off before its model, and events of models that
+are not registered. Who requests an erasure of a subject decides how far it reaches. Over
+everything, by someone who may erase everything: all of them. By the same person, over given
+models: those without a model whose bytes name one of these models. By anyone else: none, because
+they may belong to any model. An event of a model that is not registered is never one of given
+models.
+"""
 
 import json
 import re
@@ -24,43 +39,6 @@ from inference_store.query.filters.facts import Facts
 from inference_store.query.filters.typed import Predicate
 
 _ESCAPE = re.compile(r"\\u[0-9a-f]{4}")
-
-
-def mentions_text(payload: bytes, text: str) -> bool:
-    """Return whether bytes hold a text: in UTF-8, or escaped in JSON, also in a JSON string that
-    has JSON."""
-    return any(
-        _encode(form) in payload for outer in _list_forms(text) for form in _list_forms(outer)
-    )
-
-
-def names_text(payload: bytes, text: str) -> bool:
-    """Return whether bytes hold a text as a whole JSON string."""
-    return any(_encode(f'"{form}"') in payload for form in _list_forms(text))
-
-
-def _list_forms(text: str) -> Iterator[str]:
-    """Yield a text, and how JSON may escape it: hexadecimal digits may be in either case."""
-    escaped = json.dumps(text)[1:-1]
-    yield text
-    yield json.dumps(text, ensure_ascii=False)[1:-1]
-    yield escaped
-    yield _ESCAPE.sub(lambda match: "\\u" + match[0][2:].upper(), escaped)
-
-
-def _encode(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
-
-
-# Finds quarantined events, dead letters and parked ones, of what is being erased.
-#
-# By uid, if an event can be decoded: of what was erased or is being erased. By a subject: as its
-# metadata says, inline or in its blob; if neither can be read, whether the bytes hold both the key
-# and the value (`searched_bytes`); also those of no registered model (`unattributed_events`). A
-# dead letter stays, discarded and empty, so that the accounting closes; a parked event is counted
-# as erased again. Their objects are deleted with the mark of the inference; if that was erased
-# before, with a mark of their own. What cannot be decoded names no object: `reconcile` finds those.
-
 BATCH = 200
 QUARANTINE_TABLES = (dead_letter, parked_event)
 EventMetadata: TypeAlias = Mapping[int, Metadata]
@@ -82,6 +60,49 @@ class QuarantinedEvent:
         """Return its uid and the keys of its objects, as a batch of the ledger has them."""
         assert self.event is not None
         return [str(self.event.uid), *list_storage_keys(self.event), None]
+
+
+_BYTES = 1024 * 1024
+Reach: TypeAlias = Literal["all", "named"]
+MEMBER: Final = "unattributed"
+"""The member of the criteria that stores the reach, so that a replay erases the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnattributedSearch:
+    """A search for quarantined events beside those of the models of an erasure. `reach` None:
+    there are none for it."""
+
+    reach: Reach | None
+    model_ids: frozenset[str]
+    """The models of the erasure that are registered."""
+
+    def match(self, table: Table) -> ColumnElement[bool]:
+        """Return the condition of the rows to read. `filter_by_subject` checks their bytes."""
+        here = table.c.model_id
+        match self.reach:
+            case "all":
+                return or_(here.is_(None), here.not_in(sorted(self.model_ids)))
+            case "named":
+                return here.is_(None)
+            case None:
+                return false()
+
+    def filter_by_subject(
+        self,
+        events: Iterable[QuarantinedEvent],
+        subject: Subject,
+        predicate: Predicate,
+        metadata: EventMetadata,
+    ) -> list[QuarantinedEvent]:
+        """Return the events that mention the subject and that the erasure reaches."""
+        about_it = filter_by_subject(events, subject, predicate, metadata)
+        return [quarantined for quarantined in about_it if self._reaches(quarantined)]
+
+    def _reaches(self, quarantined: QuarantinedEvent) -> bool:
+        if self.reach == "all" or quarantined.model_id in self.model_ids:
+            return True
+        return any(names_text(quarantined.payload, model_id) for model_id in self.model_ids)
 
 
 async def read_page(
@@ -166,20 +187,6 @@ async def filter_erased(
     ]
 
 
-def list_storage_keys(event: InferenceEvent) -> tuple[str | None, str | None, str | None]:
-    """Return the keys of its data, response and metadata."""
-    data, response, metadata = (
-        None if key is None else str(key) for key in (event.data, event.response, event.metadata)
-    )
-    return data, response, metadata
-
-
-# Loads the metadata of quarantined events, inline or from their blob, with copies in the
-# response.
-
-_BYTES = 1024 * 1024
-
-
 def load_metadata(blobs: Blobs, events: Sequence[QuarantinedEvent]) -> EventMetadata:
     """Return metadata by event id, of those that can be decoded and read.
 
@@ -191,6 +198,40 @@ def load_metadata(blobs: Blobs, events: Sequence[QuarantinedEvent]) -> EventMeta
         if quarantined.event is not None
     )
     return {id: metadata for id, metadata in metadata_by_id if metadata is not None}
+
+
+def mentions_text(payload: bytes, text: str) -> bool:
+    """Return whether bytes hold a text: in UTF-8, or escaped in JSON, also in a JSON string that
+    has JSON."""
+    return any(
+        _encode(form) in payload for outer in _list_forms(text) for form in _list_forms(outer)
+    )
+
+
+def names_text(payload: bytes, text: str) -> bool:
+    """Return whether bytes hold a text as a whole JSON string."""
+    return any(_encode(f'"{form}"') in payload for form in _list_forms(text))
+
+
+def _list_forms(text: str) -> Iterator[str]:
+    """Yield a text, and how JSON may escape it: hexadecimal digits may be in either case."""
+    escaped = json.dumps(text)[1:-1]
+    yield text
+    yield json.dumps(text, ensure_ascii=False)[1:-1]
+    yield escaped
+    yield _ESCAPE.sub(lambda match: "\\u" + match[0][2:].upper(), escaped)
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def list_storage_keys(event: InferenceEvent) -> tuple[str | None, str | None, str | None]:
+    """Return the keys of its data, response and metadata."""
+    data, response, metadata = (
+        None if key is None else str(key) for key in (event.data, event.response, event.metadata)
+    )
+    return data, response, metadata
 
 
 def _read_event_metadata(blobs: Blobs, event: InferenceEvent) -> Metadata | None:
@@ -209,56 +250,6 @@ def _read_blob(blobs: Blobs, inline: bytes | None, storage_key: StorageKey | Non
         return blobs.get(storage_key, limit=_BYTES)
     except (BlobMissing, BlobForbidden, BlobTooLarge):
         return None
-
-
-# Finds quarantined events that belong to no model of an erasure: what broke off before its model,
-# and events of models that are not registered.
-#
-# Who requests an erasure of a subject decides how far it reaches. Over everything, by someone who
-# may erase everything: all of them. By the same person, over given models: those without a model
-# whose bytes name one of these models. By anyone else: none, because they may belong to any model.
-# An event of a model that is not registered is never one of given models.
-
-Reach: TypeAlias = Literal["all", "named"]
-MEMBER: Final = "unattributed"
-"""The member of the criteria that stores the reach, so that a replay erases the same."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnattributedSearch:
-    """A search for quarantined events beside those of the models of an erasure. `reach` None:
-    there are none for it."""
-
-    reach: Reach | None
-    model_ids: frozenset[str]
-    """The models of the erasure that are registered."""
-
-    def match(self, table: Table) -> ColumnElement[bool]:
-        """Return the condition of the rows to read. `filter_by_subject` checks their bytes."""
-        here = table.c.model_id
-        match self.reach:
-            case "all":
-                return or_(here.is_(None), here.not_in(sorted(self.model_ids)))
-            case "named":
-                return here.is_(None)
-            case None:
-                return false()
-
-    def filter_by_subject(
-        self,
-        events: Iterable[QuarantinedEvent],
-        subject: Subject,
-        predicate: Predicate,
-        metadata: EventMetadata,
-    ) -> list[QuarantinedEvent]:
-        """Return the events that mention the subject and that the erasure reaches."""
-        about_it = filter_by_subject(events, subject, predicate, metadata)
-        return [quarantined for quarantined in about_it if self._reaches(quarantined)]
-
-    def _reaches(self, quarantined: QuarantinedEvent) -> bool:
-        if self.reach == "all" or quarantined.model_id in self.model_ids:
-            return True
-        return any(names_text(quarantined.payload, model_id) for model_id in self.model_ids)
 
 
 def build_search(criteria: Mapping[str, Any], model_ids: Collection[str]) -> UnattributedSearch:

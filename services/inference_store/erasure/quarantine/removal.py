@@ -1,6 +1,8 @@
-"""Finds the holds that protect events that are not stored: dead letters, and parked ones.
+"""Removes quarantined events that no hold protects, and queues their objects for deletion.
 
-Of their response only the metadata is read, and it may be out of reach: what is unknown protects.
+Of their response only the metadata is read, and it may be out of reach: what is unknown
+protects. The ledger has which ones go before: after a restore they are removed at the same place
+among the holds, and one that was placed later does not bring them back.
 """
 
 from collections import Counter, defaultdict
@@ -35,50 +37,8 @@ from inference_store.query.filters.typed import Predicate
 
 from .events import QUARANTINE_TABLES, EventMetadata, QuarantinedEvent
 
-
-def find_event_hold(
-    holds: Sequence[Hold],
-    event: InferenceEvent | None,
-    metadata: Metadata | None,
-    *,
-    doubted: Sequence[Hold],
-) -> Hold | None:
-    """Return the first of the holds of its model that protects an event; None if none does, or if
-    the event can be neither decoded nor read.
-
-    `doubted`: the holds that also protect it if nobody knows whether they match.
-    """
-    for hold in holds:
-        answer = _holds_event(hold, event, metadata)
-        if answer or (answer is None and hold in doubted):
-            return hold
-    return None
-
-
-def _holds_event(
-    hold: Hold, event: InferenceEvent | None, metadata: Metadata | None
-) -> bool | None:
-    """Return whether a hold matches an event; None if that is not known."""
-    try:
-        if event is None or not _is_decidable(resolve_filter(hold.filter), metadata):
-            return None
-        known_metadata = metadata or Metadata()
-        return is_held(
-            hold, build_event_facts(event, known_metadata), (*event.flags, *known_metadata.flags)
-        )
-    except (StoreError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _is_decidable(predicate: Predicate, metadata: Metadata | None) -> bool:
-    """Return whether the filter depends only on what is known of an event."""
-    doubts = find_doubts(predicate)
-    if "predictions" in doubts or ("metadata" in doubts and metadata is None):
-        return False
-    properties = {
-        node.name for node in iterate_nodes(predicate) if isinstance(node, typed.Property)
-    }
-    return properties.isdisjoint(NOT_IN_EVENTS)
+Body: TypeAlias = dict[str, Any]
+_TABLES: Mapping[str, Table] = {table.name: table for table in QUARANTINE_TABLES}
 
 
 async def split_by_hold(
@@ -97,9 +57,10 @@ async def split_by_hold(
     current_holds = await list_in_force(connection, [model]) if events else []
     if not current_holds:
         return list(events), []
-    younger = [hold for hold in current_holds if hold.in_force_at > erasure.since]
+    since = erasure.in_force_at
+    younger = [hold for hold in current_holds if hold.in_force_at > since]
     uids = [quarantined.event.uid for quarantined in events if quarantined.event is not None]
-    erased = await tombstones.find_since(connection, model, uids, erasure.since) if uids else set()
+    erased = await tombstones.find_since(connection, model, uids, since) if uids else set()
 
     def choose_doubted(quarantined: QuarantinedEvent) -> Sequence[Hold]:
         is_erased = quarantined.event is not None and quarantined.event.uid in erased
@@ -156,17 +117,50 @@ def _may_be_of(quarantined: QuarantinedEvent, hold: Hold, names: Mapping[int, st
 
 
 def _describe_held(quarantined: QuarantinedEvent, hold: UUID, revision: int) -> HeldRow:
-    """Return a row for `record_held`: by the number of its row, and without keys."""
     return [str(UUID(int=quarantined.id)), str(hold), revision, None, None, None, None]
 
 
-# Removes quarantined events, and queues their objects for deletion.
-#
-# The ledger has which ones before: after a restore they are removed at the same place among the
-# holds, and one that was placed later does not bring them back.
+def find_event_hold(
+    holds: Sequence[Hold],
+    event: InferenceEvent | None,
+    metadata: Metadata | None,
+    *,
+    doubted: Sequence[Hold],
+) -> Hold | None:
+    """Return the first of the holds of its model that protects an event; None if none does, or if
+    the event can be neither decoded nor read.
 
-Body: TypeAlias = dict[str, Any]
-_TABLES: Mapping[str, Table] = {table.name: table for table in QUARANTINE_TABLES}
+    `doubted`: the holds that also protect it if nobody knows whether they match.
+    """
+    for hold in holds:
+        answer = _holds_event(hold, event, metadata)
+        if answer or (answer is None and hold in doubted):
+            return hold
+    return None
+
+
+def _holds_event(
+    hold: Hold, event: InferenceEvent | None, metadata: Metadata | None
+) -> bool | None:
+    try:
+        if event is None or not _is_decidable(resolve_filter(hold.filter), metadata):
+            return None
+        known_metadata = metadata or Metadata()
+        return is_held(
+            hold, build_event_facts(event, known_metadata), (*event.flags, *known_metadata.flags)
+        )
+    except (StoreError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _is_decidable(predicate: Predicate, metadata: Metadata | None) -> bool:
+    doubts = find_doubts(predicate)
+    if "predictions" in doubts or ("metadata" in doubts and metadata is None):
+        return False
+    properties = {
+        node.name for node in iterate_nodes(predicate) if isinstance(node, typed.Property)
+    }
+    return properties.isdisjoint(NOT_IN_EVENTS)
 
 
 def describe_removal(
@@ -273,7 +267,6 @@ async def _enqueue_objects(
 async def _find_marked(
     connection: AsyncConnection, erasure: UUID, model: int, uids: Iterable[UUID]
 ) -> dict[UUID, Sequence[str | None]]:
-    """Return the inferences that the erasure has marked, with the objects that its marks name."""
     here = erasing.c
     keys = (here.data_storage_key, here.response_storage_key, here.metadata_storage_key)
     whole = and_(here.erasure == erasure, here.scope == "inference")

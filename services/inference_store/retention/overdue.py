@@ -6,8 +6,7 @@ protects.
 """
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from asyncpg.exceptions import QueryCanceledError
@@ -15,41 +14,28 @@ from sqlalchemy import func, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure import holds, policies
+from inference_store.erasure import holds, policies, selection
 from inference_store.erasure.housekeeping import record_kinds
 from inference_store.erasure.policies import (
     EffectivePolicy,
-    ErasureScope,
     PolicyOwner,
     PolicyVersion,
     find_in_force,
     watermarks,
 )
+from inference_store.erasure.progress import ENDED
+from inference_store.erasure.selection import CompiledRules
 from inference_store.index.database import cause_of
 from inference_store.index.tables import erasure, inference
 from inference_store.inference.errors import StoreError
 from inference_store.inference.events import received_at_of, uid_floor
-from inference_store.query import scan_range as queries
+from inference_store.query.scan_range import ScanRange
 
-from . import selection
-from .progress import ENDED
-from .selection import CompiledRules
+from .run_executor import Work, list_work
 
 _SECONDS = 5.0
 _QUERY_SECONDS = 2
 _BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
-_SCOPES: tuple[ErasureScope, ...] = ("inference", "response", "input")
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """The inferences that one rule lets expire, and the time from which to search them."""
-
-    model: int
-    scope: ErasureScope
-    number: int
-    lo: datetime
-    cutoff: datetime
 
 
 class Overdue:
@@ -106,56 +92,41 @@ async def _measure_model(
 ) -> float:
     """Return the delay of a model's policy: nothing was overdue before it began."""
     rules, longest = await selection.compile_rules(connection, policy, now), 0.0
-    for part in _iterate_parts(model, policy, rules, begun, now):
-        since = versions[policy.rules[part.number].of].effective_at
-        late = await _measure_part(connection, part, rules)
-        longest = max(longest, min(late, (now - since).total_seconds()))
+    for work in list_work(model, policy, rules):
+        # every run reads all that is not rechecked: an index has them
+        lo = begun.get(work.watermark_key, _BEGINNING) if work.is_rechecked else _BEGINNING
+        # what is coming may have kept the rest until now
+        end = policy.find_settled(work.cutoff, work.scope, now)
+        if lo < end:
+            late = await _measure_work(connection, work, rules, lo, end)
+            since = versions[policy.rules[work.rule].of].effective_at
+            longest = max(longest, min(late, (now - since).total_seconds()))
     return longest
 
 
-def _iterate_parts(
-    model: int,
-    policy: EffectivePolicy,
-    rules: CompiledRules,
-    begun: Mapping[watermarks.WatermarkKey, datetime],
-    now: datetime,
-) -> Iterator[_Part]:
-    for number in range(len(policy.rules)):
-        for scope in _SCOPES:
-            cutoff = rules.find_cutoff(number, scope)
-            # Every run reads all of these: an index has them.
-            whole = rules.is_unconditional(number) and scope != "response"
-            lo = _BEGINNING if whole else begun.get((model, number, scope), _BEGINNING)
-            # what is coming may have kept the rest until now
-            if cutoff is not None and lo < (end := policy.find_settled(cutoff, scope, now)):
-                yield _Part(model, scope, number, lo, end)
-
-
-async def _measure_part(connection: AsyncConnection, part: _Part, rules: CompiledRules) -> float:
-    """Return how long ago the oldest of a part should have been deleted.
+async def _measure_work(
+    connection: AsyncConnection, work: Work, rules: CompiledRules, lo: datetime, end: datetime
+) -> float:
+    """Return how long ago the oldest of [lo, end) should have been deleted.
 
     If that takes too long to find, return how long ago the last run read it.
     """
-    where = queries.ScanRange(part.model, uid_floor(part.lo), uid_floor(part.cutoff))
-    query = selection.select_unmarked(where, part.scope, [inference.c.uid])
-    query = (
-        query.where(*rules.match_rule(part.number, part.scope, where))
-        .order_by(inference.c.uid)
-        .limit(1)
-    )
+    where = ScanRange(work.model, uid_floor(lo), uid_floor(end))
+    query = selection.select_unmarked(where, work.scope, [inference.c.uid])
+    query = query.where(*rules.match_rule(work.rule, work.scope, where))
+    query = query.order_by(inference.c.uid).limit(1)
     try:
         async with connection.begin_nested():
             await connection.execute(text(f"SET LOCAL statement_timeout = '{_QUERY_SECONDS}s'"))
             held = await holds.build_held_condition(
-                connection, part.model, lo=where.lo, hi=where.hi
+                connection, work.model, lo=where.lo, hi=where.hi
             )
             oldest = await connection.scalar(query if held is None else query.where(~held))
     except DBAPIError as error:
         if not isinstance(cause_of(error), QueryCanceledError):
             raise
-        swept = part.lo > _BEGINNING
-        return (part.cutoff - part.lo).total_seconds() if swept else 0.0
-    return 0.0 if oldest is None else (part.cutoff - received_at_of(oldest)).total_seconds()
+        return (end - lo).total_seconds() if lo > _BEGINNING else 0.0
+    return 0.0 if oldest is None else (end - received_at_of(oldest)).total_seconds()
 
 
 async def _measure_erasures(connection: AsyncConnection) -> float:
