@@ -15,7 +15,7 @@ from inference_store.index.database import cause_of, driver_now, is_autocommit, 
 from inference_store.index.prepared_statement import PreparedStatement, driver_error
 
 from . import explain
-from .statement_building import Building, Built, NotBegun, build_statement
+from .explain import Building, Built, NotBegun, build_statement
 
 _LEAST_SECONDS = 0.001
 _SAVE = "SAVEPOINT bounded"

@@ -19,6 +19,7 @@ from sqlalchemy import (
     false,
     func,
     select,
+    true,
     tuple_,
 )
 from sqlalchemy.dialects.postgresql import TEXT
@@ -26,15 +27,68 @@ from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.sql.type_api import TypeEngine
 
 from inference_store.index.tables import SIDE_TABLES, inference, inference_alias
-from inference_store.inference.metadata import Family
-from inference_store.query.properties import PROPERTIES, Property
+from inference_store.inference.metadata import COORDINATES, Family
 
-from .by_distance import ByDistance
+from .conditions.combination import Combination, Names
 from .conditions.condition import Uids
-from .hit import Hit
-from .operand import bind_one
-from .rows import Rows
-from .scan_range import ScanRange
+from .conditions.sides import compute_metres
+from .filters.typed import Distance
+from .properties import PROPERTIES, Property
+from .scan_range import ScanRange, bind_one
+from .search import Hit
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The values in a range: one for each inference, never NULL."""
+
+    value: ColumnElement[Any]
+    uid: ColumnElement[Any]
+    where: tuple[ColumnElement[bool], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ByDistance:
+    """By metres from the location to a point, as `distance()` of a filter computes them.
+
+    `names`: the integers of the coordinates. An inference without a location has no value.
+    """
+
+    to: Distance
+    names: Names
+    descending: bool
+    kind: ClassVar[Family] = "number"
+    is_scannable: ClassVar[bool] = False
+    always: ClassVar[bool] = False
+
+    @property
+    def type(self) -> TypeEngine[Any]:
+        """The SQL type of its values."""
+        return Double()
+
+    @property
+    def _nowhere(self) -> bool:
+        """Check whether no inference has ever had a location."""
+        return not set(COORDINATES) <= set(self.names.coordinates)
+
+    def rows(self, scan_range: ScanRange) -> Rows:
+        """Return the range's values."""
+        if self._nowhere:
+            # any double: no row is read, and a constant orders nothing
+            return Rows(inference.c.top_score, inference.c.uid, (false(),))
+        combination = Combination(scan_range, self.names)
+        value = compute_metres(self.to, combination).double
+        assert combination.uid is not None, "a coordinate leads"
+        return Rows(value, combination.uid, tuple(combination.where))
+
+    def is_missing(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        """Test whether the inference with this uid has no location."""
+        if self._nowhere:
+            return true()
+        combination = Combination(scan_range, self.names, uid)
+        combination.coordinates()
+        return ~combination.exists()
+
 
 # Properties are sorted by this many of their first characters.
 MOST_CHARACTERS = 256

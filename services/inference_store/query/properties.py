@@ -6,6 +6,7 @@ Filters, sorts, fields, aggregates, queryables and documentation read them. All 
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
@@ -176,3 +177,18 @@ PREDICTION_COLUMNS: Final = _table(
     Property("value", "number", "the value of a tabular output", _column("value"), "exact"),
 )
 # fmt: on
+
+
+_MICROSECOND: Final = timedelta(microseconds=1)
+LATENCIES: Final[Mapping[str, tuple[str, str]]] = {
+    "pre_ms": ("received_at", "forwarded_at"),
+    "model_ms": ("forwarded_at", "responded_at"),
+    "post_ms": ("responded_at", "published_at"),
+}
+"""The columns that each begins and ends with."""
+
+
+def compute_latency(row: Mapping[str, Any], name: str) -> float | None:
+    """Return a latency in milliseconds; None if it did not begin or end."""
+    start, end = (row[column] for column in LATENCIES[name])
+    return None if start is None or end is None else (end - start) / _MICROSECOND / 1000

@@ -28,15 +28,14 @@ from sqlalchemy.dialects.postgresql import INTEGER, UUID
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.tables import erasing, outdated_count, partition_count
-from inference_store.query.filters import typed
-from inference_store.query.filters.typed import Predicate
 
 from .conditions import OfKey
-from .conditions.predictions import Predicts
+from .conditions.comparisons import Predicts
 from .deadline import Deadline, fetch
+from .filters import typed
+from .filters.typed import Predicate
 from .matching import Query
-from .operand import bind_many
-from .scan_range import ScanRange
+from .scan_range import ScanRange, bind_many
 
 WHAT: Final = "read stored counts"
 _LOOKS: Final = 50

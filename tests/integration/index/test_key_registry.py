@@ -9,10 +9,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.index import key_registry
 from inference_store.index.tables import metadata_key_delta
 from inference_store.inference.errors import Invalid
-from inference_store.query.count import count
 from inference_store.query.cql2 import parse_text
 from inference_store.query.deadline import Deadline
 from inference_store.query.preparation import QueryRequest, prepare
+from inference_store.query.search import count
 from tests.integration.stored_inferences import NewInference, at, store
 from tests.transactions import transact
 

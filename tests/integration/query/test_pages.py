@@ -9,7 +9,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index import registrations
 from inference_store.index.tables import erasing, partition_span
-from inference_store.query.across_models import build_queries, count_across, find_across
 from inference_store.query.aggregates import (
     AGGREGATES,
     Aggregation,
@@ -19,15 +18,20 @@ from inference_store.query.aggregates import (
     Name,
     aggregate,
 )
-from inference_store.query.aggregates.targets import build_targets
-from inference_store.query.count import count
+from inference_store.query.aggregates.run import build_targets
 from inference_store.query.cql2 import parse_text
 from inference_store.query.deadline import Deadline
 from inference_store.query.filters.from_conditions import MetadataEntry
 from inference_store.query.matching import Query
 from inference_store.query.operators import OPERATORS
-from inference_store.query.page import find_page
 from inference_store.query.preparation import QueryRequest, prepare
+from inference_store.query.search import (
+    build_queries,
+    count,
+    count_across,
+    find_across,
+    find_by_time,
+)
 from tests.integration.stored_inferences import at
 
 from .conftest import DAY, DAYS, Filled
@@ -87,7 +91,7 @@ async def _fetch_pages(
     uids: list[UUID] = []
     while True:
         deadline = Deadline.after(_SECONDS)
-        page = await find_page(connection, query, limit=limit, deadline=deadline, scan=walk)
+        page = await find_by_time(connection, query, limit=limit, deadline=deadline, scan=walk)
         uids += page.uids
         if len(page.uids) < limit:
             return uids

@@ -28,8 +28,8 @@ from inference_store.api.schemas.across import ConditionsAcross, InferenceQueryA
 from inference_store.api.schemas.inferences import InferenceCount, InferencePage
 from inference_store.api.schemas.questions import InferenceQuery
 from inference_store.api.streams import STREAMING, answer_page_or_stream
-from inference_store.query.across_models import build_queries, count_across
 from inference_store.query.preparation import prepare
+from inference_store.query.search import build_queries, count_across
 
 router = make_router("inferences")
 _NARROW = "The query took too long: narrow received_at, ask fewer models, or add a condition."

@@ -32,8 +32,8 @@ from inference_store.api.schemas.questions import Conditions, InferenceQuery
 from inference_store.api.streams import STREAMING, Ask, answer_page_or_stream
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
-from inference_store.query.count import count as count_matches
 from inference_store.query.preparation import prepare
+from inference_store.query.search import count as count_matches
 
 router = make_router("inferences")
 _NARROW = "The query took too long: narrow received_at, or add a condition that fewer match."

@@ -7,9 +7,8 @@ from decimal import Decimal
 from typing import Any, Final
 
 from .aggregation import Bound, Measure
-from .exact import deviation, plain, quotient, variance
-from .partial import PartialSums
-from .sketch import METHOD, percentile, value_of
+from .bins import METHOD, deviation, percentile, plain, quotient, value_of, variance
+from .rows import PartialSums
 
 EXACT_METHOD: Final = "exact"
 

@@ -1,16 +1,32 @@
 """Compiles a typed filter to conditions: each node as true, or as false."""
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import pairwise
+from itertools import chain, combinations, pairwise
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Numeric, and_, column, false, func, or_, select
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    FromClause,
+    Numeric,
+    Text,
+    and_,
+    column,
+    false,
+    func,
+    literal,
+    not_,
+    or_,
+    select,
+)
 
+from inference_store.index.tables import inference
 from inference_store.inference.metadata import COORDINATES
 from inference_store.query.filters import typed
+from inference_store.query.filters.certain import FLAGS, Doubts, find_doubts, make_certain
 from inference_store.query.filters.typed import (
     Among,
     Area,
@@ -23,16 +39,34 @@ from inference_store.query.filters.typed import (
 )
 from inference_store.query.scan_range import ScanRange
 
-from .combination import Combination
-from .comparisons import OPPOSITE, Compares, Comparing, list_values, put_constant_right
-from .condition import EVERYTHING, NOTHING, Condition, Uids
-from .keys import OfKey, OfSet
-from .logic import Neither, combine_all, combine_either
-from .names import Names, is_label
-from .predictions import Counts, Predicts, TopLabelled, merge_scores, names_labels
-from .sets import Related
-from .time_received import find_time_ranges, find_uid_range
-from .values import build_side, list_leaves
+from .combination import Combination, Names, is_label
+from .comparisons import (
+    OPPOSITE,
+    Compares,
+    Comparing,
+    Counts,
+    Predicts,
+    TopLabelled,
+    list_values,
+    merge_scores,
+    names_labels,
+    put_constant_right,
+)
+from .condition import (
+    EVERYTHING,
+    NOTHING,
+    Condition,
+    Neither,
+    Uids,
+    combine_all,
+    combine_either,
+    exists,
+    find_time_ranges,
+    find_uid_range,
+    row_at_hand,
+)
+from .keys import OfKey, OfSet, Related
+from .sides import build_side, list_leaves
 
 _DECIDES: Final = {
     "=": operator.eq,
@@ -361,3 +395,50 @@ def _is_box(area: Area) -> bool:
     around = corners * 2
     turns = [around[n : n + 4] for n in range(4)] + [around[::-1][n : n + 4] for n in range(4)]
     return not area.holes and [*ring[:4]] in turns and ring[4:] == ring[:1]
+
+
+@dataclass(frozen=True, slots=True)
+class NotAllOf:
+    """At least one of these parts of the inference is not in doubt."""
+
+    doubts: Doubts
+    kind: str = "flags"
+    unique: bool = True
+    scans: int = 0
+
+    def uids(self, scan_range: ScanRange) -> None:  # noqa: ARG002  (nearly all satisfy it)
+        return None
+
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        row = row_at_hand(uid, inference)
+        if row is not None:
+            return self._of(row)
+        row = inference.alias("flagged")
+        return exists([row], scan_range.of(row), row.c.uid == uid, self._of(row))
+
+    def _of(self, row: FromClause) -> ColumnElement[bool]:
+        return or_(*(not_(test_flags(row, FLAGS[doubt])) for doubt in sorted(self.doubts)))
+
+
+def test_flags(row: FromClause, flags: tuple[str, ...]) -> ColumnElement[bool]:
+    """Test whether a row of `inference` has one of these flags."""
+    some = literal(list(flags), ARRAY(Text(collation="C")))
+    overlaps: ColumnElement[bool] = row.c.flags.overlap(some)
+    return overlaps
+
+
+def compile_certain(predicate: Predicate, names: Names) -> Condition:
+    """Return the condition that the predicate is true, whatever the index lacks."""
+    parts = [compile_condition(predicate, names)]
+    for doubts in _iterate_subsets(find_doubts(predicate)):
+        sure = make_certain(predicate, doubts)
+        if sure != predicate:
+            parts.append(combine_either([compile_condition(sure, names), NotAllOf(doubts)]))
+    return combine_all(parts)
+
+
+def _iterate_subsets(doubts: Doubts) -> Iterator[Doubts]:
+    """Yield every set of doubts that an inference may have."""
+    sizes = range(1, len(doubts) + 1)
+    subsets = chain.from_iterable(combinations(sorted(doubts), size) for size in sizes)
+    return (frozenset(subset) for subset in subsets)

@@ -11,11 +11,10 @@ from typing import Final, TypeAlias
 
 from inference_store.inference.iso_durations import Duration, read_duration
 
-from . import caps
 from .refusal import Refusal
-from .tree import Instant, Interval, Listed, Named, Node, Operation, Scalar
+from .tree import MOST_DEPTH, MOST_NODES, Instant, Interval, Listed, Named, Node, Operation, Scalar
 from .verify import describe_kind, inside, measure
-from .write_text import to_text
+from .write import to_text
 
 _NOW, _DURATION = "now", "duration"
 FUNCTIONS: Final = frozenset({_NOW, _DURATION})
@@ -49,7 +48,7 @@ def resolve(root: Node, clock: Clock) -> Node:
         return root
     if clock.at is None:
         raise Refusal(f"a relative time cannot stand here: {clock.instead}", relative.at)
-    measure(root, depth=caps.DEPTH, nodes=caps.NODES)
+    measure(root, depth=MOST_DEPTH, nodes=MOST_NODES)
     return _with_instants(root, clock.at)
 
 

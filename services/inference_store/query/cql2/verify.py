@@ -1,15 +1,20 @@
-"""Checks a tree against the table of operations and the caps."""
+"""Checks a tree against the table of operations and the caps, and suggests what was meant."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from decimal import Decimal
+from re import Match, Pattern
+from typing import Final
 
 from inference_store.inference.nearest import describe_known
 
-from . import caps
 from .operations import ACCEPTS, OPERATIONS, Entry, Kind, Takes
 from .refusal import Refusal
-from .suggestions import function_meant, meant_by
 from .tree import (
+    MOST_DEPTH,
+    MOST_ITEMS,
+    MOST_NODES,
     Geometry,
     Instant,
     Interval,
@@ -53,7 +58,7 @@ def verify(root: Node, *, takes: Takes = "truth", whole_standard: bool = False) 
     `takes`: the allowed kind of the whole. With `whole_standard`, unsupported operations and
     unknown functions pass. Never recurses.
     """
-    measure(root, depth=caps.DEPTH, nodes=caps.NODES)
+    measure(root, depth=MOST_DEPTH, nodes=MOST_NODES)
     if not _may_be(root, takes):
         what = "a filter is a condition" if takes == "truth" else f"{_WORDS[takes]} is expected"
         raise Refusal(f"{what}, and this is {describe_kind(root)}", root.at)
@@ -107,8 +112,8 @@ def _verify(node: Node, whole_standard: bool) -> None:
             _verify_operation(node, OPERATIONS[op], whole_standard)
         case Operation() if not whole_standard:
             raise _no_function(node)
-        case Listed(items) if len(items) > caps.ITEMS:
-            raise Refusal(f"an array has at most {caps.ITEMS:,} items", node.at)
+        case Listed(items) if len(items) > MOST_ITEMS:
+            raise Refusal(f"an array has at most {MOST_ITEMS:,} items", node.at)
         case Interval(start, end):
             for bound in (start, end):
                 if bound is not None and kind_of(bound) not in {"instant", "unknown"}:
@@ -190,3 +195,188 @@ def _counted(entry: Entry) -> str:
 
 def _a(kind: str) -> str:
     return f"an {kind}" if kind[0] in "aiu" else f"a {kind}"
+
+
+_WORD: Final = r"[^\s'\"(),=<>!+*/%^]"  # what people write into a name
+
+
+@dataclass(frozen=True, slots=True)
+class Slip:
+    """An expression that is not CQL2, at the place at which the parser stopped."""
+
+    written: Pattern[str]
+    message: str
+    meant: Callable[[Match[str]], str]
+
+
+def _slip(written: str, message: str, meant: str | Callable[[Match[str]], str]) -> Slip:
+    give: Callable[[Match[str]], str] = (lambda _: meant) if isinstance(meant, str) else meant
+    return Slip(re.compile(written, re.IGNORECASE), message, give)
+
+
+def _quoted_name(match: Match[str]) -> str:
+    return quoted(match[0])
+
+
+def quoted(name: str) -> str:
+    """Return a name in double quotes."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+# The first that matches counts. Each may begin a little before the place.
+SLIPS: Final = (
+    _slip(r"==", "equality is written =", "="),
+    _slip(r"!=", "inequality is written <>", "<>"),
+    _slip(r"=<", "at most is written <=", "<="),
+    _slip(r"=>", "at least is written >=", ">="),
+    _slip(r"&&?", "conditions are joined by AND", "AND"),
+    _slip(r"\|\|?", "conditions are joined by OR", "OR"),
+    _slip(r"!", "a condition is negated by NOT", "NOT"),
+    _slip(r"\bilike\b", "letters of either case are compared by CASEI",
+          "CASEI(name) LIKE CASEI('pattern%')"),
+    _slip(r"\bis\s+(not\s+)?(empty|missing|none|undefined)\b",
+          "a missing value is found by IS NULL",
+          lambda match: f"IS {'NOT ' if match[1] else ''}NULL"),
+    _slip(r"\bis\s+(not\s+)?(true|false)\b", "a truth value is compared by =",
+          lambda match: f"{'<>' if match[1] else '='} {match[2].upper()}"),
+    _slip(r"=\s*null\b", "a missing value is found by IS NULL", "IS NULL"),
+    _slip(r"<>\s*null\b", "a missing value is found by IS NULL", "IS NOT NULL"),
+    _slip(r"\b(exists|not\s+exists)\b", "a value that is there is found by IS NOT NULL",
+          "name IS NOT NULL"),
+    _slip(r"\b(contains|includes)\b", "a part of a text is found by LIKE", "LIKE '%part%'"),
+    _slip(r"\bstarts?_?\s*with\b", "a text's beginning is found by LIKE", "LIKE 'beginning%'"),
+    _slip(r"\bends?_?\s*with\b", "a text's end is found by LIKE", "LIKE '%end'"),
+    _slip(r"\b(matches|regexp?|rlike|similar)\b|~", "a text is compared with a pattern by LIKE",
+          "LIKE 'pattern%'"),
+    _slip(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)?[Zz]?",
+          "a time stands in TIMESTAMP('…')",
+          lambda match: f"TIMESTAMP('{_full_time(match[0])}')"),
+    _slip(r"\binterval\s*('[^']*'|\(\s*'P[^']*'\s*\))", "a duration is written duration('PT1H')",
+          "duration('PT1H')"),
+    _slip(r"\bin\s*\[", "a list stands in round brackets", "IN ('a', 'b')"),
+    _slip(r"\bin\s+[^\s(]", "IN takes a list in brackets", "IN ('a', 'b')"),
+    _slip(r"[‘’´]", "a text stands in straight single quotes", "'text'"),
+    _slip(r"[“”„]", "a name stands in straight double quotes, a text in single ones", "'text'"),
+    _slip(r"`([^`\s]*)`?", "a name stands in double quotes", lambda match: quoted(match[1])),
+    _slip(r"\{", "a filter in JSON is sent as an object, or with filter-lang=cql2-json",
+          "cql2-json"),
+    _slip(r";", "a filter has no semicolon at its end", ""),
+)  # fmt: skip
+_NAME: Final = re.compile(rf"{_WORD}+")
+_BEFORE: Final = 32  # characters that a slip may begin before the place
+_AFTER: Final = 256
+_ELSEWHERE: Final = {
+    "contains": "A_CONTAINS", "intersects": "S_INTERSECTS", "within": "S_WITHIN",
+    "disjoint": "S_DISJOINT", "before": "T_BEFORE", "after": "T_AFTER", "during": "T_DURING",
+    "anyinteracts": "T_INTERSECTS", "upper": "CASEI", "lower": "CASEI", "casefold": "CASEI",
+    "unaccent": "ACCENTI", "startswith": "LIKE", "endswith": "LIKE", "regexp": "LIKE",
+    "exists": "IS NOT NULL", "isnull": "IS NULL", "datetime": "TIMESTAMP", "time": "TIMESTAMP",
+    "count": "count_predictions", "predictions": "prediction", "any": "prediction",
+    "st_intersects": "S_INTERSECTS", "st_within": "S_WITHIN", "dwithin": "distance",
+    "s_dwithin": "distance", "st_distance": "distance", "box": "BBOX", "envelope": "BBOX",
+    "eq": "=", "neq": "<>", "ne": "<>", "gt": ">", "gte": ">=", "ge": ">=", "lt": "<", "lte": "<=",
+    "current_timestamp": "now", "utcnow": "now", "today": "now", "ago": "now",
+    "le": "<=", "linearring": "POLYGON", "has": "sent", "length": "count_predictions",
+}  # fmt: skip
+
+
+def slip_at(source: str, offset: int) -> tuple[str, str] | None:
+    """Return the error at `offset`, where the parser stopped, and a suggestion; None: unknown."""
+    for slip in SLIPS:
+        for start in range(max(0, offset - _BEFORE), offset + 1):
+            match = slip.written.match(source, start, offset + _AFTER)
+            if match is not None and match.start() <= offset < max(match.end(), start + 1):
+                return slip.message, slip.meant(match)
+    return _name_at(source, offset)
+
+
+def function_meant(name: str) -> tuple[str, ...]:
+    """Suggest a function in place of one that does not exist."""
+    here = _ELSEWHERE.get(name.lower())
+    if here is not None:
+        return (here,)
+    # Imported with the first unknown function.
+    from rapidfuzz import fuzz, process  # noqa: PLC0415
+
+    functions = [e.text for e in OPERATIONS.values() if e.style == "call" and e.is_supported]
+    near = process.extract(name.upper(), functions, scorer=fuzz.ratio, processor=str.upper,
+                           limit=3, score_cutoff=60)  # fmt: skip
+    return tuple(name_nearby for name_nearby, _, _ in near)
+
+
+def meant_by(node: Node) -> str | None:
+    """Suggest an expression in place of an unknown name, or of one side of a mismatch.
+
+    `camera-id` (a subtraction of names) becomes `"camera-id"`; `"Toronto"` becomes `'Toronto'`;
+    `2026-11-01` becomes `DATE('2026-11-01')`. None: it is probably meant as it is written.
+    """
+    if isinstance(node, Named) and not node.quoted:
+        return "now()" if node.name.lower() == "now" else None
+    if isinstance(node, Named):
+        return "'" + node.name.replace("'", "''") + "'"
+    parts = _hyphenated(node)
+    if parts is None:
+        return None
+    word = spelt(node)
+    return _day(parts) if word is None else quoted(word)
+
+
+def spelt(node: Node) -> str | None:
+    """Return the spelling of a bare name, or of a chain of `-` that may be meant as one word."""
+    if isinstance(node, Named):
+        return None if node.quoted else node.name
+    parts = _hyphenated(node)
+    if parts is None or all(isinstance(part, Scalar) for part in parts):
+        return None
+    return "-".join(map(_spelling, parts))
+
+
+def _hyphenated(node: Node) -> list[Node] | None:
+    """Return the parts of a chain of `-`, without blanks, between bare names and whole numbers."""
+    parts: list[Node] = []
+    while isinstance(node, Operation) and node.op == "-":
+        left, right = node.args
+        if left.at.end is None or right.at.start != left.at.end + 1:
+            return None
+        parts.append(right)
+        node = left
+    parts.append(node)
+    whole = len(parts) > 1 and all(map(_may_be_in_name, parts))
+    return parts[::-1] if whole else None
+
+
+def _may_be_in_name(node: Node) -> bool:
+    if isinstance(node, Scalar):
+        return isinstance(node.value, Decimal) and node.value.as_tuple().exponent == 0
+    return isinstance(node, Named) and not node.quoted
+
+
+def _spelling(node: Node) -> str:
+    if isinstance(node, Named):
+        return node.name
+    assert isinstance(node, Scalar)
+    width = (node.at.end or 0) - (node.at.start or 0)
+    return str(node.value).zfill(width)
+
+
+def _day(parts: list[Node]) -> str | None:
+    written = list(map(_spelling, parts))
+    return f"DATE('{'-'.join(written)}')" if list(map(len, written)) == [4, 2, 2] else None
+
+
+def _name_at(source: str, offset: int) -> tuple[str, str] | None:
+    """Suggest quotes for a name with characters that require them: `tags[]`, `user@host`, `2nd`."""
+    begin = offset
+    while begin > 0 and offset - begin < 256 and re.match(_WORD, source[begin - 1]):
+        begin -= 1
+    match = _NAME.match(source, begin, begin + 512)
+    if match is None or begin == offset or match.end() <= offset:
+        return None
+    if re.search(r"[^\W\d]", match[0]) is None:
+        return None
+    return "a name with other characters stands in double quotes", _quoted_name(match)
+
+
+def _full_time(written: str) -> str:
+    day, time = written[:10], written[11:].rstrip("Zz")
+    return f"{day}T{time if time.count(':') == 2 else time + ':00'}Z"

@@ -1,27 +1,37 @@
 """Gives a CQL2 tree types: resolves names, checks comparisons, and expands the other functions."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from typing import Final, cast
+from uuid import UUID
 
+from inference_store.inference.events import data_hash_of
 from inference_store.inference.json_text import is_number
-from inference_store.inference.nearest import shortened
+from inference_store.inference.metadata import COORDINATES
+from inference_store.inference.nearest import nearest, shortened
+from inference_store.inference.task_types import TASK_TYPES, task_type_named
 from inference_store.query.cql2.tree import Instant, Listed, Named, Node, Operation, Scalar
 from inference_store.query.operators import like_expression
 from inference_store.query.properties import Property as Described
 
-from . import names, operands, sets, spatial, temporal
-from .constant_predicates import settle
-from .filter_check import FilterCheck
+from . import names, operands
+from .evaluate import settle
 from .hints import HINTED, with_hint
-from .known_keys import KnownKey, KnownKeys, UnknownKeys
-from .mismatches import mismatch
-from .possible_values import as_stored
-from .refusals import impossible, meaningless
-from .sets import Relation
-from .size import MOST, comparisons_in
+from .names import FilterCheck, KnownKey, KnownKeys, UnknownKeys, impossible, meaningless
+from .operands import mismatch, refuse_off_map
+from .relations import (
+    SPATIAL_FUNCTIONS,
+    TEMPORAL_FUNCTIONS,
+    Relation,
+    check_array_relation,
+    check_spatial_relation,
+    check_temporal_relation,
+    elements,
+    refuse_one_value,
+)
 from .typed import (
+    MOST,
     Among,
     And,
     Array,
@@ -29,6 +39,7 @@ from .typed import (
     Compared,
     Comparison,
     Constant,
+    Distance,
     Fixed,
     Holds,
     Kind,
@@ -44,6 +55,7 @@ from .typed import (
     Sent,
     Unknown,
     Value,
+    comparisons_in,
 )
 
 _FLIPPED: Final[Mapping[Relation, Relation]] = {
@@ -64,7 +76,7 @@ def check_array_function(node: Operation, checking: FilterCheck) -> Predicate:
         case (Listed() as items, Named() as of) if _is_written(items):
             return _of_name(of, _FLIPPED[relation], items, checking)
         case (Named() | Listed() as left, Named() | Listed() as right):
-            return sets.check_array_relation(left, relation, right, checking)
+            return check_array_relation(left, relation, right, checking)
     message = f"{node.op.upper()} takes two arrays: names, or values in brackets: ('a', 'b')"
     raise meaningless(node, checking.source, message)
 
@@ -79,7 +91,7 @@ def _relation(node: Operation) -> Relation:
 
 
 def _of_name(of: Named, relation: Relation, items: Listed, checking: FilterCheck) -> Predicate:
-    of = sets.elements(of, checking)
+    of = elements(of, checking)
     resolved = names.meaning(of, checking)
     constants = _constants(items, checking)
     kinds = tuple(dict.fromkeys(constant.kind for constant in constants)) or _any_kind(of, checking)
@@ -87,7 +99,7 @@ def _of_name(of: Named, relation: Relation, items: Listed, checking: FilterCheck
         kind = constant.kind
         if kind not in operands.possible(of, checking):
             raise mismatch([of, item], [operands.possible(of, checking), _as_set(kind)], checking)
-    sets.refuse_one_value(of, checking)
+    refuse_one_value(of, checking)
     if relation in ("equals", "containedby"):
         # A value of another kind than the constants is equal to none of them.
         kinds += tuple(sorted(operands.possible(of, checking) - {*kinds}))
@@ -410,7 +422,133 @@ _PREDICATES: Final[Mapping[str, Callable[[Operation, FilterCheck], Predicate]]] 
     "isnull": _is_null,
     "prediction": _predicted,
     "sent": _sent,
-    **dict.fromkeys(temporal.TEMPORAL_FUNCTIONS, temporal.check_temporal_relation),
-    **dict.fromkeys(spatial.SPATIAL_FUNCTIONS, spatial.check_spatial_relation),
+    **dict.fromkeys(TEMPORAL_FUNCTIONS, check_temporal_relation),
+    **dict.fromkeys(SPATIAL_FUNCTIONS, check_spatial_relation),
     **dict.fromkeys(names.ARRAY_FUNCTIONS, check_array_function),
 }
+
+
+_TURNED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_AT_MOST: Final = frozenset({"<", "<=", "=", "between"})
+_HEXADECIMAL: Final = frozenset("0123456789abcdefABCDEF")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The texts that a property can have.
+
+    `stored`: converts a text to the stored spelling; None: it is not valid. `parts`: converts a
+    text that need not be valid: a pattern, or the bound of an order. `refusal`: returns the message
+    and the suggestions for an invalid text.
+    """
+
+    stored: Callable[[str], str | None]
+    parts: Callable[[str], str]
+    refusal: Callable[[str], tuple[str, Sequence[str]]]
+
+
+def as_stored(
+    op: str, nodes: Sequence[Node], values: tuple[Value, ...], checking: FilterCheck
+) -> tuple[Value, ...]:
+    """Return the values of a comparison, with literals in the stored spelling.
+
+    Raises ImpossibleComparison for a value that no inference has, unless the filter was saved
+    before.
+    """
+    for name in values:
+        if isinstance(name, Property) and name.name in FORMS:
+            form = FORMS[name.name]
+            pairs = zip(nodes, values, strict=True)
+            values = tuple(_formed(op, form, node, side, checking) for node, side in pairs)
+        elif isinstance(name, Metadata) and name.kind == "number" and name.name in COORDINATES:
+            _refuse_degrees(name, nodes, values, checking)
+        elif isinstance(name, Distance) and not checking.is_saved:
+            _refuse_below_nothing(op, nodes, values, checking)
+    return values
+
+
+def _formed(op: str, form: Form, node: Node, value: Value, checking: FilterCheck) -> Value:
+    if not isinstance(value, Constant):
+        return value
+    text = str(value.value)
+    stored = form.stored(text) if op != "like" else None
+    if stored is None and op in ("=", "<>") and not checking.is_saved:
+        raise impossible(node, checking.source, *form.refusal(text))
+    return replace(value, value=form.parts(text) if stored is None else stored)
+
+
+def _refuse_degrees(
+    name: Metadata, nodes: Sequence[Node], values: Sequence[Value], checking: FilterCheck
+) -> None:
+    for node, value in zip(nodes, values, strict=True):
+        if isinstance(value, Constant) and not checking.is_saved:
+            refuse_off_map(name.name, value, node, checking)
+
+
+def _refuse_below_nothing(
+    op: str, nodes: Sequence[Node], values: Sequence[Value], checking: FilterCheck
+) -> None:
+    """Raise ImpossibleComparison if a distance would have to be less than 0."""
+    # The bound that the distance must not exceed: the last value, or the one before it.
+    if isinstance(values[0], Distance):
+        index = -1
+    elif isinstance(values[1], Distance):
+        index, op = 0, _TURNED.get(op, op)
+    else:
+        return  # the upper bound itself
+    bound = values[index]
+    if not isinstance(bound, Constant) or not isinstance(bound.value, Decimal):
+        return
+    if op in _AT_MOST and (bound.value < 0 or (op == "<" and bound.value == 0)):
+        message = "a distance is 0 metres or more: no inference is so near"
+        raise impossible(nodes[index], checking.source, message)
+
+
+def _no_hash(text: str) -> tuple[str, Sequence[str]]:
+    message = (
+        f"a data_hash has 64 hexadecimal digits, the SHA-256 of the datum: {_describe_text(text)}"
+    )
+    if text and len(text) < 64 and _HEXADECIMAL.issuperset(text):
+        message += f"; what begins so is found by LIKE '{text}%'"
+    return message, ()
+
+
+def _describe_text(text: str) -> str:
+    digits = _HEXADECIMAL.issuperset(text)
+    return f"{shortened(text)} has {len(text)}" if digits else f"{shortened(text)} is none"
+
+
+def _uid(text: str) -> str | None:
+    try:
+        return str(UUID(text))
+    except ValueError:
+        return None
+
+
+def _no_uid(text: str) -> tuple[str, Sequence[str]]:
+    message = (
+        f"{shortened(text)} is no uid, which is a UUID such as"
+        " 019ac3f2-7c00-8123-9abc-0123456789ab; a client's own id is found by inference_id"
+    )
+    return message, ("inference_id",)
+
+
+def _task_type(text: str) -> str | None:
+    task_type = task_type_named(text)
+    return None if task_type is None else task_type.name
+
+
+def _no_task_type(text: str) -> tuple[str, Sequence[str]]:
+    near = nearest(text, TASK_TYPES)
+    suggestions = list(dict.fromkeys([*near, *TASK_TYPES]))
+    hint = f"the nearest are {', '.join(near)}; " if near else ""
+    hint += f"known are {', '.join(TASK_TYPES)}"
+    return f"there is no task type {shortened(text)}; {hint}", suggestions
+
+
+FORMS: Final[Mapping[str, Form]] = {
+    "data_hash": Form(data_hash_of, str.lower, _no_hash),
+    "uid": Form(_uid, str.lower, _no_uid),
+    "task_type": Form(_task_type, str, _no_task_type),
+}
+"""The form of a property's texts, by its name."""

@@ -24,10 +24,9 @@ from inference_store.query.cql2.tree import (
 )
 from inference_store.query.operators import Operator, Takes, like_expression
 
-from .facts import exact
+from .evaluate import exact
 from .hints import column_of
-from .known_keys import KnownKey, KnownKeys, UnknownKeys
-from .names import METADATA, OWN
+from .names import METADATA, OWN, KnownKey, KnownKeys, UnknownKeys
 from .typed import Kind
 
 _CAPS: Final = MetadataCaps()

@@ -9,13 +9,11 @@ from typing import Final
 
 from inference_store.inference.errors import ImpossibleComparison, InvalidFilter, UnknownKey
 from inference_store.query.cql2 import to_text
-from inference_store.query.cql2.suggestions import spelt
 from inference_store.query.cql2.tree import Listed, Named, Node, Operation, Scalar
+from inference_store.query.cql2.verify import spelt
 from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES
 
-from .filter_check import FilterCheck
-from .names import METADATA, OWN, key_of
-from .refusals import hinted
+from .names import METADATA, OWN, FilterCheck, hinted, key_of
 from .typed import Kind
 
 HINTED: Final = (UnknownKey, ImpossibleComparison, InvalidFilter)

@@ -9,10 +9,10 @@ no combination. `Not` negates the whole; `And` and `Or` are SQL's.
 Inside `Predicted` and `Counted`, the same holds for one prediction; `Column` exists only there.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 Kind: TypeAlias = Literal["number", "string", "bool", "timestamp"]
 Comparison: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">="]
@@ -205,7 +205,9 @@ class Predicted:
     condition: "Predicate | None"
 
 
-Ring: TypeAlias = tuple[tuple[Decimal, Decimal], ...]
+Point: TypeAlias = tuple[Decimal, Decimal]
+"""Longitude, latitude, in degrees."""
+Ring: TypeAlias = tuple[Point, ...]
 """Corners (longitude, latitude); the last one equals the first."""
 
 
@@ -231,7 +233,7 @@ class Located:
 
     relation: Literal["intersects", "within"]
     areas: tuple[Area, ...] = ()
-    points: tuple[tuple[Decimal, Decimal], ...] = ()
+    points: tuple[Point, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,3 +299,33 @@ Predicate: TypeAlias = (
     | And
     | Or
 )
+
+
+MOST: Final = 5_000
+"""The largest size of a filter, with the parts that are evaluated several times expanded."""
+
+# In SQL these are a single word, besides the comparison that contains them.
+_FREE: Final = (And, Or, Not, Constant, Metadata, Property, Column)
+
+
+def comparisons_in(predicate: Predicate) -> int:
+    """Count the comparisons, predicates and calculations, up to `MOST` + 1."""
+    number = 0
+    waiting: list[Any] = [predicate]
+    while waiting and number <= MOST:
+        node = waiting.pop()
+        if isinstance(node, tuple):
+            waiting.extend(node)
+        elif is_dataclass(node) and not isinstance(node, Constant):
+            number += _weight(node)
+            inside = [getattr(node, member.name) for member in fields(node)]
+            # once for true, once for false
+            waiting.extend(inside * 2 if isinstance(node, PredicateValue | Unknown) else inside)
+    return min(number, MOST + 1)
+
+
+def _weight(node: Any) -> int:
+    if isinstance(node, Sets):
+        # each value exists or not, and is in the other set or not
+        return 4 * sum(map(len, (*node.left, *node.right)))
+    return int(not isinstance(node, _FREE))

@@ -19,7 +19,7 @@ from inference_store.query.filters.from_conditions import (
     predicted,
     succeeded,
 )
-from inference_store.query.filters.known_keys import KnownKeys, known_key
+from inference_store.query.filters.names import KnownKeys, known_key
 from inference_store.query.operators import OPERATORS
 from tests.unit.query.filters.evaluation import KNOWN, make_facts
 

@@ -10,9 +10,8 @@ from inference_store.inference.errors import (
 )
 from inference_store.query.cql2 import parse_text
 from inference_store.query.filters.check import check
-from inference_store.query.filters.evaluate import evaluate
-from inference_store.query.filters.folding import without_accents, without_case
-from inference_store.query.filters.known_keys import KnownKeys
+from inference_store.query.filters.evaluate import evaluate, without_accents, without_case
+from inference_store.query.filters.names import KnownKeys
 from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES
 from tests.unit.query.filters.evaluation import (
     KNOWN,

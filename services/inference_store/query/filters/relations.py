@@ -1,0 +1,446 @@
+"""The relations of sets, of places and of times: A_…, S_… and T_…."""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from itertools import product
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
+
+from inference_store.query.cql2 import OPERATIONS
+from inference_store.query.cql2.tree import (
+    Geometry,
+    Instant,
+    Interval,
+    Listed,
+    Named,
+    Node,
+    Operation,
+    Scalar,
+)
+from inference_store.query.properties import Property as Described
+
+from . import names, operands
+from .arithmetic import edges_of, geometries_meet, points_within
+from .evaluate import ARRAYS, settle
+from .names import FilterCheck, KnownKey, meaningless, not_kept
+from .operands import mismatch, point_of
+from .typed import (
+    And,
+    Area,
+    Between,
+    Compared,
+    Comparison,
+    Constant,
+    Element,
+    Fixed,
+    Kind,
+    Located,
+    Metadata,
+    Not,
+    Or,
+    Point,
+    Predicate,
+    Property,
+    Ring,
+    Sets,
+    Value,
+)
+
+Relation: TypeAlias = Literal["equals", "contains", "containedby", "overlaps"]
+MOST_CALCULATED: Final = 8
+"""Elements of the two arrays that are not literals."""
+
+
+def check_array_relation(
+    left: Named | Listed, relation: Relation, right: Named | Listed, checking: FilterCheck
+) -> Predicate:
+    """Return the predicate for the relation. Raises InvalidFilter, ImpossibleComparison."""
+    for of, against in ((left, right), (right, left)):
+        if isinstance(of, Named) and isinstance(against, Listed):
+            refuse_one_value(elements(of, checking), checking)
+    sides = [_side(array, checking) for array in (left, right)]
+    _refuse_long(left, [element for side in sides for element in side], checking)
+    _refuse_impossible(left, right, checking)
+    predicate = settle(Sets(relation, tuple(sides[0]), tuple(sides[1])))
+    return _with_others(predicate, relation, _others(left), _others(right))
+
+
+def elements(node: Named, checking: FilterCheck) -> Named:
+    """Return the name of the elements for the name of a JSON array; else the same name."""
+    elements = f"{node.name}[]"
+    if checking.known_keys.keys.get(names.key_of(Named(elements))) is None:
+        return node
+    whole = checking.known_keys.keys.get(names.key_of(node))
+    return node if whole is not None and whole.rows else Named(elements, at=node.at)
+
+
+def refuse_one_value(of: Named, checking: FilterCheck) -> None:
+    """Raise InvalidFilter for a name with a single value; an unseen key may have several."""
+    resolved = names.meaning(of, checking)
+    if resolved.many or (isinstance(resolved, KnownKey) and not resolved.types):
+        return
+    suggestions = (f'"{of.name}[]"',) if f"{names.key_of(of)}[]" in checking.known_keys.keys else ()
+    message = f"{of.name!r} has one value: compare it by = or IN"
+    raise meaningless(of, checking.source, message, suggestions)
+
+
+def _side(array: Named | Listed, checking: FilterCheck) -> list[Element]:
+    if isinstance(array, Named):
+        return [_of_name(elements(array, checking), checking)]
+    return [_item(item, checking) for item in array.items if not _is_other(item)]
+
+
+def _of_name(node: Named, checking: FilterCheck) -> Element:
+    """Return all values of a name, one entry for each kind."""
+    kinds = sorted(operands.possible(node, checking))
+    resolved = names.meaning(node, checking)
+    return tuple(_of_kind(resolved, kind) for kind in kinds)
+
+
+def _of_kind(resolved: KnownKey | Described, kind: Kind) -> Metadata | Property:
+    if isinstance(resolved, KnownKey):
+        return Metadata(resolved.name, resolved.key, kind, resolved.many)
+    return Property(resolved.name, kind)
+
+
+def _item(item: Node, checking: FilterCheck) -> Element:
+    """Return one value of an array. Raises InvalidFilter for a name with several values."""
+    if isinstance(item, Named):
+        element = _of_name(item, checking)
+    else:
+        [kind] = operands.possible(item, checking) or [None]
+        if kind is None:
+            raise mismatch([item], [frozenset()], checking)
+        element = (operands.value(item, kind, checking),)
+    if any(operands.is_many(leaf) for value in element for leaf in operands.names_within(value)):
+        message = "a name of several values is an array itself: it stands without brackets"
+        raise meaningless(item, checking.source, message)
+    return element
+
+
+def _refuse_long(node: Node, side: Sequence[Element], checking: FilterCheck) -> None:
+    if sum(not isinstance(element[0], Constant) for element in side) > MOST_CALCULATED:
+        message = f"at most {MOST_CALCULATED} names or calculations can stand in two arrays"
+        raise meaningless(node, checking.source, message)
+
+
+def _refuse_impossible(left: Named | Listed, right: Named | Listed, checking: FilterCheck) -> None:
+    """Raise ImpossibleComparison for a value that no value of a name can equal."""
+    if isinstance(left, Listed) and isinstance(right, Listed):
+        return
+    for pair in product(_compared(left, checking), _compared(right, checking)):
+        operands.common(pair, checking)
+
+
+def _compared(array: Named | Listed, checking: FilterCheck) -> list[Node]:
+    if isinstance(array, Named):
+        return [elements(array, checking)]
+    return [item for item in array.items if not _is_other(item)]
+
+
+def _is_other(item: Node) -> bool:
+    """Check whether it is an array, geometry or interval, which no stored value equals."""
+    return isinstance(item, Listed | Geometry | Interval)
+
+
+def _others(array: Named | Listed) -> frozenset[Hashable]:
+    items = array.items if isinstance(array, Listed) else ()
+    return frozenset(_canonical(item) for item in items if _is_other(item))
+
+
+def _canonical(item: Node) -> Hashable:
+    """Return a value to compare items by; order and repetition in an array do not count."""
+    if isinstance(item, Listed):
+        return frozenset(map(_canonical, item.items))
+    # to Python TRUE equals 1
+    return (isinstance(item.value, bool), item) if isinstance(item, Scalar) else item
+
+
+def _with_others(
+    predicate: Predicate, relation: Relation, left: frozenset[Hashable], right: frozenset[Hashable]
+) -> Predicate:
+    """Add items that no stored value equals: they equal only items that are written alike."""
+    if not left and not right:
+        return predicate
+    holds = ARRAYS[relation](left, right)
+    if relation == "overlaps":
+        return settle(Or((predicate, settle(Not(predicate))))) if holds else predicate
+    return predicate if holds else settle(And((predicate, settle(Not(predicate)))))
+
+
+SPATIAL_FUNCTIONS: Final = frozenset({"s_intersects", "s_within", "s_disjoint"})
+_ALL_LITERALS: Final = "basic-spatial-functions-plus"
+_BEYOND: Final = Decimal(181)
+"""A degree beyond the antimeridian, where nothing lies: it is no edge of a box across it."""
+
+
+def check_spatial_relation(node: Operation, checking: FilterCheck) -> Predicate:
+    """Return the predicate for a spatial function. Raises InvalidFilter, NotKept."""
+    op = node.op.lower()
+    operands.refuse_inside(node, checking)
+    match node.args:
+        case (Geometry() as left, Geometry() as right):
+            return _of_two(node, left, right, checking)
+    if all(operands.is_location(arg, checking) for arg in node.args):
+        nowhere = Located("intersects")
+        return nowhere if op == "s_disjoint" else Not(nowhere)
+    shape, turned = _geometry(node, checking)
+    areas, points = _shapes(shape, checking)
+    if op == "s_within":
+        return _is_it(areas, points) if turned else Located("within", areas, points)
+    located = Located("intersects", areas, points)
+    return Not(located) if op == "s_disjoint" else located
+
+
+def _of_two(node: Operation, left: Geometry, right: Geometry, checking: FilterCheck) -> Fixed:
+    """Decide the relation of two literal geometries."""
+    op, shapes = node.op.lower(), [_shapes(shape, checking) for shape in (left, right)]
+    (areas, points), (other_areas, other_points) = shapes
+    left_size, right_size = (sum(map(edges_of, a)) + len(p) for a, p in shapes)
+    checking.hold(left_size * right_size, node)
+    if op == "s_within":
+        if areas:
+            message = "S_WITHIN of an area that is written out is not kept"
+            raise not_kept(left, checking.source, message, OPERATIONS[op].conformance)
+        return Fixed(points_within(points, other_areas, other_points))
+    meet = geometries_meet(areas, points, other_areas, other_points)
+    return Fixed(meet is (op == "s_intersects"))
+
+
+def _shapes(of: Geometry, checking: FilterCheck) -> tuple[tuple[Area, ...], tuple[Point, ...]]:
+    return tuple(_areas(of, checking)), tuple(_points(of, checking))
+
+
+def _is_it(areas: tuple[Area, ...], points: tuple[Point, ...]) -> Predicate:
+    """Return the predicate that a geometry lies in the location: a point may, an area never."""
+    if areas:
+        some = Located("intersects", areas)
+        return And((some, Not(some)))
+    return And(tuple(Located("intersects", points=(point,)) for point in points))
+
+
+def _geometry(node: Operation, checking: FilterCheck) -> tuple[Geometry, bool]:
+    """Return the geometry, and whether it comes before the location."""
+    left, right = node.args
+    if isinstance(right, Geometry) and operands.is_location(left, checking):
+        return right, False
+    if isinstance(left, Geometry) and operands.is_location(right, checking):
+        return left, True
+    message = (
+        f"{node.op.upper()} takes the location and a geometry that is written out, or two of those"
+    )
+    raise meaningless(node, checking.source, message, ("location",))
+
+
+def _parts(whole: Geometry) -> Iterator[Geometry]:
+    """Yield single points, boxes and polygons, and unsupported geometries."""
+    many: dict[str, Any] = {"MultiPoint": "Point", "MultiPolygon": "Polygon"}
+    for part in whole.geometries:
+        yield from _parts(part)
+    if whole.shape in many:
+        for coordinates in cast(Any, whole.coordinates):
+            yield Geometry(many[whole.shape], coordinates, at=whole.at)
+    elif whole.shape != "GeometryCollection":
+        yield whole
+
+
+def _points(whole: Geometry, checking: FilterCheck) -> Iterator[Point]:
+    for part in _parts(whole):
+        if part.shape == "Point":
+            yield point_of(part.coordinates, part, checking)
+
+
+def _areas(whole: Geometry, checking: FilterCheck) -> Iterator[Area]:
+    for part in _parts(whole):
+        if part.shape == "Polygon":
+            rings = [_ring(ring, part, checking) for ring in cast(Any, part.coordinates)]
+            yield Area(rings[0], tuple(rings[1:]))
+        elif part.shape == "BBox":
+            yield from _boxes(part, checking)
+        elif part.shape != "Point":
+            message = f"{part.shape} is no geometry that a location can be asked for"
+            raise not_kept(part, checking.source, message, _ALL_LITERALS)
+
+
+def _ring(corners: Any, at: Geometry, checking: FilterCheck) -> Ring:
+    return tuple(point_of(corner, at, checking) for corner in corners)
+
+
+def _boxes(box: Geometry, checking: FilterCheck) -> Iterator[Area]:
+    """Yield the area of a box; two for one over the antimeridian, whose west exceeds its east."""
+    numbers = cast(tuple[Decimal, ...], box.coordinates)
+    half = len(numbers) // 2
+    west, south = point_of(numbers[:2], box, checking)
+    east, north = point_of(numbers[half : half + 2], box, checking)
+    if west <= east:
+        yield _box(west, south, east, north)
+    else:
+        yield _box(west, south, _BEYOND, north)
+        yield _box(-_BEYOND, south, east, north)
+
+
+def _box(west: Decimal, south: Decimal, east: Decimal, north: Decimal) -> Area:
+    return Area(((west, south), (east, south), (east, north), (west, north), (west, south)))
+
+
+class End(NamedTuple):
+    """An end of a span of time. `open`: -1 is before all instants, 1 after them."""
+
+    value: Value | None
+    open: int = 0
+
+
+class Span(NamedTuple):
+    """A span of time; an instant is its own start and end."""
+
+    start: End
+    end: End
+    instant: bool = False
+
+
+def check_temporal_relation(node: Operation, checking: FilterCheck) -> Predicate:
+    """Return a temporal function's comparisons. Raises InvalidFilter, ImpossibleComparison."""
+    op = node.op.lower()
+    operands.refuse_inside(node, checking)
+    left, right = (_span(arg, checking) for arg in node.args)
+    if left.instant and right.instant and op not in _OF_INSTANTS:
+        message = f"{node.op} compares intervals; instants compare by = and <"
+        raise meaningless(node, checking.source, message)
+    if (left.instant or right.instant) and op not in _OF_INSTANTS | _OF_BOTH:
+        message = f"{node.op} takes two intervals: INTERVAL('2026-11-01', '2026-11-02')"
+        raise meaningless(node, checking.source, message)
+    if op in _OF_BOTH and any(_is_many(span) for span in (left, right)):
+        raise meaningless(node, checking.source, f"{node.op} takes names that have one value")
+    return _FUNCTIONS[op](left, right)
+
+
+def _is_many(span: Span) -> bool:
+    value = span.start.value
+    return isinstance(value, Metadata) and value.many
+
+
+def _span(node: Node, checking: FilterCheck) -> Span:
+    if not isinstance(node, Interval):
+        end = End(_instant(node, checking))
+        return Span(end, end, instant=True)
+    start = End(None, -1) if node.start is None else End(_instant(node.start, checking))
+    end = End(None, 1) if node.end is None else End(_instant(node.end, checking))
+    span = Span(start, end)
+    if any(
+        isinstance(end_of_span.value, Metadata) and end_of_span.value.many
+        for end_of_span in (start, end)
+    ):
+        message = "an interval is made of names that have one value"
+        raise meaningless(node, checking.source, message)
+    return span
+
+
+def _instant(node: Node, checking: FilterCheck) -> Value:
+    if not isinstance(node, Named | Instant):
+        message = "a temporal function takes instants, intervals, and names of instants"
+        raise meaningless(node, checking.source, message)
+    kinds = operands.possible(node, checking)
+    if "timestamp" not in kinds:
+        raise mismatch([Interval(None, None, node.at), node], [_TIMESTAMP, kinds], checking)
+    return operands.value(node, "timestamp", checking)
+
+
+_TIMESTAMP: Final = frozenset[Kind]({"timestamp"})
+
+
+def _compare(left: End, op: Comparison, right: End) -> Predicate:
+    """Return NULL if the compared value is missing, even with an open end."""
+    if left.value is not None and right.value is not None:
+        return settle(Compared(op, left.value, right.value))
+    holds = _TESTS[op](left.open, right.open)
+    value = left.value or right.value
+    if value is None:
+        return Fixed(holds)
+    equality = settle(Compared("=", value, value))
+    return equality if holds else settle(Not(equality))
+
+
+_TESTS: Final[Mapping[Comparison, Callable[[int, int], bool]]] = {
+    "=": lambda a, b: a == b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+}
+
+
+def _all(*parts: Predicate) -> Predicate:
+    return settle(And(parts))
+
+
+def _before(left: Span, right: Span) -> Predicate:
+    return _compare(left.end, "<", right.start)
+
+
+def _after(left: Span, right: Span) -> Predicate:
+    return _before(right, left)
+
+
+def _intersects(left: Span, right: Span) -> Predicate:
+    if right.instant:
+        left, right = right, left
+    bounds = right.start.value, right.end.value
+    if left.instant and left.start.value is not None and bounds[0] is not None and bounds[1]:
+        # One predicate: if there are several instants, the same one must satisfy both bounds.
+        return settle(Between(left.start.value, bounds[0], bounds[1]))
+    return _all(_compare(left.start, "<=", right.end), _compare(left.end, ">=", right.start))
+
+
+def _disjoint(left: Span, right: Span) -> Predicate:
+    return settle(Or((_before(left, right), _after(left, right))))
+
+
+def _equals(left: Span, right: Span) -> Predicate:
+    if left.instant and right.instant:
+        return _compare(left.start, "=", right.start)
+    return _all(_compare(left.start, "=", right.start), _compare(left.end, "=", right.end))
+
+
+def _contains(left: Span, right: Span) -> Predicate:
+    return _all(_compare(left.start, "<", right.start), _compare(left.end, ">", right.end))
+
+
+def _finishes(left: Span, right: Span) -> Predicate:
+    return _all(_compare(left.start, ">", right.start), _compare(left.end, "=", right.end))
+
+
+def _meets(left: Span, right: Span) -> Predicate:
+    return _compare(left.end, "=", right.start)
+
+
+def _overlaps(left: Span, right: Span) -> Predicate:
+    return _all(
+        _compare(left.start, "<", right.start),
+        _compare(left.end, ">", right.start),
+        _compare(left.end, "<", right.end),
+    )
+
+
+def _starts(left: Span, right: Span) -> Predicate:
+    return _all(_compare(left.start, "=", right.start), _compare(left.end, "<", right.end))
+
+
+_OF_INSTANTS: Final = frozenset({"t_after", "t_before", "t_disjoint", "t_equals", "t_intersects"})
+_OF_BOTH: Final = frozenset({"t_contains", "t_during"})
+_FUNCTIONS: Final[Mapping[str, Callable[[Span, Span], Predicate]]] = {
+    "t_after": _after,
+    "t_before": _before,
+    "t_contains": _contains,
+    "t_disjoint": _disjoint,
+    "t_during": lambda left, right: _contains(right, left),
+    "t_equals": _equals,
+    "t_finishedby": lambda left, right: _finishes(right, left),
+    "t_finishes": _finishes,
+    "t_intersects": _intersects,
+    "t_meets": _meets,
+    "t_metby": lambda left, right: _meets(right, left),
+    "t_overlappedby": lambda left, right: _overlaps(right, left),
+    "t_overlaps": _overlaps,
+    "t_startedby": lambda left, right: _starts(right, left),
+    "t_starts": _starts,
+}
+TEMPORAL_FUNCTIONS: Final = frozenset(_FUNCTIONS)
