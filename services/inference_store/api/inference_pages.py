@@ -28,11 +28,10 @@ from inference_store.query.cql2 import to_json
 from inference_store.query.cql2.tree import Node
 from inference_store.query.cursor import find_family
 from inference_store.query.deadline import Deadline
-from inference_store.query.matching import Query
+from inference_store.query.matching import Hit, Query
 from inference_store.query.order import AtRandom, ByDistance
 from inference_store.query.pages import Page, describe_narrowing, find_page, make_cursor
 from inference_store.query.read import Inference, read
-from inference_store.query.search import Hit
 from inference_store.query.sort import Sort, resolve_sort
 
 from .access import Access

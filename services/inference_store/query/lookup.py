@@ -1,4 +1,4 @@
-"""Finds a model, and inferences by an id that a client knows: an own one, an alias, `uid:<uuid>`."""
+"""Finds a model, and its inferences by an id that a client knows, or by `uid:<uuid>`."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

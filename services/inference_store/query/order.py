@@ -33,9 +33,9 @@ from .conditions.combination import Combination, Names
 from .conditions.condition import Uids
 from .conditions.sides import compute_metres
 from .filters.typed import Distance
+from .matching import Hit
 from .properties import PROPERTIES, Property
 from .scan_range import ScanRange, bind_one
-from .search import Hit
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,11 +36,11 @@ from . import cursor as cursors
 from .cursor import Cursor, decode_sorted, encode_sorted
 from .deadline import Deadline, OutOfTime, fetch
 from .explain import record_form
-from .matching import Query, find_pieces, match_by_index
+from .matching import Hit, Query, find_pieces, match_by_index
 from .order import Backwards, MissingValue, Order, sort_rows, test_beyond
 from .read import Inference, make_ahead
 from .scan_range import HIGHEST, LOWEST, ScanRange, bind_many, split_groups, test_unmarked
-from .search import Hit, Progress, Unit, find_across, find_by_time, pair_units, split_batches
+from .search import Unit, find_by_time, pair_units, split_batches
 from .sort import Sort
 
 FEW = 4_000
@@ -290,7 +290,7 @@ async def find_without_value(
     ]
     if after is not None:
         without_value = [query.after(after) for query in without_value]
-    search = await find_across(connection, without_value, limit=limit, deadline=deadline)
+    search = await find_by_time(connection, without_value, limit=limit, deadline=deadline)
     if search.out_of_time:
         raise OutOfTime
     return search.hits
@@ -382,24 +382,19 @@ async def _find_by_time(  # noqa: PLR0917
         after = cursors.decode(fingerprint, cursor)
         queries = [query.after(after) for query in queries]
     record_form("time: inferences in order of time")
-    far: Progress
+    ahead = None
+    if len(queries) == 1 and include is not None:
+        ahead = await make_ahead(connection, include, limit)
     goes_on = cursor is not None
-    read: Mapping[UUID, Inference] = {}
-    if len(queries) == 1:
-        ahead = None if include is None else await make_ahead(connection, include, limit)
-        how: dict[str, Any] = {"limit": limit, "deadline": deadline, "goes_on": goes_on}
-        far = alone = await find_by_time(connection, queries[0], **how, ahead=ahead)
-        read = {} if ahead is None else ahead.inferences
-        hits = [Hit(queries[0].scan_range.model, uid) for uid in alone.uids]
-    else:
-        far = search = await find_across(
-            connection, queries, limit=limit, deadline=deadline, goes_on=goes_on
-        )
-        hits = search.hits
-    if far.out_of_time and far.searched is not None and len(hits) < limit:
-        following = cursors.encode(fingerprint, far.searched)
-        return Page(hits, following, read, received_at_of(far.searched))
-    return Page(hits, read=read)
+    search = await find_by_time(
+        connection, queries, limit=limit, deadline=deadline, goes_on=goes_on, ahead=ahead
+    )
+    page = Page(search.hits, read={} if ahead is None else ahead.inferences)
+    if search.out_of_time and search.searched is not None and len(search.hits) < limit:
+        back_to = received_at_of(search.searched)
+        following = cursors.encode(fingerprint, search.searched)
+        return replace(page, next=following, searched_back_to=back_to)
+    return page
 
 
 Side = tuple[UUID | None, bool]
@@ -431,8 +426,8 @@ async def _find_beside(
     connection: AsyncConnection, query: Query, newest_first: bool, uid: UUID, deadline: Deadline
 ) -> Side:
     beyond = replace(query, newest_first=newest_first).after(uid)
-    search = await find_by_time(connection, beyond, limit=1, deadline=deadline)
-    return (search.uids[0] if search.uids else None), not search.out_of_time
+    search = await find_by_time(connection, [beyond], limit=1, deadline=deadline)
+    return (search.hits[0].uid if search.hits else None), not search.out_of_time
 
 
 async def _find_position(

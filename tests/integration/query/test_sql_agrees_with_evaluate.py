@@ -218,9 +218,9 @@ async def test_pages_and_counts_agree_and_leave_out_marked_inferences(
         stored_numbers = await read_numbers(connection, [query], parts, deadline)
         event(f"counts that are stored: {'some' if stored_numbers else 'none'}")
         for walk in (3, 4_000):
-            page = await find_by_time(connection, query, limit=100, deadline=deadline, scan=walk)
+            page = await find_by_time(connection, [query], limit=100, deadline=deadline, scan=walk)
             assert page.uids == sorted(expected, reverse=True)
-        assert await count(connection, query, deadline=deadline) == len(expected)
+        assert await count(connection, [query], deadline=deadline) == len(expected)
         assert await _find_by_long_lists(connection, query, data.draw) == sorted(expected)
         await savepoint.rollback()
 
@@ -244,9 +244,9 @@ async def test_relative_times_agree(stored: Stored, data: st.DataObject) -> None
     assert _sort_by_truth(facts, predicate)[True] == expected
     query = await build_query(stored.connection, range_of_time(model, None, None), [predicate])
     deadline = Deadline.after(300)
-    page = await find_by_time(stored.connection, query, limit=100, deadline=deadline)
+    page = await find_by_time(stored.connection, [query], limit=100, deadline=deadline)
     assert page.uids == sorted(expected, reverse=True)
-    assert await count(stored.connection, query, deadline=deadline) == len(expected)
+    assert await count(stored.connection, [query], deadline=deadline) == len(expected)
 
 
 async def _find_by_long_lists(connection: AsyncConnection, query: Query, draw: Any) -> list[UUID]:
@@ -341,7 +341,7 @@ async def test_conditions_on_metadata_mean_what_the_table_of_operators_says(
     event(f"{entry.operator.name}: {'some' if expected else 'none'}")
     assert _sort_by_truth(facts, predicate)[True] == expected
     query = await build_query(stored.connection, range_of_time(model, None, None), [predicate])
-    page = await find_by_time(stored.connection, query, limit=100, deadline=Deadline.after(300))
+    page = await find_by_time(stored.connection, [query], limit=100, deadline=Deadline.after(300))
     assert page.uids == sorted(expected, reverse=True)
 
 
@@ -396,9 +396,11 @@ async def test_conditions_on_predictions_and_time_agree(
     rows, _ = match_by_index(query, query.scan_range)
     assert set((await stored.connection.execute(rows)).scalars()) == matching
     deadline = Deadline.after(300)
-    assert await count(stored.connection, query, deadline=deadline) == len(expected)
+    assert await count(stored.connection, [query], deadline=deadline) == len(expected)
     for scan in (1, 4_000):
-        page = await find_by_time(stored.connection, query, limit=100, deadline=deadline, scan=scan)
+        page = await find_by_time(
+            stored.connection, [query], limit=100, deadline=deadline, scan=scan
+        )
         assert page.uids == expected
 
 

@@ -102,7 +102,7 @@ async def count_inferences(
     with record_query(body.explain) as explained:
         with limit_query_time("count", _NARROW, prepared.query):
             number = await count_matches(
-                connection, prepared.query, deadline=set_deadline(body, to)
+                connection, [prepared.query], deadline=set_deadline(body, to)
             )
         members = await explained.format(connection, access, prepared.query)
     members = {**filter.answer_members, **members}

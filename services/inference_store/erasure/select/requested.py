@@ -61,7 +61,7 @@ async def find_requested(
     query = replace(query.in_order(), marks=False, closed=True)
     if part.after is not None:
         query = query.after(part.after)
-    page = await find_by_time(connection, query, limit=limit, deadline=Deadline.after(_SECONDS))
+    page = await find_by_time(connection, [query], limit=limit, deadline=Deadline.after(_SECONDS))
     uids = await limit_to_few_spans(connection, page.uids)
     if len(uids) < len(page.uids) or len(uids) == limit:
         return UidBatch(uids, uids[-1])

@@ -125,7 +125,7 @@ async def list_some(
         space = most - len(begun)
         page = await find_by_time(
             connection,
-            query,
+            [query],
             limit=space,
             deadline=Deadline.after(_SECONDS),
             goes_on=job.listed_to is not None,

@@ -240,7 +240,7 @@ def _digits(value: Json) -> str:
 
 
 def _no_operation(op: str, at: SourceRange) -> Refusal:
-    slips = {"==": "=", "!=": "<>", "&&": "and", "||": "or", "!": "not", "=<": "<=", "=>": ">="}
+    slips = {"==": "=", "!=": "<>", "&&": "and", "||": "or", "!": "not"}
     near = (slips[op],) if op in slips else function_meant(op)
     supported = [name for name, entry in OPERATIONS.items() if entry.is_supported]
     message = f"there is no operation {op[:64]!r}; {describe_known(near, supported)}"

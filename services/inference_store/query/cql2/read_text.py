@@ -97,7 +97,7 @@ def _unexpected_character(text: str, offset: int) -> Refusal:
         return Refusal(message, SourceRange(at.path, offset, len(text.rstrip())), (quote * 2,))
     slip = slip_at(text, offset)
     if slip is not None:
-        return Refusal(slip[0], at, _list_suggestions(slip[1]))
+        return Refusal(slip[0], at, (slip[1],))
     return Refusal(f"{quote!r} means nothing here", at)
 
 
@@ -117,7 +117,7 @@ def _unexpected_token(text: str, wrong: UnexpectedToken) -> Refusal:
         return Refusal(message, at, ("''",))
     slip = slip_at(text, token.start_pos or 0)
     if slip is not None:
-        return Refusal(slip[0], at, _list_suggestions(slip[1]))
+        return Refusal(slip[0], at, (slip[1],))
     return Refusal(f"{_shorten_token(token)} is unexpected here: {_describe_expected(wrong)}", at)
 
 
@@ -139,7 +139,3 @@ def _describe_expected(wrong: UnexpectedToken) -> str:
 def _shorten_token(token: Token) -> str:
     text = str(token)
     return repr(text if len(text) <= 40 else text[:39] + "…")
-
-
-def _list_suggestions(meant: str) -> tuple[str, ...]:
-    return (meant,) if meant else ()

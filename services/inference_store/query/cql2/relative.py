@@ -138,7 +138,6 @@ def _moved(node: Operation, left: _Part, right: _Part) -> datetime | None:
 
 _HOUR_AGO: Final = "now() - duration('PT1H')"
 _COMPARED: Final = f"received_at > {_HOUR_AGO}"
-_CALLED: Final = frozenset({"now", "current_timestamp", "today"})
 _SHOWN: Final = 64
 """Characters shown of a text that is not a duration."""
 
@@ -196,7 +195,7 @@ def _with(odd: Node, other: datetime | Duration | None) -> Refusal:
             suggestions = [f"duration('{text_of_duration}')" for text_of_duration in texts]
             remedy = " or ".join(suggestions) or "duration('PT1H')"
             return Refusal(f"a number has no unit of time: write {remedy}", odd.at, suggestions)
-        case Named(name) if name.lower() in _CALLED and isinstance(other, Duration):
+        case Named(name) if name.lower() == "now" and isinstance(other, Duration):
             return Refusal("the time of the question is written now()", odd.at, ("now()",))
         case Named() if isinstance(other, Duration):
             message = "a duration moves a time that is written out, and this is a name"

@@ -1,10 +1,8 @@
 """Checks a tree against the table of operations and the caps, and suggests what was meant."""
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from decimal import Decimal
-from re import Match, Pattern
 from typing import Final
 
 from inference_store.inference.nearest import describe_known
@@ -198,24 +196,41 @@ def _a(kind: str) -> str:
 
 
 _WORD: Final = r"[^\s'\"(),=<>!+*/%^]"  # what people write into a name
+_NAME: Final = re.compile(rf"{_WORD}+")
+_IN_QUOTES: Final = "a name stands in double quotes"
+# Common spellings of other languages, at the place at which the parser stopped, and the CQL2 for
+# them. The first that matches counts; each may begin a little before the place.
+_SLIPS: Final = tuple(
+    (re.compile(written, re.IGNORECASE), message, meant)
+    for written, message, meant in (
+        (r"==", "equality is written =", "="),
+        (r"!=", "inequality is written <>", "<>"),
+        (r"&&?", "conditions are joined by AND", "AND"),
+        (r"\|\|?", "conditions are joined by OR", "OR"),
+        (r"!", "a condition is negated by NOT", "NOT"),
+        (r"\bilike\b", "CASEI compares without case", "CASEI(name) LIKE CASEI('pattern%')"),
+        (r"=\s*null\b", "a missing value is found by IS NULL", "IS NULL"),
+        (r"<>\s*null\b", "a missing value is found by IS NULL", "IS NOT NULL"),
+        (r"\bcontains\b", "a part of a text is found by LIKE", "LIKE '%part%'"),
+        (r"`([^`\s]*)`?", _IN_QUOTES, r'"\1"'),
+        (r"\b(metadata\.)\"([^\"]+)\"", _IN_QUOTES, r'"\1\2"'),
+        (r"\bmetadata\[['\"]?([^]'\"]+)['\"]?\]", _IN_QUOTES, r'"metadata.\1"'),
+        (r"\*", "% is any text in a pattern of LIKE; to match everything, send no filter", "%"),
+        (r"\{", "JSON is sent as an object, or as text with filter-lang=cql2-json", "cql2-json"),
+    )
+)
+_BEFORE: Final = 32  # characters that a slip may begin before the place
+_AFTER: Final = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Slip:
-    """An expression that is not CQL2, at the place at which the parser stopped."""
-
-    written: Pattern[str]
-    message: str
-    meant: Callable[[Match[str]], str]
-
-
-def _slip(written: str, message: str, meant: str | Callable[[Match[str]], str]) -> Slip:
-    give: Callable[[Match[str]], str] = (lambda _: meant) if isinstance(meant, str) else meant
-    return Slip(re.compile(written, re.IGNORECASE), message, give)
-
-
-def _quoted_name(match: Match[str]) -> str:
-    return quoted(match[0])
+def slip_at(source: str, offset: int) -> tuple[str, str] | None:
+    """Return the error at `offset`, where the parser stopped, and a suggestion; None: unknown."""
+    for written, message, meant in _SLIPS:
+        for start in range(max(0, offset - _BEFORE), offset + 1):
+            match = written.match(source, start, offset + _AFTER)
+            if match is not None and match.start() <= offset < match.end():
+                return message, match.expand(meant)
+    return _name_at(source, offset)
 
 
 def quoted(name: str) -> str:
@@ -223,78 +238,8 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-# The first that matches counts. Each may begin a little before the place.
-SLIPS: Final = (
-    _slip(r"==", "equality is written =", "="),
-    _slip(r"!=", "inequality is written <>", "<>"),
-    _slip(r"=<", "at most is written <=", "<="),
-    _slip(r"=>", "at least is written >=", ">="),
-    _slip(r"&&?", "conditions are joined by AND", "AND"),
-    _slip(r"\|\|?", "conditions are joined by OR", "OR"),
-    _slip(r"!", "a condition is negated by NOT", "NOT"),
-    _slip(r"\bilike\b", "letters of either case are compared by CASEI",
-          "CASEI(name) LIKE CASEI('pattern%')"),
-    _slip(r"\bis\s+(not\s+)?(empty|missing|none|undefined)\b",
-          "a missing value is found by IS NULL",
-          lambda match: f"IS {'NOT ' if match[1] else ''}NULL"),
-    _slip(r"\bis\s+(not\s+)?(true|false)\b", "a truth value is compared by =",
-          lambda match: f"{'<>' if match[1] else '='} {match[2].upper()}"),
-    _slip(r"=\s*null\b", "a missing value is found by IS NULL", "IS NULL"),
-    _slip(r"<>\s*null\b", "a missing value is found by IS NULL", "IS NOT NULL"),
-    _slip(r"\b(exists|not\s+exists)\b", "a value that is there is found by IS NOT NULL",
-          "name IS NOT NULL"),
-    _slip(r"\b(contains|includes)\b", "a part of a text is found by LIKE", "LIKE '%part%'"),
-    _slip(r"\bstarts?_?\s*with\b", "a text's beginning is found by LIKE", "LIKE 'beginning%'"),
-    _slip(r"\bends?_?\s*with\b", "a text's end is found by LIKE", "LIKE '%end'"),
-    _slip(r"\b(matches|regexp?|rlike|similar)\b|~", "a text is compared with a pattern by LIKE",
-          "LIKE 'pattern%'"),
-    _slip(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)?[Zz]?",
-          "a time stands in TIMESTAMP('…')",
-          lambda match: f"TIMESTAMP('{_full_time(match[0])}')"),
-    _slip(r"\binterval\s*('[^']*'|\(\s*'P[^']*'\s*\))", "a duration is written duration('PT1H')",
-          "duration('PT1H')"),
-    _slip(r"\bin\s*\[", "a list stands in round brackets", "IN ('a', 'b')"),
-    _slip(r"\bin\s+[^\s(]", "IN takes a list in brackets", "IN ('a', 'b')"),
-    _slip(r"[‘’´]", "a text stands in straight single quotes", "'text'"),
-    _slip(r"[“”„]", "a name stands in straight double quotes, a text in single ones", "'text'"),
-    _slip(r"`([^`\s]*)`?", "a name stands in double quotes", lambda match: quoted(match[1])),
-    _slip(r"\{", "a filter in JSON is sent as an object, or with filter-lang=cql2-json",
-          "cql2-json"),
-    _slip(r";", "a filter has no semicolon at its end", ""),
-)  # fmt: skip
-_NAME: Final = re.compile(rf"{_WORD}+")
-_BEFORE: Final = 32  # characters that a slip may begin before the place
-_AFTER: Final = 256
-_ELSEWHERE: Final = {
-    "contains": "A_CONTAINS", "intersects": "S_INTERSECTS", "within": "S_WITHIN",
-    "disjoint": "S_DISJOINT", "before": "T_BEFORE", "after": "T_AFTER", "during": "T_DURING",
-    "anyinteracts": "T_INTERSECTS", "upper": "CASEI", "lower": "CASEI", "casefold": "CASEI",
-    "unaccent": "ACCENTI", "startswith": "LIKE", "endswith": "LIKE", "regexp": "LIKE",
-    "exists": "IS NOT NULL", "isnull": "IS NULL", "datetime": "TIMESTAMP", "time": "TIMESTAMP",
-    "count": "count_predictions", "predictions": "prediction", "any": "prediction",
-    "st_intersects": "S_INTERSECTS", "st_within": "S_WITHIN", "dwithin": "distance",
-    "s_dwithin": "distance", "st_distance": "distance", "box": "BBOX", "envelope": "BBOX",
-    "eq": "=", "neq": "<>", "ne": "<>", "gt": ">", "gte": ">=", "ge": ">=", "lt": "<", "lte": "<=",
-    "current_timestamp": "now", "utcnow": "now", "today": "now", "ago": "now",
-    "le": "<=", "linearring": "POLYGON", "has": "sent", "length": "count_predictions",
-}  # fmt: skip
-
-
-def slip_at(source: str, offset: int) -> tuple[str, str] | None:
-    """Return the error at `offset`, where the parser stopped, and a suggestion; None: unknown."""
-    for slip in SLIPS:
-        for start in range(max(0, offset - _BEFORE), offset + 1):
-            match = slip.written.match(source, start, offset + _AFTER)
-            if match is not None and match.start() <= offset < max(match.end(), start + 1):
-                return slip.message, slip.meant(match)
-    return _name_at(source, offset)
-
-
 def function_meant(name: str) -> tuple[str, ...]:
     """Suggest a function in place of one that does not exist."""
-    here = _ELSEWHERE.get(name.lower())
-    if here is not None:
-        return (here,)
     # Imported with the first unknown function.
     from rapidfuzz import fuzz, process  # noqa: PLC0415
 
@@ -307,28 +252,17 @@ def function_meant(name: str) -> tuple[str, ...]:
 def meant_by(node: Node) -> str | None:
     """Suggest an expression in place of an unknown name, or of one side of a mismatch.
 
-    `camera-id` (a subtraction of names) becomes `"camera-id"`; `"Toronto"` becomes `'Toronto'`;
-    `2026-11-01` becomes `DATE('2026-11-01')`. None: it is probably meant as it is written.
+    `camera-id` (a subtraction of names) becomes `"camera-id"`; `"Toronto"` becomes `'Toronto'`.
+    None: it is probably meant as it is written.
     """
-    if isinstance(node, Named) and not node.quoted:
+    if isinstance(node, Named):
+        if node.quoted:
+            return "'" + node.name.replace("'", "''") + "'"
         return "now()" if node.name.lower() == "now" else None
-    if isinstance(node, Named):
-        return "'" + node.name.replace("'", "''") + "'"
-    parts = _hyphenated(node)
-    if parts is None:
-        return None
-    word = spelt(node)
-    return _day(parts) if word is None else quoted(word)
-
-
-def spelt(node: Node) -> str | None:
-    """Return the spelling of a bare name, or of a chain of `-` that may be meant as one word."""
-    if isinstance(node, Named):
-        return None if node.quoted else node.name
     parts = _hyphenated(node)
     if parts is None or all(isinstance(part, Scalar) for part in parts):
         return None
-    return "-".join(map(_spelling, parts))
+    return quoted("-".join(map(_spelling, parts)))
 
 
 def _hyphenated(node: Node) -> list[Node] | None:
@@ -359,11 +293,6 @@ def _spelling(node: Node) -> str:
     return str(node.value).zfill(width)
 
 
-def _day(parts: list[Node]) -> str | None:
-    written = list(map(_spelling, parts))
-    return f"DATE('{'-'.join(written)}')" if list(map(len, written)) == [4, 2, 2] else None
-
-
 def _name_at(source: str, offset: int) -> tuple[str, str] | None:
     """Suggest quotes for a name with characters that require them: `tags[]`, `user@host`, `2nd`."""
     begin = offset
@@ -374,9 +303,4 @@ def _name_at(source: str, offset: int) -> tuple[str, str] | None:
         return None
     if re.search(r"[^\W\d]", match[0]) is None:
         return None
-    return "a name with other characters stands in double quotes", _quoted_name(match)
-
-
-def _full_time(written: str) -> str:
-    day, time = written[:10], written[11:].rstrip("Zz")
-    return f"{day}T{time if time.count(':') == 2 else time + ':00'}Z"
+    return "a name with other characters stands in double quotes", quoted(match[0])

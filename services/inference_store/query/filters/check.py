@@ -17,7 +17,6 @@ from inference_store.query.properties import Property as Described
 
 from . import names, operands
 from .evaluate import settle
-from .hints import HINTED, with_hint
 from .names import FilterCheck, KnownKey, KnownKeys, UnknownKeys, impossible, meaningless
 from .operands import mismatch, refuse_off_map
 from .relations import (
@@ -219,21 +218,9 @@ def to_predicate(node: Node, checking: FilterCheck) -> Predicate:
         case Operation():
             check_operation = _PREDICATES.get(node.op.lower())
             if check_operation is not None:
-                return settle(_hinting(check_operation, node, checking))
+                return settle(check_operation(node, checking))
     message = "a condition is expected here, such as `frame_number > 9000`"
     raise meaningless(node, checking.source, message)
-
-
-def _hinting(
-    check_operation: Callable[[Operation, FilterCheck], Predicate],
-    node: Operation,
-    checking: FilterCheck,
-) -> Predicate:
-    """Return the predicate of an operation; add a hint to a refusal."""
-    try:
-        return check_operation(node, checking)
-    except HINTED as refusal:
-        raise with_hint(refusal, node, checking) from None
 
 
 def _bare(node: Named, checking: FilterCheck) -> Predicate:

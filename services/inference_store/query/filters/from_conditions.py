@@ -25,8 +25,7 @@ from inference_store.query.cql2.tree import (
 from inference_store.query.operators import Operator, Takes, like_expression
 
 from .evaluate import exact
-from .hints import column_of
-from .names import METADATA, OWN, KnownKey, KnownKeys, UnknownKeys
+from .names import METADATA, OWN, KnownKey, KnownKeys, UnknownKeys, column_of
 from .typed import Kind
 
 _CAPS: Final = MetadataCaps()
@@ -192,7 +191,7 @@ def _refuse_pattern(entry: MetadataEntry, pattern: str) -> None:
 
 def _unknown(entry: MetadataEntry, near: Sequence[str]) -> UnknownKey:
     nearest = f"The nearest are {', '.join(near)}." if near else "None is spelt alike."
-    if column_of(Named(entry.key)) is not None:
+    if column_of(entry.key):
         nearest = f"Predictions are asked by the body's `prediction`, or in its `filter`. {nearest}"
     detail = f"The model has no metadata key {entry.key!r}. {nearest}"
     return UnknownKey(detail, faults=[Fault(f"{entry.path}.key", "unknown key", near)])

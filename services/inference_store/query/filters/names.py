@@ -354,8 +354,8 @@ def key(node: Named, checking: FilterCheck, *, may_be_property: bool = False) ->
             near = checking.known_keys.nearest.get(name, ())
             if may_be_property:
                 near = nearest(name, [*near, *PROPERTIES]) or near
-            refusal = unknown_key(node, checking.source, name, near)
-            raise hinted(refusal, meant_by(node))
+            refusal, column = unknown_key(node, checking.source, name, near), column_of(name)
+            raise hinted(refusal, f"prediction({column} …)" if column else meant_by(node))
         known_key = KnownKey(name)
     if known_key.key is None and checking.unknown_keys == "accept":
         checking.warn(f"No inference has the metadata key {name!r} yet.")
@@ -374,3 +374,9 @@ def column(node: Named, checking: FilterCheck) -> Property:
         )
         raise meaningless(node, checking.source, message, columns)
     return entry
+
+
+def column_of(name: str) -> str | None:
+    """Return the column of predictions that a name means, with or without `prediction.`."""
+    column = name.removeprefix("predictions.").removeprefix("prediction.")
+    return column if column in PREDICTION_COLUMNS else None

@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
-from x import plain
 
 from inference_store.index import registrations
 from inference_store.index.database import create_engine
@@ -41,6 +40,8 @@ from tests.integration.query.conftest import Filled, fill
 from tests.integration.stored_inferences import NewInference, store
 from tests.properties import examples
 from tests.servers.postgres import Postgres
+
+from . import plain
 
 # The night in which Europe's clocks go back: 01:00 UTC is 02:00 in Berlin for the second time.
 _NIGHT = datetime(2026, 10, 24, 21, 30, tzinfo=UTC)

@@ -38,7 +38,7 @@ from inference_store.query.cql2 import parse_text
 from inference_store.query.deadline import Deadline
 from inference_store.query.preparation import QueryRequest, prepare
 from inference_store.query.scan_range import find_pieces_of
-from inference_store.query.search import build_queries, count, count_across
+from inference_store.query.search import build_queries, count
 from inference_store.query.stored_counts import read_numbers
 from tests.integration.stored_inferences import NewInference, at, store
 from tests.servers.marks import stored_counts
@@ -76,10 +76,12 @@ async def _collect_counts(
             question = QueryRequest(filter=parse_text(text) if text else None, until=until)
             for model_id, model in models.items():
                 query = (await prepare(connection, model, question)).query
-                collected[text, model_id, until] = await count(connection, query, deadline=deadline)
+                collected[text, model_id, until] = await count(
+                    connection, [query], deadline=deadline
+                )
             query = (await prepare(connection, numbers, question)).query
             queries = await build_queries(connection, query, numbers)
-            collected[text, until] = await count_across(connection, queries, deadline=deadline)
+            collected[text, until] = await count(connection, queries, deadline=deadline)
         for model_id in models:
             collected["label", model_id, until] = await _count_by_label(connection, model_id, until)
     return collected
