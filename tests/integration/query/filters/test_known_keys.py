@@ -134,7 +134,7 @@ STRAY = (
 
 async def _count(engine: AsyncEngine, model: int, question: QueryRequest) -> int:
     query = (await transact(engine, prepare, model, question)).query
-    return await transact(engine, count, query, deadline=Deadline.after(300))
+    return await transact(engine, count, [query], deadline=Deadline.after(300))
 
 
 async def test_finds_non_finite_numbers_as_text(engine: AsyncEngine) -> None:
