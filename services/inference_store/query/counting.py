@@ -146,7 +146,6 @@ async def begin(
 async def _delete_counts(
     connection: AsyncConnection, partition: TimePartition, models: Sequence[int]
 ) -> None:
-    """Delete the earlier counts, and the notes that outdated them."""
     here = partition_count.c
     gone = delete(partition_count).where(here.span == partition.name, here.model.in_(models))
     ids = list((await connection.execute(gone.returning(here.id))).scalars())
@@ -329,7 +328,6 @@ def _select_by_key(scan_range: ScanRange, table: Any) -> Select[Any]:
 
 
 async def _find_repeated(connection: AsyncConnection, keys: Sequence[int]) -> set[int]:
-    """Return the keys of which an inference may have several rows in one table."""
     here = metadata_key.c
     several = here.several | here.name.contains("[]", autoescape=True)
     query = select(here.key).where(here.key.in_(keys), several)
@@ -337,7 +335,6 @@ async def _find_repeated(connection: AsyncConnection, keys: Sequence[int]) -> se
 
 
 def _select_one_key(scan_range: ScanRange, key: int) -> Select[int, int]:
-    """Count the inferences with one key, in any table, each once."""
     rows = union_all(
         *(
             select(

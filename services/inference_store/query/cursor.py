@@ -106,7 +106,6 @@ def make_refusal(why: str) -> InvalidCursor:
 # An id of 256 characters, or a number of 1,400 digits: in base64.
 MOST_CHARACTERS = 2048
 _LETTERS: dict[Family, bytes] = {"number": b"n", "string": b"s", "bool": b"b", "timestamp": b"t"}
-_UID_BYTES_DUP = 16
 _FAMILIES = {letter: family for family, letter in _LETTERS.items()}
 
 
@@ -140,7 +139,7 @@ def find_family(cursor: str | None) -> Family | None:
     """Return the family that the page before was sorted by, or None if the cursor has none."""
     if cursor is None:
         return None
-    return _FAMILIES.get(read_payload(cursor)[_UID_BYTES_DUP : _UID_BYTES_DUP + 1].lower())
+    return _FAMILIES.get(read_payload(cursor)[_UID_BYTES : _UID_BYTES + 1].lower())
 
 
 def decode_sorted(query: bytes, cursor: str, kind: Family, type_: TypeEngine[Any]) -> Cursor:
@@ -149,8 +148,8 @@ def decode_sorted(query: bytes, cursor: str, kind: Family, type_: TypeEngine[Any
     Raises InvalidCursor if it is damaged, or of another query or family.
     """
     payload = open_sealed(query, cursor)
-    letter, spelt = payload[_UID_BYTES_DUP : _UID_BYTES_DUP + 1], payload[_UID_BYTES_DUP + 1 :]
-    uid = payload[:_UID_BYTES_DUP]
+    letter, spelt = payload[_UID_BYTES : _UID_BYTES + 1], payload[_UID_BYTES + 1 :]
+    uid = payload[:_UID_BYTES]
     if letter.lower() != _LETTERS[kind]:
         raise make_refusal("it is damaged")
     if letter.isupper():

@@ -142,7 +142,6 @@ async def fetch(
 
 
 def _is_alone(connection: AsyncConnection) -> bool:
-    """Check whether a statement is a transaction by itself, and its plan is not recorded."""
     is_open = is_in_transaction(driver_now(connection))
     return is_autocommit(connection) and not is_open and not explain.is_on()
 
@@ -216,7 +215,6 @@ async def _undo(connection: AsyncConnection, command: str) -> None:
 
 
 async def _send(driver: Any, command: str) -> None:
-    """Send a command. Raises DBAPIError, as a statement of SQLAlchemy does."""
     try:
         await driver.execute(command)
     except asyncio.CancelledError:

@@ -246,7 +246,6 @@ def _drive_by_one(query: Query, scan_range: ScanRange, index: int) -> tuple[Sele
 
 
 def _join_two(query: Query, piece: DrivingIndex) -> tuple[Select[Any], bool]:
-    """Join the shortest list, as a hash, with the next one; then test."""
     driving, _ = split_driving(query.conditions)
     shortest = sorted(range(len(driving)), key=piece.sizes.__getitem__)[:2]
     first, second = (driving[index] for index in shortest)
@@ -273,7 +272,6 @@ def _mark_short(uids: Select[Any], name: str) -> Any:
 
 
 def _join_all(query: Query, scan_range: ScanRange) -> tuple[Select[Any], bool]:
-    """Join all lists by hashes; then test."""
     driving, others = split_driving(query.conditions)
     first, *more = [
         select_list(condition, scan_range).offset(0).subquery() for condition in driving
@@ -355,7 +353,6 @@ async def count_lists(
 
 
 def _find_cheap_lists(driving: Sequence[Condition], driven_by: int | None) -> Sequence[int]:
-    """Return the indexes of the lists to count first: the last driver, or those with one scan."""
     if driven_by is not None:
         return [driven_by]
     return [index for index, condition in enumerate(driving) if condition.scans == 1]
@@ -389,7 +386,6 @@ async def _count_sizes(  # noqa: PLR0917
     group: Sequence[ScanRange],
     most: int,
 ) -> list[tuple[int, ...]]:
-    """Count the lists with these indexes, piece by piece; the others have the size `most`."""
     driving, _ = split_driving(query.conditions)
     rows = await fetch(
         connection,
@@ -411,7 +407,6 @@ async def _count_sizes(  # noqa: PLR0917
 def _select_sizes(
     driving: Sequence[Condition], group: Sequence[ScanRange], most: int
 ) -> CompoundSelect[Any]:
-    """Select the length of each list of each piece, with its index."""
     lists = [
         select_list(condition, scan_range).limit(most)
         for scan_range in group

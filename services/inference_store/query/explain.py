@@ -81,8 +81,6 @@ def _build_both(building: Building, explain: Callable[[Executable], Executable] 
 
 
 class _Compiled(Executable, ClauseElement):
-    """A statement that is compiled already."""
-
     inherit_cache = False
 
     def __init__(self, compiled: Any) -> None:
@@ -236,7 +234,6 @@ def _add_up(root: Node) -> None:
 
 
 def _iterate_nodes(node: Node) -> Iterator[Node]:
-    """Yield the node and those below, without recursion."""
     waiting = [node]
     while waiting:
         current = waiting.pop()
@@ -245,7 +242,6 @@ def _iterate_nodes(node: Node) -> Iterator[Node]:
 
 
 def _count_rows(root: Node) -> float:
-    """Return the rows that go into the lowest aggregates."""
     total, waiting = 0.0, [root]
     while waiting:
         current = waiting.pop()

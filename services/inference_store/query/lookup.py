@@ -301,7 +301,6 @@ async def find_absent(
 
 
 def _select_some_named(scan_range: ScanRange, names: Sequence[str]) -> CompoundSelect[Any]:
-    """Select the names that some inference of the range has."""
     listed = any_(literal(list(names), ARRAY(TEXT(collation="C"))))
     ways = []
     for table, column in (

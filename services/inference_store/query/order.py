@@ -30,7 +30,7 @@ from inference_store.index.tables import SIDE_TABLES, inference, inference_alias
 from inference_store.inference.metadata import COORDINATES, Family
 
 from .conditions.combination import Combination, Names
-from .conditions.condition import Uids
+from .conditions.condition import Condition, Uids
 from .conditions.sides import compute_metres
 from .filters.typed import Distance
 from .matching import Hit
@@ -68,7 +68,6 @@ class ByDistance:
 
     @property
     def _nowhere(self) -> bool:
-        """Check whether no inference has ever had a location."""
         return not set(COORDINATES) <= set(self.names.coordinates)
 
     def rows(self, scan_range: ScanRange) -> Rows:
@@ -190,7 +189,6 @@ class ByProperty:
         return value
 
     def _of_ids(self, scan_range: ScanRange, table: Any) -> ColumnElement[Any]:
-        """Return the least or the greatest of the client's id and its aliases."""
         alias = inference_alias.alias()
         end, choose = (func.max, func.greatest) if self.descending else (func.min, func.least)
         other = select(end(alias.c.alias)).where(scan_range.of(alias), alias.c.uid == table.c.uid)
@@ -283,13 +281,12 @@ SORTABLE = tuple(name for name in PROPERTIES if name not in UNORDERED)
 
 
 @dataclass(frozen=True, slots=True)
-class MissingValue:
+class MissingValue(Condition):
     """The inference has no value to be sorted by. `drives`: no other condition drives the query."""
 
     kind: ClassVar[str] = "missing"
     order: Order
     drives: bool
-    unique: bool = True
 
     @property
     def scans(self) -> int:

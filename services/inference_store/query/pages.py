@@ -59,8 +59,6 @@ class OnlyWithValue(OutOfTime):
 
 @dataclass(slots=True)
 class _Search:
-    """A page that is being found: the best hits so far, in order."""
-
     connection: AsyncConnection
     queries: Sequence[Query]
     order: Order
@@ -153,7 +151,6 @@ async def _find_with_value(search: _Search, parts: Sequence[ScanRange], few: int
 
 
 async def _find_few(search: _Search, parts: Sequence[ScanRange], most: int) -> Uids | None:
-    """Return the matches if there are at most `most`; None also if that takes too long."""
     uids: dict[int, list[UUID]] = {}
     remaining = most + 1
     deadline = Deadline.after(search.deadline.left_seconds * 0.25)
@@ -189,7 +186,6 @@ def _select_model(query: Query) -> ColumnElement[int]:
 
 
 async def _look_up(search: _Search, parts: Sequence[ScanRange], uids: Uids) -> None:
-    """Read the values of these inferences alone, in all partitions."""
     selects: list[Callable[[], Select[Any]]] = []
     for group in split_groups(parts):
         for query, scan_range in pair_units(search.queries, group):
@@ -228,7 +224,6 @@ def _test_driven(unit: Unit, uid: ColumnElement[Any]) -> list[ColumnElement[bool
 async def _merge(
     search: _Search, parts: Sequence[ScanRange], tested: Any, what: str, *, share: float = 1.0
 ) -> None:
-    """Read the first rows of every partition of every model, each batch beyond those before it."""
     deadline = Deadline.after(search.deadline.left_seconds * share)
     for group in split_groups(parts, search.first.group):
         for batch in split_batches(search.queries):
@@ -433,7 +428,6 @@ async def _find_beside(
 async def _find_position(
     connection: AsyncConnection, model: int, order: Order, uid: UUID, deadline: Deadline
 ) -> Cursor:
-    """Return where an inference stands in the order, whether it matches or not."""
     here = ScanRange(model, LOWEST, HIGHEST).clip(uid, UUID(int=min(uid.int + 1, HIGHEST.int)))
     if not await fetch(connection, partial(_select_stored, here), deadline):
         raise NotFound(
@@ -455,7 +449,6 @@ def _select_value(order: Order, here: ScanRange) -> Select[tuple[object]]:
 async def _find_before(
     connection: AsyncConnection, query: Query, order: Order, position: Cursor, deadline: Deadline
 ) -> Side:
-    """Find the nearest match before a position: without a value, then among those that have one."""
     if position.value is None and not query.scan_range.empty:
         hits = await find_without_value(
             connection,

@@ -1,9 +1,9 @@
 """Turns a request into a Query: names become integers, values get types."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -44,6 +44,7 @@ from .filters.typed import (
     Predicate,
     Property,
     comparisons_in,
+    iterate_nodes,
 )
 from .lookup import Extent
 from .matching import Query
@@ -77,22 +78,14 @@ class QueryRequest:
 
 def list_labels(predicates: Sequence[Predicate]) -> list[str]:
     """Return the labels that typed filters compare by `=` and IN, each once."""
-    names = (name for predicate in predicates for name in _iterate_labels(predicate))
-    return list(dict.fromkeys(names))
-
-
-def _iterate_labels(thing: Any) -> Iterator[str]:
-    match thing:
-        case Compared(op="=", left=Column("label") | Property("top_label"), right=Constant() as c):
-            yield str(c.value)
-        case Among(of=Column("label") | Property("top_label"), items=items):
-            yield from (str(item.value) for item in items)
-        case tuple():
-            for part in thing:
-                yield from _iterate_labels(part)
-        case _ if is_dataclass(thing):
-            for field in fields(thing):
-                yield from _iterate_labels(getattr(thing, field.name))
+    names: dict[str, None] = {}
+    for node in iterate_nodes(tuple(predicates)):
+        match node:
+            case Compared("=", Column("label") | Property("top_label"), Constant(value=name)):
+                names[str(name)] = None
+            case Among(Column("label") | Property("top_label"), items):
+                names |= dict.fromkeys(str(item.value) for item in items)
+    return list(names)
 
 
 async def warn_of_unknown_labels(
@@ -150,7 +143,6 @@ async def check_request(
 
 
 def _list_conditions(request: QueryRequest, keys: KnownKeys) -> Iterator[tuple[Node, str | None]]:
-    """Yield each condition as a tree, with its text if it had one."""
     for entry in request.metadata:
         yield from_conditions.metadata_node(entry, keys, request.unknown_keys), None
     for node in _list_plain(request):

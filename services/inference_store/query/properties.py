@@ -76,8 +76,6 @@ def _label(name: str) -> Sql:
 
 
 def _milliseconds(start: str, end: str) -> Sql:
-    """Compute exact milliseconds: whole microseconds as thousandths."""
-
     def between(row: FromClause) -> ColumnElement[Any]:
         lasted = type_coerce(row.c[end] - row.c[start], Interval())
         return cast(extract("epoch", lasted), Numeric()) * 1000
@@ -109,7 +107,6 @@ _KINDS: Final[Mapping[type[Any], tuple[PropertyKind, Stored]]] = {
 
 
 def _described(table: Table) -> Iterator[Property]:
-    """Yield a property for each column that has a `doc`."""
     for column in table.columns:
         if column.doc:
             kind, stored = _KINDS[type(column.type)]

@@ -520,13 +520,11 @@ def _select_sum(query: Query, pieces: Sequence[DrivingIndex]) -> Select[Any]:
 
 
 def _find_subtracted(query: Query) -> OfKey | None:
-    """Return the one condition, if inferences that do not satisfy it are counted and subtracted."""
     keys = find_anti_joins(query)
     return keys[0] if len(query.conditions) == len(keys) == 1 else None
 
 
 def _select_piece_counts(query: Query, piece: DrivingIndex) -> list[Select[Any]]:
-    """Select numbers whose sum is how many match."""
     key = _find_subtracted(query)
     if key is not None:
         return count_without(query, key, piece.scan_range)

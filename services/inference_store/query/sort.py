@@ -124,14 +124,12 @@ async def _make_distance_order(
 
 
 async def _find_key(connection: AsyncConnection, models: Models, key: str) -> Mapping[str, KeySeen]:
-    """Look up the key as it is written, and without a `:type`."""
     return await key_registry.find(connection, models, {key, key.rpartition(":")[0] or key})
 
 
 def _choose_family(
     key: KeySeen, typed: Family | None, kind: Family | None
 ) -> tuple[Family, tuple[str, ...]]:
-    """Return the family that the key's values are sorted by, and a warning about the others."""
     if typed is not None:
         if typed not in key.families:
             raise _refuse_impossible(key, typed)
@@ -175,7 +173,6 @@ def _refuse_impossible(key: KeySeen, typed: Family | None) -> ImpossibleComparis
 
 
 async def _refuse_unknown(connection: AsyncConnection, models: Models, name: str) -> UnknownKey:
-    """Refuse a name that is neither a key nor a property, with the nearest of both."""
     keys: Sequence[str] = await key_registry.nearest(connection, models, name)
     bare = name.removeprefix(_INFERENCE)
     names = [*dict.fromkeys([*keys, *SORTABLE])]

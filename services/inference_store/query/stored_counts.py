@@ -84,7 +84,6 @@ async def _find_marked(
     parts: Sequence[ScanRange],
     deadline: Deadline,
 ) -> set[ScanRange]:
-    """Return the pieces in which something is being erased: one index look-up each."""
     scopes = [replace(part, model=model) for model in models for part in parts]
     marked: set[ScanRange] = set()
     for start in range(0, len(scopes), _LOOKS):
@@ -150,7 +149,6 @@ def _select_number(column: Any, number: int, index: int | None = None) -> Number
 
 
 def _get_label(condition: Predicate | None) -> str | None:
-    """Return the label, if the condition requires only that a prediction has it; else None."""
     match condition:
         case typed.Compared("=", typed.Column("label"), typed.Constant(value=name)):
             return str(name)

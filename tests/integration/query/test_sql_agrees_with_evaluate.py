@@ -54,6 +54,7 @@ from tests.integration.query.typed_rows import (
 )
 from tests.integration.stored_inferences import START, make_indexable
 from tests.properties import examples
+from tests.unit.query.operator_meanings import TESTS, holds
 
 from .conftest import Filled
 
@@ -307,7 +308,7 @@ def _holds(entry: MetadataEntry, predicate: Predicate, metadata: Metadata) -> bo
     inner = predicate.of if isinstance(predicate, typed.Not) else predicate
     if isinstance(inner, typed.Sent):
         rows: list[Leaf | Presence] = [*metadata.leaves, *metadata.presences]
-        return entry.operator.holds([row for row in rows if row.name == entry.key], None)
+        return holds(entry.operator, [row for row in rows if row.name == entry.key], None)
     of, *constants = (getattr(inner, name) for name in inner.__dataclass_fields__ if name != "op")
     values = [
         leaf.value for leaf in metadata.leaves if (leaf.name, leaf.family) == (of.name, of.kind)
@@ -317,7 +318,7 @@ def _holds(entry: MetadataEntry, predicate: Predicate, metadata: Metadata) -> bo
         constant.value if isinstance(constant, typed.Constant) else constant for constant in flat
     ]
     several = entry.operator.takes in {Takes.LIST, Takes.PAIR}
-    return entry.operator.holds(values, operands if several else operands[0])
+    return holds(entry.operator, values, operands if several else operands[0])
 
 
 @settings(_RELAXED, max_examples=examples(2_000))
@@ -370,7 +371,7 @@ def _matches(
     return not question.predicted or any(
         (question.labels is None or prediction["label"] in question.labels)
         and all(
-            prediction["score"] is not None and OPERATORS[name].test(prediction["score"], bound)
+            prediction["score"] is not None and TESTS[name](prediction["score"], bound)
             for name, bound in question.scores.items()
         )
         for prediction in predictions

@@ -90,7 +90,6 @@ class Naming:
             self._labels.update({row.label: row.name for row in rows})
 
     async def _learn_whole(self, operand: Operand, cut: set[str]) -> None:
-        """Look up the texts that are not known yet, and stop when all are found."""
         missing = {value for value in cut if (operand.key, value) not in self._whole}
         for query in self._queries:
             if query.nothing or query.scan_range.empty or not missing:
@@ -135,8 +134,6 @@ class Target:
 
 @dataclass(slots=True)
 class _Summed:
-    """The collected values of a group."""
-
     inferences: int = 0
     sums: dict[Operand, PartialSums] = field(default_factory=dict)
 
@@ -372,7 +369,6 @@ def _is_of_model(dimension: Dimension) -> bool:
 def _sums_in(
     row: Any, requested_sums: RequestedSums
 ) -> Iterator[tuple[Operand, tuple[int, dict[Any, Any]]]]:
-    """Return the sums of each operand in a row, in the order of `select_sums`."""
     column = row._fields.index("n") + 1
     for operand, sums in requested_sums.items():
         names = sorted(sums)

@@ -131,7 +131,6 @@ class Rows:
         return row
 
     def _own(self) -> FromClause:
-        """Return the row of `inference`."""
         if self._inference is None:
             row = self._inference = inference.alias()
             self._from = self._from.join(row, and_(self._scope.of(row), row.c.uid == self._uid))
@@ -173,7 +172,6 @@ class Rows:
 
     @property
     def _measured_prediction(self) -> FromClause | None:
-        """The measured prediction: its measure is grouped by its own label."""
         operand = self._operand
         return self._measured if operand is not None and operand.source == "prediction" else None
 
@@ -313,7 +311,6 @@ def _select_sum(name: Sum, operand: Operand, row: Any) -> ColumnElement[Any]:
 
 
 def _order_value(operand: Operand, row: Any) -> Any:
-    """Return the value that is compared for the smallest: label names, whole texts."""
     if operand.source == "metadata":
         if operand.kind == "string":
             return func.coalesce(row.c.whole, row.c.value)
@@ -383,7 +380,6 @@ def without_label(query: Query, here: DrivingIndex) -> Select[Any]:
 
 
 def _unlabelled(query: Query, scan_range: ScanRange) -> Select[int]:
-    """Count the inferences that have predictions, but none with a label."""
     row, other = prediction.alias(), prediction.alias()
     labelled = select(other.c.uid).where(
         scan_range.of(other), other.c.uid == row.c.uid, other.c.label.is_not(None)
@@ -409,6 +405,5 @@ def _there(query: Query, scan_range: ScanRange, table: FromClause) -> list[Colum
 
 
 def _number(without: ColumnElement[int]) -> Select[Any]:
-    """Return the row of the group without a value."""
     nobody: Any = null().label("g0")
     return select(nobody, cast(without, BigInteger()).label("n"))

@@ -114,7 +114,6 @@ def sort_groups(
 
 
 def _last(value: Any) -> tuple[bool, Any]:
-    """Return a sort key that puts None last."""
     return (value is None, 0 if value is None else value)
 
 
@@ -260,7 +259,6 @@ def _within(target: Target, lo: Any, hi: Any) -> Target:
 
 
 async def _bounds(run: _Run, operand: Operand, of: ByHistogram | Measure) -> tuple[Bound, ...]:
-    """Return the requested bounds, or bounds from the smallest and the largest of all values."""
     if of.bounds is not None:
         _refuse_other_bounds(operand, of)
         return of.bounds
@@ -272,7 +270,6 @@ async def _bounds(run: _Run, operand: Operand, of: ByHistogram | Measure) -> tup
 
 
 def _refuse_other_bounds(operand: Operand, of: ByHistogram | Measure) -> None:
-    """Raise ImpossibleComparison for numbers as bounds of a timestamp, and the reverse."""
     assert of.of is not None
     expected = datetime if operand.kind == "timestamp" else Decimal
     if all(isinstance(bound, expected) for bound in of.bounds or ()):
@@ -284,7 +281,6 @@ def _refuse_other_bounds(operand: Operand, of: ByHistogram | Measure) -> None:
 
 
 async def _collect(run: _Run) -> PartialAggregate:
-    """Return the groups with their inferences, and the sums of every operand."""
     requested_sums: dict[Operand, frozenset[Sum]] = {}
     for measure in run.aggregation.measures:
         if measure.function.needs in {"sums", "percentiles"} and measure.of is not None:
@@ -333,7 +329,6 @@ async def _inferences(
 
 
 async def _count(run: _Run, partial: PartialAggregate, measure: Measure) -> None:
-    """Read what a measure needs besides sums."""
     name, function = measure.name, measure.function
     if measure.of is None or function.needs == "sums":
         return
@@ -505,7 +500,6 @@ async def _ends(
 async def _end(
     connection: AsyncConnection, query: Query, deadline: Deadline, *, newest: bool
 ) -> UUID | None:
-    """Return the first or the last uid in the range, whether it matches or not."""
     uid = inference.c.uid
     what = f"find the {'last' if newest else 'first'} inference"
     parts = await find_pieces_of(connection, query.scan_range, newest_first=newest)

@@ -1,7 +1,7 @@
 """One combination of an inference's values: the rows that hold them, as FROM and WHERE."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Protocol
 
@@ -45,6 +45,7 @@ from inference_store.query.filters.typed import (
     Predicate,
     Property,
     Value,
+    iterate_nodes,
 )
 from inference_store.query.scan_range import ScanRange, bind_many, bind_one
 
@@ -128,7 +129,7 @@ class Names:
 
 async def read_names(connection: AsyncConnection, predicate: Predicate) -> Names:
     """Read the integers of the labels and coordinates that a predicate names."""
-    nodes = list(_nodes(predicate))
+    nodes = list(iterate_nodes(predicate))
     labels = sorted({name for node in nodes for name in _labels(node)})
     mapped = any(isinstance(node, (Located, Distance)) for node in nodes)
     return Names(
@@ -140,18 +141,6 @@ async def read_names(connection: AsyncConnection, predicate: Predicate) -> Names
             sorted(COORDINATES) if mapped else [],
         ),
     )
-
-
-def _nodes(predicate: Predicate) -> Iterator[Any]:
-    """Yield every predicate and value of it, without recursion."""
-    waiting: list[Any] = [predicate]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, tuple):
-            waiting.extend(node)
-        elif is_dataclass(node):
-            yield node
-            waiting.extend(getattr(node, item.name) for item in fields(node))
 
 
 def is_label(value: Value) -> bool:

@@ -23,12 +23,14 @@ from inference_store.query.filters.typed import (
     Predicate,
     Property,
     Value,
+    is_many,
+    leaves_of,
 )
 from inference_store.query.scan_range import ScanRange
 
 from .combination import Combination, Names, is_label
 from .condition import EVERYTHING, Condition, Uids, exists, only_true
-from .sides import COMPARISONS, Side, build_side, list_leaves
+from .sides import COMPARISONS, Side, build_side
 
 Compares: TypeAlias = Compared | Between | Among | Like | Holds
 MIRRORED: Final[dict[Comparison, Comparison]] = {
@@ -70,7 +72,7 @@ def put_constant_right(predicate: Compares) -> Compares:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparing:
+class Comparing(Condition):
     """Compared values; the comparison is true, or (`when` False) false."""
 
     predicate: Compares
@@ -79,7 +81,7 @@ class Comparing:
     leaves: tuple[Value, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        leaves = tuple(leaf for value in list_values(self.predicate) for leaf in list_leaves(value))
+        leaves = tuple(leaf for value in list_values(self.predicate) for leaf in leaves_of(value))
         object.__setattr__(self, "leaves", leaves)
 
     @property
@@ -91,7 +93,7 @@ class Comparing:
     @property
     def many(self) -> bool:
         """Check whether an inference may have several combinations of the values."""
-        return any(map(_is_many, self.leaves))
+        return any(map(is_many, self.leaves))
 
     @property
     def unique(self) -> bool:
@@ -118,7 +120,6 @@ class Comparing:
 
     @property
     def _by_index(self) -> bool:
-        """Check whether it compares a property that has an index with constants."""
         first, *others = list_values(self.predicate)
         is_indexed = isinstance(first, Property) and first.name in _INDEXED
         return is_indexed and all(isinstance(other, Constant) for other in others)
@@ -174,7 +175,7 @@ class Comparing:
         """Return the sides in order. Rows that can drive are added first: the others join them."""
         values = list_values(self.predicate)
         order = sorted(
-            range(len(values)), key=lambda n: not any(map(_can_drive, list_leaves(values[n])))
+            range(len(values)), key=lambda n: not any(map(_can_drive, leaves_of(values[n])))
         )
         sides = {n: build_side(values[n], rows) for n in order}
         return [sides[n] for n in range(len(values))]
@@ -234,12 +235,7 @@ def _is_ids(leaf: Value) -> bool:
     return isinstance(leaf, Property) and leaf.name == "inference_ids"
 
 
-def _is_many(leaf: Value) -> bool:
-    return (isinstance(leaf, Metadata) and leaf.many) or _is_ids(leaf)
-
-
 def _can_drive(leaf: Value) -> bool:
-    """Check whether the value is in a row of its own, which an index finds."""
     return isinstance(leaf, (Metadata, Distance)) or _is_ids(leaf)
 
 
@@ -279,7 +275,7 @@ def names_labels(condition: Predicate | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Predicts:
+class Predicts(Condition):
     """Some prediction satisfies the condition, or (`when` False) none does and all are known."""
 
     condition: Predicate | None
@@ -316,7 +312,7 @@ def _rows(condition: Predicate | None, names: Names, scan_range: ScanRange) -> S
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(Condition):
     """The number of predictions, at least one, that satisfy a condition that names labels."""
 
     compared: Comparing
@@ -324,7 +320,6 @@ class Counts:
     op: typed.Comparison
     number: typed.Constant
     kind: str = "prediction"
-    unique: bool = True
     scans: int = 1
 
     def uids(self, scan_range: ScanRange) -> Uids:
@@ -337,14 +332,13 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class TopLabelled:
+class TopLabelled(Condition):
     """The first prediction's label, and perhaps its score: found by the predictions of that label
     and score."""
 
     compared: Comparing
     scores: tuple[Comparing, ...] = ()
     kind: str = "property"
-    unique: bool = True
     scans: int = 1
 
     def uids(self, scan_range: ScanRange) -> Uids:
@@ -373,7 +367,6 @@ def merge_scores(parts: list[Condition]) -> list[Condition]:
 
 
 def _of_top_score(part: Comparing) -> bool:
-    """Check whether it requires a comparison of the first score with a constant."""
     if not part.when or not isinstance(part.predicate, (typed.Compared, typed.Between)):
         return False
     of, *others = list_values(part.predicate)
@@ -382,7 +375,6 @@ def _of_top_score(part: Comparing) -> bool:
 
 
 def _of_first(predicate: Any) -> Predicate:
-    """Return the same predicate on a prediction's own columns."""
     label, score = typed.Column("label", "string"), typed.Column("score", "number")
     match predicate:
         case typed.Compared(op, typed.Property(name), right):

@@ -36,6 +36,7 @@ from inference_store.query.filters.typed import (
     Or,
     Predicate,
     Value,
+    leaves_of,
 )
 from inference_store.query.scan_range import ScanRange
 
@@ -66,7 +67,7 @@ from .condition import (
     row_at_hand,
 )
 from .keys import OfKey, OfSet, Related
-from .sides import build_side, list_leaves
+from .sides import build_side
 
 _DECIDES: Final = {
     "=": operator.eq,
@@ -113,9 +114,7 @@ def _unknown(predicate: typed.Unknown, names: Names, when: bool) -> Condition:
 
 def _comparison(predicate: Compares, names: Names, when: bool) -> Condition:
     predicate = put_constant_right(predicate)
-    if any(
-        _has_none(leaf, names) for value in list_values(predicate) for leaf in list_leaves(value)
-    ):
+    if any(_has_none(leaf, names) for value in list_values(predicate) for leaf in leaves_of(value)):
         return NOTHING
     return (
         _of_time(predicate, names, when)
@@ -125,7 +124,6 @@ def _comparison(predicate: Compares, names: Names, when: bool) -> Condition:
 
 
 def _has_none(leaf: Value, names: Names) -> bool:
-    """Check whether no inference can have such a value."""
     if isinstance(leaf, typed.Metadata):
         return leaf.key is None
     return isinstance(leaf, typed.Distance) and not _mapped(names)
@@ -155,7 +153,6 @@ def _of_uid(predicate: Compares, when: bool) -> Condition | None:
 
 
 def _led(predicate: Compares, comparing: Comparing) -> Condition:
-    """Return the comparison by a list from an index of predictions, if there is one."""
     match predicate:
         case typed.Compared(op, typed.Counted() as counted, Constant() as number):
             op = op if comparing.when else OPPOSITE[op]
@@ -173,7 +170,7 @@ def _missing(predicate: typed.Missing, names: Names, when: bool) -> Condition:
         if of.key is None:
             return EVERYTHING if when else NOTHING
         return OfKey(of.key, names, valued=True, when=not when, many=of.many)
-    if any(_has_none(leaf, names) for leaf in list_leaves(of)):
+    if any(_has_none(leaf, names) for leaf in leaves_of(of)):
         return EVERYTHING if when else NOTHING
     return HasValue(of, not when, names)
 
@@ -203,10 +200,7 @@ def _sets(predicate: typed.Sets, names: Names, when: bool) -> Condition:
 
 
 def _there(element: typed.Element, names: Names) -> typed.Element:
-    """Remove values that no inference has."""
-    return tuple(
-        of for of in element if not any(_has_none(leaf, names) for leaf in list_leaves(of))
-    )
+    return tuple(of for of in element if not any(_has_none(leaf, names) for leaf in leaves_of(of)))
 
 
 _COMPILERS: Final[Mapping[type[Any], Callable[[Any, Names, bool], Condition]]] = {
@@ -260,18 +254,13 @@ def _flatten(parts: Iterable[Predicate]) -> Iterable[Predicate]:
 
 
 @dataclass(frozen=True, slots=True)
-class HasValue:
+class HasValue(Condition):
     """The value exists, or it is NULL. For a metadata key itself, see `OfKey`."""
 
     of: Value
     when: bool
     names: Names
     kind: str = "property"
-    unique: bool = True
-    scans: int = 0
-
-    def uids(self, scan_range: ScanRange) -> Uids | None:  # noqa: ARG002
-        return None
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         rows = Combination(scan_range, self.names, uid)
@@ -286,14 +275,13 @@ _Box = tuple[Decimal, Decimal, Decimal, Decimal]
 
 
 @dataclass(frozen=True, slots=True)
-class WithinArea:
+class WithinArea(Condition):
     """The location has the relation to the areas and points, or (`when` False) has not."""
 
     located: Located
     when: bool
     names: Names
     kind: str = "place"
-    unique: bool = True
     scans: int = 2
 
     def uids(self, scan_range: ScanRange) -> Uids:
@@ -388,7 +376,6 @@ def _box(area: Area) -> _Box:
 
 
 def _is_box(area: Area) -> bool:
-    """Check whether it is an upright rectangle without holes."""
     west, east, south, north = _box(area)
     corners = [(west, south), (east, south), (east, north), (west, north)]
     ring = [(x, y) for x, y in area.outer]
@@ -398,16 +385,11 @@ def _is_box(area: Area) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class NotAllOf:
+class NotAllOf(Condition):
     """At least one of these parts of the inference is not in doubt."""
 
     doubts: Doubts
     kind: str = "flags"
-    unique: bool = True
-    scans: int = 0
-
-    def uids(self, scan_range: ScanRange) -> None:  # noqa: ARG002  (nearly all satisfy it)
-        return None
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         row = row_at_hand(uid, inference)
@@ -438,7 +420,6 @@ def compile_certain(predicate: Predicate, names: Names) -> Condition:
 
 
 def _iterate_subsets(doubts: Doubts) -> Iterator[Doubts]:
-    """Yield every set of doubts that an inference may have."""
     sizes = range(1, len(doubts) + 1)
     subsets = chain.from_iterable(combinations(sorted(doubts), size) for size in sizes)
     return (frozenset(subset) for subset in subsets)

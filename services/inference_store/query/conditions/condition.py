@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import reduce
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 from uuid import UUID
 
 from sqlalchemy import (
@@ -45,37 +45,43 @@ MOST_INTERSECTED = 8
 """Lists that are intersected; further conditions test the remaining inferences."""
 
 
-class Condition(Protocol):
+class Condition:
     """One condition.
 
     `holds` may be given the uid of a row of `inference`: then it tests that row.
     """
 
+    __slots__ = ()
+
     @property
     def kind(self) -> str:
         """Its name in metrics: one of a short list."""
+        raise NotImplementedError
 
     @property
     def unique(self) -> bool:
         """Check whether its list names each inference once."""
+        return True
 
     @property
     def scans(self) -> int:
         """The number of index scans for its list; 0: no index can drive it."""
+        return 0
 
-    def uids(self, scan_range: ScanRange) -> Uids | None:
+    def uids(self, scan_range: ScanRange) -> Uids | None:  # noqa: ARG002
         """Select the inferences that satisfy it; None: no index finds them."""
+        return None
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         """Test whether the inference with this uid, which is in the range, satisfies it."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
+class Nothing(Condition):
     """No inference satisfies it."""
 
     kind: str = "nothing"
-    unique: bool = True
     scans: int = 1
 
     def uids(self, scan_range: ScanRange) -> Uids:
@@ -86,15 +92,10 @@ class Nothing:
 
 
 @dataclass(frozen=True, slots=True)
-class Everything:
+class Everything(Condition):
     """Every inference satisfies it."""
 
     kind: str = "everything"
-    unique: bool = True
-    scans: int = 0
-
-    def uids(self, scan_range: ScanRange) -> None:  # noqa: ARG002
-        return None
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:  # noqa: ARG002
         return true()
@@ -142,13 +143,12 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class Received(Condition):
     """The uid is in [lo, hi)."""
 
     lo: UUID = LOWEST
     hi: UUID = HIGHEST
     kind: str = "time"
-    unique: bool = True
     scans: int = 1
 
     def narrow(self, scan_range: ScanRange) -> ScanRange:
@@ -223,7 +223,7 @@ def split_driving(parts: Sequence[Condition]) -> tuple[list[Condition], list[Con
 
 
 @dataclass(frozen=True, slots=True)
-class All:
+class All(Condition):
     """All of the conditions hold. Conditions on time narrow the range of the others."""
 
     parts: tuple[Condition, ...]
@@ -267,12 +267,11 @@ class All:
 
 
 @dataclass(frozen=True, slots=True)
-class Either:
+class Either(Condition):
     """One of the conditions holds."""
 
     parts: tuple[Condition, ...]
     kind: str = "either"
-    unique: bool = True
     scans: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -298,16 +297,11 @@ class Either:
 
 
 @dataclass(frozen=True, slots=True)
-class Neither:
+class Neither(Condition):
     """None of the conditions holds."""
 
     parts: tuple[Condition, ...]
     kind: str = "neither"
-    unique: bool = True
-    scans: int = 0
-
-    def uids(self, scan_range: ScanRange) -> None:  # noqa: ARG002  (no index leads to them)
-        return None
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         return ~or_(*(part.holds(scan_range, uid) for part in self.parts))

@@ -39,14 +39,14 @@ from inference_store.query.filters.typed import (
 from inference_store.query.scan_range import ScanRange
 
 from .combination import Combination, Names
-from .condition import Uids, exists
+from .condition import Condition, Uids, exists
 from .sides import build_side, collate_text
 
 _SENT = (*SIDE_TABLES.values(), metadata_presence)
 
 
 @dataclass(frozen=True, slots=True)
-class OfKey:
+class OfKey(Condition):
     """The key was sent, or (`valued`) has a value, which JSON null is not; or the opposite."""
 
     key: int
@@ -56,7 +56,6 @@ class OfKey:
     many: bool = True
     """Whether an inference may have several rows of the key in one table."""
     kind: str = "metadata"
-    unique: bool = True
 
     @property
     def scans(self) -> int:
@@ -108,13 +107,12 @@ Which = Literal["some", "among", "others"]
 
 
 @dataclass(frozen=True, slots=True)
-class OfSet:
+class OfSet(Condition):
     """A set of values compared with a set of constants; NULL if there is no value."""
 
     array: Array
     when: bool
     names: Names
-    unique: bool = True
 
     @property
     def kind(self) -> str:
@@ -186,8 +184,6 @@ class OfSet:
 
 
 class _Rows(Combination):
-    """The rows of the set: some, those among the constants, or the others."""
-
     def __init__(
         self, of: OfSet, scan_range: ScanRange, uid: ColumnElement[Any] | None, which: Which
     ) -> None:
@@ -204,14 +200,13 @@ _ValueLists: TypeAlias = list[Select[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Related:
+class Related(Condition):
     """The relation holds, or (`when` False) does not; every element has a value."""
 
     sets: Sets
     when: bool
     names: Names
     kind: str = "metadata"
-    unique: bool = True
 
     @property
     def scans(self) -> int:
@@ -247,8 +242,6 @@ class Related:
 
 @dataclass(frozen=True)
 class _InferenceSets:
-    """The sets of one inference."""
-
     sets: Sets
     scan_range: ScanRange
     uid: ColumnElement[Any]
@@ -278,7 +271,6 @@ class _InferenceSets:
     def _has_all(
         self, of: dict[Kind, _ValueLists], required: dict[Kind, _ValueLists]
     ) -> ColumnElement[bool]:
-        """Test that no required value is missing, kind by kind."""
         lacking = (_select_missing(of.get(kind), rows) for kind, rows in sorted(required.items()))
         return and_(true(), *(~rows.exists() for rows in lacking))
 
@@ -327,14 +319,12 @@ def _in_one_form(kind: Kind, sql: ColumnElement[Any]) -> ColumnElement[Any]:
 
 
 def _spelt(texts: Select[Any]) -> Select[Any]:
-    """Select the numbers that texts spell."""
     rows = texts.subquery()
     number = cast(case((rows.c.value.op("~")(SPELT), rows.c.value)), Numeric)
     return select(number.label("value")).where(number.is_not(None))
 
 
 def _select_missing(of: _ValueLists | None, required: _ValueLists) -> Any:
-    """Select the required values that are missing."""
     return _all(required) if of is None else except_(_all(required), _all(of))
 
 

@@ -286,18 +286,6 @@ def build_side(value: Value, rows: Combination) -> Side:
     return _SIDES[type(value)](value, rows)
 
 
-def list_leaves(value: Value) -> Iterator[Value]:
-    """Yield the values that it is calculated from."""
-    match value:
-        case typed.Calculated():
-            yield from list_leaves(value.left)
-            yield from list_leaves(value.right)
-        case typed.Folded():
-            yield from list_leaves(value.of)
-        case _:
-            yield value
-
-
 def _constant(value: typed.Constant, rows: Combination) -> Side:
     bound = rows.names.constant(value)
     sql = collate_text(bound) if value.kind == "string" else bound

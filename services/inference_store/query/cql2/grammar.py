@@ -222,7 +222,6 @@ def _is(part: Part, kind: str) -> bool:
 
 
 def _arguments(entry: Entry, parts: list[Part]) -> tuple[Node, ...]:
-    """Return a function's arguments; for an array parameter a bracketed value is an array."""
     inside = [part for part in parts if not isinstance(part, Token | None)]
     return tuple(
         _array_of(part) if entry.takes_at(index) == "array" else _bare(part)

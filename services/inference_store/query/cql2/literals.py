@@ -198,7 +198,6 @@ def _position(part: Raw, shape: str, at: SourceRange) -> Raw:
 
 
 def _lines(shape: str, raw: Raw) -> list[Raw]:
-    """Return the lines and rings of a shape, if it has any."""
     if shape not in _LEAST:
         return []
     lines = [raw]

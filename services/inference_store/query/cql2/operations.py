@@ -151,7 +151,6 @@ def _of(
     style: Style = "call",
     is_supported: bool = True,
 ) -> Entry:
-    """Return an operation of the standard with exactly the arguments in `takes`."""
     count = len(takes)
     return Entry(
         name, text or name.upper(), style, takes, gives, conformance, count, count, is_supported

@@ -235,7 +235,6 @@ def _refuse_others(value: Mapping[str, Json], members: set[str], at: SourceRange
 
 
 def _digits(value: Json) -> str:
-    """Return a number's decimal digits; for a float, the shortest that identify it."""
     return repr(value) if isinstance(value, float) else str(value)
 
 

@@ -122,7 +122,6 @@ def _unexpected_token(text: str, wrong: UnexpectedToken) -> Refusal:
 
 
 def _describe_expected(wrong: UnexpectedToken) -> str:
-    """Return what was expected there."""
     accepted = set(wrong.accepts or wrong.expected)
     if accepted >= _VALUES:
         return "expected a name, a number, a 'text' or another value"

@@ -60,7 +60,6 @@ def resolved_in(root: Node | None) -> Sequence[Resolved]:
 
 
 def _every(root: Node) -> Iterator[Node]:
-    """Yield every node, in the order in which they are written. Never recurses."""
     waiting = [root]
     while waiting:
         node = waiting.pop()
@@ -119,7 +118,6 @@ def _duration(node: Operation) -> Duration:
 
 
 def _moved(node: Operation, left: _Part, right: _Part) -> datetime | None:
-    """Return an instant moved by a duration; None: it is ordinary arithmetic."""
     match node.op, left, right:
         case _, None, None:
             return None
@@ -185,7 +183,6 @@ def misused(
 
 
 def _with(odd: Node, other: datetime | Duration | None) -> Refusal:
-    """Return the refusal of the other operand of a time or a duration, which is neither."""
     match odd:
         case Scalar(value=str() as text) if read_duration(text) is not None:
             meant = f"duration('{text}')"

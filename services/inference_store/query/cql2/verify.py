@@ -266,7 +266,6 @@ def meant_by(node: Node) -> str | None:
 
 
 def _hyphenated(node: Node) -> list[Node] | None:
-    """Return the parts of a chain of `-`, without blanks, between bare names and whole numbers."""
     parts: list[Node] = []
     while isinstance(node, Operation) and node.op == "-":
         left, right = node.args

@@ -204,7 +204,6 @@ def _predicate(node: Operation, negated: str) -> str:
 
 
 def _within(node: Node, tight: int) -> str:
-    """Return the text of an operand, in brackets if its precedence is lower than `tight`."""
     own = _TIGHT.get(node.op, _FACTOR) if isinstance(node, Operation) else _FACTOR
     if isinstance(node, Operation) and node.op == "not" and _is_infix_negation(node):
         own = _PREDICATE

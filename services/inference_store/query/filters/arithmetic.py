@@ -115,7 +115,6 @@ def _quotient(left: Decimal, right: Decimal, scale: int, *, rounded: bool) -> De
 
 
 def _whole(number: Decimal) -> int:
-    """Return all its digits as one integer."""
     return int(EXACT.scaleb(number, scale_of(number)))
 
 
@@ -278,7 +277,6 @@ def geometries_meet(
 
 
 def _areas_meet(left: Area, right: Area) -> bool:
-    """Check whether edges meet, or a whole ring of one area, so any corner, is inside the other."""
     with localcontext(EXACT):
         if any(_cross(*a, *b) for a in _edges(left) for b in _edges(right)):
             return True
@@ -289,7 +287,6 @@ def _areas_meet(left: Area, right: Area) -> bool:
 
 
 def _cross(start: Point, end: Point, other_start: Point, other_end: Point) -> bool:
-    """Check whether two edges have a point in common."""
     turns = [_side(start, end, p) for p in (other_start, other_end)]
     others = [_side(other_start, other_end, p) for p in (start, end)]
     if turns[0] != turns[1] and others[0] != others[1]:

@@ -6,12 +6,11 @@ predictions beyond a cap, or without their label. A predicate that such a doubt 
 NULL, so that nothing is deleted because the index is incomplete.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 from . import typed
-from .typed import Predicate
+from .typed import Predicate, iterate_nodes
 
 Doubt: TypeAlias = Literal["metadata", "predictions"]
 Doubts: TypeAlias = frozenset[Doubt]
@@ -60,18 +59,6 @@ def names_project(predicate: Predicate) -> bool:
         isinstance(node, typed.Property) and node.name == "project_id"
         for node in iterate_nodes(predicate)
     )
-
-
-def iterate_nodes(predicate: Any) -> Iterator[Any]:
-    """Yield every predicate and value in it, without recursion."""
-    waiting: list[Any] = [predicate]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, tuple):
-            waiting.extend(node)
-        elif is_dataclass(node):
-            yield node
-            waiting.extend(getattr(node, item.name) for item in fields(node))
 
 
 def _kind(node: Any) -> Doubt | None:

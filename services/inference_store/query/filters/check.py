@@ -113,7 +113,6 @@ def _as_set(kind: Kind) -> frozenset[Kind]:
 
 
 def _any_kind(of: Named, checking: FilterCheck) -> tuple[Kind, ...]:
-    """Return a kind for an empty array, for which any would do: that of most values."""
     return (operands.common([of], checking),)
 
 
@@ -251,7 +250,6 @@ def _compared(node: Operation, checking: FilterCheck) -> Predicate:
 
 
 def _decided(node: Operation, checking: FilterCheck) -> Predicate | None:
-    """Return the predicate if a condition is compared with TRUE or FALSE; else None."""
     for of, truth in (node.args, node.args[::-1]):
         if (
             isinstance(truth, Scalar)
@@ -475,7 +473,6 @@ def _refuse_degrees(
 def _refuse_below_nothing(
     op: str, nodes: Sequence[Node], values: Sequence[Value], checking: FilterCheck
 ) -> None:
-    """Raise ImpossibleComparison if a distance would have to be less than 0."""
     # The bound that the distance must not exceed: the last value, or the one before it.
     if isinstance(values[0], Distance):
         index = -1

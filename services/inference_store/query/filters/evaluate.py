@@ -225,7 +225,6 @@ def _or(predicate: typed.Or, facts: Facts, row: Row) -> bool | None:
 
 
 def _joined(parts: tuple[Predicate, ...], facts: Facts, row: Row, *, deciding: bool) -> bool | None:
-    """Join the parts: False decides an AND, True an OR; else the result is None if a part is."""
     result: bool | None = not deciding
     for part in parts:
         truth = evaluate(part, facts, row)
@@ -348,7 +347,6 @@ def settle(predicate: Predicate) -> Predicate:
 def _settle_parts(
     parts: tuple[Predicate, ...], make: type[And | Or], *, deciding: bool
 ) -> Predicate:
-    """Join the parts without those that change nothing; return `Fixed` if one part decides."""
     if any(part == Fixed(deciding) for part in parts):
         return Fixed(deciding)
     rest = tuple(part for part in parts if part != Fixed(not deciding))
@@ -358,7 +356,6 @@ def _settle_parts(
 
 
 def _is_constant(thing: Any) -> bool:
-    """Check whether it is a constant, a text, or consists of these."""
     if isinstance(thing, tuple):
         return all(map(_is_constant, thing))
     if isinstance(thing, _OVER_VALUES):

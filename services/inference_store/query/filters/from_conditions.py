@@ -115,7 +115,6 @@ def _node(value: Any, source_range: SourceRange) -> Node:
 
 
 def _values(entry: MetadataEntry) -> Sequence[Any]:
-    """Return the value or values, which must be JSON scalars."""
     takes, value = entry.operator.takes, entry.value
     values = value if isinstance(value, list) else [value]
     if (takes is Takes.ONE) == isinstance(value, list) or value is None:

@@ -30,15 +30,11 @@ from inference_store.query.cql2 import meant_by
 from inference_store.query.cql2.operations import CONFORMANCE
 from inference_store.query.cql2.refusal import fault, where
 from inference_store.query.cql2.tree import (
-    Geometry,
-    Instant,
-    Interval,
-    Listed,
     Named,
     Node,
     Operation,
-    Scalar,
 )
+from inference_store.query.cql2.verify import inside
 from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES, Property
 
 from .typed import Kind, Predicate
@@ -96,7 +92,6 @@ def hinted(refusal: Refusal, meant: str | None, *others: str) -> Refusal:
 
 
 def _with_hint(message: str, meant: str) -> str:
-    """Add the hint to the message, before the lines that point at the place."""
     sentence, newline, pointed = message.partition("\n")
     return f"{sentence.partition(_HINT)[0].rstrip('.')}{_HINT} {meant}{newline}{pointed}"
 
@@ -290,26 +285,12 @@ def names_in(node: Node) -> set[str]:
     return {name for name in keys if storable(name)}
 
 
-def children(node: Node) -> tuple[Node, ...]:
-    """Return the parts of a node."""
-    match node:
-        case Operation():
-            return node.args
-        case Listed():
-            return node.items
-        case Interval():
-            return tuple(end for end in (node.start, node.end) if end is not None)
-        case Named() | Scalar() | Instant() | Geometry():
-            return ()
-
-
 def _iterate_names(node: Node, op: str) -> Iterator[tuple[Named, str]]:
-    """Yield the names outside predictions, each with the operation that contains it."""
     if isinstance(node, Named):
         yield node, op
     here = node.op.lower() if isinstance(node, Operation) else op
     if here not in PREDICTION_FUNCTIONS:
-        for child in children(node):
+        for child in inside(node):
             yield from _iterate_names(child, here)
 
 

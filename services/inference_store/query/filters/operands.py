@@ -62,12 +62,10 @@ def mismatch(
 
 
 def _name_meant(node: Node) -> str | None:
-    """Suggest a name with hyphens for a subtraction of names without blanks."""
     return meant_by(node) if isinstance(node, Operation) else None
 
 
 def _odd(nodes: Sequence[Node], kinds: Sequence[frozenset[Kind]]) -> Node:
-    """Return the odd value: the last literal or calculation, else the last name."""
     for node, kind in zip(nodes, kinds, strict=True):
         if not kind:
             return node
@@ -97,7 +95,6 @@ def _describe_node(node: Node, kinds: frozenset[Kind]) -> str:
 
 
 def _hint(odd: Node | None, expected: frozenset[Kind], keys: Sequence[KnownKey]) -> str:
-    """Suggest how to write the value."""
     if any(not key.kinds and "json" in key.types for key in keys):
         return "; name a value inside it, such as `position.angle` or `tags[]`"
     if isinstance(odd, Scalar) and isinstance(odd.value, str):
@@ -166,7 +163,7 @@ MOST_NAMES: Final = 8
 def refuse_many(node: Node, values: Sequence[Value], checking: FilterCheck) -> None:
     """Raise InvalidFilter for too many combinations of values."""
     leaves = [leaf for value in values for leaf in names_within(value)]
-    if sum(map(is_many, leaves)) > MOST_MANY:
+    if sum(map(typed.is_many, leaves)) > MOST_MANY:
         message = f"at most {MOST_MANY} names with several values can stand in one comparison"
         raise meaningless(node, checking.source, message)
     if len(set(leaves)) > MOST_NAMES:
@@ -176,21 +173,8 @@ def refuse_many(node: Node, values: Sequence[Value], checking: FilterCheck) -> N
 
 def names_within(of: Value) -> Iterator[Value]:
     """Yield the names that a value is calculated from."""
-    match of:
-        case typed.Metadata() | typed.Property() | typed.Column():
-            yield of
-        case typed.Calculated():
-            yield from names_within(of.left)
-            yield from names_within(of.right)
-        case typed.Folded():
-            yield from names_within(of.of)
-
-
-def is_many(of: Value) -> bool:
-    """Check whether one inference may have several values of a name."""
-    if isinstance(of, typed.Metadata):
-        return of.many
-    return isinstance(of, typed.Property) and of.name == "inference_ids"
+    names = (typed.Metadata, typed.Property, typed.Column)
+    return (leaf for leaf in typed.leaves_of(of) if isinstance(leaf, names))
 
 
 _CAPS: Final = MetadataCaps()
@@ -270,20 +254,13 @@ def common(nodes: Sequence[Node], checking: FilterCheck) -> Kind:
     shared = frozenset(KINDS).intersection(*kinds)
     if not shared:
         raise mismatch(nodes, kinds, checking)
-    keys = [key for node in nodes if (key := _DUP_key(node, checking)) is not None]
+    keys = [key for node in nodes if (key := _key(node, checking)) is not None]
 
     def weight(kind: Kind) -> tuple[int, int]:
         rows = min((key.rows.get(kind, 0) for key in keys), default=0)
         return -rows, KINDS.index(kind)
 
     return min(shared, key=weight)
-
-
-def _DUP_key(node: Node, checking: FilterCheck) -> KnownKey | None:
-    if not isinstance(node, Named) or checking.inside:
-        return None
-    resolved = names.meaning(node, checking)
-    return resolved if isinstance(resolved, KnownKey) else None
 
 
 def counted(node: Operation, checking: FilterCheck) -> Value:
@@ -441,7 +418,6 @@ def _is_few(exponent: Value) -> bool:
 def _settled(
     node: Operation, calculation: Calculated, left: Constant, right: Constant, checking: FilterCheck
 ) -> Value:
-    """Evaluate a calculation of constants; without a result it stays, and is NULL."""
     if sum(digits(calculation)) > MOST_WRITTEN:
         message = f"a calculation that is written out comes to at most {MOST_WRITTEN} digits"
         raise meaningless(node, checking.source, message)

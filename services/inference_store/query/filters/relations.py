@@ -43,6 +43,7 @@ from .typed import (
     Ring,
     Sets,
     Value,
+    is_many,
 )
 
 Relation: TypeAlias = Literal["equals", "contains", "containedby", "overlaps"]
@@ -90,7 +91,6 @@ def _side(array: Named | Listed, checking: FilterCheck) -> list[Element]:
 
 
 def _of_name(node: Named, checking: FilterCheck) -> Element:
-    """Return all values of a name, one entry for each kind."""
     kinds = sorted(operands.possible(node, checking))
     resolved = names.meaning(node, checking)
     return tuple(_of_kind(resolved, kind) for kind in kinds)
@@ -103,7 +103,6 @@ def _of_kind(resolved: KnownKey | Described, kind: Kind) -> Metadata | Property:
 
 
 def _item(item: Node, checking: FilterCheck) -> Element:
-    """Return one value of an array. Raises InvalidFilter for a name with several values."""
     if isinstance(item, Named):
         element = _of_name(item, checking)
     else:
@@ -111,7 +110,7 @@ def _item(item: Node, checking: FilterCheck) -> Element:
         if kind is None:
             raise mismatch([item], [frozenset()], checking)
         element = (operands.value(item, kind, checking),)
-    if any(operands.is_many(leaf) for value in element for leaf in operands.names_within(value)):
+    if any(is_many(leaf) for value in element for leaf in operands.names_within(value)):
         message = "a name of several values is an array itself: it stands without brackets"
         raise meaningless(item, checking.source, message)
     return element
@@ -124,7 +123,6 @@ def _refuse_long(node: Node, side: Sequence[Element], checking: FilterCheck) -> 
 
 
 def _refuse_impossible(left: Named | Listed, right: Named | Listed, checking: FilterCheck) -> None:
-    """Raise ImpossibleComparison for a value that no value of a name can equal."""
     if isinstance(left, Listed) and isinstance(right, Listed):
         return
     for pair in product(_compared(left, checking), _compared(right, checking)):
@@ -138,7 +136,6 @@ def _compared(array: Named | Listed, checking: FilterCheck) -> list[Node]:
 
 
 def _is_other(item: Node) -> bool:
-    """Check whether it is an array, geometry or interval, which no stored value equals."""
     return isinstance(item, Listed | Geometry | Interval)
 
 
@@ -219,7 +216,6 @@ def _is_it(areas: tuple[Area, ...], points: tuple[Point, ...]) -> Predicate:
 
 
 def _geometry(node: Operation, checking: FilterCheck) -> tuple[Geometry, bool]:
-    """Return the geometry, and whether it comes before the location."""
     left, right = node.args
     if isinstance(right, Geometry) and operands.is_location(left, checking):
         return right, False
@@ -232,7 +228,6 @@ def _geometry(node: Operation, checking: FilterCheck) -> tuple[Geometry, bool]:
 
 
 def _parts(whole: Geometry) -> Iterator[Geometry]:
-    """Yield single points, boxes and polygons, and unsupported geometries."""
     many: dict[str, Any] = {"MultiPoint": "Point", "MultiPolygon": "Polygon"}
     for part in whole.geometries:
         yield from _parts(part)

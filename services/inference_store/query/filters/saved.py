@@ -117,7 +117,6 @@ def _with_declared(known: KnownKeys, types: Mapping[str, str]) -> KnownKeys:
 
 
 def _spell_out(node: Node, checking: FilterCheck, op: str = "") -> Node:
-    """Return the tree with every name in full: as a property or as a metadata key."""
     match node:
         case Named():
             return _spell_out_name(node, checking, op)

@@ -9,6 +9,7 @@ no combination. `Not` negates the whole; `And` and `Or` are SQL's.
 Inside `Predicted` and `Counted`, the same holds for one prediction; `Column` exists only there.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -299,6 +300,37 @@ Predicate: TypeAlias = (
     | And
     | Or
 )
+
+
+def leaves_of(value: Value) -> Iterator[Value]:
+    """Yield the values that it is calculated from."""
+    match value:
+        case Calculated():
+            yield from leaves_of(value.left)
+            yield from leaves_of(value.right)
+        case Folded():
+            yield from leaves_of(value.of)
+        case _:
+            yield value
+
+
+def is_many(value: Value) -> bool:
+    """Check whether one inference may have several values of a name."""
+    if isinstance(value, Metadata):
+        return value.many
+    return isinstance(value, Property) and value.name == "inference_ids"
+
+
+def iterate_nodes(predicate: Any) -> Iterator[Any]:
+    """Yield every predicate and value in it, without recursion."""
+    waiting: list[Any] = [predicate]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, tuple):
+            waiting.extend(node)
+        elif is_dataclass(node):
+            yield node
+            waiting.extend(getattr(node, item.name) for item in fields(node))
 
 
 MOST: Final = 5_000
