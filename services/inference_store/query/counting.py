@@ -161,10 +161,7 @@ async def _create_trigger(connection: AsyncConnection, partition: TimePartition)
     """
     leaf = _name_leaf(partition)
     await connection.execute(text(f"LOCK TABLE {leaf} IN SHARE ROW EXCLUSIVE MODE NOWAIT"))
-    trigger = text(
-        "SELECT tgname FROM pg_trigger WHERE tgrelid = to_regclass(:leaf) AND tgname = :name"
-    )
-    if await connection.scalar(trigger, {"leaf": leaf, "name": _TRIGGER}) is None:
+    if await connection.scalar(_THERE, {"leaf": leaf, "name": _TRIGGER}) is None:
         # Edits raise the revision; the deletion of an input changes nothing that is counted.
         await connection.execute(
             text(

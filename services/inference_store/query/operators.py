@@ -63,7 +63,7 @@ def _like_pieces(pattern: str) -> list[str]:
         if token == "%":
             pieces.append("")
         else:
-            pieces[-1] += _like_part(token)
+            pieces[-1] += "." if token == "_" else re.escape(token[-1])
     return pieces
 
 
@@ -74,10 +74,6 @@ def _like_tokens(pattern: str) -> list[str]:
             "a LIKE pattern cannot end in a backslash; write two for one, in a text of CQL2 four"
         )
     return tokens
-
-
-def _like_part(token: str) -> str:
-    return "." if token == "_" else re.escape(token[-1])
 
 
 def like_prefix(pattern: str) -> tuple[str, bool]:

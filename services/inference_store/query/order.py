@@ -159,24 +159,20 @@ class ByProperty:
 
     @property
     def kind(self) -> Family:
-        """The type that its values are compared as."""
         assert self.of.kind != "location"
         return self.of.kind
 
     @property
     def is_scannable(self) -> bool:
-        """Check whether an index has its values in order."""
         return self.of.name in _INDEXED
 
     @property
     def always(self) -> bool:
-        """Check whether every inference has a value."""
         column = inference.c.get(self.of.name)
         return self.of.name in _ALWAYS or (column is not None and not column.nullable)
 
     @property
     def type(self) -> TypeEngine[Any]:
-        """The type of its values."""
         numbers: dict[str, TypeEngine[Any]] = {"whole": BigInteger(), "double": Double()}
         return numbers.get(self.of.stored) or _TYPES[self.kind]
 
@@ -195,13 +191,11 @@ class ByProperty:
         return choose(table.c.inference_id, other.scalar_subquery())
 
     def rows(self, scan_range: ScanRange) -> Rows:
-        """Return the range's values."""
         value = self._value(scan_range, inference)
         there = () if self.always else (value.is_not(None),)
         return Rows(value, inference.c.uid, (scan_range.of(inference), *there))
 
     def is_missing(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        """Test whether the inference with this uid has no value."""
         own = inference.alias()
         here = (scan_range.of(own), own.c.uid == uid, self._value(scan_range, own).is_(None))
         return select(own.c.uid).where(*here).exists()
@@ -219,17 +213,14 @@ class AtRandom:
 
     @property
     def type(self) -> TypeEngine[Any]:
-        """The type of its values."""
         return BigInteger()
 
     def rows(self, scan_range: ScanRange) -> Rows:
-        """Return the range's values."""
         uid = inference.c.uid
         value = func.uuid_hash_extended(uid, bind_one(self.seed, BigInteger()), type_=BigInteger())
         return Rows(value, uid, (scan_range.of(inference),))
 
     def is_missing(self, _scope: ScanRange, _uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        """Test for a missing hash: there is none."""
         return false()
 
 
@@ -246,30 +237,24 @@ class Backwards:
 
     @property
     def kind(self) -> Family:
-        """The type that its values are compared as."""
         return self.order.kind
 
     @property
     def descending(self) -> bool:
-        """The other direction."""
         return not self.order.descending
 
     @property
     def is_scannable(self) -> bool:
-        """Check whether an index has its values in order."""
         return self.order.is_scannable
 
     @property
     def type(self) -> TypeEngine[Any]:
-        """The type of its values."""
         return self.order.type
 
     def rows(self, scan_range: ScanRange) -> Rows:
-        """Return the range's values."""
         return self.order.rows(scan_range)
 
     def is_missing(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        """Test whether the inference with this uid has no value."""
         return self.order.is_missing(scan_range, uid)
 
 

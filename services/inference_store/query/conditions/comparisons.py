@@ -9,6 +9,9 @@ from sqlalchemy import ColumnElement, Select, and_, except_, func, or_, select
 from inference_store.index.tables import inference, prediction
 from inference_store.query.filters import typed
 from inference_store.query.filters.typed import (
+    COMPARISONS,
+    MIRRORED,
+    OPPOSITE,
     Among,
     Between,
     Column,
@@ -30,25 +33,9 @@ from inference_store.query.scan_range import ScanRange
 
 from .combination import Combination, Names, is_label
 from .condition import EVERYTHING, Condition, Uids, exists, only_true
-from .sides import COMPARISONS, Side, build_side
+from .sides import Side, build_side
 
 Compares: TypeAlias = Compared | Between | Among | Like | Holds
-MIRRORED: Final[dict[Comparison, Comparison]] = {
-    "=": "=",
-    "<>": "<>",
-    "<": ">",
-    "<=": ">=",
-    ">": "<",
-    ">=": "<=",
-}
-OPPOSITE: Final[dict[Comparison, Comparison]] = {
-    "=": "<>",
-    "<>": "=",
-    "<": ">=",
-    "<=": ">",
-    ">": "<=",
-    ">=": "<",
-}
 # Properties whose index finds the values.
 _INDEXED: Final = frozenset({"inference_id", "data_hash"})
 
@@ -185,43 +172,27 @@ class Comparing(Condition):
 
     def _hit(self, sides: list[Side]) -> Iterator[ColumnElement[bool]]:
         """Yield the comparison, or its opposite if the only combination must not satisfy it."""
-        if self.when or self.many:
-            yield from self._true(sides)
-            return
-        yield from self._false(sides)
-
-    def _true(self, sides: list[Side]) -> Iterator[ColumnElement[bool]]:
-        first = sides[0]
+        first, opposite = sides[0], not (self.when or self.many)
         match self.predicate:
             case Compared(op, _, right):
-                yield compare_sides(op, first, right, sides[1])
+                yield compare_sides(OPPOSITE[op] if opposite else op, first, right, sides[1])
+                return
+            case Between(_, low, high) if opposite:
+                yield from self._there(sides)
+                below = compare_sides("<", first, low, sides[1])
+                yield or_(below, compare_sides(">", first, high, sides[2]))
+                return
             case Between(_, low, high):
                 yield compare_sides(">=", first, low, sides[1])
                 yield compare_sides("<=", first, high, sides[2])
+                return
             case Among(_, items):
-                yield first.among(items)
+                test = first.among(items)
             case Like(_, pattern):
-                yield first.like(pattern)
+                test = first.like(pattern)
             case Holds():
-                yield first.sql
-
-    def _false(self, sides: list[Side]) -> Iterator[ColumnElement[bool]]:
-        first = sides[0]
-        match self.predicate:
-            case Compared(op, _, right):
-                yield compare_sides(OPPOSITE[op], first, right, sides[1])
-            case Between(_, low, high):
-                yield from self._there(sides)
-                yield or_(
-                    compare_sides("<", first, low, sides[1]),
-                    compare_sides(">", first, high, sides[2]),
-                )
-            case Among(_, items):
-                yield ~first.among(items)
-            case Like(_, pattern):
-                yield ~first.like(pattern)
-            case Holds():
-                yield ~first.sql
+                test = first.sql
+        yield ~test if opposite else test
 
 
 def compare_sides(op: Comparison, left: Side, right: Value, side: Side) -> ColumnElement[bool]:

@@ -1,6 +1,5 @@
 """Compiles a typed filter to conditions: each node as true, or as false."""
 
-import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -28,6 +27,8 @@ from inference_store.inference.metadata import COORDINATES
 from inference_store.query.filters import typed
 from inference_store.query.filters.certain import FLAGS, Doubts, find_doubts, make_certain
 from inference_store.query.filters.typed import (
+    COMPARISONS,
+    OPPOSITE,
     Among,
     Area,
     Compared,
@@ -42,7 +43,6 @@ from inference_store.query.scan_range import ScanRange
 
 from .combination import Combination, Names, is_label
 from .comparisons import (
-    OPPOSITE,
     Compares,
     Comparing,
     Counts,
@@ -68,15 +68,6 @@ from .condition import (
 )
 from .keys import OfKey, OfSet, Related
 from .sides import build_side
-
-_DECIDES: Final = {
-    "=": operator.eq,
-    "<>": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 
 
 def compile_condition(predicate: Predicate, names: Names, *, when: bool = True) -> Condition:
@@ -156,7 +147,7 @@ def _led(predicate: Compares, comparing: Comparing) -> Condition:
     match predicate:
         case typed.Compared(op, typed.Counted() as counted, Constant() as number):
             op = op if comparing.when else OPPOSITE[op]
-            if names_labels(counted.condition) and not _DECIDES[op](Decimal(0), number.value):
+            if names_labels(counted.condition) and not COMPARISONS[op](Decimal(0), number.value):
                 return Counts(comparing, counted, op, number)
         case typed.Compared("=", of, Constant()) | typed.Among(of) if comparing.when:
             if is_label(of) and isinstance(of, typed.Property):

@@ -165,25 +165,18 @@ class Received(Condition):
 
 def find_time_ranges(op: Comparison, at: datetime) -> list[Received]:
     """Return the ranges in which the comparison of `received_at` holds."""
-    begins, ends = uid_floor(at), _ends(at)
-    match op:
-        case "=":
-            return [Received(begins, ends)]
-        case "<>":
-            return [Received(hi=begins), Received(lo=ends)]
-        case "<":
-            return [Received(hi=begins)]
-        case "<=":
-            return [Received(hi=ends)]
-        case ">":
-            return [Received(lo=ends)]
-        case _:
-            return [Received(lo=begins)]
-
-
-def _ends(at: datetime) -> UUID:
-    """Return the uid after all those of the instant."""
-    return HIGHEST if at >= LATEST else uid_floor(at + _MICROSECOND)
+    begins = uid_floor(at)
+    # the uid after all those of the instant
+    ends = HIGHEST if at >= LATEST else uid_floor(at + _MICROSECOND)
+    ranges: dict[Comparison, list[Received]] = {
+        "=": [Received(begins, ends)],
+        "<>": [Received(hi=begins), Received(lo=ends)],
+        "<": [Received(hi=begins)],
+        "<=": [Received(hi=ends)],
+        ">": [Received(lo=ends)],
+        ">=": [Received(lo=begins)],
+    }
+    return ranges[op]
 
 
 def find_uid_range(text: str) -> list[Received]:

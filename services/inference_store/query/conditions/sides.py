@@ -38,20 +38,19 @@ from inference_store.query.filters.arithmetic import (
     MOST_POWER,
     round_degrees,
 )
-from inference_store.query.filters.typed import Comparison, Constant, Distance, Kind, Value
+from inference_store.query.filters.typed import (
+    COMPARISONS,
+    Comparison,
+    Constant,
+    Distance,
+    Kind,
+    Value,
+)
 from inference_store.query.operators import like_prefix
 from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES
 
 from .combination import Combination, Names
 
-COMPARISONS: Final[Mapping[Comparison, Callable[[Any, Any], ColumnElement[bool]]]] = {
-    "=": operator.eq,
-    "<>": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 # For texts of at most this length, the index and the whole texts have the same order.
 _ALIKE_BYTES: Final = long_text.PREFIX_BYTES - 3
 

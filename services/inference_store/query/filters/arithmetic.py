@@ -188,30 +188,14 @@ def digits(value: Value) -> Digits:
             return _DOUBLE
 
 
-def _digits_of_sum(left: Digits, right: Digits) -> Digits:
-    return Digits(max(left.before, right.before) + 1, max(left.after, right.after))
-
-
-def _digits_of_product(left: Digits, right: Digits) -> Digits:
-    return Digits(left.before + right.before, left.after + right.after)
-
-
-def _digits_of_quotient(left: Digits, right: Digits) -> Digits:
-    return Digits(left.before + right.after + 1, QUOTIENT_SCALE)
-
-
-def _digits_of_remainder(left: Digits, right: Digits) -> Digits:
-    """Return the digits of a remainder: Postgres computes the whole quotient first."""
-    return Digits(left.before + right.after + 1, max(left.after, right.after))
-
-
 _DIGITS: Final[Mapping[Calculation, Callable[[Digits, Digits], Digits]]] = {
-    "+": _digits_of_sum,
-    "-": _digits_of_sum,
-    "*": _digits_of_product,
-    "/": _digits_of_quotient,
-    "div": _digits_of_quotient,
-    "%": _digits_of_remainder,
+    **dict.fromkeys(
+        ("+", "-"), lambda a, b: Digits(max(a.before, b.before) + 1, max(a.after, b.after))
+    ),
+    "*": lambda a, b: Digits(a.before + b.before, a.after + b.after),
+    **dict.fromkeys(("/", "div"), lambda a, b: Digits(a.before + b.after + 1, QUOTIENT_SCALE)),
+    # Postgres computes the whole quotient first.
+    "%": lambda a, b: Digits(a.before + b.after + 1, max(a.after, b.after)),
 }
 
 

@@ -82,14 +82,9 @@ def _nothing(predicate: Predicate, doubts: Doubts, when: bool) -> Predicate:  # 
     return _NEVER
 
 
-def _all(predicate: typed.And, doubts: Doubts, when: bool) -> Predicate:
+def _joined(predicate: typed.And | typed.Or, doubts: Doubts, when: bool) -> Predicate:
     parts = tuple(_certain(part, doubts, when=when) for part in predicate.parts)
-    return typed.And(parts) if when else typed.Or(parts)
-
-
-def _either(predicate: typed.Or, doubts: Doubts, when: bool) -> Predicate:
-    parts = tuple(_certain(part, doubts, when=when) for part in predicate.parts)
-    return typed.Or(parts) if when else typed.And(parts)
+    return typed.And(parts) if isinstance(predicate, typed.And) is when else typed.Or(parts)
 
 
 def _not(predicate: typed.Not, doubts: Doubts, when: bool) -> Predicate:
@@ -153,8 +148,8 @@ def _array(predicate: typed.Array, doubts: Doubts, when: bool) -> Predicate:  # 
 
 
 _CERTAIN: Final[Mapping[type[Any], Callable[[Any, Doubts, bool], Predicate]]] = {
-    typed.And: _all,
-    typed.Or: _either,
+    typed.And: _joined,
+    typed.Or: _joined,
     typed.Not: _not,
     typed.Unknown: _unknown,
     typed.Missing: _missing,

@@ -30,6 +30,7 @@ from .relations import (
     refuse_one_value,
 )
 from .typed import (
+    MIRRORED,
     MOST,
     Among,
     And,
@@ -413,7 +414,6 @@ _PREDICATES: Final[Mapping[str, Callable[[Operation, FilterCheck], Predicate]]] 
 }
 
 
-_TURNED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _AT_MOST: Final = frozenset({"<", "<=", "=", "between"})
 _HEXADECIMAL: Final = frozenset("0123456789abcdefABCDEF")
 
@@ -477,7 +477,7 @@ def _refuse_below_nothing(
     if isinstance(values[0], Distance):
         index = -1
     elif isinstance(values[1], Distance):
-        index, op = 0, _TURNED.get(op, op)
+        index, op = 0, MIRRORED.get(op, op)
     else:
         return  # the upper bound itself
     bound = values[index]

@@ -15,7 +15,7 @@ from inference_store.query.operators import like_expression
 
 from . import typed
 from .arithmetic import calculate, compute_distance, is_located, spelt
-from .typed import And, Comparison, Constant, Fixed, Folding, Not, Or, Point, Predicate
+from .typed import And, Constant, Fixed, Folding, Not, Or, Point, Predicate
 
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -98,14 +98,6 @@ Row: TypeAlias = Mapping[str, Any] | None
 """The prediction that a condition inside `prediction()` tests."""
 Values: TypeAlias = Sequence[Any]
 
-COMPARISONS: Final[Mapping[Comparison, Callable[[Any, Any], bool]]] = {
-    "=": operator.eq,
-    "<>": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 Meaning: TypeAlias = Callable[[Any, Facts, Row], bool | None]
 _pattern = lru_cache(maxsize=64)(like_expression)
 
@@ -126,7 +118,7 @@ def _some(tests: Iterable[bool]) -> bool | None:
 
 
 def _compared(predicate: typed.Compared, facts: Facts, row: Row) -> bool | None:
-    test = COMPARISONS[predicate.op]
+    test = typed.COMPARISONS[predicate.op]
     pairs = product(values_of(predicate.left, facts, row), values_of(predicate.right, facts, row))
     return _some(test(left, right) for left, right in pairs)
 
@@ -216,14 +208,6 @@ def _not(predicate: typed.Not, facts: Facts, row: Row) -> bool | None:
     return None if result is None else not result
 
 
-def _and(predicate: typed.And, facts: Facts, row: Row) -> bool | None:
-    return _joined(predicate.parts, facts, row, deciding=False)
-
-
-def _or(predicate: typed.Or, facts: Facts, row: Row) -> bool | None:
-    return _joined(predicate.parts, facts, row, deciding=True)
-
-
 def _joined(parts: tuple[Predicate, ...], facts: Facts, row: Row, *, deciding: bool) -> bool | None:
     result: bool | None = not deciding
     for part in parts:
@@ -249,8 +233,8 @@ _MEANINGS: Final[Mapping[type[Any], Meaning]] = {
     typed.Array: _array,
     typed.Sets: _sets,
     typed.Not: _not,
-    typed.And: _and,
-    typed.Or: _or,
+    typed.And: lambda predicate, *of: _joined(predicate.parts, *of, deciding=False),
+    typed.Or: lambda predicate, *of: _joined(predicate.parts, *of, deciding=True),
 }
 
 

@@ -1,6 +1,6 @@
 """The relations of sets, of places and of times: A_…, S_… and T_…."""
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from itertools import product
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
@@ -24,6 +24,7 @@ from .evaluate import ARRAYS, settle
 from .names import FilterCheck, KnownKey, meaningless, not_kept
 from .operands import mismatch, point_of
 from .typed import (
+    COMPARISONS,
     And,
     Area,
     Between,
@@ -305,7 +306,7 @@ def check_temporal_relation(node: Operation, checking: FilterCheck) -> Predicate
         raise meaningless(node, checking.source, message)
     if op in _OF_BOTH and any(_is_many(span) for span in (left, right)):
         raise meaningless(node, checking.source, f"{node.op} takes names that have one value")
-    return _FUNCTIONS[op](left, right)
+    return _relate(op, left, right)
 
 
 def _is_many(span: Span) -> bool:
@@ -346,7 +347,7 @@ def _compare(left: End, op: Comparison, right: End) -> Predicate:
     """Return NULL if the compared value is missing, even with an open end."""
     if left.value is not None and right.value is not None:
         return settle(Compared(op, left.value, right.value))
-    holds = _TESTS[op](left.open, right.open)
+    holds = COMPARISONS[op](left.open, right.open)
     value = left.value or right.value
     if value is None:
         return Fixed(holds)
@@ -354,25 +355,37 @@ def _compare(left: End, op: Comparison, right: End) -> Predicate:
     return equality if holds else settle(Not(equality))
 
 
-_TESTS: Final[Mapping[Comparison, Callable[[int, int], bool]]] = {
-    "=": lambda a, b: a == b,
-    "<": lambda a, b: a < b,
-    "<=": lambda a, b: a <= b,
-    ">": lambda a, b: a > b,
-    ">=": lambda a, b: a >= b,
+_OF_INSTANTS: Final = frozenset({"t_after", "t_before", "t_disjoint", "t_equals", "t_intersects"})
+_OF_BOTH: Final = frozenset({"t_contains", "t_during"})
+_Ends: TypeAlias = Literal["start", "end"]
+_ENDS: Final[Mapping[str, Sequence[tuple[_Ends, Comparison, _Ends]]]] = {
+    "t_before": [("end", "<", "start")],
+    "t_contains": [("start", "<", "start"), ("end", ">", "end")],
+    "t_equals": [("start", "=", "start"), ("end", "=", "end")],
+    "t_finishes": [("start", ">", "start"), ("end", "=", "end")],
+    "t_meets": [("end", "=", "start")],
+    "t_overlaps": [("start", "<", "start"), ("end", ">", "start"), ("end", "<", "end")],
+    "t_starts": [("start", "=", "start"), ("end", "<", "end")],
 }
+"""How the ends of the left span compare with those of the right one."""
+_REVERSED: Final[Mapping[str, str]] = {
+    **{"t_after": "t_before", "t_during": "t_contains", "t_finishedby": "t_finishes"},
+    **{"t_metby": "t_meets", "t_overlappedby": "t_overlaps", "t_startedby": "t_starts"},
+}
+TEMPORAL_FUNCTIONS: Final = frozenset({*_ENDS, *_REVERSED, "t_intersects", "t_disjoint"})
 
 
-def _all(*parts: Predicate) -> Predicate:
-    return settle(And(parts))
-
-
-def _before(left: Span, right: Span) -> Predicate:
-    return _compare(left.end, "<", right.start)
-
-
-def _after(left: Span, right: Span) -> Predicate:
-    return _before(right, left)
+def _relate(op: str, left: Span, right: Span) -> Predicate:
+    if op in _REVERSED:
+        return _relate(_REVERSED[op], right, left)
+    if op == "t_intersects":
+        return _intersects(left, right)
+    if op == "t_disjoint":
+        return settle(Or((_relate("t_before", left, right), _relate("t_before", right, left))))
+    # instants are their own start and end
+    ends = _ENDS[op][:1] if left.instant and right.instant else _ENDS[op]
+    parts = (_compare(getattr(left, a), is_so, getattr(right, b)) for a, is_so, b in ends)
+    return settle(And(tuple(parts)))
 
 
 def _intersects(left: Span, right: Span) -> Predicate:
@@ -382,60 +395,6 @@ def _intersects(left: Span, right: Span) -> Predicate:
     if left.instant and left.start.value is not None and bounds[0] is not None and bounds[1]:
         # One predicate: if there are several instants, the same one must satisfy both bounds.
         return settle(Between(left.start.value, bounds[0], bounds[1]))
-    return _all(_compare(left.start, "<=", right.end), _compare(left.end, ">=", right.start))
-
-
-def _disjoint(left: Span, right: Span) -> Predicate:
-    return settle(Or((_before(left, right), _after(left, right))))
-
-
-def _equals(left: Span, right: Span) -> Predicate:
-    if left.instant and right.instant:
-        return _compare(left.start, "=", right.start)
-    return _all(_compare(left.start, "=", right.start), _compare(left.end, "=", right.end))
-
-
-def _contains(left: Span, right: Span) -> Predicate:
-    return _all(_compare(left.start, "<", right.start), _compare(left.end, ">", right.end))
-
-
-def _finishes(left: Span, right: Span) -> Predicate:
-    return _all(_compare(left.start, ">", right.start), _compare(left.end, "=", right.end))
-
-
-def _meets(left: Span, right: Span) -> Predicate:
-    return _compare(left.end, "=", right.start)
-
-
-def _overlaps(left: Span, right: Span) -> Predicate:
-    return _all(
-        _compare(left.start, "<", right.start),
-        _compare(left.end, ">", right.start),
-        _compare(left.end, "<", right.end),
+    return settle(
+        And((_compare(left.start, "<=", right.end), _compare(left.end, ">=", right.start)))
     )
-
-
-def _starts(left: Span, right: Span) -> Predicate:
-    return _all(_compare(left.start, "=", right.start), _compare(left.end, "<", right.end))
-
-
-_OF_INSTANTS: Final = frozenset({"t_after", "t_before", "t_disjoint", "t_equals", "t_intersects"})
-_OF_BOTH: Final = frozenset({"t_contains", "t_during"})
-_FUNCTIONS: Final[Mapping[str, Callable[[Span, Span], Predicate]]] = {
-    "t_after": _after,
-    "t_before": _before,
-    "t_contains": _contains,
-    "t_disjoint": _disjoint,
-    "t_during": lambda left, right: _contains(right, left),
-    "t_equals": _equals,
-    "t_finishedby": lambda left, right: _finishes(right, left),
-    "t_finishes": _finishes,
-    "t_intersects": _intersects,
-    "t_meets": _meets,
-    "t_metby": lambda left, right: _meets(right, left),
-    "t_overlappedby": lambda left, right: _overlaps(right, left),
-    "t_overlaps": _overlaps,
-    "t_startedby": lambda left, right: _starts(right, left),
-    "t_starts": _starts,
-}
-TEMPORAL_FUNCTIONS: Final = frozenset(_FUNCTIONS)

@@ -9,7 +9,8 @@ no combination. `Not` negates the whole; `And` and `Or` are SQL's.
 Inside `Predicted` and `Counted`, the same holds for one prediction; `Column` exists only there.
 """
 
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -17,6 +18,16 @@ from typing import Any, Final, Literal, TypeAlias
 
 Kind: TypeAlias = Literal["number", "string", "bool", "timestamp"]
 Comparison: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">="]
+COMPARISONS: Final[Mapping[Comparison, Callable[[Any, Any], Any]]] = {
+    **{"=": operator.eq, "<>": operator.ne, "<": operator.lt},
+    **{"<=": operator.le, ">": operator.gt, ">=": operator.ge},
+}
+MIRRORED: Final[Mapping[Comparison, Comparison]] = {
+    **{"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+}
+OPPOSITE: Final[Mapping[Comparison, Comparison]] = {
+    **{"=": "<>", "<>": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+}
 Calculation: TypeAlias = Literal["+", "-", "*", "/", "%", "div", "^", "power"]
 Folding: TypeAlias = Literal["casei", "accenti"]
 
