@@ -1,10 +1,11 @@
 """The relations of sets, of places and of times: A_…, S_… and T_…."""
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from decimal import Decimal
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
 from itertools import product
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
+from inference_store.inference.json_text import is_number
 from inference_store.query.cql2 import OPERATIONS
 from inference_store.query.cql2.tree import (
     Geometry,
@@ -27,6 +28,7 @@ from .typed import (
     COMPARISONS,
     And,
     Area,
+    Array,
     Between,
     Compared,
     Comparison,
@@ -43,6 +45,7 @@ from .typed import (
     Property,
     Ring,
     Sets,
+    Unknown,
     Value,
     is_many,
 )
@@ -52,10 +55,99 @@ MOST_CALCULATED: Final = 8
 """Elements of the two arrays that are not literals."""
 
 
-def check_array_relation(
+_FLIPPED: Final[Mapping[Relation, Relation]] = {
+    **{"equals": "equals", "overlaps": "overlaps"},
+    **{"contains": "containedby", "containedby": "contains"},
+}
+
+
+def check_array_function(node: Operation, checking: FilterCheck) -> Predicate:
+    """Return the relation of two sets. Raises InvalidFilter, ImpossibleComparison."""
+    operands.refuse_inside(node, checking)
+    relation = cast(Relation, node.op.lower().removeprefix("a_"))
+    match node.args:
+        case (Named() as of, Listed() as items) if _is_written(items):
+            return _of_constants(of, relation, items, checking)
+        case (Listed() as items, Named() as of) if _is_written(items):
+            return _of_constants(of, _FLIPPED[relation], items, checking)
+        case (Named() | Listed() as left, Named() | Listed() as right):
+            return _of_two_arrays(left, relation, right, checking)
+    message = f"{node.op.upper()} takes two arrays: names, or values in brackets: ('a', 'b')"
+    raise meaningless(node, checking.source, message)
+
+
+def _is_written(items: Listed) -> bool:
+    return all(isinstance(item, Scalar | Instant) for item in items.items)
+
+
+def _of_constants(of: Named, relation: Relation, items: Listed, checking: FilterCheck) -> Predicate:
+    of = elements(of, checking)
+    resolved = names.meaning(of, checking)
+    possible = operands.possible(of, checking)
+    constants: list[Constant] = []
+    for item in items.items:
+        constant = operands.value(item, "string", checking)
+        assert isinstance(constant, Constant)
+        if constant.kind not in possible:
+            raise mismatch([of, item], [possible, frozenset({constant.kind})], checking)
+        constants.append(constant)
+    # of an empty array any kind would do: that of most values
+    kinds = list(dict.fromkeys(constant.kind for constant in constants))
+    kinds = kinds or [operands.common([of], checking)]
+    refuse_one_value(of, checking)
+    if relation in ("equals", "containedby"):
+        # A value of another kind than the constants is equal to none of them.
+        kinds += sorted(possible - {*kinds})
+    if isinstance(resolved, KnownKey):
+        for kind in kinds:
+            checking.warn_of_others(resolved, kind)
+    values = {kind: _of_kind(resolved, kind) for kind in kinds}
+    if len(values) == 1:
+        return Array(relation, values[kinds[0]], _constants_of(constants, kinds[0]))
+    return _of_several_kinds(relation, values, constants)
+
+
+def _constants_of(constants: Iterable[Constant], kind: Kind) -> tuple[Constant, ...]:
+    return tuple(dict.fromkeys(constant for constant in constants if constant.kind == kind))
+
+
+def _of_several_kinds(
+    relation: Relation, values: Mapping[Kind, Metadata | Property], constants: Sequence[Constant]
+) -> Predicate:
+    """Combine the relations of each kind; NULL only if there is no value of any kind."""
+    some = Or(tuple(Array("contains", of, ()) for of in values.values()))
+    all_of: list[Predicate] = []
+    if relation == "overlaps":
+        parts = (Array(relation, of, _constants_of(constants, kind)) for kind, of in values.items())
+        all_of = [Or(tuple(map(_definite, parts)))]
+    if relation in ("equals", "contains"):
+        needed = {kind: items for kind in values if (items := _constants_of(constants, kind))}
+        all_of += [_definite(Array("contains", values[k], items)) for k, items in needed.items()]
+    if relation in ("equals", "containedby"):
+        also = (*constants, *_numbers_of(constants))
+        every = (Array("containedby", of, _constants_of(also, kind)) for kind, of in values.items())
+        all_of += [Or((part, Unknown(part))) for part in every]
+    return Or((And((*all_of, some)), Not(some)))
+
+
+def _numbers_of(constants: Sequence[Constant]) -> Iterator[Constant]:
+    """Yield the numbers that texts spell: a stored text that spells one is stored as both."""
+    for constant in constants:
+        if isinstance(constant.value, str) and is_number(constant.value):
+            try:
+                yield Constant("number", Decimal(constant.value))
+            except InvalidOperation:  # beyond all stored numbers
+                continue
+
+
+def _definite(part: Array) -> Predicate:
+    """Return a predicate that is false if the part is NULL."""
+    return And((part, Not(Unknown(part))))
+
+
+def _of_two_arrays(
     left: Named | Listed, relation: Relation, right: Named | Listed, checking: FilterCheck
 ) -> Predicate:
-    """Return the predicate for the relation. Raises InvalidFilter, ImpossibleComparison."""
     for of, against in ((left, right), (right, left)):
         if isinstance(of, Named) and isinstance(against, Listed):
             refuse_one_value(elements(of, checking), checking)
