@@ -1,12 +1,12 @@
 """Runs an aggregation, from its names to its numbers."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -50,8 +50,21 @@ from .aggregation import (
     Operand,
     Sum,
 )
-from .answer import Aggregated, MeasureResult, format_bin, format_measure, sort_value
-from .bins import TooManyBuckets, Unit, Width, automatic, floor, following, plain, starts, width_of
+from .answer import (
+    Aggregated,
+    Group,
+    MeasureResult,
+    format_measure,
+    name_key,
+    sort_groups,
+)
+from .bins import (
+    TooManyBuckets,
+    automatic,
+    automatic_times,
+    starts,
+    width_of,
+)
 from .part_collector import Naming, PartCollector, Target
 from .part_reader import Budget
 from .rows import (
@@ -66,83 +79,6 @@ from .rows import (
     Rows,
     Value,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """One group. `raw`: the key that it is sorted by; `key`, `measures`: by their names."""
-
-    raw: Key
-    inferences: int
-    key: Mapping[str, Any]
-    measures: Mapping[str, Any]
-
-    @property
-    def as_json(self) -> Mapping[str, Any]:
-        """The group for the JSON of the answer."""
-        return {"key": self.key, "measures": self.measures}
-
-
-def name_key(aggregation: Aggregation, dimensions: Sequence[Dimension], key: Key) -> dict[str, Any]:
-    """Return a group's key by the names of its parts; None: there is no value."""
-    parts = zip(aggregation.group_by, dimensions, key, strict=True)
-    return {by.name: _format_value(dimension, value) for by, dimension, value in parts}
-
-
-def _format_value(dimension: Dimension, value: Any) -> Any:
-    if value is None:
-        return None
-    if isinstance(dimension, InTime):
-        return received_at_of(dimension.starts[value - 1])
-    if isinstance(dimension, InBins):
-        return format_bin(value, dimension.bounds)
-    return plain(value)
-
-
-def sort_groups(
-    aggregation: Aggregation, groups: Sequence[Group]
-) -> tuple[Sequence[Group], Sequence[Group]]:
-    """Return the groups to show, in order, and the others. Raises Invalid for an unknown order."""
-    ordered = sorted(groups, key=lambda group: [_last(part) for part in group.raw])
-    name, largest_first = _order(aggregation)
-    if name is not None:
-        present = [group for group in ordered if _value(aggregation, group, name) is not None]
-        absent = [group for group in ordered if _value(aggregation, group, name) is None]
-        present.sort(key=lambda group: _value(aggregation, group, name), reverse=largest_first)
-        ordered = present + absent
-    return ordered[: aggregation.limit], ordered[aggregation.limit :]
-
-
-def _last(value: Any) -> tuple[bool, Any]:
-    return (value is None, 0 if value is None else value)
-
-
-def _order(aggregation: Aggregation) -> tuple[str | None, bool]:
-    """Return the name to order by, and whether the largest comes first.
-
-    None: by the key, as for spans of time and bins. Empty: by the number of inferences.
-    """
-    if aggregation.order is not None:
-        return aggregation.order.removeprefix("-"), aggregation.order.startswith("-")
-    by_key = bool(aggregation.group_by) and isinstance(
-        aggregation.group_by[0], ByTime | ByHistogram
-    )
-    return (None, False) if by_key else ("", True)
-
-
-def _value(aggregation: Aggregation, group: Group, name: str) -> Any:
-    if not name:
-        return group.inferences
-    for index, by in enumerate(aggregation.group_by):
-        if by.name == name:
-            return group.raw[index]
-    for measure in aggregation.measures:
-        if measure.name == name:
-            return sort_value(measure, group.measures[name])
-    names = [item.name for item in (*aggregation.group_by, *aggregation.measures)]
-    message = f"there is no {name!r} to order by"
-    raise Invalid(f"{message}.", faults=[Fault("order", message, names)])
-
 
 # Percentiles of no more values are exact.
 EXACT_VALUES: Final = 100_000
@@ -397,69 +333,6 @@ def _group(run: _Run, partial: PartialAggregate, key: Key) -> Group:
         )
         measures[name] = format_measure(measure, result)
     return Group(key, inferences, name_key(run.aggregation, run.dimensions, key), measures)
-
-
-_LAST: Final = datetime.max.replace(tzinfo=UTC)
-_ZONE: Final = ZoneInfo("UTC")
-_Step: TypeAlias = timedelta | Width
-"""A part of a second, or a span of time."""
-
-
-def _widths(unit: Unit, factor: int, *counts: int) -> tuple[Width, ...]:
-    return tuple(Width(count * factor, unit) for count in counts)
-
-
-_STEPS: Final[tuple[_Step, ...]] = (
-    *(timedelta(microseconds=count * 10**power) for power in range(6) for count in (1, 2, 5)),
-    *_widths("second", 1, 1, 2, 5, 10, 15, 30),
-    *_widths("second", 60, 1, 2, 5, 10, 15, 30),
-    *_widths("second", 3600, 1, 2, 3, 6, 12),
-    *_widths("day", 1, 1, 2, 7, 14),
-    *_widths("month", 1, 1, 2, 3, 6),
-    *_widths("month", 12, *(count * 10**power for power in range(4) for count in (1, 2, 5))),
-    *_widths("month", 12, 10_000, 20_000),
-)
-_OF_ONE: Final = Width(1, "second")
-
-
-def automatic_times(low: datetime, high: datetime, bins: int) -> tuple[datetime, ...]:
-    """Return bounds of about `bins` bins, at most two more, that contain all of [low, high].
-
-    The last instant of the calendar is in no bin: if `high` is that, it is the last bound.
-    """
-    step = _step(high - low, bins)
-    bounds = [_floor(step, low)]
-    while bounds[-1] <= high and bounds[-1] < _LAST:
-        bounds.append(_following(step, bounds[-1]))
-    return tuple(bounds)
-
-
-def _step(span: timedelta, bins: int) -> _Step:
-    if not span:
-        return _OF_ONE
-    return next(step for step in _STEPS if _least(step) * bins >= span)
-
-
-def _least(step: _Step) -> timedelta:
-    return step if isinstance(step, timedelta) else step.least
-
-
-def _floor(step: _Step, at: datetime) -> datetime:
-    if isinstance(step, Width):
-        return floor(step, _ZONE, at)
-    second = at.replace(microsecond=0)
-    return second + (at - second) // step * step
-
-
-def _following(step: _Step, start: datetime) -> datetime:
-    """Return the beginning of the bin after the one beginning at `start`.
-
-    It is the last instant of the calendar if the bin begins beyond it.
-    """
-    try:
-        return start + step if isinstance(step, timedelta) else following(step, _ZONE, start)
-    except (OverflowError, ValueError):
-        return _LAST
 
 
 MOST_SPANS = 10_000

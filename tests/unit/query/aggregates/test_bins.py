@@ -17,6 +17,7 @@ from inference_store.query.aggregates.bins import (
     TooManyBuckets,
     as_double,
     automatic,
+    automatic_times,
     deviation,
     exact,
     percentile,
@@ -26,7 +27,6 @@ from inference_store.query.aggregates.bins import (
     variance,
     width_of,
 )
-from inference_store.query.aggregates.run import automatic_times
 from tests.properties import examples
 
 _ALL = [
