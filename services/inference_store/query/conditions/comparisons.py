@@ -9,7 +9,6 @@ from sqlalchemy import ColumnElement, Select, and_, except_, func, or_, select
 from inference_store.index.tables import inference, prediction
 from inference_store.query.filters import typed
 from inference_store.query.filters.typed import (
-    COMPARISONS,
     MIRRORED,
     OPPOSITE,
     Among,
@@ -33,7 +32,7 @@ from inference_store.query.scan_range import ScanRange
 
 from .combination import Combination, Names, is_label
 from .condition import EVERYTHING, Condition, Uids, exists, only_true
-from .sides import Side, build_side
+from .sides import SQL_COMPARISONS, Side, build_side
 
 Compares: TypeAlias = Compared | Between | Among | Like | Holds
 # Properties whose index finds the values.
@@ -199,7 +198,7 @@ def compare_sides(op: Comparison, left: Side, right: Value, side: Side) -> Colum
     """Compare two sides, one of which may be a constant."""
     if isinstance(right, Constant):
         return left.against(op, right)
-    return COMPARISONS[op](left.sql, side.sql)
+    return SQL_COMPARISONS[op](left.sql, side.sql)
 
 
 def _is_ids(leaf: Value) -> bool:
@@ -296,7 +295,7 @@ class Counts(Condition):
     def uids(self, scan_range: ScanRange) -> Uids:
         names = self.compared.names
         grouped = _rows(self.counted.condition, names, scan_range).group_by(prediction.c.uid)
-        return grouped.having(COMPARISONS[self.op](func.count(), names.constant(self.number)))
+        return grouped.having(SQL_COMPARISONS[self.op](func.count(), names.constant(self.number)))
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         return self.compared.holds(scan_range, uid)

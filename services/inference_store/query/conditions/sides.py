@@ -51,6 +51,7 @@ from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES
 
 from .combination import Combination, Names
 
+SQL_COMPARISONS: Final[Mapping[Comparison, Callable[[Any, Any], ColumnElement[bool]]]] = COMPARISONS
 # For texts of at most this length, the index and the whole texts have the same order.
 _ALIKE_BYTES: Final = long_text.PREFIX_BYTES - 3
 
@@ -66,7 +67,7 @@ class Side:
 
     def against(self, op: Comparison, constant: Constant) -> ColumnElement[bool]:
         """Compare with a constant."""
-        return COMPARISONS[op](self.sql, self.names.constant(constant))
+        return SQL_COMPARISONS[op](self.sql, self.names.constant(constant))
 
     def among(self, items: Sequence[Constant]) -> ColumnElement[bool]:
         """Test equality with one of the constants."""
@@ -91,8 +92,8 @@ class MetadataText(Side):
         text = str(constant.value)
         size = len(text.encode())
         if size <= (long_text.WHOLE_BYTES if op in {"=", "<>"} else _ALIKE_BYTES):
-            return COMPARISONS[op](self.value, self._text(text))
-        return and_(COMPARISONS[op](self.sql, self._text(text)), *self._around(op, text))
+            return SQL_COMPARISONS[op](self.value, self._text(text))
+        return and_(SQL_COMPARISONS[op](self.sql, self._text(text)), *self._around(op, text))
 
     def _around(self, op: Comparison, text: str) -> Sequence[ColumnElement[bool]]:
         match op:
@@ -179,7 +180,7 @@ class Label(Side):
         if op not in {"=", "<>"}:
             return Side.against(self, op, constant)
         number = self.names.bind_one(self.names.label(str(constant.value)), INTEGER())
-        return COMPARISONS[op](self.number, number)
+        return SQL_COMPARISONS[op](self.number, number)
 
     def among(self, items: Sequence[Constant]) -> ColumnElement[bool]:
         numbers = sorted({self.names.label(str(item.value)) for item in items})

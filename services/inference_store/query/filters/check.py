@@ -360,7 +360,7 @@ def _refuse_below_nothing(
     if isinstance(values[0], Distance):
         index = -1
     elif isinstance(values[1], Distance):
-        index, op = 0, MIRRORED.get(op, op)
+        index, op = 0, MIRRORED.get(cast(Comparison, op), op)
     else:
         return  # the upper bound itself
     bound = values[index]
