@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
 
 from sqlalchemy import BigInteger, ColumnElement, FromClause, Select, any_, cast, func, select, true
 from sqlalchemy.dialects.postgresql import INTEGER, TEXT
@@ -220,8 +220,9 @@ class PartCollector:
         requested_sums: RequestedSums = {operand: sums}
         whole, bins = PartialSums(), Counter[int]()
         lead = all(values_lead(target.query, operand) for target in self._targets)
+        select_bins = sketch_of if lead else select_sums_of_bins
         for key, group in await self._merged(
-            _sketching(operand, sums) if lead else _summing_bins(operand, sums),
+            lambda q, here: select_bins(q, here, operand, sums),
             lambda held, row: (held or _Summed()).add(row, requested_sums),
             f"sketch values of {operand.source}",
             also=[None],
@@ -264,9 +265,12 @@ class PartCollector:
         also = [Value(operand) if value == "value" else None]
         lead = value != "value" and not self._row_dimensions
         lead = lead and all(values_lead(target.query, operand) for target in self._targets)
-        build = (
-            _binning(operand, value) if lead else _counting(self._row_dimensions, operand, value)
-        )
+
+        def build(query: Query, here: DrivingIndex) -> Select[Any]:
+            if lead:
+                return bins_of(query, here, operand, value)
+            return select_counts(query, here, self._row_dimensions, operand, value)
+
         what = f"count values of {operand.source}"
         for key, number in await self._merged(build, _counted, what, also=also, as_one=not lead):
             counts.setdefault(key[:-1], Counter())[key[-1]] += number
@@ -301,7 +305,11 @@ class PartCollector:
         held: dict[Key, Held] = {}
         behind = [*self._row_dimensions, *also]
         for target in self._targets:
-            own = tuple(_own(target, by) for by in self._dimensions if _is_of_model(by))
+            own = tuple(
+                getattr(target.registration, by.operand.name)
+                for by in self._dimensions
+                if _is_of_model(by)
+            )
             async for row in self._reader.rows(
                 target.query, build, what, as_one=as_one, settings=settings, stored=stored
             ):
@@ -338,27 +346,7 @@ def _widened(held: PartialSums | None, row: Any) -> PartialSums:
     return ends
 
 
-def _own(target: Target, dimension: Any) -> Any:
-    return getattr(target.registration, dimension.operand.name)
-
-
-def _counting(dimensions: Sequence[Dimension], operand: Operand, value: CountedBy) -> Build:
-    return lambda query, here: select_counts(query, here, dimensions, operand, value)
-
-
-def _binning(operand: Operand, bins: CountedBy) -> Build:
-    return lambda query, here: bins_of(query, here, operand, bins)
-
-
-def _sketching(operand: Operand, sums: frozenset[Sum]) -> Build:
-    return lambda query, here: sketch_of(query, here, operand, sums)
-
-
-def _summing_bins(operand: Operand, sums: frozenset[Sum]) -> Build:
-    return lambda query, here: select_sums_of_bins(query, here, operand, sums)
-
-
-def _is_of_model(dimension: Dimension) -> bool:
+def _is_of_model(dimension: Dimension) -> TypeGuard[Value]:
     return (
         not isinstance(dimension, InTime | InBins)
         and dimension.operand.source == "inference"
