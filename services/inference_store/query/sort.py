@@ -1,6 +1,7 @@
 """Resolves `sort`: `-received_at`, `frame_number`, `-metadata.width`, `inference.width`,
 `tag:string`; or a distance: `distance(location, POINT(13.4 52.5))`."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -18,20 +19,45 @@ from inference_store.inference.errors import (
 )
 from inference_store.inference.metadata import Family, type_named
 from inference_store.inference.nearest import nearest
-from inference_store.query.filters.distances import (
-    EXAMPLE,
-    distance_of,
-    is_distance,
-    parse_distance,
-)
-from inference_store.query.filters.known_keys import find_known_keys
-from inference_store.query.filters.names import names_in
-from inference_store.query.filters.typed import Missing
-from inference_store.query.properties import PROPERTIES
 
-from .by_distance import ByDistance
 from .conditions import read_names
-from .order import SORTABLE, TIME, UNORDERED, ByKey, ByProperty, Order
+from .cql2 import parse_text
+from .cql2.tree import Node, Operation
+from .filters import operands
+from .filters.check import to_predicate
+from .filters.names import FilterCheck, KnownKeys, find_known_keys, meaningless, names_in
+from .filters.typed import Distance, Missing
+from .order import SORTABLE, TIME, UNORDERED, ByDistance, ByKey, ByProperty, Order
+from .properties import PROPERTIES
+
+EXAMPLE: Final = "distance(location, POINT(13.4 52.5))"
+PATH: Final = "sort"
+_CALL: Final = re.compile(r"\s*distance\s*\(", re.IGNORECASE)
+
+
+def is_distance(text: str) -> bool:
+    """Check whether a text is written as a distance, not as a name."""
+    return _CALL.match(text) is not None
+
+
+def parse_distance(text: str) -> Node:
+    """Return the tree of a text that `is_distance`. Raises InvalidFilter, NotKept."""
+    return parse_text(text, path=PATH, takes="number")
+
+
+def distance_of(node: Node, text: str, known: KnownKeys) -> Distance:
+    """Return the distance of a tree, as in a filter; `known`: the keys that it may name.
+
+    Raises InvalidFilter, UnknownKey.
+    """
+    checking = FilterCheck(known, to_predicate, text)
+    if isinstance(node, Operation) and node.op == "distance":
+        distance = operands.value(node, "number", checking)
+        assert isinstance(distance, Distance)
+        return distance
+    message = f"a page is sorted by a name or by a distance alone, as in {EXAMPLE}"
+    raise meaningless(node, text, message, (EXAMPLE,))
+
 
 NEWEST_FIRST: Final = "-received_at"
 # A key of 256 characters, with a prefix and a suffix.
@@ -98,14 +124,12 @@ async def _make_distance_order(
 
 
 async def _find_key(connection: AsyncConnection, models: Models, key: str) -> Mapping[str, KeySeen]:
-    """Look up the key as it is written, and without a `:type`."""
     return await key_registry.find(connection, models, {key, key.rpartition(":")[0] or key})
 
 
 def _choose_family(
     key: KeySeen, typed: Family | None, kind: Family | None
 ) -> tuple[Family, tuple[str, ...]]:
-    """Return the family that the key's values are sorted by, and a warning about the others."""
     if typed is not None:
         if typed not in key.families:
             raise _refuse_impossible(key, typed)
@@ -149,7 +173,6 @@ def _refuse_impossible(key: KeySeen, typed: Family | None) -> ImpossibleComparis
 
 
 async def _refuse_unknown(connection: AsyncConnection, models: Models, name: str) -> UnknownKey:
-    """Refuse a name that is neither a key nor a property, with the nearest of both."""
     keys: Sequence[str] = await key_registry.nearest(connection, models, name)
     bare = name.removeprefix(_INFERENCE)
     names = [*dict.fromkeys([*keys, *SORTABLE])]

@@ -1,13 +1,17 @@
-"""Writes the tree as CQL2-Text, with no more brackets than it needs."""
+"""Writes the tree as CQL2-JSON, and as CQL2-Text with no more brackets than it needs."""
 
+import re
 from decimal import Decimal
+from functools import cache
 from typing import Final
 
+from inference_store.inference.json_text import Json, Number
+
 from . import literals
-from .bare_names import is_bare
-from .operations import OPERATIONS
-from .suggestions import quoted
+from .operations import KEYWORDS, OPERATIONS
+from .refusal import Refusal, error_of
 from .tree import (
+    MOST_DEPTH,
     Coordinates,
     Geometry,
     Instant,
@@ -18,7 +22,108 @@ from .tree import (
     Operation,
     Scalar,
 )
-from .write_json import refuse_deep
+from .verify import measure, quoted
+
+_BEFORE_BRACKETS: Final = re.compile(
+    "date|timestamp|interval|bbox|(multi)?(point|linestring|polygon)|geometrycollection"
+    "|casei|accenti",
+    re.IGNORECASE,
+)
+
+
+def is_bare(name: str) -> bool:
+    """Check whether a name needs no quotes by the standard: it is an identifier and no keyword."""
+    reserved = name.lower() in KEYWORDS or _BEFORE_BRACKETS.fullmatch(name)
+    return not reserved and _identifier().fullmatch(name) is not None
+
+
+@cache
+def _identifier() -> re.Pattern[str]:
+    # Lark is imported with the first text that is read or written: an ingester handles none.
+    from .grammar import parser  # noqa: PLC0415
+
+    return re.compile(parser().get_terminal("NAME").pattern.to_regexp())
+
+
+WRITTEN_DEPTH: Final = 2 * MOST_DEPTH
+"""Written trees may be deeper than parsed ones, because filters are combined."""
+
+
+def to_json(node: Node) -> Json:
+    """Return the tree in CQL2-JSON. Numbers are int, float, or `Number` if a float is not exact.
+
+    Write it with `json_text.write_json`, which writes every number exactly.
+    Raises InvalidFilter for a tree deeper than WRITTEN_DEPTH.
+    """
+    refuse_deep(node)
+    return _json(node)
+
+
+def refuse_deep(node: Node) -> None:
+    """Raise InvalidFilter for a tree that is too deep to be written."""
+    try:
+        measure(node, depth=WRITTEN_DEPTH)
+    except Refusal as refused:
+        raise error_of(refused, None) from None
+
+
+def _json(node: Node) -> Json:
+    match node:
+        case Scalar(value):
+            written: Json = _json_number(value) if isinstance(value, Decimal) else value
+        case Named(name):
+            written = {"property": name}
+        case Instant():
+            written = {_instant_member(node): literals.spelled(node)}
+        case Interval(start, end):
+            written = {"interval": [_json_bound(start), _json_bound(end)]}
+        case Geometry():
+            written = _json_geometry(node)
+        case Listed(items):
+            written = [_json(item) for item in items]
+        case Operation(op, args):
+            written = {"op": op, "args": [_json(arg) for arg in args]}
+    return written
+
+
+def _instant_member(node: Instant) -> str:
+    return "timestamp" if "T" in literals.spelled(node) else "date"
+
+
+def _json_bound(bound: Node | None) -> Json:
+    if bound is None:
+        return ".."
+    return literals.spelled(bound) if isinstance(bound, Instant) else _json(bound)
+
+
+def _json_geometry(node: Geometry) -> Json:
+    if node.shape == "BBox":
+        return {"bbox": _json_coordinates(node.coordinates)}
+    if node.shape == "GeometryCollection":
+        return {
+            "type": node.shape,
+            "geometries": [_json_geometry(part) for part in node.geometries],
+        }
+    return {"type": node.shape, "coordinates": _json_coordinates(node.coordinates)}
+
+
+def _json_coordinates(part: Coordinates) -> list[Json]:
+    return [
+        _json_number(coordinate)
+        if isinstance(coordinate, Decimal)
+        else _json_coordinates(coordinate)
+        for coordinate in part
+    ]
+
+
+def _json_number(value: Decimal) -> Json:
+    """Return Python's own number if it is exact, so that any JSON writer writes it correctly."""
+    exponent = value.as_tuple().exponent
+    if exponent == 0 and value.adjusted() < 18 and not (value.is_zero() and value.is_signed()):
+        return int(value)
+    near = float(value)
+    return near if Decimal(repr(near)) == value else Number(str(value))
+
 
 # The precedence of a node, in the order of the grammar.
 _OR, _AND, _NOT, _PREDICATE, _SUM, _PRODUCT, _POWER, _FACTOR = range(8)
@@ -51,9 +156,9 @@ def _text(node: Node) -> str:
         case Instant():
             written = f"{_word_of(node)}('{literals.spelled(node)}')"
         case Interval(start, end):
-            written = f"INTERVAL({_bound(start)}, {_bound(end)})"
+            written = f"INTERVAL({_text_bound(start)}, {_text_bound(end)})"
         case Geometry():
-            written = _geometry(node)
+            written = _text_geometry(node)
         case Listed(items):
             written = f"({', '.join(map(_text, items))})"
         case Operation(op) if op in _TIGHT:
@@ -99,7 +204,6 @@ def _predicate(node: Operation, negated: str) -> str:
 
 
 def _within(node: Node, tight: int) -> str:
-    """Return the text of an operand, in brackets if its precedence is lower than `tight`."""
     own = _TIGHT.get(node.op, _FACTOR) if isinstance(node, Operation) else _FACTOR
     if isinstance(node, Operation) and node.op == "not" and _is_infix_negation(node):
         own = _PREDICATE
@@ -118,32 +222,31 @@ def _scalar(value: str | Decimal | bool) -> str:
     return str(value) if isinstance(value, Decimal) else literals.escaped(value)
 
 
-def _bound(bound: Node | None) -> str:
+def _text_bound(bound: Node | None) -> str:
     if bound is None:
         return "'..'"
     return f"'{literals.spelled(bound)}'" if isinstance(bound, Instant) else _text(bound)
 
 
-def _geometry(node: Geometry) -> str:
+def _text_geometry(node: Geometry) -> str:
     name = node.shape.upper()
     if node.shape == "BBox":
         return f"{name}({', '.join(map(str, node.coordinates))})"
     if node.shape == "GeometryCollection":
-        return f"{name}({', '.join(map(_geometry, node.geometries))})"
-    inside = _coordinates(node.coordinates)
+        return f"{name}({', '.join(map(_text_geometry, node.geometries))})"
+    inside = _text_coordinates(node.coordinates)
     if node.shape == "Point":
         inside = f"({inside})"
     if node.shape == "MultiPoint":
-        inside = (
-            f"({', '.join(f'({_coordinates(position)})' for position in _lists(node.coordinates))})"
-        )
+        points = (f"({_text_coordinates(point)})" for point in _lists(node.coordinates))
+        inside = f"({', '.join(points)})"
     return f"{name}{' Z ' if _has_heights(node.coordinates) else ''}{inside}"
 
 
-def _coordinates(part: Coordinates) -> str:
+def _text_coordinates(part: Coordinates) -> str:
     if isinstance(part[0], Decimal):
         return " ".join(map(str, part))
-    return f"({', '.join(_coordinates(inner) for inner in _lists(part))})"
+    return f"({', '.join(_text_coordinates(inner) for inner in _lists(part))})"
 
 
 def _lists(part: Coordinates) -> list[Coordinates]:

@@ -1,5 +1,9 @@
-"""Counts partitions that have ended: one model of one partition after the other, in bounded
-time."""
+"""Stored counts of partitions that are no longer written: a model's inferences, by key and label.
+
+They stay valid without maintenance: a trigger on the partition's inferences notes any write since a
+count was begun, in the writer's own transaction, and outdated counts are not read
+(query/stored_counts.py). No process waits for another, and open partitions have no trigger.
+"""
 
 import asyncio
 import time
@@ -17,18 +21,40 @@ from asyncpg.exceptions import (
     QueryCanceledError,
     UndefinedTableError,
 )
-from sqlalchemy import delete, exists, func, insert, select, text, update
+from sqlalchemy import (
+    Select,
+    delete,
+    exists,
+    func,
+    insert,
+    literal,
+    select,
+    text,
+    true,
+    union_all,
+    update,
+)
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.index.database import cause_of
 from inference_store.index.distribution import is_distributed
 from inference_store.index.partitions import TimePartition
-from inference_store.index.tables import inference, outdated_count, partition_count, partition_span
+from inference_store.index.tables import (
+    SIDE_TABLES,
+    inference,
+    metadata_key,
+    metadata_presence,
+    outdated_count,
+    partition_count,
+    partition_span,
+)
 from inference_store.inference.events import uid_floor
-from inference_store.query.scan_range import ScanRange
 
-from .numbers import count_inferences, count_keys, count_labels, count_unlabelled
+from .aggregates.rows import by_label, without_label
+from .driving import DrivingIndex
+from .matching import Query
+from .scan_range import ScanRange
 
 # Begins the counts of a partition: from then on every writer outdates them.
 #
@@ -120,7 +146,6 @@ async def begin(
 async def _delete_counts(
     connection: AsyncConnection, partition: TimePartition, models: Sequence[int]
 ) -> None:
-    """Delete the earlier counts, and the notes that outdated them."""
     here = partition_count.c
     gone = delete(partition_count).where(here.span == partition.name, here.model.in_(models))
     ids = list((await connection.execute(gone.returning(here.id))).scalars())
@@ -136,10 +161,7 @@ async def _create_trigger(connection: AsyncConnection, partition: TimePartition)
     """
     leaf = _name_leaf(partition)
     await connection.execute(text(f"LOCK TABLE {leaf} IN SHARE ROW EXCLUSIVE MODE NOWAIT"))
-    trigger = text(
-        "SELECT tgname FROM pg_trigger WHERE tgrelid = to_regclass(:leaf) AND tgname = :name"
-    )
-    if await connection.scalar(trigger, {"leaf": leaf, "name": _TRIGGER}) is None:
+    if await connection.scalar(_THERE, {"leaf": leaf, "name": _TRIGGER}) is None:
         # Edits raise the revision; the deletion of an input changes nothing that is counted.
         await connection.execute(
             text(
@@ -247,3 +269,77 @@ async def count(connection: AsyncConnection, begun_count: BegunCount) -> None:
     await connection.execute(
         update(partition_count).where(here).values(**counts, counted_at=func.clock_timestamp())
     )
+
+
+MOST: Final = 2_000
+"""Keys, or labels, of a model in one partition. If there are more, none is stored."""
+_TABLES: Final = (*SIDE_TABLES.values(), metadata_presence)
+Numbers = dict[str, Any]
+
+
+async def count_inferences(connection: AsyncConnection, scan_range: ScanRange) -> int:
+    """Count the inferences."""
+    query = select(func.count()).select_from(inference).where(scan_range.of(inference))
+    return int(await connection.scalar(query) or 0)
+
+
+async def count_labels(connection: AsyncConnection, scan_range: ScanRange) -> Numbers | None:
+    """Count the inferences with a prediction of each label; None: there are too many labels."""
+    query = by_label(Query(scan_range), DrivingIndex(scan_range)).limit(MOST + 1)
+    rows = (await connection.execute(query)).all()
+    return {str(row.g0): row.n for row in rows} if len(rows) <= MOST else None
+
+
+async def count_unlabelled(connection: AsyncConnection, scan_range: ScanRange) -> int:
+    """Count the inferences without a labelled prediction."""
+    return int(
+        (await connection.execute(without_label(Query(scan_range), DrivingIndex(scan_range))))
+        .one()
+        .n
+    )
+
+
+async def count_keys(connection: AsyncConnection, scan_range: ScanRange) -> Numbers | None:
+    """Count the inferences with each key, and with a value of it; None: there are too many keys."""
+    numbers_by_key: dict[int, list[Any]] = {}
+    for table in _TABLES:
+        rows = (await connection.execute(_select_by_key(scan_range, table).limit(MOST + 1))).all()
+        for row in rows:
+            numbers_by_key.setdefault(row.key, []).append([row.sent, row.valued])
+        if len(numbers_by_key) > MOST or len(rows) > MOST:
+            return None
+    again = {key for key, numbers in numbers_by_key.items() if len(numbers) > 1}
+    for key in sorted(again | await _find_repeated(connection, list(numbers_by_key))):
+        numbers_by_key[key] = [
+            list((await connection.execute(_select_one_key(scan_range, key))).one())
+        ]
+    return {str(key): numbers[0] for key, numbers in numbers_by_key.items()}
+
+
+def _select_by_key(scan_range: ScanRange, table: Any) -> Select[Any]:
+    """Select the number of rows of each key in one table, where each inference has one row."""
+    sent = func.count()
+    valued = sent.filter(~table.c.is_null) if "is_null" in table.c else sent
+    counted = select(table.c.key, sent.label("sent"), valued.label("valued"))
+    return counted.where(scan_range.of(table)).group_by(table.c.key)
+
+
+async def _find_repeated(connection: AsyncConnection, keys: Sequence[int]) -> set[int]:
+    here = metadata_key.c
+    several = here.several | here.name.contains("[]", autoescape=True)
+    query = select(here.key).where(here.key.in_(keys), several)
+    return set((await connection.execute(query)).scalars())
+
+
+def _select_one_key(scan_range: ScanRange, key: int) -> Select[int, int]:
+    rows = union_all(
+        *(
+            select(
+                table.c.uid,
+                (~table.c.is_null if "is_null" in table.c else true()).label("valued"),
+            ).where(scan_range.of(table), table.c.key == literal(key))
+            for table in _TABLES
+        )
+    ).subquery()
+    uids = func.count(rows.c.uid.distinct())
+    return select(uids, uids.filter(rows.c.valued))
