@@ -43,14 +43,7 @@ from benchmarks.query.questions import CASES, Body, metadata
 from inference_store.index.distributing import distribute
 from inference_store.index.distribution import DISTRIBUTED, REFERENCE
 
-from .results import (
-    add_results_option,
-    deliver,
-    describe_machine,
-    format_machine,
-    format_ms,
-    format_table,
-)
+from .results import add_results_option, deliver, describe_machine, format_ms, format_table
 
 SHARDS = 32
 # Of every model: its shards lie on both workers.
@@ -143,8 +136,7 @@ def _format_figures(results: Mapping[str, Any]) -> str:
         for *names, single, cluster in pairs
     )
     about = (
-        f"{results['inferences']:,} inferences, {SHARDS} shards;"
-        f" {format_machine(results['machine'])}."
+        f"{results['inferences']:,} inferences, {SHARDS} shards."
         f" `distribute` took {results['distributing']:.0f} s."
     )
     head = "question | | one node, median ms | three nodes, median ms | times"

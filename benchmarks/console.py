@@ -26,14 +26,7 @@ from benchmarks.query.dataset import SIZES, count_partitions, dataset
 from benchmarks.query.population import MODELS
 
 from .events import open_store
-from .results import (
-    Bar,
-    add_results_option,
-    deliver,
-    describe_machine,
-    format_bars,
-    format_machine,
-)
+from .results import Bar, add_results_option, deliver, describe_machine, format_bars
 from .servers import start_api
 
 _MODEL = MODELS[0]
@@ -116,8 +109,7 @@ def main() -> None:
         }
         browser.close()
     bars = (_hold(measure, results["lines"][measure.name]) for measure in _MEASURES)
-    about = f"{arguments.size} inferences; {format_machine(results['machine'])}."
-    deliver(arguments.results, results, about, format_bars(bars))
+    deliver(arguments.results, results, f"{arguments.size} inferences.", format_bars(bars))
 
 
 def _measure_line(measure: _Measure, browser: Browser, address: str, rounds: int) -> list[float]:

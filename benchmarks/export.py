@@ -36,14 +36,7 @@ from benchmarks.query.population import MODELS
 from inference_store.api.negotiation import NDJSON
 from inference_store.export.formats import FORMATS
 
-from .results import (
-    add_results_option,
-    deliver,
-    describe_machine,
-    format_machine,
-    format_table,
-    percentile,
-)
+from .results import add_results_option, deliver, describe_machine, format_table, percentile
 from .servers import Served, cpu_seconds, start_api
 
 _BODY: Final = {"include": ["metadata", "predictions"]}
@@ -120,9 +113,7 @@ def main() -> None:
             for coding in _CODINGS
         ]
     results = {"machine": machine, "inferences": stage.inferences, "lines": lines}
-    about = (
-        f"{stage.inferences:,} inferences with metadata and predictions; {format_machine(machine)}."
-    )
+    about = f"{stage.inferences:,} inferences with metadata and predictions."
     head = "format | coding | api µs | Postgres µs | bytes | seconds | memory"
     head += " | p99 alone | p99 beside | seconds beside"
     deliver(arguments.results, results, about, format_table(head, map(_list_cells, lines)))

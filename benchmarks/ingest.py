@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import asyncpg
@@ -32,7 +32,7 @@ from inference_store.index.database import create_engine
 from inference_store.inference.events import uid_floor
 
 from .events import Event, fill, make_events, open_store, publish, put_objects
-from .results import add_results_option, deliver, describe_machine, format_machine, format_table
+from .results import add_results_option, deliver, describe_machine, format_table
 from .servers import POSTGRES, CpuClock, PidsByName
 
 _TABLES: Final = ("inference", "metadata_number", "metadata_string", "metadata_bool", "prediction")
@@ -76,7 +76,7 @@ def main() -> None:
         bench = _Bench(arguments, postgres, kafka, minio, Path(folder))
         runs = asyncio.run(bench.run())
     results = {"machine": machine, "there": arguments.there, "runs": [asdict(run) for run in runs]}
-    deliver(arguments.results, results, *_format_figures(runs, arguments, machine))
+    deliver(arguments.results, results, *_format_figures(runs, arguments))
 
 
 class _Bench:
@@ -228,13 +228,8 @@ def _find_median(runs: Sequence[Measured]) -> Measured:
     return replace(middle, name=f"{middle.name}, median of {len(runs)} ({spread})")
 
 
-def _format_figures(
-    runs: Sequence[Measured], arguments: argparse.Namespace, machine: Mapping[str, Any]
-) -> Iterator[str]:
-    yield (
-        f"{arguments.events:,} events into a partition that holds {arguments.there:,};"
-        f" {format_machine(machine)}."
-    )
+def _format_figures(runs: Sequence[Measured], arguments: argparse.Namespace) -> Iterator[str]:
+    yield f"{arguments.events:,} events into a partition that holds {arguments.there:,}."
     rows = (
         (
             *(run.name, f"{run.rate:,.0f}", f"{run.rate / runs[0].rate:.2f}"),

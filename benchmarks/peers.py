@@ -40,14 +40,7 @@ from benchmarks.query.population import (
 from benchmarks.query.questions import Body, metadata, segment
 from inference_store.inference.events import uid_floor
 
-from .results import (
-    add_results_option,
-    deliver,
-    describe_machine,
-    format_machine,
-    format_ms,
-    format_table,
-)
+from .results import add_results_option, deliver, describe_machine, format_ms, format_table
 
 KINDS: Final = ("page", "count")
 # So many times the answers are held against each other before the clock is looked at.
@@ -140,7 +133,7 @@ def _format_figures(results: Mapping[str, Any]) -> Iterator[str]:
     ours, theirs = (size / 2**30 for size in results["bytes"])
     yield (
         f"{results['inferences']:,} inferences: the store takes {ours:.1f} GiB, the table of"
-        f" documents with its indexes {theirs:.1f} GiB; {format_machine(results['machine'])}."
+        f" documents with its indexes {theirs:.1f} GiB."
         " Milliseconds; the last column is JSONB's median over the store's."
     )
     head = "question | | rows | store, median | p99 | JSONB and GIN, median | p99 | of the store"

@@ -32,10 +32,15 @@ def add_results_option(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def deliver(path: Path, results: Mapping[str, Any], *report: str) -> None:
-    """Write raw results, and print what they come to."""
+    """Write raw results, and print what they come to; `machine` is among them."""
+    machine = results["machine"]
+    described = (
+        f"{machine['processor']}, {machine['cores']} cores, {machine['memory GiB']} GiB,"
+        f" Python {machine['python']}; load before the run {machine['load before']}."
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(results, indent=1) + "\n")
-    print("", *report, f"Raw results: {path}", sep="\n\n", flush=True)
+    print("", described, *report, f"Raw results: {path}", sep="\n\n", flush=True)
 
 
 def describe_machine() -> dict[str, Any]:
@@ -52,14 +57,6 @@ def describe_machine() -> dict[str, Any]:
         "load before": round(os.getloadavg()[0], 1),
         "python": platform.python_version(),
     }
-
-
-def format_machine(machine: Mapping[str, Any]) -> str:
-    """Return the machine as the beginning of a sentence."""
-    return (
-        f"{machine['processor']}, {machine['cores']} cores, {machine['memory GiB']} GiB,"
-        f" Python {machine['python']}; load before the run {machine['load before']}"
-    )
 
 
 def format_bars(bars: Iterable[Bar]) -> str:

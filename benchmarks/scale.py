@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import asyncpg
 import psutil
@@ -24,7 +23,7 @@ from tests.service_process import Service
 
 from .events import fill, make_events, open_store, publish, put_objects
 from .ingest import count_stored
-from .results import add_results_option, deliver, describe_machine, format_machine, format_table
+from .results import add_results_option, deliver, describe_machine, format_table
 from .servers import POSTGRES, CpuClock, PidsByName
 
 # Partitions end one by one: the last of the events are not measured.
@@ -68,7 +67,7 @@ def main() -> None:
     machine = describe_machine()
     runs = asyncio.run(_run(arguments))
     results = {"machine": machine, "runs": [asdict(run) for run in runs]}
-    deliver(arguments.results, results, *_format_figures(runs, arguments, machine))
+    deliver(arguments.results, results, *_format_figures(runs, arguments))
 
 
 async def _run(arguments: argparse.Namespace) -> list[Measured]:
@@ -187,14 +186,12 @@ def _doing(state: str, wait: str | None) -> str:
     return {"Lock": "locks", "LWLock": "inner locks", "IO": "disk"}.get(wait, wait)
 
 
-def _format_figures(
-    runs: Sequence[Measured], arguments: argparse.Namespace, machine: Mapping[str, Any]
-) -> Iterator[str]:
+def _format_figures(runs: Sequence[Measured], arguments: argparse.Namespace) -> Iterator[str]:
     kinds = list(runs[0].cores)
     blobs = "two GETs an event" if arguments.objects else "blobs in the event"
     yield (
         f"{arguments.events:,} events, {blobs}, {arguments.partitions} partitions, into a partition"
-        f" that holds {arguments.there:,}; {format_machine(machine)}. Cores kept busy, on average:"
+        f" that holds {arguments.there:,}. Cores kept busy, on average:"
     )
     rows = (
         (

@@ -23,14 +23,7 @@ from tests.servers.ports import free_port
 from tests.servers.postgres import Postgres, PostgresServer
 
 from benchmarks.events import MODEL, fill, make_events, open_store, put_objects
-from benchmarks.results import (
-    add_results_option,
-    deliver,
-    describe_machine,
-    format_machine,
-    format_table,
-    mark,
-)
+from benchmarks.results import add_results_option, deliver, describe_machine, format_table, mark
 from benchmarks.servers import BUCKET, POSTGRES, Served, start_api
 
 from .callers import Figures, Question, measure
@@ -224,7 +217,7 @@ async def _measure_round(
 
 
 def _format_report(results: dict[str, Any]) -> Iterator[str]:
-    yield f"{results['inferences']:,} inferences; {format_machine(results['machine'])}."
+    yield f"{results['inferences']:,} inferences."
     head = "what is asked | ms | floor ms | times | bar | p99 ms | answers/s | floor | CPU ms"
     for callers in _CALLERS:
         lines = [line for line in results["lines"] if line["callers"] == callers]

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, Final, TypeAlias
 
-from benchmarks.results import Bar, format_machine, format_table, mark
+from benchmarks.results import Bar, format_table, mark
 
 from .floors import LISTED
 
@@ -35,10 +35,10 @@ def list_bars(results: Results) -> Iterator[Bar]:
 
 
 def format_figures(results: Results) -> Iterator[str]:
-    """Yield the machine and each table."""
+    """Yield what was measured and each table."""
     options = results["options"]
     yield (
-        f"{format_machine(results['machine'])}; {options['rounds']} rounds of"
+        f"{options['rounds']} rounds of"
         f" {options['row_sample']:,} inferences without objects and of {options['sample']:,} with"
         f" three each; settings: {', '.join(options['set']) or 'default'}"
         f"{'; MinIO in memory' if options['in_memory'] else ''}."

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, Final
 
-from benchmarks.results import Bar, format_machine, format_table, mark
+from benchmarks.results import Bar, format_table, mark
 
 STOPPED: Final = "proxy, S3 and Kafka stopped"
 _WAYS: Final = ("direct", "nginx", "proxy", STOPPED)
@@ -42,12 +42,11 @@ def _hold(what: str, figures: Iterable[float], bar: float) -> Bar:
 
 
 def format_figures(results: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the machine and each table, with what it means."""
+    """Yield what was measured and each table, with what it means."""
     lines = results["lines"].items()
     rounds = len(next(iter(results["lines"].values()))["proxy"]["half"])
     yield (
-        f"{format_machine(results['machine'])}; medians of {rounds} rounds of"
-        f" {results['seconds']:g} s a measurement;"
+        f"Medians of {rounds} rounds of {results['seconds']:g} s a measurement;"
         f" settings: {', '.join(results['settings']) or 'default'}."
     )
     yield (

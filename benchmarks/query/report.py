@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from benchmarks.results import Bar, format_machine, format_ms, format_table, mark
+from benchmarks.results import Bar, format_ms, format_table, mark
 
 # Fewer runs are said: the 99th percentile of few is the slowest.
 _RUNS = 50
@@ -37,12 +37,11 @@ def _list_lines(results: Mapping[str, Any]) -> list[Line]:
 
 
 def format_figures(results: Mapping[str, Any]) -> str:
-    """Return the machine, a line for each question, and what was measured beside."""
+    """Return the data set, a line for each question, and what was measured beside."""
     machine = results["machine"]
     parts = [
         f"{machine['inferences']:,} inferences in {machine['partitions']} partitions,"
-        f" {machine['bytes'] / 2**30:.0f} GiB, Postgres {machine['postgres']};"
-        f" {format_machine(machine)}.",
+        f" {machine['bytes'] / 2**30:.0f} GiB, Postgres {machine['postgres']}.",
         _format_lines(results),
     ]
     if rate := results.get("events a second beside"):
