@@ -93,7 +93,7 @@ class _Measure:
 
 
 def main() -> None:
-    """_Measure, and print a table."""
+    """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", choices=SIZES, default="100k", help="inferences")
     parser.add_argument("--rounds", type=int, default=3, help="of each line; medians are printed")
@@ -113,7 +113,7 @@ def main() -> None:
 
 
 def _measure_line(measure: _Measure, browser: Browser, address: str, rounds: int) -> list[float]:
-    """_Measure a line in each round; but once what is slow."""
+    """Measure a line in each round, but what is slow once."""
     where = address if "paint" in measure.name else f"{address}/console/#/m/{_MODEL}"
     times = 1 if measure.unit == "MB" or "thumbnails" in measure.name else rounds
     values = [measure.run(browser, where) for _ in range(times)]
