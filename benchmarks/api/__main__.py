@@ -256,7 +256,7 @@ def _list_cells(line: dict[str, Any]) -> Iterator[str]:
         bar = f"≤ {line['most more ms']:g} ms more{mark(more <= line['most more ms'])}"
 
     def of(who: str, figure: str) -> float:
-        return median(each[who][figure] for each in rounds)
+        return float(median(each[who][figure] for each in rounds))
 
     yield from (line["name"], *(f"{of(who, 'median_ms'):.1f}" for who in ("api", "floor")))
     yield from (f"{times:.1f}", bar, f"{of('api', 'p99_ms'):.1f}")

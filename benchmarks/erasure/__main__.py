@@ -8,7 +8,7 @@ import argparse
 import asyncio
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -115,7 +115,10 @@ class _Bench:
         versioning = VersioningConfig(ENABLED)
         minio.client().set_bucket_versioning(_BUCKETS["versioned"], versioning)
         self._environment = service_environment(
-            *(self._dsn, NOBODY, minio, BUCKET),
+            self._dsn,
+            NOBODY,
+            minio,
+            BUCKET,
             S3_ALLOWED_BUCKETS=",".join(_BUCKETS.values()),
             RETENTION_INTERVAL_SECONDS="86400",
             RETENTION_POLL_SECONDS="0.1",
@@ -133,7 +136,7 @@ class _Bench:
     async def run(self) -> dict[str, Any]:
         """Measure the parts; return their results by name."""
         self._engine = create_engine(self._dsn)
-        measures = {
+        measures: dict[str, Callable[[], Awaitable[Any]]] = {
             "rows": self._measure_rows,
             "beside": self._measure_beside,
             "whole": self._measure_whole,

@@ -109,7 +109,10 @@ class Proxy:
     ) -> None:  # fmt: skip
         self.ports = Ports.free()
         environment = service_environment(
-            *("", kafka, s3, bucket),
+            "",
+            kafka,
+            s3,
+            bucket,
             PROXY_UPSTREAM=f"http://127.0.0.1:{upstream.rest}",
             PROXY_UPSTREAM_GRPC=f"127.0.0.1:{upstream.grpc}",
             PROXY_PORT=str(self.ports.rest),
