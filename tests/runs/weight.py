@@ -37,7 +37,7 @@ BUDGETS: Final = {
     "retention": (45, 4_160),
     "tests": (800, 84_000),
     "client": (90, 9_800),
-    "benchmarks": (110, 9_800),
+    "benchmarks": (42, 6_500),
     "docs": (60, 10_500),
     "console": (170, 15_200),
 }
