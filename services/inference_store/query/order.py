@@ -10,11 +10,8 @@ from typing import Any, ClassVar, TypeAlias
 
 from sqlalchemy import (
     BigInteger,
-    Boolean,
     ColumnElement,
-    DateTime,
     Double,
-    Numeric,
     Select,
     false,
     func,
@@ -22,14 +19,13 @@ from sqlalchemy import (
     true,
     tuple_,
 )
-from sqlalchemy.dialects.postgresql import TEXT
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.sql.type_api import TypeEngine
 
 from inference_store.index.tables import SIDE_TABLES, inference, inference_alias
 from inference_store.inference.metadata import COORDINATES, Family
 
-from .conditions.combination import Combination, Names
+from .conditions.combination import TYPES, Combination, Names
 from .conditions.condition import Condition, Uids
 from .conditions.sides import compute_metres
 from .filters.typed import Distance
@@ -91,12 +87,6 @@ class ByDistance:
 
 # Properties are sorted by this many of their first characters.
 MOST_CHARACTERS = 256
-_TYPES: dict[Family, TypeEngine[Any]] = {
-    "number": Numeric(),
-    "string": TEXT(),
-    "bool": Boolean(),
-    "timestamp": DateTime(timezone=True),
-}
 _UID = UUID_TYPE(as_uuid=True)
 # Their columns hold no longer values, and have an index in their order.
 _INDEXED = frozenset({"inference_id", "data_hash"})
@@ -122,7 +112,7 @@ class ByKey:
     @property
     def type(self) -> TypeEngine[Any]:
         """The type of its values."""
-        return _TYPES[self.kind]
+        return TYPES[self.kind]
 
     def rows(self, scan_range: ScanRange) -> Rows:
         """Return the range's values."""
@@ -174,7 +164,7 @@ class ByProperty:
     @property
     def type(self) -> TypeEngine[Any]:
         numbers: dict[str, TypeEngine[Any]] = {"whole": BigInteger(), "double": Double()}
-        return numbers.get(self.of.stored) or _TYPES[self.kind]
+        return numbers.get(self.of.stored) or TYPES[self.kind]
 
     def _value(self, scan_range: ScanRange, table: Any) -> ColumnElement[Any]:
         if self.of.sql is None:

@@ -25,7 +25,15 @@ from .cql2 import parse_text
 from .cql2.tree import Node, Operation
 from .filters import operands
 from .filters.check import to_predicate
-from .filters.names import FilterCheck, KnownKeys, find_known_keys, meaningless, names_in
+from .filters.names import (
+    METADATA,
+    OWN,
+    FilterCheck,
+    KnownKeys,
+    find_known_keys,
+    meaningless,
+    names_in,
+)
 from .filters.typed import Distance, Missing
 from .order import SORTABLE, TIME, UNORDERED, ByDistance, ByKey, ByProperty, Order
 from .properties import PROPERTIES
@@ -65,7 +73,6 @@ MOST_CHARACTERS = 300
 PATTERN: Final = r"^-?(inference\.|metadata\.)?.+$"
 """The values of `sort`, as a regular expression of ECMA 262."""
 _PREFERRED: Final[tuple[Family, ...]] = ("number", "timestamp", "string", "bool")
-_METADATA, _INFERENCE = "metadata.", "inference."
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +93,18 @@ async def resolve_sort(
     Raises UnknownKey, ImpossibleComparison, Invalid, NotKept.
     """
     descending, name = sort.startswith("-"), sort.removeprefix("-")
-    if name in TIME or name in {_INFERENCE + property_name for property_name in TIME}:
+    if name in TIME or name in {OWN + property_name for property_name in TIME}:
         return Sort(descending)
     if is_distance(name):
         return Sort(descending, await _make_distance_order(connection, models, sort, descending))
-    property_ = "" if name.startswith(_METADATA) else name.removeprefix(_INFERENCE)
-    key, typed = name.removeprefix(_METADATA), None
+    property_ = "" if name.startswith(METADATA) else name.removeprefix(OWN)
+    key, typed = name.removeprefix(METADATA), None
     keys = await _find_key(connection, models, key)
     if key not in keys and ":" in key and (entry := type_named(key.rpartition(":")[2])):
         key, typed = key.rpartition(":")[0], entry.family
-    stored = None if name.startswith(_INFERENCE) else keys.get(key)
+    stored = None if name.startswith(OWN) else keys.get(key)
     if property_ in PROPERTIES:
-        if stored is not None and not name.startswith(_METADATA):
+        if stored is not None and not name.startswith(METADATA):
             raise _refuse_ambiguous(key)
         if property_ in UNORDERED:
             raise _refuse_unordered(property_)
@@ -153,7 +160,7 @@ def _choose_family(
 
 
 def _refuse_ambiguous(name: str) -> Invalid:
-    suggestions = [_INFERENCE + name, _METADATA + name]
+    suggestions = [OWN + name, METADATA + name]
     message = "it is a property of the inference and a metadata key: say which"
     return Invalid(f"sort: {name!r} is ambiguous.", faults=[Fault("sort", message, suggestions)])
 
@@ -174,7 +181,7 @@ def _refuse_impossible(key: KeySeen, typed: Family | None) -> ImpossibleComparis
 
 async def _refuse_unknown(connection: AsyncConnection, models: Models, name: str) -> UnknownKey:
     keys: Sequence[str] = await key_registry.nearest(connection, models, name)
-    bare = name.removeprefix(_INFERENCE)
+    bare = name.removeprefix(OWN)
     names = [*dict.fromkeys([*keys, *SORTABLE])]
     near = [EXAMPLE] if bare == "distance" else nearest(bare, names)
     detail = f"sort: there is no property and no metadata key {name!r}."

@@ -15,10 +15,11 @@ from inference_store.inference.errors import Fault, ImpossibleComparison, Invali
 from inference_store.inference.metadata import TYPE_NAMES, Family, type_named
 from inference_store.inference.nearest import nearest
 from inference_store.inference.plural import counted
+from inference_store.query.filters.names import KINDS, METADATA, OWN
+from inference_store.query.filters.typed import Kind
 from inference_store.query.preparation import UnknownKeys
 from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES, Property, Stored
 
-Kind: TypeAlias = Literal["number", "string", "bool", "timestamp"]
 Needs: TypeAlias = Literal["sums", "values", "bins", "percentiles"]
 Sum: TypeAlias = Literal["low", "high", "squares", "total", "true"]
 _ALL: Final[frozenset[Kind]] = frozenset({"number", "string", "bool", "timestamp"})
@@ -219,10 +220,6 @@ def raw(operand: Operand, row: Any) -> Any:
     return sql(row)
 
 
-_INFERENCE, _METADATA, _PREDICTION = "inference.", "metadata.", "prediction."
-_FAMILIES: Final[tuple[Kind, ...]] = ("number", "string", "bool", "timestamp")
-
-
 @dataclass(slots=True)
 class Names:
     """Resolves names for several models, and remembers the metadata keys that were looked up."""
@@ -241,15 +238,15 @@ class Names:
         Raises Invalid, UnknownKey, ImpossibleComparison.
         """
         text = name.text
-        if text.startswith(_METADATA):
-            return await self._key(connection, name, text.removeprefix(_METADATA), kinds)
-        for prefix, properties in ((_INFERENCE, PROPERTIES), (_PREDICTION, PREDICTION_COLUMNS)):
+        if text.startswith(METADATA):
+            return await self._key(connection, name, text.removeprefix(METADATA), kinds)
+        for prefix, properties in ((OWN, PROPERTIES), ("prediction.", PREDICTION_COLUMNS)):
             if text.startswith(prefix):
                 return _property(name, text.removeprefix(prefix), properties)
         own = text in PROPERTIES or text == "label"
         if own and await self._find(connection, text):
-            other = "prediction.label" if text == "label" else f"{_INFERENCE}{text}"
-            both = [other, f"{_METADATA}{text}"]
+            other = "prediction.label" if text == "label" else f"{OWN}{text}"
+            both = [other, f"{METADATA}{text}"]
             raise _wrong(name, f"{text!r} is a metadata key of the model, too", both)
         if text == "label":
             return LABEL
@@ -269,7 +266,7 @@ class Names:
         stored, named_family = await self._find(connection, key), _family_named(name)
         if stored is None:
             if self.unknown_keys == "empty":
-                fitting = [kind for kind in _FAMILIES if kind in kinds]
+                fitting = [kind for kind in KINDS if kind in kinds]
                 kind = fitting[0] if named_family is None else named_family
                 return Operand("metadata", key, kind, "[]" in key)
             raise await self._unknown(connection, name, key)
@@ -307,7 +304,7 @@ def _counts(key: KeySeen) -> Mapping[Family, int]:
             counts[entry.family] = counts.get(entry.family, 0) + entry.count
     for family in key.families - set(counts):
         counts[family] = 0
-    return {family: counts[family] for family in _FAMILIES if family in counts}
+    return {family: counts[family] for family in KINDS if family in counts}
 
 
 def _family_named(name: Name) -> Kind | None:

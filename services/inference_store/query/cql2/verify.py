@@ -197,6 +197,7 @@ def _a(kind: str) -> str:
 
 _WORD: Final = r"[^\s'\"(),=<>!+*/%^]"  # what people write into a name
 _NAME: Final = re.compile(rf"{_WORD}+")
+_A_TIME: Final = "TIMESTAMP('2026-11-01T10:00:00Z')"
 _IN_QUOTES: Final = "a name stands in double quotes"
 # Common spellings of other languages, at the place at which the parser stopped, and the CQL2 for
 # them. The first that matches counts; each may begin a little before the place.
@@ -215,6 +216,7 @@ _SLIPS: Final = tuple(
         (r"`([^`\s]*)`?", _IN_QUOTES, r'"\1"'),
         (r"\b(metadata\.)\"([^\"]+)\"", _IN_QUOTES, r'"\1\2"'),
         (r"\bmetadata\[['\"]?([^]'\"]+)['\"]?\]", _IN_QUOTES, r'"metadata.\1"'),
+        (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d\S*", "a time stands in TIMESTAMP('…')", _A_TIME),
         (r"\*", "% is any text in a pattern of LIKE; to match everything, send no filter", "%"),
         (r"\{", "JSON is sent as an object, or as text with filter-lang=cql2-json", "cql2-json"),
     )

@@ -78,17 +78,15 @@ def not_kept(node: Node, source: str | None, message: str, conformance: str) -> 
     return NotKept(detail, faults=[fault(message, node.at, source)])
 
 
-def hinted(refusal: Refusal, meant: str | None, *others: str) -> Refusal:
-    """Return the same error with a hint: `meant`, or one of `others`. It replaces earlier hints."""
+def hinted(refusal: Refusal, meant: str | None) -> Refusal:
+    """Return the same error with a hint, which replaces an earlier one."""
     if meant is None:
         return refusal
-    hints = (meant, *others)
-    hint = " or ".join(hints)
     faults = [
-        replace(cause, message=_with_hint(cause.message, hint), known=(*hints, *cause.known))
+        replace(cause, message=_with_hint(cause.message, meant), known=(meant, *cause.known))
         for cause in refusal.faults
     ]
-    return type(refusal)(_with_hint(refusal.detail, hint), faults=faults)
+    return type(refusal)(_with_hint(refusal.detail, meant), faults=faults)
 
 
 def _with_hint(message: str, meant: str) -> str:

@@ -23,6 +23,8 @@ def test_a_slip_is_answered_with_what_was_meant() -> None:
         ("a ILIKE 'x%'", "CASEI(name) LIKE CASEI('pattern%')"),
         ("a = NULL", "IS NULL"),
         ("a <> NULL", "IS NOT NULL"),
+        ("a > 2026-11-01T10:00:00Z", "TIMESTAMP('2026-11-01T10:00:00Z')"),
+        ("a > 2026-11-01 10:00", "TIMESTAMP('2026-11-01T10:00:00Z')"),
         ("a CONTAINS 'x'", "LIKE '%part%'"),
         ("`a b` = 1", '"a'),
         ("`a` = 1", '"a"'),
