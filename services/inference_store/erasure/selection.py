@@ -31,9 +31,9 @@ from inference_store.query import scan_range as queries
 from inference_store.query.conditions import Condition, compile_certain, read_names
 from inference_store.query.deadline import Deadline, fetch
 from inference_store.query.filters.saved import load
-from inference_store.query.page import find_page
 from inference_store.query.preparation import build_query
 from inference_store.query.scan_range import ScanRange, find_pieces_of, range_of_time
+from inference_store.query.search import find_by_time
 
 from .mark.pending_deletions import KEYS, limit_to_few_spans
 from .progress import Erasure
@@ -304,7 +304,7 @@ async def find_requested(
     query = replace(query.in_order(), marks=False, closed=True)
     if part.after is not None:
         query = query.after(part.after)
-    page = await find_page(connection, query, limit=limit, deadline=Deadline.after(_SECONDS))
+    page = await find_by_time(connection, [query], limit=limit, deadline=Deadline.after(_SECONDS))
     uids = await limit_to_few_spans(connection, page.uids)
     if len(uids) < len(page.uids) or len(uids) == limit:
         return UidBatch(uids, uids[-1])

@@ -26,8 +26,7 @@ from inference_store.query.conditions import compile_condition, read_names, test
 from inference_store.query.deadline import Deadline, OutOfTime, fetch
 from inference_store.query.filters import saved
 from inference_store.query.filters.certain import FLAGS, find_doubts
-from inference_store.query.filters.evaluate import evaluate
-from inference_store.query.filters.facts import Facts
+from inference_store.query.filters.evaluate import Facts, evaluate
 from inference_store.query.filters.saved import protects, resolve
 from inference_store.query.filters.typed import Predicate
 from inference_store.query.scan_range import (

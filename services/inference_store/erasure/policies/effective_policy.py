@@ -13,8 +13,7 @@ from uuid import UUID
 
 from inference_store.query.filters import saved
 from inference_store.query.filters.certain import doubts_of, make_certain
-from inference_store.query.filters.evaluate import evaluate
-from inference_store.query.filters.facts import Facts
+from inference_store.query.filters.evaluate import Facts, evaluate
 from inference_store.query.filters.typed import Predicate
 
 from .rules import Duration, RetentionPolicy, Rule, parse_duration

@@ -26,8 +26,7 @@ from inference_store.inference.errors import Fault, Invalid, NotFound, Precondit
 from inference_store.inference.events.instants import parse_instant
 from inference_store.query.cql2 import Node, to_text
 from inference_store.query.filters.certain import names_project
-from inference_store.query.filters.known_keys import find_known_keys
-from inference_store.query.filters.names import names_in
+from inference_store.query.filters.names import find_known_keys, names_in
 from inference_store.query.filters.saved import save
 
 from .effective_policy import PolicyOwner

@@ -34,8 +34,7 @@ from inference_store.inference.errors import BlobForbidden, BlobMissing, BlobToo
 from inference_store.inference.events import Buckets, InferenceEvent, StorageKey, decode
 from inference_store.inference.metadata import Metadata, read_metadata
 from inference_store.objects import Blobs
-from inference_store.query.filters.evaluate import evaluate
-from inference_store.query.filters.facts import Facts
+from inference_store.query.filters.evaluate import Facts, evaluate
 from inference_store.query.filters.typed import Predicate
 
 _ESCAPE = re.compile(r"\\u[0-9a-f]{4}")
