@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.api import time_pages
-from inference_store.api.schemas.erasures import (
+from inference_store.api.schemas.erasure_answers import (
     ErasurePage,
     GivenUp,
     KeptByHold,

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from inference_store.api import cursors
-from inference_store.api.schemas.links import PageParameters
+from inference_store.api.schemas.parameters import PageParameters
 from inference_store.inference.errors import InvalidCursor
 
 Item = TypeVar("Item", bound=Any)

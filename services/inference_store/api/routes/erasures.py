@@ -21,15 +21,14 @@ from inference_store.api.model_selection import choose_models
 from inference_store.api.paths import ModelId
 from inference_store.api.problems import document_refusals
 from inference_store.api.routers import make_router
+from inference_store.api.schemas.erasure_answers import ErasurePage, ShownErasure
 from inference_store.api.schemas.erasure_list import ErasureParameters
 from inference_store.api.schemas.erasures import (
     Deletion,
-    ErasurePage,
     ErasureRequest,
     ErasureRequestAcross,
     Foretold,
     GivingUp,
-    ShownErasure,
 )
 from inference_store.erasure.ledger import Ledger, Note
 from inference_store.erasure.mark import ledger_entries

@@ -29,7 +29,7 @@ from inference_store.api.schemas.exports import (
     ExportRequest,
     ShownExport,
 )
-from inference_store.api.schemas.links import PageParameters
+from inference_store.api.schemas.parameters import PageParameters
 from inference_store.export.jobs.downloads import record_download
 from inference_store.export.jobs.job import REMOVED, ExportJob, find_job, list_jobs, read_model_id
 from inference_store.export.jobs.members import Part, list_parts

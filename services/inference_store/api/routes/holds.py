@@ -28,7 +28,7 @@ from inference_store.api.schemas.holds import (
     ShownHeld,
     ShownHold,
 )
-from inference_store.api.schemas.links import PageParameters
+from inference_store.api.schemas.parameters import PageParameters
 from inference_store.erasure import holds
 from inference_store.erasure.holds import Hold
 from inference_store.erasure.holds.changes import Placement

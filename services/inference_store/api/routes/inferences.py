@@ -24,7 +24,7 @@ from inference_store.api.paths import InferenceId, ModelId
 from inference_store.api.problems import document_refusals
 from inference_store.api.requests import require_type
 from inference_store.api.routers import make_router
-from inference_store.api.schemas.erasures import ShownErasure
+from inference_store.api.schemas.erasure_answers import ShownErasure
 from inference_store.api.schemas.inferences import OneInference
 from inference_store.api.schemas.questions import Include, IncludeOfLink
 from inference_store.api.typed_metadata import MetadataAs

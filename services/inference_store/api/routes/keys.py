@@ -15,7 +15,7 @@ from inference_store.api.dependencies import Reading, Writing
 from inference_store.api.problems import document_refusals
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.keys import KeyListPage, NewKey, NewSecret, Rotation, ShownApiKey
-from inference_store.api.schemas.links import PageParameters
+from inference_store.api.schemas.parameters import PageParameters
 from inference_store.index import api_keys
 from inference_store.inference.errors import Forbidden
 from inference_store.platform.json_encoding import format_instant

@@ -18,8 +18,8 @@ from inference_store.api.dependencies import IfMatch, LedgerOf, Reading, Setting
 from inference_store.api.paths import ModelId
 from inference_store.api.problems import document_refusals
 from inference_store.api.routers import make_router
-from inference_store.api.schemas.links import PageParameters
 from inference_store.api.schemas.metadata import KeyPage, ShownMetadataKey
+from inference_store.api.schemas.parameters import PageParameters
 from inference_store.api.schemas.projects import ModelParameters
 from inference_store.api.schemas.registrations import (
     MoveWarning,

@@ -24,7 +24,7 @@ from inference_store.api.policy_levels import PolicyOf, add_policy_route
 from inference_store.api.policy_requests import ChangeRequest, PreviewRequest
 from inference_store.api.problems import document_refusals
 from inference_store.api.routers import make_router
-from inference_store.api.schemas.links import PageParameters
+from inference_store.api.schemas.parameters import PageParameters
 from inference_store.api.schemas.policies import (
     PolicyBody,
     PolicyHistory,

@@ -11,7 +11,7 @@ from inference_store.api.answer import Answer
 from inference_store.api.dependencies import Reading
 from inference_store.api.problems import document_refusals
 from inference_store.api.routers import make_router
-from inference_store.api.schemas.links import PageParameters
+from inference_store.api.schemas.parameters import PageParameters
 from inference_store.api.schemas.projects import ProjectPage, ShownProject
 from inference_store.index import projects
 

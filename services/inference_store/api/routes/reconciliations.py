@@ -15,8 +15,8 @@ from inference_store.api.dependencies import LedgerOf, Reading, Writing
 from inference_store.api.erasure_format import show_erasure
 from inference_store.api.problems import document_refusals
 from inference_store.api.routers import make_router
-from inference_store.api.schemas.erasures import ShownErasure
-from inference_store.api.schemas.links import PageParameters
+from inference_store.api.schemas.erasure_answers import ShownErasure
+from inference_store.api.schemas.parameters import PageParameters
 from inference_store.api.schemas.reconciliations import (
     AskedOrphans,
     AskedReconciliation,

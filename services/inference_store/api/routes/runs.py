@@ -16,7 +16,7 @@ from inference_store.api.policies import check_allowed
 from inference_store.api.policy_levels import PolicyOf, add_policy_route
 from inference_store.api.problems import document_refusals
 from inference_store.api.routers import make_router
-from inference_store.api.schemas.links import PageParameters
+from inference_store.api.schemas.parameters import PageParameters
 from inference_store.api.schemas.runs import RequestedRun, RunPage, ShownRun
 from inference_store.erasure import runs
 from inference_store.erasure.policies import list_models, warn_of_empty_project

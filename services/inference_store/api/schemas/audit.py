@@ -11,7 +11,7 @@ from inference_store.api.shown import Shown
 from inference_store.index.audit import AuditEntry, Filter
 
 from .fields import Instant, ShortText
-from .links import PageParameters
+from .parameters import PageParameters
 
 
 class AuditParameters(PageParameters):

@@ -7,7 +7,7 @@ from uuid import UUID
 from inference_store.api.shown import Shown
 
 from .fields import ShortText
-from .links import PageParameters
+from .parameters import PageParameters
 
 
 class CertificateParameters(PageParameters):

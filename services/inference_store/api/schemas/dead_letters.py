@@ -12,7 +12,7 @@ from inference_store.index.dead_letters import DeadLetter, Selection
 from inference_store.index.parked import ParkedEvent
 
 from .fields import Body, Instant, ShortText, Text
-from .links import PageParameters
+from .parameters import PageParameters
 
 State = Literal[
     "open", "redrive", "discarded", "stored", "duplicate", "expired", "erased_again", "parked"

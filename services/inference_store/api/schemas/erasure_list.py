@@ -7,7 +7,7 @@ from pydantic import Field
 from inference_store.erasure.progress.erasure import STATES, State
 
 from .fields import ShortText
-from .links import PageParameters
+from .parameters import PageParameters
 
 
 class ErasureParameters(PageParameters):

@@ -13,7 +13,7 @@ from inference_store.export.jobs.members import Part
 from inference_store.query.cql2 import FilterLang
 
 from .fields import Body, Flag, ShortText
-from .links import PageParameters
+from .parameters import PageParameters
 from .questions import filter_schema
 from .ranges import Window
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from inference_store.api.shown import Shown
 from inference_store.query.cql2 import FilterLang
 
-from .links import Parameters
+from .parameters import Parameters
 
 
 class FollowLink(Parameters):

@@ -13,7 +13,7 @@ from inference_store.erasure.holds.queries import HoldRevision
 from inference_store.query.cql2 import FilterLang
 
 from .fields import Body, Instant, ShortText, Text
-from .links import PageParameters, Parameters
+from .parameters import PageParameters, Parameters
 
 
 def _filter_schema(schema: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from inference_store.erasure.preview.losses import LossCount, LossExample
 from inference_store.query.cql2.tree import Node
 
 from .fields import ShortText
-from .links import Parameters
+from .parameters import Parameters
 
 
 def _filter_schema(schema: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from inference_store.api.shown import Shown
 from inference_store.index.projects import Project
 
 from .fields import ShortText
-from .links import PageParameters
+from .parameters import PageParameters
 
 
 class ModelParameters(PageParameters):

@@ -5,7 +5,7 @@ from inference_store.operations.reconcile.orphans import OrphanEstimate
 from inference_store.operations.reconcile.reconciliations import Finding, Kind, Reconciliation
 
 from .fields import Body, Flag, ShortText
-from .links import PageParameters
+from .parameters import PageParameters
 
 
 class AskedReconciliation(Body):

@@ -10,7 +10,7 @@ from inference_store.index.saved_views import Look, SavedView, Shared
 from inference_store.query.sort import NEWEST_FIRST
 
 from .fields import Body, ShortText, Text, instant
-from .links import PageParameters
+from .parameters import PageParameters
 from .questions import Sort
 from .ranges import refuse_no_time
 

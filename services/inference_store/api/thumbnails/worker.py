@@ -137,10 +137,10 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
         answers.write(_answer(requests.read(size), edge))
         answers.flush()
 
-    _bound()
-    serve(sys.stdin.buffer, sys.stdout.buffer)
-
 
 if __name__ == "__main__":
     Image.preinit()
     from PIL import WebPImagePlugin  # noqa: F401  (it registers itself)
+
+    _bound()
+    serve(sys.stdin.buffer, sys.stdout.buffer)
