@@ -1,13 +1,13 @@
 """The books: what became of every offset, and what producers say of themselves."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from pydantic import ConfigDict, Field
 
 from inference_store.api.shown import Shown
-from inference_store.index import accounting
-from inference_store.index.accounting.producer_account import SequenceGaps, State
+from inference_store.index.accounting.producer_account import State
 
 from .dead_letters import ShownPlace
 
@@ -71,8 +71,17 @@ class Report(Shown):
     closes: bool
 
 
-class Holes(Shown, of=SequenceGaps):
+class Holes(Shown):
     """Sequence numbers that were given and did not arrive, by why."""
+
+    dropped: int
+    """Refused or dropped after they were given: the producer counted them."""
+    waiting: int
+    """Queued, in a spool, or on their way."""
+    unknown_tail: int
+    """Of a producer that died: what it had in hand, and nobody knows of."""
+    unexplained: int
+    """Published, says the producer, or it says nothing: still in Kafka, or lost."""
 
 
 _COUNTS: dict[str, Any] = {
@@ -147,8 +156,22 @@ class ProducerAccount(Shown):
     reports: list[Report]
 
 
-class FormerProducers(Shown, of=accounting.FormerProducers):
+class FormerProducers(Shown):
     """Sums over producers that were heard too long ago to be listed."""
+
+    heard_until: datetime
+    producers: int
+    seen: int
+    sampled_out: int
+    dropped: Mapping[str, int]
+    published: int
+    events: int
+    unsettled: int
+    given: int
+    arrived: int
+    holes_dropped: int
+    unknown_tail: int
+    unexplained: int
 
 
 class Accounting(Shown):

@@ -1,6 +1,7 @@
 """The audit."""
 
-from typing import Annotated
+from datetime import datetime
+from typing import Annotated, Any
 from uuid import UUID
 
 from pydantic import Field
@@ -8,7 +9,7 @@ from pydantic import Field
 from inference_store.access.audit import Action
 from inference_store.access.scope import AccessScope
 from inference_store.api.shown import Shown
-from inference_store.index.audit import AuditEntry, Filter
+from inference_store.index.audit import Filter
 
 from .fields import Instant, ShortText
 from .parameters import PageParameters
@@ -41,8 +42,22 @@ class AuditParameters(PageParameters):
         )
 
 
-class ShownEntry(Shown, of=AuditEntry):
+class ShownEntry(Shown):
     """One thing that was done."""
+
+    id: int
+    at: datetime
+    actor: str
+    client: str | None
+    """The address that it came from; null: the command line."""
+    action: str
+    model_id: str | None
+    uid: UUID | None
+    detail: dict[str, Any]
+    number: int | None
+    """Its place in the chain; null for the moment until it has one."""
+    taken_by: int | None
+    """The entry that says which erasure took `uid` and `detail`; null: none did."""
 
 
 class AuditPage(Shown):

@@ -7,9 +7,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from inference_store.api.shown import AnyText, Shown
-from inference_store.index.accounting import PartitionId
-from inference_store.index.dead_letters import DeadLetter, Selection
-from inference_store.index.parked import ParkedEvent
+from inference_store.index.dead_letters import Selection
 
 from .fields import Body, Instant, ShortText, Text
 from .parameters import PageParameters
@@ -65,8 +63,13 @@ class Discard(Body):
     reason: Annotated[Text, Field(min_length=1, max_length=2000, examples=["a test message"])]
 
 
-class ShownPlace(Shown, of=PartitionId):
+class ShownPlace(Shown):
     """A partition of a topic; a topic made anew is a new epoch."""
+
+    cluster: str
+    topic: str
+    epoch: int
+    partition: int
 
 
 _INSTEAD: Final = {
@@ -75,9 +78,10 @@ _INSTEAD: Final = {
 }
 
 
-class ShownDeadLetter(ShownPlace, of=DeadLetter, instead=_INSTEAD):
+class ShownDeadLetter(ShownPlace):
     """An event that could not be indexed."""
 
+    id: int
     offset: int
     record_time: datetime
     reason: str
@@ -85,6 +89,10 @@ class ShownDeadLetter(ShownPlace, of=DeadLetter, instead=_INSTEAD):
     model_id: str | None
     inference_id: str | None
     state: State
+    attempts: int
+    discard_reason: str | None
+    created_at: datetime
+    updated_at: datetime
 
 
 class OneDeadLetter(ShownDeadLetter):
@@ -110,15 +118,20 @@ class Redriven(Shown):
     redriven: int
 
 
-class ShownParkedEvent(ShownPlace, of=ParkedEvent, instead=_INSTEAD):
+class ShownParkedEvent(ShownPlace):
     """An event that waits for an object."""
 
+    id: int
     offset: int
     record_time: datetime
     reason: str
     detail: str
     model_id: str | None
     inference_id: str | None
+    missing: str
+    attempts: int
+    created_at: datetime
+    next_attempt_at: datetime
 
 
 class ParkedEventPage(Shown):

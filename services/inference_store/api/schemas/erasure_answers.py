@@ -1,10 +1,10 @@
 """Erasures as they are shown."""
 
+from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from inference_store.api.shown import Shown
-from inference_store.erasure.progress.erasure import Erasure
-from inference_store.erasure.verify.blocked_objects import BlockedObject
 
 
 class Progress(Shown):
@@ -22,8 +22,14 @@ class Progress(Shown):
     """At this rate; null while it is not known how much there is."""
 
 
-class Obstacle(Shown, of=BlockedObject, instead={"erasure": (), "seen_at": ()}):
+class Obstacle(Shown):
     """An object that S3 would not let go."""
+
+    storage_key: str
+    code: str
+    message: str
+    retry_at: datetime | None
+    """When its lock ends; null: nobody says, and every run tries again."""
 
 
 class DecidingRule(Shown):
@@ -56,20 +62,10 @@ class GivenUp(Shown):
     """What has been given up so far, by the hold that kept it."""
 
 
-class ShownErasure(
-    Shown,
-    of=Erasure,
-    instead={
-        "model": ("model_id", "model_ids"),
-        "marked": ("progress",),
-        "held": (),
-        "table_rows": ("rows",),
-        "error": ("obstacles", "not_found", "message", "error"),
-        "in_force_at": (),
-    },
-):
+class ShownErasure(Shown):
     """One run of deletion."""
 
+    id: UUID
     model_id: str | None
     """Null: of several, in `model_ids`."""
     model_ids: list[str]
@@ -81,16 +77,41 @@ class ShownErasure(
     state: str
     """pending, marking, deleting_objects, verifying, deleting_rows, certifying, certified, deleted,
     failed, partly_held, giving_up, cancelling or cancelled."""
+    run: UUID | None
+    asked: dict[str, Any] | None
+    """`filter`, `inference_ids`, `subject` or `report` (a reconciliation), as it was asked; null:
+    it was marked as it was made. When it is over the subject's value is forgotten, and of ids their
+    number stays (`ids`)."""
+    requested_at: datetime
+    requested_by: str | None
+    begun_at: datetime | None
+    deleting_since: datetime | None
+    """From here on it cannot be cancelled."""
+    finished_at: datetime | None
+    retry_at: datetime | None
     progress: Progress
+    inferences: int
+    objects: int
+    versions: int
+    """Versions and delete markers that went, where the bucket keeps them."""
+    bytes: int
+    """Of the objects that went."""
     rows: dict[str, int]
     """Rows that went, by table."""
+    oldest: datetime | None
+    """When the oldest and the newest of what went were received."""
+    newest: datetime | None
     obstacles: list[Obstacle]
     """The first hundred."""
     not_found: list[str]
     """In the answer that makes it: those of `inference_ids` that no inference has."""
     message: str | None
     """What else is to be said, such as that nothing matched."""
+    error: str | None
+    certificate: int | None
+    """Number of its newest certificate: `GET /v1/certificates/{number}`."""
     decided_by: list[DecidingRule]
+    """Of a policy's run: the rules and limits that let it expire."""
     given_up: GivenUp | None
     """What holds kept and is given up; null: nothing is."""
 

@@ -1,12 +1,12 @@
 """Erasures."""
 
+from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
 from pydantic import AliasChoices, Field, model_validator
 
 from inference_store.api.shown import Shown
-from inference_store.erasure.estimate.erasure_estimate import ErasureEstimate
 from inference_store.erasure.request.criteria import Subject
 from inference_store.query.cql2 import FilterLang
 
@@ -89,12 +89,27 @@ class ErasureRequestAcross(Models, ErasureRequest):
     """What to erase of which models; neither `project_id` nor `model_ids`: of all."""
 
 
-class ForetoldOfModel(
-    Shown, of=ErasureEstimate, instead={"inferences": ("model_id", "inferences")}
-):
+class ForetoldOfModel(Shown):
     """What would go of one model. What legal holds keep is counted in `held` alone."""
 
     model_id: str
+    inferences: int
+    objects: int
+    bytes: int
+    """Of their inputs, as far as sizes are known."""
+    unknown_sizes: int
+    """Inferences whose inputs have no known size."""
+    dead_letters: int
+    parked_events: int
+    held: int
+    """More of them, inferences, dead letters and parked events, which legal holds keep."""
+    undecided: int
+    """Inferences that a query by this filter shows and that stay: not all of their metadata or
+    predictions is indexed, and what is missing may say otherwise."""
+    oldest: datetime | None
+    newest: datetime | None
+    partial: bool
+    """Time was over before all was looked at: there may be more."""
 
 
 class GoingUid(Shown):

@@ -1,15 +1,13 @@
 """Legal holds."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
+from uuid import UUID
 
 from pydantic import ConfigDict, Field, model_validator
 
 from inference_store.api.shown import Shown
-from inference_store.erasure.holds.claims import Claim
-from inference_store.erasure.holds.counts import HoldCount
-from inference_store.erasure.holds.hold import Hold, State
-from inference_store.erasure.holds.queries import HoldRevision
+from inference_store.erasure.holds.hold import State
 from inference_store.query.cql2 import FilterLang
 
 from .fields import Body, Instant, ShortText, Text
@@ -88,28 +86,39 @@ class ReleaseParameters(Parameters):
     reason: Reason
 
 
-class ShownHold(
-    Shown,
-    of=Hold,
-    instead={"model": ("model_id",), "until": ("until", "state"), "in_force_at": ()},
-):
+class ShownHold(Shown):
     """A legal hold; `erased:…` stands for each value that an erasure took."""
 
+    id: UUID
+    name: str
+    reason: str
     model_id: str | None
     """null: every model, also those to come."""
     filter: str | None
     """As CQL2-Text, every name spelt out; null: it was placed by ids."""
+    inference_ids: tuple[str, ...] | None
+    until: datetime | None
+    state: State
+    """`in_force`; `ended`: `until` has passed; `released`: by a person."""
+    placed_by: str
+    placed_at: datetime
+    released_by: str | None
+    released_at: datetime | None
+    release_reason: str | None
+    revision: int
     types: dict[str, str]
     """Types of its keys that nothing had when it was placed or changed: `number`, `string`, `bool`,
     `timestamp`. Repeat them to change the hold."""
-    state: State
-    """`in_force`; `ended`: `until` has passed; `released`: by a person."""
 
 
-class ShownClaim(Shown, of=Claim, instead={"model": ("model_id",)}):
+class ShownClaim(Shown):
     """An inference of the hold that an erasure had claimed before: some of it may be gone."""
 
     model_id: str | None
+    uid: UUID
+    scope: Literal["input", "response", "inference"]
+    erasure: UUID
+    claimed_at: datetime
 
 
 class PlacedHold(ShownHold):
@@ -125,8 +134,15 @@ class PlacedHold(ShownHold):
     warnings: list[str]
 
 
-class ShownHeld(Shown, of=HoldCount):
+class ShownHeld(Shown):
     """What a hold keeps of what is stored now."""
+
+    inferences: int
+    oldest: datetime | None
+    """When the oldest of them was received."""
+    newest: datetime | None
+    partial: bool
+    """Whether time was over before all was looked at."""
 
 
 class HoldPage(Shown):
@@ -147,9 +163,13 @@ class HoldDocument(Shown):
     until: datetime | None = None
 
 
-class HoldChange(Shown, of=HoldRevision):
+class HoldChange(Shown):
     """One revision of a hold."""
 
+    revision: int
+    change: Literal["placed", "changed", "released"]
+    at: datetime
+    actor: str
     document: HoldDocument
 
 

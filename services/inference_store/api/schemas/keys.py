@@ -1,10 +1,10 @@
 """API keys."""
 
+from datetime import datetime
 from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from inference_store.access.keys import ApiKey
 from inference_store.access.rights import Grant, Right
 from inference_store.api.shown import Shown
 
@@ -50,10 +50,22 @@ class ShownGrant(Shown):
     model_id: str | None
 
 
-class ShownApiKey(Shown, of=ApiKey):
+class ShownApiKey(Shown):
     """An API key, without its text."""
 
+    id: str
+    name: str
     grants: list[ShownGrant]
+    created_at: datetime
+    created_by: str
+    expires_at: datetime | None
+    rotated_at: datetime | None
+    old_works_until: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+    """Exact to a minute."""
+    unconfirmed: bool
+    """A restored backup has it, and the ledger does not: it works once it is confirmed."""
 
 
 class NewSecret(ShownApiKey):

@@ -3,13 +3,16 @@
 from pydantic import Field
 
 from inference_store.api.shown import Shown
-from inference_store.query.cql2 import Conformance
 
 
-class ShownClass(Shown, of=Conformance):
+class ShownClass(Shown):
     """A conformance class of CQL2."""
 
     name: str = Field(examples=["basic-cql2"])
+    title: str
+    meaning: str
+    kept: bool
+    """Wholly; single operations of a class may be kept if it is not."""
     uri: str
 
 

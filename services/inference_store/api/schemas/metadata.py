@@ -1,17 +1,25 @@
 """Metadata keys, and changes of metadata."""
 
+from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, Strict
 
 from inference_store.api.shown import Shown
-from inference_store.index.key_registry import TypeSeen
 
 from .fields import WHOLE, Body, ShortText
 
 
-class ShownType(Shown, of=TypeSeen):
+class ShownType(Shown):
     """One type under which a key came."""
+
+    type: str
+    flag: str
+    """Empty where the values are indexed as their type; else why not, or how they came."""
+    count: int
+    first_seen: datetime
+    last_seen: datetime
+    examples: tuple[str, ...]
 
 
 class ShownMetadataKey(Shown):

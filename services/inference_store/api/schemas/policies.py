@@ -10,7 +10,6 @@ from pydantic import Field, model_validator
 from inference_store.api.shown import Shown
 from inference_store.erasure.policies import MOST_RULES, Ages, Bounds, LevelName, RequestedRule
 from inference_store.erasure.policies.rules import check_not_empty, check_rules
-from inference_store.erasure.preview.losses import LossCount, LossExample
 from inference_store.query.cql2.tree import Node
 
 from .fields import ShortText
@@ -105,8 +104,17 @@ class ShownVersion(Shown):
     reason: str | None
 
 
-class Losing(Shown, of=LossCount):
+class Losing(Shown):
     """How many inferences lose something. What is being erased already is not counted."""
+
+    count: int
+    bytes: int
+    """Of their inputs, as far as sizes are known; of responses none is."""
+    unknown_sizes: int
+    held: int
+    """More of them, which legal holds keep."""
+    oldest: datetime | None
+    newest: datetime | None
 
 
 class DecidedBy(Shown):
@@ -120,9 +128,13 @@ class DecidedBy(Shown):
     name: str | None
 
 
-class ExampleLost(Shown, of=LossExample, instead={"of": ("decided_by",), "rule": (), "name": ()}):
+class ExampleLost(Shown):
     """One of the oldest that would lose something."""
 
+    model_id: str
+    uid: UUID
+    inference_id: str
+    received_at: datetime
     scope: str
     """`inference` (everything), `response` or `input`."""
     decided_by: DecidedBy | None

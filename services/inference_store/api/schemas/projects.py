@@ -1,7 +1,6 @@
 """Projects, and the models of one."""
 
 from inference_store.api.shown import Shown
-from inference_store.index.projects import Project
 
 from .fields import ShortText
 from .parameters import PageParameters
@@ -14,9 +13,10 @@ class ModelParameters(PageParameters):
     """Of this project."""
 
 
-class ShownProject(Shown, of=Project):
+class ShownProject(Shown):
     """What registrations name as their project."""
 
+    project_id: str
     models: int
     """How many of its models the caller sees."""
 

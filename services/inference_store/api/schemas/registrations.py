@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import AfterValidator, ConfigDict, Field
 
 from inference_store.api.shown import Shown
-from inference_store.index.registrations import Details, Registration
+from inference_store.index.registrations import Details
 from inference_store.inference.ids import check_id
 from inference_store.inference.task_types import TASK_TYPES, OutputMapping, task_type_of
 
@@ -69,13 +69,21 @@ class PendingMove(Shown):
     effective_at: datetime
 
 
-class ShownRegistration(
-    Shown,
-    of=Registration,
-    instead={"model": (), "left_project_id": (), "moves_at": ("pending_move",)},
-):
+class ShownRegistration(Shown):
     """A model's entry."""
 
+    model_id: str
+    project_id: str | None
+    name: str | None
+    task_type: str | None
+    class_labels: tuple[str, ...]
+    output_mapping: OutputMapping | None
+    registered_by: str
+    """`event`: the first event of an unknown model made it; `ledger`: a replay of the ledger did;
+    `removed`: it goes with what is left of it; else `api`."""
+    revision: int
+    registered_at: datetime
+    updated_at: datetime
     pending_move: PendingMove | None
     """Where it has moved, and another policy does not decide yet."""
 

@@ -1,13 +1,15 @@
 """Relative times, as answers show what they were taken for."""
 
+from datetime import datetime
+
 from pydantic import Field
 
 from inference_store.api.shown import Shown
-from inference_store.query.cql2 import Resolved
 
 
-class ResolvedTime(Shown, of=Resolved):
+class ResolvedTime(Shown):
     """A relative time of the filter, and the instant that it was taken for."""
 
     expression: str = Field(examples=["now() - duration('PT1H')"])
     """As the filter has it, in CQL2-Text."""
+    instant: datetime

@@ -1,5 +1,6 @@
 """Aggregates as they are answered."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import Field
@@ -7,7 +8,6 @@ from pydantic import Field
 from inference_store.api.schemas.explain import Explanation
 from inference_store.api.schemas.resolved import ResolvedTime
 from inference_store.api.shown import Shown
-from inference_store.query.aggregates.answer import Aggregated
 
 
 class ShownGroup(Shown):
@@ -25,11 +25,14 @@ class ShownOthers(Shown):
     """An inference in several groups is counted in each."""
 
 
-class ShownAggregate(Shown, of=Aggregated):
+class ShownAggregate(Shown):
     """Measures by groups."""
 
     groups: list[ShownGroup]
     others: ShownOthers
+    approximate: bool
+    """Whether some percentiles are not exact; each says it itself. All else always is exact."""
+    warnings: Sequence[str]
     resolved: list[ResolvedTime] | None = None
     """What the filter's relative times were taken for; where it has some."""
     explain: Explanation | None = None
