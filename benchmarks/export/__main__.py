@@ -13,7 +13,7 @@ import psutil
 
 from benchmarks.machine import machine
 from benchmarks.query.__main__ import SIZES
-from inference_store.api.negotiation import NDJSON
+from inference_store.api.http import NDJSON
 from inference_store.export.formats import FORMATS
 
 from .neighbour import ask_beside

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inference_store.export.formats import FORMATS
 
-from .negotiation import choose_coding
+from .http import choose_coding
 
 _LEAST_BYTES: Final = 1024  # a smaller answer fits into one packet as it is
 _LARGE_BYTES: Final = 256 * 1024  # this takes about a millisecond: not on the event loop

@@ -1,10 +1,175 @@
-"""Draws predictions: boxes of the index; contours and keypoints of the stored response."""
+"""What is drawn over a picture."""
 
+import asyncio
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
+from uuid import UUID
 
-from inference_store.inference.task_types import Outline
+from pydantic import Field
+
+from inference_store.access import Action
+from inference_store.access.rights import Right
+from inference_store.index.registrations import Registration
+from inference_store.inference.errors import BlobMissing, BlobTooLarge, NotFound
+from inference_store.inference.events.storage_key import parse_stored
+from inference_store.inference.task_types import (
+    Outline,
+    Outlines,
+    PredictionCaps,
+    TaskType,
+    read_outlines,
+    task_type_of,
+)
+from inference_store.objects import Blobs
+from inference_store.platform.settings import ApiSettings
+from inference_store.query import lookup
+from inference_store.query.read import PREDICTIONS, Inference, read
+from inference_store.query.stored_blobs import get_storage_key, is_erased, is_input_too
+
+from .access import Asking
+from .answer import InferenceAnswer, Shown
+from .dependencies import BlobStore, LookingUp, Settings
+from .http import InferenceId, ModelId, read_in_thread
+from .routing import Router
+
+
+class ShownBox(Shown):
+    """An upright box in pixels, y down."""
+
+    xmin: float
+    ymin: float
+    xmax: float
+    ymax: float
+
+
+class TurnedBox(Shown):
+    """A turned box, as the model said it."""
+
+    cx: float
+    """Centre and size are shares of the width and height."""
+    cy: float
+    w: float
+    h: float
+    angle: float
+    """Radians, clockwise in pixel space."""
+
+
+class ShownKeypoint(Shown):
+    """What is known of a point."""
+
+    index: int
+    """Its place in the model's list; keypoints that the model did not find are left out."""
+    name: str | None
+    score: float | None
+
+
+class ShownShape(Shown):
+    """One shape. Of a prediction with several contours, each is a shape."""
+
+    kind: Literal["box", "oriented_box", "polygon", "keypoints"]
+    ordinal: int
+    """Its prediction's place in the response."""
+    rank: int
+    """1: the best score."""
+    label: str | None
+    score: float | None
+    points: list[tuple[float, float]] = Field(examples=[[[80, 40], [120, 40], [120, 90]]])
+    """x and y of each. Boxes have four corners, clockwise from the top left one; polygons and boxes
+    are closed. Empty for an oriented box of a picture whose size is not known."""
+    keypoints: list[ShownKeypoint] | None
+    """One for each point; null for other kinds."""
+    box: ShownBox | None
+    """Around it; null: not known."""
+    oriented: TurnedBox | None
+    """Of an oriented box."""
+
+
+class ShownDrawing(Shown):
+    """The predictions of an inference as shapes, in the order of the response."""
+
+    uid: UUID
+    width: int | None
+    """Of the picture in pixels, as the event said; null: it did not."""
+    height: int | None
+    units: Literal["pixels", "shares"]
+    """`shares` of the width and height: the size was not known when the boxes were read."""
+    shapes: list[ShownShape]
+    without_shape: int
+    """How many predictions have none: a label of the whole picture, a box with a number missing."""
+    problem: str | None = Field(examples=[None])
+    """Why contours or keypoints are missing, with boxes in their place; null: none is."""
+
+
+router = Router("inferences")
+
+
+@router.add(
+    "GET /models/{model_id}/inferences/{inference_id}/drawing",
+    ShownDrawing,
+    Right.READ,
+    "Read the predictions as shapes",
+    404,
+)
+async def get_drawing(  # noqa: PLR0917  (FastAPI calls it by name)
+    model_id: ModelId,
+    inference_id: InferenceId,
+    connection: LookingUp,
+    blobs: BlobStore,
+    to: Settings,
+    access: Asking,
+) -> InferenceAnswer:
+    """Boxes, oriented boxes, contours and keypoints of the newest inference of that id, in pixels
+    of its picture. Contours and keypoints are read from the stored response."""
+    registration, extent = await access.find_model_to_query(connection, model_id)
+    known_spans = extent.spans
+    same = await lookup.find_by_id(connection, registration.model, inference_id, spans=known_spans)
+    inferences = await read(connection, registration.model, [same.newest], include=[PREDICTIONS])
+    if not inferences:
+        raise NotFound(f"The inference {inference_id!r} has just been deleted.")
+    [inference] = inferences
+    task_type = _find_task_type(inference, registration)
+    outlines, problem = Outlines(), None
+    if task_type.outlined and inference.prediction_values:
+        if is_input_too(inference):
+            access.require_right(Right.READ_INPUTS, registration)
+            access.note_read(Action.DATA_READ, registration, [inference.uid])
+        outlines, problem = await _read_outlines(inference, task_type, blobs, to)
+    drawing = format_drawing(inference.row, inference.predictions or [], outlines.found)
+    return InferenceAnswer(drawing | {"problem": problem})
+
+
+def _find_task_type(inference: Inference, registration: Registration) -> TaskType:
+    return task_type_of(inference.row["task_type"] or registration.task_type)
+
+
+async def _read_outlines(
+    inference: Inference, task_type: TaskType, blobs: Blobs, to: ApiSettings
+) -> tuple[Outlines, str | None]:
+    """Return what the response has, and why that is not all."""
+    nothing = Outlines()
+    if is_erased(inference, "response"):
+        return nothing, "The response has been deleted."
+    key = get_storage_key(inference, "response")
+    if key is None:
+        return nothing, "The response is not stored."
+    try:
+        storage_key, limit = parse_stored(key), to.max_response_bytes
+        response = await asyncio.to_thread(blobs.get, storage_key, limit=limit)
+    except BlobMissing:
+        return nothing, "The response is not in the bucket."
+    except BlobTooLarge:
+        return nothing, f"The response is over {limit} bytes (INFERENCE_STORE_MAX_RESPONSE_BYTES)."
+    caps = PredictionCaps(predictions=to.max_predictions)
+    outlines = await read_in_thread(read_outlines, response, task_type=task_type, caps=caps)
+    return outlines, _describe_gap(outlines)
+
+
+def _describe_gap(outlines: Outlines) -> str | None:
+    if outlines.capped:
+        return f"The contours have more than {outlines.most:,} points: some are left out."
+    return None if outlines.found else "The response has no contours or keypoints."
+
 
 Predicted: TypeAlias = Mapping[str, Any]
 _CORNERS: Final = ("xmin", "ymin", "xmax", "ymax")

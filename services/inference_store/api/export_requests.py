@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.api.schemas.exports import ExportRequest
 from inference_store.erasure import policies
 from inference_store.erasure.policies.durations import parse_duration
 from inference_store.export.blob_choices import BlobChoice
@@ -20,9 +21,8 @@ from inference_store.platform.settings import ApiSettings
 from inference_store.query.count import count
 from inference_store.query.deadline import Deadline, OutOfTime
 
-from .filters import read_requested_filter
-from .schemas.exports import ExportRequest
-from .schemas.ranges import Window
+from .conditions import read_requested_filter
+from .fields import Window
 
 MOST_UNFINISHED: Final = 20
 """Exports of one caller that are not written yet."""

@@ -1,8 +1,11 @@
-"""A page of inferences, from the search to the answer."""
+"""Formats inferences for answers."""
 
+import asyncio
 import json
+import time
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -13,37 +16,109 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
+from inference_store.export import inference_object
 from inference_store.export.fixed_columns import DISTANCE, Row
 from inference_store.index import key_registry
 from inference_store.index.key_registry import Models
 from inference_store.index.registrations import Registration
-from inference_store.inference.errors import Fault, Invalid, UnknownKey
-from inference_store.inference.metadata import KEY_ALIASES, MetadataCaps
+from inference_store.inference.errors import BlobMissing, Fault, Invalid, QueryTimeout, UnknownKey
+from inference_store.inference.events.storage_key import parse_stored
+from inference_store.inference.metadata import KEY_ALIASES, MetadataCaps, decode_entries
 from inference_store.inference.nearest import MOST_WARNED, list_warnings, nearest, shortened
 from inference_store.objects import Blobs
-from inference_store.platform.metrics import QUERY_TIMEOUTS
+from inference_store.platform import traces
+from inference_store.platform.metrics import QUERY_SECONDS, QUERY_TIMEOUTS
 from inference_store.platform.settings import ApiSettings
 from inference_store.query import cursor as cursors
 from inference_store.query import sorted_cursor
 from inference_store.query.by_distance import ByDistance
 from inference_store.query.cql2 import to_json
 from inference_store.query.cql2.tree import Node
-from inference_store.query.deadline import Deadline
+from inference_store.query.deadline import Deadline, OutOfTime, Overloaded
+from inference_store.query.explain import Recording, recording
 from inference_store.query.hit import Hit
 from inference_store.query.matching import Query
 from inference_store.query.order import AtRandom
 from inference_store.query.pages import Page, describe_narrowing, find_page, make_cursor
 from inference_store.query.read import Inference, read
+from inference_store.query.scan_range import find_pieces_of
 from inference_store.query.sort import Sort, resolve_sort
+from inference_store.query.stored_blobs import BLOBS, get_storage_key
 
 from .access import Access
 from .answer import encode_json
-from .field_selection import FieldSelection, is_within
-from .filters import RequestedFilter, read_requested_filter
-from .inference_format import build_links, format_inference
-from .query_recording import record_query
-from .query_timing import limit_query_time
-from .schemas.questions import Conditions, InferenceQuery
+from .conditions import (
+    Conditions,
+    InferenceQuery,
+    RequestedFilter,
+    read_requested_filter,
+)
+from .http import escape_segment
+from .inference_models import (
+    Explanation,
+    FieldSelection,
+    MetadataAs,
+    convert_metadata,
+    is_within,
+)
+
+_FEW_INFERENCES = 4
+"""The links of so few inferences are signed in less time than a thread takes to start."""
+
+
+def format_inference(
+    model_id: str, inference: Inference, *, metadata_as: MetadataAs = "list"
+) -> dict[str, Any]:
+    """Format an inference for JSON; its times have been through `fit_times`."""
+    if metadata_as == "object":
+        return inference_object.format_inference(
+            model_id, inference, show_metadata=_format_as_object
+        )
+    return inference_object.format_inference(model_id, inference)
+
+
+def build_path(model_id: str, inference: Inference) -> str:
+    """Return the inference's own path."""
+    return f"/v1/models/{escape_segment(model_id)}/inferences/uid:{inference.uid}"
+
+
+async def build_links(
+    settings: ApiSettings, blobs: Blobs, model_id: str, inferences: Collection[Inference]
+) -> list[dict[str, str | None]]:
+    """Return where each inference's blobs are read: presigned links, or the api's own routes."""
+    if settings.presigned_urls == "off":
+        return [_build_routes(model_id, inference) for inference in inferences]
+    seconds = settings.presigned_url_seconds
+    if len(inferences) <= _FEW_INFERENCES and settings.s3_access_key.get_secret_value():
+        return [_presign(blobs, inference, seconds) for inference in inferences]
+    # without keys in the settings it may have to exchange a token for credentials
+    return await asyncio.to_thread(
+        lambda: [_presign(blobs, inference, seconds) for inference in inferences]
+    )
+
+
+def _build_routes(model_id: str, inference: Inference) -> dict[str, str | None]:
+    path = build_path(model_id, inference)
+    is_stored = {blob: get_storage_key(inference, blob) is not None for blob in BLOBS}
+    return {blob: f"{path}/{blob}" if is_stored[blob] else None for blob in BLOBS}
+
+
+def _presign(blobs: Blobs, inference: Inference, seconds: int) -> dict[str, str | None]:
+    return {blob: _presign_one(blobs, get_storage_key(inference, blob), seconds) for blob in BLOBS}
+
+
+def _presign_one(blobs: Blobs, key: str | None, seconds: int) -> str | None:
+    if key is None:
+        return None
+    try:
+        return blobs.presign(parse_stored(key), seconds)
+    except BlobMissing:  # a key that no client can address, or a bucket that is no longer allowed
+        return None
+
+
+def _format_as_object(stored: bytes) -> dict[str, Any]:
+    return convert_metadata(decode_entries(stored))
+
 
 # Parts of a body that change neither which inferences match, nor their order.
 _NOT_OF_THE_QUERY = {
@@ -322,3 +397,67 @@ def _describe(key: str, names: Sequence[str]) -> str:
     near = nearest(key, names, limit=3)
     hint = f" The nearest are {', '.join(near)}." if near else ""
     return f"No inference of this model has the metadata key {shortened(key)}.{hint}"
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRecording:
+    """A query that is recorded, or not."""
+
+    active: Recording | None
+
+    async def format(
+        self, connection: AsyncConnection, access: Access, query: Query
+    ) -> Mapping[str, Any]:
+        """Return what is added to the answer: nothing if it was not requested."""
+        if self.active is None:
+            return {}
+        total = len(await find_pieces_of(connection, query.scan_range, newest_first=True))
+        how = f"; {self.active.form}" if self.active.form else ""
+        self.active.form = f"{query.form}{how}"
+        everything = access.sees.is_everything
+        explanation = self.active.explain(partitions_total=total, estimates=everything)
+        return {"explain": Explanation.show(explanation)}
+
+
+@contextmanager
+def record_query(on: bool) -> Iterator[QueryRecording]:
+    """Surround the statements of a query."""
+    with recording(on) as active:
+        yield QueryRecording(active)
+
+
+@contextmanager
+def limit_query_time(kind: str, narrow: str, *queries: Query) -> Iterator[None]:
+    """Surround a query as `measure_query` does.
+
+    Raises QueryTimeout, which says how to `narrow`, if the query took too long; Overloaded, which
+    narrowing does not help, if it had little of its time.
+    """
+    try:
+        with measure_query(kind, *queries):
+            yield
+    except Overloaded:
+        raise
+    except OutOfTime:
+        QUERY_TIMEOUTS.labels(kind).inc()
+        raise QueryTimeout(narrow) from None
+
+
+@contextmanager
+def measure_query(kind: str, *queries: Query) -> Iterator[None]:
+    """Surround the statements that find inferences; `kind` is `page`, `count` or `aggregate`.
+
+    Across models it counts once for each.
+    """
+    form = queries[0].form if queries else "everything"
+    began = time.perf_counter()
+    attributes: traces.Attributes = {
+        "inference_store.query.kind": kind,
+        "inference_store.query.form": form,
+        "inference_store.query.conditions": len(queries[0].conditions) if queries else 0,
+    }
+    try:
+        with traces.span(f"query {kind}", attributes=attributes):
+            yield
+    finally:
+        QUERY_SECONDS.labels(kind, form).observe(time.perf_counter() - began)

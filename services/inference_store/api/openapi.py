@@ -1,5 +1,6 @@
 """Completes the OpenAPI: the schema of refusals, authentication, and the needs of each route."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -8,12 +9,9 @@ from pydantic.json_schema import models_json_schema
 
 from inference_store.platform.settings import AccessSettings
 
-from .access.needs import EXTENSION, Over, read_needs
-from .negotiation import NDJSON
+from .access import EXTENSION, Over, read_needs
+from .http import NDJSON
 from .problems import Problem
-from .schemas.following import Arrivals
-from .schemas.inferences import LINES
-from .schemas.thumbnails import ShownThumbnail, ThumbnailPage
 
 BINARY: Final = {"schema": {"type": "string", "format": "binary"}}
 """Bytes, as OpenAPI has them."""
@@ -26,14 +24,16 @@ _OVER = {
 }
 
 
-def complete_openapi(app: FastAPI, settings: AccessSettings) -> None:
-    """Add to the OpenAPI what FastAPI does not know."""
+def complete_openapi(
+    app: FastAPI, settings: AccessSettings, kinds: Sequence[type[BaseModel]]
+) -> None:
+    """Add to the OpenAPI what FastAPI does not know. `kinds`: schemas of parts of answers."""
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             schema = generate()
-            _add_kinds(schema["components"]["schemas"])
+            _add_kinds(schema["components"]["schemas"], kinds)
             _add_security(schema, settings)
         return app.openapi_schema or {}
 
@@ -45,13 +45,13 @@ def make_ref(kind: type[BaseModel]) -> str:
     return _REF.format(model=kind.__name__)
 
 
-def _add_kinds(kinds: dict[str, Any]) -> None:
+def _add_kinds(schemas: dict[str, Any], kinds: Sequence[type[BaseModel]]) -> None:
     """Add the schema of our refusals in place of FastAPI's own, and the lines of streams."""
     for name in ("HTTPValidationError", "ValidationError"):
-        kinds.pop(name, None)
-    for kind in (Problem, *LINES, ShownThumbnail, ThumbnailPage, Arrivals):
+        schemas.pop(name, None)
+    for kind in (Problem, *kinds):
         ours = models_json_schema([(kind, "serialization")], ref_template=_REF)[1]
-        kinds.update(ours["$defs"])
+        schemas.update(ours["$defs"])
 
 
 def _add_security(schema: dict[str, Any], settings: AccessSettings) -> None:

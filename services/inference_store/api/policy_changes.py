@@ -1,22 +1,19 @@
-"""Changes of retention policies: what one would delete, who may make it, when it begins."""
+"""Requests about one policy: a preview of what it would delete, and a change of it."""
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, Any, Final
 
-from sqlalchemy.ext.asyncio import AsyncConnection
+from fastapi import Depends, Query, Request
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from starlette.responses import Response
 
+from inference_store.access import Action
 from inference_store.access.rights import Right
-from inference_store.api.schemas.policies import (
-    DecidedBy,
-    ExampleLost,
-    Losing,
-    PolicyBody,
-    WouldDelete,
-)
 from inference_store.erasure import policies
-from inference_store.erasure.ledger import Body
+from inference_store.erasure.ledger import Body, Ledger, Note
 from inference_store.erasure.policies import (
     PolicyOwner,
     PolicyVersion,
@@ -28,12 +25,228 @@ from inference_store.erasure.preview import preview, previews
 from inference_store.erasure.preview.losses import Preview
 from inference_store.export.ledger.member_lists import MemberLists
 from inference_store.inference.errors import Fault, Invalid, PreconditionFailed
+from inference_store.platform.settings import ApiSettings
 from inference_store.query.cql2 import Clock
 from inference_store.query.cql2.tree import Node
 
-from .access import Access
-from .filters import read_filter
-from .policies import check_allowed, describe_owner
+from . import cursors
+from .access import Access, Asking
+from .answer import Answer
+from .conditions import read_filter
+from .cursors import PageParameters
+from .dependencies import IfMatch, LedgerOf, Reading, Settings, querying
+from .policies import (
+    DecidedBy,
+    ExampleLost,
+    Losing,
+    PolicyBody,
+    PolicyHistory,
+    PolicyOf,
+    PolicyPreview,
+    Reason,
+    ShownPolicy,
+    WouldDelete,
+    add_policy_route,
+    answer_policy,
+    build_answer,
+    check_allowed,
+    describe_owner,
+    show_state,
+    show_version,
+)
+from .routing import Router
+
+_SAVED: Final[Any] = {"rules": {"__all__": {"saved"}}}
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyPreviewRequest:
+    """A preview of what a policy would delete: the owner of the policy, and the caller."""
+
+    request: Request
+    to: ApiSettings
+    access: Access
+    of: PolicyOwner
+
+    async def compute(self, body: PolicyBody | None) -> tuple[Preview, ResolvedPolicy | None]:
+        """Return what it would delete today, and the policy as it is stored.
+
+        `body` None: if there were none.
+        """
+        if body is not None:
+            check_owner(body, self.of)
+        trees = [] if body is None else await read_trees(body)
+        seconds = self.to.policy_preview_seconds
+        async with querying(self.request, self.access) as connection:
+            return await estimate_policy(
+                connection, self.access, self.of, body, trees, seconds=seconds
+            )
+
+    def find_grace_seconds(self, lost: Preview) -> float:
+        """Return how many seconds it waits before it begins."""
+        return 0.0 if lost.is_harmless else self.to.policy_grace_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChangeRequest(PolicyPreviewRequest):
+    """A change of a policy. `expected`: the revision that it must have now."""
+
+    ledger: Ledger
+    expected: int | None
+
+    async def write(
+        self, kind: str, body: PolicyBody | None, reason: str | None
+    ) -> tuple[Preview, Sequence[str]]:
+        """Write it to the ledger before it takes effect; return what it deletes, and warnings.
+
+        Raises what refuses it.
+        """
+        lost, resolved = await self.compute(body)
+        build_body = partial(
+            _build_entry,
+            access=self.access,
+            owner=self.of,
+            resolved=resolved,
+            body=body,
+            expected=self.expected,
+            grace_seconds=self.find_grace_seconds(lost),
+            reason=reason,
+        )
+        await self.ledger.write(kind, build_body, actor=self.access.who, note=_build_note)
+        return lost, () if resolved is None else resolved.warnings
+
+
+async def _make_preview(
+    request: Request, to: Settings, access: Asking, of: PolicyOf
+) -> PolicyPreviewRequest:
+    return PolicyPreviewRequest(request, to, access, of)
+
+
+PreviewRequest = Annotated[PolicyPreviewRequest, Depends(_make_preview)]
+
+
+async def _make_change(
+    look: PreviewRequest, ledger: LedgerOf, if_match: IfMatch
+) -> PolicyChangeRequest:
+    return PolicyChangeRequest(look.request, look.to, look.access, look.of, ledger, if_match)
+
+
+ChangeRequest = Annotated[PolicyChangeRequest, Depends(_make_change)]
+
+
+def _build_note(version: PolicyVersion) -> Note:
+    """Build the audit's entry."""
+    owner, policy = version.of, version.policy
+    action = Action.POLICY_REMOVED if policy is None else Action.POLICY_SET
+    rules = {} if policy is None else policy.model_dump(exclude_none=True, exclude=_SAVED)
+    began = version.effective_at.isoformat()
+    detail = {"level": owner.level, "revision": version.revision, "effective_at": began}
+    whose = {"project_id": owner.subject} if owner.level == "project" else {}
+    why = {} if version.reason is None else {"reason": version.reason}
+    return Note(
+        action, owner.subject if owner.level == "model" else None, detail | whose | why | rules
+    )
+
+
+router = Router("retention")
+
+
+@add_policy_route(router, "GET", "get", ShownPolicy, "Read {policy}", 404)
+async def get_policy(connection: Reading, access: Asking, of: PolicyOf) -> Answer:
+    """The policy in force, and what waits to begin; 404 where there is neither."""
+    await check_allowed(connection, access, of)
+    return await answer_policy(connection, of)
+
+
+@add_policy_route(router, "GET /history", "history_of", PolicyHistory, "Versions of {policy}", 404)
+async def get_history(
+    page: Annotated[PageParameters, Query()], connection: Reading, access: Asking, of: PolicyOf
+) -> Answer:
+    """Who set it, when, and what it was before: the newest first."""
+    await check_allowed(connection, access, of)
+    before = cursors.decode_one(page.cursor, int)
+    versions = await policies.list_versions(connection, of, before=before, limit=page.limit + 1)
+    items, following = cursors.cut_page(versions, page.limit, lambda version: version.revision)
+    state = await policies.find_state(connection, of)
+    shown = [show_version(version, state) for version in items]
+    return Answer(PolicyHistory(items=shown, next=following))
+
+
+@add_policy_route(router, "PUT", "set", ShownPolicy, "Set {policy}", 404, 412, 501)
+async def put_policy(body: PolicyBody, change: ChangeRequest) -> Answer:
+    """Set how long inputs, responses and inferences are kept; it applies to those stored
+    already, too. One that would delete any of them begins after a grace."""
+    lost, warnings = await change.write("policy_set", body, body.reason)
+    return await _answer_set(change.request, change.of, warnings, show_would_delete(lost))
+
+
+@add_policy_route(
+    router, "POST /preview", "preview", PolicyPreview, "What {policy} would delete", 404, 501
+)
+async def preview_policy(body: PolicyBody, asking: PreviewRequest) -> Answer:
+    """The same as setting it, without setting it; its token lets it begin at once."""
+    lost, resolved = await asking.compute(body)
+    engine: AsyncEngine = asking.request.app.state.engine
+    async with engine.begin() as connection:
+        revision = (await policies.find_state(connection, asking.of)).revision
+        token = await previews.record_preview(
+            connection, asking.of, revision, describe_request(body)
+        )
+    return Answer(
+        PolicyPreview(
+            would_delete=show_would_delete(lost),
+            grace_seconds=asking.find_grace_seconds(lost),
+            token=token,
+            warnings=[] if resolved is None else list(resolved.warnings),
+        )
+    )
+
+
+@add_policy_route(router, "DELETE", "remove", Response, "Remove {policy}", 404, 412, status=204)
+async def delete_policy(change: ChangeRequest, why: Annotated[Reason, Query()]) -> Response:
+    """The next wider policy applies, or everything is kept; after a grace where that would
+    delete something."""
+    await change.write("policy_removed", None, why.reason)
+    return Response(status_code=204)
+
+
+@add_policy_route(
+    router,
+    "DELETE /pending",
+    "revoke",
+    Response,
+    "Take back {policy} before it begins",
+    404,
+    412,
+    status=204,
+)
+async def revoke_policy(
+    ledger: LedgerOf, if_match: IfMatch, access: Asking, of: PolicyOf
+) -> Response:
+    """What waits to begin never does; what is in force stays so."""
+
+    async def build_body(connection: AsyncConnection) -> Body:
+        await check_allowed(connection, access, of, lock=True)
+        return await policies.describe_revocation(connection, of, expected=if_match)
+
+    whose = {"project_id": of.subject} if of.level == "project" else {}
+    model_id = of.subject if of.level == "model" else None
+    note = Note(Action.POLICY_REVOKED, model_id, {"level": of.level, **whose})
+    await ledger.write("policy_revoked", build_body, actor=access.who, note=note)
+    return Response(status_code=204)
+
+
+async def _answer_set(
+    request: Request, of: PolicyOwner, warnings: Sequence[str], lost: WouldDelete
+) -> Answer:
+    """Return the policy that was just set, as it is now."""
+    engine: AsyncEngine = request.app.state.engine
+    async with engine.connect() as connection:
+        state = await policies.find_state(connection, of)
+        newest, *_ = await policies.list_versions(connection, of, limit=1)
+    shown = show_state(of, newest, state, warnings=warnings, would_delete=lost)
+    return build_answer(shown, state.revision)
+
 
 _MOST_PENDING: Final = 10
 _AGELESS: Final = Clock(
@@ -102,7 +315,7 @@ def _warn_of_pending(pending: Sequence[PolicyVersion]) -> Iterator[str]:
         yield f"{len(pending) - _MOST_PENDING} more pending policies are counted."
 
 
-async def build_entry(
+async def _build_entry(
     connection: AsyncConnection,
     access: Access,
     owner: PolicyOwner,

@@ -40,7 +40,7 @@ from inference_store.platform.serving.server import GuardedServer
 from inference_store.platform.settings import ApiSettings
 
 from .app import create_app
-from .replica import Replica
+from .dependencies import Replica
 from .streams import ENDS
 
 _BEAT_SECONDS = 1.0

@@ -33,18 +33,15 @@ from inference_store.query.stored_blobs import BLOBS
 
 from .access import Access
 from .admission_control import AdmissionControl
-from .answer import InferenceAnswer, encode_json
+from .answer import NAME, InferenceAnswer, encode_json, write_warnings
+from .conditions import InferenceQuery
 from .dependencies import querying
-from .field_selection import FieldSelection
-from .foreground import Foreground
+from .http import NDJSON, read_in_thread
+from .inference_models import LINES, FieldSelection
 from .inference_pages import AnsweredPage
-from .negotiation import NDJSON
+from .middleware import Foreground
 from .openapi import BINARY, make_ref
 from .problems import build_body, find_refusal
-from .reader_thread import read_in_thread
-from .schemas.inferences import LINES
-from .schemas.questions import InferenceQuery
-from .warnings_header import NAME, write_warnings
 
 _SPELLINGS: Final = (NDJSON, "application/ndjson", "application/jsonl")
 _STREAMED: Final = (*_SPELLINGS, *FORMATS)

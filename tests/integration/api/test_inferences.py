@@ -7,7 +7,7 @@ from urllib.parse import quote
 import httpx
 from sqlalchemy import update
 
-from inference_store.api.schemas.inferences import (
+from inference_store.api.inference_models import (
     InferencePage,
     OneInference,
     ShownInference,

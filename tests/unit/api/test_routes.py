@@ -11,9 +11,10 @@ from fastapi import APIRouter, FastAPI
 from inference_store.access.caller import ANYONE
 from inference_store.access.rights import Right
 from inference_store.api import routes
-from inference_store.api.access import Access, GuardedRoute, Needs, Over, needs
+from inference_store.api.access import Access, Needs, Over, needs
 from inference_store.api.app import create_app
-from inference_store.api.templates import OTHER, Templates
+from inference_store.api.middleware import OTHER, Templates
+from inference_store.api.routing import GuardedRoute
 from inference_store.index.database import create_engine
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings

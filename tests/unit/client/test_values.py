@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_store.api.answer import encode_json
-from inference_store.api.typed_metadata import convert_metadata
+from inference_store.api.inference_models import convert_metadata
 from inference_store.inference.metadata import Entry
 from inference_store_client.decoding import decode
 from inference_store_client.errors import NotIncluded, UnexpectedAnswer
