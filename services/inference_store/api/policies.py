@@ -355,10 +355,10 @@ def add_policy_route(
 ) -> Callable[[Endpoint], Endpoint]:
     """Add a function as a route of the policies of every level; it takes the owner as a `PolicyOf`.
 
-    `route`: the method, and what comes after the policy's own path; `summary` names the level by `{policy}`. A GET needs the right to read, everything else the
-    right to administer; so does a preview, which is requested by POST.
+    `route`: the method, and what comes after the policy's own path; `summary` names the level by
+    `{policy}`. A GET needs the right to read, everything else the right to administer; so does a
+    preview, which is requested by POST.
     """
-
     method, _, path = route.partition(" ")
 
     def add(endpoint: Endpoint) -> Endpoint:
