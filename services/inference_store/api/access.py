@@ -9,17 +9,21 @@ from uuid import UUID
 
 from fastapi import Depends, Request
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from starlette.datastructures import State
 
 from inference_store.access import AccessScope, Action, Caller, Who
 from inference_store.access.caller import ANYONE
 from inference_store.access.rights import Right
 from inference_store.access.sessions import Session
+from inference_store.erasure.ledger import Ledger
 from inference_store.index import registrations
 from inference_store.index.audit import note
 from inference_store.index.registrations import Registration
 from inference_store.index.scope_filters import models_of
 from inference_store.index.unknown_models import naming_nearest_models, refuse_model
 from inference_store.inference.errors import Forbidden, NotFound
+from inference_store.objects import Blobs
+from inference_store.platform.settings import ApiSettings
 from inference_store.query.extent import Extent, model_with_extent
 
 EXTENSION: Final = "x-needs"
@@ -80,8 +84,9 @@ class OfModel(Protocol):
 
 @dataclass(slots=True)
 class Access:
-    """The caller, their address, and what the route needs."""
+    """The caller, their address, and what the route needs; and what the api works with."""
 
+    request: Request
     caller: Caller
     client: str | None
     needed: Needs
@@ -92,6 +97,36 @@ class Access:
         default_factory=list
     )
     _models_of: Mapping[str, frozenset[str]] | None = None
+
+    @property
+    def app(self) -> State:
+        """What the api works with: see `create_app`."""
+        app: State = self.request.app.state
+        return app
+
+    @property
+    def settings(self) -> ApiSettings:
+        """The settings of the api."""
+        settings: ApiSettings = self.app.settings
+        return settings
+
+    @property
+    def engine(self) -> AsyncEngine:
+        """The first Postgres, which is written to."""
+        engine: AsyncEngine = self.app.engine
+        return engine
+
+    @property
+    def blobs(self) -> Blobs:
+        """The object store."""
+        blobs: Blobs = self.app.blobs
+        return blobs
+
+    @property
+    def ledger(self) -> Ledger:
+        """For what is written there before it takes effect; beside it nothing that is `Writing`."""
+        ledger: Ledger = self.app.ledger
+        return ledger
 
     @property
     def who(self) -> Who:
@@ -119,11 +154,11 @@ class Access:
         scope = self.caller.scope(right)
         return scope if self._models_of is None else scope.settled(self._models_of)
 
-    async def settle(self, first: AsyncEngine) -> None:
+    async def settle(self) -> None:
         """Read the models of the caller's projects from the first Postgres, whatever else is read
         elsewhere: a replica that lags would still show a model that has left the project."""
         if projects := self.caller.projects:
-            async with first.connect() as connection:
+            async with self.engine.connect() as connection:
                 self._models_of = await models_of(connection, projects)
 
     def check(self) -> None:
@@ -306,15 +341,15 @@ class Access:
         model = None if registration is None else (registration.model, registration.model_id)
         self._reads.append((action, model, uids, detail))
 
-    async def finish(self, engine: AsyncEngine) -> None:
+    async def finish(self) -> None:
         """Write the reads that are not written yet.
 
         Raises RuntimeError if a route never asked for its model.
         """
         if self.needed.over in (Over.MODEL, Over.PROJECT) and not self._is_checked:
-            raise RuntimeError("a route about a model answers only what Access.model allowed")
+            raise RuntimeError("a route about a model answers only what Access.find_model allowed")
         if self._reads:
-            async with engine.connect() as connection:
+            async with self.engine.connect() as connection:
                 # Each is committed by itself, which saves two round trips. After a crash between
                 # two, there are entries for an answer that nobody received.
                 await connection.execution_options(isolation_level="AUTOCOMMIT")
@@ -336,7 +371,7 @@ async def finished(request: Request) -> AsyncIterator[None]:
     """End a request under /v1: its connection is back in the pool already."""
     access = await _access(request)  # a route without the guard has no access, and answers nothing
     yield
-    await access.finish(request.app.state.engine)
+    await access.finish()
 
 
 Asking: TypeAlias = Annotated[Access, Depends(_access)]

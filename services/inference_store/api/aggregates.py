@@ -23,7 +23,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.access.rights import Right
 from inference_store.index.registrations import Registration
 from inference_store.inference.nearest import UnknownName, nearest
-from inference_store.platform.settings import ApiSettings
 from inference_store.query.aggregates import (
     AGGREGATES,
     Aggregation,
@@ -44,7 +43,7 @@ from inference_store.query.aggregates.functions import nearest_of
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
 from .conditions import Conditions, Models, choose_models, read_requested_filter
-from .dependencies import Querying, Settings
+from .dependencies import Querying
 from .fields import WHOLE, Body, Exact, Flag, ShortText, exact, instant
 from .http import ModelId
 from .inference_models import Explanation, ResolvedTime
@@ -300,10 +299,7 @@ class InferenceAggregate(Conditions):
         default=[MeasureBody(function="count")]
     )
     """What is computed of each group."""
-    group_by: Annotated[
-        list[Grouped],
-        Field(max_length=MOST_GROUPINGS),
-    ] = Field(default=[])
+    group_by: Annotated[list[Grouped], Field(max_length=MOST_GROUPINGS)] = Field(default=[])
     """By what; a name alone is `{"of": name}`. None: one group of all."""
     limit: Annotated[int, Strict(), Field(ge=1, le=10_000), WHOLE] = 100
     """Most groups of the answer; `others` says what is left."""
@@ -380,15 +376,11 @@ _NARROW = (
     501,
 )
 async def aggregate_inferences(
-    model_id: ModelId,
-    body: InferenceAggregate,
-    connection: Querying,
-    to: Settings,
-    access: Asking,
+    model_id: ModelId, body: InferenceAggregate, connection: Querying, access: Asking
 ) -> Answer:
     """Measures of the inferences that satisfy every condition, by groups."""
     model = await access.find_model(connection, model_id)
-    return await _answer_aggregate(connection, access, [model], body, to)
+    return await _answer_aggregate(connection, access, [model], body)
 
 
 @router.add(
@@ -399,12 +391,10 @@ async def aggregate_inferences(
     404,
     501,
 )
-async def aggregate_across(
-    body: AggregateAcross, connection: Querying, to: Settings, access: Asking
-) -> Answer:
+async def aggregate_across(body: AggregateAcross, connection: Querying, access: Asking) -> Answer:
     """The same across models: those of a project, those named, or all that you may read."""
     models = await choose_models(connection, access, body)
-    return await _answer_aggregate(connection, access, models, body, to)
+    return await _answer_aggregate(connection, access, models, body)
 
 
 async def _answer_aggregate(
@@ -412,7 +402,6 @@ async def _answer_aggregate(
     access: Access,
     models: Sequence[Registration],
     body: InferenceAggregate,
-    to: ApiSettings,
 ) -> Answer:
     filter = await read_requested_filter(body.filter, body.filter_lang)
     targets, prepared = await build_targets(connection, models, body.to_query_request(filter.tree))
@@ -422,7 +411,7 @@ async def _answer_aggregate(
                 connection,
                 targets,
                 body.aggregation(),
-                deadline=set_deadline(body, to),
+                deadline=set_deadline(body, access.settings),
                 unknown_keys=body.unknown_keys,
             )
         explanation = await explained.format(connection, access, prepared.query)

@@ -75,11 +75,11 @@ class Authenticator:
         before. Raises Unauthorized, Forbidden, TooManyRequests, Unavailable.
         """
         if self._off:
-            return Access(ANYONE, find_client(request), needed)
+            return Access(request, ANYONE, find_client(request), needed)
         caller, session = await self._identify(request, counted=counted)
         if counted:
             self._charge(caller, 1 + _count_more_requests(_read_declared_size(request)))
-        access = Access(caller, find_client(request), needed, session)
+        access = Access(request, caller, find_client(request), needed, session)
         access.check()
         return access
 

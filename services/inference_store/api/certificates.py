@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import Path, Query, Request
+from fastapi import Path, Query
 from fastapi.responses import Response, StreamingResponse
 
 from inference_store.access.rights import Right
@@ -95,10 +95,7 @@ router = Router("retention")
 _NEEDED = Needs(Right.READ, Over.SOME)
 Number = Annotated[int, Path(ge=1, lt=2**63)]
 _LEAVES: dict[int | str, dict[str, Any]] = {
-    200: {
-        "content": {BYTES: BINARY},
-        "description": "Entries of 33 bytes, one after the other.",
-    }
+    200: {"content": {BYTES: BINARY}, "description": "Entries of 33 bytes, one after the other."}
 }
 
 
@@ -149,13 +146,13 @@ async def get_certificate(certificate: Number, connection: Reading, access: Aski
     also=_LEAVES,
 )
 async def get_certificate_leaves(
-    certificate: Number, request: Request, connection: Reading, access: Asking
+    certificate: Number, connection: Reading, access: Asking
 ) -> StreamingResponse:
     """The entries that the certificate's root is over. Each is a letter (`i` inference, `d` input,
     `r` response, `o` object) and a keyed hash of 32 bytes."""
     await _check_certificate(connection, access, certificate)
     batches: Sequence[int] = await erased_lists.find_batches(connection, certificate)
-    chunks = erased_lists.read_chunks(request.app.state.engine, batches)
+    chunks = erased_lists.read_chunks(access.engine, batches)
     return StreamingResponse(chunks, media_type=BYTES)
 
 

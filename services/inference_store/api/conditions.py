@@ -52,12 +52,7 @@ from .fields import (
     storable_text,
 )
 from .http import read_in_thread
-from .inference_models import (
-    FIELD_PATTERN,
-    MetadataAs,
-    ResolvedTime,
-    split_fields,
-)
+from .inference_models import FIELD_PATTERN, MetadataAs, ResolvedTime, split_fields
 
 Include: TypeAlias = Literal["metadata", "predictions", "urls"]
 MOST_INCLUDED: Final = 8
@@ -89,8 +84,7 @@ Limit: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=1000), WHOLE]
 Fields: TypeAlias = Annotated[
     list[
         Annotated[
-            Text,
-            Field(min_length=1, max_length=300, json_schema_extra={"pattern": FIELD_PATTERN}),
+            Text, Field(min_length=1, max_length=300, json_schema_extra={"pattern": FIELD_PATTERN})
         ]
     ],
     Field(min_length=1, max_length=100, examples=[["inference_id", "metadata.frame_number"]]),

@@ -15,14 +15,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from inference_store.erasure.ledger import Ledger, LedgerWatch
 from inference_store.index import session_settings
 from inference_store.index.distribution import is_known_whole
-from inference_store.index.session_settings import NONE, Settings, acquire_with
 from inference_store.inference.errors import Fault, Invalid
 from inference_store.objects import Blobs
 from inference_store.platform.metrics import REPLICA_AWAY
 from inference_store.platform.settings import ApiSettings
 from inference_store.query.lookup import BY_ID
 
-from .access import Access
+from .access import Access, Asking
 from .admission_control import AdmissionControl
 
 # For so long an unavailable replica is not used; one query of that time tries it.
@@ -47,7 +46,9 @@ class Replica:
         return self._replica is not None
 
     @asynccontextmanager
-    async def connect(self, settings: Settings = NONE) -> AsyncIterator[AsyncConnection]:
+    async def connect(
+        self, settings: session_settings.Settings = session_settings.NONE
+    ) -> AsyncIterator[AsyncConnection]:
         """Open a connection for one query. Raises what the first Postgres raises.
 
         `settings`: the session settings that it has, unless the tables are, or may be, distributed.
@@ -58,7 +59,7 @@ class Replica:
         finally:
             await connection.close()
 
-    async def _open(self, settings: Settings) -> AsyncConnection:
+    async def _open(self, settings: session_settings.Settings) -> AsyncConnection:
         replica = self._get_available()
         if replica is not None:
             try:
@@ -96,54 +97,43 @@ class Replica:
         return None
 
 
-async def _take_connection(engine: AsyncEngine, settings: Settings) -> AsyncConnection:
-    with acquire_with(settings if is_known_whole(engine.sync_engine) else NONE):
+async def _take_connection(
+    engine: AsyncEngine, settings: session_settings.Settings
+) -> AsyncConnection:
+    with session_settings.acquire_with(
+        settings if is_known_whole(engine.sync_engine) else session_settings.NONE
+    ):
         return await engine.connect()
-
-
-async def _open_reading(request: Request) -> AsyncIterator[AsyncConnection]:
-    async with _read_only(request, request.state.access) as connection:
-        yield connection
-
-
-async def _open_looking_up(request: Request) -> AsyncIterator[AsyncConnection]:
-    async with _read_only(request, request.state.access, BY_ID) as connection:
-        yield connection
-
-
-async def _open_querying(request: Request) -> AsyncIterator[AsyncConnection]:
-    async with querying(request, request.state.access) as connection:
-        yield connection
 
 
 @asynccontextmanager
 async def querying(
-    request: Request, access: Access, *, wait_seconds: float | None = None
+    access: Access, *, wait_seconds: float | None = None
 ) -> AsyncIterator[AsyncConnection]:
     """Open a connection to query on, once the caller is admitted. Raises TooManyQueries."""
-    admission: AdmissionControl = request.app.state.admission
+    admission: AdmissionControl = access.app.admission
     # Admission first: a request that waits for it holds no connection.
     async with (
         admission.admit(access.admission_name, wait_seconds=wait_seconds),
-        _read_only(request, access) as connection,
+        _read_only(access) as connection,
     ):
         yield connection
 
 
 @asynccontextmanager
-async def looking_up(request: Request, access: Access) -> AsyncIterator[AsyncConnection]:
+async def looking_up(access: Access) -> AsyncIterator[AsyncConnection]:
     """Open a connection to look inferences up by their ids, for no longer than that takes."""
-    async with _read_only(request, access, BY_ID) as connection:
+    async with _read_only(access, BY_ID) as connection:
         yield connection
 
 
 @asynccontextmanager
 async def _read_only(
-    request: Request, access: Access, settings: session_settings.Settings = session_settings.NONE
+    access: Access, settings: session_settings.Settings = session_settings.NONE
 ) -> AsyncIterator[AsyncConnection]:
-    replica: Replica = request.app.state.replica
+    replica: Replica = access.app.replica
     if replica.is_lagging:
-        await access.settle(request.app.state.engine)
+        await access.settle()
     async with replica.connect(settings) as connection:
         # Statements that change nothing run each by itself: none waits for a transaction to begin
         # or to end, and nothing is locked between them.
@@ -153,9 +143,23 @@ async def _read_only(
             await access.write_reads(connection)
 
 
-async def _open_writing(request: Request) -> AsyncIterator[AsyncConnection]:
-    engine: AsyncEngine = request.app.state.engine
-    async with engine.begin() as connection:
+async def _open_reading(access: Asking) -> AsyncIterator[AsyncConnection]:
+    async with _read_only(access) as connection:
+        yield connection
+
+
+async def _open_looking_up(access: Asking) -> AsyncIterator[AsyncConnection]:
+    async with looking_up(access) as connection:
+        yield connection
+
+
+async def _open_querying(access: Asking) -> AsyncIterator[AsyncConnection]:
+    async with querying(access) as connection:
+        yield connection
+
+
+async def _open_writing(access: Asking) -> AsyncIterator[AsyncConnection]:
+    async with access.engine.begin() as connection:
         yield connection
 
 

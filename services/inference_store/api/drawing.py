@@ -29,7 +29,7 @@ from inference_store.query.stored_blobs import get_storage_key, is_erased, is_in
 
 from .access import Asking
 from .answer import InferenceAnswer, Shown
-from .dependencies import BlobStore, LookingUp, Settings
+from .dependencies import LookingUp
 from .http import InferenceId, ModelId, read_in_thread
 from .routing import Router
 
@@ -111,13 +111,8 @@ router = Router("inferences")
     "Read the predictions as shapes",
     404,
 )
-async def get_drawing(  # noqa: PLR0917  (FastAPI calls it by name)
-    model_id: ModelId,
-    inference_id: InferenceId,
-    connection: LookingUp,
-    blobs: BlobStore,
-    to: Settings,
-    access: Asking,
+async def get_drawing(
+    model_id: ModelId, inference_id: InferenceId, connection: LookingUp, access: Asking
 ) -> InferenceAnswer:
     """Boxes, oriented boxes, contours and keypoints of the newest inference of that id, in pixels
     of its picture. Contours and keypoints are read from the stored response."""
@@ -134,7 +129,9 @@ async def get_drawing(  # noqa: PLR0917  (FastAPI calls it by name)
         if is_input_too(inference):
             access.require_right(Right.READ_INPUTS, registration)
             access.note_read(Action.DATA_READ, registration, [inference.uid])
-        outlines, problem = await _read_outlines(inference, task_type, blobs, to)
+        outlines, problem = await _read_outlines(
+            inference, task_type, access.blobs, access.settings
+        )
     drawing = format_drawing(inference.row, inference.predictions or [], outlines.found)
     return InferenceAnswer(drawing | {"problem": problem})
 

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Annotated, Any, TypeAlias
 from uuid import UUID, uuid4
 
-from fastapi import Query, Request
+from fastapi import Query
 from pydantic import AliasChoices, Field, model_validator
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from starlette.datastructures import State as AppState
@@ -20,7 +20,7 @@ from inference_store.erasure.estimate.subject_events import (
     has_events_of_subject,
 )
 from inference_store.erasure.estimate.uid_pages import ErasedUid, UidPage, list_uids
-from inference_store.erasure.ledger import Ledger, Note
+from inference_store.erasure.ledger import Note
 from inference_store.erasure.mark import ledger_entries
 from inference_store.erasure.progress.erasure import STATES, State, find_erasure, find_erasures
 from inference_store.erasure.request.cancellation import request_cancellation
@@ -45,15 +45,9 @@ from inference_store.query.deadline import Deadline
 from . import cursors
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
-from .conditions import (
-    Models,
-    RequestedFilter,
-    choose_models,
-    filter_schema,
-    read_requested_filter,
-)
+from .conditions import Models, RequestedFilter, choose_models, filter_schema, read_requested_filter
 from .cursors import PageParameters
-from .dependencies import LedgerOf, Reading, Writing, querying
+from .dependencies import Reading, Writing, querying
 from .erasure_answers import ErasurePage, ShownErasure, show_erasure, show_page
 from .fields import Body, Flag, ShortText, Text
 from .http import ModelId
@@ -221,16 +215,14 @@ _ESTIMATE: dict[int | str, dict[str, Any]] = {
     status=202,
     also=_ESTIMATE,
 )
-async def request_erasure(
-    model_id: ModelId, body: ErasureRequest, request: Request, ledger: LedgerOf, access: Asking
-) -> Answer:
+async def request_erasure(model_id: ModelId, body: ErasureRequest, access: Asking) -> Answer:
     """Erase what is stored of one model and matches. The retention service marks it, which hides
     it from every query, and then deletes it; GET /v1/erasures/{id} follows it."""
 
     async def models(connection: AsyncConnection) -> Sequence[Registration]:
         return [await access.find_model(connection, model_id)]
 
-    return await _answer(request, ledger, access, body, models)
+    return await _answer(access, body, models)
 
 
 @router.add(
@@ -241,12 +233,10 @@ async def request_erasure(
     404,
     status=202,
 )
-async def delete_inferences(
-    model_id: ModelId, body: Deletion, request: Request, ledger: LedgerOf, access: Asking
-) -> Answer:
+async def delete_inferences(model_id: ModelId, body: Deletion, access: Asking) -> Answer:
     """A short form of an erasure by `inference_ids`."""
     erasure_request = ErasureRequest(inference_ids=body.inference_ids)
-    return await request_erasure(model_id, erasure_request, request, ledger, access)
+    return await request_erasure(model_id, erasure_request, access)
 
 
 @router.add(
@@ -259,15 +249,13 @@ async def delete_inferences(
     status=202,
     also=_ESTIMATE,
 )
-async def request_erasure_across(
-    body: ErasureRequestAcross, request: Request, ledger: LedgerOf, access: Asking
-) -> Answer:
+async def request_erasure_across(body: ErasureRequestAcross, access: Asking) -> Answer:
     """Erase what matches of several models, of a project, or of all: one erasure."""
 
     async def models(connection: AsyncConnection) -> Sequence[Registration]:
         return await choose_models(connection, access, body)
 
-    return await _answer(request, ledger, access, body, models)
+    return await _answer(access, body, models)
 
 
 @router.add(
@@ -338,47 +326,34 @@ async def get_erasure(erasure_id: UUID, connection: Reading, access: Asking) -> 
     return Answer(await show_erasure(connection, erasure))
 
 
-async def _answer(
-    request: Request, ledger: Ledger, access: Access, body: ErasureRequest, find_models: _Models
-) -> Answer:
-    async with querying(request, access) as connection:
+async def _answer(access: Access, body: ErasureRequest, find_models: _Models) -> Answer:
+    async with querying(access) as connection:
         models = await find_models(connection)
         names = {model.model: model.model_id for model in models}
         filter, body = await _read_filter(body)
         if body.subject is not None:
-            state = request.app.state
+            state = access.app
             criteria = await read_subject(state, connection, access, names, body)
         else:
             criteria = await _read_request(connection, list(names), body, filter)
         if body.dry_run:
             not_found = await _list_not_found(connection, list(names), body.inference_ids or ())
             estimate = await build_estimate(
-                request.app.state,
-                connection,
-                names,
-                criteria,
-                body,
-                filter=filter,
-                not_found=not_found,
+                access.app, connection, names, criteria, body, filter=filter, not_found=not_found
             )
             return Answer(estimate)
-    return await _request(request, ledger, access, models, criteria, body)
+    return await _request(access, models, criteria, body)
 
 
-async def _request(  # noqa: PLR0917
-    request: Request,
-    ledger: Ledger,
-    access: Access,
-    models: Sequence[Registration],
-    criteria: dict[str, Any],
-    body: ErasureRequest,
+async def _request(
+    access: Access, models: Sequence[Registration], criteria: dict[str, Any], body: ErasureRequest
 ) -> Answer:
     """Write the erasure to the ledger before it takes effect.
 
     Ids that are not found are searched in the first Postgres, because a replica that lags does not
     have the newest.
     """
-    engine: AsyncEngine = request.app.state.engine
+    engine: AsyncEngine = access.engine
     async with engine.connect() as connection:
         numbers = [model.model for model in models]
         not_found = await _list_not_found(connection, numbers, body.inference_ids or ())
@@ -386,7 +361,7 @@ async def _request(  # noqa: PLR0917
     entry = ledger_entries.describe_request(uuid4(), ids, criteria)
     detail = {"erasure": entry["erasure"], "models": ids}
     note = Note(Action.ERASURE_REQUESTED, ids[0] if len(ids) == 1 else None, detail)
-    erasure = await ledger.write("erasure_requested", entry, actor=access.who, note=note)
+    erasure = await access.ledger.write("erasure_requested", entry, actor=access.who, note=note)
     async with engine.connect() as connection:
         answer = await show_erasure(connection, erasure, not_found=not_found)
     return Answer(answer, status_code=202, headers={"Location": f"/v1/erasures/{erasure.id}"})
@@ -465,14 +440,7 @@ def _find_reach(access: Access, body: ErasureRequest) -> Reach | None:
 
 _MOST_EXPORTS = 100
 # A model is named if any of these is not zero.
-_COUNTS = (
-    "inferences",
-    "dead_letters",
-    "parked_events",
-    "held",
-    "undecided",
-    "partial",
-)
+_COUNTS = ("inferences", "dead_letters", "parked_events", "held", "undecided", "partial")
 
 
 async def build_estimate(

@@ -8,13 +8,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 from uuid import UUID
 
-from fastapi import Query, Request
+from fastapi import Query
 from pydantic import Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response, StreamingResponse
 
 from inference_store.access.rights import Right
-from inference_store.platform.settings import ApiSettings
 from inference_store.query.arrivals import Arrival, find_arrivals
 from inference_store.query.cql2 import FilterLang
 from inference_store.query.deadline import Deadline
@@ -25,7 +24,7 @@ from .access import Access, Asking
 from .answer import Shown, encode_json
 from .conditions import Conditions, read_requested_filter
 from .cursors import Parameters
-from .dependencies import Settings, querying
+from .dependencies import querying
 from .http import ModelId
 from .inference_pages import limit_query_time
 from .problems import build_body, find_refusal
@@ -102,33 +101,27 @@ _STREAM = {
     also={200: _STREAM},
 )
 async def follow_inferences(
-    model_id: ModelId,
-    link: Annotated[FollowLink, Query()],
-    request: Request,
-    to: Settings,
-    access: Asking,
+    model_id: ModelId, link: Annotated[FollowLink, Query()], access: Asking
 ) -> Response:
     """Inferences as they are indexed, in that order, as server-sent events: one a second at most,
     with the last 50. Those that were received over a day before they were indexed are left out."""
-    app = request.app
+    app = access.app
 
     async def look(since: datetime, seen: frozenset[UUID]) -> Arrived:
-        again = await app.state.authenticator.authenticate(request, access.needed, counted=False)
-        async with querying(request, again) as connection:
-            return await _look(connection, again, to, model_id, link, since, seen)
+        again = await app.authenticator.authenticate(access.request, access.needed, counted=False)
+        async with querying(again) as connection:
+            return await _look(connection, again, model_id, link, since, seen)
 
     def is_stopping() -> bool:
-        stops: bool = app.state.is_stopping()
+        stops: bool = app.is_stopping()
         return stops
 
-    app.state.follow_admission.require_free(access.admission_name)
-    async with querying(request, access) as connection:  # its refusals are ordinary refusals
-        await _look(connection, access, to, model_id, link, datetime.now(UTC), frozenset())
+    app.follow_admission.require_free(access.admission_name)
+    async with querying(access) as connection:  # its refusals are ordinary refusals
+        await _look(connection, access, model_id, link, datetime.now(UTC), frozenset())
     events = iterate_events(look, is_stopping, seconds=link.seconds)
     caller = access.admission_name
-    answer = EventStream(
-        app.state.follow_admission, caller, events, stalled_seconds=_STALLED_SECONDS
-    )
+    answer = EventStream(app.follow_admission, caller, events, stalled_seconds=_STALLED_SECONDS)
     answer.headers["X-Accel-Buffering"] = "no"
     return answer
 
@@ -136,7 +129,6 @@ async def follow_inferences(
 async def _look(  # noqa: PLR0917
     connection: AsyncConnection,
     access: Access,
-    to: ApiSettings,
     model_id: str,
     link: FollowLink,
     since: datetime,
@@ -146,7 +138,7 @@ async def _look(  # noqa: PLR0917
     filter = await read_requested_filter(link.filter, link.filter_lang)
     question = Conditions(unknown_keys="empty").to_query_request(filter.tree)
     prepared = await prepare(connection, registration.model, question, extent)
-    deadline = Deadline.after(to.query_timeout_seconds)
+    deadline = Deadline.after(access.settings.query_timeout_seconds)
     with limit_query_time("page", _NARROW, prepared.query):
         arrivals = await find_arrivals(
             connection, prepared.query, since, limit=_MOST_FETCHED, deadline=deadline

@@ -38,7 +38,7 @@ from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
 from .conditions import read_filter
 from .cursors import PageParameters, Parameters
-from .dependencies import IfMatch, LedgerOf, Querying, Reading, Settings
+from .dependencies import IfMatch, Querying, Reading
 from .fields import Body, Instant, ShortText, Text
 from .routing import Router
 
@@ -285,7 +285,7 @@ _ONE = "/holds/{hold_id}"
 
 
 @router.add("POST /holds", PlacedHold, _NEEDED, "Place a hold", 404, 409, status=201)
-async def place_hold(body: HoldBody, ledger: LedgerOf, access: Asking, request: Request) -> Answer:
+async def place_hold(body: HoldBody, access: Asking) -> Answer:
     """From this answer on nothing deletes what the hold keeps; what erasures had claimed before
     is listed in it."""
     hold_request = HoldRequest(access, body, await read_request(body))
@@ -294,8 +294,8 @@ async def place_hold(body: HoldBody, ledger: LedgerOf, access: Asking, request: 
         return await hold_request.build_entry(connection, uuid4(), revision=1)
 
     note = partial(_build_note_of, Action.HOLD_PLACED, body.model_id)
-    placement = await ledger.write("hold_placed", build_body, actor=access.who, note=note)
-    answer = await _show_placed(request, placement, hold_request.warnings)
+    placement = await access.ledger.write("hold_placed", build_body, actor=access.who, note=note)
+    answer = await _show_placed(access.request, placement, hold_request.warnings)
     location = {"Location": f"/v1/holds/{placement.hold.id}", **_build_tag(placement.hold)}
     return Answer(answer, status_code=201, headers=location)
 
@@ -329,14 +329,7 @@ async def get_hold(hold_id: UUID, connection: Reading, access: Asking) -> Answer
 
 
 @router.add(f"PUT {_ONE}", PlacedHold, _NEEDED, "Change a hold", 404, 409, 412)
-async def change_hold(  # noqa: PLR0917  (FastAPI calls it by name)
-    hold_id: UUID,
-    body: HoldBody,
-    ledger: LedgerOf,
-    if_match: IfMatch,
-    access: Asking,
-    request: Request,
-) -> Answer:
+async def change_hold(hold_id: UUID, body: HoldBody, if_match: IfMatch, access: Asking) -> Answer:
     """Put another hold in its place, under the same id: what only the old one kept is let go."""
     hold_request = HoldRequest(access, body, await read_request(body))
 
@@ -345,19 +338,14 @@ async def change_hold(  # noqa: PLR0917  (FastAPI calls it by name)
         return await hold_request.build_entry(connection, hold_id, revision=before.revision + 1)
 
     note = partial(_build_note_of, Action.HOLD_CHANGED, body.model_id)
-    placement = await ledger.write("hold_changed", build_body, actor=access.who, note=note)
-    answer = await _show_placed(request, placement, hold_request.warnings)
+    placement = await access.ledger.write("hold_changed", build_body, actor=access.who, note=note)
+    answer = await _show_placed(access.request, placement, hold_request.warnings)
     return Answer(answer, headers=_build_tag(placement.hold))
 
 
 @router.add(f"DELETE {_ONE}", ShownHold, _NEEDED, "Release a hold", 404, 409, 412)
-async def release_hold(  # noqa: PLR0917  (FastAPI calls it by name)
-    hold_id: UUID,
-    why: Annotated[ReleaseParameters, Query()],
-    ledger: LedgerOf,
-    if_match: IfMatch,
-    access: Asking,
-    request: Request,
+async def release_hold(
+    hold_id: UUID, why: Annotated[ReleaseParameters, Query()], if_match: IfMatch, access: Asking
 ) -> Answer:
     """Let go what it kept: policies apply again, and erasures that it held up go on. It stays
     listed, with its history."""
@@ -373,8 +361,8 @@ async def release_hold(  # noqa: PLR0917  (FastAPI calls it by name)
     def build_note(hold: Hold) -> Note:
         return _build_note(Action.HOLD_RELEASED, model_id, hold, reason=why.reason)
 
-    hold = await ledger.write("hold_released", build_body, actor=access.who, note=build_note)
-    async with request.app.state.engine.connect() as connection:
+    hold = await access.ledger.write("hold_released", build_body, actor=access.who, note=build_note)
+    async with access.engine.connect() as connection:
         return await _build_answer(connection, hold)
 
 
@@ -393,14 +381,16 @@ async def get_hold_history(
 
 
 @router.add(f"GET {_ONE}/held", ShownHeld, _NEEDED, "Count what a hold keeps", 404, 409)
-async def get_held(hold_id: UUID, connection: Querying, to: Settings, access: Asking) -> Answer:
+async def get_held(hold_id: UUID, connection: Querying, access: Asking) -> Answer:
     """What the hold matches of what is stored now, the newest looked at first, as far as time
     allows."""
     hold = await _find_hold(connection, access, hold_id)
     if hold.is_redacted:
         raise Conflict("The hold is over, and an erasure took its filter: it keeps nothing.")
     return Answer(
-        ShownHeld.show(await count_held(connection, hold, seconds=to.query_timeout_seconds))
+        ShownHeld.show(
+            await count_held(connection, hold, seconds=access.settings.query_timeout_seconds)
+        )
     )
 
 

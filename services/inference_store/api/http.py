@@ -15,10 +15,7 @@ from pydantic import AfterValidator
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from inference_store.inference.errors import (
-    RangeNotSatisfiable,
-    TooLarge,
-)
+from inference_store.inference.errors import RangeNotSatisfiable, TooLarge
 from inference_store.inference.ids import check_id
 
 JSON: Final = "application/json"

@@ -47,20 +47,9 @@ from inference_store.query.stored_blobs import BLOBS, get_storage_key
 
 from .access import Access
 from .answer import encode_json
-from .conditions import (
-    Conditions,
-    InferenceQuery,
-    RequestedFilter,
-    read_requested_filter,
-)
+from .conditions import Conditions, InferenceQuery, RequestedFilter, read_requested_filter
 from .http import escape_segment
-from .inference_models import (
-    Explanation,
-    FieldSelection,
-    MetadataAs,
-    convert_metadata,
-    is_within,
-)
+from .inference_models import Explanation, FieldSelection, MetadataAs, convert_metadata, is_within
 
 _FEW_INFERENCES = 4
 """The links of so few inferences are signed in less time than a thread takes to start."""
@@ -229,13 +218,8 @@ def set_deadline(body: Conditions, settings: ApiSettings) -> Deadline:
     return Deadline.after(most if requested is None else requested)
 
 
-async def build_page(  # noqa: PLR0917
-    connection: AsyncConnection,
-    access: Access,
-    blobs: Blobs,
-    settings: ApiSettings,
-    body: InferenceQuery,
-    page_request: PageRequest,
+async def build_page(
+    connection: AsyncConnection, access: Access, body: InferenceQuery, page_request: PageRequest
 ) -> AnsweredPage:
     """Return the page.
 
@@ -255,11 +239,9 @@ async def build_page(  # noqa: PLR0917
     with record_query(body.explain) as explained:
         # only how the page is found is explained
         include = None if body.explain else selection.include
-        page = await _search(connection, settings, body, page_request, include)
+        page = await _search(connection, access.settings, body, page_request, include)
         explanation = await explained.format(connection, access, page_request.query)
-    hits = await _read_rows(
-        connection, access, blobs, settings, selection, page_request.models, page
-    )
+    hits = await _read_rows(connection, access, selection, page_request.models, page)
     pin = page_request.filter.pin
     return AnsweredPage(
         rows=[row._replace(distance=hit.value) if has_distances else row for hit, row in hits],
@@ -303,11 +285,9 @@ async def _search(
     return page
 
 
-async def _read_rows(  # noqa: PLR0917
+async def _read_rows(
     connection: AsyncConnection,
     access: Access,
-    blobs: Blobs,
-    settings: ApiSettings,
     selection: FieldSelection,
     models: Sequence[Registration],
     page: Page,
@@ -322,7 +302,7 @@ async def _read_rows(  # noqa: PLR0917
         inferences = await _read_inferences(connection, model.model, uids, page, selection.include)
         urls: Sequence[dict[str, str | None] | None] = [None] * len(inferences)
         if "urls" in selection.include:
-            urls = await build_links(settings, blobs, model.model_id, inferences)
+            urls = await build_links(access.settings, access.blobs, model.model_id, inferences)
             access.note_read(Action.LINKS_MADE, model, [inference.uid for inference in inferences])
         for inference, links in zip(inferences, urls, strict=True):
             rows[model.model, inference.uid] = Row(model.model_id, inference, urls=links)

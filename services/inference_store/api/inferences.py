@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Annotated
 from uuid import UUID, uuid4
 
-from fastapi import Query, Request
+from fastapi import Query
 from pydantic import ConfigDict
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import StreamingResponse
@@ -29,23 +29,12 @@ from inference_store.query.stored_blobs import get_storage_key, is_erased, is_in
 
 from .access import Access, Asking
 from .answer import Answer, InferenceAnswer, Shown
-from .conditions import (
-    Conditions,
-    Include,
-    IncludeOfLink,
-    Sort,
-    read_requested_filter,
-)
-from .dependencies import BlobStore, LedgerOf, LookingUp, Querying, Settings
+from .conditions import Conditions, Include, IncludeOfLink, Sort, read_requested_filter
+from .dependencies import LookingUp, Querying
 from .erasure_answers import ShownErasure, show_erasure
 from .http import ANY, BYTES, JSON, InferenceId, ModelId
 from .inference_models import MetadataAs, OneInference, ResolvedTime
-from .inference_pages import (
-    build_links,
-    format_inference,
-    limit_query_time,
-    set_deadline,
-)
+from .inference_pages import build_links, format_inference, limit_query_time, set_deadline
 from .openapi import BINARY
 from .routing import Router, require_type
 
@@ -99,14 +88,12 @@ async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
     model_id: ModelId,
     inference_id: InferenceId,
     connection: LookingUp,
-    blobs: BlobStore,
-    to: Settings,
     access: Asking,
     include: Annotated[
         IncludeOfLink | None,
         Query(
             description="What is shown beside it; repeat it, or separate names by commas."
-            " Left out: `metadata`, `predictions`, and `urls` where the caller may read inputs.",
+            " Left out: `metadata`, `predictions`, and `urls` where the caller may read inputs."
         ),
     ] = None,
     metadata_as: Annotated[
@@ -124,20 +111,14 @@ async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
     }
     if "urls" in included:
         access.note_read(Action.LINKS_MADE, registration, [inference.uid])
-        [item["urls"]] = await build_links(to, blobs, model_id, [inference])
+        [item["urls"]] = await build_links(access.settings, access.blobs, model_id, [inference])
     return InferenceAnswer(item, headers={"ETag": f'"{inference.row["revision"]}"'})
 
 
 @router.add(
     f"DELETE {_ONE}", ShownErasure, Right.DELETE, "Erase an inference", 404, 409, status=202
 )
-async def erase_inference(
-    model_id: ModelId,
-    inference_id: InferenceId,
-    request: Request,
-    ledger: LedgerOf,
-    access: Asking,
-) -> Answer:
+async def erase_inference(model_id: ModelId, inference_id: InferenceId, access: Asking) -> Answer:
     """Erase every inference of that id, with its blobs, also what another erasure hides. Queries
     stop showing it at once; the retention service does the rest, and GET /v1/erasures/{id} follows
     it."""
@@ -157,8 +138,8 @@ async def erase_inference(
         await access.note(connection, Action.INFERENCE_ERASED, registration, same.uids, **noted)
         return await describe_batch(connection, new_erasure, model, same.uids)
 
-    await ledger.write("erasure_batch", build_body, actor=access.who)
-    async with request.app.state.engine.connect() as connection:
+    await access.ledger.write("erasure_batch", build_body, actor=access.who)
+    async with access.engine.connect() as connection:
         erasure = await find_erasure(connection, new_erasure.id)
         assert erasure is not None, "its batch made it"
         body = await show_erasure(connection, erasure)
@@ -184,13 +165,8 @@ def _choose_include(
 def _add_blob_route(blob: str, right: Right, action: Action | None) -> None:
     """Add the route of one of an inference's blobs; `action`: how the audit names its reading."""
 
-    async def stream_blob(  # noqa: PLR0917  (FastAPI calls it by name)
-        model_id: ModelId,
-        inference_id: InferenceId,
-        request: Request,
-        connection: LookingUp,
-        blobs: BlobStore,
-        access: Asking,
+    async def stream_blob(
+        model_id: ModelId, inference_id: InferenceId, connection: LookingUp, access: Asking
     ) -> StreamingResponse:
         registration, extent = await access.find_model_to_query(connection, model_id)
         model = registration.model
@@ -200,8 +176,8 @@ def _add_blob_route(blob: str, right: Right, action: Action | None) -> None:
         if blob == "response" and is_input_too(inference):
             access.require_right(Right.READ_INPUTS, registration)
             read_as = Action.DATA_READ
-        answer = await _stream_blob(blobs, inference, blob)
-        require_type(request, (answer.media_type or BYTES, BYTES))
+        answer = await _stream_blob(access.blobs, inference, blob)
+        require_type(access.request, (answer.media_type or BYTES, BYTES))
         if read_as is not None:
             access.note_read(read_as, registration, [inference.uid])
         return answer
@@ -273,7 +249,7 @@ def _find_media_type(content_type: str | None, blob: str) -> str:
     501,
 )
 async def query_neighbours(
-    model_id: ModelId, body: NeighbourQuery, connection: Querying, to: Settings, access: Asking
+    model_id: ModelId, body: NeighbourQuery, connection: Querying, access: Asking
 ) -> Answer:
     """The nearest inference before and the nearest after `uid`, in the order of `sort`, that
     satisfy every condition."""
@@ -284,7 +260,7 @@ async def query_neighbours(
     sort = await resolve_sort(connection, registration.model, body.sort)
     with limit_query_time("page", describe_narrowing(sort), prepared.query):
         sides = await find_neighbours(
-            connection, prepared.query, sort, body.uid, set_deadline(body, to)
+            connection, prepared.query, sort, body.uid, set_deadline(body, access.settings)
         )
         neighbours = [await _show(connection, registration.model, uid) for uid, _ in sides]
     # what was erased meanwhile may have another behind it
@@ -299,7 +275,7 @@ async def query_neighbours(
             complete=complete,
             warnings=[*prepared.warnings, *sort.warnings],
             **filter.answer_members,
-        ),
+        )
     )
 
 

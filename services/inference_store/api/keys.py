@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import Path, Query, Request
+from fastapi import Path, Query
 from pydantic import ConfigDict, Field
 
 from inference_store.access import Action
@@ -128,7 +128,7 @@ async def get_api_key(key_id: KeyId, connection: Reading) -> Answer:
 
 @router.add("POST /keys/{key_id}/rotate", NewSecret, _NEEDED, "Rotate a key", 404, 409)
 async def rotate_api_key(
-    key_id: KeyId, body: Rotation, request: Request, connection: Writing, access: Asking
+    key_id: KeyId, body: Rotation, connection: Writing, access: Asking
 ) -> Answer:
     """Give a key a new text; the one before works on until the time that is given, if one is."""
     old_key = await api_keys.get(connection, key_id, lock=True)
@@ -143,18 +143,16 @@ async def rotate_api_key(
     )
     until = format_instant(key.old_works_until)
     await access.note(connection, Action.KEY_ROTATED, key=key_id, old_works_until=until)
-    request.app.state.authenticator.keys.forget(key_id)
+    access.app.authenticator.keys.forget(key_id)
     return Answer(NewSecret.show(key, key=secret.text))
 
 
 @router.add("POST /keys/{key_id}/revoke", ShownApiKey, _NEEDED, "Revoke a key", 404)
-async def revoke_api_key(
-    key_id: KeyId, request: Request, connection: Writing, access: Asking
-) -> Answer:
+async def revoke_api_key(key_id: KeyId, connection: Writing, access: Asking) -> Answer:
     """Let a key work no more, on every replica within two seconds; it stays listed."""
     key = await api_keys.revoke(connection, key_id, by=access.caller.name)
     await access.note(connection, Action.KEY_REVOKED, key=key_id)
-    request.app.state.authenticator.keys.forget(key_id)
+    access.app.authenticator.keys.forget(key_id)
     return Answer(ShownApiKey.show(key))
 
 

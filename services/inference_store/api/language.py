@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
-from fastapi import Request
 from pydantic import Field
 
 from inference_store.access.rights import Right
@@ -72,14 +71,12 @@ async def get_conformance() -> Answer:
     404,
     also=_QUERYABLES,
 )
-async def get_queryables(
-    model_id: ModelId, connection: Reading, request: Request, access: Asking
-) -> SchemaAnswer:
+async def get_queryables(model_id: ModelId, connection: Reading, access: Asking) -> SchemaAnswer:
     """Every name that a filter on the model's inferences may use, as JSON Schema: properties,
     metadata keys with the types and examples seen, columns of predictions."""
     model = (await access.find_model(connection, model_id)).model
     keys = await key_registry.keys(connection, model)
-    address = str(request.url.replace(query="", fragment=""))
+    address = str(access.request.url.replace(query="", fragment=""))
     return SchemaAnswer(build_queryables(address, model_id, keys))
 
 

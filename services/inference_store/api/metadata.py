@@ -4,7 +4,6 @@ from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import Request
 from pydantic import ConfigDict, Field, Strict
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -19,7 +18,7 @@ from inference_store.query.read import read
 
 from .access import Asking
 from .answer import InferenceAnswer, Shown
-from .dependencies import IfMatch, Settings
+from .dependencies import IfMatch
 from .fields import WHOLE, Body, ShortText
 from .http import InferenceId, ModelId
 from .inference_models import ShownInference
@@ -98,21 +97,21 @@ router = Router("inferences")
     409,
     412,
 )
-async def change_metadata(  # noqa: PLR0917  (FastAPI calls it by name)
+async def change_metadata(
     model_id: ModelId,
     inference_id: InferenceId,
     body: MetadataChange,
-    request: Request,
     if_match: IfMatch,
-    to: Settings,
     access: Asking,
 ) -> InferenceAnswer:
     """Add metadata items, or put them in the place of those with their keys; written back to the
     metadata blob. An id that several inferences have is refused: `uid:` says which one."""
-    change = check_change([_read_item(item) for item in body.metadata], caps=_read_caps(to))
+    change = check_change(
+        [_read_item(item) for item in body.metadata], caps=_read_caps(access.settings)
+    )
     revision = _find_revision(body, if_match)
-    engine, dictionary = request.app.state.engine, request.app.state.dictionary
-    editor = Editor(request.app.state.blobs, dictionary, _read_caps(to))
+    engine, dictionary = access.engine, access.app.dictionary
+    editor = Editor(access.blobs, dictionary, _read_caps(access.settings))
     # One transaction after another, never one inside another: so a request holds one connection at
     # a time, and requests that wait for a second cannot empty the pool.
     async with engine.begin() as connection:

@@ -234,11 +234,7 @@ class RequestObserver:
 
         method = scope["method"] if scope["method"] in _METHODS else "_OTHER"
         span = _begin_span(method, scope, headers)
-        with (
-            IN_PROGRESS.track_inprogress(),
-            traces.ended(span),
-            bound_contextvars(request_id=name),
-        ):
+        with IN_PROGRESS.track_inprogress(), traces.ended(span), bound_contextvars(request_id=name):
             try:
                 await self._app(scope, receive, noted)
             except ClientDisconnect:  # while its body was read: nobody is there to answer

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated
 
-from fastapi import Depends, Query, Request
+from fastapi import Depends, Query
 from pydantic import AfterValidator, ConfigDict, Field
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
 from inference_store.access import Action
@@ -15,20 +15,19 @@ from inference_store.access.rights import Right
 from inference_store.erasure import policies
 from inference_store.erasure.housekeeping import removed_models
 from inference_store.erasure.ledger import Body as Entry
-from inference_store.erasure.ledger import Ledger, Note
+from inference_store.erasure.ledger import Note
 from inference_store.index import key_registry, projects, registrations
 from inference_store.index.key_registry import KeySeen
 from inference_store.index.registrations import Details, Registration
 from inference_store.inference.errors import Conflict, Fault, Invalid, NotFound, PreconditionFailed
 from inference_store.inference.ids import check_id
 from inference_store.inference.task_types import TASK_TYPES, OutputMapping, task_type_of
-from inference_store.platform.settings import ApiSettings
 
 from . import cursors
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
 from .cursors import PageParameters
-from .dependencies import IfMatch, LedgerOf, Reading, Settings
+from .dependencies import IfMatch, Reading
 from .fields import Body, ShortText, Text
 from .http import ModelId
 from .metadata import KeyPage, ShownMetadataKey
@@ -164,25 +163,16 @@ _NEW = {"model": PutRegistration, "description": "It is new."}
 class _RegistrationPut:
     """A registration that is being put: by whom, and the revision that it must have now."""
 
-    request: Request
-    to: ApiSettings
     access: Access
-    ledger: Ledger
     expected: int | None
-
-    @property
-    def engine(self) -> AsyncEngine:
-        """The engine that it is written by."""
-        engine: AsyncEngine = self.request.app.state.engine
-        return engine
 
     async def put(self, model_id: str, body: RegistrationBody) -> Answer:
         """Put the registration. Raises Conflict if somebody else has put it meanwhile."""
-        async with self.engine.connect() as connection:
+        async with self.access.engine.connect() as connection:
             current = (await registrations.find_by_ids(connection, [model_id])).get(model_id)
         if current is not None and current.project_id != body.project_id:
             return await self._move(model_id, body)
-        async with self.engine.begin() as connection:
+        async with self.access.engine.begin() as connection:
             missing = await self.access.check_registration(connection, model_id, body.project_id)
             return await self._write(connection, model_id, body, missing, self.expected)
 
@@ -198,12 +188,12 @@ class _RegistrationPut:
             model_id=model_id,
             body=body,
             expected=self.expected,
-            grace_seconds=self.to.policy_grace_seconds,
+            grace_seconds=self.access.settings.policy_grace_seconds,
         )
-        await self.ledger.write(
+        await self.access.ledger.write(
             "model_moved", build_body, actor=self.access.who, note=_build_move_note
         )
-        async with self.engine.begin() as connection:
+        async with self.access.engine.begin() as connection:
             registration = await registrations.get(connection, model_id, lock=True)
             warning = await _warn_of_move(connection, registration)
             if registrations.details_of(registration) == body.details():
@@ -238,10 +228,8 @@ class _RegistrationPut:
         return _build_answer(registration, status=201 if new else 200, warning=warning)
 
 
-async def _prepare_put(
-    request: Request, to: Settings, access: Asking, ledger: LedgerOf, if_match: IfMatch
-) -> _RegistrationPut:
-    return _RegistrationPut(request, to, access, ledger, if_match)
+async def _prepare_put(access: Asking, if_match: IfMatch) -> _RegistrationPut:
+    return _RegistrationPut(access, if_match)
 
 
 @router.add("GET /models", RegistrationPage, _NEEDED, "List models")
@@ -297,7 +285,7 @@ async def put_model(
 @router.add(
     "DELETE /models/{model_id}", Response, Right.ADMIN, "Remove a model", 404, 409, status=204
 )
-async def delete_model(model_id: ModelId, ledger: LedgerOf, access: Asking) -> Response:
+async def delete_model(model_id: ModelId, access: Asking) -> Response:
     """Remove a registration that has no inferences, with its retention policy."""
 
     async def build_body(connection: AsyncConnection) -> Entry:
@@ -305,17 +293,13 @@ async def delete_model(model_id: ModelId, ledger: LedgerOf, access: Asking) -> R
         return dict(await removed_models.describe_removal(connection, model_id))
 
     note = Note(Action.MODEL_REMOVED, model_id, {})
-    await ledger.write("model_removed", build_body, actor=access.who, note=note)
+    await access.ledger.write("model_removed", build_body, actor=access.who, note=note)
     return Response(status_code=204)
 
 
 @router.add("GET /models/{model_id}/metadata-keys", KeyPage, Right.READ, "List metadata keys", 404)
 async def list_keys(
-    model_id: ModelId,
-    page: Annotated[PageParameters, Query()],
-    connection: Reading,
-    to: Settings,
-    access: Asking,
+    model_id: ModelId, page: Annotated[PageParameters, Query()], connection: Reading, access: Asking
 ) -> Answer:
     """Which metadata keys the model's inferences have: types, counts, examples, conflicts."""
     model = (await access.find_model(connection, model_id)).model
@@ -323,7 +307,7 @@ async def list_keys(
     rows = await key_registry.keys(connection, model, limit=page.limit + 1, after=after)
     items, following = cursors.cut_page(rows, page.limit, lambda row: row.name)
     number = await key_registry.count(connection, model)
-    shown, capped = [_show_key(row) for row in items], number >= to.max_keys_per_model
+    shown, capped = [_show_key(row) for row in items], number >= access.settings.max_keys_per_model
     return Answer(KeyPage(items=shown, next=following, capped=capped))
 
 

@@ -2,18 +2,18 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Final
 
-from fastapi import Depends, Query, Request
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from fastapi import Query
+from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.erasure import policies
-from inference_store.erasure.ledger import Body, Ledger, Note
+from inference_store.erasure.ledger import Body, Note
 from inference_store.erasure.policies import (
     PolicyOwner,
     PolicyVersion,
@@ -25,7 +25,6 @@ from inference_store.erasure.preview import preview, previews
 from inference_store.erasure.preview.losses import Preview
 from inference_store.export.ledger.member_lists import MemberLists
 from inference_store.inference.errors import Fault, Invalid, PreconditionFailed
-from inference_store.platform.settings import ApiSettings
 from inference_store.query.cql2 import Clock
 from inference_store.query.cql2.tree import Node
 
@@ -34,7 +33,7 @@ from .access import Access, Asking
 from .answer import Answer
 from .conditions import read_filter
 from .cursors import PageParameters
-from .dependencies import IfMatch, LedgerOf, Reading, Settings, querying
+from .dependencies import IfMatch, Reading, querying
 from .policies import (
     DecidedBy,
     ExampleLost,
@@ -57,95 +56,6 @@ from .policies import (
 from .routing import Router
 
 _SAVED: Final[Any] = {"rules": {"__all__": {"saved"}}}
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyPreviewRequest:
-    """A preview of what a policy would delete: the owner of the policy, and the caller."""
-
-    request: Request
-    to: ApiSettings
-    access: Access
-    of: PolicyOwner
-
-    async def compute(self, body: PolicyBody | None) -> tuple[Preview, ResolvedPolicy | None]:
-        """Return what it would delete today, and the policy as it is stored.
-
-        `body` None: if there were none.
-        """
-        if body is not None:
-            check_owner(body, self.of)
-        trees = [] if body is None else await read_trees(body)
-        seconds = self.to.policy_preview_seconds
-        async with querying(self.request, self.access) as connection:
-            return await estimate_policy(
-                connection, self.access, self.of, body, trees, seconds=seconds
-            )
-
-    def find_grace_seconds(self, lost: Preview) -> float:
-        """Return how many seconds it waits before it begins."""
-        return 0.0 if lost.is_harmless else self.to.policy_grace_seconds
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyChangeRequest(PolicyPreviewRequest):
-    """A change of a policy. `expected`: the revision that it must have now."""
-
-    ledger: Ledger
-    expected: int | None
-
-    async def write(
-        self, kind: str, body: PolicyBody | None, reason: str | None
-    ) -> tuple[Preview, Sequence[str]]:
-        """Write it to the ledger before it takes effect; return what it deletes, and warnings.
-
-        Raises what refuses it.
-        """
-        lost, resolved = await self.compute(body)
-        build_body = partial(
-            _build_entry,
-            access=self.access,
-            owner=self.of,
-            resolved=resolved,
-            body=body,
-            expected=self.expected,
-            grace_seconds=self.find_grace_seconds(lost),
-            reason=reason,
-        )
-        await self.ledger.write(kind, build_body, actor=self.access.who, note=_build_note)
-        return lost, () if resolved is None else resolved.warnings
-
-
-async def _make_preview(
-    request: Request, to: Settings, access: Asking, of: PolicyOf
-) -> PolicyPreviewRequest:
-    return PolicyPreviewRequest(request, to, access, of)
-
-
-PreviewRequest = Annotated[PolicyPreviewRequest, Depends(_make_preview)]
-
-
-async def _make_change(
-    look: PreviewRequest, ledger: LedgerOf, if_match: IfMatch
-) -> PolicyChangeRequest:
-    return PolicyChangeRequest(look.request, look.to, look.access, look.of, ledger, if_match)
-
-
-ChangeRequest = Annotated[PolicyChangeRequest, Depends(_make_change)]
-
-
-def _build_note(version: PolicyVersion) -> Note:
-    """Build the audit's entry."""
-    owner, policy = version.of, version.policy
-    action = Action.POLICY_REMOVED if policy is None else Action.POLICY_SET
-    rules = {} if policy is None else policy.model_dump(exclude_none=True, exclude=_SAVED)
-    began = version.effective_at.isoformat()
-    detail = {"level": owner.level, "revision": version.revision, "effective_at": began}
-    whose = {"project_id": owner.subject} if owner.level == "project" else {}
-    why = {} if version.reason is None else {"reason": version.reason}
-    return Note(
-        action, owner.subject if owner.level == "model" else None, detail | whose | why | rules
-    )
 
 
 router = Router("retention")
@@ -173,29 +83,31 @@ async def get_history(
 
 
 @add_policy_route(router, "PUT", "set", ShownPolicy, "Set {policy}", 404, 412, 501)
-async def put_policy(body: PolicyBody, change: ChangeRequest) -> Answer:
+async def put_policy(body: PolicyBody, if_match: IfMatch, access: Asking, of: PolicyOf) -> Answer:
     """Set how long inputs, responses and inferences are kept; it applies to those stored
     already, too. One that would delete any of them begins after a grace."""
-    lost, warnings = await change.write("policy_set", body, body.reason)
-    return await _answer_set(change.request, change.of, warnings, show_would_delete(lost))
+    lost, warnings = await _write(access, of, "policy_set", body, body.reason, if_match)
+    async with access.engine.connect() as connection:
+        state = await policies.find_state(connection, of)
+        newest, *_ = await policies.list_versions(connection, of, limit=1)
+    would_delete = show_would_delete(lost)
+    shown = show_state(of, newest, state, warnings=warnings, would_delete=would_delete)
+    return build_answer(shown, state.revision)
 
 
 @add_policy_route(
     router, "POST /preview", "preview", PolicyPreview, "What {policy} would delete", 404, 501
 )
-async def preview_policy(body: PolicyBody, asking: PreviewRequest) -> Answer:
+async def preview_policy(body: PolicyBody, access: Asking, of: PolicyOf) -> Answer:
     """The same as setting it, without setting it; its token lets it begin at once."""
-    lost, resolved = await asking.compute(body)
-    engine: AsyncEngine = asking.request.app.state.engine
-    async with engine.begin() as connection:
-        revision = (await policies.find_state(connection, asking.of)).revision
-        token = await previews.record_preview(
-            connection, asking.of, revision, describe_request(body)
-        )
+    lost, resolved = await _estimate(access, of, body)
+    async with access.engine.begin() as connection:
+        revision = (await policies.find_state(connection, of)).revision
+        token = await previews.record_preview(connection, of, revision, describe_request(body))
     return Answer(
         PolicyPreview(
             would_delete=show_would_delete(lost),
-            grace_seconds=asking.find_grace_seconds(lost),
+            grace_seconds=_find_grace_seconds(access, lost),
             token=token,
             warnings=[] if resolved is None else list(resolved.warnings),
         )
@@ -203,10 +115,12 @@ async def preview_policy(body: PolicyBody, asking: PreviewRequest) -> Answer:
 
 
 @add_policy_route(router, "DELETE", "remove", Response, "Remove {policy}", 404, 412, status=204)
-async def delete_policy(change: ChangeRequest, why: Annotated[Reason, Query()]) -> Response:
+async def delete_policy(
+    why: Annotated[Reason, Query()], if_match: IfMatch, access: Asking, of: PolicyOf
+) -> Response:
     """The next wider policy applies, or everything is kept; after a grace where that would
     delete something."""
-    await change.write("policy_removed", None, why.reason)
+    await _write(access, of, "policy_removed", None, why.reason, if_match)
     return Response(status_code=204)
 
 
@@ -220,9 +134,7 @@ async def delete_policy(change: ChangeRequest, why: Annotated[Reason, Query()]) 
     412,
     status=204,
 )
-async def revoke_policy(
-    ledger: LedgerOf, if_match: IfMatch, access: Asking, of: PolicyOf
-) -> Response:
+async def revoke_policy(if_match: IfMatch, access: Asking, of: PolicyOf) -> Response:
     """What waits to begin never does; what is in force stays so."""
 
     async def build_body(connection: AsyncConnection) -> Body:
@@ -232,20 +144,54 @@ async def revoke_policy(
     whose = {"project_id": of.subject} if of.level == "project" else {}
     model_id = of.subject if of.level == "model" else None
     note = Note(Action.POLICY_REVOKED, model_id, {"level": of.level, **whose})
-    await ledger.write("policy_revoked", build_body, actor=access.who, note=note)
+    await access.ledger.write("policy_revoked", build_body, actor=access.who, note=note)
     return Response(status_code=204)
 
 
-async def _answer_set(
-    request: Request, of: PolicyOwner, warnings: Sequence[str], lost: WouldDelete
-) -> Answer:
-    """Return the policy that was just set, as it is now."""
-    engine: AsyncEngine = request.app.state.engine
-    async with engine.connect() as connection:
-        state = await policies.find_state(connection, of)
-        newest, *_ = await policies.list_versions(connection, of, limit=1)
-    shown = show_state(of, newest, state, warnings=warnings, would_delete=lost)
-    return build_answer(shown, state.revision)
+async def _write(  # noqa: PLR0917
+    access: Access,
+    owner: PolicyOwner,
+    kind: str,
+    body: PolicyBody | None,
+    reason: str | None,
+    expected: int | None,
+) -> tuple[Preview, Sequence[str]]:
+    """Write a change to the ledger before it takes effect; return what it deletes, and warnings.
+
+    `expected`: the revision that the policy must have now. Raises what refuses it.
+    """
+    lost, resolved = await _estimate(access, owner, body)
+    build_body = partial(
+        _build_entry,
+        access=access,
+        owner=owner,
+        resolved=resolved,
+        body=body,
+        expected=expected,
+        grace_seconds=_find_grace_seconds(access, lost),
+        reason=reason,
+    )
+    await access.ledger.write(kind, build_body, actor=access.who, note=_build_note)
+    return lost, () if resolved is None else resolved.warnings
+
+
+def _find_grace_seconds(access: Access, lost: Preview) -> float:
+    """Return how many seconds the policy waits before it begins."""
+    return 0.0 if lost.is_harmless else access.settings.policy_grace_seconds
+
+
+def _build_note(version: PolicyVersion) -> Note:
+    """Build the audit's entry."""
+    owner, policy = version.of, version.policy
+    action = Action.POLICY_REMOVED if policy is None else Action.POLICY_SET
+    rules = {} if policy is None else policy.model_dump(exclude_none=True, exclude=_SAVED)
+    began = version.effective_at.isoformat()
+    detail = {"level": owner.level, "revision": version.revision, "effective_at": began}
+    whose = {"project_id": owner.subject} if owner.level == "project" else {}
+    why = {} if version.reason is None else {"reason": version.reason}
+    return Note(
+        action, owner.subject if owner.level == "model" else None, detail | whose | why | rules
+    )
 
 
 _MOST_PENDING: Final = 10
@@ -255,7 +201,7 @@ _AGELESS: Final = Clock(
 )
 
 
-def check_owner(body: PolicyBody, owner: PolicyOwner) -> None:
+def _check_owner(body: PolicyBody, owner: PolicyOwner) -> None:
     """Raise Invalid if the body is of another policy than the path: a path that a browser or a
     proxy rewrote would change a wider one."""
     for name, given, expected in (
@@ -270,7 +216,7 @@ def check_owner(body: PolicyBody, owner: PolicyOwner) -> None:
             raise Invalid(f"{name}: {message}.", faults=[fault])
 
 
-async def read_trees(body: PolicyBody) -> list[Node | None]:
+async def _read_trees(body: PolicyBody) -> list[Node | None]:
     """Return the trees of the rules' filters. Raises InvalidFilter, NotKept, with their path."""
     return [
         await read_filter(rule.filter, None, clock=_AGELESS, path=f"rules[{number}].filter")
@@ -278,29 +224,30 @@ async def read_trees(body: PolicyBody) -> list[Node | None]:
     ]
 
 
-async def estimate_policy(
-    connection: AsyncConnection,
-    access: Access,
-    owner: PolicyOwner,
-    body: PolicyBody | None,
-    trees: list[Node | None],
-    *,
-    seconds: float,
+async def _estimate(
+    access: Access, owner: PolicyOwner, body: PolicyBody | None
 ) -> tuple[Preview, ResolvedPolicy | None]:
-    """Return what the policy would delete today; None for `body`: if there were none."""
-    await check_allowed(connection, access, owner)
-    if body is None:
-        return await preview.preview_policy(
-            connection, owner, None, lists=MemberLists(), seconds=seconds
-        ), None
-    resolved = await policies.resolve_policy(
-        connection, owner, list(body.list_requested_rules(trees)), body
-    )
-    lost = await preview.preview_policy(
-        connection, owner, resolved.policy, lists=MemberLists(), seconds=seconds
-    )
-    warnings = (*resolved.warnings, *_warn_of_pending(lost.pending))
-    return lost, replace(resolved, warnings=warnings)
+    """Return what the policy would delete today, and the policy as it is stored.
+
+    `body` None: if there were none.
+    """
+    if body is not None:
+        _check_owner(body, owner)
+    trees = [] if body is None else await _read_trees(body)
+    resolved, seconds = None, access.settings.policy_preview_seconds
+    async with querying(access) as connection:
+        await check_allowed(connection, access, owner)
+        if body is not None:
+            rules = list(body.list_requested_rules(trees))
+            resolved = await policies.resolve_policy(connection, owner, rules, body)
+        policy = None if resolved is None else resolved.policy
+        lost = await preview.preview_policy(
+            connection, owner, policy, lists=MemberLists(), seconds=seconds
+        )
+    if resolved is not None:
+        warnings = (*resolved.warnings, *_warn_of_pending(lost.pending))
+        resolved = replace(resolved, warnings=warnings)
+    return lost, resolved
 
 
 def _warn_of_pending(pending: Sequence[PolicyVersion]) -> Iterator[str]:

@@ -93,10 +93,7 @@ def _document_status(status: int) -> dict[str, Any]:
     return {
         "description": "; ".join(dict.fromkeys(kind.title for kind in kinds)),
         "content": {
-            PROBLEM: {
-                "schema": {"$ref": "#/components/schemas/Problem"},
-                "examples": examples,
-            }
+            PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}, "examples": examples}
         },
     }
 

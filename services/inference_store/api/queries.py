@@ -1,17 +1,19 @@
-"""Which inferences, and how many."""
+"""Which inferences of one model or several, and how many."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
 
-from fastapi import Query, Request
+from fastapi import Query
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
 from inference_store.access.rights import Right
-from inference_store.objects import Blobs
-from inference_store.platform.settings import ApiSettings
+from inference_store.index.registrations import Registration
 from inference_store.query.across_models import build_queries, count_across
-from inference_store.query.count import count as count_matches
-from inference_store.query.preparation import prepare
+from inference_store.query.count import count
+from inference_store.query.extent import Extent
+from inference_store.query.matching import Query as ModelQuery
+from inference_store.query.preparation import PreparedQuery, QueryRequest, prepare
 
 from .access import Access, Asking, Needs, Over
 from .answer import Answer
@@ -21,11 +23,12 @@ from .conditions import (
     InferenceLink,
     InferenceQuery,
     InferenceQueryAcross,
+    Models,
     choose_models,
     read_requested_filter,
     warn_of_left_out,
 )
-from .dependencies import BlobStore, Querying, Settings
+from .dependencies import Querying
 from .http import ModelId
 from .inference_models import InferenceCount, InferencePage
 from .inference_pages import (
@@ -41,11 +44,28 @@ from .inference_pages import (
     set_deadline,
 )
 from .routing import Router
-from .streams import STREAMING, Ask, answer_page_or_stream
+from .streams import STREAMING, answer_page_or_stream
 
 router = Router("inferences")
-_NEEDED = Needs(Right.READ, Over.SOME)
-_NARROW = "The query took too long: narrow received_at, or add a condition that fewer match."
+_SOME = Needs(Right.READ, Over.SOME)
+_REFUSALS = (404, 501)
+_NARROW = {  # by whether it is asked across models
+    False: "The query took too long: narrow received_at, or add a condition that fewer match.",
+    True: "The query took too long: narrow received_at, ask fewer models, or add a condition.",
+}
+
+
+class _Asked(NamedTuple):
+    """The models of a question; `extent`: where the inferences of the one model of a path are."""
+
+    models: Sequence[Registration]
+    extent: Extent | None = None
+
+    @property
+    def numbers(self) -> int | Sequence[int]:
+        """The integer of the one model, or those of all."""
+        numbers = [model.model for model in self.models]
+        return numbers if self.extent is None else numbers[0]
 
 
 @router.add(
@@ -53,23 +73,15 @@ _NARROW = "The query took too long: narrow received_at, or add a condition that 
     InferencePage,
     Right.READ,
     "Query inferences",
-    404,
-    501,
+    *_REFUSALS,
     also=STREAMING,
 )
-async def query_inferences(  # noqa: PLR0917  (FastAPI calls it by name)
-    model_id: ModelId,
-    body: InferenceQuery,
-    connection: Querying,
-    blobs: BlobStore,
-    to: Settings,
-    access: Asking,
-    request: Request,
+async def query_inferences(
+    model_id: ModelId, body: InferenceQuery, connection: Querying, access: Asking
 ) -> Response:
     """A page of the inferences that satisfy every condition; or all of them, as a stream, where
     Accept is application/x-ndjson."""
-    ask = await _make_ask(model_id, body, blobs, to)
-    return await answer_page_or_stream(request, connection, access, to, body, ask)
+    return await _answer_query(connection, access, body, model_id)
 
 
 @router.add(
@@ -77,23 +89,14 @@ async def query_inferences(  # noqa: PLR0917  (FastAPI calls it by name)
     InferencePage,
     Right.READ,
     "List inferences",
-    404,
-    501,
+    *_REFUSALS,
     also=STREAMING,
 )
-async def list_inferences(  # noqa: PLR0917  (FastAPI calls it by name)
-    model_id: ModelId,
-    link: Annotated[InferenceLink, Query()],
-    connection: Querying,
-    blobs: BlobStore,
-    to: Settings,
-    access: Asking,
-    request: Request,
+async def list_inferences(
+    model_id: ModelId, link: Annotated[InferenceLink, Query()], connection: Querying, access: Asking
 ) -> Response:
     """The query as a link, as far as it fits into one."""
-    body = link.query()
-    ask = await _make_ask(model_id, body, blobs, to)
-    return await answer_page_or_stream(request, connection, access, to, body, ask)
+    return await _answer_query(connection, access, link.query(), model_id)
 
 
 @router.add(
@@ -101,82 +104,49 @@ async def list_inferences(  # noqa: PLR0917  (FastAPI calls it by name)
     InferenceCount,
     Right.READ,
     "Count inferences",
-    404,
-    501,
+    *_REFUSALS,
 )
 async def count_inferences(
-    model_id: ModelId, body: Conditions, connection: Querying, to: Settings, access: Asking
+    model_id: ModelId, body: Conditions, connection: Querying, access: Asking
 ) -> Answer:
     """How many inferences satisfy every condition, exactly."""
-    registration, extent = await access.find_model_to_query(connection, model_id)
-    filter = await read_requested_filter(body.filter, body.filter_lang)
-    prepared = await prepare(
-        connection, registration.model, body.to_query_request(filter.tree), extent
-    )
-    with record_query(body.explain) as explained:
-        with limit_query_time("count", _NARROW, prepared.query):
-            number = await count_matches(
-                connection, prepared.query, deadline=set_deadline(body, to)
-            )
-        members = await explained.format(connection, access, prepared.query)
-    members = {**filter.answer_members, **members}
-    return Answer(InferenceCount(count=number, warnings=list(prepared.warnings), **members))
-
-
-async def _make_ask(
-    model_id: str, body: InferenceQuery, blobs: Blobs, settings: ApiSettings
-) -> Ask:
-    """Return a function that answers a page of the model's inferences."""
-    filter = await read_page_filter(body)
-
-    async def ask(
-        connection: AsyncConnection, access: Access, body: InferenceQuery
-    ) -> AnsweredPage:
-        body = remove_instant(body)
-        registration, extent = await access.find_model_to_query(connection, model_id)
-        model = registration.model
-        sort = await resolve_page_sort(connection, model, body)
-        question = body.to_query_request(filter.tree, newest_first=sort.descending)
-        prepared = await prepare(connection, model, question, extent)
-        fingerprint = compute_fingerprint(model_id, body, filter.tree)
-        page_request = PageRequest(
-            [registration],
-            prepared.query,
-            [prepared.query],
-            sort,
-            fingerprint,
-            prepared.warnings,
-            filter,
-        )
-        return await build_page(connection, access, blobs, settings, body, page_request)
-
-    return ask
-
-
-_NARROW_ACROSS = (
-    "The query took too long: narrow received_at, ask fewer models, or add a condition."
-)
+    return await _answer_count(connection, access, body, model_id)
 
 
 @router.add(
     "POST /inferences/query",
     InferencePage,
-    _NEEDED,
+    _SOME,
     "Query inferences of several models",
-    404,
-    501,
+    *_REFUSALS,
     also=STREAMING,
 )
-async def query_across(  # noqa: PLR0917  (FastAPI calls it by name)
-    body: InferenceQueryAcross,
-    connection: Querying,
-    blobs: BlobStore,
-    to: Settings,
-    access: Asking,
-    request: Request,
+async def query_across(
+    body: InferenceQueryAcross, connection: Querying, access: Asking
 ) -> Response:
     """A page of the inferences of several models that satisfy every condition; or all of them, as
     a stream, where Accept is application/x-ndjson."""
+    return await _answer_query(connection, access, body)
+
+
+@router.add(
+    "POST /inferences/count",
+    InferenceCount,
+    _SOME,
+    "Count inferences of several models",
+    *_REFUSALS,
+)
+async def count_across_models(
+    body: ConditionsAcross, connection: Querying, access: Asking
+) -> Answer:
+    """How many inferences of several models satisfy every condition, exactly."""
+    return await _answer_count(connection, access, body)
+
+
+async def _answer_query(
+    connection: AsyncConnection, access: Access, body: InferenceQuery, model_id: str | None = None
+) -> Response:
+    """Answer a page, or all pages as a stream."""
     filter = await read_page_filter(body)
 
     async def ask(
@@ -184,43 +154,57 @@ async def query_across(  # noqa: PLR0917  (FastAPI calls it by name)
     ) -> AnsweredPage:
         is_first = page_body.cursor == body.cursor  # a stream keeps its first page's warnings
         page_body = remove_instant(page_body)
-        models = await choose_models(connection, access, body)
-        numbers = [model.model for model in models]
-        sort = await resolve_page_sort(connection, numbers, page_body)
-        question = body.to_query_request(filter.tree, newest_first=sort.descending)
-        prepared = await prepare(connection, numbers, question)
-        queries = await build_queries(connection, prepared.query, numbers)
-        fingerprint = compute_fingerprint("/inferences", body, filter.tree)
+        asked = await _find_models(connection, access, body, model_id)
+        sort = await resolve_page_sort(connection, asked.numbers, page_body)
+        question = page_body.to_query_request(filter.tree, newest_first=sort.descending)
+        prepared, queries = await _prepare(connection, asked, question)
+        bound_to = "/inferences" if model_id is None else model_id
+        fingerprint = compute_fingerprint(bound_to, page_body, filter.tree)
         warnings = list(prepared.warnings)
-        if is_first:
+        if is_first and isinstance(body, Models):
             warnings += await warn_of_left_out(connection, access, body)
         page_request = PageRequest(
-            models, prepared.query, queries, sort, fingerprint, warnings, filter
+            asked.models, prepared.query, queries, sort, fingerprint, warnings, filter
         )
-        return await build_page(connection, access, blobs, to, page_body, page_request)
+        return await build_page(connection, access, page_body, page_request)
 
-    return await answer_page_or_stream(request, connection, access, to, body, ask)
+    return await answer_page_or_stream(connection, access, body, ask)
 
 
-@router.add(
-    "POST /inferences/count",
-    InferenceCount,
-    _NEEDED,
-    "Count inferences of several models",
-    404,
-    501,
-)
-async def count_across_models(
-    body: ConditionsAcross, connection: Querying, to: Settings, access: Asking
+async def _answer_count(
+    connection: AsyncConnection, access: Access, body: Conditions, model_id: str | None = None
 ) -> Answer:
-    """How many inferences of several models satisfy every condition, exactly."""
-    models = [model.model for model in await choose_models(connection, access, body)]
+    asked = await _find_models(connection, access, body, model_id)
     filter = await read_requested_filter(body.filter, body.filter_lang)
-    prepared = await prepare(connection, models, body.to_query_request(filter.tree))
-    queries = await build_queries(connection, prepared.query, models)
+    prepared, queries = await _prepare(connection, asked, body.to_query_request(filter.tree))
+    deadline = set_deadline(body, access.settings)
     with record_query(body.explain) as explained:
-        with limit_query_time("count", _NARROW_ACROSS, prepared.query):
-            number = await count_across(connection, queries, deadline=set_deadline(body, to))
+        with limit_query_time("count", _NARROW[asked.extent is None], prepared.query):
+            if asked.extent is None:
+                number = await count_across(connection, queries, deadline=deadline)
+            else:
+                number = await count(connection, prepared.query, deadline=deadline)
         members = await explained.format(connection, access, prepared.query)
     members = {**filter.answer_members, **members}
     return Answer(InferenceCount(count=number, warnings=list(prepared.warnings), **members))
+
+
+async def _find_models(
+    connection: AsyncConnection, access: Access, body: Conditions, model_id: str | None
+) -> _Asked:
+    if model_id is None:
+        assert isinstance(body, Models), "it names models if the path names none"
+        return _Asked(await choose_models(connection, access, body))
+    registration, extent = await access.find_model_to_query(connection, model_id)
+    return _Asked([registration], extent)
+
+
+async def _prepare(
+    connection: AsyncConnection, asked: _Asked, question: QueryRequest
+) -> tuple[PreparedQuery, Sequence[ModelQuery]]:
+    """Return the query prepared for all models, and that of each."""
+    prepared = await prepare(connection, asked.numbers, question, asked.extent)
+    if asked.extent is not None:
+        return prepared, [prepared.query]
+    numbers = [model.model for model in asked.models]
+    return prepared, await build_queries(connection, prepared.query, numbers)

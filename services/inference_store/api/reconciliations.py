@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import Query, Request
+from fastapi import Query
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import Action
@@ -20,7 +20,7 @@ from . import cursors
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, AnyText, Shown
 from .cursors import PageParameters
-from .dependencies import LedgerOf, Reading, Writing
+from .dependencies import Reading, Writing
 from .erasure_answers import ShownErasure, show_erasure
 from .fields import Body, Flag, ShortText
 from .routing import Router
@@ -227,24 +227,18 @@ async def list_findings(
     status=202,
     also=_ESTIMATE,
 )
-async def erase_orphans(
-    reconciliation_id: UUID,
-    body: AskedOrphans,
-    request: Request,
-    ledger: LedgerOf,
-    access: Asking,
-) -> Answer:
+async def erase_orphans(reconciliation_id: UUID, body: AskedOrphans, access: Asking) -> Answer:
     """Erase the objects that a reconciliation found no row of: each is judged again before it goes,
     and what a legal hold may keep stays. GET /v1/erasures/{id} follows it."""
-    engine: AsyncEngine = request.app.state.engine
+    engine: AsyncEngine = access.engine
     if body.dry_run:
-        seconds = request.app.state.settings.query_timeout_seconds
+        seconds = access.settings.query_timeout_seconds
         async with engine.connect() as connection:
             estimate = await orphans.estimate_orphans(
                 connection, reconciliation_id, seconds=seconds
             )
         return Answer(ForetoldOrphans.show(estimate))
-    erasure = await orphans.request_erasure(ledger, reconciliation_id, access.who)
+    erasure = await orphans.request_erasure(access.ledger, reconciliation_id, access.who)
     async with engine.connect() as connection:
         answer = await show_erasure(connection, erasure)
     return Answer(answer, status_code=202, headers={"Location": f"/v1/erasures/{erasure.id}"})

@@ -124,11 +124,7 @@ def _make_engine(
 
 
 def _make_admin(
-    app: FastAPI,
-    engine: AsyncEngine,
-    blobs: Blobs,
-    heartbeat: Heartbeat,
-    connections: Connections,
+    app: FastAPI, engine: AsyncEngine, blobs: Blobs, heartbeat: Heartbeat, connections: Connections
 ) -> AdminApp:
     settings: ApiSettings = app.state.settings
     replica: Replica = app.state.replica

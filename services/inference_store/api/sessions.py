@@ -33,7 +33,7 @@ from . import authentication
 from .access import Asking, Needs, Over
 from .answer import Answer, JsonAnswer, Shown
 from .authentication import Authenticator, find_client
-from .dependencies import Settings, Writing
+from .dependencies import Writing
 from .routing import Router
 from .site import CONSOLE
 
@@ -147,34 +147,34 @@ def _show_switches(to: ApiSettings) -> SwitchedOn:
 
 
 @router.add("POST /session", ShownSession, _NEEDED, "Sign in", 409, status=201)
-async def start_session(request: Request, connection: Writing, access: Asking) -> Answer:
+async def start_session(connection: Writing, access: Asking) -> Answer:
     """Start a session with the key or token of this request, for a browser: a cookie names it, and
     the page need not keep the key. It ends with the key. Programs send their key each time."""
     if access.caller is ANYONE:
         raise Conflict("Access control is off: there is nothing to sign in to.")
     if access.session is not None:  # or it could prolong itself
         raise Unauthorized("A session starts with a key or token: send `Authorization: Bearer`.")
-    authenticator: Authenticator = request.app.state.authenticator
-    identity = await authenticator.describe(request, access.caller)
-    session, id = await _start(request, connection, identity, access.client)
+    authenticator: Authenticator = access.app.authenticator
+    identity = await authenticator.describe(access.request, access.caller)
+    session, id = await _start(access.request, connection, identity, access.client)
     answer = Answer(ShownSession.show(session), status_code=201)
     authentication.set_cookie(answer, id)
     return answer
 
 
 @router.add("DELETE /session", Response, _NEEDED, "Sign out", 404, status=204)
-async def end_session(request: Request, connection: Writing, access: Asking) -> Response:
+async def end_session(connection: Writing, access: Asking) -> Response:
     """End the session that the request is made in, on every replica within two seconds."""
     if access.session is None:
         raise NotFound("The request is made in no session.")
-    await _end(request, connection, access.client)
+    await _end(access.request, connection, access.client)
     answer = Response(status_code=204)
     authentication.clear_cookie(answer)
     return answer
 
 
 @router.add("GET /me", ShownCaller, _NEEDED, "Read what you may do")
-async def get_me(access: Asking, to: Settings) -> Answer:
+async def get_me(access: Asking) -> Answer:
     """Who the caller is, what they may do with which models, their limits, and what this api has
     switched on. Nothing else is read for it."""
     caller = access.caller
@@ -188,8 +188,8 @@ async def get_me(access: Asking, to: Settings) -> Answer:
             rights=[right for right in Right if not caller.scope(right).is_nothing],
             rights_over_everything=[right for right in Right if caller.scope(right).is_everything],
             grants=[_show_grant(grant) for grant in caller.grants],
-            limits=_show_limits(to),
-            switched_on=_show_switches(to),
+            limits=_show_limits(access.settings),
+            switched_on=_show_switches(access.settings),
             version=version("inference-store"),
         )
     )

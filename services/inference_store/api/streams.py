@@ -14,7 +14,6 @@ from typing import Any, Final, Protocol
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
-from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
@@ -28,7 +27,6 @@ from inference_store.export.prediction_columns import predictions_column
 from inference_store.index import key_registry
 from inference_store.inference.errors import Fault, Invalid
 from inference_store.platform.metrics import STREAMED, STREAMS
-from inference_store.platform.settings import ApiSettings
 from inference_store.query.stored_blobs import BLOBS
 
 from .access import Access
@@ -168,18 +166,14 @@ class Stream(StreamingResponse):
         return sending
 
 
-async def answer_page_or_stream(  # noqa: PLR0917
-    request: Request,
-    connection: AsyncConnection,
-    access: Access,
-    settings: ApiSettings,
-    body: InferenceQuery,
-    ask: Ask,
+async def answer_page_or_stream(
+    connection: AsyncConnection, access: Access, body: InferenceQuery, ask: Ask
 ) -> Response:
     """Return a page, or a stream that begins with one, so that its refusals are ordinary refusals.
 
     Raises Forbidden for a stream of what the caller may not export.
     """
+    request, app = access.request, access.app
     media_type = request.state.media_type
     if media_type not in _STREAMED:
         return InferenceAnswer((await _ask_page(connection, access, body, ask)).body())
@@ -187,20 +181,20 @@ async def answer_page_or_stream(  # noqa: PLR0917
         message = "a page's: a stream is many of them; ask without it, or for a page"
         raise Invalid(f"explain is {message}.", faults=[Fault("explain", message)])
     access.require(Right.EXPORT)
-    size, app = _PageSize.of(body), request.app
+    size = _PageSize.of(body)
 
     async def following(cursor: str, limit: int) -> AnsweredPage:
-        again = await app.state.authenticator.authenticate(request, access.needed, counted=False)
-        wait_seconds = settings.query_timeout_seconds
-        async with querying(request, again, wait_seconds=wait_seconds) as page_connection:
+        again = await app.authenticator.authenticate(request, access.needed, counted=False)
+        wait_seconds = access.settings.query_timeout_seconds
+        async with querying(again, wait_seconds=wait_seconds) as page_connection:
             more = body.model_copy(update={"cursor": cursor, "limit": limit})
             page = await ask(page_connection, again, more)
-        await again.finish(app.state.engine)
+        await again.finish()
         return page
 
-    app.state.streams.require_free(access.admission_name)  # before anything is done for it
+    app.streams.require_free(access.admission_name)  # before anything is done for it
     # The client waits for the whole stream anyway: each page has a query's whole time.
-    whole = body.timeout_seconds or settings.query_timeout_seconds
+    whole = body.timeout_seconds or access.settings.query_timeout_seconds
     body = body.model_copy(update={"timeout_seconds": whole})
     first = await ask(connection, access, body.model_copy(update={"limit": size.size}))
     format = FORMATS.get(media_type)
@@ -208,9 +202,9 @@ async def answer_page_or_stream(  # noqa: PLR0917
         LineStream(first) if format is None else await make_column_stream(connection, format, first)
     )
     return Stream(
-        app.state.streams,
+        app.streams,
         access.admission_name,
-        _iterate_pieces(first, following, size, _get_limit(body), encoder, app.state.foreground),
+        _iterate_pieces(first, following, size, _get_limit(body), encoder, app.foreground),
         media_type=NDJSON if format is None else media_type,
         headers=write_warnings(first.warnings) if media_type in _WITHOUT_ROOM else None,
         stalled_seconds=_STALLED_SECONDS,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Final
 from uuid import UUID
 
-from fastapi import Query, Request
+from fastapi import Query
 from pydantic import ConfigDict, Field, Strict
 from starlette.responses import Response, StreamingResponse
 
@@ -90,20 +90,18 @@ _GONE = NotFound("The model has no such inference.")
     404,
     also={200: _LINES},
 )
-async def query_thumbnails(
-    model_id: ModelId, body: ThumbnailQuery, request: Request, access: Asking
-) -> Response:
+async def query_thumbnails(model_id: ModelId, body: ThumbnailQuery, access: Asking) -> Response:
     """JPEG thumbnails of up to 100 inputs, an object a line: one answer, and one entry of the
     audit. What is no picture has a `problem`. They are made now, or come from the memory of this
     process; they are stored nowhere."""
     uids = list(dict.fromkeys(body.uids))
-    registration, results = await _make_thumbnails(request, access, model_id, uids, body.edge)
+    registration, results = await _make_thumbnails(access, model_id, uids, body.edge)
     if shown_uids := [str(uid) for uid in uids if isinstance(results[uid], Thumbnail)]:
         access.note_read(
             Action.THUMBNAILS_READ, registration, inferences=shown_uids, edge=body.edge
         )
     lines = [_format_line(uid, results[uid]) for uid in uids]
-    if request.state.media_type == JSON:
+    if access.request.state.media_type == JSON:
         return JsonAnswer({"items": lines})
     return Response(b"".join(encode_json(line) + b"\n" for line in lines), media_type=NDJSON)
 
@@ -120,46 +118,45 @@ async def query_thumbnails(
 async def get_thumbnail(
     model_id: ModelId,
     inference_id: InferenceId,
-    request: Request,
     access: Asking,
     edge: Annotated[
         int, Query(ge=16, le=1024, description="The longer edge has at most so many pixels.")
     ] = EDGE,
 ) -> Response:
     """A JPEG thumbnail of the input of the newest inference of that id."""
-    async with looking_up(request, access) as connection:
+    async with looking_up(access) as connection:
         registration, extent = await access.find_model_to_query(connection, model_id)
         known_spans = extent.spans
         same = await lookup.find_by_id(
             connection, registration.model, inference_id, spans=known_spans
         )
     uid = same.newest
-    _, results = await _make_thumbnails(request, access, model_id, [uid], edge)
+    _, results = await _make_thumbnails(access, model_id, [uid], edge)
     result = results[uid]
     if isinstance(result, StoreError):
         raise result
     access.note_read(Action.THUMBNAILS_READ, registration, [uid], edge=edge)
-    return Response(result.jpeg, media_type=request.state.media_type)
+    return Response(result.jpeg, media_type=access.request.state.media_type)
 
 
 async def _make_thumbnails(
-    request: Request, access: Access, model_id: str, uids: Sequence[UUID], edge: int
+    access: Access, model_id: str, uids: Sequence[UUID], edge: int
 ) -> tuple[Registration, dict[UUID, ThumbnailResult]]:
     """Return the thumbnails of inferences that exist, also after they are made; NotFound for the
     others.
 
     While they are made no connection is held. Raises TooManyQueries.
     """
-    app = request.app
-    if not app.state.settings.thumbnail_processes:
+    app = access.app
+    if not app.settings.thumbnail_processes:
         raise NoThumbnail("Thumbnails are switched off (INFERENCE_STORE_THUMBNAIL_PROCESSES=0).")
-    maker: ThumbnailMaker = app.state.thumbnails
-    registration, inferences = await _find_inferences(request, access, model_id, uids)
+    maker: ThumbnailMaker = app.thumbnails
+    registration, inferences = await _find_inferences(access, model_id, uids)
     results = maker.find_cached(inferences, edge)
     if uncached := [inference for inference in inferences if inference.uid not in results]:
-        async with app.state.thumbnail_admission.admit(access.admission_name):
+        async with app.thumbnail_admission.admit(access.admission_name):
             results |= await maker.make(uncached, edge)
-        registration, inferences = await _find_inferences(request, access, model_id, uids)
+        registration, inferences = await _find_inferences(access, model_id, uids)
     # again of each: what was deleted meanwhile is not shown
     absent = {uid for uid in uids if uid not in {inference.uid for inference in inferences}}
     results |= maker.find_cached(inferences, edge)
@@ -169,9 +166,9 @@ async def _make_thumbnails(
 
 
 async def _find_inferences(
-    request: Request, access: Access, model_id: str, uids: Sequence[UUID]
+    access: Access, model_id: str, uids: Sequence[UUID]
 ) -> tuple[Registration, list[Inference]]:
-    async with looking_up(request, access) as connection:
+    async with looking_up(access) as connection:
         registration, extent = await access.find_model_to_query(connection, model_id)
         return registration, await read_visible(connection, registration.model, uids, extent.spans)
 

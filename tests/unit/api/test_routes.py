@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fastapi import APIRouter, FastAPI
+from starlette.requests import Request
 
 from inference_store import api
 from inference_store.access.caller import ANYONE
@@ -86,7 +87,7 @@ def test_a_route_says_what_it_needs() -> None:
 
 
 async def test_a_route_about_a_model_asks_for_it() -> None:
-    engine = create_engine("postgresql://localhost/never-connected")
-    with pytest.raises(RuntimeError, match=r"Access\.model"):
-        await Access(ANYONE, None, Needs(Right.READ, Over.MODEL)).finish(engine)
-    await Access(ANYONE, None, Needs(Right.READ, Over.SOME)).finish(engine)
+    request = Request({"type": "http"})
+    with pytest.raises(RuntimeError, match=r"Access\.find_model"):
+        await Access(request, ANYONE, None, Needs(Right.READ)).finish()
+    await Access(request, ANYONE, None, Needs(Right.READ, Over.SOME)).finish()

@@ -33,13 +33,7 @@ from inference_store.export.jobs.job import REMOVED, ExportJob, find_job, list_j
 from inference_store.export.jobs.members import Part, list_parts
 from inference_store.export.jobs.state_changes import request_removal
 from inference_store.export.part_formats import PART_FORMATS
-from inference_store.inference.errors import (
-    BlobMissing,
-    Conflict,
-    Gone,
-    InvalidCursor,
-    NotFound,
-)
+from inference_store.inference.errors import BlobMissing, Conflict, Gone, InvalidCursor, NotFound
 from inference_store.inference.events.storage_key import parse_stored
 
 router = Router("exports")
@@ -62,7 +56,7 @@ async def request_export(
 ) -> Answer:
     """Write everything that matches to the bucket, in parts. The retention service lists what
     matches now, and writes it; GET /v1/exports/{id} follows it."""
-    async with querying(request, access) as connection:
+    async with querying(access) as connection:
         registration = await access.find_model(connection, model_id)
         if choose_blobs(body) != "none":
             access.require_right(Right.READ_INPUTS, registration)
