@@ -49,7 +49,8 @@ def _add_kinds(schemas: dict[str, Any], kinds: Sequence[type[BaseModel]]) -> Non
     """Add the schema of our refusals in place of FastAPI's own, and the lines of streams."""
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
-    for kind in (Problem, *kinds):
+    parts: list[type[BaseModel]] = [Problem, *kinds]
+    for kind in parts:
         ours = models_json_schema([(kind, "serialization")], ref_template=_REF)[1]
         schemas.update(ours["$defs"])
 

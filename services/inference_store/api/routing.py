@@ -60,6 +60,7 @@ class Router(APIRouter):
         """
         method, _, path = route.partition(" ")
         kind = "response_class" if issubclass(answer, Response) else "response_model"
+        options[kind] = answer
 
         def add(endpoint: Endpoint) -> Endpoint:
             of_body = (400, 413) if "body" in signature(endpoint).parameters else ()
@@ -71,7 +72,6 @@ class Router(APIRouter):
                 summary=summary,
                 responses=document_refusals(*refusals, *of_body, also=also),
                 openapi_extra=declare(needed if isinstance(needed, Needs) else Needs(needed)),
-                **{kind: answer},
                 **options,
             )
             return endpoint

@@ -2,7 +2,8 @@
 
 import pytest
 
-from inference_store.api.authentication import FailedTokenLimiter, RateLimiter, find_network
+from inference_store.api.access import find_network
+from inference_store.api.authentication import FailedTokenLimiter, RateLimiter
 from inference_store.inference.errors import TooManyRequests, Unauthorized
 from tests.stopped_clock import CallableClock
 
