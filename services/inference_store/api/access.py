@@ -291,7 +291,6 @@ class Access:
         return model is None
 
     def _refuse_gain(self, model: Registration, project_id: str | None) -> None:
-        """Raise Forbidden if the caller could do more with a model after it has moved."""
         gained = [
             f"`{right.value}`"
             for right in Right

@@ -118,7 +118,6 @@ class AdmissionControl:
         self._admit_waiting()
 
     def _admit_waiting(self) -> None:
-        """Admit those who wait, as far as there is room."""
         while ready := [waiting for waiting in self._waiting if self._is_free(waiting.caller)]:
             first = min(ready, key=lambda waiting: self._running[waiting.caller])
             self._waiting.remove(first)

@@ -51,7 +51,6 @@ class Shown(DocumentedModel):
 
 
 def _merge_types(of: type[Any], instead: Instead, own: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield each field with its type, in the order in which the answer has them."""
     types = get_type_hints(of) | own
     names = [name for field in fields(of) for name in instead.get(field.name, (field.name,))]
     for name in dict.fromkeys([*names, *own]):

@@ -163,7 +163,6 @@ def _list_routes() -> list[BaseRoute]:
 
 
 def _admit_queries(to: ApiSettings) -> tuple[AdmissionControl, AdmissionControl]:
-    """Build admission control for queries, and for streams, which do not wait before they begin."""
     queries = to.most_queries, to.most_queries_of_one
     streams = to.streams_at_once, to.most_streams_of_one
     return (
@@ -178,7 +177,6 @@ def _admit_followers(to: ApiSettings) -> AdmissionControl:
 
 
 def _admit_thumbnails(to: ApiSettings) -> AdmissionControl:
-    """Build admission control for thumbnails: who is admitted has one process."""
     processes = to.thumbnail_processes
     return AdmissionControl("thumbnail", processes, processes, wait_seconds=_THUMBNAIL_WAIT_SECONDS)
 

@@ -1,47 +1,44 @@
 """Authenticates requests: by the token of the settings, an API key, an issuer's token, or the
-session that was started with one of them."""
+session that was started with one of them.
+
+A browser sends the cookie of a session with what any page asks. So it counts only for a request of
+a page that the api itself served, and for a change only with a header that no form can send.
+"""
 
 import hmac
-from contextlib import AbstractContextManager, nullcontext
-from datetime import UTC, datetime, timedelta
-from hashlib import sha256
-from typing import TYPE_CHECKING, Final
-
-import structlog
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine
-
-from inference_store.access import Caller
-from inference_store.access.caller import ANYONE, TOKEN
-from inference_store.access.sessions import Identity, Session, hash_id
-from inference_store.index import web_sessions
-from inference_store.inference.errors import NotFound, Unauthorized
-from inference_store.platform.settings import AccessSettings
-
-from .access import Access, Needs, find_network
-
-if TYPE_CHECKING:
-    from inference_store.access.sign_in import SignIn
-    from inference_store.access.tokens import Tokens
-
 import math
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+import structlog
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
+from inference_store.access import Caller
+from inference_store.access.caller import ANYONE, TOKEN
 from inference_store.access.keys import HashedApiKey
 from inference_store.access.secrets import Secret, id_of
-from inference_store.index import api_keys
-from inference_store.inference.errors import TooManyRequests
+from inference_store.access.sessions import Identity, Session, hash_id
+from inference_store.index import api_keys, web_sessions
+from inference_store.inference.errors import NotFound, TooManyRequests, Unauthorized
+from inference_store.platform.settings import AccessSettings
 
+from .access import Access, Needs, find_network
 from .middleware import CHANGES_NOTHING, get_host
+
+if TYPE_CHECKING:
+    from inference_store.access.sign_in import SignIn
+    from inference_store.access.tokens import Tokens
 
 FRESH_SECONDS: Final = 2.0
 WATCHED_SECONDS: Final = 0.25
@@ -51,6 +48,19 @@ _NEVER: Final = float("-inf")
 BYTES_OF_A_REQUEST: Final = 4096
 """A larger body counts as so many more requests as it has more of these."""
 _SEND = "Sign in, or send `Authorization: Bearer` and an API key"
+_TOO_MANY_FAILED = (
+    "More keys and tokens from this address failed than"
+    " INFERENCE_STORE_API_FAILED_TOKENS_PER_MINUTE allows."
+)
+# `__Host-`: a browser takes it only with Secure, for this host alone, and for all its paths. Over
+# plain HTTP it takes it from loopback alone.
+COOKIE: Final = "__Host-inference-store-session"
+HEADER: Final = "X-Inference-Store-Console"
+WATCHING: Final = "watch"
+"""The value of the header if a page only looks whether its session goes on."""
+K = TypeVar("K")
+V = TypeVar("V")
+_log = structlog.get_logger()
 
 
 class Authenticator:
@@ -60,11 +70,15 @@ class Authenticator:
         self._off = settings.auth == "off"
         self._token = _read_token(settings)
         self._rates = RateLimiter(settings.api_rate_limit_per_minute)
-        self._failed = FailedTokenLimiter(settings.api_failed_tokens_per_minute)
-        self.keys = ApiKeyCache(engine)
+        self._failed = RateLimiter(settings.api_failed_tokens_per_minute)
+        self._engine = engine
+        self._idle_seconds = settings.api_session_idle_seconds
+        # Found again after two seconds: what was revoked or ended through another replica works
+        # here for so long, and no longer.
+        self.keys = FreshCache(self._read_key)
+        self.sessions = FreshCache(self._read_session)
         self.tokens = _build_tokens(settings)
         self.sign_in = None if self.tokens is None else _build_sign_in(settings, self.tokens)
-        self.sessions = SessionCache(engine, idle_seconds=settings.api_session_idle_seconds)
 
     async def authenticate(
         self, request: Request, needed: Needs, *, counted: bool = True
@@ -88,7 +102,7 @@ class Authenticator:
         text = self._read_text(request)
         if self.tokens is not None and caller.name.startswith("oidc:"):
             return await self.tokens.identity(text)
-        return Identity(caller.name, secret_hash=_hash(text), expires_at=caller.expires_at)
+        return Identity(caller.name, secret_hash=hash_id(text), expires_at=caller.expires_at)
 
     def require_sign_in(self) -> "SignIn":
         """Return the client of the issuer. Raises NotFound if nobody can sign in there."""
@@ -98,7 +112,7 @@ class Authenticator:
 
     def limit_failures(self, request: Request) -> AbstractContextManager[None]:
         """Surround what raises Unauthorized if somebody made it up. Raises TooManyRequests."""
-        return self._failed.limit(find_client(request))
+        return self._failed.limit_failures(find_network(find_client(request)))
 
     def charge_undeclared(self, request: Request, caller: Caller, size: int) -> None:
         """Charge a body of `size` bytes that was read and whose size was not declared.
@@ -113,16 +127,17 @@ class Authenticator:
         detail = "More requests than INFERENCE_STORE_API_RATE_LIMIT_PER_MINUTE allows"
         if requests > 1:
             detail += f"; a body counts as one for each {BYTES_OF_A_REQUEST} bytes"
-        refuse(self._rates.take(caller.name, requests), f"{detail}.")
+        if wait := self._rates.take(caller.name, requests):
+            raise TooManyRequests(f"{detail}.", retry_after_seconds=wait)
 
     async def _identify(self, request: Request, *, counted: bool) -> tuple[Caller, Session | None]:
         """Return who asks, and in which session. A key or token has precedence over a cookie."""
         id = find_session_id(request)
         text = self._read_text(request) if id is None else id
-        is_in_use = self._is_in_use(text) if id is None else self.sessions.is_in_use(id)
+        known = self._is_in_use(text) if id is None else self.sessions.peek(hash_id(id)) is not None
         # Before anything is compared: a client over its limit learns nothing from the answer.
-        is_limited = counted and not is_in_use
-        with self._failed.limit(find_client(request)) if is_limited else nullcontext():
+        is_limited = counted and not known
+        with self.limit_failures(request) if is_limited else nullcontext():
             if id is None:
                 return await self._find_caller(text), None
             is_watch = is_watching(request)
@@ -136,28 +151,32 @@ class Authenticator:
     async def _resume(
         self, id: str, host: str, *, is_use: bool, fresh_seconds: float
     ) -> tuple[Caller, Session]:
-        """Return whose session it is. Raises Unauthorized."""
-        session = await self.sessions.find(id, fresh_seconds=fresh_seconds)
-        caller = None
-        if session is not None and session.host == host:
+        session = await self.sessions.get(hash_id(id), fresh_seconds=fresh_seconds)
+        caller, now = None, datetime.now(UTC)
+        if session is not None and session.host == host and session.is_live(now):
             caller = await self._accept(session.identity, fresh_seconds)
         if session is None or caller is None:
             raise Unauthorized(
                 "Your session has ended, or it began at another host: sign in again."
             )
         if is_use:  # what follows or watches by itself keeps no session alive
-            await self.sessions.touch(session)
+            key = session.id_hash
+            write = partial(web_sessions.touch, id_hash=key, idle_seconds=self._idle_seconds)
+            if now - session.used_at >= timedelta(seconds=web_sessions.TOUCH_SECONDS):
+                await self._touch("session", write)
+                self.sessions.forget(key)
         return caller, session
 
     async def _accept(self, identity: Identity, fresh_seconds: float) -> Caller | None:
-        """Return the caller of a session if the key or token it began with is still accepted."""
         kind, _, name = identity.caller.partition(":")
         if kind == "oidc":
             return None if self.tokens is None else self.tokens.resumed(identity)
         hash = identity.secret_hash or b""
         if kind == "key":
-            return await self.keys.caller_of(name, hash, fresh_seconds=fresh_seconds)
-        is_token = self._token is not None and hmac.compare_digest(hash, _hash_bytes(self._token))
+            return await self._find_key(name, hash, fresh_seconds)
+        is_token = self._token is not None and hmac.compare_digest(
+            hash, sha256(self._token).digest()
+        )
         return TOKEN if is_token else None
 
     def _read_text(self, request: Request) -> str:
@@ -171,40 +190,67 @@ class Authenticator:
         """Return whether it worked lately and nobody can have guessed it: API_TOKEN is never in
         use."""
         of_issuer = self.tokens is not None and self.tokens.is_in_use(text)
-        return of_issuer or self.keys.is_in_use(text)
+        key = self.keys.peek(id_of(text) or "")
+        opens = key is not None and key.opens(Secret(text).hash, datetime.now(UTC))
+        return of_issuer or opens
 
     async def _find_caller(self, text: str) -> Caller:
-        """Return the caller that the text belongs to. Raises Unauthorized, Unavailable."""
         if self._token and hmac.compare_digest(text.encode("utf-8", "replace"), self._token):
             return TOKEN
-        if (caller := await self.keys.caller(text)) is not None:
+        id = id_of(text)
+        if id and (caller := await self._find_key(id, Secret(text).hash, FRESH_SECONDS)):
             return caller
         if self.tokens is not None and text.count(".") == 2:
             return await self.tokens.caller(text)
         raise Unauthorized("The key is unknown, expired or revoked.")
 
+    async def _find_key(self, id: str, hash: bytes, fresh_seconds: float) -> Caller | None:
+        """Return the caller of a key by the hash of its text; None if it is none, or works no
+        more."""
+        found, now = await self.keys.get(id, fresh_seconds=fresh_seconds), datetime.now(UTC)
+        if found is None or not found.opens(hash, now):
+            return None
+        key = found.key
+        if key.last_used_at is None or now - key.last_used_at >= timedelta(
+            seconds=api_keys.TOUCH_SECONDS
+        ):
+            await self._touch("key", partial(api_keys.touch, id=id))
+            self.keys.forget(id)
+        return Caller(f"key:{id}", key.grants, key.expires_at, key.name)
 
-def _hash(text: str) -> bytes:
-    return _hash_bytes(text.encode("utf-8", "replace"))
+    async def _touch(self, what: str, write: Callable[[AsyncConnection], Awaitable[None]]) -> None:
+        try:
+            async with self._engine.begin() as connection:
+                await write(connection)
+        except DBAPIError as exc:  # read-only for a while: the key or session is valid all the same
+            _log.warning("use not noted", action=f"{what}_touch", error=type(exc.orig).__name__)
+
+    async def _read_key(self, id: str) -> HashedApiKey | None:
+        async with self._engine.connect() as connection:
+            return await api_keys.held(connection, id)
+
+    async def _read_session(self, id_hash: bytes) -> Session | None:
+        async with self._engine.connect() as connection:
+            return await web_sessions.find(connection, id_hash)
 
 
-def _hash_bytes(text: bytes) -> bytes:
-    return sha256(text).digest()
+def find_client(request: Request) -> str | None:
+    """Return the client's address. A header of a trusted proxy may have set it to any text."""
+    if request.client is None:
+        return None
+    return "".join(character for character in request.client.host if character.isprintable())[:64]
 
 
 def _read_declared_size(request: Request) -> int:
-    """Return the size that the request declares for its body; 0 if it declares none."""
     text = request.headers.get("Content-Length", "")
     return int(text) if text.isdecimal() and len(text) < 16 else 0
 
 
 def _count_more_requests(size: int) -> int:
-    """Return how many more requests a body counts as."""
     return max(0, size - 1) // BYTES_OF_A_REQUEST
 
 
 def _build_tokens(settings: AccessSettings) -> "Tokens | None":
-    """Build the token check of the settings' issuer; None if there is no issuer."""
     if settings.oidc_issuer is None:
         return None
     # Only with an issuer: they import PyJWT, cryptography and an HTTP client.
@@ -215,7 +261,6 @@ def _build_tokens(settings: AccessSettings) -> "Tokens | None":
 
 
 def _build_sign_in(settings: AccessSettings, tokens: "Tokens") -> "SignIn | None":
-    """Build the client that signs browsers in; None if the settings name none."""
     if settings.auth == "off" or settings.oidc_issuer is None or settings.oidc_client_id is None:
         return None
     from inference_store.access.sign_in import SignIn  # noqa: PLC0415
@@ -224,70 +269,8 @@ def _build_sign_in(settings: AccessSettings, tokens: "Tokens") -> "SignIn | None
 
 
 def _read_token(settings: AccessSettings) -> bytes | None:
-    """Return the token of the settings; an empty one counts as none."""
     token = settings.api_token
     return (token.get_secret_value().encode() or None) if token is not None else None
-
-
-def find_client(request: Request) -> str | None:
-    """Return the client's address. A header of a trusted proxy may have set it to any text."""
-    if request.client is None:
-        return None
-    return "".join(character for character in request.client.host if character.isprintable())[:64]
-
-
-# Caches sessions of Postgres, and reads them again after two seconds.
-#
-# A session that was ended through another replica works here for so long, and no longer. A page
-# that looks whether its session goes on is answered by what is a quarter of a second old at most.
-
-_log = structlog.get_logger()
-
-
-class SessionCache:
-    """The sessions that were used lately."""
-
-    def __init__(self, engine: AsyncEngine, *, idle_seconds: float) -> None:
-        self._engine = engine
-        self._idle_seconds = idle_seconds
-        self._known = FreshCache(self._read)
-
-    def is_in_use(self, id: str) -> bool:
-        """Return whether it is a session that was used lately."""
-        return self._known.peek(hash_id(id)) is not None
-
-    async def find(self, id: str, *, fresh_seconds: float = FRESH_SECONDS) -> Session | None:
-        """Return the session with an id; None if there is none, or it has ended."""
-        session = await self._known.get(hash_id(id), fresh_seconds=fresh_seconds)
-        return session if session is not None and session.is_live(datetime.now(UTC)) else None
-
-    async def touch(self, session: Session) -> None:
-        """Keep a session alive because it is used."""
-        if datetime.now(UTC) - session.used_at < timedelta(seconds=web_sessions.TOUCH_SECONDS):
-            return
-        try:
-            async with self._engine.begin() as connection:
-                seconds = self._idle_seconds
-                await web_sessions.touch(connection, session.id_hash, idle_seconds=seconds)
-        except DBAPIError as exc:  # read-only for a while: the session goes on all the same
-            _log.warning("use not noted", action="session_touch", error=type(exc.orig).__name__)
-        self.forget(session.id_hash)
-
-    def forget(self, id_hash: bytes) -> None:
-        """Read a session again at its next use, because it was changed here."""
-        self._known.forget(id_hash)
-
-    async def _read(self, id_hash: bytes) -> Session | None:
-        async with self._engine.connect() as connection:
-            return await web_sessions.find(connection, id_hash)
-
-
-# `__Host-`: a browser takes it only with Secure, for this host alone, and for all its paths. Over
-# plain HTTP it takes it from loopback alone.
-COOKIE: Final = "__Host-inference-store-session"
-HEADER: Final = "X-Inference-Store-Console"
-WATCHING: Final = "watch"
-"""The value of the header if a page only looks whether its session goes on."""
 
 
 def read_cookie(request: Request) -> str | None:
@@ -319,7 +302,6 @@ def get_own_host(request: Request) -> str:
 
 
 def _is_of_own_page(headers: Headers) -> bool:
-    """Return whether a page of the same origin asks, as the browser says."""
     site = headers.get("sec-fetch-site")
     if site is not None:
         return site == "same-origin"
@@ -390,22 +372,15 @@ class RateLimiter:
         if (bucket := self._buckets.get(name)) is not None:
             bucket.tokens = min(self._size, bucket.tokens + 1)
 
-
-class FailedTokenLimiter:
-    """Limits how many tokens of one address may fail; beyond it none of them is checked."""
-
-    def __init__(self, per_minute: int) -> None:
-        self._buckets = RateLimiter(per_minute)
-
     @contextmanager
-    def limit(self, client: str | None) -> Iterator[None]:
-        """Surround the check of a token. Raises TooManyRequests.
+    def limit_failures(self, name: str) -> Iterator[None]:
+        """Surround the check of a key or token of a stranger. Raises TooManyRequests.
 
-        The token is charged before the check, so that concurrent ones are counted, and returned
-        unless the check raises Unauthorized.
+        It is charged before the check, so that concurrent ones are counted, and returned unless the
+        check raises Unauthorized: beyond the limit none is checked.
         """
-        network = find_network(client)
-        refuse(self._buckets.take(network), _TOO_MANY_FAILED)
+        if wait := self.take(name):
+            raise TooManyRequests(_TOO_MANY_FAILED, retry_after_seconds=wait)
         has_failed = False
         try:
             yield
@@ -414,17 +389,7 @@ class FailedTokenLimiter:
             raise
         finally:
             if not has_failed:
-                self._buckets.give_back(network)
-
-
-def refuse(wait: int, detail: str) -> None:
-    """Raise TooManyRequests if there are seconds to wait."""
-    if wait:
-        raise TooManyRequests(detail, retry_after_seconds=wait)
-
-
-K = TypeVar("K")
-V = TypeVar("V")
+                self.give_back(name)
 
 
 class FreshCache(Generic[K, V]):
@@ -461,53 +426,3 @@ class FreshCache(Generic[K, V]):
         self._changes += 1
         if key in self._known:
             self._known[key] = (_NEVER, self._known[key][1])
-
-
-class ApiKeyCache:
-    """The keys that were used lately; made-up ids of strangers do not push them out."""
-
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
-        self._entries = FreshCache(self._read)
-
-    def is_in_use(self, text: str) -> bool:
-        """Return whether it is a key that was used lately and worked then."""
-        hashed_key = self._entries.peek(id_of(text) or "")
-        return hashed_key is not None and hashed_key.opens(Secret(text).hash, datetime.now(UTC))
-
-    async def caller(self, text: str) -> Caller | None:
-        """Return the caller that the key belongs to; None if it is no key, or works no more."""
-        id = id_of(text)
-        return None if id is None else await self.caller_of(id, Secret(text).hash)
-
-    async def caller_of(
-        self, id: str, hash: bytes, *, fresh_seconds: float = FRESH_SECONDS
-    ) -> Caller | None:
-        """Return the caller that a key belongs to by the hash of its text; None as above."""
-        hashed_key = await self._entries.get(id, fresh_seconds=fresh_seconds)
-        now = datetime.now(UTC)
-        if hashed_key is None or not hashed_key.opens(hash, now):
-            return None
-        await self._touch(hashed_key, now)
-        return Caller(
-            f"key:{id}", hashed_key.key.grants, hashed_key.key.expires_at, hashed_key.key.name
-        )
-
-    def forget(self, id: str) -> None:
-        """Read a key again at its next use, because it was changed here."""
-        self._entries.forget(id)
-
-    async def _read(self, id: str) -> HashedApiKey | None:
-        async with self._engine.connect() as connection:
-            return await api_keys.held(connection, id)
-
-    async def _touch(self, hashed_key: HashedApiKey, now: datetime) -> None:
-        used = hashed_key.key.last_used_at
-        if used is not None and now - used < timedelta(seconds=api_keys.TOUCH_SECONDS):
-            return
-        try:
-            async with self._engine.begin() as connection:
-                await api_keys.touch(connection, hashed_key.key.id)
-        except DBAPIError as exc:  # read-only for a while: the key is valid all the same
-            _log.warning("last use not noted", action="key_touch", error=type(exc.orig).__name__)
-        self.forget(hashed_key.key.id)

@@ -89,8 +89,6 @@ class Compression:
 
 
 class _Sender:
-    """Sends one answer, compressed if that is worth it."""
-
     def __init__(self, coding: str, send: Send) -> None:
         self._coding, self._send = coding, send
         self._start: Message | None = None

@@ -34,7 +34,7 @@ class PageParameters(Parameters):
     """`next` of the page before."""
 
 
-__all__ = ["cut_page", "decode", "decode_one", "decode_time_key", "encode", "make_time_key"]
+__all__ = ["_make_time_key", "cut_page", "decode", "decode_one", "decode_time_key", "encode"]
 Item = TypeVar("Item")
 
 
@@ -58,8 +58,7 @@ def decode_one(cursor: str | None, kind: type) -> Any | None:
     return key[0] if key else None
 
 
-def make_time_key(at: datetime, id: object) -> tuple[str | None, str]:
-    """Return the key of a list that is sorted by time, then by id."""
+def _make_time_key(at: datetime, id: object) -> tuple[str | None, str]:
     return format_instant(at), str(id)
 
 
@@ -93,11 +92,11 @@ def cut_time_page(
 
     `at`: the attribute with the time.
     """
-    return cut_page(rows, limit, lambda row: make_time_key(getattr(row, at), row.id))
+    return cut_page(rows, limit, lambda row: _make_time_key(getattr(row, at), row.id))
 
 
 def make_next(rows: Sequence[Timed], *, has_more: bool, at: str = "requested_at") -> str | None:
     """Return the cursor of the page after these items, if there are more."""
     if not has_more:
         return None
-    return encode(*make_time_key(getattr(rows[-1], at), rows[-1].id))
+    return encode(*_make_time_key(getattr(rows[-1], at), rows[-1].id))

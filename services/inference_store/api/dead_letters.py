@@ -288,7 +288,6 @@ async def discard_parked_event(
 
 
 def _read_record(letter: DeadLetter | ParkedEvent) -> dict[str, Any]:
-    """Return the fields of its record, without the bytes."""
     record = letter.record
     position = {"offset": record.offset, "record_time": record.time}
     return {**record.partition_id.values, **letter.rejection.values, **position}
@@ -319,7 +318,6 @@ async def _show_whole(
 async def _find_model(
     connection: AsyncConnection, letter: DeadLetter | ParkedEvent
 ) -> Registration | None:
-    """Return the model that the event names, if there is one."""
     model_id = letter.rejection.model_id
     by_id = await registrations.find_by_ids(connection, [] if model_id is None else [model_id])
     return by_id.get(model_id or "")

@@ -77,7 +77,6 @@ class Replica:
         return await _take_connection(self._first, settings)
 
     def _get_available(self) -> AsyncEngine | None:
-        """Return the replica, unless it was unavailable a moment ago."""
         now = time.monotonic()
         if now < self._left_alone_until:
             return None

@@ -132,7 +132,7 @@ async def get_drawing(
         outlines, problem = await _read_outlines(
             inference, task_type, access.blobs, access.settings
         )
-    drawing = format_drawing(inference.row, inference.predictions or [], outlines.found)
+    drawing = _format_drawing(inference.row, inference.predictions or [], outlines.found)
     return InferenceAnswer(drawing | {"problem": problem})
 
 
@@ -143,7 +143,6 @@ def _find_task_type(inference: Inference, registration: Registration) -> TaskTyp
 async def _read_outlines(
     inference: Inference, task_type: TaskType, blobs: Blobs, to: ApiSettings
 ) -> tuple[Outlines, str | None]:
-    """Return what the response has, and why that is not all."""
     nothing = Outlines()
     if is_erased(inference, "response"):
         return nothing, "The response has been deleted."
@@ -174,10 +173,9 @@ _ROTATED: Final = ("cx", "cy", "w", "h", "angle")
 _IN_SHARES: Final = "box_in_shares"
 
 
-def format_drawing(
+def _format_drawing(
     row: Any, predicted: Sequence[Predicted], outlines: Mapping[int, Outline]
 ) -> Any:
-    """Format the shapes of an inference; `outlines`: by the ordinal of the prediction."""
     width, height = row["width"], row["height"]
     size = (width, height) if width and height else None
     shapes: list[dict[str, Any]] = []
@@ -199,7 +197,6 @@ def format_drawing(
 def _draw(
     prediction: Predicted, outline: Outline, size: tuple[int, int] | None
 ) -> Iterator[dict[str, Any]]:
-    """Yield the shapes of a prediction: what says most of it."""
     if outline.keypoints:
         keypoints = [
             {"index": k.place, "name": k.name, "score": k.score} for k in outline.keypoints

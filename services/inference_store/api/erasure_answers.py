@@ -191,12 +191,10 @@ def _show_waiver(waived: dict[str, Any]) -> GivenUp:
 
 
 def _count_done(erasure: Erasure) -> int:
-    """Return how many are done: inferences, or objects if it is about objects."""
     return erasure.objects if erasure.scope == "object" else erasure.inferences
 
 
 def _compute_rate(erasure: Erasure) -> float | None:
-    """Return inferences a second since the present phase began; None if nothing is being done."""
     if erasure.deleting_since is not None:
         since, done = erasure.deleting_since, _count_done(erasure)
     elif erasure.begun_at is not None:

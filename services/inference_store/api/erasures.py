@@ -333,12 +333,12 @@ async def _answer(access: Access, body: ErasureRequest, find_models: _Models) ->
         filter, body = await _read_filter(body)
         if body.subject is not None:
             state = access.app
-            criteria = await read_subject(state, connection, access, names, body)
+            criteria = await _read_subject(state, connection, access, names, body)
         else:
             criteria = await _read_request(connection, list(names), body, filter)
         if body.dry_run:
             not_found = await _list_not_found(connection, list(names), body.inference_ids or ())
-            estimate = await build_estimate(
+            estimate = await _build_estimate(
                 access.app, connection, names, criteria, body, filter=filter, not_found=not_found
             )
             return Answer(estimate)
@@ -368,7 +368,6 @@ async def _request(
 
 
 async def _read_filter(body: ErasureRequest) -> tuple[RequestedFilter, ErasureRequest]:
-    """Return the filter; of a list that continues, with the instant of its first page."""
     cursor, now = (None, None) if body.cursor is None else unpin(body.cursor)
     filter = await read_requested_filter(body.filter, body.filter_lang, now=now)
     return filter, body.model_copy(update={"cursor": cursor})
@@ -400,7 +399,7 @@ async def _list_not_found(
     return rest
 
 
-async def read_subject(
+async def _read_subject(
     state: AppState,
     connection: AsyncConnection,
     access: Access,
@@ -443,7 +442,7 @@ _MOST_EXPORTS = 100
 _COUNTS = ("inferences", "dead_letters", "parked_events", "held", "undecided", "partial")
 
 
-async def build_estimate(
+async def _build_estimate(
     state: AppState,
     connection: AsyncConnection,
     models: Mapping[int, str],
@@ -509,7 +508,6 @@ def _show_uids(
 
 
 def _decode_cursor(cursor: str | None) -> ErasedUid | None:
-    """Return where a page continues. Raises InvalidCursor."""
     key = cursors.decode(cursor, int, str)
     if key is None:
         return None

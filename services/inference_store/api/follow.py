@@ -166,8 +166,6 @@ class EventStream(Stream):
 
 @dataclass(slots=True)
 class _RecentArrivals:
-    """The arrivals of the last seconds that were shown."""
-
     until: datetime
     uids: dict[UUID, datetime] = field(default_factory=dict)
 

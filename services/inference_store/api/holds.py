@@ -235,7 +235,7 @@ async def read_request(body: HoldBody) -> holds.HoldCriteria:
 
 
 @dataclass(slots=True)
-class HoldRequest:
+class _HoldRequest:
     """A requested hold; `warnings` are set once its model and its keys are looked up."""
 
     access: Access
@@ -262,8 +262,6 @@ class HoldRequest:
         }
 
     async def _find_model(self, connection: AsyncConnection) -> tuple[int | None, Sequence[str]]:
-        """Return its model's integer, and a warning if it is not registered, which may be a
-        typo."""
         model_id, over_all = self.body.model_id, self.access.scope.is_everything
         if model_id is None and not over_all:
             detail = "A hold of every model needs the rights `read` and `hold` over everything."
@@ -288,7 +286,7 @@ _ONE = "/holds/{hold_id}"
 async def place_hold(body: HoldBody, access: Asking) -> Answer:
     """From this answer on nothing deletes what the hold keeps; what erasures had claimed before
     is listed in it."""
-    hold_request = HoldRequest(access, body, await read_request(body))
+    hold_request = _HoldRequest(access, body, await read_request(body))
 
     async def build_body(connection: AsyncConnection) -> Entry:
         return await hold_request.build_entry(connection, uuid4(), revision=1)
@@ -318,8 +316,8 @@ async def list_holds(
         within=access.scope,
     )
     items, following = cursors.cut_time_page(listed_holds, page.limit, "placed_at")
-    ids = await find_names(connection, [hold.model for hold in items])
-    return Answer(HoldPage(items=[show_hold(hold, ids) for hold in items], next=following))
+    ids = await _find_names(connection, [hold.model for hold in items])
+    return Answer(HoldPage(items=[_show_hold(hold, ids) for hold in items], next=following))
 
 
 @router.add(f"GET {_ONE}", ShownHold, _NEEDED, "Read a hold", 404)
@@ -331,7 +329,7 @@ async def get_hold(hold_id: UUID, connection: Reading, access: Asking) -> Answer
 @router.add(f"PUT {_ONE}", PlacedHold, _NEEDED, "Change a hold", 404, 409, 412)
 async def change_hold(hold_id: UUID, body: HoldBody, if_match: IfMatch, access: Asking) -> Answer:
     """Put another hold in its place, under the same id: what only the old one kept is let go."""
-    hold_request = HoldRequest(access, body, await read_request(body))
+    hold_request = _HoldRequest(access, body, await read_request(body))
 
     async def build_body(connection: AsyncConnection) -> Entry:
         before = await _lock_unreleased(connection, access, hold_id, if_match)
@@ -354,7 +352,7 @@ async def release_hold(
     async def build_body(connection: AsyncConnection) -> Entry:
         nonlocal model_id
         before = await _lock_unreleased(connection, access, hold_id, if_match)
-        ids = await find_names(connection, [before.model])
+        ids = await _find_names(connection, [before.model])
         model_id = None if before.model is None else ids.get(before.model)
         return {"id": str(hold_id), "reason": why.reason, "revision": before.revision + 1}
 
@@ -377,7 +375,7 @@ async def get_hold_history(
         connection, hold_id, after=after or 0, limit=page.limit + 1
     )
     items, following = cursors.cut_page(revisions, page.limit, lambda revision: revision.revision)
-    return Answer(HoldHistory(items=[show_change(revision) for revision in items], next=following))
+    return Answer(HoldHistory(items=[_show_change(revision) for revision in items], next=following))
 
 
 @router.add(f"GET {_ONE}/held", ShownHeld, _NEEDED, "Count what a hold keeps", 404, 409)
@@ -415,10 +413,6 @@ async def _find_hold(connection: AsyncConnection, access: Access, hold_id: UUID)
 async def _lock_unreleased(
     connection: AsyncConnection, access: Access, hold_id: UUID, revision: int | None
 ) -> Hold:
-    """Return the hold, locked until it has changed.
-
-    Raises NotFound, PreconditionFailed, Conflict.
-    """
     hold = await holds.find_hold(connection, hold_id, within=access.scope, lock=True)
     if hold is None:
         raise NotFound(f"There is no hold {hold_id}.")
@@ -442,12 +436,12 @@ async def _show_placed(
     request: Request, placement: Placement, warnings: Sequence[str]
 ) -> PlacedHold:
     async with request.app.state.engine.connect() as connection:
-        return await show_placed(connection, placement, warnings)
+        return await _show_placed(connection, placement, warnings)
 
 
 async def _build_answer(connection: AsyncConnection, hold: Hold) -> Answer:
-    ids = await find_names(connection, [hold.model])
-    return Answer(show_hold(hold, ids), headers=_build_tag(hold))
+    ids = await _find_names(connection, [hold.model])
+    return Answer(_show_hold(hold, ids), headers=_build_tag(hold))
 
 
 def _build_tag(hold: Hold) -> dict[str, str]:
@@ -457,24 +451,21 @@ def _build_tag(hold: Hold) -> dict[str, str]:
 _CLAIMS = 100
 
 
-async def find_names(
+async def _find_names(
     connection: AsyncConnection, models: Collection[int | None]
 ) -> Mapping[int, str]:
-    """Return the ids of models, registered or not."""
     return await model_numbers.names(connection, {model for model in models if model is not None})
 
 
-def show_hold(hold: Hold, ids: Mapping[int, str]) -> ShownHold:
-    """Make the answer about a hold."""
+def _show_hold(hold: Hold, ids: Mapping[int, str]) -> ShownHold:
     return ShownHold.show(hold, **_describe(hold, ids))
 
 
-async def show_placed(
+async def _show_placed(
     connection: AsyncConnection, placement: Placement, warnings: Sequence[str]
 ) -> PlacedHold:
-    """Make the answer about a hold that has just been placed, with what erasures had claimed."""
     claims = placement.claimed[:_CLAIMS]
-    ids = await find_names(connection, [placement.hold.model, *(claim.model for claim in claims)])
+    ids = await _find_names(connection, [placement.hold.model, *(claim.model for claim in claims)])
     return PlacedHold.show(
         placement.hold,
         **_describe(placement.hold, ids),
@@ -485,8 +476,7 @@ async def show_placed(
     )
 
 
-def show_change(change: HoldRevision) -> HoldChange:
-    """Make the answer about one revision of a hold."""
+def _show_change(change: HoldRevision) -> HoldChange:
     document = dict(change.document)
     if document.get("inference_ids") is None and "filter" in document:
         document["filter"] = format_filter(document["filter"])
@@ -496,7 +486,6 @@ def show_change(change: HoldRevision) -> HoldChange:
 
 
 def _describe(hold: Hold, ids: Mapping[int, str]) -> dict[str, Any]:
-    """Return the fields that a hold does not have itself."""
     has_filter = hold.inference_ids is None
     return {
         "model_id": None if hold.model is None else ids.get(hold.model),

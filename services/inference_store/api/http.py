@@ -29,8 +29,6 @@ _MOST_REMEMBERED: Final = 64
 
 
 class _Rank(NamedTuple):
-    """The rank of a media type for the client; the greatest is the best."""
-
     quality: float
     precision: int
     """2: named itself, 1: by `type/*`, 0: by `*/*`."""

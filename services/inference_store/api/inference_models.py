@@ -311,7 +311,6 @@ def convert_metadata(entries: Iterable[Entry]) -> dict[str, Any]:
 
 
 def _escape_key(key: str) -> str:
-    """Return the key; a lone surrogate, which UTF-8 cannot hold, is escaped."""
     return key.encode("utf-8", "backslashreplace").decode()
 
 
@@ -402,7 +401,6 @@ class FieldSelection:
 
 
 def _select_parts(field: str, value: Any, parts: Collection[str]) -> Any:
-    """Return a field's value reduced to the chosen parts."""
     if not parts or value is None:
         return value
     if isinstance(value, dict) and field == _METADATA:

@@ -66,8 +66,7 @@ def format_inference(
     return inference_object.format_inference(model_id, inference)
 
 
-def build_path(model_id: str, inference: Inference) -> str:
-    """Return the inference's own path."""
+def _build_path(model_id: str, inference: Inference) -> str:
     return f"/v1/models/{escape_segment(model_id)}/inferences/uid:{inference.uid}"
 
 
@@ -87,7 +86,7 @@ async def build_links(
 
 
 def _build_routes(model_id: str, inference: Inference) -> dict[str, str | None]:
-    path = build_path(model_id, inference)
+    path = _build_path(model_id, inference)
     is_stored = {blob: get_storage_key(inference, blob) is not None for blob in BLOBS}
     return {blob: f"{path}/{blob}" if is_stored[blob] else None for blob in BLOBS}
 
@@ -235,7 +234,7 @@ async def build_page(
     warnings = [*page_request.warnings, *page_request.sort.warnings]
     if body.cursor is None:
         numbers = [model.model for model in page_request.models]
-        warnings += await check_chosen_keys(connection, numbers, body, selection)
+        warnings += await _check_chosen_keys(connection, numbers, body, selection)
     with record_query(body.explain) as explained:
         # only how the page is found is explained
         include = None if body.explain else selection.include
@@ -292,8 +291,6 @@ async def _read_rows(
     models: Sequence[Registration],
     page: Page,
 ) -> list[tuple[Hit, Row]]:
-    """Return the hits with their content, in order; those that are deleted meanwhile are left
-    out."""
     rows: dict[tuple[int, UUID], Row] = {}
     for model in models:
         uids = [hit.uid for hit in page.hits if hit.model == model.model]
@@ -316,7 +313,6 @@ async def _read_inferences(
     page: Page,
     include: Collection[str],
 ) -> list[Inference]:
-    """Return the inferences of the page, in order; read those that the search has not read."""
     unread = [uid for uid in uids if uid not in page.read]
     more = await read(connection, model, unread, include=include)
     if len(unread) == len(uids):
@@ -329,7 +325,7 @@ _METADATA: Final = "metadata"
 _LONGEST: Final = MetadataCaps().key_characters
 
 
-async def check_chosen_keys(
+async def _check_chosen_keys(
     connection: AsyncConnection, models: Models, body: InferenceQuery, selection: FieldSelection
 ) -> list[str]:
     """Return warnings about the keys in `fields` that no inference of the models has.
@@ -362,7 +358,6 @@ def _is_known(key: str, names: Sequence[str]) -> bool:
 
 
 def _refuse(paths: dict[str, str], names: Sequence[str]) -> UnknownKey:
-    """Return the error for unknown keys; `paths`: where each stands in the body."""
     faults = []
     for key, path in list(paths.items())[:MOST_WARNED]:
         near = nearest(key, names, limit=3)
@@ -380,7 +375,7 @@ def _describe(key: str, names: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class QueryRecording:
+class _QueryRecording:
     """A query that is recorded, or not."""
 
     active: Recording | None
@@ -400,21 +395,21 @@ class QueryRecording:
 
 
 @contextmanager
-def record_query(on: bool) -> Iterator[QueryRecording]:
+def record_query(on: bool) -> Iterator[_QueryRecording]:
     """Surround the statements of a query."""
     with recording(on) as active:
-        yield QueryRecording(active)
+        yield _QueryRecording(active)
 
 
 @contextmanager
 def limit_query_time(kind: str, narrow: str, *queries: Query) -> Iterator[None]:
-    """Surround a query as `measure_query` does.
+    """Surround a query as `_measure_query` does.
 
     Raises QueryTimeout, which says how to `narrow`, if the query took too long; Overloaded, which
     narrowing does not help, if it had little of its time.
     """
     try:
-        with measure_query(kind, *queries):
+        with _measure_query(kind, *queries):
             yield
     except Overloaded:
         raise
@@ -424,7 +419,7 @@ def limit_query_time(kind: str, narrow: str, *queries: Query) -> Iterator[None]:
 
 
 @contextmanager
-def measure_query(kind: str, *queries: Query) -> Iterator[None]:
+def _measure_query(kind: str, *queries: Query) -> Iterator[None]:
     """Surround the statements that find inferences; `kind` is `page`, `count` or `aggregate`.
 
     Across models it counts once for each.

@@ -163,8 +163,6 @@ def _choose_include(
 
 
 def _add_blob_route(blob: str, right: Right, action: Action | None) -> None:
-    """Add the route of one of an inference's blobs; `action`: how the audit names its reading."""
-
     async def stream_blob(
         model_id: ModelId, inference_id: InferenceId, connection: LookingUp, access: Asking
     ) -> StreamingResponse:
@@ -234,7 +232,6 @@ async def _stream_blob(blobs: Blobs, inference: Inference, blob: str) -> Streami
 
 
 def _find_media_type(content_type: str | None, blob: str) -> str:
-    """Return the content type, if a header can hold it."""
     if content_type and content_type.isascii() and content_type.isprintable():
         return content_type
     return BYTES if blob == "data" else JSON

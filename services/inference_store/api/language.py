@@ -77,7 +77,7 @@ async def get_queryables(model_id: ModelId, connection: Reading, access: Asking)
     model = (await access.find_model(connection, model_id)).model
     keys = await key_registry.keys(connection, model)
     address = str(access.request.url.replace(query="", fragment=""))
-    return SchemaAnswer(build_queryables(address, model_id, keys))
+    return SchemaAnswer(_build_queryables(address, model_id, keys))
 
 
 _SCHEMAS: Final[dict[str, dict[str, Any]]] = {
@@ -89,8 +89,7 @@ _SCHEMAS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def build_queryables(address: str, model_id: str, keys: Sequence[KeySeen]) -> dict[str, Any]:
-    """Build the schema, by the names that a filter uses; `address`: where it is served."""
+def _build_queryables(address: str, model_id: str, keys: Sequence[KeySeen]) -> dict[str, Any]:
     names = {key.name for key in keys}
     own = {
         f"inference.{name}" if name in names else name: _describe_property(entry)
@@ -153,7 +152,6 @@ def _describe_key(key: KeySeen) -> dict[str, Any]:
 
 
 def _combine_schemas(schemas: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return one of several schemas; an empty one if only `sent` can be asked."""
     if len(schemas) == 1:
         return dict(schemas[0])
     return {"anyOf": [dict(schema) for schema in schemas]} if schemas else {}
@@ -180,7 +178,6 @@ def _list_examples(key: KeySeen) -> Iterable[Any]:
 
 
 def _convert_example(type_seen: TypeSeen, example: str) -> Any:
-    """Return an example as JSON of its type, if it fits."""
     if type_seen.family == "bool":
         return example.lower() in {"true", "1"}
     if type_seen.family == "number":

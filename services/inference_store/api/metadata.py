@@ -134,7 +134,6 @@ async def change_metadata(
 
 
 async def _find_uid(connection: AsyncConnection, model: int, inference_id: str) -> UUID:
-    """Return the uid of the inference. Raises NotFound; Conflict if the id names several."""
     same = await lookup.find_by_id(connection, model, inference_id, most=2)
     if len(same.uids) > 1:
         raise Conflict(
@@ -145,7 +144,6 @@ async def _find_uid(connection: AsyncConnection, model: int, inference_id: str) 
 
 
 def _list_names(change: Change) -> set[str]:
-    """Return the names of the keys that the index will hold."""
     leaves, presences = change.metadata.leaves, change.metadata.presences
     return {leaf.name for leaf in leaves} | {presence.name for presence in presences}
 
@@ -167,7 +165,6 @@ def _read_item(item: MetadataItem) -> Item:
 
 
 def _read_exact(value: Any) -> Any:
-    """Return JSON of the body with its numbers as they were written."""
     if isinstance(value, dict):
         return {name: _read_exact(element) for name, element in value.items()}
     if isinstance(value, list):

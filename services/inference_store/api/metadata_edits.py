@@ -179,7 +179,6 @@ def _resolve_alias(key: str) -> str:
 
 
 def _belongs_to(name: str, key: str) -> bool:
-    """Return whether an indexed name is the key, or a path into its value."""
     rest = name[len(_resolve_alias(key)) :] if name.startswith(_resolve_alias(key)) else None
     return rest is not None and rest[:1] in ("", ".", "[")
 
@@ -189,7 +188,6 @@ def _is_of_proxy(document: Mapping[str, Json]) -> bool:
 
 
 def _make_envelope(entries: Sequence[Entry]) -> Json:
-    """Return known entries as an envelope."""
     sections: dict[str, list[Json]] = {"standard_metadata": [], "extended_metadata": []}
     for entry in entries:
         item = {"key": entry.key, "type": entry.type, "value": entry.value}
@@ -224,21 +222,21 @@ async def edit(
     model = registration.model
     # Before the row: no hold is placed between the check of holds here and the commit.
     await holds.block_placement(connection)
-    row = await lock_row(connection, model, uid, revision)
+    row = await _lock_row(connection, model, uid, revision)
     old = () if row.metadata is None else decode_entries(row.metadata)
     entries = change.entries(old)
     if len(entries) > editor.caps.keys:
         raise Conflict(f"An inference has at most {editor.caps.keys} metadata keys.")
-    key = await choose_key(connection, editor.blobs.buckets.default, registration, row)
-    if not await is_reserved(connection, row, key):
+    key = await _choose_key(connection, editor.blobs.buckets.default, registration, row)
+    if not await _is_reserved(connection, row, key):
         raise Conflict("The metadata blob has just come to be shared: try again.")
     values = {"metadata": encode_entries(entries), "metadata_storage_key": str(key)}
     indexing = partial(_index_change, connection, editor, row, change, old, values)
-    await require_still_held(connection, model, uid, indexing)
+    await _require_still_held(connection, model, uid, indexing)
     await _write_blob(editor, row, key, change, old)
     await indexing()
     # Last, because it takes the fence, which is held for a moment only.
-    await leave_old(connection, row, key)
+    await _leave_old(connection, row, key)
     return int(row.revision) + 1
 
 
@@ -250,10 +248,9 @@ async def _index_change(  # noqa: PLR0917
     old: Sequence[Entry],
     values: Mapping[str, Any],
 ) -> None:
-    """Bring the index to its state after the edit."""
     model, uid = row.model, row.uid
-    await remove_rows(connection, model, uid, change, old)
-    await add_rows(connection, editor.dictionary, model, uid, change, old)
+    await _remove_rows(connection, model, uid, change, old)
+    await _add_rows(connection, editor.dictionary, model, uid, change, old)
     where = (inference.c.model == model, inference.c.uid == uid)
     changed = update(inference).where(*where).values(**values, revision=row.revision + 1)
     await connection.execute(changed)
@@ -281,7 +278,7 @@ async def _write_blob(editor: Editor, row: Any, key: StorageKey, change: Change,
     failpoint("metadata_edit.blob.after")
 
 
-async def require_still_held(
+async def _require_still_held(
     connection: AsyncConnection, model: int, uid: UUID, edit: Callable[[], Awaitable[None]]
 ) -> None:
     """Raise HeldByHold if a hold protects the inference, and would not after the edit.
@@ -315,10 +312,9 @@ async def _filter_holding(
 _INDEXED = (*SIDE_TABLES.values(), metadata_presence)
 
 
-async def remove_rows(
+async def _remove_rows(
     connection: AsyncConnection, model: int, uid: UUID, change: Change, old: Sequence[Entry]
 ) -> None:
-    """Remove the rows of the keys that change."""
     for table in _INDEXED:
         names = select(metadata_key.c.key, metadata_key.c.name).join(
             table, table.c.key == metadata_key.c.key
@@ -330,7 +326,7 @@ async def remove_rows(
             await connection.execute(delete(table).where(*here))
 
 
-async def add_rows(  # noqa: PLR0917
+async def _add_rows(  # noqa: PLR0917
     connection: AsyncConnection,
     dictionary: Dictionary,
     model: int,
@@ -361,7 +357,6 @@ async def add_rows(  # noqa: PLR0917
 def _build_rows(
     dictionary: Dictionary, model: int, uid: UUID, change: Change, old: Sequence[Entry]
 ) -> list[Any]:
-    """Return (table, row, delta) for everything that the items are indexed as."""
     rows: list[Any] = []
     for leaf in change.metadata.leaves:
         key = dictionary.keys.number(model, leaf.name)
@@ -384,7 +379,9 @@ def _build_rows(
     return rows
 
 
-async def lock_row(connection: AsyncConnection, model: int, uid: UUID, revision: int | None) -> Any:
+async def _lock_row(
+    connection: AsyncConnection, model: int, uid: UUID, revision: int | None
+) -> Any:
     """Lock the inference's row: nothing of it can be marked for erasure until the commit.
 
     Raises NotFound; Conflict while something of it is being erased; PreconditionFailed.
@@ -416,12 +413,12 @@ async def reserve(
     """Make the inference point to the key where its metadata blob will be written.
 
     It has a transaction of its own, which the caller commits before the edit's begins. Raises what
-    `lock_row` does.
+    `_lock_row` does.
     """
-    row = await lock_row(connection, registration.model, uid, revision)
+    row = await _lock_row(connection, registration.model, uid, revision)
     # The row first, here as in the edit; otherwise two edits and an eraser would deadlock.
     await fence_shared(connection)
-    key = await choose_key(connection, bucket, registration, row)
+    key = await _choose_key(connection, bucket, registration, row)
     if str(key) == row.metadata_storage_key:
         return
     if await find_claimed(connection, [str(key)]):
@@ -430,7 +427,7 @@ async def reserve(
     await connection.execute(upsert(blob_reference).values(values).on_conflict_do_nothing())
 
 
-async def choose_key(
+async def _choose_key(
     connection: AsyncConnection, bucket: str, registration: Registration, row: Any
 ) -> StorageKey:
     """Return where to write the metadata blob: its present key, or a new one if that is shared or
@@ -445,13 +442,13 @@ async def choose_key(
     received_at = received_at_of(row.uid)
     if layout.belongs_to(key.key, registration.model_id, row.capture_id, received_at):
         return key
-    if await is_reserved(connection, row, new):
+    if await _is_reserved(connection, row, new):
         return new
     twice = row.metadata_storage_key in (row.data_storage_key, row.response_storage_key)
     return new if twice or await _has_others(connection, row, str(key)) else key
 
 
-async def is_reserved(connection: AsyncConnection, row: Any, key: StorageKey) -> bool:
+async def _is_reserved(connection: AsyncConnection, row: Any, key: StorageKey) -> bool:
     """Return whether the inference points to a key, as its metadata blob or by `reserve`."""
     if str(key) == row.metadata_storage_key:
         return True
@@ -459,7 +456,7 @@ async def is_reserved(connection: AsyncConnection, row: Any, key: StorageKey) ->
     return await connection.scalar(query) is not None
 
 
-async def leave_old(connection: AsyncConnection, row: Any, key: StorageKey) -> None:
+async def _leave_old(connection: AsyncConnection, row: Any, key: StorageKey) -> None:
     """Stop pointing to the old blob, now that `key` is the metadata blob.
 
     If nobody else points to it, or only inferences that are being erased, whose eraser may have
@@ -474,7 +471,6 @@ async def leave_old(connection: AsyncConnection, row: Any, key: StorageKey) -> N
 
 
 async def _has_others(connection: AsyncConnection, row: Any, key: str) -> bool:
-    """Return whether an inference that stays points to a key too."""
     refers = blob_reference.c
     going = select(erasing.c.uid).where(
         erasing.c.model == refers.model, erasing.c.uid == refers.uid, erasing.c.scope == "inference"

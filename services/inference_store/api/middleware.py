@@ -257,7 +257,6 @@ class RequestObserver:
 
 
 def _choose_request_id(headers: Headers) -> str:
-    """Return the caller's id if it is valid, else a new one."""
     sent = headers.get(_REQUEST_ID, "")
     return sent if _VALID_ID.fullmatch(sent) else str(uuid4())
 
@@ -322,7 +321,6 @@ class SecurityHeaders:
 
 
 def _find_page_headers(path: str) -> dict[str, str]:
-    """Return the headers that a page of ours has in place of those of an answer."""
     for prefixes, policy in _POLICIES.items():
         if path.startswith(prefixes):
             return {"Content-Security-Policy": policy, "Cache-Control": "no-cache"}

@@ -36,7 +36,6 @@ from .routing import Router
 
 
 def _task_type(name: str) -> str:
-    """The canonical name of a task type, by any of its spellings."""
     task_type = task_type_of(name)
     if task_type is TASK_TYPES["unknown"] and name != "unknown":
         raise ValueError(f"there is no task type {name!r}; known are {', '.join(TASK_TYPES)}")
@@ -161,8 +160,6 @@ _NEW = {"model": PutRegistration, "description": "It is new."}
 
 @dataclass(frozen=True, slots=True)
 class _RegistrationPut:
-    """A registration that is being put: by whom, and the revision that it must have now."""
-
     access: Access
     expected: int | None
 
@@ -352,7 +349,6 @@ async def _build_move(
     expected: int | None,
     grace_seconds: float,
 ) -> Entry:
-    """Build the ledger's entry of a move, or raise what refuses it."""
     if await access.check_registration(connection, model_id, body.project_id):
         raise NotFound(f"There is no model {model_id!r}.")
     registration = await registrations.get(connection, model_id)
@@ -371,7 +367,6 @@ async def _build_move(
 
 
 async def _warn_of_move(connection: AsyncConnection, moved: Registration) -> MoveWarning:
-    """Return which policies decide about a model that has just been moved, and from when on."""
     owners = policies.list_owners(moved.model_id, moved.project_id)
     states = (await policies.find_policy_states(connection, owners)).items()
     shown = [
@@ -383,7 +378,6 @@ async def _warn_of_move(connection: AsyncConnection, moved: Registration) -> Mov
 
 
 def _build_move_note(body: Entry) -> Note:
-    """Build the audit's entry."""
     more = {name: body[name] for name in ("from_project_id", "moves_at", "reason")}
     given_values = {name: value for name, value in more.items() if value is not None}
     return Note(

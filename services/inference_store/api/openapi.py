@@ -46,7 +46,6 @@ def make_ref(kind: type[BaseModel]) -> str:
 
 
 def _add_kinds(schemas: dict[str, Any], kinds: Sequence[type[BaseModel]]) -> None:
-    """Add the schema of our refusals in place of FastAPI's own, and the lines of streams."""
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     parts: list[type[BaseModel]] = [Problem, *kinds]
@@ -56,7 +55,6 @@ def _add_kinds(schemas: dict[str, Any], kinds: Sequence[type[BaseModel]]) -> Non
 
 
 def _add_security(schema: dict[str, Any], settings: AccessSettings) -> None:
-    """Add the security schemes, unless access control is off."""
     schemes = {} if settings.auth == "off" else _list_schemes(settings)
     if schemes:
         schema["components"]["securitySchemes"] = schemes
@@ -77,7 +75,6 @@ def _list_schemes(settings: AccessSettings) -> dict[str, Any]:
 
 
 def _describe(operation: dict[str, Any]) -> str:
-    """Describe what the route does, and what it needs."""
     needed = read_needs(operation)
     if needed.over is Over.CALLER:
         return f"{operation.get('description', '')}\n\nNeeds no right: any caller may ask."

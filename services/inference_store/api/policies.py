@@ -253,7 +253,6 @@ def show_version(version: PolicyVersion, state: PolicyState) -> ShownVersion:
 
 
 def _describe_version(version: PolicyVersion, state: PolicyState) -> dict[str, Any]:
-    """Return the fields that a version does not have itself."""
     policy = version.policy
     rules = () if policy is None else policy.rules
     bounds = policies.Bounds() if policy is None else policy

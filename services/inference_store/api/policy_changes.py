@@ -90,7 +90,7 @@ async def put_policy(body: PolicyBody, if_match: IfMatch, access: Asking, of: Po
     async with access.engine.connect() as connection:
         state = await policies.find_state(connection, of)
         newest, *_ = await policies.list_versions(connection, of, limit=1)
-    would_delete = show_would_delete(lost)
+    would_delete = _show_would_delete(lost)
     shown = show_state(of, newest, state, warnings=warnings, would_delete=would_delete)
     return build_answer(shown, state.revision)
 
@@ -103,10 +103,10 @@ async def preview_policy(body: PolicyBody, access: Asking, of: PolicyOf) -> Answ
     lost, resolved = await _estimate(access, of, body)
     async with access.engine.begin() as connection:
         revision = (await policies.find_state(connection, of)).revision
-        token = await previews.record_preview(connection, of, revision, describe_request(body))
+        token = await previews.record_preview(connection, of, revision, _describe_request(body))
     return Answer(
         PolicyPreview(
-            would_delete=show_would_delete(lost),
+            would_delete=_show_would_delete(lost),
             grace_seconds=_find_grace_seconds(access, lost),
             token=token,
             warnings=[] if resolved is None else list(resolved.warnings),
@@ -176,12 +176,10 @@ async def _write(  # noqa: PLR0917
 
 
 def _find_grace_seconds(access: Access, lost: Preview) -> float:
-    """Return how many seconds the policy waits before it begins."""
     return 0.0 if lost.is_harmless else access.settings.policy_grace_seconds
 
 
 def _build_note(version: PolicyVersion) -> Note:
-    """Build the audit's entry."""
     owner, policy = version.of, version.policy
     action = Action.POLICY_REMOVED if policy is None else Action.POLICY_SET
     rules = {} if policy is None else policy.model_dump(exclude_none=True, exclude=_SAVED)
@@ -217,7 +215,6 @@ def _check_owner(body: PolicyBody, owner: PolicyOwner) -> None:
 
 
 async def _read_trees(body: PolicyBody) -> list[Node | None]:
-    """Return the trees of the rules' filters. Raises InvalidFilter, NotKept, with their path."""
     return [
         await read_filter(rule.filter, None, clock=_AGELESS, path=f"rules[{number}].filter")
         for number, rule in enumerate(body.rules)
@@ -227,10 +224,6 @@ async def _read_trees(body: PolicyBody) -> list[Node | None]:
 async def _estimate(
     access: Access, owner: PolicyOwner, body: PolicyBody | None
 ) -> tuple[Preview, ResolvedPolicy | None]:
-    """Return what the policy would delete today, and the policy as it is stored.
-
-    `body` None: if there were none.
-    """
     if body is not None:
         _check_owner(body, owner)
     trees = [] if body is None else await _read_trees(body)
@@ -251,7 +244,6 @@ async def _estimate(
 
 
 def _warn_of_pending(pending: Sequence[PolicyVersion]) -> Iterator[str]:
-    """Yield a warning for each of the first pending policies that the figures count as begun."""
     for version in pending[:_MOST_PENDING]:
         what = "The removal of the policy" if version.policy is None else "The policy"
         yield (
@@ -273,7 +265,6 @@ async def _build_entry(
     grace_seconds: float,
     reason: str | None,
 ) -> Body:
-    """Build the ledger's entry of a change, or raise what refuses it."""
     registration = await check_allowed(connection, access, owner, lock=True)
     policy = None if resolved is None else resolved.policy
     state = await policies.find_state(connection, owner)
@@ -291,7 +282,7 @@ async def _build_entry(
     )
 
 
-def describe_request(body: PolicyBody) -> str:
+def _describe_request(body: PolicyBody) -> str:
     """Return the policy as it was requested: a token is bound to this."""
     return body.model_dump_json(exclude={"effective", "token", "reason"})
 
@@ -303,7 +294,7 @@ async def _require_preview(
         fault = Fault("token", "give the `token` that the preview of this policy answered")
         raise Invalid("A policy begins at once only where it was previewed.", faults=[fault])
     if not await previews.is_preview_of(
-        connection, body.token, owner, revision, describe_request(body)
+        connection, body.token, owner, revision, _describe_request(body)
     ):
         raise PreconditionFailed(
             "the token is of another policy or older than an hour, or a policy was set since:"
@@ -312,7 +303,6 @@ async def _require_preview(
 
 
 def _needs_override(policy: RetentionPolicy | None, before: list[RetentionPolicy | None]) -> bool:
-    """Return whether the change goes below a minimum age, shortens one or removes one."""
     if policy is not None and policy.undercuts_minimum_age:
         return True
     minimum_ages = [
@@ -324,8 +314,7 @@ def _needs_override(policy: RetentionPolicy | None, before: list[RetentionPolicy
     )
 
 
-def show_would_delete(result: Preview) -> WouldDelete:
-    """Make the answer about what would be deleted."""
+def _show_would_delete(result: Preview) -> WouldDelete:
     return WouldDelete(
         inferences=Losing.show(result.parts["inference"]),
         responses=Losing.show(result.parts["response"]),

@@ -146,7 +146,6 @@ async def count_across_models(
 async def _answer_query(
     connection: AsyncConnection, access: Access, body: InferenceQuery, model_id: str | None = None
 ) -> Response:
-    """Answer a page, or all pages as a stream."""
     filter = await read_page_filter(body)
 
     async def ask(
@@ -202,7 +201,6 @@ async def _find_models(
 async def _prepare(
     connection: AsyncConnection, asked: _Asked, question: QueryRequest
 ) -> tuple[PreparedQuery, Sequence[ModelQuery]]:
-    """Return the query prepared for all models, and that of each."""
     prepared = await prepare(connection, asked.numbers, question, asked.extent)
     if asked.extent is not None:
         return prepared, [prepared.query]

@@ -87,7 +87,7 @@ class GuardedRoute(APIRoute):
         handler = super().get_route_handler()
         needed = read_needs(self.openapi_extra)
         known_parameters = sorted(_list_query_names(self.dependant))
-        offered = list_offered_types(self)
+        offered = _list_offered_types(self)
 
         async def handle(request: Request) -> Response:
             state = request.app.state
@@ -104,7 +104,7 @@ class GuardedRoute(APIRoute):
         return handle
 
 
-def list_offered_types(route: APIRoute) -> tuple[str, ...]:
+def _list_offered_types(route: APIRoute) -> tuple[str, ...]:
     """Return the media types that a route answers with; the first one if any will do."""
     media_types = tuple(route.responses.get(200, {}).get("content", ()))
     kind = route.response_class
@@ -129,7 +129,6 @@ def require_type(request: Request, offered: Sequence[str]) -> str:
 
 
 def _list_query_names(dependant: Dependant) -> set[str]:
-    """Return the query parameters of a route and of its dependencies."""
     names: set[str] = set()
     for field in dependant.query_params:
         kind = field.field_info.annotation

@@ -143,7 +143,6 @@ def _make_admin(
 
 @asynccontextmanager
 async def _watch_ledger(watch: LedgerWatch) -> AsyncIterator[None]:
-    """Compare the ledger with Postgres now and from time to time."""
     stop = asyncio.Event()
     task = asyncio.create_task(watch.run(stop))
     try:

@@ -198,7 +198,6 @@ async def get_me(access: Asking) -> Answer:
 async def _start(
     request: Request, connection: AsyncConnection, identity: Identity, client: str | None
 ) -> tuple[Session, str]:
-    """Start a session for whoever signed in, in place of the one before; return its id with it."""
     to: ApiSettings = request.app.state.settings
     await _end(request, connection, client)
     session, id = await web_sessions.start(
@@ -215,7 +214,6 @@ async def _start(
 
 
 async def _end(request: Request, connection: AsyncConnection, client: str | None) -> None:
-    """End the session that the cookie names, if there is one."""
     id = authentication.read_cookie(request)
     ended = None if id is None else await web_sessions.end(connection, hash_id(id))
     if ended is not None:
@@ -248,14 +246,12 @@ def list_routes() -> list[BaseRoute]:
 
 
 async def _list_ways(request: Request) -> Response:
-    """Answer how to sign in, besides with a key: in a browser, and at a command line."""
     sign_in = _authenticator(request).sign_in
     oidc = None if sign_in is None else {"name": sign_in.name, "url": sign_in.public_url + BEGIN}
     return JsonAnswer({"oidc": oidc, "device": _describe_device(request.app.state.settings)})
 
 
 def _describe_device(to: ApiSettings) -> dict[str, str] | None:
-    """Return what a client needs for the device flow; None: the settings name no client."""
     if to.auth == "off" or to.oidc_issuer is None or to.oidc_device_client_id is None:
         return None
     return {
@@ -266,7 +262,6 @@ def _describe_device(to: ApiSettings) -> dict[str, str] | None:
 
 
 async def _begin(request: Request) -> Response:
-    """Send a browser to the issuer."""
     sign_in = _authenticator(request).require_sign_in()
     attempt = Attempt.begin()
     try:
@@ -279,7 +274,6 @@ async def _begin(request: Request) -> Response:
 
 
 async def _finish(request: Request) -> Response:
-    """Sign a browser in that comes back from the issuer."""
     authenticator = _authenticator(request)
     sign_in = authenticator.require_sign_in()
     secret = request.cookies.get(_ATTEMPT)

@@ -103,8 +103,6 @@ class Encoder(Protocol):
 
 @dataclass(slots=True)
 class _PageSize:
-    """How many inferences a page of a stream has, so that it has some bytes."""
-
     size: int
 
     @classmethod
@@ -199,7 +197,9 @@ async def answer_page_or_stream(
     first = await ask(connection, access, body.model_copy(update={"limit": size.size}))
     format = FORMATS.get(media_type)
     encoder: Encoder = (
-        LineStream(first) if format is None else await make_column_stream(connection, format, first)
+        LineStream(first)
+        if format is None
+        else await _make_column_stream(connection, format, first)
     )
     return Stream(
         app.streams,
@@ -214,8 +214,6 @@ async def answer_page_or_stream(
 async def _ask_page(
     connection: AsyncConnection, access: Access, body: InferenceQuery, ask: Ask
 ) -> AnsweredPage:
-    """Return a page; for a sample all of it. Raises Invalid for a sample that is larger than a
-    page."""
     if body.sample is None:
         return await ask(connection, access, body)
     if body.sample.size > _MOST_OF_A_PAGE:
@@ -350,10 +348,9 @@ class ColumnStream:
         return [*[None] * last, page.make_cursor(last)]
 
 
-async def make_column_stream(
+async def _make_column_stream(
     connection: AsyncConnection, format: Format, first: AnsweredPage
 ) -> ColumnStream:
-    """Return a stream that begins with this page; the key registry gives its columns."""
     metadata = None
     if "metadata" in first.selection.include:
         keys = await key_registry.keys(connection, first.models)
@@ -362,7 +359,6 @@ async def make_column_stream(
 
 
 def _choose_columns(first: AnsweredPage, metadata: MetadataColumns | None) -> Columns:
-    """Return the chosen columns, in the order of the answers of JSON."""
     chosen = first.selection
     return Columns(
         fixed=[

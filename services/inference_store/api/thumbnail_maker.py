@@ -115,7 +115,6 @@ class Decoder:
         return self._process
 
     async def _end(self) -> None:
-        """Kill the process: it has nothing to lose."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -245,7 +244,6 @@ class ThumbnailMaker:
             await asyncio.gather(*ahead, return_exceptions=True)
 
     async def _fetch_one(self, inference: Inference) -> bytes | StoreError:
-        """Return the input, or why there is none. Raises ObjectStoreUnavailable."""
         key = get_storage_key(inference, "data")
         assert key is not None, "the index has said that there is one"
         try:
@@ -258,7 +256,6 @@ class ThumbnailMaker:
 
 
 def _find_refusal(inference: Inference) -> StoreError | None:
-    """Return why there is no thumbnail, as far as the index knows."""
     if is_erased(inference, "data"):
         return Gone("The data of this inference has been deleted.")
     if get_storage_key(inference, "data") is None:

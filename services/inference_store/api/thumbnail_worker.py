@@ -119,7 +119,6 @@ def _opaque(image: Image.Image) -> Image.Image:
 
 
 def _bound() -> None:
-    """Bound what a picture can make this process take."""
     with suppress(ValueError, OSError):  # not every system bounds the address space
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

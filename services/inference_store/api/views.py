@@ -199,9 +199,9 @@ async def save_view(body: ViewBody, connection: Writing, access: Asking) -> Answ
     the model, for whoever may read it."""
     model = await access.find_model(connection, body.model_id)
     await _keep(connection, model)
-    check_shared(access, model, body.shared)
+    _check_shared(access, model, body.shared)
     values = body.model_dump(exclude={"model_id"})
-    await check_question(connection, model.model, values)
+    await _check_question(connection, model.model, values)
     id = await saved_views.add(connection, model, values, by=access.caller.name)
     return await _answer_changed(connection, access, Action.VIEW_SAVED, model, id, status=201)
 
@@ -224,13 +224,13 @@ async def list_views(
         limit=page.limit + 1,
     )
     items, following = cursors.cut_time_page(views, page.limit, "created_at")
-    return Answer(ViewPage(items=[list_view(access, view) for view in items], next=following))
+    return Answer(ViewPage(items=[_list_view(access, view) for view in items], next=following))
 
 
 @router.add(f"GET {_ONE}", ShownView, _NEEDED, "Read a saved view", 404)
 async def get_view(view_id: UUID, connection: Reading, access: Asking) -> Answer:
     """One view, and what is wrong with it by now: a key that it names may be gone."""
-    return await answer_view(connection, access, await _find(connection, access, view_id))
+    return await _answer_view(connection, access, await _find(connection, access, view_id))
 
 
 @router.add(f"PATCH {_ONE}", ShownView, _NEEDED, "Change a saved view", 404, 409, 412, 501)
@@ -241,9 +241,9 @@ async def change_view(
     its model."""
     model, view = await _lock(connection, access, view_id)
     given = body.values()
-    check_change(access, view, given)
+    _check_change(access, view, given)
     saved_views.require_revision(view, if_match)
-    await check_question(connection, model.model, given)
+    await _check_question(connection, model.model, given)
     await saved_views.change(connection, model, view, given, by=access.caller.name)
     return await _answer_changed(connection, access, Action.VIEW_CHANGED, model, view_id)
 
@@ -254,7 +254,7 @@ async def delete_view(
 ) -> Response:
     """Delete a view. One for a project needs the right `annotate` over its model."""
     model, view = await _lock(connection, access, view_id)
-    check_shared(access, view, view.shared)
+    _check_shared(access, view, view.shared)
     saved_views.require_revision(view, if_match)
     await saved_views.remove(connection, view_id)
     await access.note(connection, Action.VIEW_DELETED, model, **_describe(view))
@@ -271,7 +271,6 @@ async def _find(
 async def _lock(
     connection: AsyncConnection, access: Access, view_id: UUID
 ) -> tuple[Registration, SavedView]:
-    """Return a view, locked until the transaction ends, and its model. Raises NotFound."""
     model_id = (await _find(connection, access, view_id)).model_id
     model = await registrations.get(connection, model_id, within=access.sees)
     await _keep(connection, model)
@@ -279,7 +278,6 @@ async def _lock(
 
 
 async def _keep(connection: AsyncConnection, model: Registration) -> None:
-    """Lock the model against removal until the transaction ends. Raises NotFound if it is gone."""
     if not await registrations.keep(connection, [model.model]):
         raise NotFound(f"There is no model {model.model_id!r}.")
 
@@ -294,7 +292,7 @@ async def _answer_changed(  # noqa: PLR0917
 ) -> Answer:
     view = await _find(connection, access, view_id)
     await access.note(connection, action, model, **_describe(view))
-    return await answer_view(connection, access, view, status=status)
+    return await _answer_view(connection, access, view, status=status)
 
 
 def _describe(view: SavedView) -> dict[str, Any]:
@@ -302,8 +300,9 @@ def _describe(view: SavedView) -> dict[str, Any]:
     return {"view": str(view.id), "shared": view.shared, "revision": view.revision}
 
 
-async def check_question(connection: AsyncConnection, model: int, given: Mapping[str, Any]) -> None:
-    """Check the filter and the sort that are given. Raises what a query with them would raise."""
+async def _check_question(
+    connection: AsyncConnection, model: int, given: Mapping[str, Any]
+) -> None:
     if (text := given.get("filter")) is not None:
         filter = await read_requested_filter(text, "cql2-text")
         await check_request(connection, model, QueryRequest(filter=filter.tree, filter_text=text))
@@ -311,13 +310,13 @@ async def check_question(connection: AsyncConnection, model: int, given: Mapping
         await resolve_sort(connection, model, sort)
 
 
-def check_shared(access: Access, subject: OfModel, shared: Shared) -> None:
+def _check_shared(access: Access, subject: OfModel, shared: Shared) -> None:
     """Raise Forbidden unless the caller may save, change and delete such views of the model."""
     if shared == "project":
         access.require_right(Right.ANNOTATE, subject)
 
 
-def check_change(access: Access, view: SavedView, given: Mapping[str, Any]) -> None:
+def _check_change(access: Access, view: SavedView, given: Mapping[str, Any]) -> None:
     """Raise Forbidden or Conflict unless the caller may change the view like this."""
     if view.erased_by is not None:
         raise Conflict(
@@ -325,15 +324,14 @@ def check_change(access: Access, view: SavedView, given: Mapping[str, Any]) -> N
         )
     shared: Shared = given.get("shared", view.shared)
     for kind in {view.shared, shared}:
-        check_shared(access, view, kind)
+        _check_shared(access, view, kind)
     if shared == "private" and view.created_by != access.caller.name:
         raise Forbidden("Only who saved the view makes it private again.")
 
 
-async def answer_view(
+async def _answer_view(
     connection: AsyncConnection, access: Access, view: SavedView, *, status: int = 200
 ) -> Answer:
-    """Answer a view, with what is wrong with it by now."""
     faults = [fault async for fault in _find_faults(connection, view)]
     shown = ShownView.show(view, may_change=_may_change(access, view), faults=faults)
     headers = {"ETag": f'"{view.revision}"'}
@@ -342,8 +340,7 @@ async def answer_view(
     return Answer(shown, status_code=status, headers=headers)
 
 
-def list_view(access: Access, view: SavedView) -> ListedView:
-    """Make the entry of a list."""
+def _list_view(access: Access, view: SavedView) -> ListedView:
     return ListedView.show(view, may_change=_may_change(access, view))
 
 
@@ -354,7 +351,7 @@ def _may_change(access: Access, view: SavedView) -> bool:
 async def _find_faults(connection: AsyncConnection, view: SavedView) -> AsyncIterator[ViewFault]:
     for part in ("filter", "sort"):
         try:
-            await check_question(connection, view.model, {part: getattr(view, part)})
+            await _check_question(connection, view.model, {part: getattr(view, part)})
         except (Invalid, NotKept) as refused:
             known = [name for fault in refused.faults for name in fault.known]
             yield ViewFault(part=part, detail=refused.detail, known=known)
