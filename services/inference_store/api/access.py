@@ -24,6 +24,7 @@ from inference_store.index.unknown_models import naming_nearest_models, refuse_m
 from inference_store.inference.errors import Forbidden, NotFound
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
+from inference_store.query import lookup
 from inference_store.query.extent import Extent, model_with_extent
 
 EXTENSION: Final = "x-needs"
@@ -203,6 +204,14 @@ class Access:
             model, extent = await model_with_extent(connection, model_id, within=self.sees)
         self.require_right(self.needed.right, model)
         return model, extent
+
+    async def find_inferences(
+        self, connection: AsyncConnection, model_id: str, inference_id: str
+    ) -> tuple[Registration, lookup.Same]:
+        """Return the model of the path, and its inferences of that id."""
+        model, extent = await self.find_model_to_query(connection, model_id)
+        same = await lookup.find_by_id(connection, model.model, inference_id, spans=extent.spans)
+        return model, same
 
     async def check_project(self, connection: AsyncConnection, project_id: str) -> None:
         """Check the project of the path.

@@ -18,7 +18,7 @@ from .dependencies import Reading
 from .routing import Router
 
 
-class Lost(Shown):
+class LostOffsets(Shown):
     """Offsets that the log dropped before they were read: from `lo`, below `hi`."""
 
     lo: int
@@ -43,7 +43,7 @@ class Account(ShownPlace):
     not_delivered: int
     closes: bool
     """Every offset read has exactly one state."""
-    lost_offsets: list[Lost]
+    lost_offsets: list[LostOffsets]
     updated_at: datetime
     waiting: int | None
     """Offsets from `next` to the end of the log, as it was at `lag_measured_at`; null: no ingester
@@ -77,7 +77,7 @@ class Report(Shown):
     closes: bool
 
 
-class Holes(Shown):
+class SequenceGaps(Shown):
     """Sequence numbers that were given and did not arrive, by why."""
 
     dropped: int
@@ -158,7 +158,7 @@ class ProducerAccount(Shown):
     arrived: int
     missing: int
     """Numbers up to `highest` that did not arrive."""
-    holes: Holes
+    holes: SequenceGaps
     reports: list[Report]
 
 
@@ -219,7 +219,7 @@ def _show_account(account: accounting.Account) -> Account:
         account,
         **account.partition_id.values,
         **{outcome.value: number for outcome, number in account.counts.items()},
-        lost_offsets=[Lost(lo=lo, hi=hi) for lo, hi in account.lost],
+        lost_offsets=[LostOffsets(lo=lo, hi=hi) for lo, hi in account.lost],
     )
 
 

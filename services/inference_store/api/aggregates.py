@@ -39,6 +39,7 @@ from inference_store.query.aggregates import (
 from inference_store.query.aggregates.aggregation import MOST_GROUPINGS
 from inference_store.query.aggregates.buckets import PATTERN, width_of
 from inference_store.query.aggregates.functions import nearest_of
+from inference_store.query.explain import recording
 
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
@@ -47,7 +48,7 @@ from .dependencies import Querying
 from .fields import WHOLE, Body, Exact, Flag, ShortText, exact, instant
 from .http import ModelId
 from .inference_models import Explanation, ResolvedTime
-from .inference_pages import limit_query_time, record_query, set_deadline
+from .inference_pages import explain, limit_query_time, set_deadline
 from .routing import Router
 
 Named: TypeAlias = Annotated[ShortText, Field(min_length=1)]
@@ -338,7 +339,7 @@ class ShownGroup(Shown):
     measures: dict[str, Any] = Field(examples=[{"count": 17, "mean(model_ms)": 12.5}])
 
 
-class ShownOthers(Shown):
+class OmittedGroups(Shown):
     """What `limit` left out."""
 
     groups: int
@@ -350,7 +351,7 @@ class ShownAggregate(Shown):
     """Measures by groups."""
 
     groups: list[ShownGroup]
-    others: ShownOthers
+    others: OmittedGroups
     approximate: bool
     """Whether some percentiles are not exact; each says it itself. All else always is exact."""
     warnings: Sequence[str]
@@ -405,7 +406,7 @@ async def _answer_aggregate(
 ) -> Answer:
     filter = await read_requested_filter(body.filter, body.filter_lang)
     targets, prepared = await build_targets(connection, models, body.to_query_request(filter.tree))
-    with record_query(body.explain) as explained:
+    with recording(body.explain) as recorded:
         with limit_query_time("aggregate", _NARROW, prepared.query):
             result = await aggregate(
                 connection,
@@ -414,7 +415,7 @@ async def _answer_aggregate(
                 deadline=set_deadline(body, access.settings),
                 unknown_keys=body.unknown_keys,
             )
-        explanation = await explained.format(connection, access, prepared.query)
+        explanation = await explain(connection, access, prepared.query, recorded)
     warnings = [*prepared.warnings, *result.warnings]
     return Answer(
         ShownAggregate.show(result, warnings=warnings, **filter.answer_members, **explanation)

@@ -19,7 +19,7 @@ Instead: TypeAlias = Mapping[str, tuple[str, ...]]
 class Shown(DocumentedModel):
     """A body of an answer.
 
-    `class ShownEntry(Shown, of=AuditEntry)` has the fields of the dataclass, with their types and
+    `class ShownPart(Shown, of=Part)` has the fields of the dataclass, with their types and
     docstrings; all of them are required. The class body declares what differs: a field of another
     type, and fields that are not in the dataclass. These come last, unless `instead` gives them a
     place: `instead={"model": ("model_id",)}` shows `model_id` in place of `model`.

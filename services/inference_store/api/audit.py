@@ -49,7 +49,7 @@ class AuditParameters(PageParameters):
         )
 
 
-class ShownEntry(Shown):
+class ShownAuditEntry(Shown):
     """One thing that was done."""
 
     id: int
@@ -70,7 +70,7 @@ class ShownEntry(Shown):
 class AuditPage(Shown):
     """Entries, the newest first."""
 
-    items: list[ShownEntry]
+    items: list[ShownAuditEntry]
     next: str | None
 
 
@@ -86,4 +86,4 @@ async def list_audit(
     chosen, before = page.chosen(access.scope), cursors.decode_one(page.cursor, int)
     entries = await audit.listed(connection, chosen, limit=page.limit + 1, before=before)
     items, following = cursors.cut_page(entries, page.limit, lambda entry: entry.id)
-    return Answer(AuditPage(items=[ShownEntry.show(entry) for entry in items], next=following))
+    return Answer(AuditPage(items=[ShownAuditEntry.show(entry) for entry in items], next=following))

@@ -29,7 +29,7 @@ State = Literal[
 ]
 
 
-class Chosen(Body):
+class EventSelection(Body):
     """Which dead letters or parked events; what is left out does not narrow."""
 
     reason: ShortText | None = None
@@ -107,7 +107,7 @@ class ShownDeadLetter(ShownPlace):
     updated_at: datetime
 
 
-class OneDeadLetter(ShownDeadLetter):
+class DeadLetterDetail(ShownDeadLetter):
     """A dead letter with its bytes, as far as the caller may read inputs."""
 
     payload: str | None
@@ -178,7 +178,7 @@ async def list_dead_letters(
     return Answer(DeadLetterPage(items=shown, next=following))
 
 
-@router.add("GET /dead-letters/{id}", OneDeadLetter, _NEEDED, "Read a dead letter", 404)
+@router.add("GET /dead-letters/{id}", DeadLetterDetail, _NEEDED, "Read a dead letter", 404)
 async def get_dead_letter(id: LetterId, connection: Reading, access: Asking) -> Answer:
     """One dead letter, with its bytes where the caller may read inputs."""
     letter = await dead_letters.get(connection, id, within=access.scope)
@@ -186,7 +186,7 @@ async def get_dead_letter(id: LetterId, connection: Reading, access: Asking) -> 
 
 
 @router.add("POST /dead-letters/redrive", Redriven, _NEEDED, "Redrive dead letters", status=202)
-async def redrive_dead_letters(body: Chosen, connection: Writing, access: Asking) -> Answer:
+async def redrive_dead_letters(body: EventSelection, connection: Writing, access: Asking) -> Answer:
     """Ask the ingesters to try every open one that is chosen again."""
     chosen = replace(body.selection(), within=access.scope)
     redriven = await dead_letters.redrive(connection, chosen)
@@ -197,7 +197,7 @@ async def redrive_dead_letters(body: Chosen, connection: Writing, access: Asking
 
 @router.add(
     "POST /dead-letters/{id}/redrive",
-    OneDeadLetter,
+    DeadLetterDetail,
     _NEEDED,
     "Redrive a dead letter",
     404,
@@ -214,7 +214,7 @@ async def redrive_dead_letter(id: LetterId, connection: Writing, access: Asking)
 
 
 @router.add(
-    "POST /dead-letters/{id}/discard", OneDeadLetter, _NEEDED, "Discard a dead letter", 404, 409
+    "POST /dead-letters/{id}/discard", DeadLetterDetail, _NEEDED, "Discard a dead letter", 404, 409
 )
 async def discard_dead_letter(
     id: LetterId, body: Discard, connection: Writing, access: Asking
@@ -242,7 +242,7 @@ async def list_parked_events(
 
 
 @router.add("POST /parked-events/retry", Retried, _NEEDED, "Retry parked events", status=202)
-async def retry_parked_events(body: Chosen, connection: Writing, access: Asking) -> Answer:
+async def retry_parked_events(body: EventSelection, connection: Writing, access: Asking) -> Answer:
     """Let the ingesters try every one that is chosen now, and not when its turn comes."""
     chosen = replace(body.selection(), within=access.scope)
     retried = await parked.retry_now(connection, chosen)
@@ -295,7 +295,7 @@ def _read_record(letter: DeadLetter | ParkedEvent) -> dict[str, Any]:
 
 async def _show_whole(
     connection: AsyncConnection, access: Access, letter: DeadLetter
-) -> OneDeadLetter:
+) -> DeadLetterDetail:
     """Return a dead letter; its bytes are an input, and withheld from callers who may not read
     inputs."""
     record, model = letter.record, await _find_model(connection, letter)
@@ -305,7 +305,7 @@ async def _show_whole(
     )
     if may_read_inputs:
         access.note_read(Action.DEAD_LETTER_READ, model, dead_letter=letter.id)
-    return OneDeadLetter.show(
+    return DeadLetterDetail.show(
         letter,
         **_read_record(letter),
         payload=_decode_text(record.payload) if may_read_inputs else None,

@@ -10,8 +10,7 @@ from pydantic import Field
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
-from inference_store.index.registrations import Registration
-from inference_store.inference.errors import BlobMissing, BlobTooLarge, NotFound
+from inference_store.inference.errors import BlobMissing, BlobTooLarge
 from inference_store.inference.events.storage_key import parse_stored
 from inference_store.inference.task_types import (
     Outline,
@@ -21,16 +20,14 @@ from inference_store.inference.task_types import (
     read_outlines,
     task_type_of,
 )
-from inference_store.objects import Blobs
-from inference_store.platform.settings import ApiSettings
-from inference_store.query import lookup
-from inference_store.query.read import PREDICTIONS, Inference, read
+from inference_store.query.read import PREDICTIONS, Inference
 from inference_store.query.stored_blobs import get_storage_key, is_erased, is_input_too
 
-from .access import Asking
+from .access import Access, Asking
 from .answer import InferenceAnswer, Shown
 from .dependencies import LookingUp
 from .http import InferenceId, ModelId, read_in_thread
+from .inference_pages import read_one
 from .routing import Router
 
 
@@ -43,7 +40,7 @@ class ShownBox(Shown):
     ymax: float
 
 
-class TurnedBox(Shown):
+class RotatedBox(Shown):
     """A turned box, as the model said it."""
 
     cx: float
@@ -81,7 +78,7 @@ class ShownShape(Shown):
     """One for each point; null for other kinds."""
     box: ShownBox | None
     """Around it; null: not known."""
-    oriented: TurnedBox | None
+    oriented: RotatedBox | None
     """Of an oriented box."""
 
 
@@ -116,34 +113,23 @@ async def get_drawing(
 ) -> InferenceAnswer:
     """Boxes, oriented boxes, contours and keypoints of the newest inference of that id, in pixels
     of its picture. Contours and keypoints are read from the stored response."""
-    registration, extent = await access.find_model_to_query(connection, model_id)
-    known_spans = extent.spans
-    same = await lookup.find_by_id(connection, registration.model, inference_id, spans=known_spans)
-    inferences = await read(connection, registration.model, [same.newest], include=[PREDICTIONS])
-    if not inferences:
-        raise NotFound(f"The inference {inference_id!r} has just been deleted.")
-    [inference] = inferences
-    task_type = _find_task_type(inference, registration)
+    registration, same = await access.find_inferences(connection, model_id, inference_id)
+    inference = await read_one(connection, registration, same.newest, include=[PREDICTIONS])
+    task_type = task_type_of(inference.row["task_type"] or registration.task_type)
     outlines, problem = Outlines(), None
     if task_type.outlined and inference.prediction_values:
         if is_input_too(inference):
             access.require_right(Right.READ_INPUTS, registration)
             access.note_read(Action.DATA_READ, registration, [inference.uid])
-        outlines, problem = await _read_outlines(
-            inference, task_type, access.blobs, access.settings
-        )
+        outlines, problem = await _read_outlines(access, inference, task_type)
     drawing = _format_drawing(inference.row, inference.predictions or [], outlines.found)
     return InferenceAnswer(drawing | {"problem": problem})
 
 
-def _find_task_type(inference: Inference, registration: Registration) -> TaskType:
-    return task_type_of(inference.row["task_type"] or registration.task_type)
-
-
 async def _read_outlines(
-    inference: Inference, task_type: TaskType, blobs: Blobs, to: ApiSettings
+    access: Access, inference: Inference, task_type: TaskType
 ) -> tuple[Outlines, str | None]:
-    nothing = Outlines()
+    nothing, to = Outlines(), access.settings
     if is_erased(inference, "response"):
         return nothing, "The response has been deleted."
     key = get_storage_key(inference, "response")
@@ -151,20 +137,16 @@ async def _read_outlines(
         return nothing, "The response is not stored."
     try:
         storage_key, limit = parse_stored(key), to.max_response_bytes
-        response = await asyncio.to_thread(blobs.get, storage_key, limit=limit)
+        response = await asyncio.to_thread(access.blobs.get, storage_key, limit=limit)
     except BlobMissing:
         return nothing, "The response is not in the bucket."
     except BlobTooLarge:
         return nothing, f"The response is over {limit} bytes (INFERENCE_STORE_MAX_RESPONSE_BYTES)."
     caps = PredictionCaps(predictions=to.max_predictions)
     outlines = await read_in_thread(read_outlines, response, task_type=task_type, caps=caps)
-    return outlines, _describe_gap(outlines)
-
-
-def _describe_gap(outlines: Outlines) -> str | None:
     if outlines.capped:
-        return f"The contours have more than {outlines.most:,} points: some are left out."
-    return None if outlines.found else "The response has no contours or keypoints."
+        return outlines, f"The contours have more than {outlines.most:,} points: some are left out."
+    return outlines, None if outlines.found else "The response has no contours or keypoints."
 
 
 Predicted: TypeAlias = Mapping[str, Any]

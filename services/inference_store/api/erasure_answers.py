@@ -31,7 +31,7 @@ class Progress(Shown):
     """At this rate; null while it is not known how much there is."""
 
 
-class Obstacle(Shown):
+class BlockedObject(Shown):
     """An object that S3 would not let go."""
 
     storage_key: str
@@ -55,19 +55,19 @@ class DecidingRule(Shown):
     """max_inferences."""
 
 
-class KeptByHold(Shown):
+class HeldCount(Shown):
     """How many inferences, or events set aside, a legal hold keeps."""
 
     hold: UUID
     inferences: int
 
 
-class GivenUp(Shown):
+class WaivedHolds(Shown):
     """What stays although it was asked for."""
 
     by: str | None
     """Who gave it up."""
-    held: list[KeptByHold]
+    held: list[HeldCount]
     """What has been given up so far, by the hold that kept it."""
 
 
@@ -110,7 +110,7 @@ class ShownErasure(Shown):
     oldest: datetime | None
     """When the oldest and the newest of what went were received."""
     newest: datetime | None
-    obstacles: list[Obstacle]
+    obstacles: list[BlockedObject]
     """The first hundred."""
     not_found: list[str]
     """In the answer that makes it: those of `inference_ids` that no inference has."""
@@ -121,7 +121,7 @@ class ShownErasure(Shown):
     """Number of its newest certificate: `GET /v1/certificates/{number}`."""
     decided_by: list[DecidingRule]
     """Of a policy's run: the rules and limits that let it expire."""
-    given_up: GivenUp | None
+    given_up: WaivedHolds | None
     """What holds kept and is given up; null: nothing is."""
 
 
@@ -185,9 +185,11 @@ def _show_progress(erasure: Erasure) -> Progress:
     )
 
 
-def _show_waiver(waived: dict[str, Any]) -> GivenUp:
+def _show_waiver(waived: dict[str, Any]) -> WaivedHolds:
     holds = waived.get("holds", {}).items()
-    return GivenUp(by=waived["by"], held=[KeptByHold(hold=UUID(h), inferences=n) for h, n in holds])
+    return WaivedHolds(
+        by=waived["by"], held=[HeldCount(hold=UUID(h), inferences=n) for h, n in holds]
+    )
 
 
 def _count_done(erasure: Erasure) -> int:

@@ -24,8 +24,8 @@ from inference_store.erasure.ledger import Note
 from inference_store.erasure.mark import ledger_entries
 from inference_store.erasure.progress.erasure import STATES, State, find_erasure, find_erasures
 from inference_store.erasure.request.cancellation import request_cancellation
+from inference_store.erasure.request.criteria import Subject as SubjectCriteria
 from inference_store.erasure.request.criteria import (
-    Subject,
     describe_filter,
     describe_ids,
     describe_subject,
@@ -57,7 +57,7 @@ from .routing import Router
 _ONE_OF = ("filter", "inference_ids", "subject")
 
 
-class AskedSubject(Body):
+class Subject(Body):
     """Whom inferences are about: a metadata key with a value."""
 
     key: Annotated[ShortText, Field(min_length=1, examples=["person_id"])]
@@ -68,9 +68,9 @@ class AskedSubject(Body):
     """The value, as text."""
 
     @property
-    def subject(self) -> Subject:
+    def subject(self) -> SubjectCriteria:
         """Return it as the store takes it."""
-        return Subject(self.key, self.type, self.value)
+        return SubjectCriteria(self.key, self.type, self.value)
 
 
 class ErasureRequest(Body):
@@ -89,7 +89,7 @@ class ErasureRequest(Body):
     """The filter's language; left out: that of its JSON type."""
     inference_ids: Annotated[list[ShortText], Field(min_length=1, max_length=1000)] | None = None
     """Ids, aliases, or `uid:<uuid>`."""
-    subject: AskedSubject | None = None
+    subject: Subject | None = None
     """Everything of one subject, dead letters and parked events too."""
     dry_run: Flag = False
     """Whether it is only counted what would go."""
@@ -117,7 +117,7 @@ class ErasureRequest(Body):
         return self
 
 
-class Deletion(Body):
+class InferenceDeletion(Body):
     """Which inferences to erase, by their ids."""
 
     inference_ids: Annotated[list[ShortText], Field(min_length=1, max_length=1000)]
@@ -128,7 +128,7 @@ class ErasureRequestAcross(Models, ErasureRequest):
     """What to erase of which models; neither `project_id` nor `model_ids`: of all."""
 
 
-class ForetoldOfModel(Shown):
+class ModelErasureEstimate(Shown):
     """What would go of one model. What legal holds keep is counted in `held` alone."""
 
     model_id: str
@@ -151,19 +151,19 @@ class ForetoldOfModel(Shown):
     """Time was over before all was looked at: there may be more."""
 
 
-class GoingUid(Shown):
+class EstimatedUid(Shown):
     """An inference that would go."""
 
     model_id: str
     uid: UUID
 
 
-class Foretold(ForetoldOfModel):
+class ErasureEstimate(ModelErasureEstimate):
     """What an erasure would erase; nothing was marked."""
 
     model_id: str | None  # type: ignore[assignment]
     """Null: several."""
-    models: list[ForetoldOfModel]
+    models: list[ModelErasureEstimate]
     """Of each model of which anything would go, is held, or is undecided."""
     exports: int
     """Exports that name some of it: parts that have it are deleted and written again without it.
@@ -172,7 +172,7 @@ class Foretold(ForetoldOfModel):
     """The first hundred of them."""
     not_found: list[str]
     """Those of `inference_ids` that no inference has."""
-    uids: list[GoingUid] | None
+    uids: list[EstimatedUid] | None
     """Where they are asked for: a page of what would go, of each model in order of time."""
     next: str | None
     """The `cursor` of the next page; null: there is none."""
@@ -180,7 +180,7 @@ class Foretold(ForetoldOfModel):
     """What the filter's relative times were taken for; where it has some."""
 
 
-class GivingUp(Body):
+class HoldWaiver(Body):
     """Why what holds keep is given up."""
 
     reason: Annotated[ShortText, Field(min_length=1, examples=["the case goes on for years"])]
@@ -201,7 +201,10 @@ router = Router("retention")
 _READ = Needs(Right.READ, Over.SOME)
 _NEEDED = Needs(Right.DELETE, Over.SOME)
 _ESTIMATE: dict[int | str, dict[str, Any]] = {
-    200: {"model": Foretold, "description": "What would go, of a `dry_run`: nothing was marked."}
+    200: {
+        "model": ErasureEstimate,
+        "description": "What a `dry_run` estimates; nothing is erased.",
+    }
 }
 
 
@@ -233,7 +236,7 @@ async def request_erasure(model_id: ModelId, body: ErasureRequest, access: Askin
     404,
     status=202,
 )
-async def delete_inferences(model_id: ModelId, body: Deletion, access: Asking) -> Answer:
+async def delete_inferences(model_id: ModelId, body: InferenceDeletion, access: Asking) -> Answer:
     """A short form of an erasure by `inference_ids`."""
     erasure_request = ErasureRequest(inference_ids=body.inference_ids)
     return await request_erasure(model_id, erasure_request, access)
@@ -287,7 +290,7 @@ async def cancel_erasure(erasure_id: UUID, connection: Writing, access: Asking) 
     status=202,
 )
 async def give_up_erasure(
-    erasure_id: UUID, body: GivingUp, connection: Writing, access: Asking
+    erasure_id: UUID, body: HoldWaiver, connection: Writing, access: Asking
 ) -> Answer:
     """Of one that is `partly_held`: what went stays gone, what holds keep is not erased when they
     let go, and the erasure ends with a certificate that says both. There is no way back."""
@@ -451,7 +454,7 @@ async def _build_estimate(
     *,
     filter: RequestedFilter,
     not_found: Sequence[str],
-) -> Foretold:
+) -> ErasureEstimate:
     """Estimate what an erasure would remove of these models, with a page of its uids if requested.
 
     Raises as `chosen` does; InvalidCursor.
@@ -464,14 +467,14 @@ async def _build_estimate(
     total, lists = erasure_estimate.sum_estimates([*estimates.values(), beside]), MemberLists()
     matching = [model_query.query for model_query in queries]
     all_exports = await find_exports(connection, matching, lists, deadline)
-    return Foretold.show(
+    return ErasureEstimate.show(
         total,
         model_id=next(iter(models.values())) if len(models) == 1 else None,
         partial=total.partial or uid_page.partial or not all_exports,
         exports=len(lists.exports),
         export_ids=sorted(lists.exports)[:_MOST_EXPORTS],
         models=[
-            ForetoldOfModel.show(estimate, model_id=models[model])
+            ModelErasureEstimate.show(estimate, model_id=models[model])
             for model, estimate in estimates.items()
             if any(getattr(estimate, name) for name in _COUNTS)
         ],
@@ -501,7 +504,7 @@ def _show_uids(
 ) -> dict[str, Any]:
     uids, last = uid_page.uids, uid_page.last
     shown_uids = (
-        None if uids is None else [GoingUid(model_id=models[m], uid=uid) for m, uid in uids]
+        None if uids is None else [EstimatedUid(model_id=models[m], uid=uid) for m, uid in uids]
     )
     following = None if last is None else filter.pin(cursors.encode(last[0], str(last[1])))
     return {"uids": shown_uids, "next": following}

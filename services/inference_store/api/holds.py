@@ -163,7 +163,7 @@ class PlacedHold(ShownHold):
     warnings: list[str]
 
 
-class ShownHeld(Shown):
+class HoldCount(Shown):
     """What a hold keeps of what is stored now."""
 
     inferences: int
@@ -378,7 +378,7 @@ async def get_hold_history(
     return Answer(HoldHistory(items=[_show_change(revision) for revision in items], next=following))
 
 
-@router.add(f"GET {_ONE}/held", ShownHeld, _NEEDED, "Count what a hold keeps", 404, 409)
+@router.add(f"GET {_ONE}/held", HoldCount, _NEEDED, "Count what a hold keeps", 404, 409)
 async def get_held(hold_id: UUID, connection: Querying, access: Asking) -> Answer:
     """What the hold matches of what is stored now, the newest looked at first, as far as time
     allows."""
@@ -386,7 +386,7 @@ async def get_held(hold_id: UUID, connection: Querying, access: Asking) -> Answe
     if hold.is_redacted:
         raise Conflict("The hold is over, and an erasure took its filter: it keeps nothing.")
     return Answer(
-        ShownHeld.show(
+        HoldCount.show(
             await count_held(connection, hold, seconds=access.settings.query_timeout_seconds)
         )
     )

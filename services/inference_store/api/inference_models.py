@@ -119,13 +119,13 @@ class Urls(Shown):
     metadata: str | None
 
 
-class ChosenPrediction(ShownPrediction):
+class PartialPrediction(ShownPrediction):
     """What `fields` asked for of an element of a response."""
 
     model_config = ConfigDict(json_schema_extra=_without_required)
 
 
-class ChosenUrls(Urls):
+class PartialUrls(Urls):
     """What `fields` asked for of the links."""
 
     model_config = ConfigDict(json_schema_extra=_without_required)
@@ -188,18 +188,18 @@ class ShownInference(Shown):
     """What goes on after it; where `cursors` asked for it."""
 
 
-class ChosenInference(ShownInference):
+class PartialInference(ShownInference):
     """An inference with the fields alone that were asked for by `fields`."""
 
     model_config = ConfigDict(json_schema_extra=_without_required)
 
     metadata: list[ShownMetadata] | dict[str, Any] | None = None
     """By key, with `metadata_as` object."""
-    predictions: list[ChosenPrediction] | None = None  # type: ignore[assignment]
-    urls: ChosenUrls | None = None
+    predictions: list[PartialPrediction] | None = None  # type: ignore[assignment]
+    urls: PartialUrls | None = None
 
 
-class OneInference(ShownInference):
+class InferenceDetail(ShownInference):
     """An inference that was asked for by its id."""
 
     count: int
@@ -209,7 +209,7 @@ class OneInference(ShownInference):
 class InferencePage(Shown):
     """A page of inferences."""
 
-    items: list[ShownInference | ChosenInference]
+    items: list[ShownInference | PartialInference]
     next: str | None
     """Cursor of the next page; null: this was the last."""
     searched_back_to: datetime | None
@@ -221,7 +221,7 @@ class InferencePage(Shown):
     """Where it was asked for."""
 
 
-class StreamedInference(ChosenInference):
+class StreamedInference(PartialInference):
     """A line of a stream: an inference."""
 
     cursor: str

@@ -1,4 +1,4 @@
-"""Formats inferences for answers."""
+"""Pages of inferences, from the search to the answer, and inferences as they are shown."""
 
 import asyncio
 import json
@@ -21,7 +21,14 @@ from inference_store.export.fixed_columns import DISTANCE, Row
 from inference_store.index import key_registry
 from inference_store.index.key_registry import Models
 from inference_store.index.registrations import Registration
-from inference_store.inference.errors import BlobMissing, Fault, Invalid, QueryTimeout, UnknownKey
+from inference_store.inference.errors import (
+    BlobMissing,
+    Fault,
+    Invalid,
+    NotFound,
+    QueryTimeout,
+    UnknownKey,
+)
 from inference_store.inference.events.storage_key import parse_stored
 from inference_store.inference.metadata import KEY_ALIASES, MetadataCaps, decode_entries
 from inference_store.inference.nearest import MOST_WARNED, list_warnings, nearest, shortened
@@ -61,19 +68,18 @@ def format_inference(
     """Format an inference for JSON; its times have been through `fit_times`."""
     if metadata_as == "object":
         return inference_object.format_inference(
-            model_id, inference, show_metadata=_format_as_object
+            model_id,
+            inference,
+            show_metadata=lambda stored: convert_metadata(decode_entries(stored)),
         )
     return inference_object.format_inference(model_id, inference)
 
 
-def _build_path(model_id: str, inference: Inference) -> str:
-    return f"/v1/models/{escape_segment(model_id)}/inferences/uid:{inference.uid}"
-
-
 async def build_links(
-    settings: ApiSettings, blobs: Blobs, model_id: str, inferences: Collection[Inference]
+    access: Access, model_id: str, inferences: Collection[Inference]
 ) -> list[dict[str, str | None]]:
     """Return where each inference's blobs are read: presigned links, or the api's own routes."""
+    settings, blobs = access.settings, access.blobs
     if settings.presigned_urls == "off":
         return [_build_routes(model_id, inference) for inference in inferences]
     seconds = settings.presigned_url_seconds
@@ -86,7 +92,7 @@ async def build_links(
 
 
 def _build_routes(model_id: str, inference: Inference) -> dict[str, str | None]:
-    path = _build_path(model_id, inference)
+    path = f"/v1/models/{escape_segment(model_id)}/inferences/uid:{inference.uid}"
     is_stored = {blob: get_storage_key(inference, blob) is not None for blob in BLOBS}
     return {blob: f"{path}/{blob}" if is_stored[blob] else None for blob in BLOBS}
 
@@ -104,8 +110,14 @@ def _presign_one(blobs: Blobs, key: str | None, seconds: int) -> str | None:
         return None
 
 
-def _format_as_object(stored: bytes) -> dict[str, Any]:
-    return convert_metadata(decode_entries(stored))
+async def read_one(
+    connection: AsyncConnection, model: Registration, uid: UUID, *, include: Collection[str] = ()
+) -> Inference:
+    """Return an inference that was found. Raises NotFound if it has been deleted since."""
+    inferences = await read(connection, model.model, [uid], include=include)
+    if not inferences:
+        raise NotFound("The inference has just been deleted.")
+    return inferences[0]
 
 
 # Parts of a body that change neither which inferences match, nor their order.
@@ -235,11 +247,11 @@ async def build_page(
     if body.cursor is None:
         numbers = [model.model for model in page_request.models]
         warnings += await _check_chosen_keys(connection, numbers, body, selection)
-    with record_query(body.explain) as explained:
+    with recording(body.explain) as recorded:
         # only how the page is found is explained
         include = None if body.explain else selection.include
         page = await _search(connection, access.settings, body, page_request, include)
-        explanation = await explained.format(connection, access, page_request.query)
+        explanation = await explain(connection, access, page_request.query, recorded)
     hits = await _read_rows(connection, access, selection, page_request.models, page)
     pin = page_request.filter.pin
     return AnsweredPage(
@@ -299,7 +311,7 @@ async def _read_rows(
         inferences = await _read_inferences(connection, model.model, uids, page, selection.include)
         urls: Sequence[dict[str, str | None] | None] = [None] * len(inferences)
         if "urls" in selection.include:
-            urls = await build_links(access.settings, access.blobs, model.model_id, inferences)
+            urls = await build_links(access, model.model_id, inferences)
             access.note_read(Action.LINKS_MADE, model, [inference.uid for inference in inferences])
         for inference, links in zip(inferences, urls, strict=True):
             rows[model.model, inference.uid] = Row(model.model_id, inference, urls=links)
@@ -374,65 +386,40 @@ def _describe(key: str, names: Sequence[str]) -> str:
     return f"No inference of this model has the metadata key {shortened(key)}.{hint}"
 
 
-@dataclass(frozen=True, slots=True)
-class _QueryRecording:
-    """A query that is recorded, or not."""
-
-    active: Recording | None
-
-    async def format(
-        self, connection: AsyncConnection, access: Access, query: Query
-    ) -> Mapping[str, Any]:
-        """Return what is added to the answer: nothing if it was not requested."""
-        if self.active is None:
-            return {}
-        total = len(await find_pieces_of(connection, query.scan_range, newest_first=True))
-        how = f"; {self.active.form}" if self.active.form else ""
-        self.active.form = f"{query.form}{how}"
-        everything = access.sees.is_everything
-        explanation = self.active.explain(partitions_total=total, estimates=everything)
-        return {"explain": Explanation.show(explanation)}
+async def explain(
+    connection: AsyncConnection, access: Access, query: Query, recorded: Recording | None
+) -> Mapping[str, Any]:
+    """Return what `explain` adds to an answer: nothing if it was not requested."""
+    if recorded is None:
+        return {}
+    total = len(await find_pieces_of(connection, query.scan_range, newest_first=True))
+    how = f"; {recorded.form}" if recorded.form else ""
+    recorded.form = f"{query.form}{how}"
+    everything = access.sees.is_everything
+    explanation = recorded.explain(partitions_total=total, estimates=everything)
+    return {"explain": Explanation.show(explanation)}
 
 
 @contextmanager
-def record_query(on: bool) -> Iterator[_QueryRecording]:
-    """Surround the statements of a query."""
-    with recording(on) as active:
-        yield _QueryRecording(active)
-
-
-@contextmanager
-def limit_query_time(kind: str, narrow: str, *queries: Query) -> Iterator[None]:
-    """Surround a query as `_measure_query` does.
+def limit_query_time(kind: str, narrow: str, query: Query) -> Iterator[None]:
+    """Surround the statements that find inferences; `kind` is `page`, `count` or `aggregate`.
 
     Raises QueryTimeout, which says how to `narrow`, if the query took too long; Overloaded, which
     narrowing does not help, if it had little of its time.
     """
+    began = time.perf_counter()
+    attributes: traces.Attributes = {
+        "inference_store.query.kind": kind,
+        "inference_store.query.form": query.form,
+        "inference_store.query.conditions": len(query.conditions),
+    }
     try:
-        with _measure_query(kind, *queries):
+        with traces.span(f"query {kind}", attributes=attributes):
             yield
     except Overloaded:
         raise
     except OutOfTime:
         QUERY_TIMEOUTS.labels(kind).inc()
         raise QueryTimeout(narrow) from None
-
-
-@contextmanager
-def _measure_query(kind: str, *queries: Query) -> Iterator[None]:
-    """Surround the statements that find inferences; `kind` is `page`, `count` or `aggregate`.
-
-    Across models it counts once for each.
-    """
-    form = queries[0].form if queries else "everything"
-    began = time.perf_counter()
-    attributes: traces.Attributes = {
-        "inference_store.query.kind": kind,
-        "inference_store.query.form": form,
-        "inference_store.query.conditions": len(queries[0].conditions) if queries else 0,
-    }
-    try:
-        with traces.span(f"query {kind}", attributes=attributes):
-            yield
     finally:
-        QUERY_SECONDS.labels(kind, form).observe(time.perf_counter() - began)
+        QUERY_SECONDS.labels(kind, query.form).observe(time.perf_counter() - began)

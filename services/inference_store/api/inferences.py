@@ -1,6 +1,5 @@
 """One inference: read, its blobs, erased."""
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated
 from uuid import UUID, uuid4
@@ -33,8 +32,8 @@ from .conditions import Conditions, Include, IncludeOfLink, Sort, read_requested
 from .dependencies import LookingUp, Querying
 from .erasure_answers import ShownErasure, show_erasure
 from .http import ANY, BYTES, JSON, InferenceId, ModelId
-from .inference_models import MetadataAs, OneInference, ResolvedTime
-from .inference_pages import build_links, format_inference, limit_query_time, set_deadline
+from .inference_models import InferenceDetail, MetadataAs, ResolvedTime
+from .inference_pages import build_links, format_inference, limit_query_time, read_one, set_deadline
 from .openapi import BINARY
 from .routing import Router, require_type
 
@@ -83,7 +82,7 @@ _MOST_ERASED = 100_000
 _INERT = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
 
 
-@router.add(f"GET {_ONE}", OneInference, Right.READ, "Read an inference", 404)
+@router.add(f"GET {_ONE}", InferenceDetail, Right.READ, "Read an inference", 404)
 async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
     model_id: ModelId,
     inference_id: InferenceId,
@@ -102,16 +101,14 @@ async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
     ] = "list",
 ) -> InferenceAnswer:
     """The newest inference of that id, how many there are, and links to its blobs."""
-    registration, extent = await access.find_model_to_query(connection, model_id)
-    model, included = registration.model, _choose_include(access, registration, include)
-    same = await lookup.find_by_id(connection, model, inference_id, spans=extent.spans)
-    inference = await _read_inference(connection, model, inference_id, same, included)
-    item = format_inference(model_id, inference, metadata_as=metadata_as) | {
-        "count": len(same.uids)
-    }
+    registration, same = await access.find_inferences(connection, model_id, inference_id)
+    included = _choose_include(access, registration, include)
+    inference = await read_one(connection, registration, same.newest, include=included)
+    item = format_inference(model_id, inference, metadata_as=metadata_as)
+    item["count"] = len(same.uids)
     if "urls" in included:
         access.note_read(Action.LINKS_MADE, registration, [inference.uid])
-        [item["urls"]] = await build_links(access.settings, access.blobs, model_id, [inference])
+        [item["urls"]] = await build_links(access, model_id, [inference])
     return InferenceAnswer(item, headers={"ETag": f'"{inference.row["revision"]}"'})
 
 
@@ -166,10 +163,8 @@ def _add_blob_route(blob: str, right: Right, action: Action | None) -> None:
     async def stream_blob(
         model_id: ModelId, inference_id: InferenceId, connection: LookingUp, access: Asking
     ) -> StreamingResponse:
-        registration, extent = await access.find_model_to_query(connection, model_id)
-        model = registration.model
-        same = await lookup.find_by_id(connection, model, inference_id, spans=extent.spans)
-        inference = await _read_inference(connection, model, inference_id, same, ())
+        registration, same = await access.find_inferences(connection, model_id, inference_id)
+        inference = await read_one(connection, registration, same.newest)
         read_as = action
         if blob == "response" and is_input_too(inference):
             access.require_right(Right.READ_INPUTS, registration)
@@ -198,43 +193,6 @@ def _add_blob_route(blob: str, right: Right, action: Action | None) -> None:
 _add_blob_route("data", Right.READ_INPUTS, Action.DATA_READ)
 _add_blob_route("response", Right.READ, None)
 _add_blob_route("metadata", Right.READ_INPUTS, Action.METADATA_READ)
-
-
-async def _read_inference(
-    connection: AsyncConnection,
-    model: int,
-    inference_id: str,
-    same: lookup.Same,
-    include: Sequence[Include],
-) -> Inference:
-    inferences = await read(connection, model, [same.newest], include=include)
-    if not inferences:
-        raise NotFound(f"The inference {inference_id!r} has just been deleted.")
-    return inferences[0]
-
-
-async def _stream_blob(blobs: Blobs, inference: Inference, blob: str) -> StreamingResponse:
-    if is_erased(inference, blob):
-        raise Gone(f"The {blob} of this inference has been deleted.")
-    key = get_storage_key(inference, blob)
-    if key is None:
-        raise NotFound(f"The inference has no {blob}.")
-    try:
-        stream = await blobs.stream(parse_stored(key))
-    except BlobMissing:
-        raise NotFound(f"The object {key} is not in the bucket.") from None
-    declared_type = inference.row["data_content_type"] if blob == "data" else None
-    return StreamingResponse(
-        stream.pieces,
-        media_type=_find_media_type(declared_type or stream.content_type, blob),
-        headers={**_INERT, "Content-Length": str(stream.size)},
-    )
-
-
-def _find_media_type(content_type: str | None, blob: str) -> str:
-    if content_type and content_type.isascii() and content_type.isprintable():
-        return content_type
-    return BYTES if blob == "data" else JSON
 
 
 @router.add(
@@ -279,3 +237,24 @@ async def query_neighbours(
 async def _show(connection: AsyncConnection, model: int, uid: UUID | None) -> Neighbour | None:
     inferences = await read(connection, model, [] if uid is None else [uid])
     return Neighbour.model_validate(dict(inferences[0].row)) if inferences else None
+
+
+async def _stream_blob(blobs: Blobs, inference: Inference, blob: str) -> StreamingResponse:
+    if is_erased(inference, blob):
+        raise Gone(f"The {blob} of this inference has been deleted.")
+    key = get_storage_key(inference, blob)
+    if key is None:
+        raise NotFound(f"The inference has no {blob}.")
+    try:
+        stream = await blobs.stream(parse_stored(key))
+    except BlobMissing:
+        raise NotFound(f"The object {key} is not in the bucket.") from None
+    declared_type = inference.row["data_content_type"] if blob == "data" else None
+    media_type = declared_type or stream.content_type
+    if not media_type or not (media_type.isascii() and media_type.isprintable()):
+        media_type = BYTES if blob == "data" else JSON  # no header can hold it
+    return StreamingResponse(
+        stream.pieces,
+        media_type=media_type,
+        headers={**_INERT, "Content-Length": str(stream.size)},
+    )

@@ -79,7 +79,7 @@ class ShownApiKey(Shown):
     """A restored backup has it, and the ledger does not: it works once it is confirmed."""
 
 
-class NewSecret(ShownApiKey):
+class ApiKeySecret(ShownApiKey):
     """An API key with its text, which is shown this once and never again."""
 
     key: str = Field(examples=["isk_k7mwx2ab9cde_…"])
@@ -97,7 +97,7 @@ KeyId = Annotated[str, Path(pattern="^[a-z0-9]{1,32}$", examples=["k7mwx2ab9cde"
 _NEEDED = Needs(Right.ADMIN, Over.EVERYTHING)
 
 
-@router.add("POST /keys", NewSecret, _NEEDED, "Make a key", status=201)
+@router.add("POST /keys", ApiKeySecret, _NEEDED, "Make a key", status=201)
 async def create_api_key(body: NewKey, connection: Writing, access: Asking) -> Answer:
     """Make a key. Its text is in this answer and nowhere else: of it, only a hash is kept."""
     grants = tuple(body.grants)
@@ -108,7 +108,7 @@ async def create_api_key(body: NewKey, connection: Writing, access: Asking) -> A
     )
     await access.note(connection, Action.KEY_CREATED, key=key.id, grants=_format_grants(key))
     location = {"Location": f"/v1/keys/{key.id}"}
-    return Answer(NewSecret.show(key, key=secret.text), status_code=201, headers=location)
+    return Answer(ApiKeySecret.show(key, key=secret.text), status_code=201, headers=location)
 
 
 @router.add("GET /keys", KeyListPage, _NEEDED, "List keys")
@@ -126,7 +126,7 @@ async def get_api_key(key_id: KeyId, connection: Reading) -> Answer:
     return Answer(ShownApiKey.show(await api_keys.get(connection, key_id)))
 
 
-@router.add("POST /keys/{key_id}/rotate", NewSecret, _NEEDED, "Rotate a key", 404, 409)
+@router.add("POST /keys/{key_id}/rotate", ApiKeySecret, _NEEDED, "Rotate a key", 404, 409)
 async def rotate_api_key(
     key_id: KeyId, body: Rotation, connection: Writing, access: Asking
 ) -> Answer:
@@ -144,7 +144,7 @@ async def rotate_api_key(
     until = format_instant(key.old_works_until)
     await access.note(connection, Action.KEY_ROTATED, key=key_id, old_works_until=until)
     access.app.authenticator.keys.forget(key_id)
-    return Answer(NewSecret.show(key, key=secret.text))
+    return Answer(ApiKeySecret.show(key, key=secret.text))
 
 
 @router.add("POST /keys/{key_id}/revoke", ShownApiKey, _NEEDED, "Revoke a key", 404)

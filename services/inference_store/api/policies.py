@@ -125,7 +125,7 @@ class ShownVersion(Shown):
     reason: str | None
 
 
-class Losing(Shown):
+class LossCount(Shown):
     """How many inferences lose something. What is being erased already is not counted."""
 
     count: int
@@ -149,7 +149,7 @@ class DecidedBy(Shown):
     name: str | None
 
 
-class ExampleLost(Shown):
+class LossExample(Shown):
     """One of the oldest that would lose something."""
 
     model_id: str
@@ -165,17 +165,17 @@ class ExampleLost(Shown):
 class WouldDelete(Shown):
     """What a policy would delete today, together with the policies around it."""
 
-    inferences: Losing
+    inferences: LossCount
     """What goes whole."""
-    responses: Losing
-    inputs: Losing
+    responses: LossCount
+    inputs: LossCount
     more_than_now: int
     """Inferences that lose something which what is in force now does not take."""
     exports: int
     """Exports that name something that would go: an erasure deletes their parts that have it."""
     partial: bool
     """The time was over before all was looked at: it is more."""
-    examples: list[ExampleLost]
+    examples: list[LossExample]
 
 
 class PolicyPreview(Shown):

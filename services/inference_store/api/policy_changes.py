@@ -36,8 +36,8 @@ from .cursors import PageParameters
 from .dependencies import IfMatch, Reading, querying
 from .policies import (
     DecidedBy,
-    ExampleLost,
-    Losing,
+    LossCount,
+    LossExample,
     PolicyBody,
     PolicyHistory,
     PolicyOf,
@@ -316,14 +316,14 @@ def _needs_override(policy: RetentionPolicy | None, before: list[RetentionPolicy
 
 def _show_would_delete(result: Preview) -> WouldDelete:
     return WouldDelete(
-        inferences=Losing.show(result.parts["inference"]),
-        responses=Losing.show(result.parts["response"]),
-        inputs=Losing.show(result.parts["input"]),
+        inferences=LossCount.show(result.parts["inference"]),
+        responses=LossCount.show(result.parts["response"]),
+        inputs=LossCount.show(result.parts["input"]),
         more_than_now=result.fresh,
         exports=result.exports,
         partial=result.cut,
         examples=[
-            ExampleLost.show(
+            LossExample.show(
                 example, decided_by=example.of and show_rule(example.of, example.rule, example.name)
             )
             for example in result.examples

@@ -11,6 +11,7 @@ from inference_store.access.rights import Right
 from inference_store.index.registrations import Registration
 from inference_store.query.across_models import build_queries, count_across
 from inference_store.query.count import count
+from inference_store.query.explain import recording
 from inference_store.query.extent import Extent
 from inference_store.query.matching import Query as ModelQuery
 from inference_store.query.preparation import PreparedQuery, QueryRequest, prepare
@@ -36,9 +37,9 @@ from .inference_pages import (
     PageRequest,
     build_page,
     compute_fingerprint,
+    explain,
     limit_query_time,
     read_page_filter,
-    record_query,
     remove_instant,
     resolve_page_sort,
     set_deadline,
@@ -177,13 +178,13 @@ async def _answer_count(
     filter = await read_requested_filter(body.filter, body.filter_lang)
     prepared, queries = await _prepare(connection, asked, body.to_query_request(filter.tree))
     deadline = set_deadline(body, access.settings)
-    with record_query(body.explain) as explained:
+    with recording(body.explain) as recorded:
         with limit_query_time("count", _NARROW[asked.extent is None], prepared.query):
             if asked.extent is None:
                 number = await count_across(connection, queries, deadline=deadline)
             else:
                 number = await count(connection, prepared.query, deadline=deadline)
-        members = await explained.format(connection, access, prepared.query)
+        members = await explain(connection, access, prepared.query, recorded)
     members = {**filter.answer_members, **members}
     return Answer(InferenceCount(count=number, warnings=list(prepared.warnings), **members))
 

@@ -26,21 +26,21 @@ from .fields import Body, Flag, ShortText
 from .routing import Router
 
 
-class AskedReconciliation(Body):
+class ReconciliationRequest(Body):
     """What to compare."""
 
     model_id: ShortText | None = None
     """Left out: every model."""
 
 
-class AskedOrphans(Body):
+class OrphanErasureRequest(Body):
     """Whether to erase a reconciliation's orphans."""
 
     dry_run: Flag = False
     """Whether it is only counted what would go."""
 
 
-class ForetoldOrphans(Shown):
+class OrphanEstimate(Shown):
     """What would be erased; nothing was changed."""
 
     objects: int
@@ -134,7 +134,7 @@ router = Router("reconciliation")
 _NEEDED = Needs(Right.ADMIN, Over.EVERYTHING)
 _PATH = "/reconciliations"
 _ESTIMATE: dict[int | str, dict[str, Any]] = {
-    200: {"model": ForetoldOrphans, "description": "What would go, of a `dry_run`."}
+    200: {"model": OrphanEstimate, "description": "What a `dry_run` estimates."}
 }
 
 
@@ -159,7 +159,7 @@ async def list_reconciliations(
     status=202,
 )
 async def request_reconciliation(
-    body: AskedReconciliation, connection: Writing, access: Asking
+    body: ReconciliationRequest, connection: Writing, access: Asking
 ) -> Answer:
     """Ask the retention service to compare them. A model that is not registered is a warning: it
     fails unless the bucket has objects of it."""
@@ -227,7 +227,9 @@ async def list_findings(
     status=202,
     also=_ESTIMATE,
 )
-async def erase_orphans(reconciliation_id: UUID, body: AskedOrphans, access: Asking) -> Answer:
+async def erase_orphans(
+    reconciliation_id: UUID, body: OrphanErasureRequest, access: Asking
+) -> Answer:
     """Erase the objects that a reconciliation found no row of: each is judged again before it goes,
     and what a legal hold may keep stays. GET /v1/erasures/{id} follows it."""
     engine: AsyncEngine = access.engine
@@ -237,7 +239,7 @@ async def erase_orphans(reconciliation_id: UUID, body: AskedOrphans, access: Ask
             estimate = await orphans.estimate_orphans(
                 connection, reconciliation_id, seconds=seconds
             )
-        return Answer(ForetoldOrphans.show(estimate))
+        return Answer(OrphanEstimate.show(estimate))
     erasure = await orphans.request_erasure(access.ledger, reconciliation_id, access.who)
     async with engine.connect() as connection:
         answer = await show_erasure(connection, erasure)

@@ -15,7 +15,6 @@ from inference_store.erasure.preview import explanation
 from inference_store.erasure.runs import RetentionRun
 from inference_store.index import registrations
 from inference_store.inference.errors import NotFound
-from inference_store.query import lookup
 
 from . import cursors
 from .access import Asking, Needs, Over
@@ -53,7 +52,7 @@ class HeldBy(Shown):
     name: str
 
 
-class ShownKept(Shown):
+class RetentionExplanation(Shown):
     """The rule that decides about an inference. A time is null where the part is kept for ever."""
 
     uid: UUID
@@ -113,7 +112,7 @@ _NEEDED = Needs(Right.READ, Over.SOME)
 
 @router.add(
     "GET /models/{model_id}/inferences/{inference_id}/retention",
-    ShownKept,
+    RetentionExplanation,
     Right.READ,
     "Why an inference is kept",
     404,
@@ -124,13 +123,11 @@ async def get_retention(
     """Which rule of which policy decides about the newest inference of that id, and which one once
     what is pending has begun; when its parts go by both, which limits apply beside, and the oldest
     hold that keeps it."""
-    registration, extent = await access.find_model_to_query(connection, model_id)
-    known_spans = extent.spans
-    same = await lookup.find_by_id(connection, registration.model, inference_id, spans=known_spans)
+    registration, same = await access.find_inferences(connection, model_id, inference_id)
     explained = await explanation.explain_retention(connection, registration.model, same.newest)
     pending = explained.pending
     return Answer(
-        ShownKept.show(
+        RetentionExplanation.show(
             explained,
             uid=same.newest,
             decided_by=_show_rule(explained.decided_by),

@@ -63,7 +63,7 @@ class OwnLimits(Shown):
     presigned_url_seconds: int
 
 
-class SwitchedOn(Shown):
+class Features(Shown):
     """What this api has switched on."""
 
     access_control: bool
@@ -107,7 +107,7 @@ class ShownCaller(Shown):
     grants: list[OwnGrant]
     """What they have, and over what; together they may do all of it."""
     limits: OwnLimits
-    switched_on: SwitchedOn
+    switched_on: Features
     version: str
     """Of this api."""
 
@@ -136,8 +136,8 @@ def _show_limits(to: ApiSettings) -> OwnLimits:
     )
 
 
-def _show_switches(to: ApiSettings) -> SwitchedOn:
-    return SwitchedOn(
+def _show_switches(to: ApiSettings) -> Features:
+    return Features(
         access_control=to.auth == "on",
         oidc=to.auth == "on" and to.oidc_issuer is not None,
         presigned_urls=to.presigned_urls == "on",

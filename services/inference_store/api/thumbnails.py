@@ -13,7 +13,6 @@ from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import NotFound, NoThumbnail, StoreError
-from inference_store.query import lookup
 from inference_store.query.read import Inference
 from inference_store.query.visible import read_visible
 
@@ -125,11 +124,7 @@ async def get_thumbnail(
 ) -> Response:
     """A JPEG thumbnail of the input of the newest inference of that id."""
     async with looking_up(access) as connection:
-        registration, extent = await access.find_model_to_query(connection, model_id)
-        known_spans = extent.spans
-        same = await lookup.find_by_id(
-            connection, registration.model, inference_id, spans=known_spans
-        )
+        registration, same = await access.find_inferences(connection, model_id, inference_id)
     uid = same.newest
     _, results = await _make_thumbnails(access, model_id, [uid], edge)
     result = results[uid]
