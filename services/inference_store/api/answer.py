@@ -89,17 +89,28 @@ class JsonAnswer(Response):
 
     media_type = "application/json"
 
+    def __init__(
+        self,
+        content: Any,
+        status_code: int = 200,
+        headers: Mapping[str, str] | None = None,
+        *,
+        revision: int | None = None,
+        location: str | None = None,
+    ) -> None:
+        """`revision`: for the If-Match of a change; `location`: where to find what was made."""
+        super().__init__(content, status_code, headers)
+        if revision is not None:
+            self.headers["ETag"] = f'"{revision}"'
+        if location is not None:
+            self.headers["Location"] = location
+
     def render(self, content: Any) -> bytes:
         return encode_json(content)
 
 
 class Answer(JsonAnswer):
-    """An answer that was validated when it was made."""
-
-    def __init__(
-        self, content: Shown, status_code: int = 200, headers: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(content, status_code, headers)
+    """An answer that was validated when it was made, as one that is `Shown`."""
 
 
 class InferenceAnswer(JsonAnswer):

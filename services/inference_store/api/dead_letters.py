@@ -3,7 +3,7 @@
 import base64
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import Path, Query
 from pydantic import Field
@@ -82,12 +82,6 @@ class ShownPlace(Shown):
     topic: str
     epoch: int
     partition: int
-
-
-_INSTEAD: Final = {
-    "record": ("offset", "record_time"),
-    "rejection": ("reason", "detail", "model_id", "inference_id"),
-}
 
 
 class ShownDeadLetter(ShownPlace):

@@ -201,10 +201,7 @@ router = Router("retention")
 _READ = Needs(Right.READ, Over.SOME)
 _NEEDED = Needs(Right.DELETE, Over.SOME)
 _ESTIMATE: dict[int | str, dict[str, Any]] = {
-    200: {
-        "model": ErasureEstimate,
-        "description": "What a `dry_run` estimates; nothing is erased.",
-    }
+    200: {"model": ErasureEstimate, "description": "What a `dry_run` estimates; nothing is erased."}
 }
 
 
@@ -367,7 +364,7 @@ async def _request(
     erasure = await access.ledger.write("erasure_requested", entry, actor=access.who, note=note)
     async with engine.connect() as connection:
         answer = await show_erasure(connection, erasure, not_found=not_found)
-    return Answer(answer, status_code=202, headers={"Location": f"/v1/erasures/{erasure.id}"})
+    return Answer(answer, status_code=202, location=f"/v1/erasures/{erasure.id}")
 
 
 async def _read_filter(body: ErasureRequest) -> tuple[RequestedFilter, ErasureRequest]:

@@ -36,16 +36,11 @@ from inference_store.query.cql2 import Clock, FilterLang
 from . import cursors
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
-from .conditions import read_filter
+from .conditions import filter_schema, read_filter
 from .cursors import PageParameters, Parameters
 from .dependencies import IfMatch, Querying, Reading
 from .fields import Body, Instant, ShortText, Text
 from .routing import Router
-
-
-def _filter_schema(schema: dict[str, Any]) -> None:
-    schema["anyOf"] = [{"type": kind} for kind in ("string", "object", "boolean", "null")]
-
 
 _Reason = Annotated[Text, Field(min_length=1, max_length=2000)]
 
@@ -81,7 +76,7 @@ class HoldBody(Body):
         description="A filter in CQL2: a string is CQL2-Text, an object CQL2-JSON. What it is TRUE"
         " of is kept, now or later, and what it is NULL of. It may name keys not yet seen.",
         examples=["camera = 'hallway' AND prediction(label = 'person')"],
-        json_schema_extra=_filter_schema,
+        json_schema_extra=filter_schema,
     )
     filter_lang: FilterLang | None = None
     """The filter's language; left out: that of its JSON type."""
@@ -294,8 +289,8 @@ async def place_hold(body: HoldBody, access: Asking) -> Answer:
     note = partial(_build_note_of, Action.HOLD_PLACED, body.model_id)
     placement = await access.ledger.write("hold_placed", build_body, actor=access.who, note=note)
     answer = await _show_placed(access.request, placement, hold_request.warnings)
-    location = {"Location": f"/v1/holds/{placement.hold.id}", **_build_tag(placement.hold)}
-    return Answer(answer, status_code=201, headers=location)
+    hold = placement.hold
+    return Answer(answer, status_code=201, revision=hold.revision, location=f"/v1/holds/{hold.id}")
 
 
 @router.add("GET /holds", HoldPage, _NEEDED, "List holds", 404)
@@ -338,7 +333,7 @@ async def change_hold(hold_id: UUID, body: HoldBody, if_match: IfMatch, access: 
     note = partial(_build_note_of, Action.HOLD_CHANGED, body.model_id)
     placement = await access.ledger.write("hold_changed", build_body, actor=access.who, note=note)
     answer = await _show_placed(access.request, placement, hold_request.warnings)
-    return Answer(answer, headers=_build_tag(placement.hold))
+    return Answer(answer, revision=placement.hold.revision)
 
 
 @router.add(f"DELETE {_ONE}", ShownHold, _NEEDED, "Release a hold", 404, 409, 412)
@@ -441,11 +436,7 @@ async def _show_placed(
 
 async def _build_answer(connection: AsyncConnection, hold: Hold) -> Answer:
     ids = await _find_names(connection, [hold.model])
-    return Answer(_show_hold(hold, ids), headers=_build_tag(hold))
-
-
-def _build_tag(hold: Hold) -> dict[str, str]:
-    return {"ETag": f'"{hold.revision}"'}
+    return Answer(_show_hold(hold, ids), revision=hold.revision)
 
 
 _CLAIMS = 100

@@ -109,7 +109,7 @@ async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
     if "urls" in included:
         access.note_read(Action.LINKS_MADE, registration, [inference.uid])
         [item["urls"]] = await build_links(access, model_id, [inference])
-    return InferenceAnswer(item, headers={"ETag": f'"{inference.row["revision"]}"'})
+    return InferenceAnswer(item, revision=inference.row["revision"])
 
 
 @router.add(
@@ -140,7 +140,7 @@ async def erase_inference(model_id: ModelId, inference_id: InferenceId, access: 
         erasure = await find_erasure(connection, new_erasure.id)
         assert erasure is not None, "its batch made it"
         body = await show_erasure(connection, erasure)
-    return Answer(body, status_code=202, headers={"Location": f"/v1/erasures/{new_erasure.id}"})
+    return Answer(body, status_code=202, location=f"/v1/erasures/{new_erasure.id}")
 
 
 def _choose_include(
@@ -254,7 +254,5 @@ async def _stream_blob(blobs: Blobs, inference: Inference, blob: str) -> Streami
     if not media_type or not (media_type.isascii() and media_type.isprintable()):
         media_type = BYTES if blob == "data" else JSON  # no header can hold it
     return StreamingResponse(
-        stream.pieces,
-        media_type=media_type,
-        headers={**_INERT, "Content-Length": str(stream.size)},
+        stream.pieces, media_type=media_type, headers={**_INERT, "Content-Length": str(stream.size)}
     )

@@ -107,8 +107,8 @@ async def create_api_key(body: NewKey, connection: Writing, access: Asking) -> A
         connection, body.name, grants, by=access.caller.name, expires_at=body.expires_at
     )
     await access.note(connection, Action.KEY_CREATED, key=key.id, grants=_format_grants(key))
-    location = {"Location": f"/v1/keys/{key.id}"}
-    return Answer(ApiKeySecret.show(key, key=secret.text), status_code=201, headers=location)
+    shown = ApiKeySecret.show(key, key=secret.text)
+    return Answer(shown, status_code=201, location=f"/v1/keys/{key.id}")
 
 
 @router.add("GET /keys", KeyListPage, _NEEDED, "List keys")

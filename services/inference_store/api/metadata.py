@@ -129,8 +129,8 @@ async def change_metadata(
         noted = {"keys": sorted(change.keys), "revision": revision}
         await access.note(connection, Action.METADATA_CHANGED, registration, [uid], **noted)
         [inference] = await read(connection, registration.model, [uid], include=["metadata"])
-    headers = {"ETag": f'"{inference.row["revision"]}"'}
-    return InferenceAnswer(format_inference(model_id, inference), headers=headers)
+    shown = format_inference(model_id, inference)
+    return InferenceAnswer(shown, revision=inference.row["revision"])
 
 
 async def _find_uid(connection: AsyncConnection, model: int, inference_id: str) -> UUID:

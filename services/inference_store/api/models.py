@@ -319,7 +319,7 @@ def _build_answer(
 ) -> Answer:
     more = {} if warning is None else {"warning": warning}
     shown = PutRegistration.show(registered, pending_move=_show_move(registered), **more)
-    return Answer(shown, status_code=status, headers={"ETag": f'"{registered.revision}"'})
+    return Answer(shown, status_code=status, revision=registered.revision)
 
 
 def _show_move(registered: Registration) -> PendingMove | None:

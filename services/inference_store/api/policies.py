@@ -31,14 +31,11 @@ from inference_store.query.cql2.tree import Node
 
 from .access import Access, Needs, Over
 from .answer import Answer, Shown
+from .conditions import filter_schema
 from .cursors import Parameters
 from .fields import ShortText
 from .http import ModelId, ProjectId
 from .routing import Endpoint, Router
-
-
-def _filter_schema(schema: dict[str, Any]) -> None:
-    schema["anyOf"] = [{"type": kind} for kind in ("string", "object", "boolean", "null")]
 
 
 class RuleBody(Ages):
@@ -49,7 +46,7 @@ class RuleBody(Ages):
         description="A filter in CQL2: a string is CQL2-Text, an object CQL2-JSON. The first rule"
         " whose filter is TRUE decides; left out: the rule is of everything.",
         examples=["top_score < 0.4"],
-        json_schema_extra=_filter_schema,
+        json_schema_extra=filter_schema,
     )
     types: Annotated[dict[ShortText, ShortText], Field(max_length=32)] = Field(
         default={},
@@ -228,7 +225,7 @@ async def answer_policy(connection: AsyncConnection, owner: PolicyOwner) -> Answ
     version = state.in_force or state.pending
     if version is None:
         raise NotFound(f"There is no retention policy of {owner}: {_describe_fallback(owner)}.")
-    return build_answer(show_state(owner, version, state, warnings=()), state.revision)
+    return Answer(show_state(owner, version, state, warnings=()), revision=state.revision)
 
 
 def show_state(
@@ -240,11 +237,6 @@ def show_state(
     return ShownPolicy.show(
         version, level=owner.level, pending=pending, **description, **describe_owner(owner), **more
     )
-
-
-def build_answer(body: Shown, revision: int) -> Answer:
-    """Build the answer, with the revision for If-Match."""
-    return Answer(body, headers={"ETag": f'"{revision}"'})
 
 
 def show_version(version: PolicyVersion, state: PolicyState) -> ShownVersion:

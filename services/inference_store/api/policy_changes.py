@@ -47,7 +47,6 @@ from .policies import (
     WouldDelete,
     add_policy_route,
     answer_policy,
-    build_answer,
     check_allowed,
     describe_owner,
     show_state,
@@ -92,7 +91,7 @@ async def put_policy(body: PolicyBody, if_match: IfMatch, access: Asking, of: Po
         newest, *_ = await policies.list_versions(connection, of, limit=1)
     would_delete = _show_would_delete(lost)
     shown = show_state(of, newest, state, warnings=warnings, would_delete=would_delete)
-    return build_answer(shown, state.revision)
+    return Answer(shown, revision=state.revision)
 
 
 @add_policy_route(

@@ -173,9 +173,8 @@ async def request_reconciliation(
         reconciliation=str(reconciliation.id),
         asked_model_id=body.model_id,
     )
-    headers = {"Location": f"/v1{_PATH}/{reconciliation.id}"}
     shown = RequestedReconciliation.show(reconciliation, warnings=warnings)
-    return Answer(shown, status_code=202, headers=headers)
+    return Answer(shown, status_code=202, location=f"/v1{_PATH}/{reconciliation.id}")
 
 
 @router.add(
@@ -243,7 +242,7 @@ async def erase_orphans(
     erasure = await orphans.request_erasure(access.ledger, reconciliation_id, access.who)
     async with engine.connect() as connection:
         answer = await show_erasure(connection, erasure)
-    return Answer(answer, status_code=202, headers={"Location": f"/v1/erasures/{erasure.id}"})
+    return Answer(answer, status_code=202, location=f"/v1/erasures/{erasure.id}")
 
 
 async def _list_warnings(

@@ -182,7 +182,7 @@ async def run_policy(connection: Writing, access: Asking, of: PolicyOf) -> Answe
     warnings = warn_of_empty_project(of, await list_models(connection, of))
     model_id = None if registration is None else registration.model_id
     body = RequestedRun.show(run, model_id=model_id, warnings=warnings)
-    return Answer(body, status_code=202, headers={"Location": f"/v1/retention/runs/{run.id}"})
+    return Answer(body, status_code=202, location=f"/v1/retention/runs/{run.id}")
 
 
 def _show_rule(rule: EffectiveRule | None) -> DecidedBy | None:

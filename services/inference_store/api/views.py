@@ -334,10 +334,8 @@ async def _answer_view(
 ) -> Answer:
     faults = [fault async for fault in _find_faults(connection, view)]
     shown = ShownView.show(view, may_change=_may_change(access, view), faults=faults)
-    headers = {"ETag": f'"{view.revision}"'}
-    if status == 201:
-        headers["Location"] = f"/v1/views/{view.id}"
-    return Answer(shown, status_code=status, headers=headers)
+    location = f"/v1/views/{view.id}" if status == 201 else None
+    return Answer(shown, status, revision=view.revision, location=location)
 
 
 def _list_view(access: Access, view: SavedView) -> ListedView:
