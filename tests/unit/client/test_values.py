@@ -115,7 +115,7 @@ def describe_hint(hint: Any) -> str:  # noqa: PLR0911
     if origin is not None:
         return "{}" if inner[1] is Any else f"{{{describe_hint(inner[1])}}}"
     if isinstance(hint, TypeVar):
-        return "ShownInference|ChosenInference"
+        return "ShownInference|PartialInference"
     return next(name for name, kind in KINDS.items() if kind is hint)
 
 
