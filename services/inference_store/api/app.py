@@ -1,6 +1,6 @@
 """The api: routes, refusals, metrics. Built from parts that its caller opens and closes."""
 
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 
 from fastapi import FastAPI
@@ -50,13 +50,14 @@ from .http import EscapedPaths
 from .inference_models import LINES
 from .middleware import (
     Foreground,
-    HeaderLimit,
-    LoopbackHost,
-    OwnOrigin,
+    RefuseFirst,
     RequestObserver,
     SecurityHeaders,
     Templates,
     TrackForeground,
+    refuse_foreign_host,
+    refuse_foreign_page,
+    refuse_large_head,
 )
 from .openapi import complete_openapi
 from .routes import exports, exports_erased
@@ -135,12 +136,13 @@ def create_app(
     app.add_middleware(TrackForeground, foreground=app.state.foreground)
     app.add_middleware(Compression)
     app.add_middleware(EscapedPaths)
-    app.add_middleware(HeaderLimit, most_bytes=settings.api_max_header_bytes)
+    most_bytes = settings.api_max_header_bytes
+    app.add_middleware(RefuseFirst, check=partial(refuse_large_head, most_bytes=most_bytes))
     origins = [name.strip() for name in settings.api_cors_origins.split(",") if name.strip()]
-    app.add_middleware(OwnOrigin, allowed=origins)
+    app.add_middleware(RefuseFirst, check=partial(refuse_foreign_page, allowed=origins))
     _allow_origins(app, origins)
     if settings.auth == "off":
-        app.add_middleware(LoopbackHost)
+        app.add_middleware(RefuseFirst, check=refuse_foreign_host)
     app.add_middleware(
         RequestObserver, templates=_build_templates(), failed=problems.handle_unexpected
     )

@@ -1,14 +1,13 @@
 """Erasures."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 from uuid import UUID, uuid4
 
 from fastapi import Query
 from pydantic import AliasChoices, Field, model_validator
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
-from starlette.datastructures import State as AppState
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
@@ -196,7 +195,6 @@ class ErasureParameters(PageParameters):
     """Of this model, also together with others."""
 
 
-_Models: TypeAlias = Callable[[AsyncConnection], Awaitable[Sequence[Registration]]]
 router = Router("retention")
 _READ = Needs(Right.READ, Over.SOME)
 _NEEDED = Needs(Right.DELETE, Over.SOME)
@@ -218,11 +216,7 @@ _ESTIMATE: dict[int | str, dict[str, Any]] = {
 async def request_erasure(model_id: ModelId, body: ErasureRequest, access: Asking) -> Answer:
     """Erase what is stored of one model and matches. The retention service marks it, which hides
     it from every query, and then deletes it; GET /v1/erasures/{id} follows it."""
-
-    async def models(connection: AsyncConnection) -> Sequence[Registration]:
-        return [await access.find_model(connection, model_id)]
-
-    return await _answer(access, body, models)
+    return await _answer(access, body, model_id)
 
 
 @router.add(
@@ -251,11 +245,7 @@ async def delete_inferences(model_id: ModelId, body: InferenceDeletion, access: 
 )
 async def request_erasure_across(body: ErasureRequestAcross, access: Asking) -> Answer:
     """Erase what matches of several models, of a project, or of all: one erasure."""
-
-    async def models(connection: AsyncConnection) -> Sequence[Registration]:
-        return await choose_models(connection, access, body)
-
-    return await _answer(access, body, models)
+    return await _answer(access, body)
 
 
 @router.add(
@@ -326,20 +316,23 @@ async def get_erasure(erasure_id: UUID, connection: Reading, access: Asking) -> 
     return Answer(await show_erasure(connection, erasure))
 
 
-async def _answer(access: Access, body: ErasureRequest, find_models: _Models) -> Answer:
+async def _answer(access: Access, body: ErasureRequest, model_id: str | None = None) -> Answer:
     async with querying(access) as connection:
-        models = await find_models(connection)
+        if isinstance(body, Models):
+            models = await choose_models(connection, access, body)
+        else:
+            assert model_id is not None, "the path names it"
+            models = [await access.find_model(connection, model_id)]
         names = {model.model: model.model_id for model in models}
         filter, body = await _read_filter(body)
         if body.subject is not None:
-            state = access.app
-            criteria = await _read_subject(state, connection, access, names, body)
+            criteria = await _read_subject(connection, access, names, body)
         else:
             criteria = await _read_request(connection, list(names), body, filter)
         if body.dry_run:
             not_found = await _list_not_found(connection, list(names), body.inference_ids or ())
             estimate = await _build_estimate(
-                access.app, connection, names, criteria, body, filter=filter, not_found=not_found
+                connection, access, names, criteria, body, filter=filter, not_found=not_found
             )
             return Answer(estimate)
     return await _request(access, models, criteria, body)
@@ -353,8 +346,7 @@ async def _request(
     Ids that are not found are searched in the first Postgres, because a replica that lags does not
     have the newest.
     """
-    engine: AsyncEngine = access.engine
-    async with engine.connect() as connection:
+    async with access.engine.connect() as connection:
         numbers = [model.model for model in models]
         not_found = await _list_not_found(connection, numbers, body.inference_ids or ())
     ids = [model.model_id for model in models]
@@ -362,7 +354,7 @@ async def _request(
     detail = {"erasure": entry["erasure"], "models": ids}
     note = Note(Action.ERASURE_REQUESTED, ids[0] if len(ids) == 1 else None, detail)
     erasure = await access.ledger.write("erasure_requested", entry, actor=access.who, note=note)
-    async with engine.connect() as connection:
+    async with access.engine.connect() as connection:
         answer = await show_erasure(connection, erasure, not_found=not_found)
     return Answer(answer, status_code=202, location=f"/v1/erasures/{erasure.id}")
 
@@ -400,11 +392,7 @@ async def _list_not_found(
 
 
 async def _read_subject(
-    state: AppState,
-    connection: AsyncConnection,
-    access: Access,
-    models: Mapping[int, str],
-    body: ErasureRequest,
+    connection: AsyncConnection, access: Access, models: Mapping[int, str], body: ErasureRequest
 ) -> dict[str, Any]:
     """Return the criteria of an erasure of a subject, as `erasure.asked` has them.
 
@@ -419,8 +407,8 @@ async def _read_subject(
         criteria[unattributed_events.MEMBER] = reach
     refusal = await find_unknown_key(connection, list(models), subject)
     if refusal is not None:
-        deadline = Deadline.after(state.settings.query_timeout_seconds)
-        if not await has_events_of_subject(connection, state.blobs, models, criteria, deadline):
+        deadline = Deadline.after(access.settings.query_timeout_seconds)
+        if not await has_events_of_subject(connection, access.blobs, models, criteria, deadline):
             raise refusal
     return criteria
 
@@ -443,8 +431,8 @@ _COUNTS = ("inferences", "dead_letters", "parked_events", "held", "undecided", "
 
 
 async def _build_estimate(
-    state: AppState,
     connection: AsyncConnection,
+    access: Access,
     models: Mapping[int, str],
     criteria: Mapping[str, Any],
     body: ErasureRequest,
@@ -456,11 +444,11 @@ async def _build_estimate(
 
     Raises as `chosen` does; InvalidCursor.
     """
-    deadline = Deadline.after(state.settings.query_timeout_seconds)
+    deadline, blobs = Deadline.after(access.settings.query_timeout_seconds), access.blobs
     queries = await erasure_estimate.prepare_queries(connection, models, criteria)
     uid_page = await _list_uids(connection, queries, body, deadline)
-    estimates = await erasure_estimate.estimate_erasure(connection, state.blobs, queries, deadline)
-    beside = await estimate_unattributed(connection, state.blobs, models, criteria, deadline)
+    estimates = await erasure_estimate.estimate_erasure(connection, blobs, queries, deadline)
+    beside = await estimate_unattributed(connection, blobs, models, criteria, deadline)
     total, lists = erasure_estimate.sum_estimates([*estimates.values(), beside]), MemberLists()
     matching = [model_query.query for model_query in queries]
     all_exports = await find_exports(connection, matching, lists, deadline)
@@ -489,10 +477,8 @@ async def _list_uids(
 ) -> UidPage:
     if not body.uids:
         return UidPage(None, None)
-    queries, after = (
-        [model_query.query for model_query in model_queries],
-        _decode_cursor(body.cursor),
-    )
+    queries = [model_query.query for model_query in model_queries]
+    after = _decode_cursor(body.cursor)
     return await list_uids(connection, queries, after=after, limit=body.limit, deadline=deadline)
 
 

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
-from inference_store.inference.errors import ForeignRequest, HeadersTooLarge
+from inference_store.inference.errors import ForeignRequest, HeadersTooLarge, StoreError
 from inference_store.platform import traces
 from inference_store.platform.metrics import IN_PROGRESS, REQUEST_SECONDS, REQUESTS
 from inference_store.platform.settings import is_loopback
@@ -33,95 +33,86 @@ class Templates:
     """The paths of all routes that the OpenAPI shows."""
 
     def __init__(self, routes: Iterable[APIRoute]) -> None:
-        self._methods: dict[str, frozenset[str]] = {}
-        for route in routes:
-            if route.include_in_schema:
-                methods = self._methods.get(route.path_format, frozenset())
-                self._methods[route.path_format] = methods.union(route.methods or ())
-        self._patterns = [
-            (re.compile(re.sub(r"\{\w+\}", "[^/]+", template)), template)
-            for template in self._methods
-        ]
+        self._routes = [route for route in routes if route.include_in_schema]
 
     def of(self, path: str) -> str:
         """Return the template of an escaped path; a literal one wins; OTHER: there is none."""
-        if path in self._methods:
-            return path
-        for pattern, template in self._patterns:
-            if pattern.fullmatch(path):
-                return template
-        return OTHER
+        templates = [route.path_format for route in self._match(path)]
+        return path if path in templates else next(iter(templates), OTHER)
 
     def methods(self, path: str) -> list[str]:
         """Return the methods that an escaped path takes, by any of its templates."""
-        methods = [
-            self._methods[name] for pattern, name in self._patterns if pattern.fullmatch(path)
-        ]
-        return sorted(frozenset().union(*methods))
+        return sorted({method for route in self._match(path) for method in route.methods or ()})
+
+    def _match(self, path: str) -> list[APIRoute]:
+        return [route for route in self._routes if route.path_regex.match(path)]
 
 
 CHANGES_NOTHING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
 
 
-class LoopbackHost:
-    """ASGI: answers only requests that use a name of this machine itself."""
+class RefuseFirst:
+    """ASGI: refuses a request for which `check` returns why, before anything is done."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not _names_loopback(Headers(scope=scope).get("host", "")):
-            refusal = ForeignRequest(
-                "With INFERENCE_STORE_AUTH=off only `Host: localhost` and loopback addresses are"
-                " answered: ask by one of these, or set INFERENCE_STORE_AUTH=on."
-            )
-            await build_problem(refusal)(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
-
-
-class OwnOrigin:
-    """ASGI: refuses requests that may change something and come from a page of another origin."""
-
-    def __init__(self, app: ASGIApp, allowed: Collection[str]) -> None:
-        """`allowed`: other origins that may do so; `*`: any."""
-        self._app = app
-        self._allowed = frozenset(allowed)
+    def __init__(self, app: ASGIApp, check: Callable[[Scope], StoreError | None]) -> None:
+        self._app, self._check = app, check
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if (
-            scope["type"] == "http"
-            and scope["method"] not in CHANGES_NOTHING
-            and self._is_foreign(Headers(scope=scope))
-        ):
-            refusal = ForeignRequest(
-                "The request comes from a page of another origin, and"
-                " INFERENCE_STORE_API_CORS_ORIGINS does not name it."
-            )
-            await build_problem(refusal)(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
+        refusal = self._check(scope) if scope["type"] == "http" else None
+        await (self._app if refusal is None else build_problem(refusal))(scope, receive, send)
 
-    def _is_foreign(self, headers: Headers) -> bool:
-        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-        if "*" in self._allowed or origin in self._allowed:
-            return False
-        if site is not None:  # what the browser itself says: a proxy may have changed the host
-            return site not in _OWN_SITES
-        return origin is not None and get_host(origin) != headers.get("host", "").lower()
+
+def refuse_foreign_host(scope: Scope) -> StoreError | None:
+    """Refuse a request that does not use a name of this machine itself."""
+    try:
+        is_own = is_loopback(urlsplit(f"//{Headers(scope=scope).get('host', '')}").hostname)
+    except ValueError:
+        is_own = False
+    if is_own:
+        return None
+    return ForeignRequest(
+        "With INFERENCE_STORE_AUTH=off only `Host: localhost` and loopback addresses are"
+        " answered: ask by one of these, or set INFERENCE_STORE_AUTH=on."
+    )
+
+
+def refuse_foreign_page(scope: Scope, allowed: Collection[str]) -> StoreError | None:
+    """Refuse a request that may change something and comes from a page of another origin.
+
+    `allowed`: other origins that may do so; `*`: any.
+    """
+    headers = Headers(scope=scope)
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    if scope["method"] in CHANGES_NOTHING or "*" in allowed or origin in allowed:
+        return None
+    if site is not None:  # what the browser itself says: a proxy may have changed the host
+        is_own = site in _OWN_SITES
+    else:
+        is_own = origin is None or get_host(origin) == headers.get("host", "").lower()
+    if is_own:
+        return None
+    return ForeignRequest(
+        "The request comes from a page of another origin, and"
+        " INFERENCE_STORE_API_CORS_ORIGINS does not name it."
+    )
+
+
+def refuse_large_head(scope: Scope, most_bytes: int) -> StoreError | None:
+    """Refuse a request whose line and headers are too large."""
+    path = scope.get("raw_path") or scope["path"].encode()
+    headers = sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+    if len(path) + len(scope.get("query_string", b"")) + headers <= most_bytes:
+        return None
+    return HeadersTooLarge(
+        f"The request's line and headers are over {most_bytes} bytes"
+        " (INFERENCE_STORE_API_MAX_HEADER_BYTES)."
+    )
 
 
 def get_host(origin: str) -> str:
     """Return an origin's host and port; for `null` and invalid origins, what no request has."""
     return origin.partition("://")[2].lower() or origin
-
-
-def _names_loopback(host: str) -> bool:
-    try:
-        return is_loopback(urlsplit(f"//{host}").hostname)
-    except ValueError:
-        return False
 
 
 # A caller that asks one page after the other is idle between an answer and its next request.
@@ -325,27 +316,3 @@ def _find_page_headers(path: str) -> dict[str, str]:
         if path.startswith(prefixes):
             return {"Content-Security-Policy": policy, "Cache-Control": "no-cache"}
     return {}
-
-
-class HeaderLimit:
-    """ASGI: refuses a request whose line and headers are too large, before anything is done."""
-
-    def __init__(self, app: ASGIApp, most_bytes: int) -> None:
-        self._app = app
-        self._most_bytes = most_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and _head_bytes(scope) > self._most_bytes:
-            refusal = HeadersTooLarge(
-                f"The request's line and headers are over {self._most_bytes} bytes"
-                " (INFERENCE_STORE_API_MAX_HEADER_BYTES)."
-            )
-            await build_problem(refusal)(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
-
-
-def _head_bytes(scope: Scope) -> int:
-    path = scope.get("raw_path") or scope["path"].encode()
-    headers = sum(len(name) + len(value) + 4 for name, value in scope["headers"])
-    return len(path) + len(scope.get("query_string", b"")) + headers
