@@ -1,4 +1,4 @@
-"""The needs of a route, declared with the route: the OpenAPI and the tests read them there."""
+"""Access control: what a route needs, which models exist for its caller, what is audited."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The books: what became of every offset, and what producers say of themselves."""
+"""The offset accounting: what became of every offset, and what producers say of themselves."""
 
 from collections.abc import Mapping
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""An aggregate as it is asked."""
+"""Counts, sums, percentiles and histograms of inferences, by groups."""
 
 from collections.abc import Sequence
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""Bodies of answers: validated models, whose fields come from the dataclasses that they show."""
+"""Answers: JSON with times in UTC with microseconds, numbers exact and any text as it came."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The audit."""
+"""The audit: who did what, when, from where."""
 
 from datetime import datetime
 from typing import Annotated, Any

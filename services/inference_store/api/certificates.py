@@ -1,4 +1,4 @@
-"""Certificates of erasures."""
+"""Certificates of erasures, the lists that they are over, and the keys that signed them."""
 
 from collections.abc import Sequence
 from datetime import datetime

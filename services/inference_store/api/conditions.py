@@ -1,4 +1,4 @@
-"""Questions about inferences."""
+"""Questions about inferences: bodies and links, their filters, and the models they are about."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Query parameters."""
+"""Pages of lists: their parameters, and opaque cursors of the last item's sort key."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime

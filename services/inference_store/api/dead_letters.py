@@ -1,4 +1,4 @@
-"""Dead letters."""
+"""Dead letters and parked events."""
 
 import base64
 from dataclasses import replace

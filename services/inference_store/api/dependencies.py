@@ -1,4 +1,8 @@
-"""Chooses where queries run: on a read replica, or on the first Postgres if there is none."""
+"""The parameters of routes: connections, on the replica or the first Postgres, and If-Match.
+
+The transaction of a request opens and commits here. `scope="function"`: it ends before the answer
+is sent, so that what was answered is committed.
+"""
 
 import time
 from collections.abc import AsyncIterator

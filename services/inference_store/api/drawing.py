@@ -1,4 +1,7 @@
-"""What is drawn over a picture."""
+"""The predictions of an inference as shapes over its picture.
+
+Boxes come from the index, contours and keypoints from the stored response.
+"""
 
 import asyncio
 import math

@@ -1,4 +1,4 @@
-"""Erasures."""
+"""Erasures: every deletion is one; and dry runs, which estimate one."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime

@@ -1,4 +1,8 @@
-"""What arrives in the index, as events."""
+"""Follows what arrives in the index: server-sent events, for as long as the caller may.
+
+Between two searches nothing is held: no connection, no transaction. Each search authenticates
+again, so that a revoked key ends what it follows.
+"""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Legal holds."""
+"""Legal holds: placed, read, changed, released."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

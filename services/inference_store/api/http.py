@@ -1,4 +1,4 @@
-"""Negotiates the content type and coding of an answer (RFC 9110, section 12.5)."""
+"""Parts of HTTP: types and codings (RFC 9110), ranges, ids in paths, bodies with exact numbers."""
 
 import asyncio
 import json
@@ -111,7 +111,7 @@ def read_range(header: str, size: int) -> tuple[int, int] | None:
 
 
 class EscapedPaths:
-    """ASGI: routes are matched on the path as it came."""
+    """ASGI: routes are matched on the path as it came: decoded, `a%2Fb` would be two segments."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -164,9 +164,10 @@ _T = TypeVar("_T")
 
 
 async def read_in_thread(read: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """Return or raise what `read` does, when its turn comes.
+    """Return or raise what `read` does, when its turn comes, beside the event loop.
 
-    If the caller leaves before, it never begins.
+    There is one thread, not several: each that computes makes the loop wait for the interpreter's
+    lock. If the caller leaves before, it never begins.
     """
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_thread(), partial(read, *args, **kwargs))

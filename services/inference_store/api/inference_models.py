@@ -1,4 +1,4 @@
-"""Relative times, as answers show what they were taken for."""
+"""Inferences as they are shown, and the choice of their fields."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence

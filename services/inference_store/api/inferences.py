@@ -1,4 +1,4 @@
-"""One inference: read, its blobs, erased."""
+"""One inference: read, its blobs, its neighbours, erased."""
 
 from datetime import datetime
 from typing import Annotated

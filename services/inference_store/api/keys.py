@@ -1,4 +1,4 @@
-"""API keys."""
+"""API keys: made, listed, rotated, revoked."""
 
 from datetime import datetime
 from typing import Annotated, Any

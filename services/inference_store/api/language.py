@@ -1,4 +1,4 @@
-"""What is said of the filter language."""
+"""The filter language: which parts of the standard are kept, and what a model's filters name."""
 
 from collections.abc import Iterable, Sequence
 from decimal import Decimal, InvalidOperation

@@ -1,4 +1,4 @@
-"""Metadata keys, and changes of metadata."""
+"""Adding to an inference's metadata, or changing it."""
 
 from datetime import datetime
 from typing import Annotated, Any

@@ -1,4 +1,16 @@
-"""The effect of an edit on the blob's document and on the entries. Pure."""
+"""Carries out edits of metadata: items are added or replaced.
+
+Order: add keys to the dictionary · point to the blob, and commit (`reserve`) · lock the row · try
+the rows and roll back, if a legal hold protects the inference (it must still protect it) · write
+the blob · write the rows · commit. After a crash between blob and rows the inference is as before,
+and its blob, or the new one that it points to, has the change already: the same edit continues from
+there, and an erasure deletes both. While the row is locked nothing of it can be marked for erasure,
+so no blob is written that an eraser has deleted.
+
+A new blob's key is made of the inference's uid. Before it is written, the inference points to it by
+a `blob_reference` that is committed: however the edit ends, the blob is deleted with the inference.
+The fence orders that against an eraser's check (see erasure/mark/pending_deletions.py).
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence

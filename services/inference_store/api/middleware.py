@@ -1,4 +1,12 @@
-"""The path templates of the OpenAPI: finds the one of a path, and the methods it takes."""
+"""What surrounds every request: its log and metrics, early refusals, headers, its priority.
+
+A browser sends what any page asks. `Host` has the name that the page used, and the owner of a name
+may point it at 127.0.0.1 (DNS rebinding); `Sec-Fetch-Site` and `Origin` tell whose page it is.
+
+All requests compute in one interpreter: while a stream works, every step of another request waits
+for its turn. So streams give way to ordinary requests, which are in the foreground until their
+answer begins; the pages of a stream are not.
+"""
 
 import asyncio
 import re

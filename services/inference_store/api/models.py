@@ -1,4 +1,4 @@
-"""Registrations of models."""
+"""Models: registrations, moves between projects, metadata keys; and projects."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime

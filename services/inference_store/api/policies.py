@@ -1,4 +1,4 @@
-"""Retention policies."""
+"""Retention policies of a model, of a project, and of all: their bodies, answers and paths."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass

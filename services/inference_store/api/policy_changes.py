@@ -1,4 +1,4 @@
-"""Requests about one policy: a preview of what it would delete, and a change of it."""
+"""Routes of retention policies: each three times, for a model, a project, and all."""
 
 import json
 from collections.abc import Iterator, Sequence

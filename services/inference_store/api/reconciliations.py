@@ -1,4 +1,4 @@
-"""Reconciliations."""
+"""Reconciliations: the bucket compared with the index."""
 
 from collections.abc import Mapping
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""Why an inference is kept."""
+"""Why an inference is kept, and runs of retention."""
 
 from collections.abc import Sequence
 from datetime import datetime

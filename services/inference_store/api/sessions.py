@@ -1,4 +1,7 @@
-"""What a caller may do."""
+"""Who the caller is, and the session of a browser: signed in with a key, or at the issuer.
+
+The routes for a browser without a session answer without a key, and say nothing of what is stored.
+"""
 
 from datetime import datetime
 from importlib.metadata import version

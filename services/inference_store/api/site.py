@@ -1,4 +1,4 @@
-"""Serves the console, a page that asks the API alone, under `/console/`.
+"""Serves the console under `/console/`, and the docs, which `make docs` builds, under `/docs/`.
 
 `make console` builds its files from `console/`; they are committed, so that nobody else needs Node.
 """

@@ -295,17 +295,16 @@ def _encode_line(content: dict[str, Any]) -> bytes:
     return encode_json(content) + b"\n"
 
 
-# Streams of inferences in a format of columns (Arrow, CSV).
-#
-# They cannot say that they failed: the answer ends unfinished, and the server closes the
-# connection.
-
 _CURSOR = Column("cursor", Kind.TEXT)
 _log = structlog.get_logger()
 
 
 class ColumnStream:
-    """Encodes the pages of one stream as columns."""
+    """Encodes the pages of one stream as columns (Arrow, CSV).
+
+    They cannot say that they failed: the answer ends unfinished, and the server closes the
+    connection.
+    """
 
     def __init__(
         self, format: Format, first: AnsweredPage, metadata: MetadataColumns | None

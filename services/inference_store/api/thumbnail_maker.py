@@ -1,4 +1,4 @@
-"""Makes thumbnails of inferences: from the cache, or from their inputs in the bucket."""
+"""Makes thumbnails from inputs in the bucket, in processes of their own; keeps them in memory."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Thumbnails of inputs."""
+"""Thumbnails of inputs: many in one answer, or one; shown while the input is there."""
 
 from base64 import b64encode
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Saved views."""
+"""Saved views: saved, listed, opened, changed, deleted."""
 
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
