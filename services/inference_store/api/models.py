@@ -1,11 +1,9 @@
 """Models: registrations, moves between projects, metadata keys; and projects."""
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from typing import Annotated
 
-from fastapi import Depends, Query
+from fastapi import Query
 from pydantic import AfterValidator, ConfigDict, Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
@@ -158,77 +156,6 @@ _NEEDED = Needs(Right.READ, Over.SOME)
 _NEW = {"model": PutRegistration, "description": "It is new."}
 
 
-@dataclass(frozen=True, slots=True)
-class _RegistrationPut:
-    access: Access
-    expected: int | None
-
-    async def put(self, model_id: str, body: RegistrationBody) -> Answer:
-        """Put the registration. Raises Conflict if somebody else has put it meanwhile."""
-        async with self.access.engine.connect() as connection:
-            current = (await registrations.find_by_ids(connection, [model_id])).get(model_id)
-        if current is not None and current.project_id != body.project_id:
-            return await self._move(model_id, body)
-        async with self.access.engine.begin() as connection:
-            missing = await self.access.check_registration(connection, model_id, body.project_id)
-            return await self._write(connection, model_id, body, missing, self.expected)
-
-    async def _move(self, model_id: str, body: RegistrationBody) -> Answer:
-        """Move the model: the ledger has the move before it takes effect, and the rest is written
-        after.
-
-        After a crash in between, the model has moved, and the caller has no answer.
-        """
-        build_body = partial(
-            _build_move,
-            access=self.access,
-            model_id=model_id,
-            body=body,
-            expected=self.expected,
-            grace_seconds=self.access.settings.policy_grace_seconds,
-        )
-        await self.access.ledger.write(
-            "model_moved", build_body, actor=self.access.who, note=_build_move_note
-        )
-        async with self.access.engine.begin() as connection:
-            registration = await registrations.get(connection, model_id, lock=True)
-            warning = await _warn_of_move(connection, registration)
-            if registrations.details_of(registration) == body.details():
-                return _build_answer(registration, warning=warning)
-            expected = None if self.expected is None else self.expected + 1
-            return await self._write(connection, model_id, body, False, expected, warning=warning)
-
-    async def _write(
-        self,
-        connection: AsyncConnection,
-        model_id: str,
-        body: RegistrationBody,
-        missing: bool,
-        expected: int | None,
-        *,
-        warning: MoveWarning | None = None,
-    ) -> Answer:
-        """Write the registration.
-
-        If the model was missing when access was checked, and exists by now, nothing is changed or
-        moved.
-        """
-        if not missing:
-            current = await registrations.get(connection, model_id)
-            if current.project_id != body.project_id:
-                raise Conflict(f"The model {model_id!r} has just been moved: try again.")
-        registration, new = await registrations.put(
-            connection, model_id, body.details(), revision=expected, must_be_new=missing
-        )
-        action = Action.MODEL_REGISTERED if new else Action.MODEL_CHANGED
-        await self.access.note(connection, action, registration, revision=registration.revision)
-        return _build_answer(registration, status=201 if new else 200, warning=warning)
-
-
-async def _prepare_put(access: Asking, if_match: IfMatch) -> _RegistrationPut:
-    return _RegistrationPut(access, if_match)
-
-
 @router.add("GET /models", RegistrationPage, _NEEDED, "List models")
 async def list_models(
     page: Annotated[ModelParameters, Query()], connection: Reading, access: Asking
@@ -264,9 +191,7 @@ async def get_model(model_id: ModelId, connection: Reading, access: Asking) -> A
     also={201: _NEW},
 )
 async def put_model(
-    model_id: ModelId,
-    body: RegistrationBody,
-    putting: Annotated[_RegistrationPut, Depends(_prepare_put)],
+    model_id: ModelId, body: RegistrationBody, if_match: IfMatch, access: Asking
 ) -> Answer:
     """Register a model, or replace what is said of it. Another `project_id` moves it: `warning`
     has the policies there. If they may delete what the present ones keep, these decide for a
@@ -274,9 +199,9 @@ async def put_model(
     if not model_id:
         raise Invalid("A model's id has at least one character.")
     try:
-        return await putting.put(model_id, body)
+        return await _put(access, model_id, body, if_match)
     except Conflict:  # an event registered it, or it was moved meanwhile: check everything again
-        return await putting.put(model_id, body)
+        return await _put(access, model_id, body, if_match)
 
 
 @router.add(
@@ -308,6 +233,17 @@ async def list_keys(
     return Answer(KeyPage(items=shown, next=following, capped=capped))
 
 
+@router.add("GET /projects", ProjectPage, _NEEDED, "List projects")
+async def list_projects(
+    page: Annotated[PageParameters, Query()], connection: Reading, access: Asking
+) -> Answer:
+    """Projects with models that the caller sees, in order of their ids."""
+    after = cursors.decode_one(page.cursor, str)
+    rows = await projects.listed(connection, limit=page.limit + 1, after=after, within=access.scope)
+    items, following = cursors.cut_page(rows, page.limit, lambda row: row.project_id)
+    return Answer(ProjectPage(items=[ShownProject.show(row) for row in items], next=following))
+
+
 def _show_key(key: KeySeen) -> ShownMetadataKey:
     return ShownMetadataKey.show(
         key, compared_as=sorted(key.families), count=sum(type_seen.count for type_seen in key.types)
@@ -329,15 +265,67 @@ def _show_move(registered: Registration) -> PendingMove | None:
     return PendingMove(from_project_id=registered.left_project_id, effective_at=at)
 
 
-@router.add("GET /projects", ProjectPage, _NEEDED, "List projects")
-async def list_projects(
-    page: Annotated[PageParameters, Query()], connection: Reading, access: Asking
+async def _put(
+    access: Access, model_id: str, body: RegistrationBody, expected: int | None
 ) -> Answer:
-    """Projects with models that the caller sees, in order of their ids."""
-    after = cursors.decode_one(page.cursor, str)
-    rows = await projects.listed(connection, limit=page.limit + 1, after=after, within=access.scope)
-    items, following = cursors.cut_page(rows, page.limit, lambda row: row.project_id)
-    return Answer(ProjectPage(items=[ShownProject.show(row) for row in items], next=following))
+    """Put the registration, which must have the revision `expected`. Raises Conflict if somebody
+    else has put it meanwhile."""
+    async with access.engine.connect() as connection:
+        current = (await registrations.find_by_ids(connection, [model_id])).get(model_id)
+    if current is not None and current.project_id != body.project_id:
+        return await _move(access, model_id, body, expected)
+    async with access.engine.begin() as connection:
+        missing = await access.check_registration(connection, model_id, body.project_id)
+        return await _write(connection, access, model_id, body, expected, missing=missing)
+
+
+async def _write(
+    connection: AsyncConnection,
+    access: Access,
+    model_id: str,
+    body: RegistrationBody,
+    expected: int | None,
+    *,
+    missing: bool = False,
+    warning: MoveWarning | None = None,
+) -> Answer:
+    """Write the registration.
+
+    If the model was missing when access was checked, and exists by now, nothing is changed or
+    moved.
+    """
+    if not missing:
+        current = await registrations.get(connection, model_id)
+        if current.project_id != body.project_id:
+            raise Conflict(f"The model {model_id!r} has just been moved: try again.")
+    registration, new = await registrations.put(
+        connection, model_id, body.details(), revision=expected, must_be_new=missing
+    )
+    action = Action.MODEL_REGISTERED if new else Action.MODEL_CHANGED
+    await access.note(connection, action, registration, revision=registration.revision)
+    return _build_answer(registration, status=201 if new else 200, warning=warning)
+
+
+async def _move(
+    access: Access, model_id: str, body: RegistrationBody, expected: int | None
+) -> Answer:
+    """Move the model: the ledger has the move before it takes effect, and the rest is written
+    after.
+
+    After a crash in between, the model has moved, and the caller has no answer.
+    """
+
+    async def build_body(connection: AsyncConnection) -> Entry:
+        return await _build_move(connection, access, model_id, body, expected)
+
+    await access.ledger.write("model_moved", build_body, actor=access.who, note=_build_move_note)
+    async with access.engine.begin() as connection:
+        registration = await registrations.get(connection, model_id, lock=True)
+        warning = await _warn_of_move(connection, registration)
+        if registrations.details_of(registration) == body.details():
+            return _build_answer(registration, warning=warning)
+        expected = None if expected is None else expected + 1
+        return await _write(connection, access, model_id, body, expected, warning=warning)
 
 
 async def _build_move(
@@ -345,9 +333,7 @@ async def _build_move(
     access: Access,
     model_id: str,
     body: RegistrationBody,
-    *,
     expected: int | None,
-    grace_seconds: float,
 ) -> Entry:
     if await access.check_registration(connection, model_id, body.project_id):
         raise NotFound(f"There is no model {model_id!r}.")
@@ -361,6 +347,7 @@ async def _build_move(
         if not body.reason:
             fault = Fault("reason", "say why the model may leave a minimum age behind")
             raise Invalid("Going against a minimum age needs a reason.", faults=[fault])
+    grace_seconds = access.settings.policy_grace_seconds
     return await policies.describe_move(
         connection, registration, body.project_id, grace_seconds=grace_seconds, reason=body.reason
     )

@@ -119,36 +119,6 @@ router = Router("keys and audit")
 _NEEDED = Needs(Right.READ, Over.CALLER)
 
 
-def _show_grant(grant: Grant) -> OwnGrant:
-    roles: tuple[Role, ...] = get_args(Role)
-    return OwnGrant.show(
-        grant,
-        rights=[right for right in Right if right in grant.held],
-        role=next((role for role in roles if ROLES[role] == grant.held), None),
-    )
-
-
-def _show_limits(to: ApiSettings) -> OwnLimits:
-    unlimited = to.auth == "off" or not to.api_rate_limit_per_minute
-    return OwnLimits.show(
-        to,
-        requests_per_minute=None if unlimited else to.api_rate_limit_per_minute,
-        body_bytes=to.api_max_body_bytes,
-        queries_at_once=to.most_queries_of_one,
-        streams_at_once=to.most_streams_of_one,
-    )
-
-
-def _show_switches(to: ApiSettings) -> Features:
-    return Features(
-        access_control=to.auth == "on",
-        oidc=to.auth == "on" and to.oidc_issuer is not None,
-        presigned_urls=to.presigned_urls == "on",
-        thumbnails=to.thumbnail_processes > 0,
-        read_replica=to.postgres_read_dsn is not None,
-    )
-
-
 @router.add("POST /session", ShownSession, _NEEDED, "Sign in", 409, status=201)
 async def start_session(connection: Writing, access: Asking) -> Answer:
     """Start a session with the key or token of this request, for a browser: a cookie names it, and
@@ -195,6 +165,36 @@ async def get_me(access: Asking) -> Answer:
             switched_on=_show_switches(access.settings),
             version=version("inference-store"),
         )
+    )
+
+
+def _show_grant(grant: Grant) -> OwnGrant:
+    roles: tuple[Role, ...] = get_args(Role)
+    return OwnGrant.show(
+        grant,
+        rights=[right for right in Right if right in grant.held],
+        role=next((role for role in roles if ROLES[role] == grant.held), None),
+    )
+
+
+def _show_limits(to: ApiSettings) -> OwnLimits:
+    unlimited = to.auth == "off" or not to.api_rate_limit_per_minute
+    return OwnLimits.show(
+        to,
+        requests_per_minute=None if unlimited else to.api_rate_limit_per_minute,
+        body_bytes=to.api_max_body_bytes,
+        queries_at_once=to.most_queries_of_one,
+        streams_at_once=to.most_streams_of_one,
+    )
+
+
+def _show_switches(to: ApiSettings) -> Features:
+    return Features(
+        access_control=to.auth == "on",
+        oidc=to.auth == "on" and to.oidc_issuer is not None,
+        presigned_urls=to.presigned_urls == "on",
+        thumbnails=to.thumbnail_processes > 0,
+        read_replica=to.postgres_read_dsn is not None,
     )
 
 
@@ -249,7 +249,8 @@ def list_routes() -> list[BaseRoute]:
 
 
 async def _list_ways(request: Request) -> Response:
-    sign_in = _authenticator(request).sign_in
+    authenticator: Authenticator = request.app.state.authenticator
+    sign_in = authenticator.sign_in
     oidc = None if sign_in is None else {"name": sign_in.name, "url": sign_in.public_url + BEGIN}
     return JsonAnswer({"oidc": oidc, "device": _describe_device(request.app.state.settings)})
 
@@ -265,7 +266,8 @@ def _describe_device(to: ApiSettings) -> dict[str, str] | None:
 
 
 async def _begin(request: Request) -> Response:
-    sign_in = _authenticator(request).require_sign_in()
+    authenticator: Authenticator = request.app.state.authenticator
+    sign_in = authenticator.require_sign_in()
     attempt = Attempt.begin()
     try:
         url = await sign_in.begin(attempt)
@@ -277,7 +279,7 @@ async def _begin(request: Request) -> Response:
 
 
 async def _finish(request: Request) -> Response:
-    authenticator = _authenticator(request)
+    authenticator: Authenticator = request.app.state.authenticator
     sign_in = authenticator.require_sign_in()
     secret = request.cookies.get(_ATTEMPT)
     if not secret:  # it began elsewhere, or too long ago
@@ -310,8 +312,3 @@ def _lead_to_console(public_url: str, fault: str = "") -> Response:
     answer = RedirectResponse(url, _SEE_OTHER)
     authentication.clear_cookie(answer, name=_ATTEMPT)
     return answer
-
-
-def _authenticator(request: Request) -> Authenticator:
-    authenticator: Authenticator = request.app.state.authenticator
-    return authenticator
