@@ -1,13 +1,11 @@
 """Legal holds: placed, read, changed, released."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from typing import Annotated, Any, Final, Literal
 from uuid import UUID, uuid4
 
-from fastapi import Query, Request
+from fastapi import Query
 from pydantic import ConfigDict, Field, model_validator
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -32,6 +30,7 @@ from inference_store.inference.errors import (
     PreconditionFailed,
 )
 from inference_store.query.cql2 import Clock, FilterLang
+from inference_store.query.cql2.tree import Node
 
 from . import cursors
 from .access import Access, Asking, Needs, Over
@@ -212,85 +211,17 @@ _FIXED_CLOCK: Final = Clock(
 )
 
 
-async def read_request(body: HoldBody) -> holds.HoldCriteria:
-    """Return what to hold, as the store takes it.
-
-    Raises InvalidFilter; Invalid if it would hold nothing.
-    """
-    if body.until is not None and body.until <= datetime.now(UTC):
-        fault = Fault("until", "it has passed: leave it out, or say a time to come")
-        raise Invalid("The hold would keep nothing.", faults=[fault])
-    is_text = isinstance(body.filter, str) and body.filter_lang != "cql2-json"
-    return holds.HoldCriteria(
-        filter=await read_filter(body.filter, body.filter_lang, clock=_FIXED_CLOCK),
-        filter_text=body.filter if is_text else None,
-        inference_ids=body.inference_ids,
-        types=body.types,
-    )
-
-
-@dataclass(slots=True)
-class _HoldRequest:
-    """A requested hold; `warnings` are set once its model and its keys are looked up."""
-
-    access: Access
-    body: HoldBody
-    criteria: holds.HoldCriteria
-    warnings: Sequence[str] = ()
-
-    async def build_entry(self, connection: AsyncConnection, id: UUID, *, revision: int) -> Entry:
-        """Build the ledger's entry.
-
-        Raises what `holds.build_filter` does; Forbidden, NotFound as the model does.
-        """
-        body = self.body
-        model, expected = await self._find_model(connection)
-        hold_filter = await holds.build_filter(connection, model, self.criteria)
-        self.warnings = (*expected, *hold_filter.warnings)
-        until = None if body.until is None else body.until.astimezone(UTC).isoformat()
-        values = body.model_dump(include={"name", "reason", "model_id", "inference_ids"})
-        return values | {
-            "id": str(id),
-            "filter": hold_filter.text,
-            "until": until,
-            "revision": revision,
-        }
-
-    async def _find_model(self, connection: AsyncConnection) -> tuple[int | None, Sequence[str]]:
-        model_id, over_all = self.body.model_id, self.access.scope.is_everything
-        if model_id is None and not over_all:
-            detail = "A hold of every model needs the rights `read` and `hold` over everything."
-            raise Forbidden(detail)
-        if model_id is None:
-            return None, ()
-        try:
-            return (await self.access.find_model(connection, model_id, lock=True)).model, ()
-        except NotFound:
-            if not over_all:
-                raise
-            warning = f"There is no model {model_id!r} yet: the hold keeps what comes of it."
-            return await model_numbers.reserve(connection, model_id), (warning,)
-
-
 router = Router("legal holds")
 _NEEDED = Needs(Right.HOLD, Over.SOME)
 _ONE = "/holds/{hold_id}"
+_CLAIMS = 100
 
 
 @router.add("POST /holds", PlacedHold, _NEEDED, "Place a hold", 404, 409, status=201)
 async def place_hold(body: HoldBody, access: Asking) -> Answer:
     """From this answer on nothing deletes what the hold keeps; what erasures had claimed before
     is listed in it."""
-    hold_request = _HoldRequest(access, body, await read_request(body))
-
-    async def build_body(connection: AsyncConnection) -> Entry:
-        return await hold_request.build_entry(connection, uuid4(), revision=1)
-
-    note = partial(_build_note_of, Action.HOLD_PLACED, body.model_id)
-    placement = await access.ledger.write("hold_placed", build_body, actor=access.who, note=note)
-    answer = await _show_placed(access.request, placement, hold_request.warnings)
-    hold = placement.hold
-    return Answer(answer, status_code=201, revision=hold.revision, location=f"/v1/holds/{hold.id}")
+    return await _write(access, body)
 
 
 @router.add("GET /holds", HoldPage, _NEEDED, "List holds", 404)
@@ -324,16 +255,7 @@ async def get_hold(hold_id: UUID, connection: Reading, access: Asking) -> Answer
 @router.add(f"PUT {_ONE}", PlacedHold, _NEEDED, "Change a hold", 404, 409, 412)
 async def change_hold(hold_id: UUID, body: HoldBody, if_match: IfMatch, access: Asking) -> Answer:
     """Put another hold in its place, under the same id: what only the old one kept is let go."""
-    hold_request = _HoldRequest(access, body, await read_request(body))
-
-    async def build_body(connection: AsyncConnection) -> Entry:
-        before = await _lock_unreleased(connection, access, hold_id, if_match)
-        return await hold_request.build_entry(connection, hold_id, revision=before.revision + 1)
-
-    note = partial(_build_note_of, Action.HOLD_CHANGED, body.model_id)
-    placement = await access.ledger.write("hold_changed", build_body, actor=access.who, note=note)
-    answer = await _show_placed(access.request, placement, hold_request.warnings)
-    return Answer(answer, revision=placement.hold.revision)
+    return await _write(access, body, hold_id, if_match)
 
 
 @router.add(f"DELETE {_ONE}", ShownHold, _NEEDED, "Release a hold", 404, 409, 412)
@@ -387,6 +309,84 @@ async def get_held(hold_id: UUID, connection: Querying, access: Asking) -> Answe
     )
 
 
+async def _write(
+    access: Access, body: HoldBody, hold_id: UUID | None = None, expected: int | None = None
+) -> Answer:
+    """Write a hold to the ledger: a new one, or in place of one that has the revision `expected`.
+
+    Raises InvalidFilter; Invalid if it would hold nothing.
+    """
+    if body.until is not None and body.until <= datetime.now(UTC):
+        fault = Fault("until", "it has passed: leave it out, or say a time to come")
+        raise Invalid("The hold would keep nothing.", faults=[fault])
+    tree = await read_filter(body.filter, body.filter_lang, clock=_FIXED_CLOCK)
+    warnings: Sequence[str] = ()
+
+    async def build_body(connection: AsyncConnection) -> Entry:
+        nonlocal warnings
+        id, revision = uuid4(), 1
+        if hold_id is not None:
+            before = await _lock_unreleased(connection, access, hold_id, expected)
+            id, revision = hold_id, before.revision + 1
+        entry, warnings = await _build_entry(connection, access, body, tree)
+        return entry | {"id": str(id), "revision": revision}
+
+    kind, action = ("hold_placed", Action.HOLD_PLACED)
+    if hold_id is not None:
+        kind, action = ("hold_changed", Action.HOLD_CHANGED)
+    placement: Placement = await access.ledger.write(
+        kind,
+        build_body,
+        actor=access.who,
+        note=lambda placement: _build_note(action, body.model_id, placement.hold),
+    )
+    hold = placement.hold
+    async with access.engine.connect() as connection:
+        shown = await _show_placed(connection, placement, warnings)
+    if hold_id is not None:
+        return Answer(shown, revision=hold.revision)
+    return Answer(shown, 201, revision=hold.revision, location=f"/v1/holds/{hold.id}")
+
+
+async def _build_entry(
+    connection: AsyncConnection, access: Access, body: HoldBody, tree: Node | None
+) -> tuple[dict[str, Any], Sequence[str]]:
+    """Build the ledger's entry; and warnings about its model and its keys.
+
+    Raises what `holds.build_filter` does; Forbidden, NotFound as the model does.
+    """
+    model, expected = await _find_model(connection, access, body.model_id)
+    is_text = isinstance(body.filter, str) and body.filter_lang != "cql2-json"
+    criteria = holds.HoldCriteria(
+        filter=tree,
+        filter_text=body.filter if is_text else None,
+        inference_ids=body.inference_ids,
+        types=body.types,
+    )
+    hold_filter = await holds.build_filter(connection, model, criteria)
+    until = None if body.until is None else body.until.astimezone(UTC).isoformat()
+    values = body.model_dump(include={"name", "reason", "model_id", "inference_ids"})
+    warnings = (*expected, *hold_filter.warnings)
+    return values | {"filter": hold_filter.text, "until": until}, warnings
+
+
+async def _find_model(
+    connection: AsyncConnection, access: Access, model_id: str | None
+) -> tuple[int | None, Sequence[str]]:
+    over_all = access.scope.is_everything
+    if model_id is None and not over_all:
+        raise Forbidden("A hold of every model needs the rights `read` and `hold` over everything.")
+    if model_id is None:
+        return None, ()
+    try:
+        return (await access.find_model(connection, model_id, lock=True)).model, ()
+    except NotFound:
+        if not over_all:
+            raise
+        warning = f"There is no model {model_id!r} yet: the hold keeps what comes of it."
+        return await model_numbers.reserve(connection, model_id), (warning,)
+
+
 async def _find_listed_model(connection: AsyncConnection, access: Access, model_id: str) -> int:
     """Return a model's integer.
 
@@ -398,8 +398,10 @@ async def _find_listed_model(connection: AsyncConnection, access: Access, model_
     return (await access.find_model(connection, model_id)).model
 
 
-async def _find_hold(connection: AsyncConnection, access: Access, hold_id: UUID) -> Hold:
-    hold = await holds.find_hold(connection, hold_id, within=access.scope)
+async def _find_hold(
+    connection: AsyncConnection, access: Access, hold_id: UUID, *, lock: bool = False
+) -> Hold:
+    hold = await holds.find_hold(connection, hold_id, within=access.scope, lock=lock)
     if hold is None:
         raise NotFound(f"There is no hold {hold_id}.")
     return hold
@@ -408,9 +410,7 @@ async def _find_hold(connection: AsyncConnection, access: Access, hold_id: UUID)
 async def _lock_unreleased(
     connection: AsyncConnection, access: Access, hold_id: UUID, revision: int | None
 ) -> Hold:
-    hold = await holds.find_hold(connection, hold_id, within=access.scope, lock=True)
-    if hold is None:
-        raise NotFound(f"There is no hold {hold_id}.")
+    hold = await _find_hold(connection, access, hold_id, lock=True)
     if revision is not None and revision != hold.revision:
         raise PreconditionFailed(f"The hold has revision {hold.revision}, not {revision}.")
     if hold.released_at is not None:
@@ -418,28 +418,14 @@ async def _lock_unreleased(
     return hold
 
 
-def _build_note_of(action: Action, model_id: str | None, placement: Placement) -> Note:
-    return _build_note(action, model_id, placement.hold)
-
-
 def _build_note(action: Action, model_id: str | None, hold: Hold, **detail: Any) -> Note:
     # not its name, which may name a subject that was erased since
     return Note(action, model_id, {"hold": str(hold.id), "revision": hold.revision, **detail})
 
 
-async def _show_placed(
-    request: Request, placement: Placement, warnings: Sequence[str]
-) -> PlacedHold:
-    async with request.app.state.engine.connect() as connection:
-        return await _show_placed(connection, placement, warnings)
-
-
 async def _build_answer(connection: AsyncConnection, hold: Hold) -> Answer:
     ids = await _find_names(connection, [hold.model])
     return Answer(_show_hold(hold, ids), revision=hold.revision)
-
-
-_CLAIMS = 100
 
 
 async def _find_names(
