@@ -40,13 +40,11 @@ from . import (
     thumbnails,
     views,
 )
-from .admission_control import AdmissionControl
 from .answer import NAME as WARNINGS
 from .authentication import Authenticator
-from .compression import Compression
-from .dependencies import Replica
+from .dependencies import AdmissionControl, Replica
 from .follow import Arrivals
-from .http import EscapedPaths
+from .http import Compression, EscapedPaths
 from .inference_models import LINES
 from .middleware import (
     Foreground,
@@ -59,8 +57,8 @@ from .middleware import (
     refuse_foreign_page,
     refuse_large_head,
 )
-from .openapi import complete_openapi
 from .routes import exports, exports_erased
+from .routing import complete_openapi
 from .thumbnail_maker import ThumbnailCache, ThumbnailMaker
 from .thumbnails import ThumbnailPage
 

@@ -323,12 +323,6 @@ def clear_cookie(response: Response, *, name: str = COOKIE) -> None:
     response.delete_cookie(name, path="/", secure=True, httponly=True, samesite="lax")
 
 
-_TOO_MANY_FAILED = (
-    "More keys and tokens from this address failed than"
-    " INFERENCE_STORE_API_FAILED_TOKENS_PER_MINUTE allows."
-)
-
-
 @dataclass(slots=True)
 class _TokenBucket:
     tokens: float

@@ -23,8 +23,7 @@ from .cursors import PageParameters
 from .dependencies import Reading
 from .fields import ShortText
 from .http import BYTES, JSON
-from .openapi import BINARY
-from .routing import Router
+from .routing import BINARY, Router
 
 
 class CertificateParameters(PageParameters):

@@ -34,8 +34,7 @@ from .erasure_answers import ShownErasure, show_erasure
 from .http import ANY, BYTES, JSON, InferenceId, ModelId
 from .inference_models import InferenceDetail, MetadataAs, ResolvedTime
 from .inference_pages import build_links, format_inference, limit_query_time, read_one, set_deadline
-from .openapi import BINARY
-from .routing import Router, require_type
+from .routing import BINARY, Router, require_type
 
 
 class NeighbourQuery(Conditions):

@@ -1,23 +1,25 @@
-"""Routes under /v1: what one needs, reads, refuses and answers with, declared in one place."""
+"""Routes under /v1: what one needs, reads, refuses and answers with, and the OpenAPI of them."""
 
 from collections.abc import Callable, Coroutine, Sequence
 from inspect import signature
 from typing import Any, Final, TypeVar
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from inference_store.access.rights import Right
 from inference_store.inference.errors import Fault, Invalid, NotAcceptable
+from inference_store.platform.settings import AccessSettings
 
-from .access import Needs, declare, finished, read_needs
+from .access import EXTENSION, Needs, Over, declare, finished, read_needs
 from .dependencies import ledger_agrees
-from .http import ANY, JSON, ExactRequest, choose_type
-from .problems import document_refusals
+from .http import ANY, JSON, NDJSON, ExactRequest, choose_type
+from .problems import Problem, document_refusals
 
 PREFIX: Final = "/v1"
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
@@ -146,3 +148,77 @@ def _refuse_unknown(request: Request, known_parameters: list[str]) -> None:
             Fault(f"query.{name}", "unknown query parameter", known_parameters) for name in unknown
         ]
         raise Invalid(f"Unknown query parameter: {', '.join(unknown)}.", faults=faults)
+
+
+BINARY: Final = {"schema": {"type": "string", "format": "binary"}}
+"""Bytes, as OpenAPI has them."""
+_REF = "#/components/schemas/{model}"
+_OVER = {
+    Over.MODEL: "the model",
+    Over.PROJECT: "the whole project, also the models to come",
+    Over.SOME: "some model; the answer is narrowed to what it was given over",
+    Over.EVERYTHING: "everything",
+}
+
+
+def complete_openapi(
+    app: FastAPI, settings: AccessSettings, kinds: Sequence[type[BaseModel]]
+) -> None:
+    """Add to the OpenAPI what FastAPI does not know. `kinds`: schemas of parts of answers."""
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = generate()
+            _add_kinds(schema["components"]["schemas"], kinds)
+            _add_security(schema, settings)
+        return app.openapi_schema or {}
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def make_ref(kind: type[BaseModel]) -> str:
+    """Return the reference to a schema."""
+    return _REF.format(model=kind.__name__)
+
+
+def _add_kinds(schemas: dict[str, Any], kinds: Sequence[type[BaseModel]]) -> None:
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    parts: list[type[BaseModel]] = [Problem, *kinds]
+    for kind in parts:
+        ours = models_json_schema([(kind, "serialization")], ref_template=_REF)[1]
+        schemas.update(ours["$defs"])
+
+
+def _add_security(schema: dict[str, Any], settings: AccessSettings) -> None:
+    schemes = {} if settings.auth == "off" else _list_schemes(settings)
+    if schemes:
+        schema["components"]["securitySchemes"] = schemes
+    for item in schema["paths"].values():
+        for operation in item.values():
+            if EXTENSION in operation:
+                operation["description"] = _describe_operation(operation)
+                if schemes:
+                    operation["security"] = [{name: []} for name in schemes]
+
+
+def _list_schemes(settings: AccessSettings) -> dict[str, Any]:
+    key = {"type": "http", "scheme": "bearer", "description": "An API key, isk_…"}
+    if settings.oidc_issuer is None:
+        return {"key": key}
+    address = f"{settings.oidc_issuer.rstrip('/')}/.well-known/openid-configuration"
+    return {"key": key, "oidc": {"type": "openIdConnect", "openIdConnectUrl": address}}
+
+
+def _describe_operation(operation: dict[str, Any]) -> str:
+    needed = read_needs(operation)
+    if needed.over is Over.CALLER:
+        return f"{operation.get('description', '')}\n\nNeeds no right: any caller may ask."
+    right = needed.right.value
+    rights = "`read`" if right == "read" else f"`read` and `{right}`"
+    content = operation["responses"].get("200", {}).get("content", {})
+    streams = "anyOf" in content.get(NDJSON, {}).get("schema", {})
+    also = " A stream needs `export` as well, over each model that it reads." if streams else ""
+    sentence = f"Needs {rights} over {_OVER[needed.over]}.{also}"
+    return f"{operation.get('description', '')}\n\n{sentence}"

@@ -20,8 +20,7 @@ from starlette.types import Scope
 
 from inference_store.inference.errors import NotFound
 
-from .compression import compress
-from .http import CODINGS, choose_coding, choose_type
+from .http import CODINGS, choose_coding, choose_type, compress
 
 CONSOLE: Final = "/console"
 FILES: Final = Path(__file__).parent / "console_files"

@@ -30,16 +30,15 @@ from inference_store.platform.metrics import STREAMED, STREAMS
 from inference_store.query.stored_blobs import BLOBS
 
 from .access import Access
-from .admission_control import AdmissionControl
 from .answer import NAME, InferenceAnswer, encode_json, write_warnings
 from .conditions import InferenceQuery
-from .dependencies import querying
+from .dependencies import AdmissionControl, querying
 from .http import NDJSON, read_in_thread
 from .inference_models import LINES, FieldSelection
 from .inference_pages import AnsweredPage
 from .middleware import Foreground
-from .openapi import BINARY, make_ref
 from .problems import build_body, find_refusal
+from .routing import BINARY, make_ref
 
 _SPELLINGS: Final = (NDJSON, "application/ndjson", "application/jsonl")
 _STREAMED: Final = (*_SPELLINGS, *FORMATS)

@@ -21,9 +21,8 @@ from .answer import JsonAnswer, Shown, encode_json
 from .dependencies import looking_up
 from .fields import WHOLE, Body
 from .http import BYTES, JSON, NDJSON, InferenceId, ModelId
-from .openapi import BINARY, make_ref
 from .problems import Problem, build_body
-from .routing import Router
+from .routing import BINARY, Router, make_ref
 from .thumbnail_maker import Thumbnail, ThumbnailMaker, ThumbnailResult
 
 MOST_THUMBNAILS: Final = 100

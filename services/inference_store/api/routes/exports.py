@@ -18,9 +18,8 @@ from inference_store.api.dependencies import BlobStore, Reading, Settings, Writi
 from inference_store.api.export_format import show_exports, show_parts
 from inference_store.api.export_requests import choose_blobs, insert_export, prepare_export
 from inference_store.api.http import ANY, BYTES, ModelId, read_range
-from inference_store.api.openapi import BINARY
 from inference_store.api.problems import document_refusals
-from inference_store.api.routing import Router
+from inference_store.api.routing import BINARY, Router
 from inference_store.api.schemas.exports import (
     ExportPage,
     ExportParameters,
