@@ -56,6 +56,9 @@ from .inference_models import FIELD_PATTERN, MetadataAs, ResolvedTime, split_fie
 
 Include: TypeAlias = Literal["metadata", "predictions", "urls"]
 MOST_INCLUDED: Final = 8
+_SMALL_CHARACTERS: Final = 1_000
+MOST_MODELS: Final = 1_000
+_MOST_NAMED: Final = 5
 
 
 def _split_at_commas(names: Any) -> Any:
@@ -362,9 +365,6 @@ class InferenceLink(Parameters):
         )
 
 
-_SMALL_CHARACTERS: Final = 1_000
-
-
 async def read_filter(
     filter: Any, lang: FilterLang | None, *, clock: Clock, path: str = "filter"
 ) -> Node | None:
@@ -406,10 +406,6 @@ async def read_requested_filter(
     """
     at = datetime.now(UTC) if now is None else now
     return RequestedFilter(await read_filter(filter, lang, clock=Clock(at)), at)
-
-
-MOST_MODELS: Final = 1_000
-_MOST_NAMED: Final = 5
 
 
 async def choose_models(

@@ -102,6 +102,9 @@ class ShownDrawing(Shown):
 
 
 router = Router("inferences")
+_CORNERS: Final = ("xmin", "ymin", "xmax", "ymax")
+_ROTATED: Final = ("cx", "cy", "w", "h", "angle")
+_IN_SHARES: Final = "box_in_shares"
 
 
 @router.add(
@@ -153,9 +156,6 @@ async def _read_outlines(
 
 
 Predicted: TypeAlias = Mapping[str, Any]
-_CORNERS: Final = ("xmin", "ymin", "xmax", "ymax")
-_ROTATED: Final = ("cx", "cy", "w", "h", "angle")
-_IN_SHARES: Final = "box_in_shares"
 
 
 def _format_drawing(

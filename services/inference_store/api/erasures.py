@@ -196,6 +196,9 @@ class ErasureParameters(PageParameters):
 
 
 router = Router("retention")
+_MOST_EXPORTS = 100
+# A model is named if any of these is not zero.
+_COUNTS = ("inferences", "dead_letters", "parked_events", "held", "undecided", "partial")
 _READ = Needs(Right.READ, Over.SOME)
 _NEEDED = Needs(Right.DELETE, Over.SOME)
 _ESTIMATE: dict[int | str, dict[str, Any]] = {
@@ -423,11 +426,6 @@ def _find_reach(access: Access, body: ErasureRequest) -> Reach | None:
     if not isinstance(body, ErasureRequestAcross):
         return "named"
     return "all" if body.project_id is None and body.model_ids is None else "named"
-
-
-_MOST_EXPORTS = 100
-# A model is named if any of these is not zero.
-_COUNTS = ("inferences", "dead_letters", "parked_events", "held", "undecided", "partial")
 
 
 async def _build_estimate(

@@ -60,6 +60,14 @@ from .inference_models import Explanation, FieldSelection, MetadataAs, convert_m
 
 _FEW_INFERENCES = 4
 """The links of so few inferences are signed in less time than a thread takes to start."""
+# Parts of a body that change neither which inferences match, nor their order.
+_NOT_OF_THE_QUERY = {
+    *("cursor", "cursors", "limit", "include", "fields", "metadata_as"),
+    *("timeout_seconds", "explain"),
+}
+_FILTER_FIELDS = {"filter", "filter_lang"}
+_METADATA: Final = "metadata"
+_LONGEST: Final = MetadataCaps().key_characters
 
 
 def format_inference(
@@ -118,14 +126,6 @@ async def read_one(
     if not inferences:
         raise NotFound("The inference has just been deleted.")
     return inferences[0]
-
-
-# Parts of a body that change neither which inferences match, nor their order.
-_NOT_OF_THE_QUERY = {
-    *("cursor", "cursors", "limit", "include", "fields", "metadata_as"),
-    *("timeout_seconds", "explain"),
-}
-_FILTER_FIELDS = {"filter", "filter_lang"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,10 +331,6 @@ async def _read_inferences(
         return more
     inferences = {**page.read, **{inference.uid: inference for inference in more}}
     return [inferences[uid] for uid in uids if uid in inferences]
-
-
-_METADATA: Final = "metadata"
-_LONGEST: Final = MetadataCaps().key_characters
 
 
 async def _check_chosen_keys(

@@ -41,6 +41,13 @@ class ShownConformance(Shown):
 
 
 router = Router("filters")
+_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
+    "number": {"type": "number"},
+    "string": {"type": "string"},
+    "bool": {"type": "boolean"},
+    "timestamp": {"type": "string", "format": "date-time"},
+    "location": {"format": "geometry-point"},
+}
 SCHEMA = "application/schema+json"
 _QUERYABLES: dict[int | str, dict[str, Any]] = {
     200: {"description": "A JSON Schema.", "content": {SCHEMA: {"schema": {"type": "object"}}}}
@@ -78,15 +85,6 @@ async def get_queryables(model_id: ModelId, connection: Reading, access: Asking)
     keys = await key_registry.keys(connection, model)
     address = str(access.request.url.replace(query="", fragment=""))
     return SchemaAnswer(_build_queryables(address, model_id, keys))
-
-
-_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
-    "number": {"type": "number"},
-    "string": {"type": "string"},
-    "bool": {"type": "boolean"},
-    "timestamp": {"type": "string", "format": "date-time"},
-    "location": {"format": "geometry-point"},
-}
 
 
 def _build_queryables(address: str, model_id: str, keys: Sequence[KeySeen]) -> dict[str, Any]:

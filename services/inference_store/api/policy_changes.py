@@ -58,6 +58,11 @@ _SAVED: Final[Any] = {"rules": {"__all__": {"saved"}}}
 
 
 router = Router("retention")
+_MOST_PENDING: Final = 10
+_AGELESS: Final = Clock(
+    instead="the ages of a rule say how old something may be: `keep_inference`, `keep_response` and"
+    " `keep_input`. A time that stays the same is written TIMESTAMP('2026-11-01T00:00:00Z')"
+)
 
 
 @add_policy_route(router, "GET", "get", ShownPolicy, "Read {policy}", 404)
@@ -189,13 +194,6 @@ def _build_note(version: PolicyVersion) -> Note:
     return Note(
         action, owner.subject if owner.level == "model" else None, detail | whose | why | rules
     )
-
-
-_MOST_PENDING: Final = 10
-_AGELESS: Final = Clock(
-    instead="the ages of a rule say how old something may be: `keep_inference`, `keep_response` and"
-    " `keep_input`. A time that stays the same is written TIMESTAMP('2026-11-01T00:00:00Z')"
-)
 
 
 def _check_owner(body: PolicyBody, owner: PolicyOwner) -> None:

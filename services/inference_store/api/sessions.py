@@ -116,6 +116,17 @@ class ShownCaller(Shown):
 
 
 router = Router("keys and audit")
+_log = structlog.get_logger()
+BEGIN: Final = "/v1/session/oidc/begin"
+_ATTEMPT: Final = "__Host-inference-store-sign-in"
+_ATTEMPT_SECONDS: Final = 600
+_SEE_OTHER: Final = 303
+_REASONS: Final[dict[type[StoreError], str]] = {
+    Unauthorized: "refused",
+    Unavailable: "unavailable",
+    TooManyRequests: "later",
+}
+"""What the console is told if it did not work; the log has more."""
 _NEEDED = Needs(Right.READ, Over.CALLER)
 
 
@@ -224,19 +235,6 @@ async def _end(request: Request, connection: AsyncConnection, client: str | None
         await note(connection, who, Action.SESSION_ENDED, session=ended.label)
         authenticator: Authenticator = request.app.state.authenticator
         authenticator.sessions.forget(ended.id_hash)
-
-
-_log = structlog.get_logger()
-BEGIN: Final = "/v1/session/oidc/begin"
-_ATTEMPT: Final = "__Host-inference-store-sign-in"
-_ATTEMPT_SECONDS: Final = 600
-_SEE_OTHER: Final = 303
-_REASONS: Final[dict[type[StoreError], str]] = {
-    Unauthorized: "refused",
-    Unavailable: "unavailable",
-    TooManyRequests: "later",
-}
-"""What the console is told if it did not work; the log has more."""
 
 
 def list_routes() -> list[BaseRoute]:

@@ -61,6 +61,8 @@ _PIECE = 65_536
 # How a stream ends: all was sent; the limit was reached; an error; the client disconnected, or
 # reads no more.
 ENDS: Final = ("complete", "limit", "failed", "stopped")
+_CURSOR = Column("cursor", Kind.TEXT)
+_log = structlog.get_logger()
 Ask = Callable[[AsyncConnection, Access, InferenceQuery], Awaitable[AnsweredPage]]
 _Following = Callable[[str, int], Awaitable[AnsweredPage]]
 
@@ -292,10 +294,6 @@ class LineStream:
 
 def _encode_line(content: dict[str, Any]) -> bytes:
     return encode_json(content) + b"\n"
-
-
-_CURSOR = Column("cursor", Kind.TEXT)
-_log = structlog.get_logger()
 
 
 class ColumnStream:
