@@ -100,16 +100,11 @@ def _document_status(status: int) -> dict[str, Any]:
 
 def handle_problems(app: FastAPI) -> None:
     """Turn every refusal of the app into problem details."""
-    app.add_exception_handler(StoreError, _handle_store_error)
     app.add_exception_handler(RequestValidationError, _handle_invalid)
     app.add_exception_handler(HTTPException, _handle_http)
-    for kind in (DBAPIError, PoolTimeout, OSError, ObjectStoreUnavailable, OutOfTime, Exception):
+    kinds = (StoreError, DBAPIError, PoolTimeout, OSError, ObjectStoreUnavailable, OutOfTime)
+    for kind in (*kinds, Exception):
         app.add_exception_handler(kind, handle_unexpected)
-
-
-async def _handle_store_error(_: Request, exc: Exception) -> ProblemAnswer:
-    assert isinstance(exc, StoreError)
-    return build_problem(exc)
 
 
 def build_problem(exc: StoreError, headers: Mapping[str, str] | None = None) -> ProblemAnswer:
@@ -178,14 +173,10 @@ def _make_fault(request: Request, error: Mapping[str, Any]) -> Fault:
         hint = f"; the nearest is {near[0]!r}" if near else ""
         return Fault(path, f"unknown field{hint}", known_fields)
     message = _describe_error(error, _find_field(request, rest) if where == "body" else None)
-    if where == "body" and not rest and isinstance(_get_input(error), bytes):
+    if where == "body" and not rest and isinstance(error.get("input"), bytes):
         message = "send JSON, and say so: Content-Type: application/json"
     cause = error.get("ctx", {}).get("error")
     return Fault(path or "body", message, cause.known if isinstance(cause, UnknownName) else ())
-
-
-def _get_input(error: Mapping[str, Any]) -> Any:
-    return error.get("input")
 
 
 def _format_path(parts: Iterable[Any]) -> str:
