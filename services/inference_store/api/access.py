@@ -25,7 +25,7 @@ from inference_store.inference.errors import Forbidden, NotFound
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
 from inference_store.query import lookup
-from inference_store.query.extent import Extent, model_with_extent
+from inference_store.query.lookup import Extent, model_with_extent
 
 EXTENSION: Final = "x-needs"
 

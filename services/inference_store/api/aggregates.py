@@ -36,9 +36,8 @@ from inference_store.query.aggregates import (
     aggregate,
     build_targets,
 )
-from inference_store.query.aggregates.aggregation import MOST_GROUPINGS
-from inference_store.query.aggregates.buckets import PATTERN, width_of
-from inference_store.query.aggregates.functions import nearest_of
+from inference_store.query.aggregates.aggregation import MOST_GROUPINGS, nearest_of
+from inference_store.query.aggregates.bins import PATTERN, width_of
 from inference_store.query.explain import recording
 
 from .access import Access, Asking, Needs, Over

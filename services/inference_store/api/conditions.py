@@ -25,14 +25,14 @@ from inference_store.inference.errors import Fault, Invalid
 from inference_store.inference.nearest import UnknownName, nearest
 from inference_store.inference.plural import counted
 from inference_store.query import cursor as cursors
-from inference_store.query import sort, sorted_cursor
+from inference_store.query import sort
 from inference_store.query.cql2 import Clock, FilterLang, parse, resolved_in
 from inference_store.query.cql2.tree import Node
-from inference_store.query.filters.distances import EXAMPLE
+from inference_store.query.cursor import MOST_CHARACTERS
 from inference_store.query.filters.from_conditions import MetadataEntry
 from inference_store.query.operators import OPERATORS, find_operator
 from inference_store.query.preparation import QueryRequest, UnknownKeys
-from inference_store.query.sort import NEWEST_FIRST
+from inference_store.query.sort import EXAMPLE, NEWEST_FIRST
 
 from .access import Access
 from .cursors import Parameters
@@ -82,7 +82,7 @@ Sort: TypeAlias = Annotated[
     ),
     AfterValidator(storable_text),
 ]
-Cursor: TypeAlias = Annotated[str, Field(max_length=sorted_cursor.MOST_CHARACTERS)]
+Cursor: TypeAlias = Annotated[str, Field(max_length=MOST_CHARACTERS)]
 Limit: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=1000), WHOLE]
 Fields: TypeAlias = Annotated[
     list[

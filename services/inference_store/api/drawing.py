@@ -23,8 +23,13 @@ from inference_store.inference.task_types import (
     read_outlines,
     task_type_of,
 )
-from inference_store.query.read import PREDICTIONS, Inference
-from inference_store.query.stored_blobs import get_storage_key, is_erased, is_input_too
+from inference_store.query.read import (
+    PREDICTIONS,
+    Inference,
+    get_storage_key,
+    is_erased,
+    is_input_too,
+)
 
 from .access import Access, Asking
 from .answer import InferenceAnswer, Shown

@@ -8,6 +8,8 @@ from uuid import uuid4
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.api.conditions import read_requested_filter
+from inference_store.api.fields import Window
 from inference_store.api.schemas.exports import ExportRequest
 from inference_store.erasure import policies
 from inference_store.erasure.policies.durations import parse_duration
@@ -18,11 +20,8 @@ from inference_store.export.jobs.state_changes import request_export
 from inference_store.export.part_formats import PART_FORMATS
 from inference_store.inference.errors import Conflict, Fault, Invalid
 from inference_store.platform.settings import ApiSettings
-from inference_store.query.count import count
 from inference_store.query.deadline import Deadline, OutOfTime
-
-from .conditions import read_requested_filter
-from .fields import Window
+from inference_store.query.search import count
 
 MOST_UNFINISHED: Final = 20
 """Exports of one caller that are not written yet."""
@@ -119,7 +118,7 @@ async def _require_few(
     query = await build_question(connection, model, document)
     try:
         deadline = Deadline.after(settings.query_timeout_seconds)
-        matches = await count(connection, query, deadline=deadline)
+        matches = await count(connection, [query], deadline=deadline)
     except OutOfTime:
         text = "An unknown number of inferences match: counting them takes too long."
     else:

@@ -18,11 +18,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response, StreamingResponse
 
 from inference_store.access.rights import Right
-from inference_store.query.arrivals import Arrival, find_arrivals
 from inference_store.query.cql2 import FilterLang
 from inference_store.query.deadline import Deadline
 from inference_store.query.preparation import prepare
 from inference_store.query.read import read
+from inference_store.query.search import Arrival, find_arrivals
 
 from .access import Access, Asking
 from .answer import Shown, encode_json

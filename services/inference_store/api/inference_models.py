@@ -15,8 +15,8 @@ from inference_store.inference.errors import Fault, Invalid
 from inference_store.inference.metadata import Entry, MetadataCaps, MetadataType, type_named
 from inference_store.inference.nearest import nearest
 from inference_store.platform.json_encoding import escape_text
-from inference_store.query.aggregates.exact import plain
-from inference_store.query.filters.distances import EXAMPLE
+from inference_store.query.aggregates.bins import plain
+from inference_store.query.sort import EXAMPLE
 
 from .answer import Shown
 from .problems import Problem

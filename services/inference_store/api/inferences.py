@@ -19,12 +19,10 @@ from inference_store.inference.errors import BlobMissing, Conflict, Gone, NotFou
 from inference_store.inference.events.storage_key import parse_stored
 from inference_store.objects import Blobs
 from inference_store.query import lookup
-from inference_store.query.neighbours import find_neighbours
-from inference_store.query.pages import describe_narrowing
+from inference_store.query.pages import describe_narrowing, find_neighbours
 from inference_store.query.preparation import prepare
-from inference_store.query.read import Inference, read
+from inference_store.query.read import Inference, get_storage_key, is_erased, is_input_too, read
 from inference_store.query.sort import NEWEST_FIRST, resolve_sort
-from inference_store.query.stored_blobs import get_storage_key, is_erased, is_input_too
 
 from .access import Access, Asking
 from .answer import Answer, InferenceAnswer, Shown

@@ -9,12 +9,11 @@ from starlette.responses import Response
 
 from inference_store.access.rights import Right
 from inference_store.index.registrations import Registration
-from inference_store.query.across_models import build_queries, count_across
-from inference_store.query.count import count
 from inference_store.query.explain import recording
-from inference_store.query.extent import Extent
+from inference_store.query.lookup import Extent
 from inference_store.query.matching import Query as ModelQuery
 from inference_store.query.preparation import PreparedQuery, QueryRequest, prepare
+from inference_store.query.search import build_queries, count
 
 from .access import Access, Asking, Needs, Over
 from .answer import Answer
@@ -180,10 +179,7 @@ async def _answer_count(
     deadline = set_deadline(body, access.settings)
     with recording(body.explain) as recorded:
         with limit_query_time("count", _NARROW[asked.extent is None], prepared.query):
-            if asked.extent is None:
-                number = await count_across(connection, queries, deadline=deadline)
-            else:
-                number = await count(connection, prepared.query, deadline=deadline)
+            number = await count(connection, queries, deadline=deadline)
         members = await explain(connection, access, prepared.query, recorded)
     members = {**filter.answer_members, **members}
     return Answer(InferenceCount(count=number, warnings=list(prepared.warnings), **members))

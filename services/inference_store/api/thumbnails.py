@@ -13,8 +13,8 @@ from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import NotFound, NoThumbnail, StoreError
+from inference_store.query.lookup import read_visible
 from inference_store.query.read import Inference
-from inference_store.query.visible import read_visible
 
 from .access import Access, Asking
 from .answer import JsonAnswer, Shown, encode_json

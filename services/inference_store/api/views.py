@@ -16,8 +16,7 @@ from inference_store.index import registrations, saved_views
 from inference_store.index.registrations import Registration
 from inference_store.index.saved_views import Look, SavedView, Shared
 from inference_store.inference.errors import Conflict, Forbidden, Invalid, NotFound, NotKept
-from inference_store.query.predicates import check_request
-from inference_store.query.query_request import QueryRequest
+from inference_store.query.preparation import QueryRequest, check_request
 from inference_store.query.sort import NEWEST_FIRST, resolve_sort
 
 from . import cursors
