@@ -75,7 +75,6 @@ class Bench:
             _BUCKETS["objects"],
             S3_ALLOWED_BUCKETS=",".join(_BUCKETS.values()),
             RETENTION_INTERVAL_SECONDS="86400",
-            RETENTION_POLL_SECONDS="0.1",
             **settings,
         )
         self._servers: dict[str, Callable[[], Sequence[int]]] = {

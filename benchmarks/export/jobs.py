@@ -83,9 +83,7 @@ def start_both(stack: ExitStack, dsn: str, minio: MinioServer) -> Exporting:
     """Start an api and a retention service, which end with the stack."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     port = str(free_port())
-    environment = service_environment(
-        dsn, Kafka("127.0.0.1:1"), minio, BUCKET, API_PORT=port, RETENTION_POLL_SECONDS="0.2"
-    )
+    environment = service_environment(dsn, Kafka("127.0.0.1:1"), minio, BUCKET, API_PORT=port)
     services = [Service(name, environment, folder) for name in ("api", "retention")]
     for service in services:
         stack.callback(service.stop)

@@ -40,6 +40,8 @@ ALGORITHMS: Final = (
 _REQUIRED = ["exp", "iss", "aud", "sub"]
 _SUBJECT_CHARACTERS = 200
 _MOST = 10_000
+SKEW_SECONDS: Final = 60.0
+"""How far the issuer's clock and ours may differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +57,13 @@ class _Verified:
 class Tokens:
     """Finds the grants of tokens."""
 
-    def __init__(self, settings: AccessSettings, issuer: Issuer) -> None:
+    def __init__(
+        self, settings: AccessSettings, issuer: Issuer, *, skew_seconds: float = SKEW_SECONDS
+    ) -> None:
+        self._skew = skew_seconds
         self._issuer = issuer
         self._url = settings.oidc_issuer
         self._audience = settings.oidc_audience
-        self._skew = settings.oidc_clock_skew_seconds
         self._claim = settings.oidc_roles_claim
         self._roles = read_roles(settings)
         self._verified: OrderedDict[bytes, _Verified] = OrderedDict()

@@ -146,7 +146,7 @@ def create_app(
     app.add_middleware(TrackForeground, foreground=app.state.foreground)
     app.add_middleware(Compression)
     app.add_middleware(EscapedPaths)
-    app.add_middleware(HeaderLimit, most_bytes=settings.api_max_header_bytes)
+    app.add_middleware(HeaderLimit, most_bytes=MOST_HEADER_BYTES)
     origins = [name.strip() for name in settings.api_cors_origins.split(",") if name.strip()]
     app.add_middleware(OwnOrigin, allowed=origins)
     _allow_origins(app, origins)
@@ -184,8 +184,7 @@ def _admit_queries(to: ApiSettings) -> tuple[AdmissionControl, AdmissionControl]
 
 
 def _admit_followers(to: ApiSettings) -> AdmissionControl:
-    most = to.followers_at_once
-    return AdmissionControl("follow", most, to.most_followers_of_one, wait_seconds=0)
+    return AdmissionControl("follow", to.streams_at_once, to.most_followers_of_one, wait_seconds=0)
 
 
 def _admit_thumbnails(to: ApiSettings) -> AdmissionControl:
@@ -252,6 +251,10 @@ def _find_page_headers(path: str) -> dict[str, str]:
     return {}
 
 
+MOST_HEADER_BYTES: Final = 16 * 1024
+"""Largest head of a request: its line and its headers."""
+
+
 class HeaderLimit:
     """ASGI: refuses a request whose line and headers are too large, before anything is done."""
 
@@ -262,8 +265,7 @@ class HeaderLimit:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and _head_bytes(scope) > self._most_bytes:
             refusal = HeadersTooLarge(
-                f"The request's line and headers are over {self._most_bytes} bytes"
-                " (INFERENCE_STORE_API_MAX_HEADER_BYTES)."
+                f"The request's line and headers are over {self._most_bytes} bytes."
             )
             await build_problem(refusal)(scope, receive, send)
             return

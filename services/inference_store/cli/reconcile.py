@@ -36,6 +36,7 @@ from .start import start_service
 
 _PROGRESS_SECONDS = 5.0
 _POLL_SECONDS = 0.5
+_FETCH_THREADS = 16
 _SHOWN = 20
 
 
@@ -94,7 +95,7 @@ class _Command:
 
     async def run(self) -> int:
         engine = engine_of(self._settings, application="inference-store-reconcile")
-        with Blobs(self._settings, threads=self._settings.ingester_fetch_threads) as blobs:
+        with Blobs(self._settings, threads=_FETCH_THREADS) as blobs:
             try:
                 async with engine.connect() as connection:
                     await require_schema(connection)

@@ -52,9 +52,6 @@ class Reader:
         self._blobs = blobs
         self._metadata_caps = MetadataCaps(
             keys=settings.max_keys_per_inference,
-            key_characters=settings.max_key_characters,
-            levels=settings.max_json_depth,
-            leaves=settings.max_json_leaves,
             blob_bytes=settings.max_metadata_bytes,
         )
         self._prediction_caps = PredictionCaps(predictions=settings.max_predictions)

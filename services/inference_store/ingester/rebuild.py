@@ -239,13 +239,10 @@ class Rebuild:
         # It treats unknown models as the ingester's settings say, and writes no sidecars.
         settings = settings.model_copy(update={"ingester_sidecars": "off"})
         self._reader = Reader(settings, engine, blobs)
-        dictionary = Dictionary(
-            engine, most_keys=settings.max_keys_per_model, most_labels=settings.max_labels_per_model
-        )
+        dictionary = Dictionary(engine, most_keys=settings.max_keys_per_model)
         # nothing is parked: events that would wait are reported
         never = parked.Schedule(timedelta(), timedelta(), timedelta())
-        target = settings.partition_inferences
-        self._writer = Writer(engine, dictionary, never, blobs, partition_target=target)
+        self._writer = Writer(engine, dictionary, never, blobs)
 
     async def run(
         self,

@@ -34,6 +34,8 @@ from .uncertified import UNCERTIFIED_REASONS
 from .worker import RetentionWorker
 
 _EVERY_SECONDS = 5.0
+# How often requested runs and erasures are looked for.
+_POLL_SECONDS = 0.5
 # Every minute, because it searches for the oldest of everything.
 _OVERDUE_EVERY = 12
 _FOUND = ("missing", "orphans", "orphan_bytes", "young", "awaited", "unjudged")
@@ -161,7 +163,7 @@ class _Retention:
         self._ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
         self._watch = LedgerWatch(self._ledger)
         self._schedule = Schedule(settings.retention_interval_seconds)
-        self._wait_seconds = settings.retention_poll_seconds
+        self._wait_seconds = _POLL_SECONDS
         self._admin = AdminApp(
             "retention",
             {
@@ -174,9 +176,7 @@ class _Retention:
 
     async def run(self) -> None:
         settings = self._settings
-        await self._admin.start(
-            settings.retention_admin_host, settings.retention_admin_port, settings
-        )
+        await self._admin.start(settings.admin_host, settings.retention_admin_port, settings)
         from_zero(UNCERTIFIED, UNCERTIFIED_REASONS)
         # If no run has ever succeeded, the delay counts from here.
         LAST_RUN.set_to_current_time()
@@ -214,7 +214,7 @@ class _Retention:
         while not await election.take():
             self._unavailable.clear()  # the failure is another replica's now, if there still is any
             self._heartbeat.beat()
-            await self._sleep(self._settings.retention_poll_seconds)
+            await self._sleep(_POLL_SECONDS)
 
     async def _lead(self, election: LeaderElection) -> None:
         check = LeadershipCheck(election, self._heartbeat, self._stop)
@@ -234,7 +234,7 @@ class _Retention:
             await self._watch.compare_if_due()
             await worker.run_turn()
             self._unavailable.clear()
-            self._wait_seconds = self._settings.retention_poll_seconds
+            self._wait_seconds = _POLL_SECONDS
             await self._sleep(self._wait_seconds)
 
     async def _wait_after_error(self, server: str, error: Exception) -> None:

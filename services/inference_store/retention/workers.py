@@ -120,8 +120,7 @@ class Housekeeping:
         """Tune the vacuum of partitions, collect their statistics, and merge small old ones."""
         await partitions.tune_vacuum(self._engine)
         await partitions.analyse(self._engine)
-        target = self._settings.partition_inferences
-        await partitions.merge(self._engine, target=target, older_than=_MERGED_AFTER)
+        await partitions.merge(self._engine, older_than=_MERGED_AFTER)
 
     async def _repeat(self, step: Callable[[AsyncConnection], Awaitable[int]]) -> None:
         """Repeat a step until it finds nothing more, each time in its own transaction."""

@@ -86,7 +86,6 @@ def environment_of(settings: RetentionSettings) -> dict[str, str]:
         "S3_BUCKET": settings.s3_bucket,
         "RETENTION_ADMIN_PORT": "0",
         "RETENTION_BATCH_INFERENCES": "5",
-        "RETENTION_POLL_SECONDS": "0.1",
     }
     return inherited | {PREFIX + name: value for name, value in settings_by_name.items()}
 

@@ -71,7 +71,7 @@ class Writer:
         schedule: parked.Schedule,
         blobs: Blobs,
         *,
-        partition_target: int,
+        partition_target: int = partitions.TARGET,
         beat: Callable[[], None] = lambda: None,
     ) -> None:
         """`beat` is called between the PUTs of a long transaction: it is slow, not stuck."""

@@ -41,21 +41,6 @@ SETTING_CONFLICTS: Sequence[SettingConflict] = (
     ),
     SettingConflict(
         State.WARNING,
-        lambda of: of.ingester_parked_first_seconds > of.ingester_parked_longest_seconds,
-        "a parked event first waits {ingester_parked_first_seconds} s, and at most"
-        " {ingester_parked_longest_seconds} s",
-        "Raise INFERENCE_STORE_INGESTER_PARKED_LONGEST_SECONDS above"
-        " INFERENCE_STORE_INGESTER_PARKED_FIRST_SECONDS.",
-    ),
-    SettingConflict(
-        State.WARNING,
-        lambda of: of.ingester_parked_give_up_seconds <= of.ingester_parked_first_seconds,
-        "a parked event is given up after {ingester_parked_give_up_seconds} s, before its first"
-        " try after {ingester_parked_first_seconds} s",
-        "Raise INFERENCE_STORE_INGESTER_PARKED_GIVE_UP_SECONDS.",
-    ),
-    SettingConflict(
-        State.WARNING,
         lambda of: of.tombstone_seconds < of.ingester_parked_give_up_seconds,
         "an erased inference is remembered for {tombstone_seconds} s, and an event may be parked"
         " for {ingester_parked_give_up_seconds} s: it could bring the inference back",
@@ -74,13 +59,6 @@ SETTING_CONFLICTS: Sequence[SettingConflict] = (
         lambda of: of.postgres_pool_size < 3,
         "{postgres_pool_size} connections, where an ingester uses 3 at once and retention 4",
         "Raise INFERENCE_STORE_POSTGRES_POOL_SIZE.",
-    ),
-    SettingConflict(
-        State.WARNING,
-        lambda of: of.ingester_batch_rows < of.ingester_batch_events,
-        "a batch has at most {ingester_batch_rows} rows and {ingester_batch_events} events, each"
-        " of which is at least one row",
-        "Raise INFERENCE_STORE_INGESTER_BATCH_ROWS.",
     ),
     SettingConflict(
         State.WARNING,

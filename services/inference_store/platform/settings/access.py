@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from pydantic_settings import NoDecode
 
-from .group import Count, Seconds, SettingsGroup
+from .group import Seconds, SettingsGroup
 
 _LEAST_TOKEN_BYTES: Final = 16
 
@@ -86,8 +86,6 @@ class AccessSettings(RoleSettings):
     """Scopes that signing in asks for, separated by spaces; `openid` is one of them."""
     api_public_url: Annotated[str, AfterValidator(_secure)] | None = None
     """Where browsers reach the api, such as `https://store.example`; needed to sign in by OIDC."""
-    oidc_clock_skew_seconds: Annotated[float, Field(ge=0, le=600)] = 60.0
-    """How far the issuer's clock and ours may differ."""
     api_session_seconds: Annotated[float, Field(ge=60, le=30 * 24 * 3600)] = 12 * 3600.0
     """How long a session of the console lasts at most; it ends with its key or token too."""
     api_session_idle_seconds: Annotated[float, Field(ge=300, le=30 * 24 * 3600)] = 3600.0
@@ -96,8 +94,6 @@ class AccessSettings(RoleSettings):
     """Most requests a minute of a key or subject; 0: no limit."""
     api_failed_tokens_per_minute: Annotated[int, Field(ge=0)] = 60
     """Keys and tokens of an address that may fail in a minute; those in use pass. 0: no limit."""
-    api_max_header_bytes: Count = 16 * 1024
-    """Largest head of a request: its line and its headers."""
     api_cors_origins: str = ""
     """Origins whose pages may ask from a browser, separated by commas; `*`: any."""
     api_trusted_proxies: str = ""

@@ -11,6 +11,8 @@ from .tls_files import pair_faults
 class AdminSettings(SettingsGroup):
     """The admin port of every service."""
 
+    admin_host: str = "127.0.0.1"
+    """Address of the admin port (health and metrics)."""
     admin_tls_certificate_file: FilePath | None = None
     """Certificate (PEM, with its chain) of the admin port; set: health and metrics are https."""
     admin_tls_key_file: FilePath | None = None

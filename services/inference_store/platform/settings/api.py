@@ -36,8 +36,6 @@ class ApiSettings(
     """Certificate (PEM, with its chain) of the api; set: it is served over https."""
     api_tls_key_file: FilePath | None = None
     """Private key (PEM) of that certificate."""
-    api_admin_host: str = "127.0.0.1"
-    """Address of the api's admin port (health and metrics)."""
     api_admin_port: Port = 9102
     """Admin port of the api; 0: any free one."""
     postgres_read_dsn: Annotated[SecretStr | None, CheckDsn] = None
@@ -47,15 +45,11 @@ class ApiSettings(
     page_seconds: Seconds = 0.8
     """How long a page in order of time searches on once it can say how far it has come."""
     queries_at_once: Count | None = None
-    """Most queries one process runs at once; unset: 6 for each 10 of `POSTGRES_POOL_SIZE`."""
-    queries_at_once_per_caller: Count | None = None
-    """Most of these that are one caller's; unset: half of them."""
+    """Most queries of a process at once; unset: 6 for each 10 of `POSTGRES_POOL_SIZE`."""
     query_wait_seconds: SecondsOrZero = 2.0
     """How long a query waits for its turn before it is refused."""
     streams_at_once: Count = 32
-    """Most streams one process sends at once; one caller has at most half of them."""
-    followers_at_once: Count = 32
-    """Most streams of arrivals one process sends at once; one caller has at most a quarter."""
+    """Most streams of a process at once, and as many of arrivals."""
     console: Literal["on", "off"] = "on"
     """`off`: the api serves no console, and `/` leads nowhere."""
     thumbnail_processes: Annotated[int, Field(ge=0, le=64)] = 2
@@ -64,8 +58,6 @@ class ApiSettings(
     """`off`: `urls` name the api's own routes, and blobs are read only through the api."""
     presigned_url_seconds: Annotated[int, Field(gt=0, le=7 * 24 * 3600)] = 900
     """How long a presigned link works."""
-    export_expires_seconds: Seconds = 7 * 24 * 3600.0
-    """How long an export stays in the bucket, if its request does not say so."""
     export_most_seconds: Seconds = 90 * 24 * 3600.0
     """How long an export can stay in the bucket at most."""
     export_confirm_above: Count = 1_000_000
@@ -85,7 +77,7 @@ class ApiSettings(
     @property
     def most_queries_of_one(self) -> int:
         """Queries at once of one caller."""
-        return self.queries_at_once_per_caller or max(1, self.most_queries // 2)
+        return max(1, self.most_queries // 2)
 
     @property
     def most_streams_of_one(self) -> int:
@@ -95,7 +87,7 @@ class ApiSettings(
     @property
     def most_followers_of_one(self) -> int:
         """Streams of arrivals at once of one caller."""
-        return max(1, self.followers_at_once // 4)
+        return max(1, self.streams_at_once // 4)
 
     def contradictions(self) -> Iterator[str]:
         """Yield the faults of certificates, and of limits on queries that leave no connections."""
@@ -107,10 +99,4 @@ class ApiSettings(
                 f"$QUERIES_AT_ONCE={self.queries_at_once} leaves none of the"
                 f" $POSTGRES_POOL_SIZE={self.postgres_pool_size} connections for look-ups and"
                 " writes: make it smaller, or the pool larger"
-            )
-        if (self.queries_at_once_per_caller or 1) > self.most_queries:
-            yield (
-                f"$QUERIES_AT_ONCE_PER_CALLER={self.queries_at_once_per_caller} is more than the"
-                f" {self.most_queries} that may run at once ($QUERIES_AT_ONCE, else a share of"
-                " $POSTGRES_POOL_SIZE)"
             )

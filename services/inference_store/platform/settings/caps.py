@@ -12,15 +12,7 @@ class CapSettings(SettingsGroup):
     """Largest response blob that is read."""
     max_keys_per_inference: Count = 256
     """Most metadata keys of one inference that are indexed."""
-    max_key_characters: Count = 256
-    """Longest metadata key that is indexed."""
-    max_json_depth: Count = 8
-    """Deepest level of a JSON value that is indexed."""
-    max_json_leaves: Count = 256
-    """Most leaves of one JSON value that are indexed."""
     max_keys_per_model: Count = 10_000
     """Most different metadata keys of one model that are indexed."""
-    max_labels_per_model: Count = 100_000
-    """Most different labels of one model that are indexed."""
     max_predictions: Count = 10_000
     """Most predictions of one inference that are indexed."""

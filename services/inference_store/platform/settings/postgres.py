@@ -28,8 +28,6 @@ class PostgresSettings(SettingsGroup):
     """Private key (PEM) of our own certificate."""
     postgres_pool_size: Count = 10
     """Most connections one process opens."""
-    partition_inferences: Count = 2_000_000
-    """Inferences that one partition should hold; spans of new ones adapt to it."""
 
     @property
     def postgres_tls_mode(self) -> str:

@@ -36,18 +36,10 @@ class CaptureSettings(RedactionSettings, RegistryKeySettings):
     """Most bytes of captures held in memory; without room a call passes through uncaptured."""
     proxy_body_bytes: Count = 16 * 1024 * 1024
     """Most bytes of one exchange's bodies that are kept; over it, it is recorded without them."""
-    proxy_stream_chunks: Count = 10_000
-    """Most parts of one exchange's bodies that are kept; further ones are left out."""
-    proxy_inline_bytes: Annotated[int, Field(ge=0)] = 16 * 1024
-    """Largest metadata, and largest response, that travel in the event beside their blobs."""
     proxy_key_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]*(/[A-Za-z0-9_.\-]+)*$")] = (
         "captures"
     )
     """What the keys of captured blobs begin with."""
-    proxy_upload_threads: Count = 8
-    """Threads that write blobs."""
-    proxy_retry_seconds: Seconds = 0.5
-    """First wait after trouble with a server; doubles up to 10 seconds."""
     proxy_report_seconds: Seconds = 10.0
     """Time between two reports of the proxy's books."""
     proxy_registry_url: Annotated[str, Field(pattern=r"^(https?://[^ ]+)?$")] = ""
@@ -128,16 +120,8 @@ class ProxySettings(
     """What may stand before a call's path, `*` for any part of one segment, separated by commas."""
     proxy_grpc_message_bytes: Count = 256 * 1024 * 1024
     """Largest gRPC message that passes; a larger one is refused."""
-    proxy_grpc_calls: Count = 4096
-    """Most gRPC calls at once; further ones are refused with RESOURCE_EXHAUSTED."""
-    proxy_grpc_calls_per_address: Count | None = None
-    """Most of them from one address; unset: half of them."""
-    proxy_grpc_message_seconds: Seconds = 300.0
-    """How long the request of a gRPC call with one message may take to arrive."""
     proxy_strip_bytes: Count = 64 * 1024 * 1024
     """Most bytes of requests held to take metadata out; without room one goes on as it came."""
-    proxy_admin_host: str = "127.0.0.1"
-    """Address of the proxy's admin port (health and metrics)."""
     proxy_admin_port: Port = 9104
     """Admin port of the proxy; 0: any free one."""
 

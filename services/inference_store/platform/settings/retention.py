@@ -25,14 +25,10 @@ class RetentionSettings(
 ):
     """Deletes by policy, on a schedule."""
 
-    retention_admin_host: str = "127.0.0.1"
-    """Address of the retention service's admin port (health and metrics)."""
     retention_admin_port: Port = 9103
     """Admin port of the retention service; 0: any free one."""
     retention_interval_seconds: Seconds = 300.0
     """Time between two scheduled runs."""
-    retention_poll_seconds: Seconds = 1.0
-    """How often requested runs and erasures are looked for."""
     retention_batch_inferences: Count = 1000
     """Most inferences marked, deleted and forgotten in one step."""
     export_part_inferences: Annotated[int, Field(ge=1, le=100_000)] = 10_000
@@ -44,9 +40,7 @@ class RetentionSettings(
     dead_letter_keep_seconds: Seconds = 90 * 24 * 3600.0
     """How long dead letters are kept after they were discarded or redriven; open ones stay."""
     run_keep_seconds: Seconds = 400 * 24 * 3600.0
-    """How long ended runs and exports are kept, and erasures of which nothing is left."""
-    reconcile_keep_seconds: Seconds = 90 * 24 * 3600.0
-    """How long reports of reconciliations are kept: of the ten newest, after they ended."""
+    """How long ended runs, exports, reconciliations and erasures are kept."""
     ledger_values_keep_seconds: Seconds = 90 * 24 * 3600.0
     """How long entries of the ledger say what they said: longer than the oldest backup is kept."""
     tombstone_seconds: Seconds = 30 * 24 * 3600.0

@@ -90,12 +90,9 @@ def test_a_clock_is_judged() -> None:
 PLANTED: list[dict[str, object]] = [
     {"auth": "off", "api_host": "0.0.0.0"},
     {"postgres_dsn": "postgresql://db.example/x"},
-    {"ingester_parked_first_seconds": 60, "ingester_parked_longest_seconds": 30},
-    {"ingester_parked_give_up_seconds": 5},
     {"tombstone_seconds": 3600, "ingester_parked_give_up_seconds": 7200},
     {"tombstone_seconds": 60, "ingester_parked_give_up_seconds": 30},
     {"postgres_pool_size": 2},
-    {"ingester_batch_rows": 10},
     {"log_level": "debug"},
 ]
 
