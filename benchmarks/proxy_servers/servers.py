@@ -12,9 +12,7 @@ from tests.polling import until
 from tests.servers.ports import free_port
 
 from benchmarks.proxy.nginx import is_open
-from inference_store.platform.serving import Connections, Limits, Served, listen
-from inference_store.platform.serving.listener import Listener
-from inference_store.platform.serving.request_bodies import App
+from inference_store.platform.serving import App, Connections, Limits, Listener, Served, listen
 from inference_store.proxy.rest import build_server
 from inference_store.proxy.rest.heads import MOST_HEAD_BYTES
 from inference_store.proxy.rest.server import Server

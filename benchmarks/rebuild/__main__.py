@@ -25,8 +25,8 @@ from benchmarks.ingest.measure import ingest
 from inference_store.index.database import create_engine
 from inference_store.ingester.rebuild import Rebuild
 from inference_store.objects import Blobs
-from inference_store.operations.reconcile import reconciliations
-from inference_store.operations.reconcile.bucket_prefixes import parse_prefixes
+from inference_store.operations.reconcile import stored_reports
+from inference_store.operations.reconcile.stored_reports import parse_prefixes
 from inference_store.platform.settings import IngesterSettings
 
 _BAR = 0.5
@@ -98,7 +98,7 @@ async def rebuild(dsn: str, minio: MinioServer, bucket: str, events: int) -> flo
     engine = create_engine(dsn)
     with Blobs(settings) as blobs:
         async with engine.begin() as connection:
-            requested = await reconciliations.request_reconciliation(
+            requested = await stored_reports.request_reconciliation(
                 connection, model_id=None, cause="command", repair="rebuild"
             )
         places = parse_prefixes("captures", blobs.buckets)

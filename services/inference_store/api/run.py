@@ -35,9 +35,8 @@ from inference_store.platform.serving import (
     build_limits,
     listen,
 )
-from inference_store.platform.serving.heads import BoundedHeads
-from inference_store.platform.serving.server import GuardedServer
 from inference_store.platform.settings import ApiSettings
+from inference_store.platform.uvicorn_server import BoundedHeads, GuardedServer
 
 from .app import MOST_HEADER_BYTES, create_app
 from .replica import Replica

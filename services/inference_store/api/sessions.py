@@ -4,7 +4,8 @@ from fastapi import Request
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action, Who
-from inference_store.access.sessions import Identity, Session, hash_id
+from inference_store.access.credentials import Identity, Session
+from inference_store.access.credentials import hash_session_id as hash_id
 from inference_store.index import web_sessions
 from inference_store.index.audit import note
 from inference_store.platform.json_encoding import format_instant

@@ -5,9 +5,9 @@ import asyncio
 
 import uvloop
 
-from inference_store.access.roles import read_roles
+from inference_store.access.tokens import read_roles
 from inference_store.api.run import serve
-from inference_store.objects.identity import web_identity
+from inference_store.objects.clients import web_identity
 from inference_store.platform.settings import ApiSettings, BlobSettings, Checks, RoleSettings
 
 from .start import start_service

@@ -27,7 +27,7 @@ from inference_store.index.database import engine_of
 from inference_store.inference.errors import NotFound, ObjectStoreUnavailable
 from inference_store.inference.plural import counted
 from inference_store.objects import Blobs
-from inference_store.objects.inventory import inventory
+from inference_store.objects.listing import inventory
 from inference_store.platform.settings import (
     BlobSettings,
     CertificateSettings,

@@ -7,7 +7,7 @@ import gc
 import uvloop
 
 from inference_store.ingester.run import run as ingest
-from inference_store.objects.identity import web_identity
+from inference_store.objects.clients import web_identity
 from inference_store.platform.settings import BlobSettings, IngesterSettings
 
 from .start import start_service

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action, Who
-from inference_store.access.keys import ApiKey
+from inference_store.access.credentials import ApiKey
 from inference_store.access.rights import ROLES, Grant, Right
 from inference_store.erasure.policies.durations import parse_duration
 from inference_store.index import api_keys

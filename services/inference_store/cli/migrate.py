@@ -5,8 +5,8 @@ import asyncio
 import sys
 
 from inference_store.access import Action, Who
+from inference_store.access.credentials import Secret, id_of
 from inference_store.access.rights import Grant
-from inference_store.access.secrets import Secret, id_of
 from inference_store.index import api_keys
 from inference_store.index.audit import note
 from inference_store.index.database import DatabaseMissing, engine_of

@@ -26,9 +26,9 @@ from inference_store.inference.errors import ObjectStoreUnavailable, StoreError
 from inference_store.inference.plural import counted
 from inference_store.ingester.rebuild import Rebuild
 from inference_store.objects import Blobs
-from inference_store.operations.reconcile import orphans, reconciliations
+from inference_store.operations.reconcile import orphans, stored_reports
 from inference_store.operations.reconcile.reconciler import Reconciler
-from inference_store.operations.reconcile.reconciliations import FINAL, REPAIRS, Reconciliation
+from inference_store.operations.reconcile.stored_reports import FINAL, REPAIRS, Reconciliation
 from inference_store.platform.settings import IngesterSettings, ReconcileSettings
 
 from .closed_pipe import raise_if_reader_is_gone
@@ -89,7 +89,7 @@ class _Command:
         self._model: str | None = arguments.model
         self._erases = arguments.repair == "erase"
         self._report: UUID | None = arguments.report
-        self._repair: reconciliations.Repair = "none" if self._erases else arguments.repair
+        self._repair: stored_reports.Repair = "none" if self._erases else arguments.repair
         self._json: bool = arguments.json
         self._reported_at = 0.0
 
@@ -113,7 +113,7 @@ class _Command:
                         await asyncio.sleep(1)
                     ended = await self._work(engine, blobs)
                 async with engine.connect() as connection:
-                    findings = await reconciliations.list_findings(
+                    findings = await stored_reports.list_findings(
                         connection, ended.id, limit=_SHOWN
                     )
                     estimate = await self._estimate(connection, ended)
@@ -173,7 +173,7 @@ class _Command:
         names = [str(prefix) for prefix in prefixes]
         if reconciliation.places != names:
             async with engine.begin() as connection:
-                reconciliation = await reconciliations.update_reconciliation(
+                reconciliation = await stored_reports.update_reconciliation(
                     connection,
                     reconciliation.id,
                     places=names,
@@ -194,12 +194,12 @@ class _Command:
     async def _find_or_request(self, engine: Any) -> Reconciliation:
         """Return a reconciliation that has begun and not ended; else request a new one."""
         async with engine.begin() as connection:
-            unfinished = await reconciliations.find_unfinished(
+            unfinished = await stored_reports.find_unfinished(
                 connection, repairs=(self._repair,), cause="command", model_id=self._model
             )
             if unfinished is not None:
                 return unfinished
-            requested = await reconciliations.request_reconciliation(
+            requested = await stored_reports.request_reconciliation(
                 connection, model_id=self._model, cause="command", repair=self._repair
             )
             detail: dict[str, Any] = {"asked_model_id": self._model, "repair": self._repair}
@@ -234,7 +234,7 @@ def _format_erasure_json(erasure: Erasure) -> str:
 
 def format_text(
     reconciliation: Reconciliation,
-    findings: list[reconciliations.Finding],
+    findings: list[stored_reports.Finding],
     estimate: orphans.OrphanEstimate | None = None,
 ) -> str:
     """Format the report for people."""
@@ -267,7 +267,7 @@ def format_text(
 
 def format_json(
     reconciliation: Reconciliation,
-    findings: list[reconciliations.Finding],
+    findings: list[stored_reports.Finding],
     estimate: orphans.OrphanEstimate | None = None,
 ) -> str:
     """Format the report for programs, with only the first findings."""

@@ -8,7 +8,7 @@ import uvloop
 from pydantic import ValidationError
 
 from inference_store.erasure.log.keys import signing_keys
-from inference_store.objects.identity import web_identity
+from inference_store.objects.clients import web_identity
 from inference_store.platform.settings import (
     BlobSettings,
     CertificateSettings,

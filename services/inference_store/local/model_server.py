@@ -5,9 +5,8 @@ import sys
 import urllib.request
 from dataclasses import dataclass
 
-from .folder import LocalFolder
+from .folder import HOST, LocalFolder
 from .part import READY_SECONDS, Part, RunningPart
-from .ports import HOST
 
 NAME = "model-server"
 _MODULE = "inference_store.local.demo.model_server"

@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from .folder import LocalFolder
+from .folder import HOST, LocalFolder
 from .model_server import ModelServer
 from .part import READY_SECONDS, Part, RunningPart
-from .ports import HOST
 from .servers import Servers
 
 PREFIX = "INFERENCE_STORE_"

@@ -15,13 +15,11 @@ from pathlib import Path
 from types import MappingProxyType
 
 from inference_store.inference.plural import counted
+from inference_store.local import model_server, postgres, programs, servers
 
-from . import model_server, postgres, programs, s3
-from .errors import LocalStackError
-from .folder import LocalFolder
+from .folder import HOST, LocalFolder, LocalStackError, free_from, free_ports, is_free
 from .model_server import ModelServer
 from .part import RunningPart
-from .ports import HOST, free_from, free_ports, is_free
 from .servers import Servers, end_what_is_left, running_servers
 
 API, PROXY = "api", "proxy"
@@ -117,7 +115,7 @@ def _admin(service: str) -> str:
 
 _PARTS = (
     *(API, PROXY, _PROXY_GRPC, *map(_admin, programs.SERVICES)),
-    *(model_server.NAME, _MODELS_GRPC, postgres.NAME, s3.NAME),
+    *(model_server.NAME, _MODELS_GRPC, postgres.NAME, servers.S3_NAME),
 )
 """All parts that listen, except Kafka's test broker: it takes any port."""
 

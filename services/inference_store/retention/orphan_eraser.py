@@ -42,7 +42,7 @@ from inference_store.erasure.progress.state_changes import (
 )
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import Blobs, Deleted, DeleteFault
-from inference_store.operations.reconcile import age_bound, judgement, orphans, unstored_names
+from inference_store.operations.reconcile import orphans, owned, stored_reports
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import ERASED, OBJECTS_DELETED, STEP_SECONDS
 from inference_store.platform.settings import RetentionSettings
@@ -119,10 +119,10 @@ class OrphanEraser:
         async with self._engine.begin() as connection:
             # in the fence: a lower number may become visible after a higher one
             await fence_exclusive(connection)
-            newest = await unstored_names.find_newest(connection)
+            newest = await owned.find_newest(connection)
         async with self._engine.begin() as connection:
             await orphans.ensure_report(connection, parse_report(erasure))
-            await unstored_names.store_names(connection, parse_report(erasure), self._blobs.buckets)
+            await owned.store_names(connection, parse_report(erasure), self._blobs.buckets)
         progress.seen.update(newest)
         progress.gathered = True
 
@@ -174,7 +174,7 @@ class OrphanEraser:
         existing = [key for key in keys if key not in gone]
         async with self._engine.begin() as connection:
             await fence_exclusive(connection)
-            await unstored_names.store_names(connection, report, self._blobs.buckets, progress.seen)
+            await owned.store_names(connection, report, self._blobs.buckets, progress.seen)
             judged = await orphans.judge(connection, report, existing)
             await self._release(connection, erasure, existing, judged)
             doomed = sorted([*judged.doomed, *gone])
@@ -208,16 +208,16 @@ class OrphanEraser:
         """Return the sizes of objects not written since the report, and that cannot be in use."""
         before = datetime.fromisoformat((erasure.asked or {})["before"])
         async with self._engine.connect() as connection:
-            waiting = await age_bound.list_waiting(connection, now=before)
-        if waiting and (since := min(at for at, _ in waiting)) != age_bound.NEVER:
+            waiting = await stored_reports.list_waiting(connection, now=before)
+        if waiting and (since := min(at for at, _ in waiting)) != stored_reports.NEVER:
             before = min(before, since - self._grace)
         elif waiting:
-            before = age_bound.NEVER
+            before = stored_reports.NEVER
         inspected = await asyncio.to_thread(inspect_objects, self._blobs, keys)
         old = {
             key: size
             for key, (size, at) in inspected.items()
-            if at is None or judgement.is_older(at, before)
+            if at is None or owned.is_older(at, before)
         }
         young = set(keys) - set(old)
         if young:
@@ -239,7 +239,7 @@ class OrphanEraser:
             certifying = self._certifier is not None
             state = await finish_orphans(connection, erasure, error=error, certifying=certifying)
             if state != "failed":
-                await unstored_names.remove_names(connection, parse_report(erasure))
+                await owned.remove_names(connection, parse_report(erasure))
             erasure = await find_erasure(connection, erasure.id) or erasure
         if state == "certifying" and self._certifier is not None:
             state = await self._certifier.certify(erasure, state)

@@ -42,7 +42,7 @@ from inference_store.index.tables import (
 from inference_store.inference.events import StorageKey, uid_of
 from inference_store.inference.layout import Kind, key_of
 from inference_store.objects import Blobs
-from inference_store.objects.many_reads import translate_error
+from inference_store.objects.transfers import translate_error
 from inference_store.platform.admin import Heartbeat
 from inference_store.platform.settings import RetentionSettings
 from inference_store.query.cql2 import parse

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from fastapi import APIRouter, FastAPI
 
-from inference_store.access.caller import ANYONE
-from inference_store.access.rights import Right
+from inference_store.access.rights import ANYONE, Right
 from inference_store.api import routes
 from inference_store.api.access import Access, GuardedRoute, Needs, Over, needs
 from inference_store.api.app import create_app

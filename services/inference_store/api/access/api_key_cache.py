@@ -10,8 +10,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.access import Caller
-from inference_store.access.keys import HashedApiKey
-from inference_store.access.secrets import Secret, id_of
+from inference_store.access.credentials import HashedApiKey, Secret, id_of
 from inference_store.index import api_keys
 from inference_store.index.api_keys import TOUCH_SECONDS
 

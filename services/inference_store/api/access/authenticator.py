@@ -13,8 +13,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.access import Caller
-from inference_store.access.caller import ANYONE, TOKEN
-from inference_store.access.sessions import Identity, Session, hash_id
+from inference_store.access.credentials import Identity, Session
+from inference_store.access.credentials import hash_session_id as hash_id
+from inference_store.access.rights import ANYONE, TOKEN
 from inference_store.index import web_sessions
 from inference_store.index.web_sessions import TOUCH_SECONDS
 from inference_store.inference.errors import NotFound, Unauthorized

@@ -9,9 +9,8 @@ from fastapi import Depends, Request
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import AccessScope, Action, Caller, Who
-from inference_store.access.caller import ANYONE
-from inference_store.access.rights import Right
-from inference_store.access.sessions import Session
+from inference_store.access.credentials import Session
+from inference_store.access.rights import ANYONE, Right
 from inference_store.index import registrations
 from inference_store.index.audit import note
 from inference_store.index.registrations import Registration

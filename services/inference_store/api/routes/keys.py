@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import Path, Query, Request
 
 from inference_store.access import Action
-from inference_store.access.keys import ApiKey
+from inference_store.access.credentials import ApiKey
 from inference_store.access.rights import Grant, Right
 from inference_store.api import cursors, time_pages
 from inference_store.api.access import Access, Asking, Over, needs

@@ -31,7 +31,7 @@ from inference_store.api.schemas.reconciliations import (
 from inference_store.index import registrations
 from inference_store.index.unknown_models import refuse_model
 from inference_store.inference.errors import NotFound
-from inference_store.operations.reconcile import orphans, reconciliations
+from inference_store.operations.reconcile import orphans, stored_reports
 
 router = make_router("reconciliation")
 _PATH = "/reconciliations"
@@ -51,7 +51,7 @@ async def list_reconciliations(
     page: Annotated[PageParameters, Query()], connection: Reading
 ) -> Answer:
     """Comparisons of the bucket with the index, the newest first."""
-    rows = await reconciliations.list_page(
+    rows = await stored_reports.list_page(
         connection, before=time_pages.decode_before(page), limit=page.limit + 1
     )
     items, following = time_pages.cut_page(rows, page.limit)
@@ -73,7 +73,7 @@ async def request_reconciliation(
     """Ask the retention service to compare them. A model that is not registered is a warning: it
     fails unless the bucket has objects of it."""
     warnings = await _list_warnings(connection, access, body.model_id)
-    reconciliation = await reconciliations.request_reconciliation(
+    reconciliation = await stored_reports.request_reconciliation(
         connection, model_id=body.model_id, cause="request"
     )
     await access.note(
@@ -96,7 +96,7 @@ async def request_reconciliation(
 )
 async def get_reconciliation(reconciliation_id: UUID, connection: Reading) -> Answer:
     """How far it is, and what it found."""
-    reconciliation = await reconciliations.find_reconciliation(connection, reconciliation_id)
+    reconciliation = await stored_reports.find_reconciliation(connection, reconciliation_id)
     if reconciliation is None:
         raise _make_not_found(reconciliation_id)
     return Answer(ShownReconciliation.show(reconciliation))
@@ -113,10 +113,10 @@ async def list_findings(
     reconciliation_id: UUID, page: Annotated[FindingParameters, Query()], connection: Reading
 ) -> Answer:
     """Objects without rows and rows without objects, by kind and storage key."""
-    if await reconciliations.find_reconciliation(connection, reconciliation_id) is None:
+    if await stored_reports.find_reconciliation(connection, reconciliation_id) is None:
         raise _make_not_found(reconciliation_id)
     key = cursors.decode(page.cursor, str, str)
-    findings = await reconciliations.list_findings(
+    findings = await stored_reports.list_findings(
         connection,
         reconciliation_id,
         kind=page.kind,

@@ -3,8 +3,7 @@
 from fastapi import Request
 from starlette.responses import Response
 
-from inference_store.access.caller import ANYONE
-from inference_store.access.rights import Right
+from inference_store.access.rights import ANYONE, Right
 from inference_store.api import sessions
 from inference_store.api.access import Asking, Authenticator, Over, needs, session_cookie
 from inference_store.api.answer import Answer

@@ -6,7 +6,7 @@ from uuid import UUID
 from pydantic import Field
 
 from inference_store.access.audit import Action
-from inference_store.access.scope import AccessScope
+from inference_store.access.rights import AccessScope
 from inference_store.api.shown import Shown
 from inference_store.index.audit import AuditEntry, Filter
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from inference_store.access.keys import ApiKey
+from inference_store.access.credentials import ApiKey
 from inference_store.access.rights import Grant, Right
 from inference_store.api.shown import Shown
 

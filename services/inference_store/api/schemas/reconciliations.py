@@ -2,7 +2,7 @@
 
 from inference_store.api.shown import AnyText, Shown
 from inference_store.operations.reconcile.orphans import OrphanEstimate
-from inference_store.operations.reconcile.reconciliations import Finding, Kind, Reconciliation
+from inference_store.operations.reconcile.stored_reports import Finding, Kind, Reconciliation
 
 from .fields import Body, Flag, ShortText
 from .links import PageParameters

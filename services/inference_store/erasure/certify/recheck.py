@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.erasure.log.hash_chain import VerificationFailure
 from inference_store.erasure.log.keys import SigningKey
 from inference_store.index.tables import inference
-from inference_store.objects.inventory import Held
+from inference_store.objects.listing import Held
 
 from . import chain, erased_lists
 from .list_entries import ENTRY_BYTES, hash_inference, hash_object, split_entries

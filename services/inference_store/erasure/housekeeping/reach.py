@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import EVERYTHING, AccessScope
-from inference_store.access.scope import ScopePart
+from inference_store.access.rights import ScopePart
 from inference_store.erasure.progress.erasure import Erasure, list_models
 from inference_store.index.tables import registration
 

@@ -22,7 +22,7 @@ from inference_store.inference.events import encode
 from inference_store.objects import Blobs
 from inference_store.platform.kafka import client_arguments
 
-from .finding import DoctorSettings, Finding, failed, ok
+from .findings import DoctorSettings, Finding, failed, ok
 
 MODEL: Final = "inference-store-doctor"
 _TASK_TYPE: Final[dict[str, Any]] = {"task_type": "image_classification"}

@@ -34,8 +34,8 @@ from inference_store.platform.metrics import (
     CAPTURES_DROPPED,
     INCOMPLETE_CAPTURES,
     from_zero,
+    list_samples,
 )
-from inference_store.platform.multiprocess_metrics import list_samples
 from inference_store.platform.stages import stage
 from inference_store.proxy.protocols import PROTOCOLS, Protocol
 

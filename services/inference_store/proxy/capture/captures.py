@@ -23,9 +23,9 @@ from inference_store.platform.metrics import (
     CAPTURE_QUEUE,
     CAPTURES,
     CAPTURES_DROPPED,
+    MultiprocessMetrics,
     from_zero,
 )
-from inference_store.platform.multiprocess_metrics import MultiprocessMetrics
 from inference_store.platform.settings import ProxySettings
 
 from .backoff import SERVERS, Server

@@ -8,7 +8,8 @@ import httpx
 import pytest
 from sqlalchemy import func, select, update
 
-from inference_store.access.sessions import Identity, hash_id
+from inference_store.access.credentials import Identity
+from inference_store.access.credentials import hash_session_id as hash_id
 from inference_store.api.access import fresh_cache
 from inference_store.api.access.fresh_cache import FRESH_SECONDS, WATCHED_SECONDS
 from inference_store.api.access.session_cookie import COOKIE, HEADER, WATCHING

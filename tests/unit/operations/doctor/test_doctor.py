@@ -19,8 +19,12 @@ from inference_store.operations.doctor import (
     failed,
 )
 from inference_store.operations.doctor.checks import check_buckets, compare_clocks
-from inference_store.operations.doctor.finding import ok, warning
-from inference_store.operations.doctor.settings import SETTING_CONFLICTS, check_settings
+from inference_store.operations.doctor.findings import (
+    SETTING_CONFLICTS,
+    check_settings,
+    ok,
+    warning,
+)
 from tests.http_stub import Request, Response, serve_http
 from tests.settings import make_settings
 

@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from inference_store.local.ports import HOST
+from inference_store.local.folder import HOST
 
-from .serving import (
+from .models import (
     DATATYPE,
     MOST_BYTES,
     NAME,
