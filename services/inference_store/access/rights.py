@@ -6,9 +6,17 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from inference_store.inference.field_docs import DocumentedModel
+from inference_store.platform.settings import RoleSettings, WrongSetting, sentences
 
 
 class Right(StrEnum):
@@ -199,3 +207,11 @@ class Caller:
 # The callers if access control is off, and with the token of the settings.
 ANYONE = Caller("anyone", OWNER)
 TOKEN = Caller("token", OWNER)
+
+
+def read_roles(settings: RoleSettings) -> dict[str, tuple[Grant, ...]]:
+    """Return the grants of each role. Raise WrongSetting, with a line for each that is wrong."""
+    try:
+        return TypeAdapter(dict[str, Grants]).validate_python(settings.oidc_roles)
+    except ValidationError as wrong:
+        raise WrongSetting("\n".join(sentences(wrong, "oidc_roles"))) from None

@@ -14,15 +14,14 @@ from hashlib import sha256
 from typing import Any, Final
 
 import jwt
-from pydantic import TypeAdapter, ValidationError
 
 from inference_store.inference.errors import Unauthorized
-from inference_store.platform.settings import AccessSettings, RoleSettings, WrongSetting, sentences
+from inference_store.platform.settings import AccessSettings
 
 from . import Caller
 from .credentials import Identity
 from .issuer import Issuer, SigningKey
-from .rights import Grant, Grants
+from .rights import Grant, read_roles
 
 # Only asymmetric ones: with a shared secret, every verifier could sign.
 ALGORITHMS: Final = (
@@ -203,11 +202,3 @@ def _find_claim(claims: Mapping[str, Any], path: str) -> Any:
     for name in path.split("."):
         claim = claim.get(name) if isinstance(claim, Mapping) else None
     return claim
-
-
-def read_roles(settings: RoleSettings) -> dict[str, tuple[Grant, ...]]:
-    """Return the grants of each role. Raise WrongSetting, with a line for each that is wrong."""
-    try:
-        return TypeAdapter(dict[str, Grants]).validate_python(settings.oidc_roles)
-    except ValidationError as wrong:
-        raise WrongSetting("\n".join(sentences(wrong, "oidc_roles"))) from None

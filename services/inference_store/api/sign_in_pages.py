@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from inference_store.access.sign_in import CALLBACK, Attempt
+from inference_store.access.sign_in_attempt import CALLBACK, Attempt
 from inference_store.inference.errors import (
     StoreError,
     TooManyRequests,

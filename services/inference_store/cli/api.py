@@ -5,7 +5,7 @@ import asyncio
 
 import uvloop
 
-from inference_store.access.tokens import read_roles
+from inference_store.access.rights import read_roles
 from inference_store.api.run import serve
 from inference_store.objects.clients import web_identity
 from inference_store.platform.settings import ApiSettings, BlobSettings, Checks, RoleSettings

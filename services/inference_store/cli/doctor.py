@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from inference_store.access.tokens import read_roles
+from inference_store.access.rights import read_roles
 from inference_store.index.database import engine_of
 from inference_store.operations import doctor
 from inference_store.operations.doctor import DoctorSettings, Report, Result, State, Subject, send
