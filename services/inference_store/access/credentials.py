@@ -1,4 +1,4 @@
-"""An API key. Only a hash of its text is stored."""
+"""API keys, and sessions of the console. Only hashes of their texts are stored."""
 
 import hashlib
 import hmac

@@ -167,9 +167,3 @@ def _basic(client: str, secret: str) -> str:
     """Return the header of RFC 6749, 2.3.1: both are escaped first."""
     pair = f"{quote(client, safe='')}:{quote(secret, safe='')}"
     return f"Basic {b64encode(pair.encode()).decode()}"
-
-
-# One attempt of a browser to sign in at an issuer.
-#
-# All that is remembered between its two requests is a random value in a cookie. What the issuer is
-# sent is derived from it, so that nothing is stored for browsers that never come back.

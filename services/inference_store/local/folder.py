@@ -1,4 +1,4 @@
-"""Errors that keep the local stack from starting, in sentences for the user."""
+"""The folder of a local stack, its ports, and the errors that keep it from starting."""
 
 import fcntl
 import json

@@ -15,6 +15,9 @@ from . import postgres
 from .folder import HOST, LocalFolder, LocalStackError
 from .part import READY_SECONDS, Part, RunningPart, end_leftovers
 
+# S3 from a wheel: `rclone serve s3` over a folder, each bucket a folder in it.
+#
+# It has no versions, and treats requests for tags or locks as uploads: never send it those.
 S3_NAME = "s3"
 
 
@@ -157,8 +160,3 @@ def running_servers(
         broker = start_kafka(folder, topic, partitions)
         stack.callback(broker.running.stop)
         yield Servers(database, objects, broker)
-
-
-# S3 from a wheel: `rclone serve s3` over a folder, each bucket a folder in it.
-#
-# It has no versions, and treats requests for tags or locks as uploads: never send it those.

@@ -1,4 +1,4 @@
-"""Connections to Kafka, the same for every client of ours."""
+"""Connections to Kafka, the same for every client of ours, and what a broker says of itself."""
 
 import asyncio
 import ssl

@@ -80,7 +80,7 @@ class Connections:
 #
 # Between requests it may be idle for a time, and then the head of the next one has a time limit.
 # While a request is answered the connection may be silent; but the caller has to read what is
-# written. The time limit of a body is where the body is read (`request_bodies`).
+# written. The time limit of a body is where the body is read (`Served`).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class Limits:
     idle: float = 75.0
     """From an answer to the first byte of the next request."""
     body: float = 30.0
-    """For a request's body, and more as it comes (`request_bodies`)."""
+    """For a request's body, and more as it comes (`Served`)."""
     write: float = 60.0
     """For the caller to read a part of what is written."""
 

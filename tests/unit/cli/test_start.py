@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from inference_store.cli.api import CHECKS as API_CHECKS
+from inference_store.cli.command import start_service
 from inference_store.cli.proxy import CHECKS as PROXY_CHECKS
 from inference_store.cli.retention import CHECKS as RETENTION_CHECKS
-from inference_store.cli.start import start_service
 from inference_store.platform.settings import (
     ApiSettings,
     Checks,

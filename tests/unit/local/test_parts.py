@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from inference_store.local.demo.story import Screen
+from inference_store.local.demo.screen import Screen
 from inference_store.local.folder import (
     HOST,
     LocalFolder,

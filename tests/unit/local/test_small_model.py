@@ -16,7 +16,7 @@ from inference_store.local.demo.model_server.models import (
     SmallClassifier,
     read_png,
 )
-from inference_store.local.demo.sources import HELD_OUT, LABELS
+from inference_store.local.demo.models import HELD_OUT, LABELS
 from inference_store.local.folder import HOST
 from tests.servers.ports import free_port
 from tests.servers.waiting import wait_until

@@ -20,21 +20,8 @@ from inference_store.grpc_messages import message
 from inference_store.local.folder import LocalStackError
 from inference_store.local.stack import Stack
 
-from .sources import (
-    DEMO_MODELS,
-    DIGITS,
-    FACES,
-    FRAME,
-    FRAMES,
-    PEOPLE,
-    PHOTOGRAPHS,
-    DemoModel,
-    Digit,
-    Image,
-    Photograph,
-    Rest,
-    held_out_digits,
-)
+from .models import DEMO_MODELS, DIGITS, FACES, FRAME, FRAMES, PEOPLE, DemoModel, Rest
+from .sources import PHOTOGRAPHS, Digit, Image, Photograph, held_out_digits
 
 WIDTH, HEIGHT = 400, 300  # of every frame, pixels
 FRAMES_A_SHOT = 6

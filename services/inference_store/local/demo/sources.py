@@ -1,11 +1,7 @@
-"""The photographs in wheels, and the camera of each."""
+"""The photographs in wheels, and what finds digits, faces and people in them."""
 
-import json
 import math
-import shlex
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +15,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 
 from inference_store.local.folder import LocalStackError
+
+from .models import HELD_OUT, LABELS
 
 Image = NDArray[np.uint8]
 """Height × width × 3, blue-green-red as in OpenCV."""
@@ -140,116 +138,6 @@ def _split(count: int) -> list[NDArray[np.int64]]:
     return list(train_test_split(every, test_size=HELD_OUT, random_state=7))
 
 
-FRAMES = 240
-"""Frames of the camera; both detectors see each."""
-FRAME = "frame-"
-"""The prefix of a frame's id."""
-LABELS = tuple(str(digit) for digit in range(10))
-"""The classes of the digit classifier."""
-HELD_OUT = 300
-"""Images of digits that the classifier was not trained on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rest:
-    """The API at one address."""
-
-    address: str
-
-    def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """Return the answer's JSON. Raises LocalStackError with the API's own text of a refusal."""
-        request = urllib.request.Request(
-            self.address + path,
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as error:
-            words = error.read().decode("utf-8", errors="replace")
-            raise LocalStackError(f"{method} {path} answered {error.code}: {words}") from error
-        except OSError as error:
-            raise LocalStackError(f"{method} {path}: the API does not answer: {error}") from error
-
-    def count(self, model_id: str, body: Mapping[str, Any]) -> int:
-        """Return how many indexed inferences of this model match. Raises LocalStackError."""
-        path = f"/v1/models/{model_id}/inferences/count"
-        return int(self.ask("POST", path, body)["count"])
-
-    def inference_ids(self, model_id: str) -> Iterator[str]:
-        """Yield the id of every indexed inference of this model, page by page."""
-        body: dict[str, Any] = {"limit": _PAGE, "include": []}
-        while True:
-            page = self.ask("POST", f"/v1/models/{model_id}/inferences/query", body)
-            yield from (item["inference_id"] for item in page["items"])
-            if page["next"] is None:
-                return
-            body["cursor"] = page["next"]
-
-    def curl(self, path: str, body: Any) -> str:
-        """Return the question as a command for a shell."""
-        return (
-            f"curl -s {self.address}{path} \\\n"
-            f"  -H 'Content-Type: application/json' \\\n"
-            f"  -d {shlex.quote(json.dumps(body))}"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class DemoModel:
-    """A registration, and how many inferences the demo feeds for it."""
-
-    model_id: str
-    name: str
-    task_type: str
-    class_labels: tuple[str, ...]
-    inferences: int
-    prefix: str
-    """The prefix of the ids of those inferences."""
-
-    def count(self, rest: Rest) -> int:
-        """Return how many of the inferences are indexed. Raises LocalStackError."""
-        return rest.count(self.model_id, {"filter": f"inference_id LIKE '{self.prefix}%'"})
-
-    def register(self, rest: Rest) -> None:
-        """Register this model with the store; repeatable. Raises LocalStackError."""
-        body: dict[str, Any] = {
-            "name": self.name,
-            "task_type": self.task_type,
-            "class_labels": list(self.class_labels),
-        }
-        rest.ask("PUT", f"/v1/models/{self.model_id}", body)
-
-
-FACES = DemoModel(
-    "face-detector",
-    "OpenCV frontal face cascade; score = 1 / (1 + e^-(weight - 2)), not calibrated",
-    "object_detection",
-    ("face",),
-    FRAMES,
-    FRAME,
-)
-PEOPLE = DemoModel(
-    "people-detector",
-    "OpenCV HOG people detector; score = 1 / (1 + e^-4(weight - 0.3)), not calibrated",
-    "object_detection",
-    ("person",),
-    FRAMES,
-    FRAME,
-)
-DIGITS = DemoModel(
-    "digit-classifier",
-    "Logistic regression on scikit-learn's digits",
-    "image_classification",
-    LABELS,
-    HELD_OUT,
-    "digit-",
-)
-DEMO_MODELS = (FACES, PEOPLE, DIGITS)
-
-
 # OpenCV's two classic detectors: faces by a Haar cascade, people by a HOG and a linear SVM.
 #
 # Neither gives a probability. Each finding has a raw weight (the cascade's last stage, the SVM's
@@ -337,7 +225,3 @@ def _detections(
             "ymin": max(y, 0),
             "ymax": min(y + tall, height),
         }
-
-
-_TIMEOUT_SECONDS = 30.0
-_PAGE = 1000

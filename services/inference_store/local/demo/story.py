@@ -4,55 +4,19 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from inference_store.local import programs
 from inference_store.local.folder import LocalFolder
 from inference_store.local.postgres import OPEN_FOLDER
 from inference_store.local.stack import Stack, running_stack
 
-from .sources import DEMO_MODELS, DIGITS, FACES, FRAMES, PEOPLE, Rest
+from .models import DEMO_MODELS, DIGITS, FACES, FRAMES, PEOPLE, Rest
+from .screen import Screen
 
 _WATCH_SECONDS = 0.5
-
-
-@dataclass(slots=True)
-class Screen:
-    """A terminal, or a file instead of one (there, progress is an occasional line)."""
-
-    out: TextIO = field(default_factory=lambda: sys.stdout)
-    _started: float = field(default_factory=time.monotonic)
-    _shown: float = 0.0
-    _open: bool = False
-
-    def say(self, text: str) -> None:
-        """Print lines that stay."""
-        self._close()
-        print(text, file=self.out, flush=True)
-
-    def step(self, text: str) -> None:
-        """Print a line that stays, with the seconds since the start."""
-        self.say(f"[{time.monotonic() - self._started:5.1f} s] {text}")
-
-    def progress(self, text: str) -> None:
-        """Show the progress, not more often than a person can read."""
-        now = time.monotonic()
-        terminal = self.out.isatty()
-        if now - self._shown < (_TERMINAL_SECONDS if terminal else _FILE_SECONDS):
-            return
-        self._shown = now
-        if terminal:
-            print(f"{_CLEAR_LINE}          {text}", end="", file=self.out, flush=True)
-            self._open = True
-        else:
-            self.step(text)
-
-    def _close(self) -> None:
-        if self._open:
-            print(_CLEAR_LINE, end="", file=self.out)
-            self._open = False
 
 
 def tell(
@@ -274,8 +238,3 @@ def _format_item(item: Mapping[str, Any]) -> str:
     predictions = list(item.get("predictions") or ())[:_LIMIT]
     findings = [f"{prediction['label']} {prediction['score']:.2f}" for prediction in predictions]
     return f"{item['inference_id']} ({', '.join(facts)}): {', '.join(findings) or 'nothing found'}"
-
-
-_TERMINAL_SECONDS = 0.1
-_FILE_SECONDS = 5.0
-_CLEAR_LINE = "\r\x1b[K"

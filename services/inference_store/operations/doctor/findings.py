@@ -1,4 +1,4 @@
-"""Findings of checks, and what a check is."""
+"""What a check is, what it finds, and how all of them are run; the check of the settings."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence

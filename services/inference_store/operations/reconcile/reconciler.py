@@ -53,7 +53,7 @@ _log = structlog.get_logger()
 #
 # The index is read before the bucket, so that a row that is written meanwhile has its objects in
 # the listing. A window ends where the shorter of the two pages ends. It is compared, differences
-# are checked again (judgement.py), and its end is written with the findings, in one transaction:
+# are checked again (`owned`), and its end is written with the findings, in one transaction:
 # after a crash it begins again at the last window, and finds the same.
 
 WINDOW = 10_000

@@ -282,7 +282,7 @@ class Bound:
 async def note_end(connection: AsyncConnection, settings: KafkaSettings | None) -> Note:
     """Note where the topic ends now. Raises NotKnown if that cannot be read."""
     # Imported by a reconciliation alone: nothing else of the api or retention needs aiokafka.
-    from inference_store.platform.kafka import inspection  # noqa: PLC0415
+    from inference_store.platform import kafka  # noqa: PLC0415
 
     if settings is None:
         raise NotKnown("no settings of Kafka that can be used, so its events are not known")
@@ -290,8 +290,8 @@ async def note_end(connection: AsyncConnection, settings: KafkaSettings | None) 
     # before the request to Kafka: what is read meanwhile lies before the end
     read, at = await _read_offsets(connection, settings), datetime.now(UTC)
     try:
-        ends = {number: end for number, (_, end) in (await inspection.ends(settings)).items()}
-    except inspection.KAFKA_ERRORS as error:
+        ends = {number: end for number, (_, end) in (await kafka.ends(settings)).items()}
+    except kafka.KAFKA_ERRORS as error:
         reason = str(error) or type(error).__name__
         raise NotKnown(f"Kafka cannot be asked where its topic ends: {reason}"[:500]) from error
     if not ends:
@@ -306,7 +306,7 @@ async def note_end(connection: AsyncConnection, settings: KafkaSettings | None) 
 
 async def is_read(connection: AsyncConnection, settings: KafkaSettings, note: Note) -> bool:
     """Return whether every event that was in the topic then has been read. Raises NotKnown."""
-    from inference_store.platform.kafka import inspection  # noqa: PLC0415  (as above)
+    from inference_store.platform import kafka  # noqa: PLC0415  (as above)
 
     if (note.cluster, note.topic) != (settings.kafka_cluster, settings.kafka_topic):
         return False
@@ -315,8 +315,8 @@ async def is_read(connection: AsyncConnection, settings: KafkaSettings, note: No
     if not unread:
         return True
     try:
-        return not await inspection.has_unread(settings, read, unread)
-    except inspection.KAFKA_ERRORS as error:
+        return not await kafka.has_unread(settings, read, unread)
+    except kafka.KAFKA_ERRORS as error:
         reason = str(error) or type(error).__name__
         raise NotKnown(f"Kafka cannot be asked for its unread events: {reason}"[:500]) from error
 

@@ -1,4 +1,4 @@
-"""How every service logs."""
+"""The groups of settings that several services share: logs, admin port, servers, caps."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal

@@ -1,4 +1,4 @@
-"""The names of all settings; refuses unknown ones."""
+"""Reads all settings of a start, refuses unknown ones, and reports all errors at once."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping

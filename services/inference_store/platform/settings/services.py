@@ -1,4 +1,4 @@
-"""Who may ask the api, and how much."""
+"""The settings of each service."""
 
 import json
 from collections.abc import Iterator

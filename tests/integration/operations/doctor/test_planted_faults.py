@@ -21,7 +21,7 @@ from minio.objectlockconfig import DAYS, ObjectLockConfig
 from minio.versioningconfig import SUSPENDED, VersioningConfig
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.cli import doctor
+from inference_store.cli import upkeep
 from inference_store.erasure import policies
 from inference_store.erasure.ledger.entry import Content, Entry
 from inference_store.erasure.log.keys import new_key
@@ -100,7 +100,7 @@ class Patient:
             for name, value in (self.environment | new).items():
                 if name.startswith("INFERENCE_STORE_"):
                     patch.setenv(name, value)
-            code = doctor.run(argparse.Namespace(json=True, deadline=300.0, send=False))
+            code = upkeep.run_doctor(argparse.Namespace(json=True, deadline=300.0, send=False))
         output = self.capsys.readouterr().out
         assert not [secret for secret in SECRETS if secret in output]
         return Examination(code, json.loads(output))

@@ -66,7 +66,7 @@ def _models(*, small: bool) -> Mapping[str, Model]:
         from .models import small_models  # noqa: PLC0415
 
         return small_models()
-    from .models import opencv_models  # noqa: PLC0415
+    from inference_store.local.demo.model_server.opencv import opencv_models  # noqa: PLC0415
 
     return opencv_models()
 

@@ -1,8 +1,4 @@
-"""A classifier of handwritten digits in plain Python, if the extra `demo` is not installed.
-
-Its weights are those that the demo's classifier learns (tests/unit/local/test_small_model.py);
-digits.json holds a row of weights and an intercept for each digit.
-"""
+"""The served models, and the steps that both transports share: find a model, and call it."""
 
 import asyncio
 import json
@@ -16,19 +12,89 @@ from importlib.resources import files
 from itertools import product
 from typing import Any, Final, TypeAlias
 
-import cv2
-import numpy as np
+from inference_store.local.demo.models import DIGITS, LABELS
 
-from inference_store.local.demo.sources import (
-    DIGITS,
-    FACES,
-    LABELS,
-    PEOPLE,
-    DigitClassifier,
-    FaceDetector,
-    Image,
-    PeopleDetector,
-)
+NAME = "inference-store-demo"
+VERSION = "1"
+"""The version of the server and of every model."""
+MOST_BYTES = 16 << 20
+"""The most bytes of a request."""
+DATATYPE = "BYTES"
+
+Finding: TypeAlias = Mapping[str, Any]
+Model: TypeAlias = Callable[[bytes], Sequence[Finding]]
+"""Finds objects in an encoded picture. Raises NoPicture."""
+
+
+class NoSuchModel(Exception):
+    """The name, or the version, is not served here."""
+
+
+class NoPicture(Exception):
+    """A model cannot read its input."""
+
+
+class BadRequest(Exception):
+    """The request cannot be answered; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One picture of a request."""
+
+    name: str
+    encoded: bytes = field(repr=False)
+    """A PNG, or another format that the model reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The objects found in the input of the same name."""
+
+    name: str
+    findings: Sequence[Finding]
+
+
+class Serving:
+    """Loaded models. Each runs in a thread of its own: no two threads may call it at once."""
+
+    def __init__(self, models: Mapping[str, Model]) -> None:
+        self._models = models
+        self._threads = {name: ThreadPoolExecutor(1, name) for name in models}
+
+    def check(self, model: str, version: str) -> None:
+        """Raise NoSuchModel if a model or its version is not served. `version`: empty for any."""
+        if model not in self._models:
+            raise NoSuchModel(f"no model {model!r}; served are {', '.join(self._models)}")
+        if version not in {"", VERSION}:
+            raise NoSuchModel(f"model {model!r} has no version {version!r}, only {VERSION!r}")
+
+    async def answer(self, model: str, version: str, inputs: Sequence[Input]) -> Sequence[Output]:
+        """Return an output for each input, in order. Raises NoSuchModel, BadRequest."""
+        self.check(model, version)
+        if not inputs:
+            raise BadRequest("there are no inputs")
+        loop, thread = asyncio.get_running_loop(), self._threads[model]
+        return [
+            await loop.run_in_executor(thread, self._call, self._models[model], picture)
+            for picture in inputs
+        ]
+
+    @staticmethod
+    def _call(model: Model, picture: Input) -> Output:
+        try:
+            return Output(picture.name, model(picture.encoded))
+        except NoPicture as error:
+            why = f": {error}" if str(error) else ""
+            raise BadRequest(
+                f"input {picture.name!r} is no picture that can be read{why}"
+            ) from error
+
+
+# A classifier of handwritten digits in plain Python, if the extra `demo` is not installed.
+#
+# Its weights are those that the demo's classifier learns (tests/unit/local/test_small_model.py);
+# digits.json holds a row of weights and an intercept for each digit.
 
 MOST_PIXELS: Final = 256 * 256
 _SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
@@ -110,10 +176,6 @@ def _predict(kind: int, previous: int, above: int, corner: int) -> int:
 _SIDE = 8
 _BRIGHTEST = 16
 
-Finding: TypeAlias = Mapping[str, Any]
-Model: TypeAlias = Callable[[bytes], Sequence[Finding]]
-"""Finds objects in an encoded picture. Raises NoPicture."""
-
 
 def small_models() -> Mapping[str, Model]:
     """Return the classifier, under its name in the demo."""
@@ -160,99 +222,3 @@ def _cells(length: int) -> list[range]:
 def _mean(picture: GreyPicture, columns: range, rows: range) -> float:
     greys = [picture.rows[row][column] for row in rows for column in columns]
     return sum(greys) / len(greys)
-
-
-def opencv_models() -> Mapping[str, Model]:
-    """Return all models, loaded and trained."""
-    return {
-        FACES.model_id: _build_model(FaceDetector().detect),
-        PEOPLE.model_id: _build_model(PeopleDetector().detect),
-        DIGITS.model_id: _build_model(DigitClassifier().classify),
-    }
-
-
-def _build_model(find: Callable[[Image], Sequence[Finding]]) -> Model:
-    return lambda encoded: find(_decode(encoded))
-
-
-def _decode(encoded: bytes) -> Image:
-    try:
-        image = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR)
-    except cv2.error:  # of an empty buffer, or one that promises too many pixels
-        image = None
-    if image is None:
-        raise NoPicture
-    return np.asarray(image, dtype=np.uint8)
-
-
-NAME = "inference-store-demo"
-VERSION = "1"
-"""The version of the server and of every model."""
-MOST_BYTES = 16 << 20
-"""The most bytes of a request."""
-DATATYPE = "BYTES"
-
-
-class NoSuchModel(Exception):
-    """The name, or the version, is not served here."""
-
-
-class NoPicture(Exception):
-    """A model cannot read its input."""
-
-
-class BadRequest(Exception):
-    """The request cannot be answered; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Input:
-    """One picture of a request."""
-
-    name: str
-    encoded: bytes = field(repr=False)
-    """A PNG, or another format that the model reads."""
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """The objects found in the input of the same name."""
-
-    name: str
-    findings: Sequence[Finding]
-
-
-class Serving:
-    """Loaded models. Each runs in a thread of its own: no two threads may call it at once."""
-
-    def __init__(self, models: Mapping[str, Model]) -> None:
-        self._models = models
-        self._threads = {name: ThreadPoolExecutor(1, name) for name in models}
-
-    def check(self, model: str, version: str) -> None:
-        """Raise NoSuchModel if a model or its version is not served. `version`: empty for any."""
-        if model not in self._models:
-            raise NoSuchModel(f"no model {model!r}; served are {', '.join(self._models)}")
-        if version not in {"", VERSION}:
-            raise NoSuchModel(f"model {model!r} has no version {version!r}, only {VERSION!r}")
-
-    async def answer(self, model: str, version: str, inputs: Sequence[Input]) -> Sequence[Output]:
-        """Return an output for each input, in order. Raises NoSuchModel, BadRequest."""
-        self.check(model, version)
-        if not inputs:
-            raise BadRequest("there are no inputs")
-        loop, thread = asyncio.get_running_loop(), self._threads[model]
-        return [
-            await loop.run_in_executor(thread, self._call, self._models[model], picture)
-            for picture in inputs
-        ]
-
-    @staticmethod
-    def _call(model: Model, picture: Input) -> Output:
-        try:
-            return Output(picture.name, model(picture.encoded))
-        except NoPicture as error:
-            why = f": {error}" if str(error) else ""
-            raise BadRequest(
-                f"input {picture.name!r} is no picture that can be read{why}"
-            ) from error
