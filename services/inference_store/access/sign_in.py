@@ -136,7 +136,6 @@ class SignIn:
             raise self._away(exc) from None
 
     async def _endpoint(self, name: str) -> str:
-        """Return an endpoint of the issuer. Raises Unavailable."""
         async with self._fetching:
             await self._refresh()
         try:

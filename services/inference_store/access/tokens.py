@@ -114,7 +114,6 @@ class Tokens:
         return verified
 
     async def _find_key(self, token: str) -> tuple[SigningKey, str]:
-        """Return the key that a token says it is signed by, and the algorithm."""
         try:
             header = jwt.get_unverified_header(token)
         except jwt.PyJWTError:
@@ -155,7 +154,6 @@ class Tokens:
         return verified.expires_at.timestamp() > time.time() - self._skew
 
     def _list_roles(self, claims: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the roles in the claims that the settings name."""
         roles = _find_claim(claims, self._claim)
         words = [roles, *roles.split()] if isinstance(roles, str) else roles
         if not isinstance(words, list):
@@ -164,7 +162,6 @@ class Tokens:
         return tuple(word for word in held if word in self._roles)
 
     def _grants(self, roles: Iterable[str]) -> tuple[Grant, ...]:
-        """Return the grants that the settings give to roles."""
         return tuple(grant for role in roles for grant in self._roles.get(role, ()))
 
 

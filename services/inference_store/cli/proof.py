@@ -105,7 +105,6 @@ def add_certificates_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _parse_key_id(text: str) -> str:
-    """Return the id of a key. Raises ArgumentTypeError."""
     if not is_key_id(text):
         message = f"{text!r} is no id of a key, which has 32 digits of 0-9 and a-f"
         raise argparse.ArgumentTypeError(message)

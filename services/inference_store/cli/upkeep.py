@@ -273,7 +273,6 @@ class _Command:
     async def _estimate(
         self, connection: AsyncConnection, ended: Reconciliation
     ) -> orphans.OrphanEstimate | None:
-        """Return what `--repair erase` would erase."""
         if not self._erases or ended.state == "failed":
             return None
         return await orphans.estimate_orphans(connection, ended.id)
@@ -359,7 +358,6 @@ class _Command:
 
 
 def _format_erasure_text(erasure: Erasure) -> str:
-    """Format an erasure of orphans for people."""
     lines = [f"Erasure {erasure.id}: {erasure.state}."]
     lines.append(
         f"{counted(erasure.objects, 'object')} erased, {erasure.bytes} bytes; {erasure.held} held."
@@ -372,7 +370,6 @@ def _format_erasure_text(erasure: Erasure) -> str:
 
 
 def _format_erasure_json(erasure: Erasure) -> str:
-    """Format an erasure of orphans for programs."""
     return orjson.dumps(asdict(erasure), default=str, option=orjson.OPT_INDENT_2).decode()
 
 

@@ -129,7 +129,6 @@ def _part(name: str, folder: LocalFolder, chosen: Mapping[str, str], *arguments:
 
 
 def _problem(admin_port: int) -> str | None:
-    """Return why the service is not ready, as it reports it; None if it is ready."""
     try:
         urllib.request.urlopen(f"http://{HOST}:{admin_port}/health/ready", timeout=5).close()
     except urllib.error.HTTPError as error:

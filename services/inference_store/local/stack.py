@@ -82,7 +82,6 @@ def _choose_port(part: str, last: int | None, used: frozenset[int]) -> int:
 
 
 def _read_last(file: Path) -> Mapping[str, int]:
-    """Return the ports of the last start; none if the file is missing or unreadable."""
     try:
         return {str(part): int(port) for part, port in json.loads(file.read_text()).items()}
     except (OSError, ValueError, TypeError, AttributeError):

@@ -312,7 +312,6 @@ class Blobs:
     def _split_allowed(
         self, keys: Iterable[StorageKey]
     ) -> tuple[list[StorageKey], list[StorageKey]]:
-        """Return the keys in allowed buckets, and the others."""
         all_keys = list(keys)
         strange = [key for key in all_keys if key.bucket not in self.buckets.allowed]
         return [key for key in all_keys if key.bucket in self.buckets.allowed], strange
@@ -347,7 +346,6 @@ class Blobs:
         return not refused and self._probe(StorageKey(bucket, _NO_OBJECT)) != "refused"
 
     def _probe(self, key: StorageKey) -> Literal["given", "missing", "refused"]:
-        """Return how S3 answers a GET."""
         try:
             self.get(key, limit=0)
         except AccessDenied:

@@ -137,7 +137,6 @@ class AdminApp:
 
 @web.middleware
 async def _mark_answering(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Tell the connection when it answers."""
     connection = current()
     if connection is None:
         return await handler(request)

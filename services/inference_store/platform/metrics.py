@@ -397,7 +397,6 @@ class MultiprocessMetrics(Collector):
 
 
 def _with(family: Metric, added: Mapping[_Key, float]) -> Iterator[Sample]:
-    """Yield a family's samples, with those of the other process added."""
     names = {f"{family.name}{suffix}" for suffix in ("", "_total", "_count", "_sum", "_bucket")}
     remaining = {key: value for key, value in added.items() if key[0] in names}
     for sample in family.samples:

@@ -133,7 +133,6 @@ class DigitClassifier:
 
 
 def _split(count: int) -> list[NDArray[np.int64]]:
-    """Return the indexes of the training images, and of those held out."""
     every = np.arange(count)
     return list(train_test_split(every, test_size=HELD_OUT, random_state=7))
 

@@ -66,7 +66,6 @@ def _feed(stack: Stack, rest: Rest, screen: Screen) -> None:
 
 
 def _open_image(rest: Rest) -> str:
-    """Return the command that shows the datum of the first answer."""
     answer = rest.ask("POST", FIRST.path, FIRST.body)
     if not answer["items"]:
         return ""

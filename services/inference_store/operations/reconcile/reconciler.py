@@ -161,7 +161,6 @@ class Reconciler:
         return await self._store_beginning(reconciliation, prefixes, bound)
 
     async def _note_end(self, reconciliation: Reconciliation) -> Reconciliation:
-        """Note, once, where the topic ends."""
         if reconciliation.noted_at is not None:
             return reconciliation
         async with self._engine.begin() as connection:
@@ -378,7 +377,6 @@ class Comparison:
         ]
 
     def _find_missing(self, keys: Sequence[StorageKey]) -> list[StorageKey]:
-        """Return those that do not exist, asked one by one."""
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="reconcile") as executor:
             exist = list(executor.map(self._exists, keys))
         return [key for key, exists in zip(keys, exist, strict=True) if not exists]

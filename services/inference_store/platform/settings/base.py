@@ -69,7 +69,6 @@ class SettingsGroup(BaseSettings):
     @model_validator(mode="wrap")
     @classmethod
     def _report_all_errors(cls, values: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
-        """Report wrong values together with the contradictions of the others."""
         errors = []
         try:
             settings = read(values)

@@ -123,7 +123,6 @@ class KafkaSettings(SettingsGroup):
             yield "$KAFKA_OAUTH_TOKEN_URL must begin with https:// or http://"
 
     def _list_set(self, names: tuple[str, ...]) -> list[str]:
-        """Return the names in the environment of the fields that have a value."""
         values = {name: getattr(self, name) for name in names}
         return [
             name.upper()

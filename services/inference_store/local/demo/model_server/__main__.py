@@ -135,7 +135,6 @@ async def _infer(serving: Serving, request: Any) -> Any:
 
 
 def _inputs(request: Any) -> Sequence[Input]:
-    """Return the inputs of a request. Raises BadRequest."""
     if request.raw_input_contents:
         raise BadRequest("raw_input_contents are not read here: send bytes_contents")
     for tensor in request.inputs:

@@ -92,7 +92,6 @@ async def _infer(request: web.Request) -> web.Response:
 
 
 def _check_model(request: web.Request) -> str:
-    """Return the model's name. Raises NoSuchModel."""
     name = request.match_info["model"]
     request.app[_SERVING].check(name, request.match_info.get("version", ""))
     return name
