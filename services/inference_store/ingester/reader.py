@@ -29,7 +29,7 @@ from inference_store.objects import OVER_BUDGET, Blobs, Fetched
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import STAGE_SECONDS
 from inference_store.platform.settings import IngesterSettings
-from inference_store.platform.stages import stage
+from inference_store.platform.traces import stage
 
 from .batch import MissingBlob, ReadRecord
 from .in_flight import BucketCopy, InFlightEvent, drop_missing, has_no_response, use_bucket_copy

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from .folder import HOST, LocalFolder
-from .model_server import ModelServer
 from .part import READY_SECONDS, Part, RunningPart
 from .servers import Servers
 
@@ -35,6 +34,21 @@ class ServicePorts:
     proxy_grpc: int
     admin: Mapping[str, int]
     """Each service's port of health and metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelServer:
+    """A started server."""
+
+    running: RunningPart
+    rest: str
+    """`http://127.0.0.1:<port>`."""
+    grpc: str
+    """`127.0.0.1:<port>`."""
+
+    def wait_ready(self) -> None:
+        """Wait until its models are loaded. Raises LocalStackError."""
+        self.running.wait_ready(lambda: _model_server_problem(self.rest), READY_SECONDS)
 
 
 def settings(
@@ -144,3 +158,27 @@ def _reasons(body: bytes) -> str:
         return json.dumps(json.loads(body))
     except ValueError:
         return body.decode("utf-8", errors="replace")
+
+
+MODEL_SERVER = "model-server"
+_MODEL_SERVER_MODULE = "inference_store.local.demo.model_server"
+
+
+def start_model_server(folder: LocalFolder, rest_port: int, grpc_port: int) -> ModelServer:
+    """Start the server; it is not ready yet. Must be called by the main thread."""
+    part = Part(
+        name=MODEL_SERVER,
+        command=(sys.executable, "-m", _MODEL_SERVER_MODULE, str(rest_port), str(grpc_port)),
+        environment=dict(os.environ),
+        current_folder=folder.run,
+    )
+    running = RunningPart(part, folder)
+    return ModelServer(running, f"http://{HOST}:{rest_port}", f"{HOST}:{grpc_port}")
+
+
+def _model_server_problem(rest: str) -> str | None:
+    try:
+        urllib.request.urlopen(f"{rest}/v2/health/ready", timeout=5).close()
+    except OSError as error:
+        return str(error)
+    return None

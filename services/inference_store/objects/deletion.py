@@ -16,7 +16,7 @@ from minio.versioningconfig import OFF
 
 from inference_store.inference.events import StorageKey
 from inference_store.platform.metrics import STEP_SECONDS
-from inference_store.platform.stages import stage
+from inference_store.platform.traces import stage
 
 from .clients import knows_no_versions, translate_errors
 from .listing import PAGE, ObjectVersion, is_addressable, is_plain, survivors

@@ -28,7 +28,7 @@ from inference_store.erasure.verify.failure_reasons import count_failure
 from inference_store.inference.errors import HoldUnreadable, StoreError, Unavailable
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import STEP_SECONDS
-from inference_store.platform.stages import stage
+from inference_store.platform.traces import stage
 from inference_store.query.deadline import OutOfTime
 
 from .actor import ACTOR

@@ -46,7 +46,7 @@ from inference_store.operations.reconcile import orphans, owned, stored_reports
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import ERASED, OBJECTS_DELETED, STEP_SECONDS
 from inference_store.platform.settings import RetentionSettings
-from inference_store.platform.stages import stage
+from inference_store.platform.traces import stage
 
 from .actor import ACTOR
 from .certifier import Certifier

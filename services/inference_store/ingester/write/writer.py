@@ -38,7 +38,7 @@ from inference_store.ingester.batch import Batch, OffsetRange, ReadRecord
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import STAGE_SECONDS
-from inference_store.platform.stages import stage
+from inference_store.platform.traces import stage
 
 from .guards import (
     ErasedMeanwhile,

@@ -36,7 +36,7 @@ from inference_store.platform.metrics import (
     from_zero,
     list_samples,
 )
-from inference_store.platform.stages import stage
+from inference_store.platform.traces import stage
 from inference_store.proxy.protocols import PROTOCOLS, Protocol
 
 from .backoff import SERVERS
