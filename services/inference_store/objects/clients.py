@@ -35,7 +35,7 @@ from urllib3 import PoolManager
 from inference_store.inference.errors import AccessDenied, ObjectStoreUnavailable
 from inference_store.platform.settings import PREFIX, BlobSettings, WrongSetting
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # typed dictionaries that obstore has for type checkers alone
     from obstore.store import ClientConfig, S3Config
 
 
