@@ -41,7 +41,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv demo docs reference console console-test screenshots lock servers upstreams readers lint format types workflows hooks test nightly nightly-here unit unit-pythons golden integration kills citus e2e properties mutations mutants faults faults-cold faults-steps \
-	bench-once bench-api bench-citus bench-console bench-erasure bench-export bench-ingest bench-neighbours bench-peers bench-proxy bench-proxy-servers bench-query bench-rebuild bench-scale bench-start audit image sbom wheel client-wheel chart-package version notes chart chart-e2e \
+	bench-once bench-api bench-citus bench-console bench-erasure bench-export bench-ingest bench-neighbours bench-peers bench-proxy bench-proxy-servers bench-query bench-rebuild bench-scale bench-start audit image sbom wheel client-wheel chart-package version notes chart chart-e2e release-rehearsal \
 	clean
 
 help: ## Print every target and what it does.
@@ -320,6 +320,10 @@ chart-e2e: $(if $(KUBECONFIG),$(DEV_STAMP),servers) ## Install the chart on a re
 	@$(if $(KUBECONFIG),,tests/chart/cluster/build.sh)
 	@INFERENCE_STORE_TEST_CLUSTER=$(if $(KUBECONFIG),kubeconfig,own) $(STEP) $@ $(PYTEST) -q tests/chart/e2e \
 		$(if $(BEYOND),--ring $(RING))
+
+# Root, buildah and Go: see tests/chart/cluster/packages.sh.
+release-rehearsal: $(DEV_STAMP) ## Build, push, sign, verify and install a release, with a registry on this machine.
+	@tests/chart/cluster/release.sh
 
 clean: ## Remove .venv and caches; the demo's data in .inference-store stays.
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build services/*.egg-info client/src/*.egg-info
