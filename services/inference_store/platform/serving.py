@@ -244,10 +244,13 @@ class PortTaken(WrongSetting):
     """The address cannot be listened on; the text names the settings."""
 
 
-def listen(host: str, port: int, *, setting: str, backlog: int = 512) -> list[socket.socket]:
+def listen(
+    host: str, port: int, *, setting: str, host_setting: str = "", backlog: int = 512
+) -> list[socket.socket]:
     """Return sockets that listen on each address of a host. `setting`: the settings' names, without
-    `_HOST` and `_PORT`. Raises PortTaken."""
-    settings = f"INFERENCE_STORE_{setting}_HOST and INFERENCE_STORE_{setting}_PORT"
+    `_HOST` and `_PORT`; `host_setting`: that of the host, if it is another. Raises PortTaken."""
+    host_setting = host_setting or setting
+    settings = f"INFERENCE_STORE_{host_setting}_HOST and INFERENCE_STORE_{setting}_PORT"
     sockets: list[socket.socket] = []
     try:
         addresses = socket.getaddrinfo(
