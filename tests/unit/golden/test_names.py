@@ -18,7 +18,7 @@ from inference_store.inference.task_types import TASK_TYPES
 from inference_store.operations.doctor import CHECKS
 from inference_store.platform.metrics import METRICS
 from inference_store.platform.settings import GROUPS, PREFIX, secrets_of
-from inference_store.platform.settings.base import SettingsGroup
+from inference_store.platform.settings.group import SettingsGroup
 from inference_store.proxy.protocols import PROTOCOLS
 from inference_store.query.aggregates import AGGREGATES
 from inference_store.query.operators import OPERATORS

@@ -3,7 +3,7 @@
 Durations are seconds and sizes are bytes, and the names say so.
 """
 
-from .base import (
+from .group import (
     PREFIX,
     TLS_PARAMETERS,
     SettingsGroup,
@@ -24,8 +24,7 @@ from .parts import (
     LogSettings,
     PostgresSettings,
 )
-from .reading import GROUPS, Checks, UnknownSetting, names, read, refuse_unknown
-from .services import (
+from .processes import (
     AccessSettings,
     ApiSettings,
     AuditSettings,
@@ -39,6 +38,7 @@ from .services import (
     UpstreamSettings,
     is_loopback,
 )
+from .reading import GROUPS, Checks, UnknownSetting, names, read, refuse_unknown
 
 __all__ = [
     "GROUPS",

@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import Field, FilePath, SecretStr
 
-from .base import TLS_PARAMETERS, CaFile, Count, Dsn, Seconds, SettingsGroup, pair_faults
+from .group import TLS_PARAMETERS, CaFile, Count, Dsn, Seconds, SettingsGroup, pair_faults
 
 
 class LogSettings(SettingsGroup):

@@ -7,8 +7,8 @@ from typing import Any, Final, TypeVar
 from dotenv import dotenv_values
 from pydantic import ValidationError
 
-from .base import PREFIX, SettingsGroup, WrongSetting, file_names, sentences
-from .services import ApiSettings, IngesterSettings, ProxySettings, RetentionSettings
+from .group import PREFIX, SettingsGroup, WrongSetting, file_names, sentences
+from .processes import ApiSettings, IngesterSettings, ProxySettings, RetentionSettings
 
 _OF_THE_CLIENT: Final = frozenset({f"{PREFIX}URL", f"{PREFIX}KEY"})
 

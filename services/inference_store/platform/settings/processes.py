@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, FilePath, SecretStr
 from pydantic_settings import NoDecode
 
-from .base import CheckDsn, Count, Port, Seconds, SecondsOrZero, SettingsGroup, pair_faults
+from .group import CheckDsn, Count, Port, Seconds, SecondsOrZero, SettingsGroup, pair_faults
 from .parts import (
     AdminSettings,
     BlobSettings,
