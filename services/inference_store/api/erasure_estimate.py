@@ -12,7 +12,7 @@ from inference_store.erasure.estimate.exported import find_exports
 from inference_store.erasure.estimate.quarantine import ModelQuery
 from inference_store.erasure.estimate.subject_events import estimate_unattributed
 from inference_store.erasure.estimate.uid_pages import ErasedUid, UidPage, list_uids
-from inference_store.export.ledger.member_lists import MemberLists
+from inference_store.export.erased import MemberLists
 from inference_store.inference.errors import InvalidCursor
 from inference_store.query.deadline import Deadline
 

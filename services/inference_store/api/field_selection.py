@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from inference_store.export.fixed_columns import DISTANCE
+from inference_store.export.columns import DISTANCE
 from inference_store.inference.errors import Fault, Invalid
 from inference_store.inference.nearest import nearest
 from inference_store.query.filters.distances import EXAMPLE

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection
 from typing import Any
 
-from inference_store.export import inference_object
+from inference_store.export import columns
 from inference_store.inference.errors import BlobMissing
 from inference_store.inference.events.storage_key import parse_stored
 from inference_store.inference.metadata import decode_entries
@@ -25,10 +25,8 @@ def format_inference(
 ) -> dict[str, Any]:
     """Format an inference for JSON; its times have been through `fit_times`."""
     if metadata_as == "object":
-        return inference_object.format_inference(
-            model_id, inference, show_metadata=_format_as_object
-        )
-    return inference_object.format_inference(model_id, inference)
+        return columns.format_inference(model_id, inference, show_metadata=_format_as_object)
+    return columns.format_inference(model_id, inference)
 
 
 def build_path(model_id: str, inference: Inference) -> str:

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
-from inference_store.export.fixed_columns import DISTANCE, Row
+from inference_store.export.columns import DISTANCE, Row
 from inference_store.index import key_registry
 from inference_store.index.key_registry import Models
 from inference_store.index.registrations import Registration

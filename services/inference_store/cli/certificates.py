@@ -22,7 +22,7 @@ from inference_store.erasure.certify.recheck import Recheck
 from inference_store.erasure.certify.verification import Verification
 from inference_store.erasure.log.chain_head import ChainHead
 from inference_store.erasure.log.keys import is_key_id, new_key, signing_keys
-from inference_store.export.ledger.rechecking import ExportRecheck
+from inference_store.export.rechecking import ExportRecheck
 from inference_store.index.database import engine_of
 from inference_store.inference.errors import NotFound, ObjectStoreUnavailable
 from inference_store.inference.plural import counted

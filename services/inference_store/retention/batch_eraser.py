@@ -20,7 +20,7 @@ from inference_store.erasure.log.keys import SigningKey
 from inference_store.erasure.mark.pending_deletions import PendingDeletion
 from inference_store.erasure.progress.erasure import Erasure
 from inference_store.erasure.progress.state_changes import add_erased, advance_erasure
-from inference_store.export.ledger.recording import EntryHash, ErasedBatch, record_batch
+from inference_store.export.erased import EntryHash, ErasedBatch, record_batch
 from inference_store.index import sidecars
 from inference_store.index.sidecars import CONTENT_TYPE, without_request
 from inference_store.inference.errors import AccessDenied, BlobMissing, BlobTooLarge, BlobUnreadable

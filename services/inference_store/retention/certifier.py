@@ -40,7 +40,7 @@ from inference_store.erasure.log.signed_document import SignedDocument, read_doc
 from inference_store.erasure.progress.erasure import Erasure, State, find_erasure, list_models
 from inference_store.erasure.progress.held_counts import count_held_by_hold
 from inference_store.erasure.progress.state_changes import advance_erasure
-from inference_store.export.ledger.reached import ReachedExport, list_reached
+from inference_store.export.erased import ReachedExport, list_reached
 from inference_store.index import registrations
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint

@@ -8,8 +8,7 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import runs
-from inference_store.export.ledger.bucket_exports import BucketExports
-from inference_store.export.ledger.restoring import restore_exports
+from inference_store.export.restoring import restore_exports
 from inference_store.index import registrations
 from inference_store.objects import Blobs
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
@@ -37,8 +36,7 @@ class RetentionWorker:
         *,
         kafka: KafkaSettings | None = None,
     ) -> None:
-        self._engine = engine
-        self._bucket_exports = BucketExports(blobs)
+        self._engine, self._blobs = engine, blobs
         self._check = check
         self._workers = build_workers(settings, engine, blobs, check, due, kafka)
         self._jobs = list_jobs(self._workers)
@@ -53,7 +51,7 @@ class RetentionWorker:
         await remove_unused_labels(self._engine, models, self._check)
         await self._workers.certificates.begin()
         # before anything is erased: an erasure finds what is listed
-        await restore_exports(self._engine, self._bucket_exports, self._check.confirm_step)
+        await restore_exports(self._engine, self._blobs, self._check.confirm_step)
 
     async def end(self) -> None:
         """Write the newest certificate to the head before the service ends."""

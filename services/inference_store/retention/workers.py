@@ -22,10 +22,9 @@ from inference_store.erasure.preview import previews
 from inference_store.erasure.progress.erasure import list_uncertified
 from inference_store.erasure.runs import RetentionRun
 from inference_store.erasure.verify.failure_reasons import count_failure
-from inference_store.export.jobs import members
-from inference_store.export.jobs.blob_copies import CopyLimits
-from inference_store.export.jobs.job_deletion import delete_old_jobs
-from inference_store.export.ledger import notices
+from inference_store.export import erased, parts
+from inference_store.export.jobs import delete_old_jobs
+from inference_store.export.part_contents import CopyLimits
 from inference_store.index import accounting, key_registry, partitions, web_sessions
 from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.inference.events import parse_stored
@@ -91,7 +90,7 @@ class Housekeeping:
         exports as long ago."""
         seconds = self._settings.tombstone_seconds
         await self._repeat(partial(tombstones.delete_old, older_than_seconds=seconds))
-        await self._repeat(partial(notices.forget_uids, older_than_seconds=seconds))
+        await self._repeat(partial(erased.forget_uids, older_than_seconds=seconds))
 
     async def fold_key_registry(self) -> None:
         """Fold the deltas of the key registry into its counts."""
@@ -261,7 +260,7 @@ class TakenOverParts:
     async def remember(self) -> None:
         """Read the keys, before this service writes or erases anything."""
         async with self._engine.connect() as connection:
-            self._keys = await members.list_writing(connection)
+            self._keys = await parts.list_writing(connection)
         self._until = time.monotonic() + _EVERY_TURN_SECONDS
 
     def is_due(self) -> bool:
@@ -272,7 +271,7 @@ class TakenOverParts:
         """Delete the objects that no part names any more, in every version; an erasure finds those
         that a part names. Raises ObjectStoreUnavailable."""
         async with self._engine.connect() as connection:
-            named = await members.find_named(connection, self._keys)
+            named = await parts.find_named(connection, self._keys)
         keys = [parse_stored(key) for key in self._keys if key not in named]
         present = await asyncio.to_thread(self._blobs.still_there, keys) if keys else []
         if present:

@@ -11,9 +11,9 @@ from uuid import UUID
 import pytest
 from sqlalchemy import text
 
-from inference_store.export.jobs.blob_copies import CopyLimits
-from inference_store.export.jobs.members import Part, list_parts, read_members
-from inference_store.export.jobs.state_changes import request_removal
+from inference_store.export.jobs import request_removal
+from inference_store.export.part_contents import CopyLimits
+from inference_store.export.parts import Part, list_parts, read_members
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import FAILPOINTS

@@ -17,7 +17,7 @@ from inference_store.erasure.log.keys import new_key
 from inference_store.erasure.log.signed_document import read_document
 from inference_store.erasure.progress.erasure import find_erasures
 from inference_store.erasure.runs import list_pending, request_run
-from inference_store.export.jobs.members import pack_uids
+from inference_store.export.parts import pack_uids
 from inference_store.index import sidecars
 from inference_store.inference.events import StorageKey
 from inference_store.platform.failpoints import FAILPOINTS

@@ -3,13 +3,17 @@
 Exports that only the bucket has are imported with their lists, so that erasures find them: each in
 one transaction, so that a crash leaves it unknown, and it is imported again. A model that the
 backup does not know gets the integer with which it is registered later, so that no inference of it
-can be stored, and erased, without its exports. Of an export that
-Postgres knows, parts and lists that it does not name were written after the backup: they are
-deleted, because no erasure would find them, and written again.
+can be stored, and erased, without its exports. Of an export that Postgres knows, parts and lists
+that it does not name were written after the backup: they are deleted, because no erasure would find
+them, and written again.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container
+import json
+import re
+from collections.abc import Awaitable, Callable, Container, Iterator
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -17,26 +21,135 @@ import structlog
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.export.jobs.downloads import RESTORED
-from inference_store.export.jobs.members import UID_BYTES, unpack_uids
-from inference_store.export.jobs.state_changes import recount
 from inference_store.index import model_numbers
 from inference_store.index.tables import export_job, export_part
+from inference_store.inference.errors import BlobMissing
 from inference_store.inference.events import StorageKey
+from inference_store.inference.layout import EXPORTS
+from inference_store.objects import Blobs
 
-from .bucket_exports import BucketExports, Head, UnreadableExport
+from .columns import BlobChoice
+from .jobs import RESTORED, recount
+from .parts import (
+    MEMBERS,
+    PARTS,
+    UID_BYTES,
+    make_head_key,
+    make_manifest_key,
+    make_prefix,
+    unpack_uids,
+)
 
 _UNDONE: Final = "Postgres was restored before it was done: request it again."
+_PAGE: Final = 1000
+_MOST_BYTES: Final = 64 * 1024 * 1024
+_NUMBER: Final = re.compile(r"(\d+)(-.*)?", re.ASCII)
 _log = structlog.get_logger()
 
 
+class _UnreadableExport(Exception):
+    """The head of an export is missing, or no head, or does not fit what is stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What the bucket says of an export."""
+
+    model_id: str
+    format: str
+    include: list[str]
+    requested_by: str
+    requested_at: datetime
+    expires_at: datetime
+    blobs: BlobChoice
+
+
+class _Bucket:
+    """The exports as they lie in the bucket. All of it blocks; raises ObjectStoreUnavailable."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+        self._bucket = blobs.buckets.default
+
+    def find_after(self, export: UUID | None) -> UUID | None:
+        """Return the first export after another, in the order of their texts; None: there is
+        none."""
+        # the first character after the slash: after every object of that export
+        after = EXPORTS if export is None else f"{EXPORTS}{export}0"
+        while (name := self._blobs.first_after(self._bucket, EXPORTS, after)) is not None:
+            text = name.removeprefix(EXPORTS).partition("/")[0]
+            try:
+                return UUID(text)
+            except ValueError:  # nothing that the store wrote
+                after = f"{EXPORTS}{text}0"
+        return None
+
+    def read_head(self, export: UUID) -> _Head:
+        """Read a head. Raises _UnreadableExport."""
+        try:
+            head = json.loads(self._get(make_head_key(export), _MOST_BYTES))
+            requested_at, expires_at = (
+                datetime.fromisoformat(head[name]) for name in ("requested_at", "expires_at")
+            )
+            return _Head(
+                model_id=head["model_id"],
+                format=head["format"],
+                include=head["include"],
+                requested_by=head["requested_by"],
+                requested_at=requested_at,
+                expires_at=expires_at,
+                blobs=head.get("blobs", "none"),
+            )
+        except (BlobMissing, ValueError, KeyError, TypeError) as error:
+            raise _UnreadableExport(str(error)) from error
+
+    def read_manifest(self, export: UUID) -> dict[str, dict[str, Any]] | None:
+        """Return the parts of a manifest by their keys; None: the export was not done."""
+        try:
+            manifest = json.loads(self._get(make_manifest_key(export), _MOST_BYTES))
+            return {part["key"]: part for part in manifest["parts"]}
+        except (BlobMissing, ValueError, KeyError, TypeError):
+            return None
+
+    def list_members(self, export: UUID) -> Iterator[tuple[int, StorageKey]]:
+        """Yield the number and the key of each list."""
+        return self._list_numbered(make_prefix(export) + MEMBERS)
+
+    def list_parts(self, export: UUID) -> Iterator[tuple[int, StorageKey]]:
+        """Yield the number and the key of each object of a part; a part may have several."""
+        return self._list_numbered(make_prefix(export) + PARTS)
+
+    def read_list(self, key: StorageKey) -> bytes:
+        """Return a list of members."""
+        return self._get(key.key, _MOST_BYTES)
+
+    def delete(self, keys: list[StorageKey]) -> list[str]:
+        """Delete objects in every version; return why some stay."""
+        return [f"{fault.key}: {fault.message}" for fault in self._blobs.delete_objects(keys)]
+
+    def _get(self, name: str, limit: int) -> bytes:
+        return self._blobs.get(StorageKey(self._bucket, name), limit=limit)
+
+    def _list_numbered(self, prefix: str) -> Iterator[tuple[int, StorageKey]]:
+        after, more = "", True
+        while more:
+            page = self._blobs.page(self._bucket, prefix, after=after, limit=_PAGE)
+            for listed in page:
+                match = _NUMBER.fullmatch(listed.place.key.removeprefix(prefix))
+                if match is not None:
+                    yield int(match[1]), listed.place
+            more = len(page) == _PAGE
+            after = page[-1].place.key if page else after
+
+
 async def restore_exports(
-    engine: AsyncEngine, bucket: BucketExports, confirm: Callable[[], Awaitable[None]]
+    engine: AsyncEngine, blobs: Blobs, confirm: Callable[[], Awaitable[None]]
 ) -> None:
     """Go through the exports of the bucket. `confirm` raises if the service may not go on.
 
     Raises ObjectStoreUnavailable.
     """
+    bucket = _Bucket(blobs)
     export: UUID | None = None
     while (export := await asyncio.to_thread(bucket.find_after, export)) is not None:
         await confirm()
@@ -48,12 +161,12 @@ async def restore_exports(
             continue
         try:
             await _import_export(engine, bucket, export)
-        except UnreadableExport as error:
+        except _UnreadableExport as error:
             about = {"export": str(export), "error": str(error)}
             _log.error("export cannot be imported", action="export_unreadable", **about)
 
 
-async def _delete_unnamed(engine: AsyncEngine, bucket: BucketExports, export: UUID) -> None:
+async def _delete_unnamed(engine: AsyncEngine, bucket: _Bucket, export: UUID) -> None:
     """Delete objects that a known export does not name."""
     here = export_part.c
     async with engine.connect() as connection:
@@ -74,8 +187,8 @@ async def _delete_unnamed(engine: AsyncEngine, bucket: BucketExports, export: UU
         _log.warning("deleted what no part names", action="export_objects_deleted", **about)
 
 
-async def _import_export(engine: AsyncEngine, bucket: BucketExports, export: UUID) -> None:
-    """Insert an export that only the bucket has. Raises UnreadableExport."""
+async def _import_export(engine: AsyncEngine, bucket: _Bucket, export: UUID) -> None:
+    """Insert an export that only the bucket has. Raises _UnreadableExport."""
     head = await asyncio.to_thread(bucket.read_head, export)
     manifest = await asyncio.to_thread(bucket.read_manifest, export)
     lists = await asyncio.to_thread(lambda: dict(bucket.list_members(export)))
@@ -100,7 +213,7 @@ async def _import_export(engine: AsyncEngine, bucket: BucketExports, export: UUI
 
 
 def _choose_parts(
-    bucket: BucketExports,
+    bucket: _Bucket,
     export: UUID,
     manifest: dict[str, dict[str, Any]],
     numbers: Container[int],
@@ -117,7 +230,7 @@ def _choose_parts(
     return chosen, bucket.delete(others)
 
 
-def _describe_job(export: UUID, model: int, head: Head, *, is_done: bool) -> dict[str, Any]:
+def _describe_job(export: UUID, model: int, head: _Head, *, is_done: bool) -> dict[str, Any]:
     """Return the row of a job; its filter is not in the bucket, and neither are its keys."""
     document = {
         **dict.fromkeys(("filter", "saved", "since", "keys")),
@@ -145,10 +258,10 @@ def _describe_part(
 ) -> dict[str, Any]:
     """Return the columns of a part. An object that no manifest describes may be incomplete.
 
-    Raises UnreadableExport if the list is damaged.
+    Raises _UnreadableExport if the list is damaged.
     """
     if not uids or len(uids) % UID_BYTES:
-        raise UnreadableExport("a list of its members is not whole")
+        raise _UnreadableExport("a list of its members is not whole")
     unpacked = unpack_uids(uids)
     described = manifest.get(key.key) if key is not None else None
     row: dict[str, Any] = {

@@ -1,4 +1,6 @@
-"""Lists the members of an export, list by list. The order makes every crash harmless:
+"""The question of an export, and the lists of what matches it.
+
+The order of listing makes every crash harmless:
 
 1. search   the next uids that match
 2. bucket   write the list there, so that a restored Postgres can find it again
@@ -11,41 +13,113 @@ erased.
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import ARRAY, any_, literal, select
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.export.part_formats import PART_FORMATS
 from inference_store.index import key_registry
 from inference_store.index.tables import inference
-from inference_store.inference.errors import AccessDenied, BlobMissing, ObjectStoreUnavailable
+from inference_store.inference.errors import (
+    AccessDenied,
+    BlobMissing,
+    Invalid,
+    ObjectStoreUnavailable,
+)
 from inference_store.inference.events import StorageKey, parse_stored
+from inference_store.inference.json_text import write_json
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
+from inference_store.query.cql2 import Node, resolved_in, to_json, to_text
 from inference_store.query.deadline import Deadline
+from inference_store.query.filters import saved
+from inference_store.query.filters.check import check
+from inference_store.query.filters.known_keys import find_known_keys
+from inference_store.query.filters.names import names_in
+from inference_store.query.matching import Query
 from inference_store.query.page import find_page
+from inference_store.query.preparation import build_query
+from inference_store.query.scan_range import range_of_time
 from inference_store.query.stored_blobs import STORAGE_KEYS
 
-from . import members, state_changes
-from .blob_copies import CopyLimits
-from .job import Confirm, ExportJob, describe_job, find_job, read_model_id
-from .object_keys import make_head_key, make_members_key
-from .question import build_remaining_question
-from .saved_keys import save_keys
+from . import jobs, parts
+from .columns import BlobChoice
+from .jobs import Confirm, ExportJob
+from .part_contents import CopyLimits
+from .part_formats import PART_FORMATS
 
 MOST_LISTS: Final = 50
 """Lists that are added in one step."""
 _CHUNK: Final = 500
+Included: TypeAlias = Literal["metadata", "predictions"]
 Measure: TypeAlias = Callable[[Sequence[UUID]], Awaitable[Sequence[int]]]
 """Returns the bytes of each of some members."""
+
+
+async def describe_question(
+    connection: AsyncConnection,
+    model: int,
+    tree: Node | None,
+    *,
+    text: str | None,
+    since: datetime | None,
+    until: datetime,
+    include: Sequence[Included],
+    blobs: BlobChoice = "none",
+) -> dict[str, Any]:
+    """Return the document of a job; `tree`: the filter, `text`: as it was written.
+
+    Names are resolved now, and relative times replaced by their instants. Raises UnknownKey,
+    ImpossibleComparison, InvalidFilter, NotKept.
+    """
+    document = {
+        "filter": None,
+        "saved": None,
+        "since": None if since is None else since.isoformat(),
+        "until": until.isoformat(),
+        "include": list(include),
+        "blobs": blobs,
+    }
+    if tree is None:
+        return document
+    keys = await find_known_keys(connection, [model], names_in(tree))
+    check(tree, keys, source=text)  # a key that nobody has is a typo: it is refused
+    if text is not None and resolved_in(tree):
+        text = to_text(tree)
+    return document | {
+        "filter": text or write_json(to_json(tree)),
+        "saved": saved.save(tree, keys, source=text).text,
+    }
+
+
+async def build_question(
+    connection: AsyncConnection, model: int, document: Mapping[str, Any]
+) -> Query:
+    """Return the query of a job's document, the oldest first."""
+    saved_filter = document["saved"]
+    predicates = [] if saved_filter is None else [await saved.load(connection, saved_filter)]
+    since = None if document["since"] is None else datetime.fromisoformat(document["since"])
+    until = datetime.fromisoformat(document["until"])
+    query = await build_query(connection, range_of_time(model, since, until), predicates)
+    return query.in_order()
+
+
+async def build_remaining_question(connection: AsyncConnection, job: ExportJob) -> Query:
+    """Return the query of a job after what is listed. Raises Invalid if its filter was erased."""
+    if job.erased_by is not None:
+        raise Invalid(
+            f"The erasure {job.erased_by} took the filter of this export: request it again."
+        )
+    query = await build_question(connection, job.model, job.document)
+    return query if job.listed_to is None else query.after(job.listed_to)
 
 
 class ListLimits(NamedTuple):
@@ -95,13 +169,13 @@ async def begin_listing(engine: AsyncEngine, blobs: Blobs, job: ExportJob) -> No
     """Write the head to the bucket, and let the listing begin. Raises ObjectStoreUnavailable,
     Invalid."""
     async with engine.connect() as connection:
-        model_id = await read_model_id(connection, job)
+        model_id = await jobs.read_model_id(connection, job)
         keys = await key_registry.keys(connection, job.model)
-    key = StorageKey(blobs.buckets.default, make_head_key(job.id))
-    head = json.dumps(describe_job(job, model_id), indent=2).encode()
+    key = StorageKey(blobs.buckets.default, parts.make_head_key(job.id))
+    head = json.dumps(jobs.describe_job(job, model_id), indent=2).encode()
     await asyncio.to_thread(blobs.replace, key, head, content_type="application/json")
     async with engine.begin() as connection:
-        await state_changes.start_listing(connection, job, keys=save_keys(keys))
+        await jobs.start_listing(connection, job, keys=keys)
 
 
 async def list_some(
@@ -120,7 +194,7 @@ async def list_some(
     """
     async with engine.connect() as connection:
         query = await build_remaining_question(connection, job)
-        begun = await members.read_members(connection, job.id, job.lists) if job.lists else []
+        begun = await parts.read_members(connection, job.id, job.lists) if job.lists else []
         begun = begun if len(begun) < most else []
         space = most - len(begun)
         page = await find_page(
@@ -140,12 +214,10 @@ async def list_some(
         await _add_all(engine, blobs, job, begun, lists, position, confirm)
     elif is_partial and page.searched is not None:
         async with engine.begin() as connection:
-            await state_changes.count_listed(
-                connection, job.id, members=0, lists=0, listed_to=page.searched
-            )
+            await jobs.count_listed(connection, job.id, members=0, lists=0, listed_to=page.searched)
     if not is_partial:
         async with engine.begin() as connection:
-            await state_changes.start_writing(connection, job.id)
+            await jobs.start_writing(connection, job.id)
 
 
 def _make_measure(engine: AsyncEngine, blobs: Blobs, job: ExportJob, copies: CopyLimits) -> Measure:
@@ -184,18 +256,18 @@ async def _add(
     engine: AsyncEngine, blobs: Blobs, job: ExportJob, new: NewList, confirm: Confirm
 ) -> bool:
     """Write a list. False: the export was cancelled, and its objects are deleted later."""
-    key = StorageKey(blobs.buckets.default, make_members_key(job.id, new.number))
+    key = StorageKey(blobs.buckets.default, parts.make_members_key(job.id, new.number))
     await confirm()
     failpoint("export.list.before")
-    await asyncio.to_thread(blobs.replace, key, members.pack_uids(new.uids), content_type=_BYTES)
+    await asyncio.to_thread(blobs.replace, key, parts.pack_uids(new.uids), content_type=_BYTES)
     failpoint("export.list.after")
     async with engine.begin() as connection:
-        current = await find_job(connection, job.id, lock=True)
+        current = await jobs.find_job(connection, job.id, lock=True)
         if current is None or current.state != "listing":
             return False
         await _confirm_or_delete(blobs, key, confirm)
-        await members.put_members(connection, job.id, new.number, job.model, new.uids)
-        await state_changes.count_listed(
+        await parts.put_members(connection, job.id, new.number, job.model, new.uids)
+        await jobs.count_listed(
             connection,
             job.id,
             members=new.added,

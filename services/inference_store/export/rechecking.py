@@ -9,8 +9,7 @@ from uuid import UUID
 from sqlalchemy import select, tuple_
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.export.jobs.members import unpack_uids
-from inference_store.export.jobs.object_keys import MEMBERS, PARTS
+from inference_store.export.parts import MEMBERS, PARTS, unpack_uids
 from inference_store.index.tables import export_erased, export_part
 from inference_store.inference.errors import BlobMissing
 from inference_store.inference.events import StorageKey

@@ -1,8 +1,16 @@
-"""The lists of an export's members in Postgres, and the parts that are written from them."""
+"""The parts of an export: the lists of its members in Postgres, the objects that are written from
+them, and the keys of both in the bucket.
+
+exports/<export>/export.json            what it is, without its filter
+exports/<export>/members/00001          a list of members: 16 bytes for each uid
+exports/<export>/parts/00001-<random>.parquet
+exports/<export>/manifest.json          every part with its SHA-256; only while none was deleted
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from secrets import token_hex
 from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID
 
@@ -10,14 +18,41 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.tables import export_part
+from inference_store.inference.layout import EXPORTS
 
-MOST_MEMBERS: Final = 100_000
-"""Of a list, whatever the settings say."""
+MEMBERS: Final = "members/"
+PARTS: Final = "parts/"
 UID_BYTES: Final = 16
 Sha256: TypeAlias = bytes
 PartState: TypeAlias = Literal["listed", "writing", "written", "stale", "removed"]
 _HERE: Final = export_part.c
 _SHOWN: Final = [column for column in export_part.c if column.name != "uids"]
+
+
+def make_prefix(export: UUID) -> str:
+    """Return the text that all keys of an export begin with."""
+    return f"{EXPORTS}{export}/"
+
+
+def make_head_key(export: UUID) -> str:
+    """Return the key of an export's head."""
+    return make_prefix(export) + "export.json"
+
+
+def make_manifest_key(export: UUID) -> str:
+    """Return the key of an export's manifest."""
+    return make_prefix(export) + "manifest.json"
+
+
+def make_members_key(export: UUID, number: int) -> str:
+    """Return the key of a list of members."""
+    return f"{make_prefix(export)}{MEMBERS}{number:05}"
+
+
+def make_part_key(export: UUID, number: int, suffix: str) -> str:
+    """Return a new key for a part: each attempt to write it has its own, so that a process that
+    lost its leadership overwrites nothing."""
+    return f"{make_prefix(export)}{PARTS}{number:05}-{token_hex(4)}{suffix}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +73,9 @@ class Part:
     sha256: Sha256 | None
     written_at: datetime | None
     gone: int
-    """Members that are not in the object, because they were erased."""
+    """Members that were erased before it was written."""
     missing: int
     """Blobs that the object should have and does not."""
-
-    @property
-    def position(self) -> tuple[UUID, int]:
-        """Where reading goes on."""
-        return self.export, self.number
 
 
 def pack_uids(uids: Iterable[UUID]) -> bytes:
@@ -77,16 +107,10 @@ async def put_members(
 
 
 async def find_next(connection: AsyncConnection, export: UUID) -> Part | None:
-    """Return the first part that is not written; `stale` ones wait for the end of an erasure."""
+    """Return the first part that is still to be written."""
     query = select(*_SHOWN).where(_HERE.export == export, _HERE.state.in_(("listed", "writing")))
     row = (await connection.execute(query.order_by(_HERE.number).limit(1))).first()
-    return None if row is None else _read_part(row)
-
-
-async def has_stale(connection: AsyncConnection, export: UUID) -> bool:
-    """Check whether an erasure has still to delete a part of the export."""
-    query = select(_HERE.number).where(_HERE.export == export, _HERE.state == "stale")
-    return await connection.scalar(query.limit(1)) is not None
+    return None if row is None else Part(**row._mapping)
 
 
 async def list_parts(
@@ -102,17 +126,10 @@ async def list_parts(
     `lock`: until the transaction ends no erasure takes a member. So whoever is given links is known
     to every erasure that comes later, and is given none to what one before has taken from.
     """
-    where = (_HERE.export == export, _HERE.number > after)
-    return await list_where(connection, *where, limit=limit, lock=lock)
-
-
-async def list_where(
-    connection: AsyncConnection, *where: ColumnElement[bool], limit: int, lock: bool = False
-) -> list[Part]:
-    """Return the parts that meet the conditions, by export and number. `lock`: see `list_parts`."""
-    query = select(*_SHOWN).where(*where).order_by(_HERE.export, _HERE.number).limit(limit)
+    query = select(*_SHOWN).where(_HERE.export == export, _HERE.number > after)
+    query = query.order_by(_HERE.number).limit(limit)
     rows = await connection.execute(query.with_for_update(read=True) if lock else query)
-    return [_read_part(row) for row in rows]
+    return [Part(**row._mapping) for row in rows]
 
 
 async def begin_part(connection: AsyncConnection, part: Part, storage_key: str | None) -> bool:
@@ -193,7 +210,3 @@ def _match(part: Part) -> Sequence[ColumnElement[bool]]:
         _HERE.state == part.state,
         _HERE.storage_key.is_not_distinct_from(part.storage_key),
     )
-
-
-def _read_part(row: Any) -> Part:
-    return Part(**row._mapping)
