@@ -16,7 +16,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
@@ -59,6 +59,11 @@ from .part_formats import PART_FORMATS
 MOST_LISTS: Final = 50
 """Lists that are added in one step."""
 _CHUNK: Final = 500
+_THREADS: Final = 8
+_SECONDS: Final = 30.0
+"""The longest search for one list; then it goes on with what was found."""
+_HERE: Final = inference.c
+_UIDS: Final = ARRAY(UUID_TYPE(as_uuid=True))
 Included: TypeAlias = Literal["metadata", "predictions"]
 Measure: TypeAlias = Callable[[Sequence[UUID]], Awaitable[Sequence[int]]]
 """Returns the bytes of each of some members."""
@@ -112,16 +117,6 @@ async def build_question(
     return query.in_order()
 
 
-async def build_remaining_question(connection: AsyncConnection, job: ExportJob) -> Query:
-    """Return the query of a job after what is listed. Raises Invalid if its filter was erased."""
-    if job.erased_by is not None:
-        raise Invalid(
-            f"The erasure {job.erased_by} took the filter of this export: request it again."
-        )
-    query = await build_question(connection, job.model, job.document)
-    return query if job.listed_to is None else query.after(job.listed_to)
-
-
 class ListLimits(NamedTuple):
     """Most members of a list, and most bytes of their blobs, unless a single member has more."""
 
@@ -150,21 +145,6 @@ async def cut_lists(
     return lists
 
 
-_SECONDS: Final = 30.0
-"""The longest search for one list; then it goes on with what was found."""
-_BYTES: Final = "application/octet-stream"
-
-
-class NewList(NamedTuple):
-    """A list as it is written: its number and members, how many of them are new, and the position
-    at which the search goes on."""
-
-    number: int
-    uids: Sequence[UUID]
-    added: int
-    listed_to: UUID
-
-
 async def begin_listing(engine: AsyncEngine, blobs: Blobs, job: ExportJob) -> None:
     """Write the head to the bucket, and let the listing begin. Raises ObjectStoreUnavailable,
     Invalid."""
@@ -178,151 +158,124 @@ async def begin_listing(engine: AsyncEngine, blobs: Blobs, job: ExportJob) -> No
         await jobs.start_listing(connection, job, keys=keys)
 
 
-async def list_some(
-    engine: AsyncEngine,
-    blobs: Blobs,
-    job: ExportJob,
-    *,
-    most: int,
-    copies: CopyLimits,
-    confirm: Confirm,
-) -> None:
-    """Add the next members to the lists of at most so many; with the last ones, let the writing
-    begin. `copies`: what closes a list earlier. `confirm` raises if the service leads no more.
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Lists the members of one job, at most `most` to a list; `copies` may close one earlier.
+    `confirm` raises if the service leads no more."""
 
-    Raises OutOfTime, Invalid, ObjectStoreUnavailable.
-    """
-    async with engine.connect() as connection:
-        query = await build_remaining_question(connection, job)
-        begun = await parts.read_members(connection, job.id, job.lists) if job.lists else []
-        begun = begun if len(begun) < most else []
-        space = most - len(begun)
-        page = await find_page(
-            connection,
-            query,
-            limit=space,
-            deadline=Deadline.after(_SECONDS),
-            goes_on=job.listed_to is not None,
+    engine: AsyncEngine
+    blobs: Blobs
+    job: ExportJob
+    most: int
+    copies: CopyLimits
+    confirm: Confirm
+
+    async def list_some(self) -> None:
+        """Add the next members to the lists; with the last ones, let the writing begin.
+
+        Raises OutOfTime, Invalid, ObjectStoreUnavailable.
+        """
+        job = self.job
+        async with self.engine.connect() as connection:
+            query = await self._build_query(connection)
+            begun = await parts.read_members(connection, job.id, job.lists) if job.lists else []
+            begun = begun if len(begun) < self.most else []
+            space = self.most - len(begun)
+            page = await find_page(
+                connection,
+                query,
+                limit=space,
+                deadline=Deadline.after(_SECONDS),
+                goes_on=job.listed_to is not None,
+            )
+        limits = ListLimits(self.most, self.copies.part)
+        lists = await cut_lists(begun, page.uids, limits, self._measure)
+        listed = sum(map(len, lists)) - len(begun)
+        is_partial = page.out_of_time or len(page.uids) == space or listed < len(page.uids)
+        if page.uids:
+            is_searched_farther = page.out_of_time and listed == len(page.uids) < space
+            end = page.searched if is_searched_farther else None
+            for number, uids in enumerate(lists, job.lists if begun else job.lists + 1):
+                old = len(begun) if number == job.lists else 0
+                listed_to = end if end is not None and uids is lists[-1] else uids[-1]
+                if len(uids) > old and not await self._add(number, uids, old, listed_to):
+                    return
+        elif is_partial and page.searched is not None:
+            async with self.engine.begin() as connection:
+                about = {"members": 0, "lists": 0}
+                await jobs.count_listed(connection, job.id, **about, listed_to=page.searched)
+        if not is_partial:
+            async with self.engine.begin() as connection:
+                await jobs.start_writing(connection, job.id)
+
+    async def _build_query(self, connection: AsyncConnection) -> Query:
+        """Return the query after what is listed. Raises Invalid if its filter was erased."""
+        job = self.job
+        if job.erased_by is not None:
+            raise Invalid(
+                f"The erasure {job.erased_by} took the filter of this export: request it again."
+            )
+        query = await build_question(connection, job.model, job.document)
+        return query if job.listed_to is None else query.after(job.listed_to)
+
+    async def _add(self, number: int, uids: Sequence[UUID], old: int, listed_to: UUID) -> bool:
+        """Write a list whose first members may be `old`. False: the export was cancelled, and its
+        objects are deleted later."""
+        job = self.job
+        key = StorageKey(self.blobs.buckets.default, parts.make_members_key(job.id, number))
+        content = parts.pack_uids(uids)
+        await self.confirm()
+        failpoint("export.list.before")
+        await asyncio.to_thread(
+            self.blobs.replace, key, content, content_type="application/octet-stream"
         )
-    measure = _make_measure(engine, blobs, job, copies)
-    lists = await cut_lists(begun, page.uids, ListLimits(most, copies.part), measure)
-    listed = sum(map(len, lists)) - len(begun)
-    is_partial = page.out_of_time or len(page.uids) == space or listed < len(page.uids)
-    if page.uids:
-        is_searched_farther = page.out_of_time and listed == len(page.uids) < space
-        position = page.searched if is_searched_farther else None
-        await _add_all(engine, blobs, job, begun, lists, position, confirm)
-    elif is_partial and page.searched is not None:
-        async with engine.begin() as connection:
-            await jobs.count_listed(connection, job.id, members=0, lists=0, listed_to=page.searched)
-    if not is_partial:
-        async with engine.begin() as connection:
-            await jobs.start_writing(connection, job.id)
+        failpoint("export.list.after")
+        async with self.engine.begin() as connection:
+            current = await jobs.find_job(connection, job.id, lock=True)
+            if current is None or current.state != "listing":
+                return False
+            await self._confirm_or_delete(key)
+            await parts.put_members(connection, job.id, number, job.model, uids)
+            counts = {"members": len(uids) - old, "lists": int(number > job.lists)}
+            await jobs.count_listed(connection, job.id, **counts, listed_to=listed_to)
+        failpoint("export.list.commit.after")
+        return True
 
+    async def _confirm_or_delete(self, key: StorageKey) -> None:
+        """Delete a list if the service leads no more. It is missing in the bucket then only for a
+        restore, which deletes parts without a list."""
+        try:
+            await self.confirm()
+        except Exception:
+            with suppress(ObjectStoreUnavailable):
+                await asyncio.to_thread(self.blobs.delete_objects, [key])
+            raise
 
-def _make_measure(engine: AsyncEngine, blobs: Blobs, job: ExportJob, copies: CopyLimits) -> Measure:
-    """Return what measures members: 0 bytes, if no blob is copied."""
-    copied = PART_FORMATS[job.format].choose_blobs(job.blobs).copied
+    async def _measure(self, uids: Sequence[UUID]) -> Sequence[int]:
+        """Return the bytes to copy of each inference; blobs that are too large are not copied.
 
-    async def measure(uids: Sequence[UUID]) -> Sequence[int]:
+        The index has the size of most inputs; S3 is asked for the others. Raises
+        ObjectStoreUnavailable.
+        """
+        copied = PART_FORMATS[self.job.format].choose_blobs(self.job.blobs).copied
         if not copied:
             return [0] * len(uids)
-        return await measure_blobs(engine, blobs, job.model, uids, copied=copied, most=copies.blob)
-
-    return measure
-
-
-async def _add_all(  # noqa: PLR0917
-    engine: AsyncEngine,
-    blobs: Blobs,
-    job: ExportJob,
-    begun: Sequence[UUID],
-    lists: Sequence[Sequence[UUID]],
-    position: UUID | None,
-    confirm: Confirm,
-) -> None:
-    """Write the last list with more members, and new ones; `position`: how far the search is, if
-    that is farther than the last member."""
-    for listed in lists:
-        number = job.lists if begun else job.lists + 1
-        end = listed[-1] if position is None or listed is not lists[-1] else position
-        new = NewList(number, listed, len(listed) - len(begun), end)
-        if new.added and not await _add(engine, blobs, job, new, confirm):
-            return
-        job, begun = replace(job, lists=number), ()
-
-
-async def _add(
-    engine: AsyncEngine, blobs: Blobs, job: ExportJob, new: NewList, confirm: Confirm
-) -> bool:
-    """Write a list. False: the export was cancelled, and its objects are deleted later."""
-    key = StorageKey(blobs.buckets.default, parts.make_members_key(job.id, new.number))
-    await confirm()
-    failpoint("export.list.before")
-    await asyncio.to_thread(blobs.replace, key, parts.pack_uids(new.uids), content_type=_BYTES)
-    failpoint("export.list.after")
-    async with engine.begin() as connection:
-        current = await jobs.find_job(connection, job.id, lock=True)
-        if current is None or current.state != "listing":
-            return False
-        await _confirm_or_delete(blobs, key, confirm)
-        await parts.put_members(connection, job.id, new.number, job.model, new.uids)
-        await jobs.count_listed(
-            connection,
-            job.id,
-            members=new.added,
-            lists=new.number - job.lists,
-            listed_to=new.listed_to,
+        columns = (_HERE.data_size, *(_HERE[STORAGE_KEYS[blob]] for blob in copied))
+        query = select(_HERE.uid, *columns).where(
+            _HERE.model == self.job.model, _HERE.uid == any_(literal(uids, _UIDS))
         )
-    failpoint("export.list.commit.after")
-    return True
+        async with self.engine.connect() as connection:  # none is open while S3 is asked
+            rows = {row.uid: row for row in await connection.execute(query)}
+        wanted = [(rows.get(uid), blob) for uid in uids for blob in copied]
+        one = partial(_measure_one, self.blobs, self.copies.blob)
 
+        def measure() -> list[int]:
+            with ThreadPoolExecutor(_THREADS, thread_name_prefix="blobs-head") as executor:
+                return [*executor.map(one, *zip(*wanted, strict=True))]
 
-async def _confirm_or_delete(blobs: Blobs, key: StorageKey, confirm: Confirm) -> None:
-    """Delete a list if the service leads no more. It is missing in the bucket then only for a
-    restore, which deletes parts without a list."""
-    try:
-        await confirm()
-    except Exception:
-        with suppress(ObjectStoreUnavailable):
-            await asyncio.to_thread(blobs.delete_objects, [key])
-        raise
-
-
-_HERE: Final = inference.c
-_UIDS: Final = ARRAY(UUID_TYPE(as_uuid=True))
-_THREADS: Final = 8
-
-
-async def measure_blobs(
-    engine: AsyncEngine,
-    blobs: Blobs,
-    model: int,
-    uids: Sequence[UUID],
-    *,
-    copied: Sequence[str],
-    most: int,
-) -> list[int]:
-    """Return the bytes to copy of each inference; blobs over `most` are not copied.
-
-    The index has the size of most inputs; S3 is asked for the others. Raises
-    ObjectStoreUnavailable.
-    """
-    columns = (_HERE.data_size, *(_HERE[STORAGE_KEYS[blob]] for blob in copied))
-    query = select(_HERE.uid, *columns).where(
-        _HERE.model == model, _HERE.uid == any_(literal(uids, _UIDS))
-    )
-    async with engine.connect() as connection:  # none is open while S3 is asked
-        rows = {row.uid: row for row in await connection.execute(query)}
-    wanted = [(rows.get(uid), blob) for uid in uids for blob in copied]
-
-    def measure() -> list[int]:
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="blobs-head") as executor:
-            return [*executor.map(partial(_measure_one, blobs, most), *zip(*wanted, strict=True))]
-
-    sizes = await asyncio.to_thread(measure)
-    width = len(copied)
-    return [sum(sizes[at : at + width]) for at in range(0, len(sizes), width)]
+        sizes = await asyncio.to_thread(measure)
+        width = len(copied)
+        return [sum(sizes[at : at + width]) for at in range(0, len(sizes), width)]
 
 
 def _measure_one(blobs: Blobs, most: int, row: Any, blob: str) -> int:

@@ -12,7 +12,6 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Container, Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -28,7 +27,6 @@ from inference_store.inference.events import StorageKey
 from inference_store.inference.layout import EXPORTS
 from inference_store.objects import Blobs
 
-from .columns import BlobChoice
 from .jobs import RESTORED, recount
 from .parts import (
     MEMBERS,
@@ -40,7 +38,7 @@ from .parts import (
     unpack_uids,
 )
 
-_UNDONE: Final = "Postgres was restored before it was done: request it again."
+_NOT_WHOLE: Final = "Postgres was restored, and not every part is in the bucket: request it again."
 _PAGE: Final = 1000
 _MOST_BYTES: Final = 64 * 1024 * 1024
 _NUMBER: Final = re.compile(r"(\d+)(-.*)?", re.ASCII)
@@ -49,19 +47,6 @@ _log = structlog.get_logger()
 
 class _UnreadableExport(Exception):
     """The head of an export is missing, or no head, or does not fit what is stored."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Head:
-    """What the bucket says of an export."""
-
-    model_id: str
-    format: str
-    include: list[str]
-    requested_by: str
-    requested_at: datetime
-    expires_at: datetime
-    blobs: BlobChoice
 
 
 class _Bucket:
@@ -84,22 +69,30 @@ class _Bucket:
                 after = f"{EXPORTS}{text}0"
         return None
 
-    def read_head(self, export: UUID) -> _Head:
-        """Read a head. Raises _UnreadableExport."""
+    def read_head(self, export: UUID) -> tuple[str, dict[str, Any]]:
+        """Return an export's model, and the row of its job; its filter is not in the bucket, and
+        neither are its keys. Raises _UnreadableExport."""
         try:
             head = json.loads(self._get(make_head_key(export), _MOST_BYTES))
             requested_at, expires_at = (
                 datetime.fromisoformat(head[name]) for name in ("requested_at", "expires_at")
             )
-            return _Head(
-                model_id=head["model_id"],
-                format=head["format"],
-                include=head["include"],
-                requested_by=head["requested_by"],
-                requested_at=requested_at,
-                expires_at=expires_at,
-                blobs=head.get("blobs", "none"),
-            )
+            document = {
+                **dict.fromkeys(("filter", "saved", "since", "keys")),
+                "until": requested_at.isoformat(),
+                "include": head["include"],
+                "blobs": head["blobs"],
+                RESTORED: True,
+            }
+            return head["model_id"], {
+                "id": export,
+                "format": head["format"],
+                "document": document,
+                "requested_by": head["requested_by"],
+                "requested_at": requested_at,
+                "finished_at": requested_at,
+                "expires_at": expires_at,
+            }
         except (BlobMissing, ValueError, KeyError, TypeError) as error:
             raise _UnreadableExport(str(error)) from error
 
@@ -189,14 +182,16 @@ async def _delete_unnamed(engine: AsyncEngine, bucket: _Bucket, export: UUID) ->
 
 async def _import_export(engine: AsyncEngine, bucket: _Bucket, export: UUID) -> None:
     """Insert an export that only the bucket has. Raises _UnreadableExport."""
-    head = await asyncio.to_thread(bucket.read_head, export)
+    model_id, job = await asyncio.to_thread(bucket.read_head, export)
     manifest = await asyncio.to_thread(bucket.read_manifest, export)
     lists = await asyncio.to_thread(lambda: dict(bucket.list_members(export)))
     about = (bucket, export, manifest or {}, lists.keys())
     parts, faults = await asyncio.to_thread(_choose_parts, *about)
     async with engine.begin() as connection:
-        model = await model_numbers.reserve(connection, head.model_id)
-        job = _describe_job(export, model, head, is_done=manifest is not None)
+        model = await model_numbers.reserve(connection, model_id)
+        job |= {"state": "done", "error": None, "model": model}
+        if manifest is None:
+            job |= {"state": "failed", "error": _NOT_WHOLE}
         await connection.execute(export_job.insert().values(job))
         members = 0
         for number, key in lists.items():
@@ -228,29 +223,6 @@ def _choose_parts(
             others += [chosen[number]] if number in chosen else []
             chosen[number] = key
     return chosen, bucket.delete(others)
-
-
-def _describe_job(export: UUID, model: int, head: _Head, *, is_done: bool) -> dict[str, Any]:
-    """Return the row of a job; its filter is not in the bucket, and neither are its keys."""
-    document = {
-        **dict.fromkeys(("filter", "saved", "since", "keys")),
-        "until": head.requested_at.isoformat(),
-        "include": head.include,
-        "blobs": head.blobs,
-        RESTORED: True,
-    }
-    return {
-        "id": export,
-        "model": model,
-        "format": head.format,
-        "document": document,
-        "state": "done" if is_done else "failed",
-        "requested_by": head.requested_by,
-        "requested_at": head.requested_at,
-        "finished_at": head.requested_at,
-        "expires_at": head.expires_at,
-        "error": None if is_done else _UNDONE,
-    }
 
 
 def _describe_part(

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.export import jobs, parts
 from inference_store.export.jobs import ExportJob
-from inference_store.export.listing import begin_listing, list_some
+from inference_store.export.listing import Listing, begin_listing
 from inference_store.export.part_contents import CopyLimits
 from inference_store.export.part_writing import finish_export, remove_export, write_part
 from inference_store.inference.errors import Invalid, ObjectStoreUnavailable
@@ -78,14 +78,8 @@ class ExportWorker:
         if job.state == "pending":
             await begin_listing(self._engine, self._blobs, job)
         elif job.state == "listing":
-            listing = list_some(
-                self._engine,
-                self._blobs,
-                job,
-                most=self._most,
-                copies=self._copies,
-                confirm=self._check.confirm_leading,
-            )
+            about = (job, self._most, self._copies, self._check.confirm_leading)
+            listing = Listing(self._engine, self._blobs, *about).list_some()
             await self._check.unless_stopped(listing)
         else:  # cut off between two batches alone: a thread would go on to write
             await self._write(job)

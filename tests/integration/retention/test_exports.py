@@ -11,7 +11,7 @@ from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.log.keys import new_key
-from inference_store.export.listing import begin_listing, list_some
+from inference_store.export.listing import Listing, begin_listing
 from inference_store.export.part_writing import write_part
 from inference_store.export.parts import find_next, pack_uids, unpack_uids
 from inference_store.index import partitions, registrations
@@ -159,7 +159,7 @@ async def list_all(storing: Storing, engine: AsyncEngine, blobs: Blobs, id: UUID
     await begin_listing(engine, blobs, await read_job(storing, id))
     while (job := await read_job(storing, id)).state == "listing":
         confirm = NoPace().confirm_leading
-        await list_some(engine, blobs, job, most=_MOST, copies=COPIES, confirm=confirm)
+        await Listing(engine, blobs, job, _MOST, COPIES, confirm).list_some()
 
 
 async def run_turn(engine: AsyncEngine, blobs: Blobs) -> None:
