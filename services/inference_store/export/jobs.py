@@ -303,15 +303,18 @@ async def recount(connection: AsyncConnection, id: UUID) -> None:
     }
     counted = (
         select(
+            here.export,
             func.count().filter(is_written).label("written"),
             func.count().filter(is_stale).label("parts_deleted"),
             *(func.coalesce(total, 0).label(name) for name, total in sums.items()),
         )
         .where(here.export == id)
+        .group_by(here.export)
         .subquery("counted")
     )
-    values = {column.name: column for column in counted.c}
-    await connection.execute(export_job.update().where(_HERE.id == id).values(values))
+    values = {column.name: column for column in counted.c if column.name != "export"}
+    where = (_HERE.id == id, counted.c.export == _HERE.id)
+    await connection.execute(export_job.update().where(*where).values(values))
 
 
 async def finish_job(connection: AsyncConnection, id: UUID) -> State:
