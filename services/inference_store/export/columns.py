@@ -13,7 +13,6 @@ from enum import StrEnum
 from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
-from uuid import UUID
 
 from inference_store.index import tables
 from inference_store.index.key_registry import FROM_TEXT, KEY_TOO_LONG, KeySeen
@@ -114,11 +113,9 @@ def _stored(name: str) -> Read:
 
 
 def _text_of(name: str) -> Read:
-    return lambda rows: [_to_text(row.inference.row[name]) for row in rows]
-
-
-def _to_text(id: UUID | None) -> str | None:
-    return None if id is None else str(id)
+    return lambda rows: [
+        None if (id := row.inference.row[name]) is None else str(id) for row in rows
+    ]
 
 
 def _latency(name: str) -> Read:
@@ -166,31 +163,16 @@ _COLUMNS: Final[Mapping[str, tuple[Kind, Read]]] = {
 FIXED_COLUMNS: Final = tuple(Column(name, kind) for name, (kind, _) in _COLUMNS.items())
 
 
-def read_fixed(column: Column, rows: Sequence[Row]) -> Values:
-    """Return the values of a fixed column."""
-    return _COLUMNS[column.name][1](rows)
-
-
 def link_columns(blobs: Iterable[str]) -> list[Column]:
     """Return the columns of links to these blobs."""
     return [Column(f"urls.{blob}", Kind.TEXT) for blob in BLOBS if blob in blobs]
 
 
-def read_links(column: Column, rows: Sequence[Row]) -> list[Any]:
-    """Return the links of a column."""
-    blob = column.name.removeprefix("urls.")
-    return [None if row.urls is None else row.urls[blob] for row in rows]
-
-
-def content_columns(blobs: Iterable[str]) -> list[Column]:
-    """Return the columns of the bytes of these blobs."""
-    return [Column(f"bytes.{blob}", Kind.BYTES) for blob in BLOBS if blob in blobs]
-
-
-def read_contents(column: Column, rows: Sequence[Row]) -> list[Any]:
-    """Return the bytes of a column."""
-    blob = column.name.removeprefix("bytes.")
-    return [None if row.contents is None else row.contents[blob] for row in rows]
+def _read_blobs(column: Column, rows: Sequence[Row]) -> list[Any]:
+    """Return the links of a column, or its bytes."""
+    kind, _, blob = column.name.partition(".")
+    found = [row.urls if kind == "urls" else row.contents for row in rows]
+    return [None if blobs is None else blobs[blob] for blobs in found]
 
 
 # Metadata: a column for each key and type, and one for what fits none of them, exactly.
@@ -438,7 +420,9 @@ class Columns:
         return cls(
             fixed=[column for column in FIXED_COLUMNS if column.name != DISTANCE],
             links=link_columns(blobs.linked),
-            contents=content_columns(blobs.copied),
+            contents=[
+                Column(f"bytes.{blob}", Kind.BYTES) for blob in BLOBS if blob in blobs.copied
+            ],
             metadata=choose_columns(keys, None) if "metadata" in include else None,
             predictions=predictions_column(()) if "predictions" in include else None,
         )
@@ -451,13 +435,13 @@ class Columns:
 
     def read(self, rows: Sequence[Row]) -> list[Values]:
         """Return the values of each column."""
-        values: list[Values] = [read_fixed(column, rows) for column in self.fixed]
-        values += [read_links(column, rows) for column in self.links]
+        values: list[Values] = [_COLUMNS[column.name][1](rows) for column in self.fixed]
+        values += [_read_blobs(column, rows) for column in self.links]
         if self.metadata is not None:
             values += self.metadata.read([row.inference.metadata or b"[]" for row in rows])
         if self.predictions is not None:
             values.append(read_predictions(self.predictions, rows))
-        values += [read_contents(column, rows) for column in self.contents]
+        values += [_read_blobs(column, rows) for column in self.contents]
         return values
 
 

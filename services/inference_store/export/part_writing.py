@@ -48,7 +48,6 @@ from .part_formats import PART_FORMATS
 from .parts import Part
 
 _READ_BYTES: Final = 1_048_576
-_LISTED: Final = 1000
 _REMOVED_PAGE: Final = 500
 _log = structlog.get_logger()
 
@@ -161,11 +160,7 @@ async def finish_export(
     """
     async with engine.connect() as connection:
         model_id = await read_model_id(connection, job)
-        every_part: list[Part] = []
-        after = 0
-        while page := await parts.list_parts(connection, job.id, after=after, limit=_LISTED):
-            every_part += page
-            after = page[-1].number
+        every_part = await parts.list_parts(connection, job.id)
     key = StorageKey(blobs.buckets.default, parts.make_manifest_key(job.id))
     await confirm()
     failpoint("export.finish.before")

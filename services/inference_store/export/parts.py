@@ -118,7 +118,7 @@ async def list_parts(
     export: UUID,
     *,
     after: int = 0,
-    limit: int = 1000,
+    limit: int | None = None,
     lock: bool = False,
 ) -> list[Part]:
     """Return parts in order, those after the number `after`.
