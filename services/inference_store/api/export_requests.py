@@ -80,7 +80,7 @@ async def insert_export(
     )
 
 
-async def restart_export(
+async def insert_again(
     connection: AsyncConnection, settings: ApiSettings, job: ExportJob, *, requested_by: str
 ) -> ExportJob:
     """Insert another export with the question of one that has ended, which stays as long.

@@ -18,9 +18,9 @@ from inference_store.api.dependencies import BlobStore, Reading, Settings, Writi
 from inference_store.api.export_format import show_exports, show_parts
 from inference_store.api.export_requests import (
     choose_blobs,
+    insert_again,
     insert_export,
     prepare_export,
-    restart_export,
 )
 from inference_store.api.negotiation import ANY, BYTES
 from inference_store.api.openapi import BINARY
@@ -159,14 +159,14 @@ async def cancel_export(export_id: UUID, connection: Writing, access: Asking) ->
     openapi_extra=_NEEDED,
     summary="Start an export again",
 )
-async def restart_an_export(
+async def restart_export(
     export_id: UUID, connection: Writing, to: Settings, access: Asking
 ) -> Answer:
     """Ask the same question again, as another export with an id of its own: for a stale one, whose
     parts an erasure deleted, and for any other that has ended. The parts that are left of the first
     one stay until it expires or is cancelled."""
     job = await _find_readable(connection, access, export_id)
-    again = await restart_export(connection, to, job, requested_by=access.who.actor)
+    again = await insert_again(connection, to, job, requested_by=access.who.actor)
     await _note(
         connection, access, Action.EXPORT_REQUESTED, again, blobs=again.blobs, restarts=str(job.id)
     )
