@@ -32,9 +32,14 @@ from inference_store.inference.metadata.values import (
     read_timestamp,
 )
 from inference_store.platform.json_encoding import fit_times
-from inference_store.query.latencies import LATENCIES, compute_latency
-from inference_store.query.read import PREDICTION_FIELDS, Inference
-from inference_store.query.stored_blobs import BLOBS, STORAGE_KEYS, get_storage_key
+from inference_store.query.properties import LATENCIES, compute_latency
+from inference_store.query.read import (
+    BLOBS,
+    PREDICTION_FIELDS,
+    STORAGE_KEYS,
+    Inference,
+    get_storage_key,
+)
 
 BlobChoice: TypeAlias = Literal["none", "links", "copy"]
 """What the parts of an export have of the blobs: nothing, links to them, or their bytes."""

@@ -42,13 +42,12 @@ from inference_store.query.cql2 import Node, resolved_in, to_json, to_text
 from inference_store.query.deadline import Deadline
 from inference_store.query.filters import saved
 from inference_store.query.filters.check import check
-from inference_store.query.filters.known_keys import find_known_keys
-from inference_store.query.filters.names import names_in
+from inference_store.query.filters.names import find_known_keys, names_in
 from inference_store.query.matching import Query
-from inference_store.query.page import find_page
 from inference_store.query.preparation import build_query
+from inference_store.query.read import STORAGE_KEYS
 from inference_store.query.scan_range import range_of_time
-from inference_store.query.stored_blobs import STORAGE_KEYS
+from inference_store.query.search import find_by_time
 
 from . import jobs, parts
 from .columns import BlobChoice
@@ -181,9 +180,9 @@ class Listing:
             begun = await parts.read_members(connection, job.id, job.lists) if job.lists else []
             begun = begun if len(begun) < self.most else []
             space = self.most - len(begun)
-            page = await find_page(
+            page = await find_by_time(
                 connection,
-                query,
+                [query],
                 limit=space,
                 deadline=Deadline.after(_SECONDS),
                 goes_on=job.listed_to is not None,

@@ -19,9 +19,9 @@ from inference_store.inference.errors import BlobMissing
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import OVER_BUDGET, Blobs, Fetched
 from inference_store.platform.failpoints import failpoint
+from inference_store.query.lookup import read_visible
+from inference_store.query.read import STORAGE_KEYS, get_storage_key
 from inference_store.query.scan_range import find_ranges
-from inference_store.query.stored_blobs import STORAGE_KEYS, get_storage_key
-from inference_store.query.visible import read_visible
 
 from .columns import ChosenBlobs, Columns, Row
 from .jobs import Confirm, ExportJob, load_keys, read_model_id
