@@ -95,7 +95,7 @@ async def test_the_documented_rights_are_enough(
         await caller.call("POST", f"{path}/inference-3/metadata", item)
         policy = {"level": "default", "id": None, "rules": [{"keep_inference": "P9Y"}]}
         await caller.call("PUT", "/retention-policy", policy)
-        await caller.wait_until_done(await caller.request_all())
+        await caller.wait_until_ended(await caller.request_all())
         await caller.wait_until_certified(await caller.erase(["inference-3"]))
         for service in services:
             assert not re.search("access ?denied|object store", service.text, re.IGNORECASE)

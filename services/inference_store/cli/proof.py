@@ -36,7 +36,7 @@ from inference_store.erasure.ledger.entries import Entries
 from inference_store.erasure.log.bucket import AUDIT_HEAD, ChainHead
 from inference_store.erasure.log.hash_chain import Link
 from inference_store.erasure.log.keys import is_key_id, new_key, signing_keys
-from inference_store.export.ledger.rechecking import ExportRecheck
+from inference_store.export.rechecking import ExportRecheck
 from inference_store.index.database import engine_of
 from inference_store.index.schema import require_schema
 from inference_store.inference.errors import LedgerDiverged, NotFound, ObjectStoreUnavailable

@@ -22,7 +22,7 @@ from inference_store.erasure.mark.pending_deletions import PendingDeletion, Posi
 from inference_store.erasure.progress import Erasure, add_erased, advance_erasure, record_blocked
 from inference_store.erasure.rows import Moves
 from inference_store.erasure.runs import count_failure, find_reason
-from inference_store.export.ledger.recording import EntryHash, ErasedBatch, record_batch
+from inference_store.export.erased import EntryHash, ErasedBatch, record_batch
 from inference_store.index import sidecars
 from inference_store.index.identities import Identity
 from inference_store.index.sidecars import CONTENT_TYPE, without_request

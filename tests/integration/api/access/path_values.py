@@ -14,8 +14,8 @@ from inference_store.erasure.certify import chain, documents, erased_lists
 from inference_store.erasure.log.keys import new_key
 from inference_store.erasure.log.signed_chain import sign_document
 from inference_store.erasure.policies import DEFAULT, PolicyOwner
-from inference_store.export.jobs.question import describe_question
-from inference_store.export.jobs.state_changes import request_export
+from inference_store.export.jobs import request_export
+from inference_store.export.listing import describe_question
 from inference_store.index import api_keys, dead_letters, parked, registrations, saved_views
 from inference_store.index.accounting import PartitionId, open_partition
 from inference_store.index.audit import note
