@@ -112,7 +112,9 @@ def _check_walks() -> Iterator[str]:
     """Yield what is wrong with the walks: a list of files after a line `**A query**: ...`."""
     text = WALKS_PAGE.read_text()
     for walk, most in WALKS.items():
-        found = re.search(rf"\*\*{walk}\*\*.*?\n\n((?:\d+\. .*\n(?:   .*\n)*)+)", text, re.IGNORECASE)
+        found = re.search(
+            rf"\*\*{walk}\*\*.*?\n\n((?:\d+\. .*\n(?:   .*\n)*)+)", text, re.IGNORECASE
+        )
         files = re.findall(r"^\d+\. `([^`]+)`", found[1], re.MULTILINE) if found else []
         print(f"{walk}: {len(files)} files of {most}")
         if not 0 < len(files) <= most:

@@ -4,21 +4,112 @@ Batches come from one answer or from several that have the same columns. If a ke
 that a later answer has other columns, the stream begins again.
 """
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import partial
 from typing import Any, Final
 
 from .arrow_batches import list_columns, read_batch, read_warnings
-from .arrow_messages import END, Message, MessageDecoder, MessageKind
 from .chunks import RESTART, Chunk, accept_delivered
 from .commands import Deliver, Failure, Read, Steps
-from .errors import ConnectionFailed
+from .errors import ConnectionFailed, UnexpectedAnswer
 from .question import Question
 from .resuming import Position, resume
 from .settings import ClientSettings
 from .store_warnings import warn
 from .streaming import CUT
+
+# Cuts a stream of bytes into the messages of Arrow IPC, without decoding them.
+#
+# https://arrow.apache.org/docs/format/Columnar.html#encapsulated-message-format
+
+MOST_BYTES: Final = 2 * 1024**3
+"""Of one message."""
+END: Final = b"\xff\xff\xff\xff\0\0\0\0"
+_CONTINUATION: Final = 0xFFFFFFFF
+_PREFIX: Final = struct.Struct("<Ii")
+# Fields of the flatbuffer `Message`, by their number.
+_KIND, _BODY_LENGTH = 1, 3
+
+
+class MessageKind(IntEnum):
+    """What a message is; the numbers are Arrow's."""
+
+    END = 0
+    SCHEMA = 1
+    BATCH = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One whole message."""
+
+    kind: int
+    content: bytes
+
+
+class MessageDecoder:
+    """Keeps what is not yet a whole message. One that is cut off is never returned."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._needed = _PREFIX.size
+
+    def feed(self, piece: bytes) -> Iterator[Message]:
+        """Yield the messages that the piece completes. Raises UnexpectedAnswer."""
+        self._buffer += piece
+        while len(self._buffer) >= self._needed:
+            message = self._take()
+            if message is not None:
+                yield message
+
+    def _take(self) -> Message | None:
+        """Return the message that the buffer begins with; None: it is not whole yet."""
+        mark, size = _PREFIX.unpack_from(self._buffer)
+        if mark != _CONTINUATION or not 0 <= size <= MOST_BYTES:
+            raise UnexpectedAnswer("the answer is not a stream of Arrow")
+        head = _PREFIX.size + size
+        if len(self._buffer) < head:
+            self._needed = head
+            return None
+        kind, body = (MessageKind.END, 0) if size == 0 else _read_head(self._buffer, size)
+        self._needed = head + body
+        if len(self._buffer) < self._needed:
+            return None
+        content = bytes(self._buffer[: self._needed])
+        del self._buffer[: self._needed]
+        self._needed = _PREFIX.size
+        return Message(kind, content)
+
+
+def _read_head(buffer: bytearray, size: int) -> tuple[int, int]:
+    """Return the kind of a message and the length of its body."""
+    head = bytes(buffer[_PREFIX.size : _PREFIX.size + size])
+    try:
+        kind_at, length_at = _find_field(head, _KIND), _find_field(head, _BODY_LENGTH)
+        kind = head[kind_at] if kind_at else 0
+        length = struct.unpack_from("<q", head, length_at)[0] if length_at else 0
+    except (struct.error, IndexError) as wrong:
+        raise UnexpectedAnswer(f"a message of Arrow cannot be read: {wrong}") from wrong
+    if kind == 0 or not 0 <= length <= MOST_BYTES:
+        raise UnexpectedAnswer("a message of Arrow has no kind, or a body without bounds")
+    return kind, length
+
+
+def _find_field(head: bytes, number: int) -> int:
+    """Return where a field of the root table is; 0: the table does not have it."""
+    (table,) = struct.unpack_from("<I", head)
+    (back,) = struct.unpack_from("<i", head, table)
+    vtable = table - back
+    (vtable_size,) = struct.unpack_from("<H", head, vtable)
+    entry = 4 + 2 * number
+    if entry + 2 > vtable_size:
+        return 0
+    (offset,) = struct.unpack_from("<H", head, vtable + entry)
+    return table + offset if offset else 0
+
 
 CHANGED: Final = "the columns have changed since the stream began"
 

@@ -1,18 +1,20 @@
 """Reads what a notebook shows of a question. No I/O."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
 from typing import Final
+from uuid import UUID
 
 from .commands import Steps
 from .errors import Refused, StoreError
-from .html import MOST_PICTURES, Preview, format_failure, format_preview
 from .question import Question
 from .reading import fetch, read_page
 from .requests import make_path, make_request
 from .settings import ClientSettings
 from .streaming import Build
 from .values.inference import InferenceFields
+from .values.predictions import Prediction
 from .values.thumbnails import Thumbnail, ThumbnailPage
 
 _EDGE: Final = 240
@@ -47,3 +49,80 @@ def _read_thumbnails(
             continue  # without `read_inputs` there is text alone
         thumbnails += page.items
     return thumbnails
+
+
+MOST_PICTURES: Final = 12
+_MOST_BOXES: Final = 50
+_IN_SHARES: Final = "box_in_shares"
+_COLOURS: Final = ("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080")
+_CARD: Final = "display:inline-block;width:220px;margin:4px;vertical-align:top;font:12px sans-serif"
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a notebook shows: the first matches, and thumbnails where there are."""
+
+    inferences: Sequence[InferenceFields]
+    thumbnails: Mapping[UUID, Thumbnail]
+    has_more: bool
+
+
+def format_preview(preview: Preview) -> str:
+    """Return the matches as HTML."""
+    if not preview.inferences:
+        return "<div>No inference matches.</div>"
+    cards = [_format_card(item, preview.thumbnails.get(item.uid)) for item in preview.inferences]
+    more = "<div>… and more: .count() counts them.</div>" if preview.has_more else ""
+    return f"<div>{''.join(cards)}{more}</div>"
+
+
+def format_failure(error: Exception) -> str:
+    """Return an error as HTML, for the place of what could not be shown."""
+    return f"<pre>{escape(type(error).__name__)}: {escape(str(error))}</pre>"
+
+
+def _format_card(inference: InferenceFields, thumbnail: Thumbnail | None) -> str:
+    label = (
+        "" if inference.top_label is None else _describe(inference.top_label, inference.top_score)
+    )
+    lines = (
+        inference.inference_id,
+        inference.received_at.isoformat(),
+        label or inference.error or "",
+    )
+    text = "<br>".join(escape(line) for line in lines if line)
+    return f'<div style="{_CARD}">{_format_picture(inference, thumbnail)}<div>{text}</div></div>'
+
+
+def _format_picture(inference: InferenceFields, thumbnail: Thumbnail | None) -> str:
+    if thumbnail is None or thumbnail.data is None:
+        return ""
+    width, height = thumbnail.picture_width or 1, thumbnail.picture_height or 1
+    scale = (width, height) if _IN_SHARES in inference.flags else (1, 1)
+    boxes = "".join(_format_boxes(inference.predictions[:_MOST_BOXES], scale, width))
+    link = f"data:image/jpeg;base64,{escape(thumbnail.data)}"
+    return (
+        f'<svg viewBox="0 0 {width} {height}" style="width:100%;height:auto">'
+        f'<image href="{link}" width="{width}" height="{height}"/>{boxes}</svg>'
+    )
+
+
+def _format_boxes(
+    predictions: Sequence[Prediction], scale: tuple[int, int], width: int
+) -> Iterator[str]:
+    labels = sorted({prediction.label or "" for prediction in predictions})
+    for prediction in predictions:
+        if (box := prediction.box) is None:
+            continue
+        left, top, right, bottom = (edge * scale[n % 2] for n, edge in enumerate(box))
+        colour = _COLOURS[labels.index(prediction.label or "") % len(_COLOURS)]
+        title = escape(_describe(prediction.label, prediction.score))
+        yield (
+            f'<rect x="{left:g}" y="{top:g}" width="{max(right - left, 0):g}"'
+            f' height="{max(bottom - top, 0):g}" fill="none" stroke="{colour}"'
+            f' stroke-width="{max(width / 150, 0.5):g}"><title>{title}</title></rect>'
+        )
+
+
+def _describe(label: str | None, score: float | None) -> str:
+    return f"{label or ''} {'' if score is None else f'{score:.2f}'}".strip()

@@ -15,9 +15,8 @@ from nanoarrow.ipc import StreamWriter
 
 from inference_store_client import SettingsError, StoreWarning, StreamIncomplete, UnexpectedAnswer
 from inference_store_client.arrow_batches import iterate_columns, read_array
-from inference_store_client.arrow_messages import MessageDecoder, MessageKind
 from inference_store_client.chunks import RESTART
-from inference_store_client.columns import read_columns
+from inference_store_client.columns import MessageDecoder, MessageKind, read_columns
 from inference_store_client.csv_records import RecordDecoder, stream_csv
 from tests.both_clients import Client, Recorded, make_item
 

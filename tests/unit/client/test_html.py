@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 
-from inference_store_client.html import MOST_PICTURES
+from inference_store_client.previewing import MOST_PICTURES
 from tests.both_clients import Client, Recorded, make_item, make_problem
 
 from .datasets.fake_pictures import make_prediction

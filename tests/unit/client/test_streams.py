@@ -20,10 +20,9 @@ from inference_store_client.commands import Failure, Response
 from inference_store_client.decoding import decode
 from inference_store_client.errors import ConnectionFailed
 from inference_store_client.following import Event, EventDecoder, follow
-from inference_store_client.lines import LineDecoder
 from inference_store_client.question import Question
 from inference_store_client.requests import Request, make_request
-from inference_store_client.streaming import stream
+from inference_store_client.streaming import LineDecoder, stream
 from inference_store_client.values.inference import InferenceFields
 from tests.both_clients import make_problem
 
@@ -159,7 +158,7 @@ def test_what_is_no_line_or_event_is_an_error(subtests: pytest.Subtests) -> None
 
 
 def test_a_line_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inference_store_client.lines.MOST_BYTES", 1000)
+    monkeypatch.setattr("inference_store_client.streaming.MOST_BYTES", 1000)
     decoder = LineDecoder()
     assert [*decoder.feed(b"x" * 900)] == []
     with pytest.raises(UnexpectedAnswer, match="1,000 bytes"):

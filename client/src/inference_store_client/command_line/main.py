@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Any, Final, NoReturn
 
 from .ending import end_quietly, interruptible
-from .signed_values import join_values
 
 # Imported when run: `--help` waits for none of them.
 COMMANDS: Final[Mapping[str, str]] = {
@@ -84,6 +83,21 @@ def _run(name: str, arguments: Sequence[str], program: str) -> int:
     options = parser.parse_args(join_values(arguments))
     with interruptible():
         return int(module.run(options))
+
+
+_OPTIONS: Final = frozenset({"--sort", "--since", "--until"})
+
+
+def join_values(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with such a value joined to its option: `--sort=-top_score`."""
+    joined: list[str] = []
+    for argument in arguments:
+        is_value = argument.startswith("-") and not argument.startswith("--")
+        if is_value and joined and joined[-1] in _OPTIONS:
+            joined[-1] += f"={argument}"
+        else:
+            joined.append(argument)
+    return joined
 
 
 if __name__ == "__main__":

@@ -1,19 +1,332 @@
 """The formats: one list, which the methods, the command line and the docs follow."""
 
-from collections.abc import Callable, Mapping
+import io
+import json
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import IO, Any, Final
 
 from inference_store_client.errors import SettingsError
 
-from .coco import CocoWriter
-from .examples import DatasetWriter
-from .huggingface import ImageFolderWriter
-from .webdataset import WebDatasetWriter
-from .yolo import YoloWriter
+from .examples import DatasetWriter, Example, format_annotation
+from .geometry import Size
+from .json_records import format_inference, format_metadata, write_record
+from .summary import DatasetSummary
+
+_VISIBLE = 2
+
+
+class CocoWriter:
+    """Writes `images/` and `annotations.json`, or what the two are to be called."""
+
+    def __init__(
+        self, folder: Path, *, pictures: str = "images", file: str = "annotations.json"
+    ) -> None:
+        self._pictures, self._file = folder / pictures, folder / file
+        self._pictures.mkdir()
+        self._spool = Spool(folder)
+        self._keypoints: dict[str, dict[int, str | None]] = {}
+
+    def add(self, example: Example) -> None:
+        """Write the picture, and remember what is on it."""
+        with (self._pictures / example.file_name).open("xb") as file:
+            file.write(example.picture.content)
+        width, height = example.picture.size
+        image = {
+            "file_name": example.file_name,
+            "width": width,
+            "height": height,
+            **format_inference(example.inference),
+            "metadata": format_metadata(example.inference.metadata),
+        }
+        for annotation in example.annotations:
+            names = self._keypoints.setdefault(annotation.label, {})
+            for keypoint, _ in annotation.keypoints:
+                names[keypoint.index] = names.get(keypoint.index) or keypoint.name
+        self._spool.add(
+            {"image": image, "annotations": [*map(format_annotation, example.annotations)]}
+        )
+
+    def finish(self, summary: DatasetSummary, /) -> None:
+        """Write the file: records are read from disk one after the other."""
+        categories = [
+            _make_category(number, label, self._keypoints.get(label, {}))
+            for number, label in enumerate(summary.classes, 1)
+        ]
+        by_label = {category["name"]: category for category in categories}
+        with self._file.open("x", encoding="utf-8") as file:
+            file.write('{"info": ' + write_record(_make_info(summary)))
+            file.write(', "licenses": []\n, "images": [\n')
+            _write_items(file, _list_images(self._spool))
+            file.write('], "annotations": [\n')
+            _write_items(file, _list_annotations(self._spool, by_label))
+            file.write('], "categories": [\n')
+            _write_items(file, categories)
+            file.write("]}\n")
+        self._spool.remove()
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._spool.close()
+
+
+def _make_info(summary: DatasetSummary) -> dict[str, Any]:
+    now = datetime.now(UTC)
+    return {
+        "description": "Inferences of an Inference Store, with predictions as annotations",
+        "version": "1",
+        "year": now.year,
+        "date_created": now.isoformat(timespec="seconds"),
+        "left_out": dict(summary.left_out),
+        "dropped": dict(summary.dropped),
+        "remarks": dict(summary.remarks),
+    }
+
+
+def _make_category(number: int, label: str, keypoints: Mapping[int, str | None]) -> dict[str, Any]:
+    category: dict[str, Any] = {"id": number, "name": label, "supercategory": ""}
+    if keypoints:
+        indexes = range(max(keypoints) + 1)
+        category["keypoints"] = [keypoints.get(n) or f"keypoint_{n}" for n in indexes]
+        category["skeleton"] = []
+    return category
+
+
+def _list_images(spool: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    for number, record in enumerate(spool, 1):
+        yield {"id": number, **record["image"]}
+
+
+def _list_annotations(
+    spool: Iterable[Any], categories: Mapping[str, dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    ids = count(1)
+    for image_id, record in enumerate(spool, 1):
+        for annotation in record["annotations"]:
+            category = categories[annotation.pop("label")]
+            keypoints = annotation.pop("keypoints", ())
+            yield {
+                "id": next(ids),
+                "image_id": image_id,
+                "category_id": category["id"],
+                "iscrowd": 0,
+                **annotation,
+                **_place_keypoints(keypoints, len(category.get("keypoints", ()))),
+            }
+
+
+def _place_keypoints(keypoints: Sequence[Any], size: int) -> dict[str, Any]:
+    """Return x, y and visibility of each keypoint of the category; zeros: it was not found."""
+    if not size:
+        return {}
+    flat = [0.0, 0.0, 0] * size
+    for keypoint in keypoints:
+        begin = 3 * keypoint["index"]
+        flat[begin : begin + 3] = [keypoint["x"], keypoint["y"], _VISIBLE]
+    return {"keypoints": flat, "num_keypoints": len(keypoints)}
+
+
+def _write_items(file: IO[str], items: Iterable[Mapping[str, Any]]) -> None:
+    for number, item in enumerate(items):
+        file.write(("," if number else "") + write_record(item))
+
+
+_DIGITS: Final = 6
+
+
+class YoloWriter:
+    """Writes `images/`, `labels/`, `data.yaml`, and `inferences.jsonl`: whose picture is whose."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._images, self._labels = folder / "images", folder / "labels"
+        self._images.mkdir()
+        self._labels.mkdir()
+        self._spool = Spool(folder)
+
+    def add(self, example: Example) -> None:
+        """Write the picture, and remember its boxes."""
+        with (self._images / example.file_name).open("xb") as file:
+            file.write(example.picture.content)
+        record = {
+            "file_name": f"images/{example.file_name}",
+            **format_inference(example.inference),
+            "metadata": format_metadata(example.inference.metadata),
+            "scores": [annotation.score for annotation in example.annotations],
+        }
+        labels = [
+            [annotation["label"], _format_box(annotation["bbox"], example.picture.size)]
+            for annotation in map(format_annotation, example.annotations)
+        ]
+        self._spool.add({"record": record, "labels": labels})
+
+    def finish(self, summary: DatasetSummary, /) -> None:
+        """Write the labels by the index of their class, and the names of the classes."""
+        indexes = {label: index for index, label in enumerate(summary.classes)}
+        with (self._folder / "inferences.jsonl").open("x", encoding="utf-8") as sidecar:
+            for item in self._spool:
+                sidecar.write(write_record(item["record"]))
+                name = Path(item["record"]["file_name"]).with_suffix(".txt").name
+                lines = [f"{indexes[label]} {box}\n" for label, box in item["labels"]]
+                (self._labels / name).write_text("".join(lines))
+        (self._folder / "data.yaml").write_text("".join(_list_lines(summary.classes)))
+        self._spool.remove()
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._spool.close()
+
+
+def _format_box(bbox: Sequence[Any], size: Size) -> str:
+    """Return centre and size as shares; no digit rounds a box beyond its picture."""
+    left, top, width, height = bbox
+    shares = (
+        (left + width / 2) / size[0],
+        (top + height / 2) / size[1],
+        width / size[0],
+        height / size[1],
+    )
+    smallest = 10.0**-_DIGITS
+    return " ".join(f"{min(max(share, smallest), 1.0):.{_DIGITS}f}" for share in shares)
+
+
+def _list_lines(classes: Sequence[str]) -> Iterator[str]:
+    """Yield `data.yaml`. Without `path` its folder is meant, wherever that is moved to."""
+    yield "# Predictions of models: train and val are the same pictures until you divide them.\n"
+    yield "train: images\nval: images\n"
+    yield f"nc: {len(classes)}\n"
+    yield "names:\n" if classes else "names: {}\n"
+    for index, label in enumerate(classes):
+        yield f"  {index}: {_quote(label)}\n"
+
+
+def _quote(text: str) -> str:
+    """Return a text in double quotes of YAML: what is not plain ASCII is escaped."""
+    escaped = (
+        character
+        if character.isascii() and character.isprintable() and character not in '"\\'
+        else f"\\U{ord(character):08X}"
+        for character in text
+    )
+    return f'"{"".join(escaped)}"'
+
+
+SHARD_BYTES: Final = 256 * 1024 * 1024
+_BLOCK: Final = tarfile.BLOCKSIZE
+_END: Final = tarfile.RECORDSIZE
+"""The most that the end of a tar file takes."""
+
+
+class WebDatasetWriter:
+    """Writes `shard-000000.tar` and so on: `<uid>.jpg` and `<uid>.json` of each example.
+
+    A shard has up to `shard_bytes`, or one example. The same examples give the same bytes.
+    """
+
+    def __init__(self, folder: Path, *, shard_bytes: int = SHARD_BYTES) -> None:
+        if shard_bytes < 1:
+            raise SettingsError("shard_bytes is a number of bytes, at least 1")
+        self._folder, self._shard_bytes = folder, shard_bytes
+        self._shard: tarfile.TarFile | None = None
+        self._shards = self._bytes = 0
+
+    def add(self, example: Example) -> None:
+        """Write an example into the shard that is open, or into the next one."""
+        width, height = example.picture.size
+        record = {
+            **format_inference(example.inference),
+            "width": width,
+            "height": height,
+            "annotations": [*map(format_annotation, example.annotations)],
+            "metadata": format_metadata(example.inference.metadata),
+        }
+        key = str(example.inference.uid)
+        members = [
+            (example.file_name, example.picture.content),
+            (f"{key}.json", write_record(record).encode()),
+        ]
+        size = sum(_BLOCK + -(-len(content) // _BLOCK) * _BLOCK for _, content in members)
+        shard = self._open_shard(size)
+        for name, content in members:
+            shard.addfile(_make_header(name, len(content)), io.BytesIO(content))
+        self._bytes += size
+
+    def finish(self, summary: DatasetSummary, /) -> None:
+        """Close the last shard, and write the names of the classes."""
+        self.close()
+        lines = [
+            write_record({"index": n, "label": label}) for n, label in enumerate(summary.classes)
+        ]
+        (self._folder / "classes.jsonl").write_text("".join(lines), encoding="utf-8")
+
+    def close(self) -> None:
+        """Close the shard that is open."""
+        if self._shard is not None:
+            self._shard.close()
+            self._shard = None
+
+    def _open_shard(self, size: int) -> tarfile.TarFile:
+        if self._shard is not None and self._bytes + size + _END > self._shard_bytes:
+            self.close()
+        if self._shard is None:
+            path = self._folder / f"shard-{self._shards:06d}.tar"
+            self._shard = tarfile.open(path, "x", format=tarfile.USTAR_FORMAT)  # noqa: SIM115
+            self._shards, self._bytes = self._shards + 1, 0
+        return self._shard
+
+
+def _make_header(name: str, size: int) -> tarfile.TarInfo:
+    """Return a header without times and owners: it says nothing of this machine."""
+    header = tarfile.TarInfo(name)
+    header.size, header.mode = size, 0o644
+    return header
+
+
+class ImageFolderWriter:
+    """Writes pictures and `metadata.jsonl`.
+
+    Metadata is one text of JSON: Arrow would not hold keys of several types, nor whole numbers
+    beyond 64 bits.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = (folder / "metadata.jsonl").open("x", encoding="utf-8")
+
+    def add(self, example: Example) -> None:
+        """Write the picture and its line."""
+        with (self._folder / example.file_name).open("xb") as file:
+            file.write(example.picture.content)
+        width, height = example.picture.size
+        boxes = [annotation.box for annotation in example.annotations]
+        record = {
+            "file_name": example.file_name,
+            **format_inference(example.inference),
+            "width": width,
+            "height": height,
+            "objects": {
+                "bbox": [[x1, y1, x2 - x1, y2 - y1] for x1, y1, x2, y2 in boxes],
+                "label": [annotation.label for annotation in example.annotations],
+                "score": [annotation.score for annotation in example.annotations],
+                "area": [annotation.area for annotation in example.annotations],
+            },
+            "metadata": json.dumps(format_metadata(example.inference.metadata)),
+        }
+        self._file.write(write_record(record))
+
+    def finish(self, _: DatasetSummary, /) -> None:
+        """Close the file. The labels are texts: `ClassLabel` can be made of them."""
+        self.close()
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._file.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +374,29 @@ def find_format(name: str) -> DatasetFormat:
         return FORMATS[name]
     except KeyError:
         raise SettingsError(f"no format {name!r}: there are {', '.join(FORMATS)}") from None
+
+
+class Spool:
+    """Lines of JSON, written once and then read as often as needed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / ".records.jsonl"
+        self._file = self._path.open("x", encoding="utf-8")
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Write a record."""
+        self._file.write(write_record(record))
+
+    def __iter__(self) -> Iterator[Any]:
+        self._file.flush()
+        with self._path.open(encoding="utf-8") as lines:
+            yield from map(json.loads, lines)
+
+    def remove(self) -> None:
+        """Remove the file."""
+        self.close()
+        self._path.unlink()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

@@ -7,8 +7,7 @@ import pytest
 
 from inference_store_client.command_line.arguments import parse_instant
 from inference_store_client.command_line.ending import describe
-from inference_store_client.command_line.main import COMMANDS, import_command, main
-from inference_store_client.command_line.signed_values import join_values
+from inference_store_client.command_line.main import COMMANDS, import_command, join_values, main
 from inference_store_client.errors import make_refusal
 from inference_store_client.values.problems import Fault, Problem
 
