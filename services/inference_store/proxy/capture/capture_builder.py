@@ -26,7 +26,7 @@ from .ids import Ids, ids_of
 from .prepared_capture import Blob, Message, PreparedCapture
 from .redaction import Redactor
 from .request_headers import find_trace
-from .request_remainder import build_remainders
+from .stored_request import build_requests
 from .uuid7 import uuid7
 from .work import Work
 
@@ -116,20 +116,15 @@ class CaptureBuilder:
         )
 
     def _build_requests(self) -> list[dict[str, Any]]:
-        first, *others = build_remainders(
+        first, *others = build_requests(
             self._exchange,
-            [inference.data for inference in self._inferences],
-            [inference.metadata for inference in self._inferences],
+            self._reading,
             self._work.rules.metadata_headers,
-            division=self._reading.division,
             limit=self._form.limit,
         )
         if self._redactor.keeps_body(self._exchange.transport):
             return [first, *others]
-        return [
-            first | {"messages": None, "why": "a redaction takes it out"},
-            *({} for _ in others),
-        ]
+        return [first | {"messages": None, "why": "a redaction removes it"}, *({} for _ in others)]
 
     def _build_inference(
         self, index: int, inference: Inference, ids: Ids, request: Mapping[str, Any]

@@ -40,6 +40,7 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
             Inference(data=datum, data_content_type=kind, response=response)
             for (datum, kind), response in zip(data, responses, strict=True)
         ],
+        items="instances",
         action=call.operation or "predict",
         ok=ok,
         error=error,

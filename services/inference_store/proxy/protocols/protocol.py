@@ -7,18 +7,18 @@ describes what cannot be read, and it is kept whole.
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from urllib.parse import unquote
 
 from inference_store.proxy.exchange import Exchange, Headers, Transport
 
 from .problems import Problem
 
+if TYPE_CHECKING:
+    from .v2.tensors import Tensor
+
 Kind: TypeAlias = Literal["infer", "stream"]
 """`stream`: the answer comes in parts (SSE, gRPC messages)."""
-Division: TypeAlias = Literal["inputs", "rows", "elements"]
-"""The part of V2's tensors that an inference has: one of them, or an element of one of BYTES; a row
-of each; an element of each, whatever its datatype."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +90,11 @@ class Reading:
     """The error text of the answer."""
     standard: Mapping[str, Any] = field(default_factory=dict)
     """Standard metadata that the protocol knows: prompts, tokens, timings; JSON values."""
-    division: Division | None = None
-    """How tensors were divided into several inferences; None if they were not, or there are
-    none."""
+    shares: Sequence[Sequence["Tensor"]] = field(default=(), repr=False)
+    """Each inference's part of V2's tensors; empty if there are no tensors."""
+    items: str | None = None
+    """The member of the request's JSON whose items are those of several inferences; None if lines,
+    tensors or messages are."""
     not_split: bool = False
     """True if it may be a batch, but was read as one inference."""
     problem: Problem | None = None

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_store.grpc_messages import message
-from inference_store.proxy.capture.request_remainder.parts import bytes_of
+from inference_store.proxy.capture.request_pieces import read_part
 from inference_store.proxy.rules import Rules
 
 from .captured import (
@@ -95,7 +95,7 @@ def list_stored(call: SampleRequest) -> list[bytes]:
 
 def join_texts(parts: Sequence[Any]) -> bytes:
     texts = [part for part in parts if isinstance(part, str) or "base64" in part]
-    return b"".join(bytes_of(part, {}, {}) for part in texts)
+    return b"".join(read_part(part, {}, {}) for part in texts)
 
 
 def check_each_is_alone(

@@ -192,6 +192,8 @@ class ParsedRequest:
     """True if the datum is an image, a sound or a file in the messages."""
     prompt: str | None = None
     """The user's last message."""
+    name: str | None = None
+    """The member with the messages or the prompts."""
     model: str | None = None
     stream: bool = False
     metadata: bytes | None = None
@@ -217,6 +219,7 @@ def parse_request(request: Document) -> ParsedRequest:
     parse = _parse_chat if is_chat else _parse_completion
     return replace(
         parse(document, request.raw, name or ""),
+        name=name,
         model=_text(document.get("model")),
         stream=document.get("stream") is True,
         metadata=_build_envelope(document.get("metadata")),
@@ -307,6 +310,7 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
     name = _ANSWER if task_type_of(model.task_type or task_type).name == _IMAGES else _TEXT
     return Reading(
         inferences=_build_inferences(request, answer, name),
+        items=request.name,
         model=request.model or answer.root_text("model"),
         response_id=answer.root_text("id"),
         action=call.operation or "completion",

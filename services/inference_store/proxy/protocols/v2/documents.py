@@ -52,7 +52,7 @@ class Document:
         spans = list(islice(json_spans.items(self.text, span), _MOST_TENSORS + 1))
         if len(spans) > _MOST_TENSORS:
             raise NotV2(f"`{name}` has more than {_MOST_TENSORS} elements")
-        return [_read_tensor(self.text, item, name) for item in spans]
+        return [_read_tensor(self.text, item, name, at) for at, item in enumerate(spans)]
 
     def flat_tensors(self) -> list[Tensor]:
         """Return each member that is not a name of the protocol as a tensor: `generate`'s form."""
@@ -96,13 +96,14 @@ def response_of(document: Document, *, flat: bool = False) -> InferResponse:
     )
 
 
-def _read_tensor(text: bytes, span: Span, of: str) -> Tensor:
+def _read_tensor(text: bytes, span: Span, of: str, position: int) -> Tensor:
     if text[span.start : span.start + 1] != b"{":
         raise NotV2(f"an element of `{of}` is not an object")
     members = json_spans.by_name(text, span)
     read = {name: text[at.start : at.end] for name, at in members.items() if name != "parameters"}
     data = read.get("data")
     return Tensor(
+        position=position,
         name=_read_text(read.get("name", b"null")) or "",
         datatype=_read_text(read.get("datatype", b"null")) or "",
         shape=_read_shape(read.get("shape", b"null")),

@@ -47,14 +47,13 @@ def split_items(request: InferRequest, response: InferResponse | None) -> Split:
     if inputs is None:
         return Split([Share(request.inputs, outputs)])
     if outputs is None:
-        return Split([Share(item, None) for item in inputs], division="elements")
+        return Split([Share(item, None) for item in inputs])
     answers = _transpose(outputs)
     if answers is None or len(answers) != len(inputs):
         sentence = f"the outputs are not of {len(inputs)} items: kept as one inference"
         problem = Problem(sentence, ("response", "not_divided"))
         return Split([Share(request.inputs, outputs)], problem)
-    shares = [_build_share(item, answer) for item, answer in zip(inputs, answers, strict=True)]
-    return Split(shares, division="elements")
+    return Split([_build_share(*pair) for pair in zip(inputs, answers, strict=True)])
 
 
 def _build_share(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Share:

@@ -21,7 +21,7 @@ from typing import Final
 
 from inference_store.inference.task_types import task_type_of
 from inference_store.proxy.protocols.problems import Problem
-from inference_store.proxy.protocols.protocol import Division, Model
+from inference_store.proxy.protocols.protocol import Model
 
 from .datum import has_image, may_be_file, select_element
 from .elements import bytes_values, divide, first_dimension
@@ -55,8 +55,6 @@ class Split:
     problem: Problem | None = None
     not_split: bool = False
     """True if it may be a batch, but it is unknown how to divide it."""
-    division: Division | None = None
-    """None if there is one share."""
 
 
 def split(request: InferRequest, response: InferResponse | None, model: Model) -> Split:
@@ -64,21 +62,21 @@ def split(request: InferRequest, response: InferResponse | None, model: Model) -
     whole = keep_whole(request, response)
     outputs = whole.shares[0].outputs
     try:
-        inputs, division = _divide_inputs(request.inputs, outputs, model)
+        inputs = _divide_inputs(request.inputs, outputs, model)
     except _TooMany as exc:
         problem = Problem(str(exc), ("request", "not_divided"))
         return replace(whole, problem=problem, not_split=True)
     if not inputs or len(inputs) == 1:
         return replace(whole, not_split=_may_be_batch(request.inputs, outputs, model))
     if outputs is None:
-        return Split([Share(part, None) for part in inputs], division=division)
+        return Split([Share(part, None) for part in inputs])
     parts = _divide_outputs(outputs, inputs)
     if parts is None:
         sentence = f"{len(inputs)} inputs and {len(outputs)} outputs do not match: kept as one"
         problem = Problem(sentence, ("response", "not_divided"))
         return replace(whole, problem=problem, not_split=True)
     shares = [Share(*pair) for pair in zip(inputs, parts, strict=True)]
-    return Split(shares, division=division)
+    return Split(shares)
 
 
 def keep_whole(request: InferRequest, response: InferResponse | None) -> Split:
@@ -89,12 +87,11 @@ def keep_whole(request: InferRequest, response: InferResponse | None) -> Split:
 
 def _divide_inputs(
     inputs: Sequence[Tensor], outputs: Sequence[Tensor] | None, model: Model
-) -> tuple[list[Sequence[Tensor]] | None, Division]:
-    """Return the inputs of each inference, and how they were divided; None if they belong to
-    one."""
+) -> list[Sequence[Tensor]] | None:
+    """Return the inputs of each inference; None if they belong to one."""
     if model.batched and (batch := _divide_rows(inputs)) is not None:
-        return batch, "rows"
-    return _by_input(inputs, outputs, model), "inputs"
+        return batch
+    return _by_input(inputs, outputs, model)
 
 
 def _by_input(

@@ -72,7 +72,7 @@ def read_inferences(
         ok=False if response is not None and response.error is not None else None,
         error=response.error if response else None,
         standard=_find_standard(parsed_request, run, alone=len(inferences) == 1),
-        division=split_request.division,
+        shares=[share.inputs for share in split_request.shares] if request else (),
         not_split=split_request.not_split,
         problem=join_problems([*all_problems, *_list_misshapen(parsed_request, response)]),
     )

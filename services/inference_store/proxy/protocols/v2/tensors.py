@@ -48,6 +48,8 @@ class Tensor:
     """The datatype as it was sent; any text."""
     shape: tuple[int, ...] = ()
     parameters: Parameters = field(default_factory=dict)
+    position: int = field(default=0, compare=False)
+    """Its place among the tensors of the request or the answer."""
     data: bytes | None = field(default=None, repr=False)
     """The unchanged JSON text of `data`, nested or flat (REST)."""
     raw: bytes | None = field(default=None, repr=False)

@@ -94,28 +94,43 @@ def _build_response(read: Any, what: str, *, error: str | None) -> DecodedMessag
 def _read_tensors(
     tensors: Sequence[Any], raw: Sequence[bytes], what: str, side: CaptureSide
 ) -> tuple[Sequence[Tensor], Problem | None]:
-    """Read tensors. Raw contents belong to them in order; those in shared memory may be left
-    out."""
-    has_bytes = [len(raw) == len(tensors) or _has_bytes_here(tensor) for tensor in tensors]
-    remaining = iter(raw)
-    contents = [next(remaining, None) if is_here else None for is_here in has_bytes]
-    decoded = [_read_tensor(read, content) for read, content in zip(tensors, contents, strict=True)]
-    if raw and len(raw) != sum(has_bytes):
-        sentence = f"{what} has {len(raw)} raw contents for {sum(has_bytes)} tensors"
+    contents = assign_raw(tensors, raw)
+    decoded = [
+        _read_tensor(*read, at) for at, read in enumerate(zip(tensors, contents, strict=True))
+    ]
+    expected = sum(_has_raw(tensor, tensors, raw) for tensor in tensors)
+    if raw and len(raw) != expected:
+        sentence = f"{what} has {len(raw)} raw contents for {expected} tensors"
         return decoded, _describe_unreadable(sentence, side)
     return decoded, None
+
+
+def assign_raw(tensors: Sequence[Any], raw: Sequence[bytes]) -> list[bytes | None]:
+    """Return the raw contents of each tensor. They are in the order of the tensors; those in
+    shared memory may be left out."""
+    remaining = iter(raw)
+    return [next(remaining, None) if _has_raw(tensor, tensors, raw) else None for tensor in tensors]
+
+
+def contents_field(read: Any) -> str | None:
+    """Return the field of a tensor's typed values: that of its datatype; if it is empty, any
+    other."""
+    own = _CONTENTS.get(read.datatype)
+    names: Iterable[str] = (*([own] if own else []), *_CONTENTS.values())
+    return next((name for name in names if getattr(read.contents, name)), None)
 
 
 def _describe_unreadable(sentence: str, side: CaptureSide) -> Problem:
     return Problem(sentence, (side, "unreadable"))
 
 
-def _has_bytes_here(tensor: Any) -> bool:
-    return _SHARED_MEMORY not in tensor.parameters
+def _has_raw(tensor: Any, tensors: Sequence[Any], raw: Sequence[bytes]) -> bool:
+    return len(raw) == len(tensors) or _SHARED_MEMORY not in tensor.parameters
 
 
-def _read_tensor(read: Any, raw: bytes | None) -> Tensor:
+def _read_tensor(read: Any, raw: bytes | None, position: int) -> Tensor:
     return Tensor(
+        position=position,
         name=read.name,
         datatype=read.datatype,
         shape=tuple(read.shape),
@@ -126,11 +141,8 @@ def _read_tensor(read: Any, raw: bytes | None) -> Tensor:
 
 
 def _read_values(read: Any) -> Sequence[Value]:
-    """Return the values of the datatype; if there are none, those of any other."""
-    own = _CONTENTS.get(read.datatype)
-    names: Iterable[str] = (*([own] if own else []), *_CONTENTS.values())
-    filled = (getattr(read.contents, name) for name in names)
-    return list(next((values for values in filled if values), ()))
+    field = contents_field(read)
+    return list(getattr(read.contents, field)) if field else ()
 
 
 def _read_parameters(read: Mapping[str, Any]) -> Parameters:
