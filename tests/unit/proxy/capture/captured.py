@@ -240,6 +240,11 @@ def encode_run(*items: dict[str, bytes]) -> bytes:
 def check_rebuilt(request: SampleRequest, *, count: int | None = None) -> None:
     """Check that the rebuilt request is equal as JSON or as a message, and has `count` data."""
     captured = capture_request(request)
+    check_equal(captured, request)
+    assert count is None or len(captured.data) == count
+
+
+def check_equal(captured: Captured, request: SampleRequest) -> None:
     rebuilt = captured.rebuild()
     sent = [part for part in request.messages if part or is_grpc(request)]
     assert len(rebuilt) == len(sent)
@@ -248,7 +253,6 @@ def check_rebuilt(request: SampleRequest, *, count: int | None = None) -> None:
         assert parse_message(request, again, headers) == parse_message(
             request, part, dict(request.headers)
         )
-    assert count is None or len(captured.data) == count
 
 
 def is_grpc(request: SampleRequest) -> bool:
