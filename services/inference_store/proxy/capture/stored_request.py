@@ -25,9 +25,9 @@ from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols.content_encoding import decoded
 from inference_store.proxy.protocols.omi import RUN
 from inference_store.proxy.protocols.protocol import Reading
+from inference_store.proxy.protocols.tensors import BYTES, Tensor, encoded
 from inference_store.proxy.protocols.v2.bodies import json_part, utf8
 from inference_store.proxy.protocols.v2.documents import NotV2
-from inference_store.proxy.protocols.v2.tensors import BYTES, Tensor, encoded
 from inference_store.proxy.protocols.v2_grpc.decoding import assign_raw, contents_field
 
 from .request_headers import JSON_LENGTH, remove_secrets, select_headers

@@ -5,15 +5,15 @@ from typing import Any
 
 from inference_store.inference.json_text import UnreadableJson, read_json
 from inference_store.proxy.base64_text import from_base64
-from inference_store.proxy.protocols.v2.elements import bytes_values
-from inference_store.proxy.protocols.v2.items import ERROR, MODEL_VERSION, STATUS_CODE, Run
-from inference_store.proxy.protocols.v2.splitting import MOST_INFERENCES
-from inference_store.proxy.protocols.v2.tensors import (
+from inference_store.proxy.protocols.tensors import (
     BYTES,
     InferRequest,
     InferResponse,
     Tensor,
 )
+from inference_store.proxy.protocols.v2.elements import bytes_values
+from inference_store.proxy.protocols.v2.items import ERROR, MODEL_VERSION, STATUS_CODE, Run
+from inference_store.proxy.protocols.v2.splitting import MOST_INFERENCES
 
 from .container import LEAST_FAILED, Container, ContainerFailed
 from .container_status import PLATFORM, ContainerStatus, File

@@ -14,9 +14,9 @@ from aiohttp import web
 
 from inference_store.platform.serving.heads import MOST_HEAD_BYTES
 from inference_store.proxy.exchange import Body, Headers
+from inference_store.proxy.protocols.tensors import Tensor
 from inference_store.proxy.protocols.v2.bodies import request_in
 from inference_store.proxy.protocols.v2.tensor_json import envelope_json
-from inference_store.proxy.protocols.v2.tensors import Tensor
 
 from . import answers
 from .container import Container, ContainerFailed

@@ -7,15 +7,13 @@ describes what cannot be read, and it is kept whole.
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import unquote
 
 from inference_store.proxy.exchange import Exchange, Headers, Transport
 
 from .problems import Problem
-
-if TYPE_CHECKING:
-    from .v2.tensors import Tensor
+from .tensors import Tensor
 
 Kind: TypeAlias = Literal["infer", "stream"]
 """`stream`: the answer comes in parts (SSE, gRPC messages)."""
@@ -90,7 +88,7 @@ class Reading:
     """The error text of the answer."""
     standard: Mapping[str, Any] = field(default_factory=dict)
     """Standard metadata that the protocol knows: prompts, tokens, timings; JSON values."""
-    shares: Sequence[Sequence["Tensor"]] = field(default=(), repr=False)
+    shares: Sequence[Sequence[Tensor]] = field(default=(), repr=False)
     """Each inference's part of V2's tensors; empty if there are no tensors."""
     items: str | None = None
     """The member of the request's JSON whose items are those of several inferences; None if lines,

@@ -19,8 +19,8 @@ from inference_store.proxy.capture.registered_model import NO_REGISTRY, Register
 from inference_store.proxy.capture.registrations import Registrations
 from inference_store.proxy.capture.work import Work
 from inference_store.proxy.protocols import PROTOCOLS, Call, Model
+from inference_store.proxy.protocols.tensors import InferRequest, InferResponse, Tensor
 from inference_store.proxy.protocols.v2.splitting import split
-from inference_store.proxy.protocols.v2.tensors import InferRequest, InferResponse, Tensor
 from inference_store.proxy.rules import Rules
 from tests.exchanges import exchange, png
 from tests.settings import make_settings

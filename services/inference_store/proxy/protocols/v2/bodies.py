@@ -16,9 +16,9 @@ from inference_store.proxy.exchange import Body, Headers, header
 from inference_store.proxy.protocols import content_encoding, event_stream
 from inference_store.proxy.protocols.problems import NAMES, Problem, describe_missing, join_problems
 from inference_store.proxy.protocols.protocol import MOST_ERROR
+from inference_store.proxy.protocols.tensors import InferRequest, InferResponse, Tensor, merge
 
 from .documents import Document, NotV2, flat_request_of, request_of, response_of
-from .tensors import InferRequest, InferResponse, Tensor, merge
 
 JSON_LENGTH: Final = "inference-header-content-length"
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"

@@ -20,10 +20,10 @@ from typing import Any, Final, NamedTuple
 
 from inference_store.inference.json_text import UnreadableJson, read_json
 from inference_store.proxy.protocols.problems import Problem
+from inference_store.proxy.protocols.tensors import BYTES, CODES, Tensor, parameter_text
 
 from .elements import bytes_values
 from .tensor_json import WrittenJson, data_json, envelope_json
-from .tensors import BYTES, CODES, Tensor, parameter_text
 
 _DATA_URL: Final = re.compile(rb"data:([\w.+-]{1,60}/[\w.+-]{1,60})?(?:;[^,]{0,200})?;base64,")
 _LINE_ENDS: Final = b"\r\n"

@@ -8,8 +8,7 @@ from inference_store.inference import json_spans
 from inference_store.inference.json_spans import Span
 from inference_store.inference.json_text import UnreadableJson, read_json
 from inference_store.proxy.protocols.protocol import MOST_ERROR
-
-from .tensors import BYTES, InferRequest, InferResponse, Tensor
+from inference_store.proxy.protocols.tensors import BYTES, InferRequest, InferResponse, Tensor
 
 _MOST_TENSORS: Final = 4096
 _MOST_DIMENSIONS: Final = 32

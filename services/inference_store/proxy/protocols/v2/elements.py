@@ -11,8 +11,15 @@ from math import prod
 from typing import Final, TypeVar
 
 from inference_store.inference import json_spans
-
-from .tensors import BYTES, CODES, MOST_ELEMENTS, Tensor, Value, bytes_elements, size_of
+from inference_store.proxy.protocols.tensors import (
+    BYTES,
+    CODES,
+    MOST_ELEMENTS,
+    Tensor,
+    Value,
+    bytes_elements,
+    size_of,
+)
 
 Piece = TypeVar("Piece")
 _NESTED: Final = re.compile(rb'["\[{]')

@@ -9,11 +9,11 @@ from typing import Final, NamedTuple
 
 from inference_store.proxy.exchange import Headers, header
 from inference_store.proxy.protocols.problems import Problem
+from inference_store.proxy.protocols.tensors import InferRequest, InferResponse, Tensor
 
 from .datum import element_bytes, select_element
 from .elements import bytes_values
 from .splitting import MOST_INFERENCES, Share, Split
-from .tensors import InferRequest, InferResponse, Tensor
 
 STATUS_CODE: Final = "omi-status-code"
 MODEL_VERSION: Final = "omi-model-version"

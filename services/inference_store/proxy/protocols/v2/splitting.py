@@ -22,10 +22,10 @@ from typing import Final
 from inference_store.inference.task_types import task_type_of
 from inference_store.proxy.protocols.problems import Problem
 from inference_store.proxy.protocols.protocol import Model
+from inference_store.proxy.protocols.tensors import BYTES, InferRequest, InferResponse, Tensor
 
 from .datum import has_image, may_be_file, select_element
 from .elements import bytes_values, divide, first_dimension
-from .tensors import BYTES, InferRequest, InferResponse, Tensor
 
 MOST_INFERENCES: Final = 1024
 """The most inferences of one request; a request with more is kept as one inference."""

@@ -8,8 +8,14 @@ from typing import Final, NamedTuple
 import orjson
 
 from inference_store.proxy.protocols.documents import text_or_base64
-
-from .tensors import MOST_ELEMENTS, Tensor, Value, decoded, elements_at_most, encoded
+from inference_store.proxy.protocols.tensors import (
+    MOST_ELEMENTS,
+    Tensor,
+    Value,
+    decoded,
+    elements_at_most,
+    encoded,
+)
 
 _BINARY: Final = ("binary_data_size", "binary_data")
 """Parameters that describe binary data, which are in the JSON now."""

@@ -8,13 +8,13 @@ from inference_store.inference.json_text import UnreadableJson, read_json
 from inference_store.inference.task_types import task_type_of
 from inference_store.proxy.protocols.problems import Problem, join_problems
 from inference_store.proxy.protocols.protocol import Inference, Model, Reading
+from inference_store.proxy.protocols.tensors import InferRequest, InferResponse, Parameters, Tensor
 
 from .datum import Datum, arguments_of, datum_of
 from .elements import contradicts_shape
 from .items import Run, split_items
 from .splitting import Share, keep_whole, split
 from .tensor_json import WrittenJson, envelope_json
-from .tensors import InferRequest, InferResponse, Parameters, Tensor
 
 _MOST_PROMPTS: Final = 64 * 1024
 """The most bytes of `prompts` that are kept as standard metadata."""

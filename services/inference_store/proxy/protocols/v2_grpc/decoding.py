@@ -7,7 +7,7 @@ from typing import Any, Final
 from inference_store.grpc_messages import parsed
 from inference_store.inference.events import CaptureSide
 from inference_store.proxy.protocols.problems import NAMES, Problem
-from inference_store.proxy.protocols.v2.tensors import (
+from inference_store.proxy.protocols.tensors import (
     InferRequest,
     InferResponse,
     Parameters,

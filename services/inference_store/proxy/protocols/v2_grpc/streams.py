@@ -8,8 +8,8 @@ from inference_store.grpc_messages import parsed
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols.problems import Problem, describe_missing
 from inference_store.proxy.protocols.protocol import Model, Reading
+from inference_store.proxy.protocols.tensors import merge
 from inference_store.proxy.protocols.v2.tensor_reading import read_inferences
-from inference_store.proxy.protocols.v2.tensors import merge
 
 from .decoding import DecodedMessage, request_in, response_in, stream_response_in
 
