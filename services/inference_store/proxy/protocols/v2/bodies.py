@@ -13,7 +13,8 @@ from inference_store.inference.events import CaptureKind, CaptureSide
 from inference_store.inference.json_spans import Span
 from inference_store.inference.json_text import UnreadableJson, text_of
 from inference_store.proxy.exchange import Body, Headers, header
-from inference_store.proxy.protocols import content_encoding, event_stream
+from inference_store.proxy.protocols.content_encoding import NotDecoded, decode
+from inference_store.proxy.protocols.event_stream import events, is_event_stream
 from inference_store.proxy.protocols.problems import NAMES, Problem, describe_missing, join_problems
 from inference_store.proxy.protocols.protocol import MOST_ERROR
 from inference_store.proxy.protocols.tensors import InferRequest, InferResponse, Tensor, merge
@@ -54,7 +55,7 @@ def response_in(body: Body, headers: Headers, status: int | None, *, flat: bool)
     plain = _decode(body, headers, "response")
     if plain.problem or not plain.whole:
         return plain
-    if event_stream.is_event_stream(headers, plain.whole):
+    if is_event_stream(headers, plain.whole):
         return _parse_stream(plain.whole, flat)
     parsed_answer = _parse_response(plain.whole, headers, "the answer", flat)
     failed = status is not None and status >= 400
@@ -98,11 +99,11 @@ def _decode(body: Body, headers: Headers, side: CaptureSide) -> ParsedBody:
         return ParsedBody(problem=describe_missing(body, side))
     raw = body.bytes
     try:
-        raw = content_encoding.decode(raw, headers)
-    except content_encoding.NotDecoded as exc:
+        raw = decode(raw, headers)
+    except NotDecoded as exc:
         kind = body.gap or "unreadable"
         return ParsedBody(whole=raw, problem=Problem(f"{what}: {exc}", (side, kind)))
-    if not body.whole and not event_stream.is_event_stream(headers, raw):
+    if not body.whole and not is_event_stream(headers, raw):
         return ParsedBody(whole=raw, problem=describe_missing(body, side))
     return ParsedBody(whole=raw)
 
@@ -139,7 +140,7 @@ def _parse_stream(body: bytes, flat: bool) -> ParsedBody:
     """Merge the answers of a stream to one, with the problems of what cannot be read."""
     responses: list[InferResponse] = []
     problems: list[Problem | None] = []
-    for position, event in enumerate(event_stream.events(body)):
+    for position, event in enumerate(events(body)):
         if position == _MOST_EVENTS:
             sentence = f"only {_MOST_EVENTS} parts of the answer were read"
             problems.append(Problem(sentence, ("response", "unreadable")))

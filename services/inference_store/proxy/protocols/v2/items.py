@@ -43,12 +43,12 @@ def split_items(request: InferRequest, response: InferResponse | None) -> Split:
     """Split a request into one inference per item; if the answer is an error, the items have no
     outputs."""
     outputs = None if response is None or response.error is not None else response.outputs
-    inputs = _transpose(request.inputs)
+    inputs = _transpose_elements(request.inputs)
     if inputs is None:
         return Split([Share(request.inputs, outputs)])
     if outputs is None:
         return Split([Share(item, None) for item in inputs])
-    answers = _transpose(outputs)
+    answers = _transpose_elements(outputs)
     if answers is None or len(answers) != len(inputs):
         sentence = f"the outputs are not of {len(inputs)} items: kept as one inference"
         problem = Problem(sentence, ("response", "not_divided"))
@@ -65,7 +65,7 @@ def _build_share(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Share:
     return Share(inputs, [output for output, content in contents if content])
 
 
-def _transpose(tensors: Sequence[Tensor]) -> list[list[Tensor]] | None:
+def _transpose_elements(tensors: Sequence[Tensor]) -> list[list[Tensor]] | None:
     """Turn tensors of items into items of tensors; None if their numbers of elements differ."""
     columns = [bytes_values(tensor, MOST_INFERENCES) for tensor in tensors]
     counts = {0 if column is None else len(column) for column in columns}

@@ -9,7 +9,7 @@ from inference_store.inference import json_spans
 from inference_store.inference.json_spans import Span
 from inference_store.inference.json_text import UnreadableJson, read_json
 from inference_store.proxy.exchange import Headers
-from inference_store.proxy.protocols import content_encoding
+from inference_store.proxy.protocols.content_encoding import NotDecoded, decode, encode
 from inference_store.proxy.protocols.protocol import MOST_STRIPPED
 
 from .bodies import JSON_LENGTH, json_part
@@ -23,14 +23,14 @@ def strip(body: bytes, headers: Headers) -> tuple[bytes, Headers] | None:
     no metadata, or cannot be read.
     """
     try:
-        plain = content_encoding.decode(body, headers, MOST_STRIPPED)
+        plain = decode(body, headers, MOST_STRIPPED)
         length = json_part(plain, headers)
         stripped = remove_metadata(plain[:length])
-    except (content_encoding.NotDecoded, NotV2, UnreadableJson):
+    except (NotDecoded, NotV2, UnreadableJson):
         return None
     if stripped is None:
         return None
-    sent = content_encoding.encode(stripped + plain[length:], headers)
+    sent = encode(stripped + plain[length:], headers)
     lengths = {"content-length": str(len(sent)), JSON_LENGTH: str(len(stripped))}
     return sent, [(name, lengths.get(name, value)) for name, value in headers]
 
