@@ -9,7 +9,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from inference_store.platform.serving.request_bodies import App, Message
-from inference_store.proxy.rest.heads import EMPTY_QUERY
+from inference_store.proxy.rest.messages import EMPTY_QUERY
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _AT_ONCE: Final = struct.pack("ii", 1, 0)

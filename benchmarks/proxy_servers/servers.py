@@ -13,11 +13,11 @@ from tests.servers.ports import free_port
 
 from benchmarks.proxy.nginx import is_open
 from inference_store.platform.serving import Connections, Limits, Served, listen
+from inference_store.platform.serving.heads import MOST_HEAD_BYTES
 from inference_store.platform.serving.listener import Listener
 from inference_store.platform.serving.request_bodies import App
 from inference_store.proxy.rest import build_server
-from inference_store.proxy.rest.heads import MOST_HEAD_BYTES
-from inference_store.proxy.rest.server import Server
+from inference_store.proxy.rest.forwarding import Server
 
 from .aiohttp_asgi import AsgiHandler, Connection
 from .environment import find_servers

@@ -15,9 +15,8 @@ from opentelemetry.trace import INVALID_SPAN, Span, SpanKind
 
 from inference_store.platform import traces
 from inference_store.platform.metrics import CALL_SECONDS, CALLS_IN_PROGRESS
-
-from .exchange import Transport
-from .protocols import Call
+from inference_store.proxy.exchange import Transport
+from inference_store.proxy.protocols import Call
 
 Outcome: TypeAlias = Literal["ok", "refused", "failed", "gone"]
 """`refused`: the caller's mistake; `failed`: the model server's, or it gave no whole answer;

@@ -16,16 +16,18 @@ import structlog
 from inference_store.platform.admin import AdminApp, Heartbeat
 from inference_store.platform.serving import Connections, build_connections, build_limits
 from inference_store.platform.settings import ProxySettings, UpstreamSettings
-
-from .capture import Captures
-from .configuration import Configuration, build_configuration, read_configuration_file
-from .grpc import Calls
-from .grpc_port import GrpcPort, limit_calls
-from .omi_bridge import open_bridges
-from .paths import PathPrefixes
-from .protocols import PROTOCOLS
-from .rest import Forwarding, Server, Stripping, Upstreams, build_server
-from .routing import Routing
+from inference_store.proxy.capture import Captures
+from inference_store.proxy.configuration import (
+    Configuration,
+    build_configuration,
+    read_configuration_file,
+)
+from inference_store.proxy.grpc import Calls
+from inference_store.proxy.grpc_port import GrpcPort, limit_calls
+from inference_store.proxy.omi_bridge import open_bridges
+from inference_store.proxy.protocols import PROTOCOLS
+from inference_store.proxy.rest import Forwarding, Server, Stripping, Upstreams, build_server
+from inference_store.proxy.routing import PathPrefixes, Routing
 
 _BEAT_SECONDS = 1.0
 # The share of the grace for calls in progress; the rest is for captures.

@@ -39,21 +39,16 @@ from inference_store.platform.multiprocess_metrics import list_samples
 from inference_store.platform.stages import stage
 from inference_store.proxy.protocols import PROTOCOLS, Protocol
 
-from .backoff import SERVERS
-from .budget import Budget
-from .counts import Counts
+from .counts import Budget, CounterId, Counts, SharedCounters
 from .deliveries import Deliveries, Held, Spooled, Store, Topic, release
-from .frames import Reader, SentExchange
-from .handshake import Handshake, read_handshake
+from .frames import Handshake, Reader, SentExchange, read_handshake
 from .prepare import Preparation
 from .prepared_capture import PreparedCapture
 from .process import set_niceness
-from .publisher import Publisher
+from .publisher import SERVERS, Publisher
 from .registrations import Registrations
-from .reporting import Reporting
-from .shared_counters import CounterId, SharedCounters
 from .shutdown_deadline import ShutdownDeadline, final_report_seconds
-from .spools import Spools
+from .spools import Reporting, Spools
 
 BUFFER = 256 * 1024
 _NICER = 10

@@ -10,12 +10,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from pathlib import Path
 from struct import Struct
 from typing import Any, Final
 from typing import Protocol as Shape
 
 import orjson
+from pydantic import SecretStr
 
+from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.exchange import Body, Exchange, Headers
 from inference_store.proxy.protocols.protocol import Call, Protocol
 from inference_store.proxy.rules import NamedRules, Redaction, Rules, Sampling
@@ -235,3 +238,44 @@ def _headers(pairs: Sequence[Sequence[str]]) -> Headers:
 
 def _time(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handshake:
+    """The first frame."""
+
+    settings: ProxySettings
+    producer: str
+    booted_at: datetime
+    handed: int
+    """Exchanges that were given to the processes before this one."""
+
+    def frame(self) -> bytes:
+        """Return its bytes; they contain secrets."""
+        settings = {name: getattr(self.settings, name) for name in type(self.settings).model_fields}
+        head = {
+            "settings": orjson.Fragment(orjson.dumps(settings, default=_plain)),
+            "producer": self.producer,
+            "booted_at": self.booted_at,
+            "handed": self.handed,
+        }
+        return frame(HANDSHAKE, head)
+
+
+def read_handshake(reader: Reader) -> Handshake:
+    """Read the first frame. Raises EOFError if none came."""
+    fields = reader.handshake()
+    return Handshake(
+        settings=ProxySettings(**{"_env_file": None, **fields["settings"]}),
+        producer=fields["producer"],
+        booted_at=datetime.fromisoformat(fields["booted_at"]),
+        handed=fields["handed"],
+    )
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(type(value).__name__)

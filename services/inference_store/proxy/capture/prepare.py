@@ -10,25 +10,24 @@ from inference_store.inference.metadata import read_metadata
 from inference_store.inference.task_types import read_predictions, task_type_of
 from inference_store.platform.settings import CaptureSettings
 from inference_store.proxy.exchange import Exchange
-from inference_store.proxy.protocols.content_encoding import decoded, list_codings
-from inference_store.proxy.protocols.problems import Problem, join_problems
-from inference_store.proxy.protocols.protocol import Inference, Reading
+from inference_store.proxy.protocols.documents import decoded, list_codings
+from inference_store.proxy.protocols.protocol import Inference, Problem, Reading, join_problems
 from inference_store.proxy.rules import Sampling
 
-from .capture_builder import CaptureBuilder, ChosenExchange, OutputLimits
-from .exchange_reading import (
+from .capture_builder import (
+    CaptureBuilder,
+    ChosenExchange,
+    OutputLimits,
     apply_named_rules,
     count_written_bytes,
     is_ok,
     read_by_protocol,
     standard_metadata,
 )
-from .ids import storable_name
+from .ids import storable_name, uuid7
 from .prepared_capture import PreparedCapture
 from .redaction import Redactor
-from .registered_model import NO_REGISTRY, Registry
-from .uuid7 import uuid7
-from .work import Work, remove_cut_bodies
+from .work import NO_REGISTRY, Registry, Work, remove_cut_bodies
 
 
 class Preparation:

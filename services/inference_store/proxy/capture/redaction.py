@@ -15,17 +15,22 @@ from functools import partial
 from typing import Any
 
 from inference_store.inference.json_text import Json, UnreadableJson, read_exactly, write_json
-from inference_store.proxy.base64_text import from_base64
+from inference_store.proxy.encodings import BINARY_HEADER, from_base64, utf8
 from inference_store.proxy.exchange import Body, Exchange, Headers, header
-from inference_store.proxy.metadata_header import BINARY_HEADER, utf8
-from inference_store.proxy.protocols.content_encoding import decoded
-from inference_store.proxy.protocols.problems import Problem
-from inference_store.proxy.protocols.protocol import Inference, Reading
+from inference_store.proxy.protocols.documents import decoded
+from inference_store.proxy.protocols.protocol import Inference, Problem, Reading
 from inference_store.proxy.rules import Redaction
 
-from .coded_texts import encode_in_codings, find_base64_bytes
-from .json_paths import ELEMENTS, GONE, Change, change_values, parse_path
-from .removed_values import RemovedValues
+from .removed_values import (
+    ELEMENTS,
+    GONE,
+    Change,
+    RemovedValues,
+    change_values,
+    encode_in_codings,
+    find_base64_bytes,
+    parse_path,
+)
 from .request_headers import JSON_LENGTH, METADATA_HEADERS, headers_of
 
 HASHED = "hmac-sha256:"

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from urllib.parse import unquote_plus
 
 from inference_store.inference.json_text import storable
+from inference_store.proxy.encodings import BINARY_HEADER, METADATA_HEADER
 from inference_store.proxy.exchange import Headers, header
-from inference_store.proxy.metadata_header import BINARY_HEADER, METADATA_HEADER
 
 METADATA_HEADERS = frozenset({METADATA_HEADER, BINARY_HEADER, "chariot-inference-parameters"})
 """Headers that hold the caller's metadata."""

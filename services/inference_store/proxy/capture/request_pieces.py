@@ -26,7 +26,7 @@ from inference_store.grpc_messages import message
 from inference_store.inference import json_spans
 from inference_store.inference.json_spans import Span
 from inference_store.inference.json_text import UnreadableJson, read_json
-from inference_store.proxy.base64_text import from_base64
+from inference_store.proxy.encodings import from_base64
 from inference_store.proxy.protocols.tensors import encoded
 
 _MOST_LEVELS: Final = 32

@@ -22,13 +22,12 @@ from inference_store.inference import json_spans
 from inference_store.inference.json_spans import Span
 from inference_store.inference.json_text import UnreadableJson, read_json
 from inference_store.proxy.exchange import Exchange
-from inference_store.proxy.protocols.content_encoding import decoded
+from inference_store.proxy.protocols.documents import decoded
 from inference_store.proxy.protocols.omi import RUN
 from inference_store.proxy.protocols.protocol import Reading
 from inference_store.proxy.protocols.tensors import BYTES, Tensor, encoded
-from inference_store.proxy.protocols.v2.bodies import json_part, utf8
-from inference_store.proxy.protocols.v2.documents import NotV2
-from inference_store.proxy.protocols.v2_grpc.decoding import assign_raw, contents_field
+from inference_store.proxy.protocols.v2 import NotV2, json_part, utf8
+from inference_store.proxy.protocols.v2_grpc import assign_raw, contents_field
 
 from .request_headers import JSON_LENGTH, remove_secrets, select_headers
 from .request_pieces import Datum, Piece, read_part, store

@@ -1,12 +1,34 @@
 """An exchange that was handed over, with its rules and its model's registration."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
 from inference_store.proxy.exchange import Body, Exchange, header
 from inference_store.proxy.protocols.protocol import Call
 from inference_store.proxy.rules import Rules
 
-from .registered_model import NOT_REGISTERED, RegisteredModel
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredModel:
+    """A registration."""
+
+    task_type: str | None = None
+    batched: bool = False
+    """True if the output mapping says so."""
+
+
+NOT_REGISTERED: Final = RegisteredModel()
+Registry: TypeAlias = Callable[[str], RegisteredModel | None]
+"""Returns a registration by model id; None if the model is not registered, or not known yet."""
+
+
+def find_nothing(_: str) -> RegisteredModel | None:
+    """Return None: no model is known."""
+    return None
+
+
+NO_REGISTRY: Final[Registry] = find_nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,23 @@ from typing import Final
 
 from inference_store.inference.json_text import Json
 from inference_store.inference.task_types import task_type_of
-from inference_store.proxy.base64_text import from_base64, from_data_url
+from inference_store.proxy.encodings import from_base64, from_data_url
 from inference_store.proxy.exchange import Exchange
 
-from .answers import answer_json, find_failure, output, v2_answer_json
-from .documents import JSON, Document, data_at, elements, member, read_document
-from .problems import Problem, join_problems
-from .protocol import Call, Inference, Model, Protocol, Reading
-from .v2.splitting import MOST_INFERENCES
+from .documents import (
+    JSON,
+    Document,
+    answer_json,
+    data_at,
+    elements,
+    find_failure,
+    member,
+    output,
+    read_document,
+    v2_answer_json,
+)
+from .protocol import Call, Inference, Model, Problem, Protocol, Reading, join_problems
+from .tensor_reading import MOST_INFERENCES
 
 _ANSWERS: Final = ("predictions", "explanations")
 

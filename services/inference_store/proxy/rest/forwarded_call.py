@@ -25,10 +25,19 @@ from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols.protocol import Strip
 from inference_store.proxy.routing import Route
 
-from .asgi import Receive, Send
-from .captured_body import CapturedBody, Reservation
-from .headers import Raw, as_raw, as_text, end_to_end, read_length, to_upstream
-from .stripping import Stripping
+from .messages import (
+    CapturedBody,
+    Raw,
+    Receive,
+    Reservation,
+    Send,
+    Stripping,
+    as_raw,
+    as_text,
+    end_to_end,
+    read_length,
+    to_upstream,
+)
 
 CALLER_GONE: Final = "the caller went away before it had the answer"
 _LARGE: Final = 1 << 20

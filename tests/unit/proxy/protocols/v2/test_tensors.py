@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference_store.proxy.protocols.tensor_datum import tensor_json
 from inference_store.proxy.protocols.tensors import (
     MOST_ELEMENTS,
     Tensor,
@@ -17,7 +18,6 @@ from inference_store.proxy.protocols.tensors import (
     encoded,
     parameter_text,
 )
-from inference_store.proxy.protocols.v2.tensor_json import tensor_json
 
 from .calls import prefix_lengths
 

@@ -1,20 +1,17 @@
-"""Decodes messages of V2 over gRPC to the tensors that both transports share."""
+"""The Open Inference Protocol (V2) over gRPC: messages, read as the tensors of V2 over REST."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
 
 from inference_store.grpc_messages import parsed
 from inference_store.inference.events import CaptureSide
-from inference_store.proxy.protocols.problems import NAMES, Problem
-from inference_store.proxy.protocols.tensors import (
-    InferRequest,
-    InferResponse,
-    Parameters,
-    Tensor,
-    Value,
-    parameter_text,
-)
+from inference_store.proxy.exchange import Exchange
+
+from .protocol import NAMES, Call, Model, Problem, Protocol, Reading, describe_missing
+from .tensor_reading import read_inferences, read_run
+from .tensors import InferRequest, InferResponse, Parameters, Tensor, Value, merge, parameter_text
 
 # The field of a tensor's values, by its datatype; FP16 and unknown datatypes have only raw bytes.
 _CONTENTS: Final[Mapping[str, str]] = {
@@ -152,3 +149,102 @@ def _read_parameters(read: Mapping[str, Any]) -> Parameters:
         kind = value.WhichOneof("parameter_choice")
         parameters[name] = parameter_text(getattr(value, kind)) if kind else b"null"
     return parameters
+
+
+_IN_DOUBT = Problem(
+    "neither ids nor the order tell which answers of the stream are this request's",
+    ("response", "not_divided"),
+)
+
+
+def read_stream(exchange: Exchange, model: Model) -> Reading:
+    """Read the inference of a request of ModelStreamInfer, which has any number of answers."""
+    decode = DIALECTS.get(model.dialect or "") or DIALECTS[find_dialect(exchange.response.parts)]
+    request = DecodedMessage()
+    if exchange.request.parts:
+        request = request_in(exchange.request.bytes)
+    decoded = [
+        decode(part, f"answer {number}") for number, part in enumerate(exchange.response.parts)
+    ]
+    answers = [message.response for message in decoded if message.response is not None]
+    reading = read_inferences(
+        request.request,
+        merge(answers) if answers else None,
+        model,
+        stream=True,
+        request_bytes=exchange.request.bytes or None,
+        response_bytes=exchange.response.bytes or None,
+        problems=[
+            request.problem,
+            *(message.problem for message in decoded),
+            describe_missing(exchange.request, "request"),
+            describe_missing(exchange.response, "response"),
+            _IN_DOUBT if exchange.is_matched_in_doubt else None,
+        ],
+    )
+    # the id may be another request's
+    return replace(reading, response_id=None) if exchange.is_matched_in_doubt else reading
+
+
+# The message that answers a stream: ModelInferResponse of MLServer, ModelStreamInferResponse of
+# Triton.
+#
+# Both answer the same method. Triton's has only the fields 1 and 2, a text and a message; in the
+# other, these are its name and version, both texts, and its content follows.
+
+Decode: TypeAlias = Callable[[bytes, str], DecodedMessage]
+DIALECTS: Final[Mapping[str, Decode]] = {"mlserver": response_in, "triton": stream_response_in}
+
+
+def find_dialect(answers: Iterable[bytes]) -> str:
+    """Return the dialect of the first answer that shows it; if none does, both read the same."""
+    return next((dialect for answer in answers if (dialect := _find_in(answer))), "mlserver")
+
+
+def _find_in(answer: bytes) -> str | None:
+    plain = parsed("inference.ModelInferResponse", answer)
+    if plain is not None and (
+        plain.id or plain.parameters or plain.outputs or plain.raw_output_contents
+    ):
+        return "mlserver"
+    wrapped = parsed("inference.ModelStreamInferResponse", answer)
+    if wrapped is not None and (wrapped.error_message or wrapped.HasField("infer_response")):
+        return "triton"
+    return None if plain is None or not plain.ByteSize() else "mlserver"
+
+
+def read(exchange: Exchange, call: Call, model: Model) -> Reading:
+    """Read the inferences of a call."""
+    if call.kind == "stream":
+        return read_stream(exchange, model)
+    request, answer = DecodedMessage(), DecodedMessage()
+    if exchange.request.whole:
+        request = request_in(exchange.request.bytes)
+    if exchange.response.whole and exchange.response.parts:
+        answer = response_in(exchange.response.bytes)
+    return read_inferences(
+        request.request,
+        answer.response,
+        model,
+        request_bytes=exchange.request.bytes or None,
+        response_bytes=exchange.response.bytes or None,
+        problems=[
+            describe_missing(exchange.request, "request"),
+            request.problem,
+            describe_missing(exchange.response, "response"),
+            answer.problem,
+        ],
+        run=read_run(exchange.response_trailers),
+    )
+
+
+V2_GRPC: Final = Protocol(
+    name="v2-grpc",
+    transport="grpc",
+    calls="`ModelInfer`, `ModelStreamInfer` of `inference.GRPCInferenceService`",
+    datum="the same",
+    answer="the same, in JSON",
+    path=re.compile(r"/inference\.GRPCInferenceService/(?P<operation>ModelInfer|ModelStreamInfer)"),
+    streams=("ModelStreamInfer",),
+    read=read,
+)

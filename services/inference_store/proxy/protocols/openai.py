@@ -1,38 +1,47 @@
-"""Reads an exchange of a language model."""
+"""Language models: OpenAI's chat, completions, responses and embeddings, as OpenAI, Azure, vLLM,
+KServe and many others serve them, and Anthropic's messages.
 
+Text in, text out. The datum of a chat is the text of its messages; if the chat has one image or
+sound, that is the datum. The answer is `{"generated_text", "index", "finish_reason", …}` for each
+choice.
+"""
+
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from inference_store.inference.json_text import Json
 from inference_store.inference.task_types import task_type_of
 from inference_store.proxy.exchange import Exchange
-from inference_store.proxy.protocols.answers import (
-    answer_json,
-    find_failure,
-    output,
-    v2_answer_json,
-)
-from inference_store.proxy.protocols.documents import (
+
+from .documents import (
     JSON,
     Document,
+    answer_json,
     data_at,
     data_of,
     elements,
+    find_failure,
+    is_event_stream,
     member,
+    output,
     parsed,
     read_bytes,
     read_document,
+    v2_answer_json,
     written,
 )
-from inference_store.proxy.protocols.event_stream import is_event_stream
-from inference_store.proxy.protocols.problems import Problem, join_problems
-from inference_store.proxy.protocols.protocol import Call, Inference, Model, Reading
-from inference_store.proxy.protocols.usage import read_first_token, read_usage
-from inference_store.proxy.protocols.v2.splitting import MOST_INFERENCES
-
-from .chunks import join_chunks
-from .messages import read_conversation, text_of_parts
+from .openai_messages import (
+    join_chunks,
+    read_conversation,
+    read_first_token,
+    read_usage,
+    text_of_parts,
+)
+from .protocol import Call, Inference, Model, Problem, Protocol, Reading, join_problems
+from .tensor_reading import MOST_INFERENCES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,3 +379,46 @@ def _build_response(
     choices = zip(answer.texts[which], answer.choices[which], strict=True)
     elements = [{name: text, **rest} for text, rest in choices]
     return v2_answer_json([output("choices", elements)], **names, **whole)
+
+
+# Azure's paths name the deployment.
+_BASE: Final = r"(?:(?:/openai)?/v1|/openai/deployments/(?P<model>[^/]+))"
+_entry = partial(Protocol, transport="rest", read=read)
+_MESSAGES: Final = (
+    "the messages' text, each after its role where there are several; the only image, sound or "
+    "file in them, of several the messages as JSON"
+)
+_GENERATED: Final = (
+    "`{generated_text}` a choice (`{answer}` about an image, whose `prompts` are standard "
+    "metadata), and all of it as it came: `answer`, or `chunks` in order"
+)
+
+OPENAI: Final = _entry(
+    name="openai",
+    calls="`POST /v1/chat/completions`, `/v1/completions`, also under `/openai` and under Azure's "
+    "`/openai/deployments/…`",
+    datum=f"{_MESSAGES}; each prompt of a list",
+    answer=_GENERATED,
+    path=re.compile(rf"{_BASE}/(?:(?P<operation>chat)/)?completions/?"),
+)
+RESPONSES: Final = _entry(
+    name="openai-responses",
+    calls="`POST /v1/responses`, also under `/openai`",
+    datum="the same of `input`",
+    answer="the same",
+    path=re.compile(r"(?:/openai|(?:/openai)?/v1)/(?P<operation>response)s/?"),
+)
+EMBEDDINGS: Final = _entry(
+    name="openai-embeddings",
+    calls="`POST /v1/embeddings`, as for `openai`",
+    datum="each `input` of a list",
+    answer="to one input: as it came; to several: the `embedding` of each as V2's JSON",
+    path=re.compile(rf"{_BASE}/(?P<operation>embedding)s/?"),
+)
+ANTHROPIC: Final = _entry(
+    name="anthropic",
+    calls="`POST /v1/messages`, also under `/anthropic`",
+    datum="as for `openai`",
+    answer="the same",
+    path=re.compile(r"(?:/anthropic)?/v1/(?P<operation>message)s/?"),
+)

@@ -1,5 +1,11 @@
-"""Reads a `Run`: each input item with its output item."""
+"""OMI, Modzy's container specification: `Run` over gRPC, one inference per input item.
 
+An item is a set of named files: the datum is the only file, or all of them as JSON by name. The
+answer is V2's JSON: one output with the predictions of the result file, and all files under
+`files`, including explanations and drift.
+"""
+
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -10,11 +16,20 @@ from inference_store.inference.events import CaptureSide
 from inference_store.inference.json_text import Json, UnreadableJson, read_json
 from inference_store.inference.task_types import predictions_in
 from inference_store.proxy.exchange import Body, Exchange
-from inference_store.proxy.protocols.answers import output, v2_answer_json
-from inference_store.proxy.protocols.documents import text_or_base64, written
-from inference_store.proxy.protocols.problems import NAMES, Problem, describe_missing, join_problems
-from inference_store.proxy.protocols.protocol import Call, Inference, Model, Reading
-from inference_store.proxy.protocols.v2.splitting import MOST_INFERENCES
+
+from .documents import output, text_or_base64, v2_answer_json, written
+from .protocol import (
+    NAMES,
+    Call,
+    Inference,
+    Model,
+    Problem,
+    Protocol,
+    Reading,
+    describe_missing,
+    join_problems,
+)
+from .tensor_reading import MOST_INFERENCES
 
 RESULTS: Final = "results.json"
 ERROR: Final = "error"
@@ -239,3 +254,15 @@ def _read_standard(request: Any, answer: Any) -> dict[str, Any]:
     shared = sorted(set.intersection(*names)) if names else []
     flags = {"detect_drift": request.detect_drift, "explain": request.explain}
     return {**status, **flags, "input_files": shared}
+
+
+RUN: Final = "/ModzyModel/Run"
+OMI: Final = Protocol(
+    name="omi",
+    transport="grpc",
+    calls="`Run` of `ModzyModel`",
+    datum="an item's only file, or its files as JSON by name",
+    answer="`classPredictions` as `{label, score}`, and all `files`",
+    path=re.compile(RUN),
+    read=read,
+)
