@@ -84,7 +84,6 @@ class Document:
 
 
 def _find_child(node: yaml.Node | None, part: int | str) -> tuple[int, yaml.Node] | None:
-    """Return a member and its line."""
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             if key.value == str(part):
@@ -425,7 +424,6 @@ def _suggest_names(location: Sequence[int | str]) -> str:
 
 
 def _find_entry_type(entry: type[BaseModel], name: str) -> type[BaseModel] | None:
-    """Return the type of the entry under a name."""
     annotation = entry.model_fields[name].annotation
     inside = (annotation, *getattr(annotation, "__args__", ()))
     models = (

@@ -54,7 +54,6 @@ def _decode_unreserved(escape: re.Match[str]) -> str:
 
 
 def _remove_dot_segments(path: str) -> str:
-    """Remove dot segments (section 5.2.4), and empty ones except the last."""
     remaining: list[str] = []
     *segments, last = path.split("/")
     for segment in (*segments, last):

@@ -167,8 +167,6 @@ def _split_names(text: str) -> list[str]:
 
 @asynccontextmanager
 async def _keep_beating(heartbeat: Heartbeat) -> AsyncIterator[None]:
-    """Beat while the event loop runs."""
-
     async def beat() -> None:
         while True:
             heartbeat.beat()

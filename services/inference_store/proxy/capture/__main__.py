@@ -216,7 +216,6 @@ class Recorder:
 
     @property
     def _unpublished(self) -> int:
-        """Exchanges received and not published, including those in the spools of dead producers."""
         return self._counts.queued + self._spools.adopted_waiting
 
     def _prepare(self, sent: SentExchange) -> None:
@@ -329,7 +328,6 @@ class Recorder:
             await asyncio.sleep(_STATUS_SECONDS)
 
     def _write_status(self) -> None:
-        """Write the status that the admin port of the serving process shows."""
         backoffs = (self._deliveries.object_store, self._deliveries.kafka)
         unavailable = {
             server: backoff.unavailable for server, backoff in zip(SERVERS, backoffs, strict=True)
@@ -338,7 +336,6 @@ class Recorder:
         self._counters.write_status(orjson.dumps(state))
 
     async def _send_final_report(self, deadline: ShutdownDeadline) -> None:
-        """Send the final reports, and log how many exchanges are left."""
         spooled = self._spools.own_waiting
         report = await self._reporting.send_final_reports(
             max(deadline.seconds_left / 2, _REPORT_SECONDS)

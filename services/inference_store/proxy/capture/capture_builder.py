@@ -286,7 +286,6 @@ class CaptureBuilder:
         }
 
     def _inline(self, inference: Inference) -> dict[str, str]:
-        """Return metadata and response as texts, if they are small."""
         inlined: dict[str, str] = {}
         limit = self._form.inline
         metadata = metadata_text(self._standard, inference.metadata)

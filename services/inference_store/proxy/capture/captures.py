@@ -285,7 +285,6 @@ class Captures:
         return [handshake.frame(), *self._writer.rules]
 
     def _has_ended(self, handed_bytes: int) -> None:
-        """Free the bytes and clear the status of a capture process that has ended."""
         self._counters.values[CounterId.FREED] = handed_bytes
         self.metrics.add_former()
         self._counters.values[CounterId.WRITING_STATUS] = 0

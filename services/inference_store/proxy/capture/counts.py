@@ -184,7 +184,6 @@ class Counts:
             self.drop("left", lost)
 
     def _unsettled(self, seen: int) -> int:
-        """Return how many of the `seen` exchanges have no outcome yet."""
         values = self.values
         return seen - values[CounterId.SAMPLED_OUT] - self._dropped() - values[CounterId.PUBLISHED]
 

@@ -137,7 +137,6 @@ class Deliveries:
                 work.cancel()
 
     async def _settle(self, item: Held | Spooled, events: int) -> None:
-        """Count an exchange that Kafka has acknowledged, and remove it from the spool."""
         if isinstance(item, Held):
             item.counts.publish(events)
         else:

@@ -66,7 +66,6 @@ class Preparation:
         return ChosenExchange(work, reading, model, model_id) if is_chosen else None
 
     def _with_registration(self, work: Work) -> Work:
-        """Add the model's registration, if the call or the configuration names the model."""
         registered = self._registered(storable_name(work.rules.model_id or work.model, "unknown"))
         return work if registered is None else replace(work, registered=registered)
 
@@ -147,7 +146,6 @@ def is_sampled(
 
 
 def _draw_number(model_id: str, token: bytes) -> int:
-    """Return a number from 0 to 2^64, the same for the same model and token in every process."""
     model = model_id.encode("utf-8", "replace")
     digest = blake2b(len(model).to_bytes(4, "big") + model + token, digest_size=8)
     return int.from_bytes(digest.digest(), "big")
@@ -156,7 +154,6 @@ def _draw_number(model_id: str, token: bytes) -> int:
 def _find_value(
     key: str, inferences: Iterable[Inference], standard: Mapping[str, Any]
 ) -> str | None:
-    """Return the key's value in the first inference that has it."""
     for inference in inferences:
         for envelope in reversed(inference.metadata):
             entries = read_metadata(envelope).entries
@@ -174,7 +171,6 @@ def _find_value(
 
 
 def _is_below(limit: float, task_type: str | None, inferences: Iterable[Inference]) -> bool:
-    """Return whether the best score of one of the inferences is below the limit."""
     scores = (_best_score(inference.response, task_type) for inference in inferences)
     return any(score is not None and score < limit for score in scores)
 

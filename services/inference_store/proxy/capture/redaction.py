@@ -276,7 +276,6 @@ class Redactor:
         return response if self._keys.removed_count == before else written
 
     def _redact_answer(self, inference: Inference, exchange: Exchange) -> Inference:
-        """Return the answer without the values that were removed from the request."""
         response = inference.response
         if response is not None:
             response = None if self._must_hide(exchange) else self._removed.answer(response)
@@ -299,7 +298,6 @@ class Redactor:
 
 
 def _can_be_read(exchange: Exchange, limit: int) -> bool:
-    """Return whether the request's bytes can be decoded."""
     request, headers = exchange.request, exchange.request_headers
     if exchange.transport == "grpc" or not request.size:
         return True
@@ -389,7 +387,6 @@ class MetadataKeys:
         return self._redact_object(value, levels - 1) if isinstance(value, dict) else value
 
     def _redact_text(self, value: str, levels: int) -> str:
-        """Redact metadata in a text."""
         try:
             inner = read_exactly(value)
         except UnreadableJson:

@@ -250,7 +250,6 @@ class _DocumentReplacer:
 
 
 def _find_texts(root: Json) -> Iterator[str]:
-    """Yield the texts and long whole numbers in a value."""
     waiting = [root]
     while waiting:
         value = waiting.pop()
@@ -274,7 +273,6 @@ def _list_forms(text: str) -> dict[str, None]:
 
 
 def _list_misread(text: str) -> Iterator[str]:
-    """Yield a text in latin-1 misread as UTF-8, if enough of it is left to recognize it."""
     for raw, coding in encode_in_codings(text).items():
         misread = raw.decode("utf-8", "replace") if coding in _ONE_BYTE else ""
         if len(misread.replace("\ufffd", "")) >= SHORTEST:

@@ -264,7 +264,6 @@ def _write_base64(datum: bytes, line: int | None, ends: str) -> bytes:
 
 
 def _escape(text: str) -> str:
-    """Return a text as it stands inside a JSON string."""
     return json.dumps(text)[1:-1]
 
 

@@ -233,7 +233,6 @@ class Folder:
             return self._path / name
 
     def _next_name(self, *, from_start: bool = False) -> str | None:
-        """Return the next name, continuing the listing or from its start."""
         if from_start:
             # Not those already claimed: they may be gone by then.
             names: list[str] = []

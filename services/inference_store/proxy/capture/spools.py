@@ -194,8 +194,6 @@ class Reporting:
         return report
 
     async def _report_on(self, folder: Folder, *, final: bool) -> bool:
-        """Report the state of a dead producer's spool, after the report that it could not send
-        itself."""
         stored = folder.read_stored_report()
         if stored is not None:
             if not await self._send_bytes(folder.counts.producer, stored):

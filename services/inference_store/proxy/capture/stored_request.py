@@ -94,7 +94,6 @@ def rebuild_messages(
 def _divide(
     exchange: Exchange, reading: Reading, limit: int
 ) -> tuple[list[list[Piece]], int | None]:
-    """Return the pieces of each message, and the length of the JSON before binary data."""
     if not exchange.request.whole:
         raise _NotKept("the body was over a cap, broke off, or was redacted")
     counts = [len(inputs) for inputs in reading.shares] or [1] * len(reading.inferences)
@@ -125,7 +124,6 @@ def _size(parts: Iterable[Any]) -> int:
 
 
 def _divide_body(body: bytes, reading: Reading, data: Sequence[Datum]) -> list[Piece]:
-    """Divide a body by its lines or by the items of a list, one for each inference."""
     if len(data) == 1:
         return _json_or_bytes(body, data[0])
     if reading.items is None:
@@ -224,7 +222,6 @@ def _is_binary(tensor: Tensor) -> bool:
 
 
 def _divide_object(text: bytes, span: Span, column: _Column) -> list[Piece]:
-    """Divide the object of a tensor, whose description belongs to the first of its inferences."""
     owner = column[0][0].index
     is_single = len(column) == 1
     members = json_spans.by_name(text, span) if is_single else _members(text, span)
@@ -310,7 +307,6 @@ def _divide_message(
 
 
 def _divide_typed(tensor: Any, column: _Column) -> list[Piece]:
-    """Take the typed contents out of a tensor, and divide them."""
     field = contents_field(tensor)
     if field is None:
         return []
@@ -351,7 +347,6 @@ def _divide_run(written: bytes, data: Sequence[Datum]) -> list[Piece]:
 
 
 def _wrap(field: int, owner: int, pieces: Sequence[Piece]) -> list[Piece]:
-    """Return the pieces as a field of bytes, behind its tag and their length."""
     head = bytearray([field << 3 | 2])
     size = sum(len(piece.content) for piece in pieces)
     while size > 0x7F:

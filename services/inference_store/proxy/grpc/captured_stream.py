@@ -146,7 +146,6 @@ class AnswerMatching:
         self._answered, self._waiting = {}, {}
 
     def _find_by_id(self, head: AnswerHead) -> OpenRequest | None:
-        """Return the first unanswered request of an id, else the last answered."""
         if not head.id or (self._is_by_order and head.id == self._first_id):
             return None
         waiting = (each for each in self._waiting.values() if each.id == head.id)
@@ -173,7 +172,6 @@ class AnswerMatching:
         return False
 
     def _trust_ids(self) -> None:
-        """Give the held answers to the request whose id they have."""
         self._do_ids_tell, self._is_by_order = True, False
         if self._holder is not None and self._holder.capture is not None:
             for message in self._held:
@@ -181,7 +179,6 @@ class AnswerMatching:
         self._held, self._holder = [], None
 
     def _go_by_order(self, now: float) -> None:
-        """Give the held answers to the requests in order, and all answers from now on."""
         self._is_by_order = True
         held, self._held, self._holder = self._held, [], None
         for message in held:
@@ -219,7 +216,6 @@ class AnswerMatching:
         return last if head.id else next(nameless, last)
 
     def _note_order(self, request: OpenRequest, head: AnswerHead) -> None:
-        """Note what the id of an answer says that comes to a request in order."""
         if not head.id:
             return
         if request.is_named or (head.id == self._first_id and not self._is_first(request)):
@@ -236,7 +232,6 @@ class AnswerMatching:
         return request.position == 0
 
     def _add_stray(self, head: AnswerHead) -> OpenRequest:
-        """Add what stands for the request of an answer that is no open request's."""
         self._make_room()
         stray = OpenRequest(RequestHead(head.id), self._next_stray, self._begin_stray())
         self._next_stray -= 1
@@ -244,7 +239,6 @@ class AnswerMatching:
         return stray
 
     def _answer(self, request: OpenRequest, message: bytes, head: AnswerHead, now: float) -> None:
-        """Add an answer to a request, and complete those that it shows to be complete."""
         if request.capture is not None:
             request.capture.add_answer(message)
         self._waiting.pop(request.position, None)
@@ -259,7 +253,6 @@ class AnswerMatching:
         self._complete_earlier(keeps, only_nameless=not self._is_by_order and not head.id)
 
     def _complete_earlier(self, keeps: int, *, only_nameless: bool) -> None:
-        """Complete answered requests but the last ones, unless more is known to come."""
         if len(self._answered) <= keeps:
             return
         ended = [
@@ -285,7 +278,6 @@ class AnswerMatching:
             self._finish(request)
 
     def _give_up(self, request: OpenRequest) -> None:
-        """End a request without waiting for its answer."""
         request.is_given_up = True
         self._given_up += not (request.id and self._do_ids_tell)
         self._finish(request)
@@ -381,7 +373,6 @@ class CapturedStream:
         return capture
 
     def _begin_stray(self) -> CapturedExchange | None:
-        """Begin the exchange of an answer whose request is not known."""
         capture = self._begin(None)
         self._next += 1
         return capture

@@ -120,7 +120,6 @@ def close_surplus(port: int, connections: Connections, earlier: set[Caller]) -> 
 
 
 def _list_callers(port: int) -> Iterator[tuple[Caller, int]]:
-    """Yield the callers of the port, each with the number of its open file."""
     for name in os.listdir(_OPEN_FILES):
         with suppress(OSError), _duplicate(int(name)) as connection:
             if (caller := _find_caller(connection, port)) is not None:
@@ -329,7 +328,6 @@ class Forwarding:
         return bytes(message)
 
     def _find_target(self, path: str, method: Method, first: Any) -> CallTarget | None:
-        """Return the target by the first message, if there is one."""
         model_and_version = read_names(method, first) if isinstance(first, bytes) else (None, None)
         target = self._route(path, *model_and_version)
         return target and self._omi_versions.add_version(target, path)
@@ -347,7 +345,6 @@ async def _read_answer(call: UpstreamCall) -> bytes | None:
 async def _finish(
     call: UpstreamCall, context: Context, captured_call: CapturedCall, answer: bytes
 ) -> None:
-    """Send the metadata and the status after a single answer."""
     if await call.code() is StatusCode.OK:
         captured_call.record_response(answer)
     if initial := select_metadata(await call.initial_metadata()):
@@ -444,7 +441,6 @@ def observe(target: CallTarget, path: str, context: Context, captured_call: Reco
 
 
 def _describe(path: str, context: Context) -> tuple[traces.Attributes, Mapping[str, str]]:
-    """Return a span's attributes, and the caller's context."""
     attributes = {"rpc.system": "grpc"}
     if path in METHODS:  # any other is untrusted text
         _, attributes["rpc.service"], attributes["rpc.method"] = path.split("/")

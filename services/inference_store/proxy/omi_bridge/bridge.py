@@ -142,7 +142,6 @@ async def _infer(container: Container, request: web.Request, name: str) -> web.R
 
 
 def _write_as_texts(output: Tensor) -> Tensor:
-    """Return files that are not all UTF-8 as base64, which the output's `content_type` says."""
     files = [file for file in output.values or () if isinstance(file, bytes)]
     try:
         b"".join(files).decode()
@@ -176,7 +175,6 @@ async def open_bridges(
 async def _open_bridge(
     entry: UpstreamEntry, target: str, message_bytes: int, open_bridges: AsyncExitStack
 ) -> UpstreamEntry:
-    """Return the upstream at its bridge, which is on this machine and without TLS."""
     channel = await open_bridges.enter_async_context(open_channel(entry, target, message_bytes))
     container = Container(
         channel, status_seconds=entry.read_seconds, run_seconds=entry.read_seconds

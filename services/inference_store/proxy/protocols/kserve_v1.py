@@ -84,7 +84,6 @@ def _read_data(
 def _read_responses(
     answer: Document, count: int, call: Call, *, failed: bool
 ) -> tuple[list[bytes | None], Problem | None]:
-    """Return an answer for each datum, and the problem if their numbers differ."""
     predictions = _find_list(answer, _ANSWERS)
     if count == 1 or failed or answer.problem or not answer.raw.strip():
         return [answer_json(answer)] * count, None
@@ -99,7 +98,6 @@ def _read_responses(
 
 
 def _find_base64(instance: Json, vision: bool) -> tuple[bytes, str | None] | None:
-    """Return the bytes of the only base64 in an instance."""
     if type(instance) is str:
         return _from_text(instance) if vision else from_data_url(instance)
     if not isinstance(instance, dict):

@@ -93,7 +93,6 @@ def task_type_of_classes(datum: bytes) -> str:
 
 
 def _read_content(raw: bytes) -> Json:
-    """Return a file's JSON, else its text, else its base64."""
     if raw.lstrip()[:1] in (b"{", b"["):
         try:
             return read_json(raw)
@@ -112,7 +111,6 @@ def _find_main(files: Mapping[str, Json]) -> str | None:
 
 
 def _read_elements(content: Json) -> tuple[list[Json], str | None]:
-    """Return the predictions as the task types read them, and their name in the format."""
     predictions = predictions_in(content)
     if predictions is not None:
         return predictions[1], predictions[0]
@@ -121,7 +119,6 @@ def _read_elements(content: Json) -> tuple[list[Json], str | None]:
 
 
 def _find_member(content: Json, name: str) -> Any:
-    """Return a member of the root, or of its `data`."""
     if not isinstance(content, dict):
         return None
     data = content.get("data")
@@ -213,7 +210,6 @@ def datum_of(files: Mapping[str, bytes]) -> tuple[bytes, str | None]:
 
 
 def _build_result(answer: Any) -> Result:
-    """Return the result that a failed Run has for every item."""
     if answer is None:
         return Result()
     fields = {"status_code": answer.status_code, "status": answer.status, "message": answer.message}
@@ -221,7 +217,6 @@ def _build_result(answer: Any) -> Result:
 
 
 def _join_inferences(exchange: Exchange, answer: Any, results: list[Result]) -> Inference:
-    """Return the unchanged messages as one inference."""
     response = None
     if answer is not None:
         response = v2_answer_json(

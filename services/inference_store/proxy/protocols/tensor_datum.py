@@ -247,7 +247,6 @@ def select_element(tensor: Tensor, element: Any) -> Tensor:
 
 
 def _find_main(inputs: Sequence[Tensor]) -> Tensor | None:
-    """Return the only BYTES input, if it has one element."""
     texts = [tensor for tensor in inputs if tensor.datatype == BYTES]
     if len(texts) != 1:
         return None
@@ -260,7 +259,6 @@ def _find_main(inputs: Sequence[Tensor]) -> Tensor | None:
 
 
 def _estimate_size(tensor: Tensor) -> int:
-    """Return the approximate size of a tensor in the request."""
     return len(tensor.data or tensor.raw or b"") + 8 * len(tensor.values or ())
 
 
@@ -317,7 +315,6 @@ def _decode(element: bytes, is_text: bool, may_be_base64: bool) -> Datum:
 
 
 def _starts_with_image(element: bytes) -> bool:
-    """Return whether an element is base64 whose first bytes are an image's."""
     for length in (_FIRST, 20):  # a small one, or in lines, by fewer
         try:
             return _is_image(a2b_base64(element[:length], strict_mode=True))

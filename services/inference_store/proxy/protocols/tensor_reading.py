@@ -138,7 +138,6 @@ def _may_hold_files(inputs: Sequence[Tensor]) -> bool:
 
 
 def _are_arrays_alike(inputs: Sequence[Tensor]) -> bool:
-    """Return whether several inputs have the shape of one picture's pixels."""
     shapes = [(tensor.datatype, tensor.shape) for tensor in inputs if len(tensor.shape) >= _PIXELS]
     return len(shapes) > len(set(shapes))
 
@@ -151,7 +150,6 @@ def _count_rows(tensor: Tensor) -> int | None:
 
 
 def _divide_rows(inputs: Sequence[Tensor]) -> list[Sequence[Tensor]] | None:
-    """Divide the inputs by the first dimension, if it is the same for all."""
     counts = {first_dimension(tensor) for tensor in inputs}
     count = counts.pop() if len(counts) == 1 else None
     if not count:
@@ -405,8 +403,6 @@ def _find_action(request: InferRequest) -> str | None:
 
 
 def _find_standard(request: InferRequest, run: Run | None, *, alone: bool) -> Mapping[str, Any]:
-    """Return the first `prompts`, the named arguments of one inference, and a container's status
-    code."""
     standard: dict[str, Any] = {} if run is None else {"status_code": run.status_code}
     prompts = next(
         (holder["prompts"] for holder in _list_parameters(request) if "prompts" in holder), b""

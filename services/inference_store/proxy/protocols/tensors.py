@@ -251,7 +251,6 @@ def divide(tensor: Tensor, count: int) -> list[Tensor] | None:
 
 
 def _find_first_dimension(tensor: Tensor, count: int) -> int | None:
-    """Return the first dimension of `count` flat elements."""
     if not tensor.shape or not count:
         return count
     first, *others = tensor.shape
@@ -281,7 +280,6 @@ def _cut(pieces: Sequence[Piece], count: int) -> list[Sequence[Piece]]:
 
 
 def _cut_text(data: bytes, count: int) -> list[bytes]:
-    """Cut JSON into `count` parts, unchanged in spelling."""
     root = json_spans.root(data)
     if not data.startswith(b"[", root.start):
         return [data[root.start : root.end]]

@@ -239,7 +239,6 @@ def binary_spans(tensors: Sequence[Tensor], tail: Span) -> tuple[list[Span | Non
 
 
 def _decode(body: Body, headers: Headers, side: CaptureSide) -> ParsedBody:
-    """Return the bytes of a body without their coding."""
     what = NAMES[side]
     if not body.whole and not body.parts:
         return ParsedBody(problem=describe_missing(body, side))
@@ -283,7 +282,6 @@ def _parse_response(body: bytes, headers: Headers, what: str, flat: bool) -> Par
 
 
 def _parse_stream(body: bytes, flat: bool) -> ParsedBody:
-    """Merge the answers of a stream to one, with the problems of what cannot be read."""
     responses: list[InferResponse] = []
     problems: list[Problem | None] = []
     for position, event in enumerate(events(body)):
@@ -386,7 +384,6 @@ def remove_metadata(text: bytes) -> bytes | None:
 
 
 def _find_parameters(text: bytes) -> Iterator[Span]:
-    """Yield the spans of the objects that can contain metadata, also under repeated names."""
     for member in json_spans.members(text, json_spans.root(text)):
         if member.name == "parameters":
             yield member.value

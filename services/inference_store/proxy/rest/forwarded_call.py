@@ -145,7 +145,6 @@ class ForwardedCall:
         return part
 
     async def _read_rest(self, *first: bytes) -> AsyncIterator[bytes]:
-        """Yield the request's parts, those already read and the others as they come."""
         for part in filter(None, first):
             yield part
         while not self._has_whole_request:
@@ -156,7 +155,6 @@ class ForwardedCall:
     async def _strip_metadata(
         self, strip: Strip, headers: Raw, first: bytes
     ) -> tuple[Raw, bytes | AsyncIterator[bytes]]:
-        """Return the request without its metadata, or unchanged."""
         fits = self._held.add(first)
         while fits and not self._has_whole_request:
             fits = self._held.add(await self._read_part())
