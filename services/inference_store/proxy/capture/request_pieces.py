@@ -217,7 +217,8 @@ def write(reference: Mapping[str, Any], datum: bytes) -> bytes:
     if value is None:
         raise ValueError(f"the datum has nothing at {path}")
     if form is None:
-        return _bytes_of(json.loads(value)) if path else value
+        content: bytes = _bytes_of(json.loads(value)) if path else value
+        return content
     if form == "slice":
         return value[reference["from"] : reference["to"]]
     if form == "base64":

@@ -247,9 +247,14 @@ def _divide_list(text: bytes, column: _Column) -> list[Piece]:
         lists = [tensor.data or b"", text] if len(column) == 1 else [tensor.data or b""]
         pieces += [Piece(0, b",")] if position else []
         items_piece = datum.items(number, lists)
-        inside = Span(1, len(lists[-1]) - 1)
-        pieces += [items_piece] if items_piece else datum.in_json(lists[-1], inside)
+        pieces += [items_piece] if items_piece else _without_brackets(datum.in_json(lists[-1]))
     return [*pieces, Piece(0, b"]" * (layers + 1))]
+
+
+def _without_brackets(pieces: list[Piece]) -> list[Piece]:
+    pieces[0] = pieces[0]._replace(content=pieces[0].content[1:])
+    pieces[-1] = pieces[-1]._replace(content=pieces[-1].content[:-1])
+    return pieces
 
 
 def _divide_raw(datum: Datum, number: int, tensor: Tensor) -> list[Piece]:

@@ -249,6 +249,7 @@ LARGE_REQUESTS = {
     "an input that is an object": SampleRequest(
         "chariot-v2", "/infer", [_write_indented({"input": CHAT})]
     ),
+    "base64 in an indented list": _make_image_request(CODED, _write_indented),
     "base64 as PHP writes it": _make_image_request(CODED, _write_as_php),
     "base64 as .NET writes it": _make_image_request(CODED, _write_as_dotnet),
     "base64 in lines": _make_image_request(LINES, _write_as_python),
