@@ -61,8 +61,12 @@ async def serve(settings: ProxySettings) -> None:
         # Objects of the start stay: garbage collection skips them.
         gc.collect()
         gc.freeze()
-        async with _keep_beating(heartbeat):
-            ended = await _serve_with_bridges(settings, configuration, captures, stop, ports)
+        message_bytes = settings.proxy_grpc_message_bytes
+        async with (
+            _keep_beating(heartbeat),
+            open_bridges(configuration, message_bytes) as bridged,
+        ):
+            ended = await _serve(settings, bridged, captures, stop, ports)
     finally:
         spent_seconds = 0.0 if ended is None else time.monotonic() - ended
         await captures.stop(max(1.0, settings.proxy_grace_seconds - spent_seconds))
@@ -84,18 +88,6 @@ class _Ports:
         return "no new calls: the proxy ends" if self.rest.should_exit else None
 
 
-async def _serve_with_bridges(
-    settings: ProxySettings,
-    configuration: Configuration,
-    captures: Captures,
-    stop: asyncio.Event,
-    ports: _Ports,
-) -> float:
-    """Serve both ports until they have to stop; return when that was (monotonic seconds)."""
-    async with open_bridges(configuration, settings.proxy_grpc_message_bytes) as bridged:
-        return await _serve(settings, bridged, captures, stop, ports)
-
-
 async def _serve(
     settings: ProxySettings,
     configuration: Configuration,
@@ -103,6 +95,7 @@ async def _serve(
     stop: asyncio.Event,
     ports: _Ports,
 ) -> float:
+    """Serve both ports until they have to stop; return when that was (monotonic seconds)."""
     prefixes = PathPrefixes(_split_names(settings.proxy_path_prefixes))
     routing = Routing(configuration, prefixes)
     upstreams = Upstreams(configuration.upstreams)

@@ -27,13 +27,13 @@ from .capture_builder import (
 from .ids import storable_name, uuid7
 from .prepared_capture import PreparedCapture
 from .redaction import Redactor
-from .work import NO_REGISTRY, Registry, Work, remove_cut_bodies
+from .work import Registry, Work, remove_cut_bodies
 
 
 class Preparation:
     """Prepares exchanges by the settings; may be shared between threads."""
 
-    def __init__(self, settings: CaptureSettings, registered: Registry = NO_REGISTRY) -> None:
+    def __init__(self, settings: CaptureSettings, registered: Registry = lambda _: None) -> None:
         """`registered` returns a model's registration by its id."""
         self._registered = registered
         self._limit = 4 * settings.proxy_body_bytes

@@ -19,6 +19,7 @@ from inference_store.proxy.encodings import BINARY_HEADER, from_base64, utf8
 from inference_store.proxy.exchange import Body, Exchange, Headers, header
 from inference_store.proxy.protocols.documents import decoded
 from inference_store.proxy.protocols.protocol import Inference, Problem, Reading
+from inference_store.proxy.protocols.v2 import JSON_LENGTH
 from inference_store.proxy.rules import Redaction
 
 from .removed_values import (
@@ -31,7 +32,7 @@ from .removed_values import (
     find_base64_bytes,
     parse_path,
 )
-from .request_headers import JSON_LENGTH, METADATA_HEADERS, headers_of
+from .request_headers import METADATA_HEADERS, headers_of
 
 HASHED = "hmac-sha256:"
 """The prefix of a hash that replaces a value."""

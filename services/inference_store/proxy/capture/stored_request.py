@@ -26,10 +26,10 @@ from inference_store.proxy.protocols.documents import decoded
 from inference_store.proxy.protocols.omi import RUN
 from inference_store.proxy.protocols.protocol import Reading
 from inference_store.proxy.protocols.tensors import BYTES, Tensor, encoded
-from inference_store.proxy.protocols.v2 import NotV2, json_part, utf8
+from inference_store.proxy.protocols.v2 import JSON_LENGTH, NotV2, json_part, utf8
 from inference_store.proxy.protocols.v2_grpc import assign_raw, contents_field
 
-from .request_headers import JSON_LENGTH, remove_secrets, select_headers
+from .request_headers import remove_secrets, select_headers
 from .request_pieces import Datum, Piece, read_part, store
 
 MOST_BYTES: Final = 256 * 1024

@@ -107,9 +107,9 @@ _LINES: Final = re.compile(rb"\r\n|\n|\r")
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
-def is_event_stream(headers: Headers, body: bytes) -> bool:
+def is_event_stream(headers: Headers, body: bytes = b"") -> bool:
     """Return whether a body is an event stream, by its content type or its beginning."""
-    declared = (header(headers, "content-type") or "").lower()
+    declared = (header(headers, "content-type") or "").strip().lower()
     return declared.startswith("text/event-stream") or body.startswith((b"data:", b"event:"))
 
 

@@ -168,6 +168,7 @@ def _read_value(text: bytes) -> object:
 
 
 JSON_LENGTH: Final = "inference-header-content-length"
+"""The header that says how much of a body is JSON, if tensors follow it."""
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _MOST_DIGITS: Final = 18
 _MOST_EVENTS: Final = 100_000
