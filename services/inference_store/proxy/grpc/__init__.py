@@ -1,6 +1,6 @@
 """gRPC in front of any model server: bytes pass both ways without being decoded."""
 
-from .captured_call import CallTarget, Captures, Reservation, Route
+from .captured_call import CallTarget, Captures, Route
 from .server import MESSAGE_BYTES, Calls, channel, limit_connections, server
 
 __all__ = [
@@ -8,7 +8,6 @@ __all__ = [
     "CallTarget",
     "Calls",
     "Captures",
-    "Reservation",
     "Route",
     "channel",
     "limit_connections",

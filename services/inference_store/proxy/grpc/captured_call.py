@@ -13,6 +13,7 @@ from grpc import StatusCode
 
 from inference_store.proxy.capture import head_size, id_for_answer
 from inference_store.proxy.exchange import Body, Exchange, Headers
+from inference_store.proxy.observed_call import Reservation
 from inference_store.proxy.protocols.protocol import Call
 from inference_store.proxy.rules import Rules
 
@@ -72,18 +73,6 @@ None if no upstream serves the model."""
 
 FindTarget: TypeAlias = Callable[[bytes], CallTarget | None]
 """Returns the target by a request's message."""
-
-
-class Reservation(Protocol):
-    """The memory that a captured call holds of the budget; `proxy.capture` implements it."""
-
-    @property
-    def refused(self) -> bool:
-        """True if the initial size is over the cap of a body, which is not kept then."""
-        ...
-
-    def reserve_more(self, size: int) -> bool: ...
-    def finish(self, exchange: Exchange, call: Call, rules: Rules, model: str) -> None: ...
 
 
 class Captures(Protocol):

@@ -22,6 +22,7 @@ from yarl import URL
 
 from inference_store.proxy.capture import id_for_answer
 from inference_store.proxy.exchange import Exchange
+from inference_store.proxy.observed_call import Reservation
 from inference_store.proxy.protocols.protocol import Strip
 from inference_store.proxy.routing import Route
 
@@ -29,7 +30,6 @@ from .messages import (
     CapturedBody,
     Raw,
     Receive,
-    Reservation,
     Send,
     Stripping,
     as_raw,

@@ -20,7 +20,7 @@ from inference_store.platform.serving import Connections, Limits, Served, listen
 from inference_store.platform.serving.server import GuardedServer
 from inference_store.proxy.capture import head_size
 from inference_store.proxy.exchange import Exchange
-from inference_store.proxy.observed_call import TRACE_HEADERS, ObservedCall, Outcome
+from inference_store.proxy.observed_call import TRACE_HEADERS, ObservedCall, Outcome, Reservation
 from inference_store.proxy.routing import Routing
 
 from .forwarded_call import CALLER_GONE, ForwardedCall
@@ -29,7 +29,6 @@ from .messages import (
     ForwardedHeads,
     Raw,
     Receive,
-    Reservation,
     Scope,
     Send,
     Stripping,

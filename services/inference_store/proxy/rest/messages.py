@@ -4,7 +4,7 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 from multidict import CIMultiDict
@@ -13,9 +13,9 @@ from inference_store.platform.metrics import UNSTRIPPED, from_zero
 from inference_store.platform.serving.heads import BoundedHeads
 from inference_store.platform.settings import trusting
 from inference_store.proxy.configuration import UpstreamEntry
-from inference_store.proxy.exchange import Body, Exchange, Headers
-from inference_store.proxy.protocols.protocol import MOST_STRIPPED, Call, Strip
-from inference_store.proxy.rules import Rules
+from inference_store.proxy.exchange import Body, Headers
+from inference_store.proxy.observed_call import Reservation
+from inference_store.proxy.protocols.protocol import MOST_STRIPPED, Strip
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -186,19 +186,6 @@ class HeldRequest:
         """Free the memory of a request that was forwarded or given up."""
         self._stripping.free += self._reserved
         self._reserved = 0
-
-
-class Reservation(Protocol):
-    """The memory that an exchange may use; `proxy.capture` implements it."""
-
-    refused: bool
-    """The declared size is over the cap of a body: nothing of the request is captured."""
-
-    def reserve_more(self, size: int) -> bool:
-        """Reserve more bytes; return False if no more parts may be kept."""
-
-    def finish(self, exchange: Exchange, call: Call, rules: Rules, model: str) -> None:
-        """Hand over the captured exchange."""
 
 
 # Smaller parts of a request are merged: each costs more than its bytes.
