@@ -52,6 +52,7 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
     ]
     return Reading(
         inferences=inferences,
+        items="inputs",
         request_id=request.get("id"),
         response_id=answer.get("id"),
         error=answer.get("error"),

@@ -196,7 +196,7 @@ def _divide_v2(
     if len(data) > 1:
         _members(text, json_spans.root(text))
     objects = list(json_spans.items(text, members["inputs"])) if text else []
-    columns = _list_columns(shares, data, len(objects) or 1)
+    columns = _list_columns(shares, data, len(objects) if text else 1)
     pieces, at = [], 0
     for span, column in zip(objects, columns, strict=bool(text)):
         pieces += [Piece(0, text[at : span.start]), *_divide_object(text, span, column)]
@@ -336,6 +336,8 @@ def _divide_run(written: bytes, data: Sequence[Datum]) -> list[Piece]:
     """Divide OMI's RunRequest: everything else, then its items, which are files by name."""
     read = parsed("RunRequest", written)
     if read is None or len(read.inputs) != len(data):
+        if len(data) == 1:
+            return [Piece(0, written)]
         raise _NotKept("the items do not divide by the inferences")
     pieces: list[Piece] = []
     for item, datum in zip(read.inputs, data, strict=True):

@@ -135,7 +135,7 @@ class Reading:
     """The error text of the answer."""
     standard: Mapping[str, Any] = field(default_factory=dict)
     """Standard metadata that the protocol knows: prompts, tokens, timings; JSON values."""
-    shares: Sequence[Sequence[Tensor]] = field(default=(), repr=False)
+    shares: Sequence[Sequence[Tensor]] = field(default=(), repr=False, compare=False)
     """Each inference's part of V2's tensors; empty if there are no tensors."""
     items: str | None = None
     """The member of the request's JSON whose items are those of several inferences; None if lines,
