@@ -130,9 +130,10 @@ def _divide_body(body: bytes, reading: Reading, data: Sequence[Datum]) -> list[P
         lines = [line for line in body.split(b"\n") if line.strip()]
         if len(lines) != len(data):
             raise _NotKept("the lines do not divide by the inferences")
-        end = Piece(0, b"\n")
-        pairs = zip(lines, data, strict=True)
-        return [piece for line, datum in pairs for piece in (*_json_or_bytes(line, datum), end)]
+        divided = [
+            [Piece(0, b"\n"), *_json_or_bytes(*pair)] for pair in zip(lines, data, strict=True)
+        ]
+        return [piece for line in divided for piece in line][1:]
     text = utf8(body)
     items = list(json_spans.items(text, _members(text, json_spans.root(text))[reading.items]))
     if len(items) == 1:  # a list of prompts inside a list
