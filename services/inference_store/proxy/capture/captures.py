@@ -1,7 +1,7 @@
 """Captures as the serving process sees them: it hands exchanges to a separate process.
 
-This module holds the budget, the reservations, and the counts of exchanges seen and refused;
-nothing in it blocks, decodes or waits. The capture process does the rest (`recorder.py`), so that
+This module holds the reservations, and the counts of exchanges seen and refused;
+nothing in it blocks, decodes or waits. The capture process does the rest (`__main__.py`), so that
 it never takes the interpreter's lock from the loop that serves.
 """
 

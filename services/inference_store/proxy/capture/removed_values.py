@@ -1,5 +1,8 @@
 """Removes a request's removed values from the answer, too: a model server may repeat its input in
-an answer, in an error, or as an id."""
+an answer, in an error, or as an id.
+
+Bytes that are not UTF-8 are written as base64, so the values are searched for in base64, too.
+"""
 
 import binascii
 import json

@@ -1,4 +1,8 @@
-"""Methods of known model servers: their arity, and the field that names the model."""
+"""Methods of known model servers, and the single fields of messages that forwarding needs: the
+model's name, the id, and the end of a request's answers.
+
+Other fields are skipped by their lengths: the contents of a tensor are never read.
+"""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass

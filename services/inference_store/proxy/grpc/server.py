@@ -1,4 +1,10 @@
-"""The server for callers: it answers every method of every service."""
+"""The server for callers: it answers every method of every service, within limits of calls and of
+connections by address.
+
+gRPC's server limits the total of connections, but does not list them. The process's open files do:
+a connection is a socket that does not listen, with the port at its own end and a caller at the
+other.
+"""
 
 import asyncio
 import os

@@ -1,4 +1,5 @@
-"""Reads bodies as JSON, with their problems, and writes JSON."""
+"""Reads bodies within their content codings, as JSON or as server-sent events, with their problems,
+and writes answers as the ingester reads them."""
 
 import gzip
 import re

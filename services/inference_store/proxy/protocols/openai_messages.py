@@ -1,4 +1,9 @@
-"""Reads the messages of a chat: their text and their attachments."""
+"""Reads the messages of a chat (their text and their attachments), the tokens that an answer cost,
+and streamed answers.
+
+The chunks of a streamed answer are joined: each choice becomes that of an unstreamed answer, and
+typed events (of OpenAI's responses, of Anthropic's messages) the answer that they describe.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -85,7 +85,7 @@ class Model:
     """The configuration of a model, as far as reading needs it."""
 
     task_type: str | None = None
-    """A name of `store.task_types.TASK_TYPES`, in any accepted spelling."""
+    """A name of `TASK_TYPES`, in any accepted spelling."""
     batched: bool = False
     """The first dimension of each tensor counts the inputs: the output mapping says so."""
     dialect: str | None = None

@@ -1,4 +1,22 @@
-"""Reads the inferences of an exchange from its tensors: the same for REST and gRPC."""
+"""Reads the inferences of an exchange from its tensors, the same for REST and gRPC, split by the
+task type.
+
+| task type | the request | inferences |
+|---|---|---|
+| any, `model.batched` | all tensors have N along their first dimension | N |
+| vision | N inputs of one datatype | one each |
+| vision | an input of N BYTES elements | one an element |
+| unknown | N inputs of one image each, N outputs | one each |
+| any other | named arguments | one |
+
+Outputs are split with them: one per input (by name if the names are the same, else in order), or
+each output by its first dimension. If the answer fits neither, the answer and the request stay
+whole: a prediction for the wrong datum is worse than none. If there is no answer (an error, or one
+that could not be read), the request is split anyway.
+
+Behind the bridge to an OMI container, element i of each tensor is a file of item i. The bridge
+reports in headers (over gRPC: in trailing metadata) the facts of a Run that V2 has no field for.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

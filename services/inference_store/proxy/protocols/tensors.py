@@ -1,6 +1,7 @@
 """Tensors of the Open Inference Protocol: JSON, raw bytes, or typed values.
 
-Both transports use them. Nothing here raises on untrusted input.
+Both transports use them. Nothing here raises on untrusted input. A tensor is divided along its
+first dimension; `shape` is used only if the data agree with it.
 """
 
 import json

@@ -1,4 +1,9 @@
-"""The Open Inference Protocol (V2) over REST, and the tensors that both transports share."""
+"""The Open Inference Protocol (V2) over REST: content codings, the binary tensor extension, streams
+of answers.
+
+The extension: `inference-header-content-length` is the length of the JSON part; after it follow, in
+order, the tensors that have `parameters.binary_data_size`.
+"""
 
 import json
 import re

@@ -1,4 +1,10 @@
-"""Forwards headers unchanged, except those of a single connection."""
+"""What passes through the REST port: heads and headers, captured bodies, the room for requests that
+metadata are removed from, and the connections to the model servers.
+
+Headers are forwarded unchanged, except those of a single connection. Requests are held whole while
+metadata are removed. If there is no room, a request is forwarded unchanged, and is counted: serving
+comes first.
+"""
 
 import asyncio
 import ssl
