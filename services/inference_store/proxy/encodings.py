@@ -1,9 +1,9 @@
-"""Bytes in JSON (base64, and `data:` addresses that hold it), and metadata in a header: for protocols
-whose bodies have no field for them, and for all others.
+"""Bytes in JSON (base64, and `data:` addresses that hold it), and metadata in a header: for
+protocols whose bodies have no field for them, and for all others.
 
-The value of the header is the list of `{key, type, value}` (or the two sections) as JSON text. HTTP specifies
-latin-1 for characters beyond ASCII, but clients send UTF-8: the bytes decide. JSON escapes always
-work.
+The header's value is the list of `{key, type, value}` (or the two sections) as JSON text. HTTP
+specifies latin-1 for characters beyond ASCII, but clients send UTF-8: the bytes decide. JSON
+escapes always work.
 """
 
 import binascii
