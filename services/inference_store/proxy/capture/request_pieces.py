@@ -19,7 +19,7 @@ import json
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from typing import Any, Final, NamedTuple
 
 from inference_store.grpc_messages import message
@@ -32,6 +32,10 @@ from inference_store.proxy.protocols.tensors import encoded
 _MOST_LEVELS: Final = 32
 _MOST_VALUES: Final = 10_000
 """The most values of a list or an object that are compared with the datum."""
+_LONGEST_ESCAPE: Final = 6
+"""The most characters of a byte in a JSON string: `\\u0000`."""
+_LONGEST_HEAD: Final = 1024
+"""The most characters around base64: those of a `data:` address."""
 _NESTED: Final = re.compile(rb'["\[{]')
 _LINE_END: Final = re.compile("\r?\n")
 
@@ -120,12 +124,13 @@ class Datum:
         if size == len(self._data) and (whole := self.whole(text[slice(*span)])):
             yield span, [whole]
         elif text.startswith(b'"', span.start):
-            pieces = self._string(text[slice(*span)])
+            is_close = size <= _LONGEST_ESCAPE * len(self._data) + _LONGEST_HEAD
+            pieces = self._string(text[slice(*span)]) if is_close else []
             if len(pieces) > 1:
                 yield span, pieces
         elif _NESTED.search(text, span.start + 1, span.end):
             members = (member.value for member in json_spans.members(text, span))
-            for value in islice((*members, *json_spans.items(text, span)), _MOST_VALUES):
+            for value in islice(chain(members, json_spans.items(text, span)), _MOST_VALUES):
                 yield from self._find(text, value, levels - 1)
 
     def _string(self, quoted: bytes) -> list[Piece]:
