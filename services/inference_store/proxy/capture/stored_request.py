@@ -26,7 +26,7 @@ from inference_store.proxy.protocols.documents import decoded
 from inference_store.proxy.protocols.omi import RUN
 from inference_store.proxy.protocols.protocol import Reading
 from inference_store.proxy.protocols.tensors import BYTES, Tensor, encoded
-from inference_store.proxy.protocols.v2 import JSON_LENGTH, NotV2, json_part, utf8
+from inference_store.proxy.protocols.v2 import JSON_LENGTH, json_part, utf8
 from inference_store.proxy.protocols.v2_grpc import assign_raw, contents_field
 
 from .request_headers import remove_secrets, select_headers
@@ -114,10 +114,8 @@ def _divide(
 
 
 def _size(parts: Iterable[Any]) -> int:
-    sizes = (
-        len(p) if isinstance(p, str) else len(p.get("base64", "")) or _REFERENCE for p in parts
-    )
-    return sum(sizes)
+    texts = (part if isinstance(part, str) else part.get("base64") for part in parts)
+    return sum(_REFERENCE if text is None else len(text) for text in texts)
 
 
 # JSON
@@ -186,11 +184,8 @@ def _list_columns(
 def _divide_v2(
     exchange: Exchange, body: bytes, shares: Sequence[Sequence[Tensor]], data: Sequence[Datum]
 ) -> tuple[list[list[Piece]], int | None]:
-    try:
-        length = json_part(body, exchange.request_headers)
-        text = utf8(body[:length])
-    except NotV2:  # impossible: the tensors were read
-        raise _NotKept("the tensors cannot be told from the JSON") from None
+    length = json_part(body, exchange.request_headers)
+    text = utf8(body[:length])
     members = json_spans.by_name(text, json_spans.root(text)) if text else {}
     if text and "inputs" not in members:  # `generate`, which is never divided
         return [_json_or_bytes(body, data[0])], None
