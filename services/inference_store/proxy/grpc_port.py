@@ -10,11 +10,10 @@ import structlog
 from inference_store.platform.freed_memory import keep_releasing
 from inference_store.platform.serving import Connections, PortTaken
 from inference_store.platform.settings import ProxySettings
-
-from .capture import Captures
-from .configuration import Configuration, UpstreamEntry
-from .grpc import Calls, CallTarget, channel, limit_connections, server
-from .routing import Routing
+from inference_store.proxy.capture import Captures
+from inference_store.proxy.configuration import Configuration, UpstreamEntry
+from inference_store.proxy.grpc import Calls, CallTarget, channel, limit_connections, server
+from inference_store.proxy.routing import Routing
 
 _log = structlog.get_logger()
 

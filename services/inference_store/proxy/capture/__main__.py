@@ -39,21 +39,16 @@ from inference_store.platform.metrics import (
 from inference_store.platform.traces import stage
 from inference_store.proxy.protocols import PROTOCOLS, Protocol
 
-from .backoff import SERVERS
-from .budget import Budget
-from .counts import Counts
+from .counts import Budget, CounterId, Counts, SharedCounters
 from .deliveries import Deliveries, Held, Spooled, Store, Topic, release
-from .frames import Reader, SentExchange
-from .handshake import Handshake, read_handshake
+from .frames import Handshake, Reader, SentExchange, read_handshake
 from .prepare import Preparation
 from .prepared_capture import PreparedCapture
 from .process import set_niceness
-from .publisher import Publisher
+from .publisher import SERVERS, Publisher
 from .registrations import Registrations
-from .reporting import Reporting
-from .shared_counters import CounterId, SharedCounters
 from .shutdown_deadline import ShutdownDeadline, final_report_seconds
-from .spools import Spools
+from .spools import Reporting, Spools
 
 BUFFER = 256 * 1024
 UPLOAD_THREADS: Final = 8
@@ -223,7 +218,6 @@ class Recorder:
 
     @property
     def _unpublished(self) -> int:
-        """Exchanges received and not published, including those in the spools of dead producers."""
         return self._counts.queued + self._spools.adopted_waiting
 
     def _prepare(self, sent: SentExchange) -> None:
@@ -336,7 +330,6 @@ class Recorder:
             await asyncio.sleep(_STATUS_SECONDS)
 
     def _write_status(self) -> None:
-        """Write the status that the admin port of the serving process shows."""
         backoffs = (self._deliveries.object_store, self._deliveries.kafka)
         unavailable = {
             server: backoff.unavailable for server, backoff in zip(SERVERS, backoffs, strict=True)
@@ -345,7 +338,6 @@ class Recorder:
         self._counters.write_status(orjson.dumps(state))
 
     async def _send_final_report(self, deadline: ShutdownDeadline) -> None:
-        """Send the final reports, and log how many exchanges are left."""
         spooled = self._spools.own_waiting
         report = await self._reporting.send_final_reports(
             max(deadline.seconds_left / 2, _REPORT_SECONDS)

@@ -16,8 +16,8 @@ from inference_store.erasure.progress import advance_erasure, find_erasures
 from inference_store.index import registrations
 from inference_store.index.registrations import Details
 from inference_store.platform.settings import CaptureSettings
-from inference_store.proxy.capture.registered_model import RegisteredModel
 from inference_store.proxy.capture.registrations import Registrations
+from inference_store.proxy.capture.work import RegisteredModel
 from tests.builders import make_event
 from tests.integration.api.app_server import serve_app
 from tests.integration.api.conftest import OWNER, Api, MakeApp, make_client

@@ -17,8 +17,7 @@ from inference_store.inference.producer_reports import ProducerReport
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture import process, shutdown_deadline
 from inference_store.proxy.capture.__main__ import UPLOAD_THREADS
-from inference_store.proxy.capture.captures import MOST_CHUNKS, Captures
-from inference_store.proxy.capture.reservation import OVERHEAD, PART
+from inference_store.proxy.capture.captures import MOST_CHUNKS, OVERHEAD, PART, Captures
 from inference_store.proxy.exchange import Body
 from inference_store.proxy.protocols.protocol import Call
 from inference_store.proxy.rules import Rules, Sampling

@@ -113,7 +113,7 @@ def test_large_values_are_not_in_the_event() -> None:
     assert event.inline_metadata is None
 
 
-def test_the_request_can_be_sent_again_exactly() -> None:
+def test_the_request_can_be_sent_again() -> None:
     body = request_body(png(2, 2), png(3, 3), metadata=LIST, more={"text": "é\u2028"})
     captured = prepare(exchange(body))
     request, other = captured.requests
