@@ -33,7 +33,7 @@ from benchmarks.query.dataset import (
     loaded_into,
 )
 from benchmarks.query.population import MODELS
-from inference_store.api.negotiation import NDJSON
+from inference_store.api.http import NDJSON
 from inference_store.export.formats import FORMATS
 
 from .results import add_results_option, deliver, describe_machine, format_table, percentile
@@ -126,7 +126,7 @@ def _serve(size: int) -> Iterator[_Stage]:
         minio = stack.enter_context(MinioServer())
         minio.create_bucket(_BUCKET)
         api = start_api(stack, dsn, minio, _BUCKET, API_RATE_LIMIT_PER_MINUTE="0")
-        yield _Stage(api, postgres.pids, int(postgres.ask(_COUNT)))
+        yield _Stage(api, postgres.pids, int(Postgres(dsn).ask(_COUNT)))
 
 
 @contextmanager

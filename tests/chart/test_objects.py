@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from inference_store.api.thumbnails import worker
+from inference_store.api import thumbnail_worker
 from inference_store.erasure.log.keys import read_keys
 from inference_store.platform.settings import PREFIX, ApiSettings, ProxySettings, names
 
@@ -97,7 +97,7 @@ def test_limits_of_memory_hold_what_the_settings_allow() -> None:
         api, proxy = ApiSettings.model_construct(**said), ProxySettings.model_construct(**said)
         buffers = proxy.proxy_capture_bytes + proxy.proxy_strip_bytes
         allowed = {
-            "api": 512 * 2**20 + api.thumbnail_processes * worker.MEMORY_BYTES,
+            "api": 512 * 2**20 + api.thumbnail_processes * thumbnail_worker.MEMORY_BYTES,
             "proxy": 640 * 2**20 + buffers + proxy.proxy_grpc_message_bytes,
         }
         objects = render_objects(MATRIX["trying out with a proxy"] | {"settings": settings})
@@ -254,7 +254,7 @@ def test_contents_name_the_migration_and_make_new_pods() -> None:
     assert read_names(SERVERS | {"image": {"tag": "2"}})[0] != migration
     elsewhere = {"postgres": {"host": "elsewhere", "existingSecret": "store-postgres"}}
     assert read_names(SERVERS | elsewhere)[0] != migration
-    assert read_names(SERVERS | {"settings": {"MAX_JSON_DEPTH": 9}})[1] != checksum
+    assert read_names(SERVERS | {"settings": {"MAX_PREDICTIONS": 9}})[1] != checksum
     secret = MATRIX["secrets given as values"]
     changed = secret | {"postgres": secret["postgres"] | {"password": "new"}}
     assert read_names(secret)[1] != read_names(changed)[1]

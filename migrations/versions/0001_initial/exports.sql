@@ -17,6 +17,8 @@ CREATE TABLE export_job (
     bytes BIGINT DEFAULT 0 NOT NULL,
     gone BIGINT DEFAULT 0 NOT NULL,
     missing BIGINT DEFAULT 0 NOT NULL,
+    parts_deleted BIGINT DEFAULT 0 NOT NULL,
+    inferences_deleted BIGINT DEFAULT 0 NOT NULL,
     error TEXT COLLATE "C",
     retry_at TIMESTAMP WITH TIME ZONE,
     erased_by UUID,

@@ -35,12 +35,12 @@ from inference_store.platform.serving import (
     build_limits,
     listen,
 )
-from inference_store.platform.serving.heads import BoundedHeads
-from inference_store.platform.serving.server import GuardedServer
 from inference_store.platform.settings import ApiSettings
+from inference_store.platform.uvicorn_server import BoundedHeads, GuardedServer
 
 from .app import create_app
-from .replica import Replica
+from .dependencies import Replica
+from .middleware import MOST_HEADER_BYTES
 from .streams import ENDS
 
 _BEAT_SECONDS = 1.0
@@ -88,7 +88,7 @@ async def serve(settings: ApiSettings) -> None:
     sockets = listen(settings.api_host, settings.api_port, setting="API")
     try:
         await _refuse_old_schema(engine, settings.api_token)
-        await admin.start(settings.api_admin_host, settings.api_admin_port, settings)
+        await admin.start(settings.admin_host, settings.api_admin_port, settings)
         server = Server(_make_config(settings, app), sockets, connections, build_limits(settings))
         # Objects that exist at the start stay: the garbage collector skips them. Checking them
         # would stop all requests for a tenth of a second and more.
@@ -124,11 +124,7 @@ def _make_engine(
 
 
 def _make_admin(
-    app: FastAPI,
-    engine: AsyncEngine,
-    blobs: Blobs,
-    heartbeat: Heartbeat,
-    connections: Connections,
+    app: FastAPI, engine: AsyncEngine, blobs: Blobs, heartbeat: Heartbeat, connections: Connections
 ) -> AdminApp:
     settings: ApiSettings = app.state.settings
     replica: Replica = app.state.replica
@@ -147,7 +143,6 @@ def _make_admin(
 
 @asynccontextmanager
 async def _watch_ledger(watch: LedgerWatch) -> AsyncIterator[None]:
-    """Compare the ledger with Postgres now and from time to time."""
     stop = asyncio.Event()
     task = asyncio.create_task(watch.run(stop))
     try:
@@ -179,7 +174,7 @@ def _make_config(settings: ApiSettings, app: FastAPI) -> uvicorn.Config:
     inner: Any = app
     behind: Any = ProxyHeadersMiddleware(inner, trusted) if trusted else inner
     # Above the app's own limit, with room for what is read at once.
-    most = settings.api_max_header_bytes + _READ_AHEAD_BYTES
+    most = MOST_HEADER_BYTES + _READ_AHEAD_BYTES
     http: Any = partial(BoundedHeads, most_head_bytes=most)
     return uvicorn.Config(
         Served(behind),

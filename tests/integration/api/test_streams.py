@@ -14,7 +14,7 @@ from sqlalchemy import QueuePool
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api import streams
-from inference_store.api.warnings_header import NAME
+from inference_store.api.answer import NAME
 from inference_store.export.formats import FORMATS
 from inference_store.index.tables import metadata_number
 from inference_store.platform.metrics import SHOWN
@@ -142,7 +142,7 @@ async def test_disconnected_client_stops_the_stream(api: Api, make_app: MakeApp)
 async def test_slow_reader_occupies_no_connection_or_query(api: Api, make_app: MakeApp) -> None:
     """More streams than queries may run at once, and all of them wait for their clients."""
     await api.store(*_LARGE)
-    app = make_app(queries_at_once=1, queries_at_once_per_caller=1, streams_at_once=8)
+    app = make_app(queries_at_once=1, streams_at_once=8)
     before = _count_sent()
 
     async def count_connections() -> int:

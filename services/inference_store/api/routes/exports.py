@@ -10,18 +10,21 @@ from starlette.responses import StreamingResponse
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
-from inference_store.api import cursors, time_pages
+from inference_store.api import cursors
 from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer
-from inference_store.api.byte_ranges import read_range
+from inference_store.api.cursors import PageParameters
 from inference_store.api.dependencies import BlobStore, Reading, Settings, Writing, querying
 from inference_store.api.export_format import show_exports, show_parts
-from inference_store.api.export_requests import choose_blobs, insert_export, prepare_export
-from inference_store.api.negotiation import ANY, BYTES
-from inference_store.api.openapi import BINARY
-from inference_store.api.paths import ModelId
+from inference_store.api.export_requests import (
+    choose_blobs,
+    insert_again,
+    insert_export,
+    prepare_export,
+)
+from inference_store.api.http import ANY, BYTES, ModelId, read_range
 from inference_store.api.problems import document_refusals
-from inference_store.api.routers import make_router
+from inference_store.api.routing import BINARY, Router
 from inference_store.api.schemas.exports import (
     ExportPage,
     ExportParameters,
@@ -29,22 +32,21 @@ from inference_store.api.schemas.exports import (
     ExportRequest,
     ShownExport,
 )
-from inference_store.api.schemas.links import PageParameters
-from inference_store.export.jobs.downloads import record_download
-from inference_store.export.jobs.job import REMOVED, ExportJob, find_job, list_jobs, read_model_id
-from inference_store.export.jobs.members import Part, list_parts
-from inference_store.export.jobs.state_changes import request_removal
-from inference_store.export.part_formats import PART_FORMATS
-from inference_store.inference.errors import (
-    BlobMissing,
-    Conflict,
-    Gone,
-    InvalidCursor,
-    NotFound,
+from inference_store.export.erased import record_download
+from inference_store.export.jobs import (
+    REMOVED,
+    ExportJob,
+    find_job,
+    list_jobs,
+    read_model_id,
+    request_removal,
 )
+from inference_store.export.part_formats import PART_FORMATS
+from inference_store.export.parts import Part, list_parts
+from inference_store.inference.errors import BlobMissing, Conflict, Gone, InvalidCursor, NotFound
 from inference_store.inference.events.storage_key import parse_stored
 
-router = make_router("exports")
+router = Router("exports")
 _NEEDED = needs(Right.EXPORT, Over.SOME)
 _ONE = "/exports/{export_id}"
 _MOST_PARTS = 2**31 - 1
@@ -64,7 +66,7 @@ async def request_export(
 ) -> Answer:
     """Write everything that matches to the bucket, in parts. The retention service lists what
     matches now, and writes it; GET /v1/exports/{id} follows it."""
-    async with querying(request, access) as connection:
+    async with querying(access) as connection:
         registration = await access.find_model(connection, model_id)
         if choose_blobs(body) != "none":
             access.require_right(Right.READ_INPUTS, registration)
@@ -99,11 +101,11 @@ async def list_exports(
         connection,
         model=None if model is None else model.model,
         states=page.state,
-        before=time_pages.decode_before(page),
+        before=cursors.decode_before(page),
         limit=page.limit,
         within=access.scope,
     )
-    following = time_pages.make_next(jobs, has_more=has_more)
+    following = cursors.make_next(jobs, has_more=has_more)
     return Answer(ExportPage(items=await show_exports(connection, jobs), next=following))
 
 
@@ -138,6 +140,29 @@ async def cancel_export(export_id: UUID, connection: Writing, access: Asking) ->
     await _note(connection, access, Action.EXPORT_CANCELLED, job)
     [shown] = await show_exports(connection, [await _find_job(connection, access, export_id)])
     return Answer(shown, status_code=202)
+
+
+@router.post(
+    f"{_ONE}/restart",
+    status_code=202,
+    response_model=ShownExport,
+    responses=document_refusals(404, 409),
+    openapi_extra=_NEEDED,
+    summary="Start an export again",
+)
+async def restart_export(
+    export_id: UUID, connection: Writing, to: Settings, access: Asking
+) -> Answer:
+    """Ask the same question again, as another export with an id of its own: for a stale one, whose
+    parts an erasure deleted, and for any other that has ended. The parts that are left of the first
+    one stay until it expires or is cancelled."""
+    job = await _find_readable(connection, access, export_id)
+    again = await insert_again(connection, to, job, requested_by=access.who.actor)
+    await _note(
+        connection, access, Action.EXPORT_REQUESTED, again, blobs=again.blobs, restarts=str(job.id)
+    )
+    [shown] = await show_exports(connection, [again])
+    return Answer(shown, status_code=202, headers={"Location": f"/v1/exports/{again.id}"})
 
 
 @router.get(
@@ -194,14 +219,18 @@ async def get_export_part(  # noqa: PLR0917  (FastAPI calls it by name)
     (`bytes=n-`, `bytes=n-m`, `bytes=-n`), with `If-Range` only if `ETag` is still that."""
     job = await _find_readable(connection, access, export_id)
     parts = await list_parts(connection, export_id, after=number - 1, limit=1, lock=True)
+    remedy = f"start the export again with POST /v1/exports/{export_id}/restart"
     if job.state in REMOVED:
-        raise Gone(f"The export is {job.state}: its parts are deleted.")
+        raise Gone(f"The export is {job.state}, and its parts are deleted: {remedy}.")
     if not parts or parts[0].number != number:
         raise NotFound(f"The export has no part {number}.")
     part = parts[0]
+    if part.state == "stale":
+        cause = "an erasure deleted it, because it named something erased"
+        raise Gone(f"The part {number} is not there: {cause}. For the rest of it, {remedy}.")
+    if part.state == "removed":
+        raise Gone(f"The part {number} is not there: all that it had was erased.")
     if part.state != "written" or part.storage_key is None:
-        if part.state == "removed":
-            raise Gone(f"The part {number} is not there: nothing of it is left.")
         raise Conflict(f"The part {number} is {part.state}: ask again when the export is done.")
     assert part.bytes is not None, "it is written"
     assert part.sha256 is not None, "it is written"
@@ -211,7 +240,7 @@ async def get_export_part(  # noqa: PLR0917  (FastAPI calls it by name)
     try:
         stream = await blobs.stream(parse_stored(part.storage_key), span)
     except BlobMissing:
-        raise NotFound(f"The object {part.storage_key} is not in the bucket.") from None
+        raise Gone(f"The object {part.storage_key} is not in the bucket: {remedy}.") from None
     format = PART_FORMATS[job.format]
     name = f"{export_id}-{number:05}{format.suffix}"
     headers = {

@@ -8,10 +8,15 @@ import httpx
 import pytest
 from sqlalchemy import func, select, update
 
-from inference_store.access.sessions import Identity, hash_id
-from inference_store.api.access import fresh_cache
-from inference_store.api.access.fresh_cache import FRESH_SECONDS, WATCHED_SECONDS
-from inference_store.api.access.session_cookie import COOKIE, HEADER, WATCHING
+from inference_store.access.credentials import Identity, hash_session_id
+from inference_store.api import authentication
+from inference_store.api.authentication import (
+    COOKIE,
+    FRESH_SECONDS,
+    HEADER,
+    WATCHED_SECONDS,
+    WATCHING,
+)
 from inference_store.index import web_sessions
 from inference_store.index.tables import web_session
 from tests.integration.api.conftest import Api, MakeApp, make_client
@@ -57,7 +62,7 @@ class Browser:
 
     async def change_session(self, **values: Any) -> None:
         """Change the row of the session, as only time does otherwise."""
-        is_this_session = web_session.c.id_hash == hash_id(self.id)
+        is_this_session = web_session.c.id_hash == hash_session_id(self.id)
         await self.client.execute(update(web_session).where(is_this_session).values(**values))
 
 
@@ -65,7 +70,7 @@ class Browser:
 def clock(monkeypatch: pytest.MonkeyPatch) -> StoppedClock:
     """The clock by which what a replica has cached grows old."""
     stopped = StoppedClock()
-    monkeypatch.setattr(fresh_cache, "time", stopped)
+    monkeypatch.setattr(authentication, "time", stopped)
     return stopped
 
 
@@ -108,7 +113,7 @@ async def test_a_key_starts_a_session(keys: Keys, browser: Browser) -> None:
 async def test_stores_only_a_hash_of_the_id(browser: Browser, guarded: Api) -> None:
     await browser.sign_in(TOKEN)
     [row] = await guarded.fetch(select(web_session))
-    assert row.id_hash == hash_id(browser.id)
+    assert row.id_hash == hash_session_id(browser.id)
     assert browser.id not in str(row)
     assert TOKEN not in str(row)
 
