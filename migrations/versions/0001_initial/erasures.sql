@@ -24,7 +24,7 @@ CREATE TABLE erasure (
     newest TIMESTAMP WITH TIME ZONE,
     certificate BIGINT,
     decided_by JSONB DEFAULT '[]' NOT NULL,
-    in_force_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp(),
+    in_force_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
     given_up JSONB,
     CONSTRAINT erasure_pkey PRIMARY KEY (id)
 );
@@ -125,7 +125,6 @@ CREATE TABLE erased_span (
     lo TIMESTAMP WITH TIME ZONE NOT NULL,
     hi TIMESTAMP WITH TIME ZONE NOT NULL,
     erased_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    listed BOOLEAN DEFAULT false NOT NULL,
     CONSTRAINT erased_span_pkey PRIMARY KEY (id)
 );
 

@@ -8,10 +8,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.datastructures import State
 
 from inference_store.erasure.estimate import erasure_estimate
+from inference_store.erasure.estimate.erasure_estimate import (
+    ErasedUid,
+    ModelQuery,
+    UidPage,
+    estimate_unattributed,
+    list_uids,
+)
 from inference_store.erasure.estimate.exported import find_exports
-from inference_store.erasure.estimate.quarantine import ModelQuery
-from inference_store.erasure.estimate.subject_events import estimate_unattributed
-from inference_store.erasure.estimate.uid_pages import ErasedUid, UidPage, list_uids
 from inference_store.export.erased import MemberLists
 from inference_store.inference.errors import InvalidCursor
 from inference_store.query.deadline import Deadline

@@ -15,13 +15,12 @@ from inference_store.api.schemas.erasures import (
     Progress,
     ShownErasure,
 )
-from inference_store.erasure.progress.erasure import Erasure, list_models
-from inference_store.erasure.select import unattributed_events
-from inference_store.erasure.verify.blocked_objects import list_blocked
+from inference_store.erasure.progress import Erasure, list_blocked, list_models
+from inference_store.erasure.quarantine import events
 from inference_store.index import registrations
 
 # Members of a request that nobody sent.
-_INTERNAL = ("saved", unattributed_events.MEMBER)
+_INTERNAL = ("saved", events.MEMBER)
 _NOTHING = "Nothing that is stored matched: nothing was erased."
 
 

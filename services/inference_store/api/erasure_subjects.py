@@ -6,10 +6,10 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.datastructures import State
 
-from inference_store.erasure.estimate.subject_events import has_events_of_subject
-from inference_store.erasure.request.criteria import describe_subject, find_unknown_key
-from inference_store.erasure.select import unattributed_events
-from inference_store.erasure.select.unattributed_events import Reach
+from inference_store.erasure.estimate.erasure_estimate import has_events_of_subject
+from inference_store.erasure.quarantine import events
+from inference_store.erasure.quarantine.events import Reach
+from inference_store.erasure.requests import describe_subject, find_unknown_key
 from inference_store.query.deadline import Deadline
 
 from .access import Access
@@ -33,7 +33,7 @@ async def read_subject(
     criteria = await describe_subject(connection, list(models), subject)
     reach = _find_reach(access, body)
     if reach is not None:
-        criteria[unattributed_events.MEMBER] = reach
+        criteria[events.MEMBER] = reach
     refusal = await find_unknown_key(connection, list(models), subject)
     if refusal is not None:
         deadline = Deadline.after(state.settings.query_timeout_seconds)

@@ -9,7 +9,7 @@ from uuid import uuid4
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import policies
-from inference_store.erasure.policies.durations import parse_duration
+from inference_store.erasure.policies.rules import parse_duration
 from inference_store.export.columns import BlobChoice
 from inference_store.export.jobs import (
     RESTORED,

@@ -8,8 +8,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure.holds import Hold
 from inference_store.erasure.holds.changes import Placement
+from inference_store.erasure.holds.hold import HoldRevision
 from inference_store.erasure.holds.hold_filter import format_filter, list_declared_types
-from inference_store.erasure.holds.queries import HoldRevision
 from inference_store.index import model_numbers
 
 from .schemas.holds import HoldChange, PlacedHold, ShownClaim, ShownHold

@@ -17,8 +17,8 @@ from inference_store.erasure.policies import (
     RetentionPolicy,
 )
 from inference_store.erasure.policies.rules import is_never_longer
-from inference_store.erasure.preview import preview, previews
-from inference_store.erasure.preview.losses import Preview
+from inference_store.erasure.preview import preview
+from inference_store.erasure.preview.preview import Preview
 from inference_store.export.erased import MemberLists
 from inference_store.inference.errors import Fault, Invalid, PreconditionFailed
 from inference_store.query.cql2 import Clock
@@ -136,7 +136,7 @@ async def _require_preview(
     if body.token is None:
         fault = Fault("token", "give the `token` that the preview of this policy answered")
         raise Invalid("A policy begins at once only where it was previewed.", faults=[fault])
-    if not await previews.is_preview_of(
+    if not await preview.is_preview_of(
         connection, body.token, owner, revision, describe_request(body)
     ):
         raise PreconditionFailed(

@@ -10,7 +10,7 @@ from fastapi import Depends, Request
 from inference_store.access import Action
 from inference_store.erasure.ledger import Ledger, Note
 from inference_store.erasure.policies import PolicyOwner, PolicyVersion, ResolvedPolicy
-from inference_store.erasure.preview.losses import Preview
+from inference_store.erasure.preview.preview import Preview
 from inference_store.platform.settings import ApiSettings
 
 from .access import Access, Asking

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, and_, delete, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure.fence import fence_shared
+from inference_store.erasure.locks import fence_shared
 from inference_store.erasure.mark.pending_deletions import find_claimed, find_scopes
 from inference_store.index import partitions
 from inference_store.index.registrations import Registration

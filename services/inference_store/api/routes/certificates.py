@@ -25,9 +25,8 @@ from inference_store.api.schemas.certificates import (
 )
 from inference_store.erasure.certify import chain, erased_lists
 from inference_store.erasure.certify.chain import StoredDocument
-from inference_store.erasure.log import signed_document
-from inference_store.erasure.log.key_documents import read_public_key
-from inference_store.erasure.log.signed_document import read_document
+from inference_store.erasure.log import signed_chain
+from inference_store.erasure.log.signed_chain import read_document, read_public_key
 from inference_store.inference.errors import NotFound
 
 router = make_router("retention")
@@ -131,7 +130,7 @@ def _show_row(row: StoredDocument) -> ListedCertificate:
     )
 
 
-def _show_key(key_document: signed_document.SignedDocument) -> ShownCertificateKey:
+def _show_key(key_document: signed_chain.SignedDocument) -> ShownCertificateKey:
     key = read_public_key(key_document)
     number, text = key_document.document["number"], key.text
     return ShownCertificateKey.show(

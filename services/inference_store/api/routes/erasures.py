@@ -32,11 +32,14 @@ from inference_store.api.schemas.erasures import (
     ShownErasure,
 )
 from inference_store.erasure.ledger import Ledger, Note
-from inference_store.erasure.mark import ledger_entries
-from inference_store.erasure.progress.erasure import find_erasure, find_erasures
-from inference_store.erasure.request.cancellation import request_cancellation
-from inference_store.erasure.request.criteria import describe_filter, describe_ids
-from inference_store.erasure.request.waiver import request_waiver
+from inference_store.erasure.mark import batches
+from inference_store.erasure.progress import find_erasure, find_erasures
+from inference_store.erasure.requests import (
+    describe_filter,
+    describe_ids,
+    request_cancellation,
+    request_waiver,
+)
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import NotFound
 from inference_store.query import cursor as cursors
@@ -227,7 +230,7 @@ async def _request(  # noqa: PLR0917
         numbers = [model.model for model in models]
         not_found = await _list_not_found(connection, numbers, body.inference_ids or ())
     ids = [model.model_id for model in models]
-    entry = ledger_entries.describe_request(uuid4(), ids, criteria)
+    entry = batches.describe_request(uuid4(), ids, criteria)
     detail = {"erasure": entry["erasure"], "models": ids}
     note = Note(Action.ERASURE_REQUESTED, ids[0] if len(ids) == 1 else None, detail)
     erasure = await ledger.write("erasure_requested", entry, actor=access.who, note=note)

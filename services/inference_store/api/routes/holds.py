@@ -32,7 +32,7 @@ from inference_store.api.schemas.links import PageParameters
 from inference_store.erasure import holds
 from inference_store.erasure.holds import Hold
 from inference_store.erasure.holds.changes import Placement
-from inference_store.erasure.holds.counts import count_held
+from inference_store.erasure.holds.conditions import count_held
 from inference_store.erasure.ledger import Body, Note
 from inference_store.index import model_numbers
 from inference_store.inference.errors import Conflict, NotFound, PreconditionFailed

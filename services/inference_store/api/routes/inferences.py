@@ -27,7 +27,7 @@ from inference_store.api.schemas.questions import Include, IncludeOfLink
 from inference_store.api.typed_metadata import MetadataAs
 from inference_store.erasure.ledger import Body
 from inference_store.erasure.mark.batches import describe_batch
-from inference_store.erasure.progress.erasure import NewErasure, find_erasure
+from inference_store.erasure.progress import NewErasure, find_erasure
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import BlobMissing, Conflict, Gone, NotFound
 from inference_store.inference.events.storage_key import parse_stored

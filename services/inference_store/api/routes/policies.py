@@ -36,7 +36,7 @@ from inference_store.api.schemas.policies import (
 from inference_store.erasure import policies
 from inference_store.erasure.ledger import Body, Note
 from inference_store.erasure.policies import PolicyOwner
-from inference_store.erasure.preview import previews
+from inference_store.erasure.preview import preview
 
 router = make_router("retention")
 
@@ -107,7 +107,7 @@ async def preview_policy(body: PolicyBody, asking: PreviewRequest) -> Answer:
     engine: AsyncEngine = asking.request.app.state.engine
     async with engine.begin() as connection:
         revision = (await policies.find_state(connection, asking.of)).revision
-        token = await previews.record_preview(
+        token = await preview.record_preview(
             connection, asking.of, revision, describe_request(body)
         )
     return Answer(

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from inference_store.erasure.progress.erasure import STATES, State
+from inference_store.erasure.progress import STATES, State
 
 from .fields import ShortText
 from .links import PageParameters

@@ -7,9 +7,8 @@ from pydantic import AliasChoices, Field, model_validator
 
 from inference_store.api.shown import Shown
 from inference_store.erasure.estimate.erasure_estimate import ErasureEstimate
-from inference_store.erasure.progress.erasure import Erasure
-from inference_store.erasure.request.criteria import Subject
-from inference_store.erasure.verify.blocked_objects import BlockedObject
+from inference_store.erasure.progress import BlockedObject, Erasure
+from inference_store.erasure.requests import Subject
 from inference_store.query.cql2 import FilterLang
 
 from .across import Models

@@ -6,10 +6,9 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, model_validator
 
 from inference_store.api.shown import Shown
-from inference_store.erasure.holds.claims import Claim
-from inference_store.erasure.holds.counts import HoldCount
-from inference_store.erasure.holds.hold import Hold, State
-from inference_store.erasure.holds.queries import HoldRevision
+from inference_store.erasure.holds.changes import Claim
+from inference_store.erasure.holds.conditions import HoldCount
+from inference_store.erasure.holds.hold import Hold, HoldRevision, State
 from inference_store.query.cql2 import FilterLang
 
 from .fields import Body, Instant, ShortText, Text

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from inference_store.api.shown import Shown
 from inference_store.erasure.policies import MOST_RULES, Ages, Bounds, LevelName, RequestedRule
 from inference_store.erasure.policies.rules import check_not_empty, check_rules
-from inference_store.erasure.preview.losses import LossCount, LossExample
+from inference_store.erasure.preview.preview import LossCount, LossExample
 from inference_store.query.cql2.tree import Node
 
 from .fields import ShortText

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure.mark import tombstones
-from inference_store.erasure.mark.arrivals import enqueue_arrivals
+from inference_store.erasure.mark.pending_deletions import enqueue_arrivals
 from inference_store.index import inferences, partitions, registrations
 from inference_store.index.accounting import Outcome
 from inference_store.index.dictionary import Dictionary
