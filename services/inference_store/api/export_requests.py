@@ -8,6 +8,9 @@ from uuid import uuid4
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.api.conditions import read_requested_filter
+from inference_store.api.fields import Window
+from inference_store.api.schemas.exports import ExportRequest
 from inference_store.erasure import policies
 from inference_store.erasure.policies.rules import parse_duration
 from inference_store.export.columns import BlobChoice
@@ -24,10 +27,6 @@ from inference_store.inference.errors import Conflict, Fault, Invalid
 from inference_store.platform.settings import ApiSettings
 from inference_store.query.deadline import Deadline, OutOfTime
 from inference_store.query.search import count
-
-from .filters import read_requested_filter
-from .schemas.exports import ExportRequest
-from .schemas.ranges import Window
 
 MOST_UNFINISHED: Final = 20
 """Exports of one caller that are not written yet."""

@@ -119,7 +119,7 @@ async def _redact_views(
     here = saved_view.c
     query = select(here.id, here.name, here.filter, here.sort, here.columns)
     query = query.where(match_models(by.reach, here.model))
-    values = {"name": None, "filter": None, "sort": NEWEST_FIRST, "columns": []}
+    values: dict[str, Any] = {"name": None, "filter": None, "sort": NEWEST_FIRST, "columns": []}
     values |= {"erased_by": by.erasure, "revision": here.revision + 1}
     return await _redact_rows(connection, by, query, after, limit, values)
 
