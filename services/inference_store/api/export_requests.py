@@ -29,6 +29,7 @@ from inference_store.query.deadline import Deadline, OutOfTime
 from inference_store.query.search import count
 
 MOST_UNFINISHED: Final = 20
+_EXPIRES_SECONDS: Final = 7 * 24 * 3600.0
 """Exports of one caller that are not written yet."""
 
 
@@ -167,7 +168,7 @@ async def _find_end(
     now: datetime,
 ) -> datetime:
     """Return when the export expires."""
-    expires_at = now + timedelta(seconds=settings.export_expires_seconds)
+    expires_at = now + timedelta(seconds=min(_EXPIRES_SECONDS, settings.export_most_seconds))
     if body.expires_in is not None:
         expires_at = _read_duration(body.expires_in, settings, now)
     return await _limit_end(connection, model, expires_at, now)

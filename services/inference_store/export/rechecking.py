@@ -15,7 +15,7 @@ from inference_store.inference.errors import BlobMissing
 from inference_store.inference.events import StorageKey
 from inference_store.inference.layout import EXPORTS
 from inference_store.objects import Blobs
-from inference_store.objects.inventory import Held
+from inference_store.objects.listing import Held
 
 _LIST_BYTES: Final = 64 * 1024 * 1024
 _KEYS: Final = 1000

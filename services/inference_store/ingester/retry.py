@@ -33,6 +33,8 @@ from .reader import Reader
 from .write import RegistrationGone, Writer, keep
 
 _EVERY_SECONDS = 1.0
+# At once, before the next look.
+_MOST_TRIED = 200
 # In one transaction.
 _MOST_EVENTS = 20
 _log = structlog.get_logger()
@@ -76,10 +78,9 @@ class Retries:
 
     async def once(self) -> int:
         """Try the events that are due, and return their number."""
-        limit = self._settings.ingester_parked_batch_events
         async with self._engine.connect() as connection:
-            waiting = await parked.due(connection, limit=limit)
-            letters = await dead_letters.to_redrive(connection, limit=limit)
+            waiting = await parked.due(connection, limit=_MOST_TRIED)
+            letters = await dead_letters.to_redrive(connection, limit=_MOST_TRIED)
         if not waiting and not letters:
             return 0
         events: list[_Event] = sorted(

@@ -130,11 +130,7 @@ def read_server_credentials(certificate: Path, key: Path) -> grpc.ServerCredenti
 
 def limit_calls(settings: ProxySettings) -> Calls:
     """Return the limits of calls that the settings give."""
-    return Calls(
-        settings.proxy_grpc_calls,
-        most_of_one=settings.proxy_grpc_calls_per_address,
-        message_seconds=settings.proxy_grpc_message_seconds,
-    )
+    return Calls(settings.connections)
 
 
 def open_channel(entry: UpstreamEntry, target: str, message_bytes: int) -> grpc.aio.Channel:

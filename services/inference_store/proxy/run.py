@@ -55,7 +55,7 @@ async def serve(settings: ProxySettings) -> None:
     ended: float | None = None
     try:
         await captures.start()
-        await admin.start(settings.proxy_admin_host, settings.proxy_admin_port, settings)
+        await admin.start(settings.admin_host, settings.proxy_admin_port, settings)
         # Objects of the start stay: garbage collection skips them.
         gc.collect()
         gc.freeze()

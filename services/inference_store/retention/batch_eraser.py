@@ -31,7 +31,7 @@ from inference_store.inference.events import FIELDS, StorageKey, parse_stored
 from inference_store.objects import NOT_ALLOWED, Blobs, Deleted, DeleteFault, Listed
 from inference_store.platform.failpoints import failpoint, failpoint_of_task
 from inference_store.platform.metrics import ERASED, OBJECTS_DELETED, STEP_SECONDS
-from inference_store.platform.stages import stage
+from inference_store.platform.traces import stage
 
 from .certifier import Certifier
 

@@ -88,8 +88,7 @@ async def maintain_partitions(leader: Leader) -> None:
     """Tune the vacuum of partitions, collect their statistics, and merge small old ones."""
     await partitions.tune_vacuum(leader.engine)
     await partitions.analyse(leader.engine)
-    target = leader.settings.partition_inferences
-    await partitions.merge(leader.engine, target=target, older_than=_MERGED_AFTER)
+    await partitions.merge(leader.engine, older_than=_MERGED_AFTER)
 
 
 async def _repeat_step(leader: Leader, step: Callable[[AsyncConnection], Awaitable[int]]) -> None:

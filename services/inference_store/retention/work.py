@@ -27,7 +27,7 @@ from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.inference.events import parse_stored
 from inference_store.objects import Blobs
 from inference_store.operations.reconcile.reconciler import Reconciler
-from inference_store.operations.reconcile.reconciliations import FINAL, Reconciliation
+from inference_store.operations.reconcile.stored_reports import FINAL, Reconciliation
 from inference_store.platform import traces
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import LAST_RUN, RECONCILIATIONS, RETENTION_RUNS, RUN_SECONDS

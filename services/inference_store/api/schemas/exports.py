@@ -58,7 +58,7 @@ class ExportRequest(Body):
         ShortText | None, Field(json_schema_extra={"format": "duration"}, examples=["P7D"])
     ] = None
     """When its parts are deleted, as an ISO 8601 duration after the request; left out:
-    INFERENCE_STORE_EXPORT_EXPIRES_SECONDS. A retention policy of the model may end it sooner."""
+    seven days. A retention policy of the model may end it sooner."""
     confirm: Flag = False
     """Needed for more than INFERENCE_STORE_EXPORT_CONFIRM_ABOVE inferences."""
 

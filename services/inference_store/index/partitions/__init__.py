@@ -5,7 +5,7 @@ transaction of its own: a crash leaves an empty partition. Widths adapt to the r
 partitions, so that one holds about `target` inferences; old times get wide partitions.
 """
 
-from .creation import AHEAD, create, make_ahead, make_missing
+from .creation import AHEAD, TARGET, create, make_ahead, make_missing
 from .locks import lock_catalogue, share
 from .merge import merge
 from .removal import drop
@@ -15,6 +15,7 @@ from .vacuum import tune_vacuum, vacuum
 
 __all__ = [
     "AHEAD",
+    "TARGET",
     "TimePartition",
     "TimePartitions",
     "analyse",

@@ -17,7 +17,7 @@ from inference_store.index.database import is_transient
 from inference_store.index.distribution import is_distributed
 from inference_store.index.tables import PARTITIONED, partition_span
 
-from .creation import bounds_of, like, settings
+from .creation import TARGET, bounds_of, like, settings
 from .locks import claim, lock_catalogue, seize
 from .time_partition import TimePartition
 
@@ -25,7 +25,7 @@ _MOST_DAYS = timedelta(days=366)
 
 
 async def merge(
-    engine: AsyncEngine, *, target: int, older_than: timedelta, lock_timeout: str = "2s"
+    engine: AsyncEngine, *, target: int = TARGET, older_than: timedelta, lock_timeout: str = "2s"
 ) -> int:
     """Merge neighbours that together hold less than half of `target`; return the number of merges.
 

@@ -38,7 +38,7 @@ from inference_store.ingester.batch import Batch, OffsetRange, ReadRecord
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import STAGE_SECONDS
-from inference_store.platform.stages import stage
+from inference_store.platform.traces import stage
 
 from .guards import (
     ErasedMeanwhile,
@@ -71,7 +71,7 @@ class Writer:
         schedule: parked.Schedule,
         blobs: Blobs,
         *,
-        partition_target: int,
+        partition_target: int = partitions.TARGET,
         beat: Callable[[], None] = lambda: None,
     ) -> None:
         """`beat` is called between the PUTs of a long transaction: it is slow, not stuck."""

@@ -34,9 +34,9 @@ from inference_store.platform.metrics import (
     CAPTURES_DROPPED,
     INCOMPLETE_CAPTURES,
     from_zero,
+    list_samples,
 )
-from inference_store.platform.multiprocess_metrics import list_samples
-from inference_store.platform.stages import stage
+from inference_store.platform.traces import stage
 from inference_store.proxy.protocols import PROTOCOLS, Protocol
 
 from .backoff import SERVERS
@@ -56,6 +56,10 @@ from .shutdown_deadline import ShutdownDeadline, final_report_seconds
 from .spools import Spools
 
 BUFFER = 256 * 1024
+UPLOAD_THREADS: Final = 8
+"""Threads that write blobs."""
+_RETRY_SECONDS: Final = 0.2
+"""First wait after trouble with a server; doubles up to 10 seconds."""
 _NICER = 10
 """Than the serving process: beside it on a busy processor this one gets a tenth."""
 
@@ -147,15 +151,13 @@ class Recorder:
         self._topic = topic or Publisher(settings)
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="capture-read")
         self._decoding = ThreadPoolExecutor(1, thread_name_prefix="capture-decode")
-        self._threads = ThreadPoolExecutor(
-            settings.proxy_upload_threads, thread_name_prefix="capture-write"
-        )
+        self._threads = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="capture-write")
         self._deliveries = Deliveries(
             store or self._blobs or Blobs(settings, threads=1),
             self._topic,
             settings.s3_bucket,
             self._threads,
-            first_seconds=settings.proxy_retry_seconds,
+            first_seconds=_RETRY_SECONDS,
         )
         self._spools = Spools(settings, self._counts, lock)
         self._reporting = Reporting(self._topic, self._counts, self._spools)
@@ -173,7 +175,7 @@ class Recorder:
         await asyncio.to_thread(self._spools.open)
         await asyncio.to_thread(self._registrations.open)
         self._counts.go_on(self._handed_before, self._spools.own_waiting)
-        senders = _SENDERS_PER_THREAD * self._settings.proxy_upload_threads
+        senders = _SENDERS_PER_THREAD * UPLOAD_THREADS
         drainers = senders if self._settings.proxy_spool == "all" else _DRAINERS
         work = [self._send_queued() for _ in range(senders)]
         if self._spools.is_on:

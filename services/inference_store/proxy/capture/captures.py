@@ -23,9 +23,9 @@ from inference_store.platform.metrics import (
     CAPTURE_QUEUE,
     CAPTURES,
     CAPTURES_DROPPED,
+    MultiprocessMetrics,
     from_zero,
 )
-from inference_store.platform.multiprocess_metrics import MultiprocessMetrics
 from inference_store.platform.settings import ProxySettings
 
 from .backoff import SERVERS, Server
@@ -44,6 +44,8 @@ from .work import Work
 _SILENT_SECONDS: Final = 10.0
 # Longest wait for Kafka to take a report in the place of the capture process.
 _REPORT_SECONDS: Final = 5.0
+MOST_CHUNKS: Final = 10_000
+"""Parts of one exchange's bodies that are kept; further ones are left out."""
 
 
 class Captures:
@@ -62,7 +64,7 @@ class Captures:
         self._counts = Counts(self.producer, self.producer, now, self._counters.values)
         self._budget = Budget(self._counters.values, settings.proxy_capture_bytes)
         self._body_bytes = settings.proxy_body_bytes
-        self._chunks = settings.proxy_stream_chunks
+        self._chunks = MOST_CHUNKS
         self._refuse = partial(self._counts.refuse, "no_budget")
         self._writer = Writer()
         self._lock = -1

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Final
 
 from inference_store.inference.json_text import UnreadableJson, read_json, write_json
 from inference_store.inference.metadata import read_metadata
@@ -30,6 +30,9 @@ from .registered_model import NO_REGISTRY, Registry
 from .uuid7 import uuid7
 from .work import Work, remove_cut_bodies
 
+INLINE_BYTES: Final = 16 * 1024
+"""Largest metadata, and largest response, that travel in the event beside their blobs."""
+
 
 class Preparation:
     """Prepares exchanges by the settings; may be shared between threads."""
@@ -38,9 +41,7 @@ class Preparation:
         """`registered` returns a model's registration by its id."""
         self._registered = registered
         self._limit = 4 * settings.proxy_body_bytes
-        self._form = OutputLimits(
-            settings.proxy_key_prefix, settings.proxy_inline_bytes, self._limit
-        )
+        self._form = OutputLimits(settings.proxy_key_prefix, INLINE_BYTES, self._limit)
         self._key = settings.proxy_redaction_key.get_secret_value()
 
     def choose(self, work: Work) -> ChosenExchange | None:

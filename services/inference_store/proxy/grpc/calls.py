@@ -68,5 +68,5 @@ class Calls:
             return None
         return (
             f"all {self._most} gRPC calls are taken:"
-            " raise INFERENCE_STORE_PROXY_GRPC_CALLS, or find who holds them"
+            " raise INFERENCE_STORE_CONNECTIONS, or find who holds them"
         )

@@ -12,7 +12,7 @@ import grpc
 import orjson
 from aiohttp import web
 
-from inference_store.platform.serving.heads import MOST_HEAD_BYTES
+from inference_store.platform.uvicorn_server import MOST_HEAD_BYTES
 from inference_store.proxy.exchange import Body, Headers
 from inference_store.proxy.protocols.v2.bodies import request_in
 from inference_store.proxy.protocols.v2.tensor_json import envelope_json

@@ -3,7 +3,7 @@ upstream's call while its caller may still read."""
 
 from typing import Final
 
-from inference_store.platform.serving.heads import MOST_HEAD_BYTES, BoundedHeads
+from inference_store.platform.uvicorn_server import MOST_HEAD_BYTES, BoundedHeads
 
 EMPTY_QUERY: Final = "inference_store.empty_query"
 """The extension of a scope whose target ends with a question mark."""

@@ -11,7 +11,7 @@ from typing import Final
 import uvicorn
 
 from inference_store.platform.serving import Connections, Limits, Served, listen
-from inference_store.platform.serving.server import GuardedServer
+from inference_store.platform.uvicorn_server import GuardedServer
 
 from .forwarding import Forwarding
 from .heads import ForwardedHeads

@@ -81,7 +81,6 @@ def retention_environment(database: str, minio_server: S3) -> dict[str, str]:
         minio_server,
         minio_server.create_bucket(unique(), object_lock=True),
         EXPORT_PART_INFERENCES=str(_PART),
-        RETENTION_POLL_SECONDS="0.1",
         CERTIFICATE_KEY=new_key().pem,
     )
 

@@ -21,7 +21,7 @@ from inference_store.index.accounting import PartitionId, open_partition
 from inference_store.index.audit import note
 from inference_store.index.records import Record, Rejection
 from inference_store.inference.events import uid_of
-from inference_store.operations.reconcile import reconciliations
+from inference_store.operations.reconcile import stored_reports
 from inference_store.query.cql2 import parse
 from tests.builders import NOW
 from tests.integration import erasure_requests
@@ -68,7 +68,7 @@ async def add_path_values(connection: Any, model_id: str, model: int, offset: in
     grant = Grant(rights=(Right.READ,), model_id=model_id)
     key, _ = await api_keys.create(connection, f"{model_id}'s", [grant], by="test")
     await note(connection, Who("test", None), Action.POLICY_SET, model=(model, model_id))
-    reconciliation = await reconciliations.request_reconciliation(
+    reconciliation = await stored_reports.request_reconciliation(
         connection, model_id=model_id, cause="request"
     )
     return {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from inference_store.access.secrets import new_id
+from inference_store.access.credentials import new_id
 from inference_store.api import authentication
 from inference_store.api.authentication import BYTES_OF_A_REQUEST
 from inference_store.platform.metrics import SHOWN

@@ -209,7 +209,7 @@ async def test_keys(keys: Keys) -> None:
 async def test_limits_and_what_is_switched_on(make_app: MakeApp) -> None:
     app = make_app(
         **{"auth": "on", "api_token": TOKEN, "api_rate_limit_per_minute": 9},
-        **{"presigned_urls": "off", "streams_at_once": 4, "queries_at_once_per_caller": 2},
+        **{"presigned_urls": "off", "streams_at_once": 4, "queries_at_once": 4},
     )
     async with make_client(app) as client:
         caller = await client.call("GET", "/v1/me", headers=OWNER)
