@@ -26,7 +26,7 @@ from inference_store.erasure.log.hash_chain import canonical
 from inference_store.erasure.log.keys import signing_keys
 from inference_store.erasure.mark import tombstones
 from inference_store.erasure.preview import preview
-from inference_store.export import erased
+from inference_store.export.erased import forget_uids
 from inference_store.export.jobs import delete_old_jobs
 from inference_store.index import accounting, key_registry, partitions, web_sessions
 from inference_store.inference.errors import ObjectStoreUnavailable, Unavailable
@@ -65,7 +65,7 @@ async def delete_tombstones(leader: Leader) -> None:
     as long ago."""
     seconds = leader.settings.tombstone_seconds
     await _repeat_step(leader, partial(tombstones.delete_old, older_than_seconds=seconds))
-    await _repeat_step(leader, partial(erased.forget_uids, older_than_seconds=seconds))
+    await _repeat_step(leader, partial(forget_uids, older_than_seconds=seconds))
 
 
 async def fold_key_registry(leader: Leader) -> None:
