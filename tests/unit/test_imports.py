@@ -23,7 +23,7 @@ HOMES = {
     "imagesize": {"proxy/capture"},
     "nanoarrow": {"export"},
     "arro3": {"export"},
-    "PIL": {"api/thumbnails/worker.py"},
+    "PIL": {"api/thumbnail_worker.py"},
     "jwt": {"access"},
     "lark": {"query/cql2"},
     "asyncpg": {"index", "query", "retention", "ingester/write"},
@@ -49,7 +49,7 @@ HOMES = {
     "google": {"grpc_messages"},
     "grpc": {"proxy/grpc", "proxy/grpc_port.py", "proxy/omi_bridge", "local/demo"},
     "shtab": {"cli/completion.py"},
-    "yaml": {"proxy/configuration"},
+    "yaml": {"proxy/configuration.py"},
 }
 
 

@@ -33,9 +33,9 @@ from inference_store.erasure.certify.proofs import (
 from inference_store.erasure.certify.verification import Recheck, Verification
 from inference_store.erasure.ledger import Entry, Ledger
 from inference_store.erasure.ledger.entries import Entries
-from inference_store.erasure.log.bucket import AUDIT_HEAD, ChainHead
 from inference_store.erasure.log.hash_chain import Link
 from inference_store.erasure.log.keys import is_key_id, new_key, signing_keys
+from inference_store.erasure.log.signed_chain import AUDIT_HEAD, ChainHead
 from inference_store.export.rechecking import ExportRecheck
 from inference_store.index.database import engine_of
 from inference_store.index.schema import require_schema

@@ -29,11 +29,11 @@ from inference_store.erasure.certify.chain import CERTIFICATE, Archive, check_im
 from inference_store.erasure.certify.documents import CertifiedRequest, Remaining
 from inference_store.erasure.certify.erased_lists import write_list
 from inference_store.erasure.log import signed_chain
-from inference_store.erasure.log.bucket import ChainHead
 from inference_store.erasure.log.hash_chain import Link
 from inference_store.erasure.log.keys import SigningKey
 from inference_store.erasure.log.signed_chain import (
     BrokenChain,
+    ChainHead,
     SignedDocument,
     read_document,
     sign_document,

@@ -21,9 +21,9 @@ from inference_store.erasure.certify.chain import find_signer
 from inference_store.erasure.housekeeping import removed_exports, removed_models
 from inference_store.erasure.housekeeping.record_kinds import RECORD_KINDS, RecordKind
 from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.log.bucket import ChainHead
 from inference_store.erasure.log.hash_chain import canonical
 from inference_store.erasure.log.keys import signing_keys
+from inference_store.erasure.log.signed_chain import ChainHead
 from inference_store.erasure.mark import tombstones
 from inference_store.erasure.preview import preview
 from inference_store.export.erased import forget_uids

@@ -16,8 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.erasure import runs
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.locks import RECONCILING, open_election
-from inference_store.erasure.log.bucket import AUDIT_HEAD, ChainHead
 from inference_store.erasure.log.keys import signing_keys
+from inference_store.erasure.log.signed_chain import AUDIT_HEAD, ChainHead
 from inference_store.erasure.mark.held_deletions import resume_released
 from inference_store.erasure.progress import Erasure, list_uncertified, list_unfinished
 from inference_store.erasure.runs import RetentionRun, count_failure

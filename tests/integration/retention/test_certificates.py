@@ -16,9 +16,13 @@ from inference_store.erasure.certify import chain
 from inference_store.erasure.certify.chain import Archive, CannotRestart, recover_key
 from inference_store.erasure.certify.proofs import find_proofs
 from inference_store.erasure.certify.verification import Verification
-from inference_store.erasure.log.bucket import ChainHead
 from inference_store.erasure.log.keys import SigningKey, new_key
-from inference_store.erasure.log.signed_chain import SignedDocument, read_document, read_public_key
+from inference_store.erasure.log.signed_chain import (
+    ChainHead,
+    SignedDocument,
+    read_document,
+    read_public_key,
+)
 from inference_store.erasure.mark.held_deletions import resume_released
 from inference_store.erasure.policies import RetentionPolicy
 from inference_store.index.tables import export_part

@@ -115,7 +115,7 @@ async def test_parts_that_are_deleted_while_they_are_listed_are_no_empty_export(
     before, over = make_export("done", parts=1), make_export("expired", parts=1)
     for parts in ([make_part(1, None)], []):
         with pytest.raises(ExportFailed, match="is expired: its parts are deleted"):
-            await download(client, tmp_path, before, make_page(parts), over, over)
+            await download(client, tmp_path, before, make_page(parts), over)
         assert os.listdir(tmp_path) == []
 
 

@@ -11,10 +11,15 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.log.bucket import CERTIFICATES_HEAD, ChainHead
 from inference_store.erasure.log.hash_chain import Link, VerificationFailure, format_instant
 from inference_store.erasure.log.keys import SigningKey
-from inference_store.erasure.log.signed_chain import KeyPolicy, SignedChain, SignedDocument
+from inference_store.erasure.log.signed_chain import (
+    CERTIFICATES_HEAD,
+    ChainHead,
+    KeyPolicy,
+    SignedChain,
+    SignedDocument,
+)
 from inference_store.index.tables import inference
 from inference_store.objects.listing import Held
 
