@@ -40,7 +40,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv demo docs reference console console-test screenshots lock servers upstreams readers lint format types workflows hooks test nightly nightly-here unit unit-pythons golden integration kills citus e2e properties mutations mutants faults faults-cold faults-steps \
+.PHONY: help venv demo docs reference console console-test screenshots lock servers upstreams readers lint weight format types workflows hooks test nightly nightly-here unit unit-pythons golden integration kills citus e2e properties mutations mutants faults faults-cold faults-steps \
 	bench-once bench-api bench-citus bench-console bench-erasure bench-export bench-ingest bench-peers bench-proxy bench-query bench-scale audit image sbom wheel client-wheel chart-package version notes chart chart-e2e release-rehearsal \
 	clean
 
@@ -101,9 +101,13 @@ upstreams: $(DEV_STAMP) ## Make the model servers and clients that the proxy's t
 readers: $(DEV_STAMP) ## Make the programs that read what the store exports (once).
 	@$(BIN)/python -m tests.readers
 
-lint: $(DEV_STAMP) ## Check style and format, and that rooms import one way.
+lint: $(DEV_STAMP) ## Check style, format and weight, and that rooms import one way.
 	@$(STEP) $@ sh -c '$(BIN)/ruff check . && $(BIN)/ruff format --check . && \
-		{ said=$$($(BIN)/lint-imports --no-cache) || { echo "$$said"; false; }; }'
+		{ said=$$($(BIN)/lint-imports --no-cache) || { echo "$$said"; false; }; } && \
+		{ said=$$($(BIN)/python -m tests.runs.weight) || { echo "$$said"; false; }; }'
+
+weight: $(DEV_STAMP) ## Print what each room weighs beside its budget.
+	@$(BIN)/python -m tests.runs.weight
 
 format: $(DEV_STAMP) ## Format the code and mend what can be mended.
 	@$(BIN)/ruff check --fix .
