@@ -97,44 +97,13 @@ CREATE TABLE former_producers (
     CONSTRAINT former_producers_pkey PRIMARY KEY (id)
 );
 
-CREATE TABLE dead_letter (
-    id BIGINT GENERATED ALWAYS AS IDENTITY,
-    cluster TEXT COLLATE "C" NOT NULL,
-    topic TEXT COLLATE "C" NOT NULL,
-    epoch INTEGER NOT NULL,
-    partition INTEGER NOT NULL,
-    "offset" BIGINT NOT NULL,
-    record_time TIMESTAMP WITH TIME ZONE NOT NULL,
-    record_key BYTEA,
-    payload BYTEA,
-    headers JSONB DEFAULT '[]'::jsonb NOT NULL,
-    reason TEXT COLLATE "C" NOT NULL,
-    detail TEXT COLLATE "C" NOT NULL,
-    model_id TEXT COLLATE "C",
-    inference_id TEXT COLLATE "C",
-    attempts INTEGER DEFAULT 0 NOT NULL,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    updated_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    state TEXT COLLATE "C" DEFAULT 'open' NOT NULL,
-    discard_reason TEXT COLLATE "C",
-    CONSTRAINT dead_letter_pkey PRIMARY KEY (id),
-    CONSTRAINT dead_letter_kafka_partition_fkey FOREIGN KEY (cluster, topic, epoch, partition)
-        REFERENCES kafka_partition (cluster, topic, epoch, partition)
-);
-
-CREATE INDEX dead_letter_created_at_idx ON dead_letter (created_at);
-
-CREATE UNIQUE INDEX dead_letter_place_key ON dead_letter (cluster, topic, epoch, partition, "offset");
-
-CREATE INDEX dead_letter_state_id_idx ON dead_letter (state, id);
-
 CREATE TABLE dead_letter_limit_lift (
     id INTEGER NOT NULL,
     lifted_until TIMESTAMP WITH TIME ZONE NOT NULL,
     CONSTRAINT dead_letter_limit_lift_pkey PRIMARY KEY (id)
 );
 
-CREATE TABLE parked_event (
+CREATE TABLE unsettled_event (
     id BIGINT GENERATED ALWAYS AS IDENTITY,
     cluster TEXT COLLATE "C" NOT NULL,
     topic TEXT COLLATE "C" NOT NULL,
@@ -149,16 +118,23 @@ CREATE TABLE parked_event (
     detail TEXT COLLATE "C" NOT NULL,
     model_id TEXT COLLATE "C",
     inference_id TEXT COLLATE "C",
+    state TEXT COLLATE "C" DEFAULT 'open' NOT NULL,
+    was_dead BOOLEAN DEFAULT false NOT NULL,
+    discard_reason TEXT COLLATE "C",
+    missing TEXT COLLATE "C",
     attempts INTEGER DEFAULT 0 NOT NULL,
+    next_attempt_at TIMESTAMP WITH TIME ZONE,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
     updated_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    missing TEXT COLLATE "C" NOT NULL,
-    next_attempt_at TIMESTAMP WITH TIME ZONE NOT NULL,
-    CONSTRAINT parked_event_pkey PRIMARY KEY (id),
-    CONSTRAINT parked_event_kafka_partition_fkey FOREIGN KEY (cluster, topic, epoch, partition)
+    CONSTRAINT unsettled_event_pkey PRIMARY KEY (id),
+    CONSTRAINT unsettled_event_kafka_partition_fkey FOREIGN KEY (cluster, topic, epoch, partition)
         REFERENCES kafka_partition (cluster, topic, epoch, partition)
 );
 
-CREATE INDEX parked_event_next_attempt_at_idx ON parked_event (next_attempt_at);
+CREATE INDEX unsettled_event_created_at_idx ON unsettled_event (created_at);
 
-CREATE UNIQUE INDEX parked_event_place_key ON parked_event (cluster, topic, epoch, partition, "offset");
+CREATE INDEX unsettled_event_next_attempt_at_idx ON unsettled_event (next_attempt_at);
+
+CREATE UNIQUE INDEX unsettled_event_place_key ON unsettled_event (cluster, topic, epoch, partition, "offset");
+
+CREATE INDEX unsettled_event_state_id_idx ON unsettled_event (state, id);

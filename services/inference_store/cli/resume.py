@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from inference_store.access import Action, Who
 from inference_store.erasure.policies.durations import parse_duration
-from inference_store.index import quarantine
+from inference_store.index import unsettled
 from inference_store.index.audit import note
 from inference_store.index.database import engine_of
 from inference_store.index.schema import require_schema
@@ -58,7 +58,7 @@ async def _lift(settings: _Settings, duration: timedelta) -> datetime:
     try:
         async with engine.begin() as connection:
             await require_schema(connection)
-            until = await quarantine.lift_limit(connection, duration)
+            until = await unsettled.lift_limit(connection, duration)
             who = Who(f"cli:{find_cli_user()}", None)
             await note(connection, who, Action.LIMIT_LIFTED, until=until.isoformat())
             return until

@@ -39,7 +39,6 @@ LOCAL = (
     "audit_link",
     "certificate",
     "consumer_lag",
-    "dead_letter",
     "erased_leaves",
     "erased_batch",
     "erased_span",
@@ -65,7 +64,6 @@ LOCAL = (
     "metadata_key_delta",
     "metadata_key_seen",
     "outdated_count",
-    "parked_event",
     "partition_count",
     "partition_span",
     "policy",
@@ -79,6 +77,7 @@ LOCAL = (
     "reconciliation_named",
     "retention_run",
     "saved_view",
+    "unsettled_event",
     "web_session",
 )
 # A distributed table has no triggers, so nothing is counted ahead of its queries.

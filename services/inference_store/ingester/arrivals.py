@@ -21,7 +21,7 @@ from inference_store.erasure.progress.erasure import Cause
 from inference_store.erasure.select import time_partitions
 from inference_store.index import inferences
 from inference_store.index.accounting import Outcome
-from inference_store.index.records import Rejection
+from inference_store.index.unsettled import Rejection
 from inference_store.index.writing import Indexable
 from inference_store.inference.errors import StoreError
 from inference_store.query.facts import build_facts

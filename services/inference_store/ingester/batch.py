@@ -8,7 +8,7 @@ from datetime import datetime
 from opentelemetry.trace import INVALID_SPAN, Span
 
 from inference_store.index.accounting import PartitionId
-from inference_store.index.records import Record, Rejection
+from inference_store.index.unsettled import Record, Rejection
 from inference_store.index.writing import Indexable
 
 

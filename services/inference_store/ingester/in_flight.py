@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from inference_store.index.records import Record
 from inference_store.index.registrations import Registration
+from inference_store.index.unsettled import Record
 from inference_store.inference.errors import BlobMissing
 from inference_store.inference.events import InferenceEvent, StorageKey
 from inference_store.objects import Fetched

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from inference_store.index.accounting import PartitionId
-from inference_store.index.records import Record
+from inference_store.index.unsettled import Record
 
 from .batch import AssignedPartition, OffsetRange
 from .headers import read_sequence

@@ -11,7 +11,7 @@ import structlog
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind
 
 from inference_store.index.accounting import ConsumerFenced, Outcome
-from inference_store.index.records import Record, Rejection
+from inference_store.index.unsettled import Record, Rejection
 from inference_store.index.writing import Indexable
 from inference_store.platform import traces
 from inference_store.platform.admin import Heartbeat

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import accounting
 from inference_store.index.accounting import PartitionId
-from inference_store.index.records import Record
+from inference_store.index.unsettled import Record
 from inference_store.platform.metrics import EVENT_BYTES
 from inference_store.platform.settings import IngesterSettings
 

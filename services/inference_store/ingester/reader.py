@@ -12,9 +12,9 @@ from typing import TypeVar
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import registrations, sidecars
-from inference_store.index.records import Record, Rejection
 from inference_store.index.registrations import Registration
 from inference_store.index.sidecars import Sidecar
+from inference_store.index.unsettled import Record, Rejection
 from inference_store.index.writing import Indexable
 from inference_store.inference.errors import BlobForbidden, BlobMissing, BlobTooLarge, InvalidEvent
 from inference_store.inference.events import InferenceEvent, StorageKey, decode

@@ -20,12 +20,12 @@ from sqlalchemy import bindparam
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure.delete.rows import delete_inputs
-from inference_store.index import parked, sidecars
+from inference_store.index import sidecars
 from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.index.dictionary import Dictionary
-from inference_store.index.records import Record, Rejection
 from inference_store.index.sidecars import REQUEST, Sidecar
 from inference_store.index.tables import inference
+from inference_store.index.unsettled import Record, Rejection, Schedule
 from inference_store.index.writing import Indexable
 from inference_store.inference.events import StorageKey
 from inference_store.inference.json_text import UnreadableJson, read_exactly, write_json
@@ -243,7 +243,7 @@ class Rebuild:
             engine, most_keys=settings.max_keys_per_model, most_labels=settings.max_labels_per_model
         )
         # nothing is parked: events that would wait are reported
-        never = parked.Schedule(timedelta(), timedelta(), timedelta())
+        never = Schedule(timedelta(), timedelta(), timedelta())
         target = settings.partition_inferences
         self._writer = Writer(engine, dictionary, never, blobs, partition_target=target)
 

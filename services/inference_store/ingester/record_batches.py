@@ -21,7 +21,7 @@ from aiokafka.record.default_records import _DefaultRecordBatchPy, _DefaultRecor
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import decode_varint_py
 
-from inference_store.index.records import Rejection
+from inference_store.index.unsettled import Rejection
 
 from .decompression import MemoryShort
 

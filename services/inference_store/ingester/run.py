@@ -13,7 +13,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.ledger import Ledger, LedgerWatch
-from inference_store.index import parked, partitions
+from inference_store.index import partitions
 from inference_store.index.accounting import LogEnd, PartitionId, store_ends
 from inference_store.index.database import (
     PostgresUnavailable,
@@ -25,6 +25,7 @@ from inference_store.index.database import (
 from inference_store.index.dictionary import Dictionary
 from inference_store.index.schema import require_schema
 from inference_store.index.stalled_sessions import end_stalled_sessions
+from inference_store.index.unsettled import Schedule
 from inference_store.inference.errors import SchemaBehind
 from inference_store.inference.events import DEAD_LETTER_REASONS
 from inference_store.objects import Blobs
@@ -214,9 +215,9 @@ async def run(
         await engine.dispose()
 
 
-def schedule_of(settings: IngesterSettings) -> parked.Schedule:
+def schedule_of(settings: IngesterSettings) -> Schedule:
     """Return the schedule by which parked events are tried again."""
-    return parked.Schedule(
+    return Schedule(
         first=timedelta(seconds=settings.ingester_parked_first_seconds),
         longest=timedelta(seconds=settings.ingester_parked_longest_seconds),
         give_up=timedelta(seconds=settings.ingester_parked_give_up_seconds),
@@ -371,7 +372,7 @@ class _Ingester:
         of_line = await self._backoff.find_reason(server)
         return of_line or await self._retry_backoff.find_reason(server)
 
-    def _writer(self, schedule: parked.Schedule, beat: Callable[[], None]) -> Writer:
+    def _writer(self, schedule: Schedule, beat: Callable[[], None]) -> Writer:
         settings = self._settings
         dictionary = Dictionary(
             self._engine,

@@ -65,7 +65,7 @@ class _Progress:
         self.after = ""
         self.error: str | None = None
         # by source of names in events that are not stored: the position of the last one collected
-        self.seen: dict[str, int] = {}
+        self.seen = 0
         self.gathered = False
 
 
@@ -123,7 +123,7 @@ class OrphanEraser:
         async with self._engine.begin() as connection:
             await orphans.ensure_report(connection, parse_report(erasure))
             await unstored_names.store_names(connection, parse_report(erasure), self._blobs.buckets)
-        progress.seen.update(newest)
+        progress.seen = newest
         progress.gathered = True
 
     async def _step(self, erasure: Erasure, progress: _Progress) -> bool:
@@ -174,7 +174,9 @@ class OrphanEraser:
         existing = [key for key in keys if key not in gone]
         async with self._engine.begin() as connection:
             await fence_exclusive(connection)
-            await unstored_names.store_names(connection, report, self._blobs.buckets, progress.seen)
+            progress.seen = await unstored_names.store_names(
+                connection, report, self._blobs.buckets, after=progress.seen
+            )
             judged = await orphans.judge(connection, report, existing)
             await self._release(connection, erasure, existing, judged)
             doomed = sorted([*judged.doomed, *gone])

@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 from inference_store.index.accounting import PartitionId
-from inference_store.index.records import Record
 from inference_store.index.sidecars import Sidecar
+from inference_store.index.unsettled import Record
 from inference_store.index.writing import Indexable
 from inference_store.inference.events import StorageKey
 from inference_store.inference.metadata import read_metadata

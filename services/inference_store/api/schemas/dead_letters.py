@@ -2,14 +2,13 @@
 
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from inference_store.api.shown import AnyText, Shown
 from inference_store.index.accounting import PartitionId
-from inference_store.index.dead_letters import DeadLetter, Selection
-from inference_store.index.parked import ParkedEvent
+from inference_store.index.unsettled import Selection
 
 from .fields import Body, Instant, ShortText, Text
 from .links import PageParameters
@@ -69,15 +68,10 @@ class ShownPlace(Shown, of=PartitionId):
     """A partition of a topic; a topic made anew is a new epoch."""
 
 
-_INSTEAD: Final = {
-    "record": ("offset", "record_time"),
-    "rejection": ("reason", "detail", "model_id", "inference_id"),
-}
-
-
-class ShownDeadLetter(ShownPlace, of=DeadLetter, instead=_INSTEAD):
+class ShownDeadLetter(ShownPlace):
     """An event that could not be indexed."""
 
+    id: int
     offset: int
     record_time: datetime
     reason: str
@@ -85,6 +79,10 @@ class ShownDeadLetter(ShownPlace, of=DeadLetter, instead=_INSTEAD):
     model_id: str | None
     inference_id: str | None
     state: State
+    attempts: int
+    discard_reason: str | None
+    created_at: datetime
+    updated_at: datetime
 
 
 class OneDeadLetter(ShownDeadLetter):
@@ -110,15 +108,20 @@ class Redriven(Shown):
     redriven: int
 
 
-class ShownParkedEvent(ShownPlace, of=ParkedEvent, instead=_INSTEAD):
+class ShownParkedEvent(ShownPlace):
     """An event that waits for an object."""
 
+    id: int
     offset: int
     record_time: datetime
     reason: str
     detail: str
     model_id: str | None
     inference_id: str | None
+    missing: str
+    attempts: int
+    created_at: datetime
+    next_attempt_at: datetime
 
 
 class ParkedEventPage(Shown):

@@ -97,8 +97,8 @@ async def _add_quarantined(
         return replace(estimate, partial=True)
     return replace(
         estimate,
-        dead_letters=counts["dead_letter"],
-        parked_events=counts["parked_event"],
+        dead_letters=counts["dead_letters"],
+        parked_events=counts["parked_events"],
         held=estimate.held + counts["held"],
         partial=estimate.partial or bool(counts["partial"]),
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Table, not_, select, true
+from sqlalchemy import not_, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import holds
@@ -20,13 +20,12 @@ from inference_store.erasure.holds.event_holds import find_event_hold
 from inference_store.erasure.request.criteria import Subject, find_subject
 from inference_store.erasure.select.quarantine_metadata import load_metadata
 from inference_store.erasure.select.quarantined_events import (
-    QUARANTINE_TABLES,
     QuarantinedEvent,
     filter_by_subject,
     filter_erased,
     read_page,
 )
-from inference_store.index.tables import inference
+from inference_store.index.tables import inference, unsettled_event
 from inference_store.objects import Blobs
 from inference_store.query.deadline import Deadline, fetch
 from inference_store.query.filters.typed import Predicate
@@ -53,30 +52,22 @@ class ModelQuery:
 async def count_quarantined(
     connection: AsyncConnection, blobs: Blobs, model_query: ModelQuery, deadline: Deadline
 ) -> Counter[str]:
-    """Return how many go, by table, and how many are `held`; `partial` is 1 if time ran out."""
+    """Return how many go, by kind, and how many are `held`; `partial` is 1 if time ran out."""
     counted: Counter[str] = Counter()
-    for table in QUARANTINE_TABLES:
-        after = 0
-        while events := await _read_page(connection, blobs, table, model_query, after):
-            if deadline.is_over:
-                counted["partial"] = 1
-                return counted
-            counted += await _count_page(connection, blobs, table, model_query, events, deadline)
-            after = events[-1].id
+    of_model = unsettled_event.c.model_id == model_query.model_id
+    after = 0
+    while events := await read_page(connection, of_model, after=after, buckets=blobs.buckets):
+        if deadline.is_over:
+            counted["partial"] = 1
+            return counted
+        counted += await _count_page(connection, blobs, model_query, events, deadline)
+        after = events[-1].id
     return counted
 
 
-async def _read_page(
-    connection: AsyncConnection, blobs: Blobs, table: Table, model_query: ModelQuery, after: int
-) -> list[QuarantinedEvent]:
-    of_model = table.c.model_id == model_query.model_id
-    return await read_page(connection, table, of_model, after=after, buckets=blobs.buckets)
-
-
-async def _count_page(  # noqa: PLR0917
+async def _count_page(
     connection: AsyncConnection,
     blobs: Blobs,
-    table: Table,
     model_query: ModelQuery,
     events: Sequence[QuarantinedEvent],
     deadline: Deadline,
@@ -111,7 +102,7 @@ async def _count_page(  # noqa: PLR0917
         keeper = find_event_hold(
             current_holds, quarantined.event, metadata.get(quarantined.id), doubted=doubted
         )
-        counted[table.name if keeper is None else "held"] += 1
+        counted[quarantined.counter if keeper is None else "held"] += 1
     return counted
 
 

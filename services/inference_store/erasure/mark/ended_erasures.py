@@ -21,7 +21,7 @@ from inference_store.erasure.progress.erasure import Cause
 from inference_store.erasure.progress.state_changes import resume_erasure
 from inference_store.index.tables import erasing, erasure, erasure_held
 
-from .held_deletions import QUARANTINE_SCOPES
+from .held_deletions import QUARANTINE_SCOPE
 from .pending_deletions import COLUMNS
 
 Body: TypeAlias = dict[str, Any]
@@ -69,4 +69,4 @@ async def apply_ended(
 
 def _match_held(number: UUID) -> Sequence[ColumnElement[bool]]:
     here = erasure_held.c
-    return here.erasure == number, here.scope.not_in(QUARANTINE_SCOPES)
+    return here.erasure == number, here.scope != QUARANTINE_SCOPE

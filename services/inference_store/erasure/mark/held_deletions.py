@@ -31,8 +31,8 @@ from .pending_deletions import COLUMNS, Arrival, PendingDeletion
 _KEYS: Final = tuple(name for name in COLUMNS if name.endswith("_storage_key"))
 _ALL: Final = 2**31 - 1
 _STOPPED: Final = ("cancelling", "cancelled")
-QUARANTINE_SCOPES: Final = ("dead_letter", "parked_event")
-"""Scopes of quarantined events: the number of their row is their uid, and they have no mark."""
+QUARANTINE_SCOPE: Final = "unsettled_event"
+"""Scope of quarantined events: the number of their row is their uid, and they have no mark."""
 _Row = Any
 # uid, hold and its revision, and the storage keys, for JSON
 HeldRow: TypeAlias = list[Any]
@@ -180,7 +180,7 @@ def _is_resumed(row: _Row) -> bool:
     """Return whether it is marked again. A quarantined event has no mark: the erasure searches it
     again."""
     return (
-        row.scope not in QUARANTINE_SCOPES
+        row.scope != QUARANTINE_SCOPE
         and row.cause not in (None, "policy")
         and row.state not in _STOPPED
     )

@@ -11,9 +11,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
-from sqlalchemy import ColumnElement, Table, false, or_
+from sqlalchemy import ColumnElement, false, or_
 
 from inference_store.erasure.request.criteria import Subject
+from inference_store.index.tables import unsettled_event
 from inference_store.query.filters.typed import Predicate
 
 from .quarantined_events import EventMetadata, QuarantinedEvent, filter_by_subject
@@ -33,9 +34,9 @@ class UnattributedSearch:
     model_ids: frozenset[str]
     """The models of the erasure that are registered."""
 
-    def match(self, table: Table) -> ColumnElement[bool]:
+    def match(self) -> ColumnElement[bool]:
         """Return the condition of the rows to read. `filter_by_subject` checks their bytes."""
-        here = table.c.model_id
+        here = unsettled_event.c.model_id
         match self.reach:
             case "all":
                 return or_(here.is_(None), here.not_in(sorted(self.model_ids)))

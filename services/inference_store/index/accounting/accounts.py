@@ -1,6 +1,5 @@
 """The accounts of the partitions: the counts of outcomes, and whether they add up."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import Row, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.index.tables import dead_letter, kafka_partition, lost_offsets
+from inference_store.index.tables import kafka_partition, lost_offsets, unsettled_event
 
 from .lag import MeasuredEnd, find_ends
 from .partition_id import Outcome, PartitionId
@@ -53,7 +52,7 @@ class Account:
 
 async def list_accounts(connection: AsyncConnection) -> list[Account]:
     """Return the account of every partition and epoch."""
-    letters = await _count_letters(connection)
+    dead_open = await _count_open(connection)
     lost = await _find_lost(connection)
     order = (kafka_partition.c[name] for name in ("cluster", "topic", "partition", "epoch"))
     rows = (await connection.execute(select(kafka_partition).order_by(*order))).all()
@@ -64,18 +63,18 @@ async def list_accounts(connection: AsyncConnection) -> list[Account]:
         for of, end in (await find_ends(connection)).items()
         if newest.get((of.cluster, of.topic, of.partition)) == of.epoch
     }
-    return [_build_account(row, letters, lost, ends) for row in rows]
+    return [_build_account(row, dead_open, lost, ends) for row in rows]
 
 
 def _build_account(
     row: Row[tuple[object, ...]],
-    letters: Mapping[tuple[PartitionId, str], int],
+    dead_open: Mapping[PartitionId, int],
     lost: Mapping[PartitionId, Sequence[tuple[int, int]]],
     ends: Mapping[PartitionId, MeasuredEnd],
 ) -> Account:
     partition_id = PartitionId(row.cluster, row.topic, row.epoch, row.partition)
     # A discarded letter counts as discarded also after retention has removed it.
-    open = sum(letters.get((partition_id, state), 0) for state in ("open", "redrive"))
+    open = dead_open.get(partition_id, 0)
     return Account(
         partition_id=partition_id,
         first=row.first,
@@ -90,10 +89,12 @@ def _build_account(
     )
 
 
-async def _count_letters(connection: AsyncConnection) -> Counter[tuple[PartitionId, str]]:
-    columns = [dead_letter.c[name] for name in ("cluster", "topic", "epoch", "partition", "state")]
-    rows = await connection.execute(select(*columns, func.count()).group_by(*columns))
-    return Counter({(PartitionId(*row[:4]), row[4]): row[5] for row in rows})
+async def _count_open(connection: AsyncConnection) -> dict[PartitionId, int]:
+    here = unsettled_event.c
+    place = (here.cluster, here.topic, here.epoch, here.partition)
+    waiting = here.state.in_(("open", "redrive"))
+    rows = await connection.execute(select(*place, func.count()).where(waiting).group_by(*place))
+    return {PartitionId(*place): count for *place, count in rows}
 
 
 async def _find_lost(connection: AsyncConnection) -> dict[PartitionId, list[tuple[int, int]]]:

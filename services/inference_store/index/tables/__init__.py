@@ -3,14 +3,13 @@
 from .access import api_key, audit, web_session
 from .accounting import (
     consumer_lag,
-    dead_letter,
     dead_letter_limit_lift,
     former_producers,
     kafka_partition,
     lost_offsets,
-    parked_event,
     producer_report,
     producer_sequence,
+    unsettled_event,
 )
 from .audit_chain import audit_checkpoint, audit_head, audit_link
 from .certifying import certificate, erased_leaves
@@ -81,7 +80,6 @@ __all__ = [
     "blob_reference",
     "certificate",
     "consumer_lag",
-    "dead_letter",
     "dead_letter_limit_lift",
     "erased_batch",
     "erased_leaves",
@@ -120,7 +118,6 @@ __all__ = [
     "model_key",
     "model_label",
     "outdated_count",
-    "parked_event",
     "partition_count",
     "partition_span",
     "policy",
@@ -137,5 +134,6 @@ __all__ = [
     "retention_run",
     "saved_view",
     "tombstone",
+    "unsettled_event",
     "web_session",
 ]

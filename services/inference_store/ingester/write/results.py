@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from inference_store.index.accounting import Outcome
 from inference_store.index.database import cause_of
-from inference_store.index.records import Rejection
 from inference_store.index.sidecars import Sidecar
+from inference_store.index.unsettled import Rejection
 from inference_store.index.writing import Indexable
 from inference_store.ingester.arrivals import Arrivals
 from inference_store.ingester.batch import MissingBlob, ReadRecord

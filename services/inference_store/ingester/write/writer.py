@@ -26,7 +26,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.index import accounting, dead_letters, parked, partitions
+from inference_store.index import accounting, partitions, unsettled
 from inference_store.index import writing as indexing
 from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.index.database import is_partition_missing, is_rows_fault
@@ -68,7 +68,7 @@ class Writer:
         self,
         engine: AsyncEngine,
         dictionary: Dictionary,
-        schedule: parked.Schedule,
+        schedule: unsettled.Schedule,
         blobs: Blobs,
         *,
         partition_target: int,
@@ -197,9 +197,9 @@ class Writer:
         await erase_parts_again(connection, [*stored, *arrivals.settled])
         sidecars += sidecars_of(stored)
         with stage(STAGE_SECONDS, "set_aside"):
-            await dead_letters.add(connection, [(r.record, t) for r, t in arrivals.dead])
+            await unsettled.add_dead(connection, [(r.record, t) for r, t in arrivals.dead])
             missing = [(r.record, waits(m), m.storage_key) for r, m in arrivals.missing]
-            await parked.add(connection, missing, self._schedule)
+            await unsettled.park(connection, missing, self._schedule)
         return [*stored, *settled_of(arrivals)]
 
     async def store(
