@@ -6,7 +6,7 @@ from typing import Any
 
 from inference_store.export import inference_object
 from inference_store.inference.errors import BlobMissing
-from inference_store.inference.events.storage_key import parse_stored
+from inference_store.inference.events.event import parse_stored
 from inference_store.inference.metadata import decode_entries
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings

@@ -12,12 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from inference_store.access.sign_in_attempt import CALLBACK, Attempt
-from inference_store.inference.errors import (
-    StoreError,
-    TooManyRequests,
-    Unauthorized,
-    Unavailable,
-)
+from inference_store.inference.errors import StoreError, TooManyRequests, Unauthorized, Unavailable
 from inference_store.platform.settings import ApiSettings
 
 from . import sessions

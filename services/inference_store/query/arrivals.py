@@ -16,7 +16,7 @@ from sqlalchemy import DateTime, Select, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.tables import inference
-from inference_store.inference.events.uid import uid_floor
+from inference_store.inference.events.event import uid_floor
 
 from .deadline import Deadline, fetch
 from .matching import Query, find_pieces, test_each

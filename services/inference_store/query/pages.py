@@ -8,7 +8,7 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.inference.events.uid import received_at_of
+from inference_store.inference.events.event import received_at_of
 
 from . import cursor as cursors
 from . import page, sorted_cursor

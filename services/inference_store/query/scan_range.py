@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.index.partitions import list_partitions
 from inference_store.index.prepared_statement import PreparedStatement
 from inference_store.index.tables import erasing
-from inference_store.inference.events.uid import uid_floor
+from inference_store.inference.events.event import uid_floor
 
 from .operand import bind_one
 

@@ -19,7 +19,7 @@ from inference_store.index.tables import unsettled_event
 from inference_store.index.unsettled import Record, Rejection, Schedule, Selection, UnsettledEvent
 from inference_store.index.writing import Indexable
 from inference_store.inference.events import InferenceEvent, StorageKey
-from inference_store.inference.events.uid import uid_of
+from inference_store.inference.events.event import uid_of
 from inference_store.inference.metadata import read_metadata
 from inference_store.inference.task_types import Predictions
 from inference_store.ingester.backoff import Backoff

@@ -15,7 +15,7 @@ from inference_store.api.routers import make_router
 from inference_store.api.schemas.drawing import ShownDrawing
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import BlobMissing, BlobTooLarge, NotFound
-from inference_store.inference.events.storage_key import parse_stored
+from inference_store.inference.events.event import parse_stored
 from inference_store.inference.task_types import (
     Outlines,
     PredictionCaps,

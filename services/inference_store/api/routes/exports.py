@@ -35,14 +35,8 @@ from inference_store.export.jobs.job import REMOVED, ExportJob, find_job, list_j
 from inference_store.export.jobs.members import Part, list_parts
 from inference_store.export.jobs.state_changes import request_removal
 from inference_store.export.part_formats import PART_FORMATS
-from inference_store.inference.errors import (
-    BlobMissing,
-    Conflict,
-    Gone,
-    InvalidCursor,
-    NotFound,
-)
-from inference_store.inference.events.storage_key import parse_stored
+from inference_store.inference.errors import BlobMissing, Conflict, Gone, InvalidCursor, NotFound
+from inference_store.inference.events.event import parse_stored
 
 router = make_router("exports")
 _NEEDED = needs(Right.EXPORT, Over.SOME)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from inference_store.inference.events.uid import LOWEST
+from inference_store.inference.events.event import LOWEST
 from inference_store.inference.iso_durations import read_parts
 
 FOREVER = "forever"

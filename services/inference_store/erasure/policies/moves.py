@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.index import registrations
 from inference_store.index.registrations import Registration
 from inference_store.index.tables import registration
-from inference_store.inference.events.instants import parse_instant
+from inference_store.inference.events.event import parse_instant
 
 from . import policy_versions
 from .changes import read_now

@@ -3,10 +3,18 @@
 from typing import Final
 
 from inference_store.inference.json_text import Json
-
-from .activation import activate
-from .response_reading import Reading, Row, UnreadableResponse, is_numeric
-from .unwrap import Output, elements, is_tensor, numbers, seems_json
+from inference_store.inference.task_types.response import (
+    Output,
+    Reading,
+    Row,
+    UnreadableResponse,
+    activate,
+    elements,
+    is_numeric,
+    is_tensor,
+    numbers,
+    seems_json,
+)
 
 _NAMES: Final = ("label", "score", "labels", "scores", "token_str")
 

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.inference.errors import Fault, ImpossibleComparison, Invalid
-from inference_store.inference.events.uid import received_at_of, uid_floor
+from inference_store.inference.events.event import received_at_of, uid_floor
 from inference_store.query.deadline import Deadline
 from inference_store.query.filters.typed import Kind
 from inference_store.query.preparation import UnknownKeys

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.tables import inference
 from inference_store.inference.errors import Fault, TooManyGroups
-from inference_store.inference.events.uid import received_at_of
+from inference_store.inference.events.event import received_at_of
 from inference_store.query.deadline import Deadline, fetch
 from inference_store.query.matching import Query
 from inference_store.query.scan_range import find_pieces_of, span_around, split_unbroken

@@ -9,8 +9,8 @@ from sqlalchemy import ColumnElement, Select, and_, select
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 
 from inference_store.index.tables import inference
-from inference_store.inference.events.uid import HIGHEST as LATEST
-from inference_store.inference.events.uid import uid_floor
+from inference_store.inference.events.event import HIGHEST as LATEST
+from inference_store.inference.events.event import uid_floor
 from inference_store.query.filters.typed import Comparison
 from inference_store.query.operand import bind_one
 from inference_store.query.scan_range import HIGHEST, LOWEST, ScanRange

@@ -7,7 +7,7 @@ from typing import Final
 
 from inference_store.inference.iso_durations import read_duration
 from inference_store.inference.json_text import exact, storable
-from inference_store.inference.metadata.caps import MetadataCaps
+from inference_store.inference.metadata.values import MetadataCaps
 
 from .refusal import Refusal
 from .tree import Instant, Scalar, SourceRange

@@ -292,3 +292,52 @@ class LedgerDiverged(Unavailable):
 
     type = "ledger-apart"
     title = "The ledger in the bucket and Postgres are apart"
+
+
+class BlobMissing(Exception):
+    """The object store has no object by this key (its bucket exists)."""
+
+
+class BlobUnreadable(BlobMissing):
+    """The object may well be there, and is not given: archived, or by a key that is refused."""
+
+
+class BlobForbidden(Exception):
+    """The object store refuses this one object, and gives others of its bucket."""
+
+
+class BlobTooLarge(Exception):
+    """The object is over the cap for its kind; it stays where it is and is not indexed."""
+
+
+class ObjectStoreUnavailable(Exception):
+    """The object store or the bucket cannot be reached: wait, lose nothing."""
+
+
+class AccessDenied(ObjectStoreUnavailable):
+    """The object store says 403: to this object or to all, which it does not tell apart."""
+
+
+class InvalidEvent(Exception):
+    """A Kafka message that can never be indexed: it becomes a dead letter.
+
+    `reason` is one of `events.reasons.DEAD_LETTER_REASONS`; `detail` is for people.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        detail: str,
+        *,
+        model_id: str | None = None,
+        inference_id: str | None = None,
+    ) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+        self.model_id = model_id
+        self.inference_id = inference_id
+
+
+class SchemaBehind(Exception):
+    """The database's schema is older than what this version needs. Ends a service at its start."""

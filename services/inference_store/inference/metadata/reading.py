@@ -17,14 +17,28 @@ from inference_store.inference.json_text import (
     storable,
     write_json,
 )
-
-from .caps import MetadataCaps
-from .document import FAITHFUL, read_document
-from .entry import Entry, Indexable, Leaf, Metadata, Presence
-from .envelope import Item, Opened, open_envelope
-from .leaves import JsonSplitter
-from .metadata_types import METADATA_TYPES, TYPE_NAMES, MetadataTypeEntry, type_named
-from .reserved import COORDINATES, KEY_ALIASES
+from inference_store.inference.metadata.entries import (
+    FAITHFUL,
+    Entry,
+    Indexable,
+    Item,
+    Leaf,
+    Metadata,
+    Opened,
+    Presence,
+    open_envelope,
+    read_document,
+)
+from inference_store.inference.metadata.values import (
+    COORDINATES,
+    KEY_ALIASES,
+    METADATA_TYPES,
+    TYPE_NAMES,
+    JsonSplitter,
+    MetadataCaps,
+    MetadataTypeEntry,
+    type_named,
+)
 
 _STRING: Final = METADATA_TYPES["string"]
 _INT: Final = METADATA_TYPES["int"]
