@@ -16,8 +16,7 @@ from tests.servers.fixtures import migrate
 from tests.servers.postgres import Postgres, find_postgres
 
 from benchmarks.query.dataset import DATABASE, SETTINGS, KeptPostgres, cache, loaded
-from inference_store.index.distributing import distribute
-from inference_store.index.distribution import DISTRIBUTED, REFERENCE
+from inference_store.index.distribution import DISTRIBUTED, REFERENCE, distribute
 
 SHARDS = 32
 _DONE = "seconds"

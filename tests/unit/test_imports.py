@@ -36,7 +36,7 @@ HOMES = {
             "cli/certificates.py",
         ),
     },
-    "alembic": {"index/migration.py"},
+    "alembic": {"index/schema.py"},
     "obstore": {"objects"},
     "minio": {"objects"},
     "apscheduler": {"retention"},

@@ -11,7 +11,7 @@ from fastapi import Depends, Header, Request
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure.ledger import Ledger, LedgerWatch
-from inference_store.index import session_settings
+from inference_store.index import database
 from inference_store.inference.errors import Fault, Invalid
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
@@ -60,7 +60,7 @@ async def looking_up(request: Request, access: Access) -> AsyncIterator[AsyncCon
 
 @asynccontextmanager
 async def _read_only(
-    request: Request, access: Access, settings: session_settings.Settings = session_settings.NONE
+    request: Request, access: Access, settings: database.Settings = database.NONE
 ) -> AsyncIterator[AsyncConnection]:
     replica: Replica = request.app.state.replica
     if replica.is_lagging:

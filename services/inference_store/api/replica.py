@@ -10,8 +10,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from inference_store.index.database import NONE, Settings, acquire_with
 from inference_store.index.distribution import is_known_whole
-from inference_store.index.session_settings import NONE, Settings, acquire_with
 from inference_store.platform.metrics import REPLICA_AWAY
 
 # For so long an unavailable replica is not used; one query of that time tries it.

@@ -4,8 +4,7 @@ import argparse
 import asyncio
 import sys
 
-from inference_store.index.distributing import distribute
-from inference_store.index.distribution import CannotDistribute
+from inference_store.index.distribution import CannotDistribute, distribute
 from inference_store.platform.settings import LogSettings, PostgresSettings
 
 from .start import start_service

@@ -24,9 +24,8 @@ from inference_store.index.accounting import Outcome
 from inference_store.index.unsettled import Rejection
 from inference_store.index.writing import Indexable
 from inference_store.inference.errors import StoreError
+from inference_store.ingester.batch import MissingBlob, ReadRecord
 from inference_store.query.facts import build_facts
-
-from .batch import MissingBlob, ReadRecord
 
 
 @dataclass(slots=True)

@@ -19,10 +19,9 @@ from inference_store.index import unsettled
 from inference_store.index.accounting import Outcome
 from inference_store.index.unsettled import QuarantineShare
 from inference_store.index.writing import Indexable
+from inference_store.ingester.batch import ReadRecord
 from inference_store.platform.metrics import HALTED
 from inference_store.platform.settings import IngesterSettings
-
-from .batch import ReadRecord
 
 GENERAL_SHARE: Final = 0.5
 """Failures are general if their sources sent more than this share of recently stored events."""

@@ -16,13 +16,17 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.index import accounting
 from inference_store.index.accounting import PartitionId
 from inference_store.index.unsettled import Record
+from inference_store.ingester.batch import (
+    AssignedPartition,
+    OffsetRange,
+    build_passed_range,
+    build_range,
+    hash_record,
+    read_headers,
+)
+from inference_store.ingester.record_batches import find_fault
 from inference_store.platform.metrics import EVENT_BYTES
 from inference_store.platform.settings import IngesterSettings
-
-from .batch import AssignedPartition, OffsetRange
-from .headers import read_headers
-from .offset_ranges import build_passed_range, build_range, hash_record
-from .record_batches import find_fault
 
 # No clock is this far ahead: a later time is the producer's mistake.
 _AHEAD = timedelta(hours=24)

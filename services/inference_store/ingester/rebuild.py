@@ -30,6 +30,9 @@ from inference_store.index.writing import Indexable
 from inference_store.inference.events import StorageKey
 from inference_store.inference.json_text import UnreadableJson, read_exactly, write_json
 from inference_store.inference.layout import EDITED, SIDECARS, capture_of
+from inference_store.ingester.batch import MissingBlob, ReadRecord
+from inference_store.ingester.reader import BucketCopy, Reader
+from inference_store.ingester.writer import RegistrationGone, Writer
 from inference_store.objects import OVER_BUDGET, Blobs, Fetched, Found
 from inference_store.operations.reconcile import reconciliations
 from inference_store.operations.reconcile.bucket_prefixes import BucketPrefix
@@ -38,10 +41,6 @@ from inference_store.platform.failpoints import failpoint
 from inference_store.platform.settings import IngesterSettings
 
 from .arrivals import Arrivals
-from .batch import MissingBlob, ReadRecord
-from .in_flight import BucketCopy
-from .reader import Reader
-from .write import RegistrationGone, Writer
 
 # Reads events from the bucket: our own metadata blobs contain them, and sidecars those of other
 # producers. Each page of a listing becomes records like those from Kafka.

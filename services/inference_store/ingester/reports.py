@@ -17,14 +17,17 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.index import accounting
 from inference_store.index.accounting import PartitionId, ReceivedReport
 from inference_store.inference.producer_reports import decode
+from inference_store.ingester.record_batches import (
+    accept_unreadable_records,
+    bound_decompression,
+    close_consumer,
+    find_fault,
+)
 from inference_store.platform.kafka import client_arguments
 from inference_store.platform.metrics import REPORTS
 from inference_store.platform.settings import IngesterSettings
 
 from .backoff import Backoff, Stopped
-from .closing import close_consumer
-from .decompression import bound_decompression
-from .record_batches import accept_unreadable_records, find_fault
 
 OUTCOMES = ("kept", "old", "broken")
 _MOST = 500

@@ -19,15 +19,15 @@ from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.index.sidecars import Sidecar
 from inference_store.index.unsettled import Rejection, UnsettledEvent
 from inference_store.index.writing import Indexable
+from inference_store.ingester.batch import MissingBlob, ReadRecord
+from inference_store.ingester.reader import Reader
+from inference_store.ingester.writer import RegistrationGone, Writer, keep
 from inference_store.platform import traces
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import PARKED_TRIES
 from inference_store.platform.settings import IngesterSettings
 
 from .backoff import Backoff, Stopped
-from .batch import MissingBlob, ReadRecord
-from .reader import Reader
-from .write import RegistrationGone, Writer, keep
 
 _EVERY_SECONDS = 1.0
 # In one transaction.

@@ -17,6 +17,7 @@ from inference_store.index import partitions
 from inference_store.index.accounting import LogEnd, PartitionId, store_ends
 from inference_store.index.database import (
     PostgresUnavailable,
+    end_stalled_sessions,
     engine_of,
     is_replaced,
     lacks_table,
@@ -24,10 +25,13 @@ from inference_store.index.database import (
 )
 from inference_store.index.dictionary import Dictionary
 from inference_store.index.schema import require_schema
-from inference_store.index.stalled_sessions import end_stalled_sessions
 from inference_store.index.unsettled import Schedule
 from inference_store.inference.errors import SchemaBehind
 from inference_store.inference.events import DEAD_LETTER_REASONS
+from inference_store.ingester.batch import AssignedPartition, Consumer
+from inference_store.ingester.kafka_consumer import KafkaConsumer
+from inference_store.ingester.reader import Reader
+from inference_store.ingester.writer import Writer
 from inference_store.objects import Blobs
 from inference_store.operations import figures
 from inference_store.operations.figures import compute_age
@@ -36,15 +40,10 @@ from inference_store.platform.admin import AdminApp, Heartbeat
 from inference_store.platform.settings import IngesterSettings
 
 from .backoff import SERVERS, Backoff, Stopped
-from .batch import AssignedPartition
-from .consumer import Consumer
-from .kafka_consumer import KafkaConsumer
 from .limit import DeadLetterLimit
 from .pipeline import Pipeline
-from .reader import Reader
 from .reports import OUTCOMES, Reports
 from .retry import Retries
-from .write import Writer
 
 # Sets the gauges that must change even if no events arrive: lag, accounting, partitions ahead;
 # stores the lag for the api; and ends sessions in which a frozen ingester holds locks.

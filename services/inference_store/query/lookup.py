@@ -22,9 +22,9 @@ from sqlalchemy.dialects.postgresql import INTEGER, TEXT
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.index.database import NONE, Settings, hold, settings_of
 from inference_store.index.distribution import is_distributed_cached
 from inference_store.index.prepared_statement import PreparedStatement
-from inference_store.index.session_settings import NONE, Settings, hold, settings_of
 from inference_store.index.tables import erasing, inference, inference_alias
 from inference_store.inference.errors import Invalid, NotFound
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from inference_store.erasure.delete.shared_metadata import Moves
 from inference_store.erasure.mark.pending_deletions import PendingDeletion, Position
-from inference_store.index.identities import Identity
+from inference_store.index.inferences import Identity
 
 
 @dataclass(frozen=True, slots=True)

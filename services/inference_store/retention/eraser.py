@@ -50,7 +50,7 @@ from inference_store.erasure.progress.state_changes import (
 )
 from inference_store.erasure.request.criteria import find_subject
 from inference_store.erasure.verify.failure_reasons import count_failure
-from inference_store.index.identities import Identity
+from inference_store.index.inferences import Identity
 from inference_store.index.partitions import TimePartition, list_partitions, vacuum
 from inference_store.index.tables import METADATA, PARTITIONED
 from inference_store.inference.errors import HoldUnreadable

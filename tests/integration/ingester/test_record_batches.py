@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import unsettled
 from inference_store.index.unsettled import Selection
-from inference_store.ingester.decompression import MOST_BYTES
+from inference_store.ingester.record_batches import MOST_BYTES
 from tests.integration.ingester.conftest import StartIngester, list_troubles, wait_for_counts
 from tests.odd_batch import CODECS, OddBatch, make_odd_name
 from tests.producer import capture

@@ -26,7 +26,7 @@ from inference_store.ingester.backoff import Backoff
 from inference_store.ingester.batch import MissingBlob, ReadRecord
 from inference_store.ingester.reader import Reader
 from inference_store.ingester.retry import Retries
-from inference_store.ingester.write import Writer
+from inference_store.ingester.writer import Writer
 from inference_store.objects import Blobs
 from inference_store.platform.settings import IngesterSettings
 from tests.transactions import Database

@@ -13,7 +13,7 @@ from inference_store.api.problems import document_refusals
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.links import PageParameters
 from inference_store.api.schemas.projects import ProjectPage, ShownProject
-from inference_store.index import projects
+from inference_store.index import registrations
 
 router = make_router("models")
 
@@ -30,6 +30,8 @@ async def list_projects(
 ) -> Answer:
     """Projects with models that the caller sees, in order of their ids."""
     after = cursors.decode_one(page.cursor, str)
-    rows = await projects.listed(connection, limit=page.limit + 1, after=after, within=access.scope)
+    rows = await registrations.list_projects(
+        connection, limit=page.limit + 1, after=after, within=access.scope
+    )
     items, following = cursors.cut_page(rows, page.limit, lambda row: row.project_id)
     return Answer(ProjectPage(items=[ShownProject.show(row) for row in items], next=following))

@@ -29,7 +29,7 @@ from inference_store.api.schemas.reconciliations import (
     ShownReconciliation,
 )
 from inference_store.index import registrations
-from inference_store.index.unknown_models import refuse_model
+from inference_store.index.registrations import refuse_model
 from inference_store.inference.errors import NotFound
 from inference_store.operations.reconcile import orphans, reconciliations
 

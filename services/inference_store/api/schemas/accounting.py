@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field
 
 from inference_store.api.shown import Shown
 from inference_store.index import accounting
-from inference_store.index.accounting.producer_account import SequenceGaps, State
+from inference_store.index.accounting.producers import SequenceGaps, State
 
 from .dead_letters import ShownPlace
 

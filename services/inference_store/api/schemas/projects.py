@@ -1,7 +1,7 @@
 """Projects, and the models of one."""
 
 from inference_store.api.shown import Shown
-from inference_store.index.projects import Project
+from inference_store.index.registrations import Project
 
 from .fields import ShortText
 from .links import PageParameters

@@ -22,7 +22,7 @@ from inference_store.erasure.progress.state_changes import add_erased
 from inference_store.erasure.select.quarantined_events import QuarantinedEvent
 from inference_store.index import accounting, registrations
 from inference_store.index.accounting import Outcome, PartitionId
-from inference_store.index.identities import among
+from inference_store.index.inferences import among
 from inference_store.index.tables import blob_reference, erasing, unsettled_event
 from inference_store.inference.events import received_at_of
 

@@ -15,7 +15,7 @@ from inference_store.erasure.mark import tombstones
 from inference_store.erasure.mark.pending_deletions import PendingDeletion, remove_pending
 from inference_store.erasure.progress.erasure import Erasure
 from inference_store.erasure.progress.state_changes import add_erased
-from inference_store.index.identities import among, by_model
+from inference_store.index.inferences import among, by_model
 from inference_store.index.tables import (
     PARTITIONED,
     blob_reference,

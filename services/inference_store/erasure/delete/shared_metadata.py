@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure.mark.claims import find_shared
 from inference_store.erasure.mark.pending_deletions import PendingDeletion
-from inference_store.index.identities import among, by_model
+from inference_store.index.inferences import among, by_model
 from inference_store.index.tables import blob_reference, inference
 from inference_store.inference.events import StorageKey
 from inference_store.inference.layout import edited_key

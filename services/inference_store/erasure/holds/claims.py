@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.index.identities import by_model
+from inference_store.index.inferences import by_model
 from inference_store.index.tables import erasing
 from inference_store.inference.errors import HoldUnreadable
 

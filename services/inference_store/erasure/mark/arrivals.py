@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure.progress.erasure import Cause
-from inference_store.index.identities import among, by_model
+from inference_store.index.inferences import among, by_model
 from inference_store.index.tables import erasing, erasure
 
 from .pending_deletions import Arrival, add_pending

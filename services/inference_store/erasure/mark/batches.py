@@ -22,7 +22,7 @@ from inference_store.erasure.policies import ErasureScope
 from inference_store.erasure.progress.erasure import Erasure, NewErasure
 from inference_store.erasure.progress.state_changes import add_marked, resume_erasure
 from inference_store.index import registrations
-from inference_store.index.identities import among
+from inference_store.index.inferences import among
 from inference_store.index.tables import (
     erasing,
     erasure,

@@ -22,7 +22,7 @@ from inference_store.erasure.fence import fence_exclusive
 from inference_store.erasure.holds.conditions import find_holds, list_in_force
 from inference_store.erasure.holds.hold import Hold, is_in_force
 from inference_store.index import registrations
-from inference_store.index.identities import Identity, among, by_model, marked_by
+from inference_store.index.inferences import Identity, among, by_model, marked_by
 from inference_store.index.tables import erasing, erasure, erasure_held, hold, inference
 
 from . import claims, tombstones

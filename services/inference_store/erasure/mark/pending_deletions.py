@@ -32,7 +32,7 @@ from sqlalchemy import ARRAY, Text, any_, func, literal, or_, select, tuple_, un
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.index.identities import Identity, among, by_model, marked_by
+from inference_store.index.inferences import Identity, among, by_model, marked_by
 from inference_store.index.partitions import TimePartition, TimePartitions, list_partitions
 from inference_store.index.tables import (
     MARKED_KEY,

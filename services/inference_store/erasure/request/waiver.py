@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure.progress.erasure import COLUMNS, Erasure, read_erasure
 from inference_store.index import registrations
-from inference_store.index.identities import among
+from inference_store.index.inferences import among
 from inference_store.index.tables import erasing, erasure, erasure_held
 from inference_store.inference.errors import Conflict
 

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.export.jobs.members import UID_BYTES, unpack_uids
 from inference_store.export.jobs.state_changes import recount, reopen_if_stale
-from inference_store.index.identities import Identity, by_model
+from inference_store.index.inferences import Identity, by_model
 from inference_store.index.tables import export_erased, export_part
 
 _HERE = export_part.c

@@ -1,6 +1,72 @@
 """The tables, one file a subject. `METADATA` has them all."""
 
-from .access import api_key, audit, web_session
+from inference_store.index.tables.access import (
+    api_key,
+    audit,
+    audit_checkpoint,
+    audit_head,
+    audit_link,
+    export_download,
+    export_erased,
+    export_job,
+    export_part,
+    reconciliation,
+    reconciliation_finding,
+    reconciliation_named,
+    saved_view,
+    web_session,
+)
+from inference_store.index.tables.deletion import (
+    MARKED_KEY,
+    blob_reference,
+    certificate,
+    erased_batch,
+    erased_leaves,
+    erased_span,
+    erased_total,
+    erasing,
+    erasing_object,
+    erasure,
+    erasure_held,
+    erasure_model,
+    erasure_obstacle,
+    hold,
+    hold_change,
+    ledger_head,
+    ledger_intent,
+    ledger_outbox,
+    policy,
+    policy_preview,
+    policy_sweep,
+    policy_version,
+    retention_run,
+    tombstone,
+)
+from inference_store.index.tables.inferences import (
+    METADATA,
+    PARTITIONED,
+    SIDE_TABLES,
+    former_model,
+    inference,
+    inference_alias,
+    label,
+    metadata_bool,
+    metadata_key,
+    metadata_key_delta,
+    metadata_key_seen,
+    metadata_number,
+    metadata_presence,
+    metadata_string,
+    metadata_timestamp,
+    model_key,
+    model_label,
+    outdated_count,
+    partition_count,
+    partition_span,
+    prediction,
+    registration,
+)
+
 from .accounting import (
     consumer_lag,
     dead_letter_limit_lift,
@@ -11,61 +77,6 @@ from .accounting import (
     producer_sequence,
     unsettled_event,
 )
-from .audit_chain import audit_checkpoint, audit_head, audit_link
-from .certifying import certificate, erased_leaves
-from .counting import outdated_count, partition_count
-from .deletion import (
-    MARKED_KEY,
-    blob_reference,
-    erased_batch,
-    erased_span,
-    erased_total,
-    erasing,
-    erasing_object,
-    erasure,
-    erasure_model,
-    erasure_obstacle,
-    policy,
-    policy_preview,
-    policy_sweep,
-    policy_version,
-    retention_run,
-    tombstone,
-)
-from .dictionary import (
-    former_model,
-    label,
-    metadata_key,
-    metadata_key_delta,
-    metadata_key_seen,
-    model_key,
-    model_label,
-    partition_span,
-    registration,
-)
-from .exporting import (
-    export_download,
-    export_erased,
-    export_job,
-    export_part,
-)
-from .holds import erasure_held, hold, hold_change
-from .inference import (
-    PARTITIONED,
-    SIDE_TABLES,
-    inference,
-    inference_alias,
-    metadata_bool,
-    metadata_number,
-    metadata_presence,
-    metadata_string,
-    metadata_timestamp,
-    prediction,
-)
-from .ledger import ledger_head, ledger_intent, ledger_outbox
-from .metadata import METADATA
-from .reconciling import reconciliation, reconciliation_finding, reconciliation_named
-from .views import saved_view
 
 __all__ = [
     "MARKED_KEY",

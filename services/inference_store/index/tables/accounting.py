@@ -17,7 +17,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import BYTEA, INT8MULTIRANGE, JSONB
 
-from .metadata import CODE_POINTS, METADATA
+from inference_store.index.tables.inferences import CODE_POINTS, METADATA
 
 _PARTITION = ("cluster", "topic", "epoch", "partition")
 

@@ -311,8 +311,8 @@ DEAD_LETTER_REASONS = {
 
 # The problems of a capture: the one list of its reasons, by the side of the exchange.
 #
-# A producer names them in the event's `capture_problems`. Each is the flag `capture_<reason>` of the
-# inference, the property `request_problem` or `response_problem` in filters, and a label of the
+# A producer names them in the event's `capture_problems`. Each is the flag `capture_<reason>` of
+# the inference, the property `request_problem` or `response_problem` in filters, and a label of the
 # proxy's counter.
 
 CaptureSide: TypeAlias = Literal["request", "response"]

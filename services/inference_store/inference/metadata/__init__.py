@@ -1,12 +1,6 @@
 """Metadata: its envelopes, its types, and its indexed values."""
 
 from inference_store.inference.metadata.entries import (
-    Entry,
-    Indexable,
-    Leaf,
-    Metadata,
-    Presence,
-    Section,
     decode_entries,
     encode_entries,
     list_entries,
@@ -18,10 +12,16 @@ from inference_store.inference.metadata.values import (
     KEY_ALIASES,
     METADATA_TYPES,
     TYPE_NAMES,
+    Entry,
     Family,
+    Indexable,
+    Leaf,
+    Metadata,
     MetadataCaps,
     MetadataType,
     MetadataTypeEntry,
+    Presence,
+    Section,
     type_named,
 )
 

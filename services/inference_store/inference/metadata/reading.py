@@ -19,13 +19,8 @@ from inference_store.inference.json_text import (
 )
 from inference_store.inference.metadata.entries import (
     FAITHFUL,
-    Entry,
-    Indexable,
     Item,
-    Leaf,
-    Metadata,
     Opened,
-    Presence,
     open_envelope,
     read_document,
 )
@@ -34,9 +29,14 @@ from inference_store.inference.metadata.values import (
     KEY_ALIASES,
     METADATA_TYPES,
     TYPE_NAMES,
+    Entry,
+    Indexable,
     JsonSplitter,
+    Leaf,
+    Metadata,
     MetadataCaps,
     MetadataTypeEntry,
+    Presence,
     type_named,
 )
 

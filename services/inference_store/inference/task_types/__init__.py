@@ -3,6 +3,8 @@
 from inference_store.inference.task_types.response import (
     Activation,
     BoxFormat,
+    Outline,
+    Outlines,
     OutputMapping,
     Prediction,
     PredictionCaps,
@@ -10,7 +12,6 @@ from inference_store.inference.task_types.response import (
     Units,
     predictions_in,
 )
-from inference_store.inference.task_types.shapes import Outline, Outlines
 from inference_store.inference.task_types.table import (
     TASK_TYPES,
     TaskType,

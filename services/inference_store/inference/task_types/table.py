@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 from inference_store.inference.json_text import Json, UnreadableJson, read_exactly, read_json
 from inference_store.inference.task_types.classification import read_classes, read_classification
 from inference_store.inference.task_types.response import (
+    Outlines,
     Output,
     OutputMapping,
     PredictionCaps,
@@ -26,7 +27,6 @@ from inference_store.inference.task_types.response import (
     seems_json,
 )
 from inference_store.inference.task_types.shapes import (
-    Outlines,
     read_detection,
     read_keypoints,
     read_segmentation,

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure.mark.pending_deletions import KEYS, find_claimed
 from inference_store.index import registrations
-from inference_store.index.identities import among, by_model
+from inference_store.index.inferences import among, by_model
 from inference_store.index.tables import blob_reference, erasing, erasure_held, inference
 from inference_store.inference.events import parse_stored, uid_floor
 from inference_store.inference.layout import around, capture_of

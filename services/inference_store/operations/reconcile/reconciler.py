@@ -9,8 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.access import EVERYTHING
 from inference_store.index import registrations, tables
+from inference_store.index.registrations import refuse_model
 from inference_store.index.tables import erased_total, inference, kafka_partition, reconciliation
-from inference_store.index.unknown_models import refuse_model
 from inference_store.inference.errors import StoreError
 from inference_store.objects import Blobs
 from inference_store.platform.settings import KafkaSettings, ReconcileSettings

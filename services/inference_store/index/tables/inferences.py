@@ -1,8 +1,4 @@
-"""The tables of inferences: one parent and its side tables, all partitioned by time.
-
-`uid` sorts by time, so a range of uid is a span of time. The model's integer leads every
-key: nearly every question is about one model, and the tables distribute by it.
-"""
+"""The models, their names, their inferences, and the counts of these."""
 
 from typing import Any
 
@@ -12,16 +8,146 @@ from sqlalchemy import (
     Column,
     DateTime,
     Double,
+    ForeignKeyConstraint,
+    Identity,
     Index,
     Integer,
+    MetaData,
     Numeric,
     Table,
+    func,
     text,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, BYTEA, UUID
+from sqlalchemy.dialects.postgresql import ARRAY, BYTEA, JSONB, TEXT, UUID
 from sqlalchemy.sql.type_api import TypeEngine
 
-from .metadata import CODE_POINTS, METADATA
+METADATA = MetaData(
+    naming_convention={
+        "ix": "%(table_name)s_%(column_0_N_name)s_idx",
+        "uq": "%(table_name)s_%(column_0_N_name)s_key",
+        "ck": "%(table_name)s_%(constraint_name)s_check",
+        "fk": "%(table_name)s_%(column_0_N_name)s_fkey",
+        "pk": "%(table_name)s_pkey",
+    }
+)
+
+# Code-point order everywhere: the same order as Python's, on any operating system.
+CODE_POINTS = TEXT(collation="C")
+
+
+registration = Table(
+    "registration",
+    METADATA,
+    Column("model", Integer, Identity(), primary_key=True),
+    Column("model_id", CODE_POINTS, nullable=False, unique=True),
+    Column("project_id", CODE_POINTS),
+    Column("name", CODE_POINTS),
+    Column("task_type", CODE_POINTS),
+    Column("class_labels", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
+    Column("output_mapping", JSONB),
+    # 'event' where the first event of an unknown model made it, 'ledger' where a replay did,
+    # 'removed' where it goes with what is left of it, else 'api'
+    Column("registered_by", CODE_POINTS, nullable=False),
+    Column("revision", Integer, nullable=False, server_default=text("1")),
+    Column("registered_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    # until `moves_at` the policy of the project that it left goes on to decide
+    Column("left_project_id", CODE_POINTS),
+    Column("moves_at", DateTime(timezone=True)),
+)
+
+# The integers of models whose registration was removed: what was erased of them is remembered by
+# it, so that a model of the same id gets the same one again.
+former_model = Table(
+    "former_model",
+    METADATA,
+    Column("model_id", CODE_POINTS, primary_key=True),
+    Column("model", Integer, nullable=False),
+)
+
+metadata_key = Table(
+    "metadata_key",
+    METADATA,
+    Column("key", Integer, Identity(always=True), primary_key=True),
+    Column("name", CODE_POINTS, nullable=False, unique=True),
+    # whether some inference may have several values of it, as elements of arrays always may
+    Column("several", Boolean, nullable=False, server_default=text("false")),
+)
+
+label = Table(
+    "label",
+    METADATA,
+    Column("label", Integer, Identity(always=True), primary_key=True),
+    Column("name", CODE_POINTS, nullable=False, unique=True),
+)
+
+# Which labels a model has used: its cap is counted here, and unknown ones are recognised.
+model_label = Table(
+    "model_label",
+    METADATA,
+    Column("model", Integer, primary_key=True, autoincrement=False),
+    Column("label", Integer, primary_key=True, autoincrement=False),
+)
+
+# Which keys a model has used: its cap is counted here.
+model_key = Table(
+    "model_key",
+    METADATA,
+    Column("model", Integer, primary_key=True, autoincrement=False),
+    Column("key", Integer, primary_key=True, autoincrement=False),
+)
+
+_SEEN = (
+    ("model", Integer),
+    ("key", Integer),
+    ("type", CODE_POINTS),
+    # '' for a value that is indexed as its type, else why it is not, or how it came
+    ("flag", CODE_POINTS),
+)
+
+# The key registry, folded: what has been seen of a model's key, by type.
+metadata_key_seen = Table(
+    "metadata_key_seen",
+    METADATA,
+    *(Column(name, kind, primary_key=True, autoincrement=False) for name, kind in _SEEN),
+    Column("count", BigInteger, nullable=False),
+    Column("first_seen", DateTime(timezone=True), nullable=False),
+    Column("last_seen", DateTime(timezone=True), nullable=False),
+    Column("examples", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
+)
+
+# Appended by every batch, folded into metadata_key_seen by a job: no hot row.
+metadata_key_delta = Table(
+    "metadata_key_delta",
+    METADATA,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    *(Column(name, kind, nullable=False) for name, kind in _SEEN),
+    Column("count", BigInteger, nullable=False),
+    Column("first_seen", DateTime(timezone=True), nullable=False),
+    Column("last_seen", DateTime(timezone=True), nullable=False),
+    Column("examples", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
+    Index("metadata_key_delta_model_key_idx", "model", "key"),
+)
+
+# The spans of time that the partitioned tables are cut into.
+partition_span = Table(
+    "partition_span",
+    METADATA,
+    Column("name", CODE_POINTS, primary_key=True),
+    Column("lo", DateTime(timezone=True), nullable=False, unique=True),
+    Column("hi", DateTime(timezone=True), nullable=False, unique=True),
+    # 'open', or 'dropping' from the moment nothing in it may be kept
+    Column("state", CODE_POINTS, nullable=False, server_default=text("'open'")),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    # rows of `inference` when its statistics were last gathered
+    Column("analysed_rows", BigInteger, nullable=False, server_default=text("0")),
+)
+
+
+# The tables of inferences: one parent and its side tables, all partitioned by time.
+#
+# `uid` sorts by time, so a range of uid is a span of time. The model's integer leads every
+# key: nearly every question is about one model, and the tables distribute by it.
 
 BY_TIME = "RANGE (uid)"
 
@@ -191,4 +317,41 @@ PARTITIONED = (
     *SIDE_TABLES.values(),
     metadata_presence,
     prediction,
+)
+
+
+# One model in one span of time. It holds from when it was begun, unless something outdates it.
+partition_count = Table(
+    "partition_count",
+    METADATA,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("span", CODE_POINTS, nullable=False),
+    Column("model", Integer, nullable=False),
+    # the span's bounds, as uids
+    Column("lo", UUID(as_uuid=True), nullable=False),
+    Column("hi", UUID(as_uuid=True), nullable=False),
+    Column("begun_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    # NULL: it was begun
+    Column("counted_at", DateTime(timezone=True)),
+    Column("inferences", BigInteger),
+    # of which no prediction has a label
+    Column("unlabelled", BigInteger),
+    # inferences by label's integer, {"7": 12}; NULL: too many labels
+    Column("labels", JSONB(none_as_null=True)),
+    # inferences by key's integer: with the key, and with a value, {"3": [12, 10]}; NULL: too many
+    Column("keys", JSONB(none_as_null=True)),
+    ForeignKeyConstraint(
+        ["span"], ["partition_span.name"], name="partition_count_span_fkey", ondelete="CASCADE"
+    ),
+    Index("partition_count_model_lo_idx", "model", "lo"),
+    Index("partition_count_span_model_idx", "span", "model"),
+)
+
+# A write since a count was begun. Written by a trigger; two writers never wait for each other.
+outdated_count = Table(
+    "outdated_count",
+    METADATA,
+    Column("partition_count", BigInteger, nullable=False),
+    Column("at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Index("outdated_count_partition_count_idx", "partition_count"),
 )
