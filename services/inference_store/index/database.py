@@ -1,8 +1,8 @@
-"""Settings of Postgres that a connection has while it is checked out of the pool.
+"""The database of a service: its engine and pool, its errors, and what its connections have.
 
-They are set at checkout, and only if the previous user had other ones: mostly that takes no round
-trip. Nobody gets the settings of another user. If a change was interrupted, the settings are not
-known, and the pool replaces the connection.
+The settings of a connection are set at checkout, and only if the previous user had other ones:
+mostly that takes no round trip. Nobody gets the settings of another user. If a change was
+interrupted, the settings are not known, and the pool replaces the connection.
 """
 
 import asyncio
@@ -118,10 +118,8 @@ def _info(connection: AsyncConnection) -> Any:
     return connection.sync_connection.info  # type: ignore[union-attr]  # it is open
 
 
-# Creates a span for each statement, below the span of the work that it belongs to.
-#
-# It is named after its operation and table. It does not have the statement's text, which adds
-# nothing for our own statements, and might contain a value as a literal.
+# A span for each statement is named after its operation and table. It does not have the statement's
+# text, which adds nothing for our own statements, and might contain a value as a literal.
 
 _TARGET = re.compile(r"\b(?:FROM|INTO|UPDATE|TABLE(?: IF NOT EXISTS)?)\s+\"?(\w+)", re.IGNORECASE)
 _MOST_CHARACTERS = 2000
@@ -179,7 +177,6 @@ def _begin(url: URL, statement: str) -> Span:
 
 
 def _summary(statement: str) -> tuple[str, str]:
-    """Return the operation and the first table in the statement's beginning."""
     start = statement[:_MOST_CHARACTERS].lstrip()
     operation = start.split(None, 1)[0].upper() if start else "QUERY"
     match = _TARGET.search(start)

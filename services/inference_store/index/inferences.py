@@ -1,4 +1,4 @@
-"""Selects inferences so that Postgres reads, and locks, only their partitions."""
+"""Finds stored inferences so that Postgres reads, and locks, only their partitions."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby

@@ -1,4 +1,4 @@
-"""Time partitions, and the catalogue of those that exist."""
+"""Time partitions: their catalogue, locks, creation, removal, merging and vacuum."""
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -220,7 +220,6 @@ async def make_ahead(engine: AsyncEngine, *, target: int, at: datetime | None = 
 
 
 def _end(partitions: TimePartitions, at: datetime) -> datetime | None:
-    """Return the end of the adjoining partitions from an instant on; None if none has it."""
     end, partition = None, partitions.find(at)
     while partition is not None:
         end, partition = partition.hi, partitions.find(partition.hi)
@@ -265,7 +264,6 @@ async def create(connection: AsyncConnection, partition: TimePartition) -> None:
 async def _width(
     connection: AsyncConnection, at: datetime, target: int, now: datetime
 ) -> timedelta:
-    """Return the width of a partition at `at`, from the rows of the nearest older one."""
     near = (
         select(partition_span.c.lo, partition_span.c.hi, partition_span.c.analysed_rows)
         .where(partition_span.c.hi <= at, partition_span.c.analysed_rows > 0)
@@ -380,18 +378,17 @@ async def _analyse(engine: AsyncEngine, partition: TimePartition, growth: float)
 
 
 async def _rows(connection: AsyncConnection, partition: TimePartition) -> int:
-    """Return the approximate rows of a partition's inferences, from Postgres' statistics."""
     query = _OF_SHARDS if await is_distributed(connection) else _OF_TABLE
     rows = await connection.scalar(query, {"name": f"{inference.name}_{partition.name}"})
     return int(rows or 0)
 
 
-# Merges many small old partitions into few: planning costs 0.1 ms for each that a query visits.
+# Many small old partitions are merged into few: planning costs 0.1 ms for each that a query visits.
 #
 # Order: claim both in the catalogue, copy into new tables that nobody sees, then take the old ones
 # away, attach and move the catalogue, all in one transaction. Writers to the two partitions wait
 # for it (their late events are rare), readers only for its last step. If we wait longer than
-# `lock_timeout` for a lock, the merge is given up and tried again another day. See locks.py.
+# `lock_timeout` for a lock, the merge is given up and tried again another day.
 
 _MOST_DAYS = timedelta(days=366)
 

@@ -1,4 +1,4 @@
-"""Registrations: the models that the store knows, and how their responses are read."""
+"""Registrations: the models that the store knows, how their responses are read, their projects."""
 
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager

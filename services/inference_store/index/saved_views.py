@@ -167,7 +167,6 @@ async def _require_free_name(
 async def _require_room(
     connection: AsyncConnection, model: Registration, shared: Shared, *, by: str
 ) -> None:
-    """Raise Conflict if there is no room for another view of this kind."""
     here, most = registration.c, MOST_OF_A_CALLER
     query = select(func.count()).select_from(saved_view).where(_HERE.shared == shared)
     if shared == "private":

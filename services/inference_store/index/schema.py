@@ -118,8 +118,6 @@ async def _looked_up(database: Database) -> Schema:
         await engine.dispose()
 
 
-# Migrates the database to this version's schema, while the version before goes on working.
-#
 # Each migration is a transaction of its own. No statement waits longer for a lock than
 # `_LOCK_TIMEOUT`, because everybody else queues behind it: it is then rolled back and retried,
 # until the deadline. An advisory lock of the session allows one migrator at a time.
@@ -248,7 +246,6 @@ class _Migrator:
         await asyncio.sleep(pause)
 
     def _compute_remaining(self, what: str) -> float:
-        """Return the seconds until the deadline. Raises MigrationBusy after it."""
         seconds = self._until - time.monotonic()
         if seconds <= 0:
             raise MigrationBusy(

@@ -8,7 +8,7 @@ and a row keeps its id whatever its state becomes: an erasure that walks the ids
     open, parked → discarded
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias, cast
@@ -279,7 +279,7 @@ async def find_due(connection: AsyncConnection, *, limit: int) -> list[Unsettled
 
 
 async def lock(
-    connection: AsyncConnection, events: Iterable[UnsettledEvent]
+    connection: AsyncConnection, events: Sequence[UnsettledEvent]
 ) -> list[UnsettledEvent]:
     """Lock the events that are still as they were read, except those that another ingester has
     locked; return them."""

@@ -1,4 +1,8 @@
-"""An event with its metadata and predictions, ready for the index, without Kafka's data."""
+"""Writes inferences into the index: parents through a temporary table, children only of new ones.
+
+A redelivery never changes a stored inference, whose metadata may have been edited since. It all
+happens in the caller's transaction.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -165,7 +169,6 @@ def _add_metadata(rows: Rows, item: Indexable, dictionary: Dictionary) -> None:
 def _add_predictions(
     rows: Rows, items: Iterable[Prediction], dictionary: Dictionary
 ) -> tuple[int | None, float | None]:
-    """Add the prediction rows; return label and score of the one with rank 1."""
     top: tuple[int | None, float | None] = (None, None)
     for item in items:
         label = _label(rows, item, dictionary)
@@ -207,11 +210,6 @@ def _parent(
     tail = (*top, count, flags, problem, entries, sidecar)
     return (*head, *tail, *_extras_of(event.extras))
 
-
-# Writes a batch: parents through a temporary table, children only of new ones.
-#
-# A redelivery never changes a stored inference, whose metadata may have been edited since. It all
-# happens in the caller's transaction.
 
 _COLUMNS = ", ".join(PARENT_COLUMNS)
 _STAGE = text(
@@ -322,8 +320,6 @@ _Group = tuple[int, str, str, str]
 
 @dataclass(slots=True)
 class _KeyDelta:
-    """The values of one (model, key, type, flag) in the batch."""
-
     first: datetime
     last: datetime
     count: int = 0

@@ -124,7 +124,6 @@ async def _sort_candidates(
 
 
 def _keys(item: Indexable) -> set[str]:
-    """Return the keys of every object that it names."""
     return {key for key in item.storage_keys if key is not None} | {*item.shared_keys}
 
 
@@ -174,7 +173,6 @@ def _held(in_force: Sequence[Hold], read: ReadRecord, item: Indexable, now: date
 
 
 def _has(item: Indexable, part: ErasureScope) -> bool:
-    """Check whether there is a blob of this part."""
     return (item.event.data if part == "input" else item.event.response) is not None
 
 

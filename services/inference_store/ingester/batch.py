@@ -1,4 +1,4 @@
-"""A batch of the pipeline: records as read, and the offset range of each partition."""
+"""A batch of the pipeline: records as read, the offset range of each partition, and who reads."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence

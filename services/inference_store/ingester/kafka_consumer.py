@@ -1,8 +1,10 @@
-"""The id that Kafka gave to a topic; it is another one after the topic was deleted and created.
+"""Reads the topic: joins the group, follows the assignment of partitions, and polls.
 
-By its name alone a new topic cannot be distinguished from the old one after it has grown past the
-offset at which reading continues. aiokafka (0.14) requests metadata in a version without ids, so a
-newer version is defined here. Kafka before 3.1 does not have it, and is not asked.
+After every assignment the consumer seeks the position that Postgres has; it reads nothing before.
+By its name alone a topic that was deleted and created cannot be distinguished from the old one
+after it has grown past that position, so Kafka is asked for the topic's id. aiokafka (0.14)
+requests metadata in a version without ids, so a newer version is defined here. Kafka before 3.1
+does not have it, and is not asked.
 """
 
 import asyncio
@@ -162,7 +164,6 @@ async def find_topic_ids(
 
 
 async def _ask(client: AIOKafkaClient, node: int, topic: str) -> _Metadata:
-    """Return a broker's answer. Raises KafkaError, also if it is too slow."""
     try:
         async with asyncio.timeout(_ANSWER_SECONDS):
             # Not on the connection of the fetches: there it would wait for a fetch to end.
@@ -175,10 +176,6 @@ async def _ask(client: AIOKafkaClient, node: int, topic: str) -> _Metadata:
             f"broker {node} does not answer within {_ANSWER_SECONDS:g} s"
         ) from error
 
-
-# Reads the topic: joins the group, follows the assignment of partitions, and polls.
-#
-# After every assignment the consumer seeks the position that Postgres has; it reads nothing before.
 
 _FETCH_BYTES = 4 * 1024 * 1024
 # How often a broker is asked for a sign of life while no records arrive, and for how long:
@@ -194,8 +191,6 @@ _log = structlog.get_logger()
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Passes Kafka's assignments and revocations on to the consumer."""
-
     def __init__(self, consumer: "KafkaConsumer") -> None:
         self._consumer = consumer
 
@@ -337,7 +332,6 @@ class KafkaConsumer:
             self._postpone_seek(tp, failure)
 
     def _find_due(self) -> list[TopicPartition]:
-        """Return the partitions to seek; one that failed waits while others can be read."""
         now = asyncio.get_running_loop().time() if self._has_readable() else inf
         return [
             tp

@@ -72,7 +72,6 @@ class DeadLetterLimit:
     def _refuse_general(
         self, counts: QuarantineShare, outcomes: Sequence[tuple[ReadRecord, Outcome]]
     ) -> None:
-        """Raise Halted unless only few sources fail."""
         tried = self._sources.copied()
         tried.note(outcomes)
         if tried.failing_share > GENERAL_SHARE:

@@ -77,7 +77,6 @@ class Positions:
             self._go(tp, assigned, partition_id, position.next, seek=position.next)
 
     async def _find_bounds(self, tp: TopicPartition) -> tuple[int, int]:
-        """Return the log's first and end offsets. Raises KafkaError, also if the leader is slow."""
         try:
             async with asyncio.timeout(_BOUNDS_SECONDS):
                 begins = await self._kafka.beginning_offsets([tp])
@@ -173,7 +172,6 @@ class Positions:
     async def _verify(
         self, tp: TopicPartition, assigned: AssignedPartition, record: ConsumerRecord
     ) -> bool:
-        """Check whether the topic is the one that was read before; if not, begin a new epoch."""
         offset, hash = assigned.verify or (0, b"")
         assigned.verify = None
         partition_id = assigned.partition_id
@@ -192,7 +190,6 @@ class Positions:
         partition_id: PartitionId,
         records: Sequence[ConsumerRecord],
     ) -> OffsetRange:
-        """Return the range of records; it accounts for every offset since the last one read."""
         lo, first, hi = assigned.next, records[0].offset, records[-1].offset + 1
         lost = 0
         if first > lo:

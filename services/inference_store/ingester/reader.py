@@ -1,4 +1,7 @@
-"""A decoded event that is not written yet, and the bucket's copy if it is read again."""
+"""Converts records to inferences that can be indexed: decode, look the model up, fetch, parse.
+
+It yields to the event loop every 50 events, so that the batch before can be written meanwhile.
+"""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -90,10 +93,6 @@ def has_no_response(item: InFlightEvent) -> bool:
     return item.response is None and event.inline_response is None and event.response is not None
 
 
-# Converts records to inferences that can be indexed: decode, look the model up, fetch, parse.
-#
-# It yields to the event loop every 50 events, so that the batch before can be written meanwhile.
-
 _T = TypeVar("_T")
 _SLICE = 50
 # a flag: the bucket no longer had the response when the index was rebuilt
@@ -168,7 +167,6 @@ class Reader:
         return rejected, events
 
     def _faulty(self, record: Record, fault: Rejection) -> Rejection:
-        """Return the rejection of a record, with the inference that it describes."""
         described: InferenceEvent | InvalidEvent
         try:
             described = decode(record.payload, record_time=record.time, buckets=self._blobs.buckets)
@@ -177,7 +175,6 @@ class Reader:
         return replace(fault, model_id=described.model_id, inference_id=described.inference_id)
 
     async def _look_up(self, events: Sequence[InFlightEvent]) -> None:
-        """Set each event's registration; register an unknown model if the settings allow it."""
         events_by_model = {item.event.model_id: item.event for item in events}
         if not events_by_model:
             return
@@ -195,7 +192,6 @@ class Reader:
     async def _fetch(
         self, events: list[InFlightEvent]
     ) -> tuple[list[InFlightEvent], list[InFlightEvent]]:
-        """Fetch blobs. Return the events that have theirs, and those that did not fit in memory."""
         keys = [partition_id for item in events for partition_id in _list_missing_keys(item)]
         if not any(keys):
             return events, []
@@ -301,7 +297,6 @@ def _bytes(blob: Fetched, name: str, flags: list[str]) -> bytes | None:
 
 
 def _list_missing_keys(item: InFlightEvent) -> tuple[StorageKey | None, StorageKey | None]:
-    """Return the keys of metadata and response, or None for one that need not be fetched."""
     event = item.event
     return (
         event.metadata if event.inline_metadata is None and item.metadata is None else None,

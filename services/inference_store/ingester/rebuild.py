@@ -108,7 +108,6 @@ def _whole_captures(page: Sequence[Found]) -> Sequence[Found]:
 
 
 def _before(page: Sequence[Found], source: Found) -> StorageKey:
-    """Return the object before the first one of the same capture as `source`."""
     first = _together(source.place.key)
     return [found_object.place for found_object in page if found_object.place.key < first][-1]
 
@@ -169,10 +168,6 @@ def _of_metadata(number: int, source: Found, blob: bytes, there: set[str]) -> Ca
 
 
 def _event_in(blob: bytes) -> tuple[bytes, Mapping[str, Any]]:
-    """Return the event in a metadata blob, and the blob's document.
-
-    Raises ValueError if it contains no event.
-    """
     try:
         document = orjson.loads(blob)
         event = document.get("event") if isinstance(document, dict) else None
@@ -291,7 +286,6 @@ class Rebuild:
         page.reads = [self._checked(read, page.carried[read.record.offset]) for read in reads]
 
     def _checked(self, read: ReadRecord, carried: Carried) -> ReadRecord:
-        """Check that the event in an object is its own; reject it otherwise."""
         item = read.result
         if not isinstance(item, Indexable):
             return read
@@ -304,7 +298,6 @@ class Rebuild:
         return replace(read, result=Rejection("invalid_storage_key", detail, *ids))
 
     def _edited(self, carried: Sequence[Carried]) -> dict[UUID, StorageKey]:
-        """Return the edited metadata blobs of inferences with sidecars, by uid."""
         edited: dict[UUID, StorageKey] = {}
         uids: dict[str, list[UUID]] = {}
         for event in carried:
@@ -366,7 +359,6 @@ class Rebuild:
     async def _forget_inputs(
         self, connection: AsyncConnection, page: Page, stored: Sequence[tuple[ReadRecord, Outcome]]
     ) -> None:
-        """Delete the inputs of new inferences whose request was erased, and note it in the rows."""
         gone: dict[int, dict[UUID, datetime]] = {}
         for read, outcome in stored:
             at = page.carried[read.record.offset].input_deleted_at
@@ -392,7 +384,6 @@ def _counted(arrivals: Arrivals, stored: Sequence[tuple[ReadRecord, Outcome]]) -
 
 
 def _list_unindexed(arrivals: Arrivals) -> list[tuple[ReadRecord, str]]:
-    """Return the events that were not indexed, with the reasons."""
     dead = [(read, rejection.detail) for read, rejection in arrivals.dead]
     waiting = [(read, missing.detail or "it waits") for read, missing in arrivals.missing]
     return dead + waiting

@@ -1,8 +1,16 @@
-"""Bounds the size of decompressed batches: 1 MiB of zstd can be gigabytes.
+"""Reads record batches that aiokafka (0.14) cannot read, and bounds their size.
 
-aiokafka's decoders have no bound, and no setting for one: a huge batch would end the process each
-time it is fetched. So they are replaced in the modules that call them. The records of a batch over
-the bound become dead letters; see record_batches.py.
+Kafka accepts such batches, and they must not stop the pipeline. aiokafka decodes the name of a
+header strictly, while Kafka accepts any bytes; and it refuses compressed data with bytes after its
+end, which Kafka ignores. Both raise from every call of `getmany`, which returns to the same batch
+each time: all partitions stop. No setting changes that. So the fetcher gets batches that continue
+tolerantly after the strict reader failed, and that return unreadable bytes as they are; if memory
+is short, the caller waits. Everything else is aiokafka's: checksums, codecs, aborted transactions,
+markers, positions.
+
+1 MiB of zstd can be gigabytes, and aiokafka's decoders have no bound: a huge batch would end the
+process each time it is fetched. So they are replaced in the modules that call them. The records of
+a batch over the bound become dead letters.
 """
 
 import asyncio
@@ -141,16 +149,6 @@ DECODERS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-# Reads record batches that aiokafka cannot read: Kafka accepts them, and they must not stop the
-# pipeline.
-#
-# aiokafka (0.14) decodes the name of a header strictly, while Kafka accepts any bytes; and it
-# refuses compressed data with bytes after its end, which Kafka ignores. Both raise from every call
-# of `getmany`, which returns to the same batch each time: all partitions stop. No setting changes
-# that. So the fetcher gets batches that continue tolerantly after the strict reader failed, and
-# that return unreadable bytes as they are; if memory is short, the caller waits. Everything else is
-# aiokafka's: checksums, codecs, aborted transactions, markers, positions.
-
 # A batch begins with its first offset (8 bytes) and the length of the rest.
 _LENGTH = struct.Struct(">8xi")
 _NO_MEMORY = "no memory to read a record batch"
@@ -186,8 +184,6 @@ class Unreadable(bytes):
 
 
 class _Batches:
-    """The record batches of one response of the broker, with the fetcher's interface."""
-
     def __init__(self, data: bytes) -> None:
         self._data = memoryview(data)
         self._records = MemoryRecords(data)
@@ -270,8 +266,6 @@ class _TolerantBatch(_DefaultRecordBatchPy):  # type: ignore[misc]
 
 
 class _Tolerant(bytearray):
-    """Bytes that are decoded as UTF-8, with lone surrogates for invalid bytes."""
-
     def __getitem__(self, index: Any) -> Any:
         item = super().__getitem__(index)
         return _Tolerant(item) if isinstance(item, bytearray) else item

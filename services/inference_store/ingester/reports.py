@@ -73,7 +73,6 @@ class Reports:
             return
 
     async def _read(self) -> None:
-        """Read until stopped, or until there is no such topic. Raises KafkaError, DBAPIError."""
         accept_unreadable_records()
         bound_decompression()
         consumer = AIOKafkaConsumer(
@@ -203,7 +202,6 @@ async def _is_at_end(consumer: AIOKafkaConsumer) -> bool:
 
 
 def _read(record: ConsumerRecord, cluster: str) -> ReceivedReport:
-    """Decode a report. Raises ValueError if it is not one."""
     if (fault := find_fault(record)) is not None:
         raise ValueError(fault.detail)
     payload = bytes(record.value or b"")

@@ -224,8 +224,6 @@ def schedule_of(settings: IngesterSettings) -> Schedule:
 
 
 class _Ingester:
-    """The parts of one ingester, wired."""
-
     def __init__(
         self,
         settings: IngesterSettings,
@@ -303,7 +301,6 @@ class _Ingester:
         return True
 
     async def _reach(self) -> None:
-        """Check that every server answers, then join the group."""
         async with self._engine.connect() as connection:
             try:
                 await require_schema(connection)
@@ -367,7 +364,6 @@ class _Ingester:
                     return
 
     async def _away(self, server: str) -> str | None:
-        """Return why the pipeline or the retries wait for a server, or None."""
         of_line = await self._backoff.find_reason(server)
         return of_line or await self._retry_backoff.find_reason(server)
 

@@ -1,4 +1,20 @@
-"""The outcome of each record of a batch, and why."""
+"""Writes a batch: rows, accounting, dead letters, parked events and references, all or nothing.
+
+Order of the effects: names for new keys and labels, and missing spans, in transactions of their
+own (a crash leaves a name or a span that nothing uses yet); then one transaction:
+1. lock the partitions' rows in the accounting (ConsumerFenced, if another moved them);
+2. keep the registrations and the labels from being removed, and the partitions from being merged;
+3. sort out events that may not be stored; write parents, children, references;
+4. write dead letters and parked events;
+5. move the accounting from lo to hi;
+6. write the sidecars of new inferences, if the settings require them: in the transaction, because
+   only there it is certain that they are new, and nobody else writes or erases them before it
+   ends.
+After the commit Kafka is told, for lag tools only. A crash before the commit repeats the batch;
+one after it repeats nothing, because the accounting has moved. A sidecar that was written before
+the crash is written again with the repeated batch, or deleted if the event may then not be
+stored.
+"""
 
 import asyncio
 from collections import Counter
@@ -183,23 +199,6 @@ def _may_be_back(item: Indexable, part: Part, others: Collection[str | None]) ->
     return key not in others if key is not None else part == "input" and metadata is not None
 
 
-# Writes a batch: rows, accounting, dead letters, parked events and references, all or nothing.
-#
-# Order of the effects: names for new keys and labels, and missing spans, in transactions of their
-# own (a crash leaves a name or a span that nothing uses yet); then one transaction:
-# 1. lock the partitions' rows in the accounting (ConsumerFenced, if another moved them);
-# 2. keep the registrations and the labels from being removed, and the partitions from being merged;
-# 3. sort out events that may not be stored; write parents, children, references;
-# 4. write dead letters and parked events;
-# 5. move the accounting from lo to hi;
-# 6. write the sidecars of new inferences, if the settings require them: in the transaction, because
-#    only there it is certain that they are new, and nobody else writes or erases them before it
-#    ends.
-# After the commit Kafka is told, for lag tools only. A crash before the commit repeats the batch;
-# one after it repeats nothing, because the accounting has moved. A sidecar that was written before
-# the crash is written again with the repeated batch, or deleted if the event may then not be
-# stored.
-
 Settled = Sequence[tuple[ReadRecord, Outcome]]
 """The outcome of each event that was read."""
 Check = Callable[[AsyncConnection, Settled], Awaitable[None]]
@@ -369,7 +368,6 @@ class Writer:
     async def _insert(
         self, connection: AsyncConnection, arrivals: Arrivals, *, one_by_one: bool
     ) -> list[tuple[ReadRecord, Outcome]]:
-        """Insert the fresh events; those that Postgres refuses become dead letters."""
         now = datetime.now(UTC)
         pairs = [(read, self._rows(read.result, now)) for read in arrivals.fresh]
         if one_by_one:
@@ -411,7 +409,6 @@ class Writer:
 
 
 def _count_by_partition(settled: Settled) -> dict[PartitionId, Counter[Outcome]]:
-    """Count the outcomes by partition."""
     outcomes: dict[PartitionId, Counter[Outcome]] = {}
     for read, outcome in settled:
         outcomes.setdefault(read.record.partition_id, Counter())[outcome] += 1
@@ -421,7 +418,6 @@ def _count_by_partition(settled: Settled) -> dict[PartitionId, Counter[Outcome]]
 async def _move(
     connection: AsyncConnection, offset_range: OffsetRange, counts: Counter[Outcome]
 ) -> None:
-    """Move the accounting over an offset range."""
     counts[Outcome.LOST] += offset_range.lost
     counts[Outcome.NOT_DELIVERED] += offset_range.not_delivered
     partition_id, lo, hi = offset_range.partition_id, offset_range.lo, offset_range.hi

@@ -1,6 +1,4 @@
-"""The subject of offset accounting: a partition, the position in it, and the outcomes of an
-offset.
-"""
+"""The accounts of partitions: the next offset, the outcome of each before it, and the lag."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The account of one producer: what it reports, what arrived, and why the rest did not.
+"""The accounts of producers: what each reports, what arrived, and why the rest did not.
 
 given = arrived + gaps.dropped + gaps.waiting + gaps.unknown_tail + gaps.unexplained
 """
@@ -384,10 +384,8 @@ async def count_producer_states(connection: AsyncConnection) -> dict[str, int]:
     return {"running": running_now, "ended": ended_well, "dead": dead}
 
 
-# Producers that have not reported for long: their sums stay, their rows are deleted.
-#
-# A proxy is a new producer at every boot, so the rows would grow without end. They are summed, not
-# only deleted: what was lost stays in the accounts.
+# A proxy is a new producer at every boot, so the rows would grow without end. Producers that have
+# not reported for long are summed, not only deleted: what was lost stays in the accounts.
 
 # A producer's rows stay this long after its last report. Older reports are not read again, so none
 # is counted twice.

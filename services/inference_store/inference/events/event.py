@@ -1,4 +1,4 @@
-"""The location of a blob: an allowed bucket, and a key in it."""
+"""The event: its fields, storage keys, times, identity, and what can be wrong with it."""
 
 import re
 from collections.abc import Collection, Mapping, Set

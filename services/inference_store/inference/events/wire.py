@@ -1,4 +1,4 @@
-"""The event on the wire: nine fields, and those that a producer may add."""
+"""The event as a Kafka message: its fields, decoding and encoding."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -171,7 +171,6 @@ def _validate(document: Mapping[str, Any]) -> tuple[WireEvent, tuple[str, ...]]:
 
 
 def _ids(document: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return both ids if they can at least be shown."""
     return {name: _make_showable(document.get(name)) for name in IDS}
 
 

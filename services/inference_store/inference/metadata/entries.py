@@ -1,4 +1,8 @@
-"""Metadata as it is indexed: unchanged entries, leaves to index, presences."""
+"""Opens the envelopes of metadata, and stores entries.
+
+An envelope is a list of `{key, type, value}`; two sections; or a proxy's blob that has either under
+`metadata`; each as JSON, or as a JSON string that holds it.
+"""
 
 import json
 from collections.abc import Iterable
@@ -19,9 +23,6 @@ from inference_store.inference.metadata.values import (
     Entry,
     Section,
 )
-
-# A list of `{key, type, value}`; two sections; a proxy's blob that has either under `metadata`;
-# each as JSON, or as a JSON string that holds it.
 
 _WRAPPINGS: Final = 4
 """The most nested strings, lists and `metadata` that are opened."""
@@ -70,7 +71,6 @@ def open_envelope(
 
 
 def _add_plain(item: Json, opened: Opened) -> bool:
-    """Add a correct item, as nearly all are; return whether it is one."""
     try:
         key, declared, value = item["key"], item["type"], item["value"]
     except (KeyError, TypeError, IndexError):

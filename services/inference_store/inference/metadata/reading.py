@@ -63,7 +63,6 @@ class TypedItems:
             self._add_any(name, item)
 
     def _add_plain(self, name: str, item: Item) -> bool:
-        """Add a correct item in the short way, as nearly all are; return whether it is one."""
         key, declared, value, section, flags = item
         kind = TYPE_NAMES.get(declared) if declared else None
         if kind is None or kind.family is None or type(value) is not str:
@@ -102,7 +101,6 @@ class TypedItems:
         self.entries.append(Entry(key, declared or "", text, section, flags))
 
     def _find_obstacle(self, name: str) -> str | None:
-        """Return why a key cannot be indexed; None if it can."""
         if len(self.entries) >= self.caps.keys:
             return "keys_capped"
         if len(name) > self.caps.key_characters:
@@ -136,7 +134,6 @@ class TypedItems:
     def _add_unindexed(
         self, name: str, kind: MetadataTypeEntry, text: str, flag: str
     ) -> tuple[str, ...]:
-        """Add a presence for a value that is not of its type; index a text as text."""
         flags: tuple[str, ...] = (flag,)
         if flag.startswith("not_"):
             if storable(text):
@@ -302,7 +299,6 @@ def _select_presences(rows: Iterable[Presence], with_leaf: set[str]) -> Iterable
 def _collect_flags(
     opened: Opened, entries: list[Entry], blob: bytes
 ) -> tuple[tuple[str, ...], list[str]]:
-    """Return the flags of the inference, and the sentences for people."""
     flags: list[str] = []
     problems = list(opened.problems)
     entry_flags = {flag for entry in entries if entry.flags for flag in entry.flags}
@@ -356,7 +352,6 @@ def _remark(name: str, value: Json) -> Item:
 
 
 def _read_parameters(response: bytes) -> list[dict[str, Json]]:
-    """Return the parameters of the root and of every output, without rounding."""
     try:
         holders = list(_holders(read_json(response)))
         if all(type(value) in FAITHFUL for holder in holders for value in holder.values()):

@@ -1,5 +1,6 @@
-"""Limits on the indexed metadata of one inference. What is over a cap is kept, not indexed, and
-flagged.
+"""The values of metadata: their types and caps, and the leaves of JSON values.
+
+What is over a cap is kept, not indexed, and flagged.
 """
 
 import re
@@ -287,10 +288,6 @@ class Metadata:
     flags: tuple[str, ...] = ()
     problem: str | None = None
     """The problem and its place, for people."""
-
-
-# Opens the envelopes of metadata: a flat list of items, and the problems.
-#
 
 
 _JSON: Final = MetadataType.JSON.value

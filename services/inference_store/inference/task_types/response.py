@@ -1,4 +1,4 @@
-"""The predictions of a response, or the word that they are unknown."""
+"""A response: its outputs, the elements in them, and the predictions that are read from them."""
 
 import math
 import re
@@ -348,7 +348,6 @@ def _datatype(output: dict[str, Json]) -> str:
 
 
 def _decode(text: str, names: Collection[str]) -> Json:
-    """Return the objects in a string, if they have the given names; else None."""
     try:
         document = read_json(text)
     except UnreadableJson:

@@ -1,4 +1,4 @@
-"""Outlines: the contours and keypoints of a response, which are drawn and not indexed."""
+"""Boxes, contours and keypoints: object detection, image segmentation, keypoint detection."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -68,7 +68,6 @@ def read_corners(element: dict[str, Json], reading: Reading) -> Box:
 
 
 def _add_legacy(output: Output, data: dict[str, Json], reading: Reading) -> None:
-    """Add rows of `detection_boxes` as [ymin, xmin, ymax, xmax], and its three companions."""
     boxes = _boxes(data[_LEGACY], "yxyx", reading)
     count = numbers(data.get("num_detections"))
     box_count = reading.number(count[0]) if count else None
@@ -85,7 +84,6 @@ def _add_legacy(output: Output, data: dict[str, Json], reading: Reading) -> None
 
 
 def _add_tensors(by_name: dict[str, Output], reading: Reading) -> None:
-    """Add rows of tensors by the registration's output mapping."""
     mapping = reading.mapping
     if mapping is None or mapping.boxes is None:
         return
@@ -126,7 +124,6 @@ def _labels_and_scores(
 def _best_classes(
     values: list[Json], classes: int, reading: Reading
 ) -> tuple[list[str | None], list[float | None]]:
-    """Return the class with the highest score of each box, and the score."""
     labels: list[str | None] = []
     best: list[float | None] = []
     activation = reading.mapping.activation if reading.mapping else "none"
@@ -310,7 +307,6 @@ def _extent(contours: list[list[Point]], reading: Reading) -> Row:
 
 
 def _shoelace(points: list[Point]) -> float:
-    """Return the area that a closed line of points encloses."""
     closed = [*points, *points[:1]]
     return abs(sum(x1 * y2 - x2 * y1 for (x1, y1), (x2, y2) in pairwise(closed))) / 2
 
@@ -382,7 +378,6 @@ def _read_keypoints(value: Json, reading: Reading) -> Iterator[Keypoint]:
 
 
 def _list_items(value: Json) -> list[Json]:
-    """Return one item for each keypoint, however they are written."""
     if isinstance(value, dict):
         xs, ys = value.get("x"), value.get("y")
         if not isinstance(xs, list) or not isinstance(ys, list) or len(xs) != len(ys):

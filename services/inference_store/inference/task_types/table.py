@@ -99,7 +99,6 @@ def _generated(element: Json, reading: Reading) -> Row | None:
 
 
 def _find_text(generated: Json) -> Json:
-    """Return the text; the last turn of a conversation."""
     if isinstance(generated, list) and generated:
         generated = generated[-1]
     return generated.get("content") if isinstance(generated, dict) else generated
@@ -154,7 +153,6 @@ def _values(output: Output, reading: Reading) -> None:
 
 
 def _named_values(output: Output, element: dict[str, Json], reading: Reading) -> None:
-    """Add rows of `{"price": 12.5, "grade": "B"}`: each name is an output."""
     for name, value in element.items():
         if reading.full():
             return

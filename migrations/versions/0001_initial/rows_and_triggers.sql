@@ -1,62 +1,32 @@
-CREATE TABLE audit (
-    id BIGINT GENERATED ALWAYS AS IDENTITY,
-    at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    actor TEXT COLLATE "C" NOT NULL,
-    action TEXT COLLATE "C" NOT NULL,
-    model INTEGER,
-    uid UUID,
-    detail JSONB DEFAULT '{}'::jsonb NOT NULL,
-    model_id TEXT COLLATE "C",
-    client TEXT COLLATE "C",
-    number BIGINT,
-    taken_by BIGINT,
-    CONSTRAINT audit_pkey PRIMARY KEY (id)
+-- A row of `erasing` is written again when its objects are claimed, and is dead soon after.
+ALTER TABLE erasing SET (
+    fillfactor = 45,
+    autovacuum_vacuum_scale_factor = 0.05,
+    autovacuum_vacuum_threshold = 10000
 );
 
-CREATE INDEX audit_actor_id_idx ON audit (actor, id);
-
-CREATE INDEX audit_at_idx ON audit (at);
-
-CREATE INDEX audit_model_id_id_idx ON audit (model_id, id);
-
-CREATE INDEX audit_uid_idx ON audit (uid);
-
-CREATE INDEX audit_inferences_idx ON audit USING gin ((detail -> 'inferences')) WHERE action = 'thumbnails_read';
-
-CREATE INDEX audit_unchained_idx ON audit (id) WHERE number IS NULL;
-
-CREATE TABLE audit_link (
-    number BIGINT NOT NULL,
-    entry BIGINT NOT NULL,
-    salt BYTEA,
-    values_hash BYTEA NOT NULL,
-    hash BYTEA NOT NULL,
-    CONSTRAINT audit_link_pkey PRIMARY KEY (number)
-);
-
-CREATE UNIQUE INDEX audit_link_entry_key ON audit_link (entry);
-
-CREATE TABLE audit_head (
-    id INTEGER NOT NULL,
-    number BIGINT DEFAULT 0 NOT NULL,
-    hash BYTEA NOT NULL,
-    cut BIGINT DEFAULT 0 NOT NULL,
-    CONSTRAINT audit_head_pkey PRIMARY KEY (id)
-);
+-- A trigger that a partition gets when it is counted: whatever writes to the partition outdates its
+-- counts. One row a transaction, which remembers that it wrote it: until the transaction ends no
+-- count can begin.
+CREATE FUNCTION outdate_counts() RETURNS trigger LANGUAGE plpgsql AS $body$
+DECLARE
+    written integer;
+    place text;
+BEGIN
+    IF TG_OP = 'DELETE' THEN written := OLD.model; ELSE written := NEW.model; END IF;
+    place := TG_ARGV[0] || ' ' || written;
+    IF current_setting('inference_store.outdated', true) = place THEN RETURN NULL; END IF;
+    INSERT INTO outdated_count (partition_count)
+    SELECT counted.id FROM partition_count counted
+    WHERE counted.span = TG_ARGV[0] AND counted.model = written AND NOT EXISTS (
+        SELECT FROM outdated_count already WHERE already.partition_count = counted.id
+    );
+    PERFORM set_config('inference_store.outdated', place, true);
+    RETURN NULL;
+END
+$body$;
 
 INSERT INTO audit_head (id, hash) VALUES (1, decode(repeat('00', 32), 'hex'));
-
-CREATE TABLE audit_checkpoint (
-    id BIGINT GENERATED ALWAYS AS IDENTITY,
-    at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    reason TEXT COLLATE "C" NOT NULL,
-    number BIGINT NOT NULL,
-    hash BYTEA NOT NULL,
-    signed JSONB,
-    CONSTRAINT audit_checkpoint_pkey PRIMARY KEY (id)
-);
-
-CREATE INDEX audit_checkpoint_number_idx ON audit_checkpoint (number);
 
 -- The audit is append-only: the oldest entries may go (`prune`), and the values of an entry may be
 -- removed, but only together with their note in `taken_by`.
@@ -110,3 +80,14 @@ CREATE TRIGGER keep_audit_link BEFORE UPDATE OR DELETE ON audit_link
 
 CREATE TRIGGER keep_audit_checkpoint BEFORE UPDATE OR DELETE ON audit_checkpoint
     FOR EACH ROW EXECUTE FUNCTION keep_audit_checkpoint();
+
+INSERT INTO erased_total (id) VALUES (1);
+
+-- Hashes do not compress: do not try.
+ALTER TABLE erased_leaves ALTER COLUMN leaves SET STORAGE EXTERNAL;
+
+INSERT INTO ledger_head (id, number, hash) VALUES (1, 0, '');
+
+ALTER TABLE export_part ALTER COLUMN uids SET STORAGE EXTERNAL;
+
+ALTER TABLE export_erased ALTER COLUMN leaves SET STORAGE EXTERNAL;
