@@ -3,7 +3,7 @@
 from itertools import count
 
 import pytest
-from playwright.sync_api import APIResponse, Page, Route, expect
+from playwright.sync_api import APIResponse, Page, Request, Route, expect
 
 from tests.producer import Capture
 from tests.servers.environment import PREFIX
@@ -101,10 +101,11 @@ class CutStreams:
 
     def __init__(self, page: Page) -> None:
         self._page = page
-        self._asked = 0
+        self._asked = self._ended = self._advanced = 0
         self.is_silent = False
         """Whether those to come are never answered."""
         page.clock.install()
+        page.on("requestfinished", self._note_end)
         page.route(STREAMS, self._answer)
 
     def _answer(self, route: Route) -> None:
@@ -112,13 +113,22 @@ class CutStreams:
         if not self.is_silent:
             route.fulfill(content_type="text/event-stream", body=BEGIN)
 
+    def _note_end(self, request: Request) -> None:
+        self._ended += "/inferences/follow" in request.url
+
     def wait_for_more(self, count: int) -> None:
-        """Wait until the page asks for so many more; what came before the last is taken by then."""
+        """Wait until the page asks for so many more; what came before the last is taken by then.
+
+        The page's clock is moved once for each stream that has ended. It also runs by itself: moved
+        at every look, it would reach the limit of the page's own requests.
+        """
         expected = self._asked + count
 
         def are_asked() -> bool:
-            self._page.clock.run_for(PAUSE_MS)
-            return self._asked >= expected
+            if self._advanced < self._ended:
+                self._advanced = self._ended
+                self._page.clock.run_for(PAUSE_MS)
+            return bool(self._page.title()) and self._asked >= expected
 
         wait_until(are_asked, seconds=180, what="the next streams")
 
