@@ -36,7 +36,7 @@ from inference_store.platform.metrics import (
 )
 from inference_store.platform.settings import IngesterSettings
 
-from .backoff import Backoff, Stopped
+from .backoff import Backoff, Stopped, pause
 from .limit import DeadLetterLimit, Halted
 
 SMALLEST_SLICE = 50
@@ -285,11 +285,8 @@ class Pipeline:
         for _ in range(10):
             self._heartbeat.beat()
             self._heartbeat.beat("write")
-            try:
-                await asyncio.wait_for(self._stop.wait(), 1.0)
-            except TimeoutError:
-                continue
-            raise Stopped
+            if await pause(self._stop, 1.0):
+                raise Stopped
 
     def _count(self, batch: Batch, settled: Settled) -> None:
         total = Counter(outcome for _, outcome in settled)

@@ -204,12 +204,12 @@ class Positions:
 
 def _build_record(partition_id: PartitionId, record: ConsumerRecord) -> Record:
     headers = read_headers(record.headers)
-    at = _read_time(record.timestamp)
+    at = read_time(record.timestamp)
     payload = bytes(record.value or b"")
     return Record(partition_id, record.offset, at, record.key, payload, headers, find_fault(record))
 
 
-def _read_time(milliseconds: int | None) -> datetime:
+def read_time(milliseconds: int | None) -> datetime:
     """Return the record's time; now if the producer gave none, or an impossible one."""
     now = datetime.now(UTC)
     if milliseconds is None or milliseconds <= 0:

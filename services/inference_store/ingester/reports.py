@@ -27,7 +27,8 @@ from inference_store.platform.kafka import client_arguments
 from inference_store.platform.metrics import REPORTS
 from inference_store.platform.settings import IngesterSettings
 
-from .backoff import Backoff, Stopped
+from .backoff import Backoff, Stopped, pause
+from .positions import read_time
 
 OUTCOMES = ("kept", "old", "broken")
 _MOST = 500
@@ -68,7 +69,7 @@ class Reports:
         try:
             while not self._stop.is_set():
                 await self._backoff.retry(self._read)
-                await self._pause(self._look_seconds)
+                await pause(self._stop, self._look_seconds)
         except Stopped:
             return
 
@@ -102,7 +103,7 @@ class Reports:
                 looked_at = loop.time()
             if not consumer.assignment():
                 # a read would wait forever for partitions that no broker has reported
-                await self._pause(_ASSIGNMENT_SECONDS)
+                await pause(self._stop, _ASSIGNMENT_SECONDS)
                 continue
             if consumer.assignment() - sought:
                 await self._seek_newest(consumer)
@@ -163,7 +164,7 @@ class Reports:
                 error=str(error)[:300],
             )
             return
-        if _time_of(record) >= datetime.now(UTC) - accounting.FORMER_AFTER:
+        if read_time(record.timestamp) >= datetime.now(UTC) - accounting.FORMER_AFTER:
             yield read
         else:
             REPORTS.labels("old").inc()
@@ -174,12 +175,6 @@ class Reports:
             return
         async with self._engine.begin() as connection:
             await accounting.mark_silent(connection, after=self._silent_after)
-
-    async def _pause(self, seconds: float) -> None:
-        try:
-            await asyncio.wait_for(self._stop.wait(), seconds)
-        except TimeoutError:
-            return
 
 
 async def _start(consumer: AIOKafkaConsumer) -> None:
@@ -209,11 +204,3 @@ def _read(record: ConsumerRecord, cluster: str) -> ReceivedReport:
         raise ValueError(f"it has {len(payload)} bytes, and a report at most {_MOST_BYTES}")
     partition_id = PartitionId(cluster, record.topic, 0, record.partition)
     return ReceivedReport(decode(payload), partition_id, record.offset)
-
-
-def _time_of(record: ConsumerRecord) -> datetime:
-    """Return the record's time; now if it has none, or an impossible one."""
-    try:
-        return datetime.fromtimestamp(max(record.timestamp, 0) / 1000, UTC)
-    except (TypeError, ValueError, OverflowError, OSError):
-        return datetime.now(UTC)

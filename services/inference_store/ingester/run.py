@@ -39,17 +39,14 @@ from inference_store.platform import metrics
 from inference_store.platform.admin import AdminApp, Heartbeat
 from inference_store.platform.settings import IngesterSettings
 
-from .backoff import SERVERS, Backoff, Stopped
+from .backoff import SERVERS, Backoff, Stopped, pause
 from .limit import DeadLetterLimit
 from .pipeline import Pipeline
 from .reports import OUTCOMES, Reports
 from .retry import Retries
 
-# Sets the gauges that must change even if no events arrive: lag, accounting, partitions ahead;
-# stores the lag for the api; and ends sessions in which a frozen ingester holds locks.
-#
-# Lag is measured on a clock, not when a batch is written: it must rise while the pipeline is stuck.
-
+_PARTITIONS_SECONDS = 20.0
+_LIVE_SECONDS = 120.0
 _EVERY_SECONDS = 5.0
 # The api shows what was stored last, and when.
 _STORE_SECONDS = 15.0
@@ -58,134 +55,6 @@ _PRODUCERS_SECONDS = 60.0
 # By then another ingester has the partitions, and waits for the locks of the frozen one.
 STALLED_SECONDS = 60.0
 _POSTGRES = (DBAPIError, PoolTimeout)
-
-
-class Watch:
-    """Sets the gauges every five seconds, until stopped."""
-
-    def __init__(self, consumer: Consumer, engine: AsyncEngine, stop: asyncio.Event) -> None:
-        self._consumer = consumer
-        self._engine = engine
-        self._stop = stop
-        self._ends: dict[AssignedPartition, int] = {}
-        self._are_ends_new = False
-        self._stored_at = self._producers_at = float("-inf")
-        self._parked: datetime | None = None
-        self._shown: set[str] = set()
-
-    async def run(self) -> None:
-        """Run until stopped. The pipeline reports unavailable servers: here values only age."""
-        while not self._stop.is_set():
-            # One by one: Kafka's figures must change while Postgres hangs, and the reverse.
-            await self._try(self._read_kafka)
-            await self._try(self._read_postgres)
-            await self._try(self._read_producers)
-            await self._try(self._end_stalled)
-            await self._try(self._store_ends)
-            self._show_lag(self._consumer.assigned)
-            try:
-                await asyncio.wait_for(self._stop.wait(), _EVERY_SECONDS)
-            except TimeoutError:
-                continue
-
-    async def _try(self, work: Callable[[], Awaitable[None]]) -> None:
-        try:
-            async with asyncio.timeout(_EVERY_SECONDS):
-                await work()
-        except (TimeoutError, KafkaError, IllegalStateError, *_POSTGRES, OSError) as error:
-            _log.debug("gauges are not fresh", action="watch", error=type(error).__name__)
-
-    async def _read_kafka(self) -> None:
-        self._ends = await self._consumer.find_ends()
-        self._are_ends_new = True
-
-    async def _read_postgres(self) -> None:
-        async with self._engine.connect() as connection:
-            totals = await figures.read_accounting(connection)
-            partitions = await figures.read_partitions(connection)
-        self._parked = totals.parked_record_time
-        _show_accounting(totals)
-        metrics.PARTITIONS.set(partitions.count)
-        metrics.PARTITIONS_AHEAD.set(partitions.ahead_seconds)
-
-    async def _read_producers(self) -> None:
-        now = asyncio.get_running_loop().time()
-        if now < self._producers_at + _PRODUCERS_SECONDS:
-            return
-        async with self._engine.connect() as connection:
-            producers = await figures.read_producers(connection)
-        for state, count in producers.states.items():
-            metrics.PRODUCERS.labels(state).set(count)
-        metrics.PRODUCERS_OPEN.set(producers.open)
-        self._producers_at = now
-
-    async def _end_stalled(self) -> None:
-        async with self._engine.connect() as connection:
-            ended = await end_stalled_sessions(connection, seconds=STALLED_SECONDS)
-        if ended:
-            metrics.STALLED.inc(ended)
-            _log.warning("sessions of a frozen ingester ended", action="stalled", sessions=ended)
-
-    async def _store_ends(self) -> None:
-        """Store the ends of the logs for the api, if they were measured since the last time."""
-        now = asyncio.get_running_loop().time()
-        if not self._are_ends_new or now < self._stored_at + _STORE_SECONDS:
-            return
-        self._are_ends_new = False
-        ends = dict(_list_ends(self._consumer.assigned, self._ends))
-        async with self._engine.begin() as connection:
-            await store_ends(connection, ends)
-        self._stored_at = now
-
-    def _show_lag(self, assigned: Iterable[AssignedPartition]) -> None:
-        lags = {
-            str(consumed.partition): _measure_lag(consumed, self._ends) for consumed in assigned
-        }
-        ages = {partition: compute_age(at) for partition, (_, at) in lags.items()}
-        for partition, (events, _) in lags.items():
-            metrics.LAG.labels(partition).set(events)
-            metrics.LAG_SECONDS.labels(partition).set(ages[partition])
-        for partition in self._shown - lags.keys():  # another ingester has it now
-            metrics.LAG.remove(partition)
-            metrics.LAG_SECONDS.remove(partition)
-        self._shown = set(lags)
-        metrics.OLDEST.set(max([*ages.values(), compute_age(self._parked)]))
-
-
-def _list_ends(
-    assigned: Iterable[AssignedPartition], ends: Mapping[AssignedPartition, int]
-) -> Iterator[tuple[PartitionId, LogEnd]]:
-    for partition in assigned:
-        if partition.partition_id is not None and partition in ends:
-            events, oldest = _measure_lag(partition, ends)
-            yield partition.partition_id, LogEnd(partition.written + events, oldest)
-
-
-def _measure_lag(
-    assigned: AssignedPartition, ends: Mapping[AssignedPartition, int]
-) -> tuple[int, datetime | None]:
-    """Return the number of offsets that are not written, and the time of the oldest of them.
-
-    If the oldest has not been read, it is the time of the last one written: it is no older.
-    """
-    end = ends.get(assigned, assigned.next)
-    events = max(0, max(end, assigned.next) - assigned.written)
-    if not events:
-        return 0, None
-    return events, assigned.in_flight[0][1] if assigned.in_flight else assigned.written_at
-
-
-def _show_accounting(totals: figures.AccountingFigures) -> None:
-    for outcome, count in totals.counts.items():
-        metrics.BOOKS.labels(outcome.value).set(count)
-    metrics.BOOKS_OPEN.set(totals.open_partitions)
-    metrics.DEAD_OPEN.set(totals.dead_letters_open)
-    metrics.PARKED.set(totals.parked)
-    metrics.PARKED_OLDEST.set(totals.parked_oldest_seconds)
-
-
-_PARTITIONS_SECONDS = 20.0
-_LIVE_SECONDS = 120.0
 _log = structlog.get_logger()
 
 
@@ -351,17 +220,14 @@ class _Ingester:
 
     async def _keep_partitions(self) -> None:
         """Create the next span before it is needed, and statistics long before autovacuum does."""
-        while not self._stop.is_set():
+        target = self._settings.partition_inferences
+        ahead = partial(partitions.make_ahead, self._engine, target=target)
+        while not await pause(self._stop, _PARTITIONS_SECONDS):
             try:
-                await asyncio.wait_for(self._stop.wait(), _PARTITIONS_SECONDS)
-            except TimeoutError:
-                target = self._settings.partition_inferences
-                ahead = partial(partitions.make_ahead, self._engine, target=target)
-                try:
-                    await self._retry_backoff.retry(ahead)
-                    await self._retry_backoff.retry(partial(partitions.analyse, self._engine))
-                except Stopped:
-                    return
+                await self._retry_backoff.retry(ahead)
+                await self._retry_backoff.retry(partial(partitions.analyse, self._engine))
+            except Stopped:
+                return
 
     async def _away(self, server: str) -> str | None:
         of_line = await self._backoff.find_reason(server)
@@ -389,3 +255,129 @@ class _Ingester:
 
     async def _within_limit(self) -> str | None:
         return self._limit.reason
+
+
+class Watch:
+    """Sets the gauges that must change even if no events arrive, every five seconds, until stopped.
+
+    Lag is measured on a clock, not when a batch is written: it must rise while the pipeline is
+    stuck. It also stores the lag for the api, and ends sessions in which a frozen ingester holds
+    locks.
+    """
+
+    def __init__(self, consumer: Consumer, engine: AsyncEngine, stop: asyncio.Event) -> None:
+        self._consumer = consumer
+        self._engine = engine
+        self._stop = stop
+        self._ends: dict[AssignedPartition, int] = {}
+        self._are_ends_new = False
+        self._stored_at = self._producers_at = float("-inf")
+        self._parked: datetime | None = None
+        self._shown: set[str] = set()
+
+    async def run(self) -> None:
+        """Run until stopped. The pipeline reports unavailable servers: here values only age."""
+        while not self._stop.is_set():
+            # One by one: Kafka's figures must change while Postgres hangs, and the reverse.
+            await self._try(self._read_kafka)
+            await self._try(self._read_postgres)
+            await self._try(self._read_producers)
+            await self._try(self._end_stalled)
+            await self._try(self._store_ends)
+            self._show_lag(self._consumer.assigned)
+            await pause(self._stop, _EVERY_SECONDS)
+
+    async def _try(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            async with asyncio.timeout(_EVERY_SECONDS):
+                await work()
+        except (TimeoutError, KafkaError, IllegalStateError, *_POSTGRES, OSError) as error:
+            _log.debug("gauges are not fresh", action="watch", error=type(error).__name__)
+
+    async def _read_kafka(self) -> None:
+        self._ends = await self._consumer.find_ends()
+        self._are_ends_new = True
+
+    async def _read_postgres(self) -> None:
+        async with self._engine.connect() as connection:
+            totals = await figures.read_accounting(connection)
+            partitions = await figures.read_partitions(connection)
+        self._parked = totals.parked_record_time
+        _show_accounting(totals)
+        metrics.PARTITIONS.set(partitions.count)
+        metrics.PARTITIONS_AHEAD.set(partitions.ahead_seconds)
+
+    async def _read_producers(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now < self._producers_at + _PRODUCERS_SECONDS:
+            return
+        async with self._engine.connect() as connection:
+            producers = await figures.read_producers(connection)
+        for state, count in producers.states.items():
+            metrics.PRODUCERS.labels(state).set(count)
+        metrics.PRODUCERS_OPEN.set(producers.open)
+        self._producers_at = now
+
+    async def _end_stalled(self) -> None:
+        async with self._engine.connect() as connection:
+            ended = await end_stalled_sessions(connection, seconds=STALLED_SECONDS)
+        if ended:
+            metrics.STALLED.inc(ended)
+            _log.warning("sessions of a frozen ingester ended", action="stalled", sessions=ended)
+
+    async def _store_ends(self) -> None:
+        """Store the ends of the logs for the api, if they were measured since the last time."""
+        now = asyncio.get_running_loop().time()
+        if not self._are_ends_new or now < self._stored_at + _STORE_SECONDS:
+            return
+        self._are_ends_new = False
+        ends = dict(_list_ends(self._consumer.assigned, self._ends))
+        async with self._engine.begin() as connection:
+            await store_ends(connection, ends)
+        self._stored_at = now
+
+    def _show_lag(self, assigned: Iterable[AssignedPartition]) -> None:
+        lags = {
+            str(consumed.partition): _measure_lag(consumed, self._ends) for consumed in assigned
+        }
+        ages = {partition: compute_age(at) for partition, (_, at) in lags.items()}
+        for partition, (events, _) in lags.items():
+            metrics.LAG.labels(partition).set(events)
+            metrics.LAG_SECONDS.labels(partition).set(ages[partition])
+        for partition in self._shown - lags.keys():  # another ingester has it now
+            metrics.LAG.remove(partition)
+            metrics.LAG_SECONDS.remove(partition)
+        self._shown = set(lags)
+        metrics.OLDEST.set(max([*ages.values(), compute_age(self._parked)]))
+
+
+def _list_ends(
+    assigned: Iterable[AssignedPartition], ends: Mapping[AssignedPartition, int]
+) -> Iterator[tuple[PartitionId, LogEnd]]:
+    for partition in assigned:
+        if partition.partition_id is not None and partition in ends:
+            events, oldest = _measure_lag(partition, ends)
+            yield partition.partition_id, LogEnd(partition.written + events, oldest)
+
+
+def _measure_lag(
+    assigned: AssignedPartition, ends: Mapping[AssignedPartition, int]
+) -> tuple[int, datetime | None]:
+    """Return the number of offsets that are not written, and the time of the oldest of them.
+
+    If the oldest has not been read, it is the time of the last one written: it is no older.
+    """
+    end = ends.get(assigned, assigned.next)
+    events = max(0, max(end, assigned.next) - assigned.written)
+    if not events:
+        return 0, None
+    return events, assigned.in_flight[0][1] if assigned.in_flight else assigned.written_at
+
+
+def _show_accounting(totals: figures.AccountingFigures) -> None:
+    for outcome, count in totals.counts.items():
+        metrics.BOOKS.labels(outcome.value).set(count)
+    metrics.BOOKS_OPEN.set(totals.open_partitions)
+    metrics.DEAD_OPEN.set(totals.dead_letters_open)
+    metrics.PARKED.set(totals.parked)
+    metrics.PARKED_OLDEST.set(totals.parked_oldest_seconds)

@@ -509,3 +509,29 @@ def _last_when_none(score: float | None) -> float:
 def is_numeric(value: Json) -> bool:
     """Return whether a value is a JSON number; a bool is not."""
     return type(value) in (float, int, Number)
+
+
+def iterate_objects(
+    outputs: Iterable[Output], names: Sequence[str], reading: Reading
+) -> Iterator[tuple[Output, dict[str, Json], Row]]:
+    """Yield the elements that are objects with any of these names, until the reading is full.
+
+    Each comes with its output, and with the beginning of its row. The others are unreadable.
+    """
+    for output in outputs:
+        for element in elements(output.data, names):
+            if reading.full():
+                return
+            if not isinstance(element, dict) or element.keys().isdisjoint(names):
+                reading.unreadable += 1
+                continue
+            yield (
+                output,
+                element,
+                {
+                    "output": output.position,
+                    "output_name": output.name,
+                    "label": reading.label(element.get("label")),
+                    "score": reading.number(element.get("score")),
+                },
+            )

@@ -14,15 +14,17 @@ from inference_store.inference.task_types.response import (
     Row,
     Units,
     activate,
-    elements,
     is_numeric,
+    iterate_objects,
     numbers,
 )
 
 Box: TypeAlias = tuple[float | None, float | None, float | None, float | None]
 Labelled: TypeAlias = tuple[str | None, float | None]
+_NO_BOX: Final[Box] = (None, None, None, None)
+_CORNERS: Final = ("xmin", "ymin", "xmax", "ymax")
 _LEGACY: Final = "detection_boxes"
-_NAMES: Final = ("label", "score", "box", _LEGACY, "xmin", "ymin", "xmax", "ymax")
+_NAMES: Final = ("label", "score", "box", _LEGACY, *_CORNERS)
 
 
 def read_detection(outputs: list[Output], reading: Reading) -> None:
@@ -35,36 +37,21 @@ def read_detection(outputs: list[Output], reading: Reading) -> None:
         data = {name: output.data for name, output in by_name.items()}
         _add_legacy(by_name[_LEGACY], data, reading)
     else:
-        for output in outputs:
-            _add_objects(output, reading)
-
-
-def _add_objects(output: Output, reading: Reading) -> None:
-    units: Units = reading.mapping.units if reading.mapping else "pixels"
-    for element in elements(output.data, _NAMES):
-        if reading.full():
-            return
-        if not isinstance(element, dict):
-            reading.unreadable += 1
-        elif _LEGACY in element:
-            _add_legacy(output, element, reading)
-        elif not element.keys().isdisjoint(_NAMES):
-            labelled = reading.label(element.get("label")), reading.number(element.get("score"))
-            _add(output, reading, labelled, read_corners(element, reading), units)
-        else:
-            reading.unreadable += 1
+        units: Units = mapping.units if mapping else "pixels"
+        for output, element, row in iterate_objects(outputs, _NAMES, reading):
+            if _LEGACY in element:
+                _add_legacy(output, element, reading)
+            else:
+                labelled = row["label"], row["score"]
+                _add(output, reading, labelled, read_corners(element, reading), units)
 
 
 def read_corners(element: dict[str, Json], reading: Reading) -> Box:
     """Return the corners of a box in an element, or in its `box`."""
     inner = element.get("box")  # the Hugging Face pipeline nests the corners one level deeper
-    corners, number = inner if isinstance(inner, dict) else element, reading.number
-    return (
-        number(corners.get("xmin")),
-        number(corners.get("ymin")),
-        number(corners.get("xmax")),
-        number(corners.get("ymax")),
-    )
+    corners = inner if isinstance(inner, dict) else element
+    xmin, ymin, xmax, ymax = (reading.number(corners.get(name)) for name in _CORNERS)
+    return xmin, ymin, xmax, ymax
 
 
 def _add_legacy(output: Output, data: dict[str, Json], reading: Reading) -> None:
@@ -166,17 +153,13 @@ def _corners(four: Sequence[float | None], form: BoxFormat) -> Box:
 
 def _add(output: Output, reading: Reading, labelled: Labelled, box: Box, units: Units) -> None:
     box, pixels = (box, True) if units == "pixels" else _in_pixels(box, reading)
-    xmin, ymin, xmax, ymax = box
     reading.rows.append(
         {
             "output": output.position,
             "output_name": output.name,
             "label": labelled[0],
             "score": labelled[1],
-            "xmin": xmin,
-            "ymin": ymin,
-            "xmax": xmax,
-            "ymax": ymax,
+            **dict(zip(_CORNERS, box, strict=True)),
             "area": measure_box(box, reading) if pixels else None,
         }
     )
@@ -241,24 +224,12 @@ _CONTOURS: Final = ("label", "score", "contour")
 
 def read_segmentation(outputs: list[Output], reading: Reading) -> None:
     """Add rows of label, score, and the box and area of all contours."""
-    for output in outputs:
-        for element in elements(output.data, _CONTOURS):
-            if reading.full():
-                return
-            if not isinstance(element, dict) or element.keys().isdisjoint(_CONTOURS):
-                reading.unreadable += 1
-                continue
-            row: Row = {
-                "output": output.position,
-                "output_name": output.name,
-                "label": reading.label(element.get("label")),
-                "score": reading.number(element.get("score")),
-            }
-            contours = list(_contours(element.get("contour"), reading))
-            row.update(_extent(contours, reading))
-            if reading.outlines is not None:
-                reading.outlines.add_contours(len(reading.rows), contours)
-            reading.rows.append(row)
+    for _, element, row in iterate_objects(outputs, _CONTOURS, reading):
+        contours = list(_contours(element.get("contour"), reading))
+        row.update(_extent(contours, reading))
+        if reading.outlines is not None:
+            reading.outlines.add_contours(len(reading.rows), contours)
+        reading.rows.append(row)
 
 
 def _contours(contour: Json, reading: Reading) -> Iterator[list[Point]]:
@@ -316,7 +287,7 @@ def _shoelace(points: list[Point]) -> float:
 # Keypoints are also read as `[x, y]` and `[x, y, score]`, as COCO's flat `[x1, y1, v1, …]`, and as
 # lists by name: `{"x": [], "y": [], "visible": []}`. They may have a box, as in a detection.
 
-_KEYPOINTS: Final = ("label", "score", "keypoints", "box", "xmin", "ymin", "xmax", "ymax")
+_KEYPOINTS: Final = ("label", "score", "keypoints", "box", *_CORNERS)
 _SCORES: Final = ("score", "confidence", "visibility", "visible")
 _MOST: Final = 1_000
 """The most keypoints of one element that are read."""
@@ -324,41 +295,23 @@ _MOST: Final = 1_000
 
 def read_keypoints(outputs: list[Output], reading: Reading) -> None:
     """Add rows of label, score, and the given box, or else the one around the keypoints."""
-    for output in outputs:
-        for element in elements(output.data, _KEYPOINTS):
-            if reading.full():
-                return
-            if not isinstance(element, dict) or element.keys().isdisjoint(_KEYPOINTS):
-                reading.unreadable += 1
-                continue
-            keypoints = list(_read_keypoints(element.get("keypoints"), reading))
-            if not keypoints:
-                reading.flag("keypoints_missing")
-            if reading.outlines is not None:
-                reading.outlines.add_keypoints(len(reading.rows), keypoints)
-            reading.rows.append(_row(output, element, keypoints, reading))
-
-
-def _row(
-    output: Output, element: dict[str, Json], keypoints: list[Keypoint], reading: Reading
-) -> Row:
-    box = read_corners(element, reading)
-    if box == (None, None, None, None):
-        box = _find_box(keypoints)
-    names = ("xmin", "ymin", "xmax", "ymax")
-    return {
-        "output": output.position,
-        "output_name": output.name,
-        "label": reading.label(element.get("label")),
-        "score": reading.number(element.get("score")),
-        **dict(zip(names, box, strict=True)),
-        "area": None if box == (None, None, None, None) else measure_box(box, reading),
-    }
+    for _, element, row in iterate_objects(outputs, _KEYPOINTS, reading):
+        keypoints = list(_read_keypoints(element.get("keypoints"), reading))
+        if not keypoints:
+            reading.flag("keypoints_missing")
+        if reading.outlines is not None:
+            reading.outlines.add_keypoints(len(reading.rows), keypoints)
+        box = read_corners(element, reading)
+        if box == _NO_BOX:
+            box = _find_box(keypoints)
+        row.update(zip(_CORNERS, box, strict=True))
+        row["area"] = None if box == _NO_BOX else measure_box(box, reading)
+        reading.rows.append(row)
 
 
 def _find_box(keypoints: list[Keypoint]) -> Box:
     if not keypoints:
-        return None, None, None, None
+        return _NO_BOX
     xs = [keypoint.point[0] for keypoint in keypoints]
     ys = [keypoint.point[1] for keypoint in keypoints]
     return min(xs), min(ys), max(xs), max(ys)

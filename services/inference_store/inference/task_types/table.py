@@ -23,6 +23,7 @@ from inference_store.inference.task_types.response import (
     elements,
     is_numeric,
     is_tensor,
+    iterate_objects,
     outputs_of,
     seems_json,
 )
@@ -187,23 +188,11 @@ _NAMES: Final = ("label", "score", *_COLUMNS)
 
 def read_oriented(outputs: list[Output], reading: Reading) -> None:
     """Add rows of label, score, centre, size and angle; box and area if the size is known."""
-    for output in outputs:
-        for element in elements(output.data, _NAMES):
-            if reading.full():
-                return
-            if not isinstance(element, dict) or element.keys().isdisjoint(_NAMES):
-                reading.unreadable += 1
-                continue
-            row: Row = {
-                "output": output.position,
-                "output_name": output.name,
-                "label": reading.label(element.get("label")),
-                "score": reading.number(element.get("score")),
-            }
-            for name, column in _COLUMNS.items():
-                row[column] = reading.number(element.get(name))
-            row.update(_in_pixels(row, reading))
-            reading.rows.append(row)
+    for _, element, row in iterate_objects(outputs, _NAMES, reading):
+        for name, column in _COLUMNS.items():
+            row[column] = reading.number(element.get(name))
+        row.update(_in_pixels(row, reading))
+        reading.rows.append(row)
 
 
 def _in_pixels(row: Row, reading: Reading) -> Row:
