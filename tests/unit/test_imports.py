@@ -36,7 +36,7 @@ HOMES = {
             "cli/certificates.py",
         ),
     },
-    "alembic": {"index/schema.py"},
+    "alembic": {"index/migration.py"},
     "obstore": {"objects"},
     "minio": {"objects"},
     "apscheduler": {"retention"},

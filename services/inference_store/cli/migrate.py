@@ -10,12 +10,8 @@ from inference_store.access.secrets import Secret, id_of
 from inference_store.index import api_keys
 from inference_store.index.audit import note
 from inference_store.index.database import DatabaseMissing, engine_of
-from inference_store.index.schema import (
-    DatabaseUnavailable,
-    MigrationBusy,
-    upgrade,
-    wait_for_schema,
-)
+from inference_store.index.migration import MigrationBusy, upgrade
+from inference_store.index.schema import DatabaseUnavailable, wait_for_schema
 from inference_store.inference.errors import Invalid
 from inference_store.platform.settings import LogSettings, PostgresSettings, RegistryKeySettings
 

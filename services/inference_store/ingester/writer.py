@@ -46,159 +46,6 @@ from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import STAGE_SECONDS
 from inference_store.platform.stages import stage
 
-
-def sidecars_of(stored: Sequence[tuple[ReadRecord, Outcome]]) -> list[Sidecar]:
-    """Return the sidecars of new inferences; those stored before have theirs already."""
-    items = [item_of(read) for read, outcome in stored if outcome is Outcome.STORED]
-    return [item.sidecar for item in items if item.sidecar is not None]
-
-
-def settled_of(arrivals: Arrivals) -> list[tuple[ReadRecord, Outcome]]:
-    """Return the outcomes of the events that this batch does not store."""
-    return [
-        *arrivals.settled,
-        *((read, Outcome.DEAD) for read, _ in arrivals.dead),
-        *((read, Outcome.PARKED) for read, _ in arrivals.missing),
-    ]
-
-
-def item_of(read: ReadRecord) -> Indexable:
-    """Return the inference of a record that can be stored."""
-    if not isinstance(read.result, Indexable):
-        raise AssertionError("only indexable records are stored")
-    return read.result
-
-
-def labels_of(item: Indexable) -> set[str]:
-    """Return the labels of its predictions."""
-    labels = (prediction.label for prediction in item.predictions.items or ())
-    return {label for label in labels if label is not None}
-
-
-def waits(missing: MissingBlob) -> Rejection:
-    """Return the reason for which an event is parked."""
-    detail = missing.detail or f"{missing.storage_key} is not there yet"
-    return Rejection(missing.reason, detail, missing.model_id, missing.inference_id)
-
-
-def unindexable(read: ReadRecord, error: Exception) -> Rejection:
-    """Return the reason for which a readable event becomes a dead letter."""
-    event = item_of(read).event
-    detail = f"Postgres refuses it: {cause_of(error)}"
-    return Rejection("unindexable", detail, event.model_id, event.inference_id)
-
-
-class RegistrationGone(Exception):
-    """A model was removed while its events were being read: read them again."""
-
-
-class LabelsGone(RegistrationGone):
-    """An unused label was removed while it was being used: read the events again, to create it."""
-
-
-class ErasedMeanwhile(Exception):
-    """An erasure ended between our look at the tombstones and our insert: look again."""
-
-
-async def keep(connection: AsyncConnection, reads: Sequence[ReadRecord]) -> None:
-    """Keep the batch's registrations from being removed, and its partitions from being merged.
-
-    Raises RegistrationGone if one is gone.
-    """
-    items = [read.result for read in reads if isinstance(read.result, Indexable)]
-    models = {item.registration.model for item in items}
-    if models and not await registrations.keep(connection, models):
-        raise RegistrationGone
-    await partitions.share(connection, [item.event.received_at for item in items])
-
-
-async def keep_labels(
-    connection: AsyncConnection, dictionary: Dictionary, reads: Sequence[ReadRecord]
-) -> None:
-    """Check that the batch's labels exist. Raises LabelsGone.
-
-    Call it after `keep`, whose lock keeps labels from being removed.
-    """
-    used = {
-        (item.registration.model, number)
-        for item in (read.result for read in reads if isinstance(read.result, Indexable))
-        for label in labels_of(item)
-        if (number := dictionary.labels.number(item.registration.model, label)) is not None
-    }
-    if used and not await dictionary.has_labels(connection, used):
-        raise LabelsGone
-
-
-async def refuse_erased(
-    connection: AsyncConnection, fresh: Sequence[ReadRecord], written: frozenset[Any]
-) -> None:
-    """Raise ErasedMeanwhile for an inference whose erasure ended while we inserted.
-
-    Our insert waited for the eraser's transaction; a statement after it sees the tombstone.
-    """
-    new = [
-        (*item.identity, item.event.received_at)
-        for item in map(item_of, fresh)
-        if item.identity in written
-    ]
-    if new and await tombstones.find_erased(connection, new):
-        raise ErasedMeanwhile
-
-
-async def expire_parts(
-    connection: AsyncConnection, arrivals: Arrivals, written: frozenset[Any]
-) -> None:
-    """Queue inputs and responses that have outlived their policy on arrival for deletion."""
-    late = [
-        (*item.identity, part, *item.storage_keys)
-        for item, part in arrivals.part_expired
-        if item.identity in written
-    ]
-    if late:
-        await enqueue_arrivals(connection, late, cause="expired_arrival")
-
-
-async def erase_parts_again(
-    connection: AsyncConnection, settled: Sequence[tuple[ReadRecord, Outcome]]
-) -> None:
-    """Queue erased inputs and responses again that a producer may have written again.
-
-    The inferences stay, and the parts are erased or being erased. A spool writes the objects again
-    before it sends an event again. An object that the inference also uses in another way stays. The
-    row is not locked, because an editor of it may wait for the fence, which we hold: the eraser
-    waits for the edit.
-    """
-    items = {
-        item.identity: item
-        for read, outcome in settled
-        if outcome is Outcome.DUPLICATE and (item := _item_in(read)) is not None
-    }
-    gone = await inferences.without_parts(connection, items)
-    again = [
-        (*identity, part, *items[identity].storage_keys)
-        for (identity, part), others in gone.items()
-        if _may_be_back(items[identity], part, others)
-    ]
-    if again:
-        await enqueue_arrivals(connection, again, cause="erased_again")
-
-
-def _item_in(read: ReadRecord) -> Indexable | None:
-    if isinstance(read.result, MissingBlob):
-        return read.result.item
-    return read.result if isinstance(read.result, Indexable) else None
-
-
-def _may_be_back(item: Indexable, part: Part, others: Collection[str | None]) -> bool:
-    """Check whether a deleted part may exist again.
-
-    Without an object of its own, an input may exist in the metadata blob.
-    """
-    data, response, metadata, _ = item.storage_keys
-    key = data if part == "input" else response
-    return key not in others if key is not None else part == "input" and metadata is not None
-
-
 Settled = Sequence[tuple[ReadRecord, Outcome]]
 """The outcome of each event that was read."""
 Check = Callable[[AsyncConnection, Settled], Awaitable[None]]
@@ -429,3 +276,155 @@ async def _move(
     await accounting.move_offsets(
         connection, partition_id, lo=lo, hi=hi, outcomes=counts, last=offset_range.last
     )
+
+
+class RegistrationGone(Exception):
+    """A model was removed while its events were being read: read them again."""
+
+
+class LabelsGone(RegistrationGone):
+    """An unused label was removed while it was being used: read the events again, to create it."""
+
+
+class ErasedMeanwhile(Exception):
+    """An erasure ended between our look at the tombstones and our insert: look again."""
+
+
+async def keep(connection: AsyncConnection, reads: Sequence[ReadRecord]) -> None:
+    """Keep the batch's registrations from being removed, and its partitions from being merged.
+
+    Raises RegistrationGone if one is gone.
+    """
+    items = [read.result for read in reads if isinstance(read.result, Indexable)]
+    models = {item.registration.model for item in items}
+    if models and not await registrations.keep(connection, models):
+        raise RegistrationGone
+    await partitions.share(connection, [item.event.received_at for item in items])
+
+
+async def keep_labels(
+    connection: AsyncConnection, dictionary: Dictionary, reads: Sequence[ReadRecord]
+) -> None:
+    """Check that the batch's labels exist. Raises LabelsGone.
+
+    Call it after `keep`, whose lock keeps labels from being removed.
+    """
+    used = {
+        (item.registration.model, number)
+        for item in (read.result for read in reads if isinstance(read.result, Indexable))
+        for label in labels_of(item)
+        if (number := dictionary.labels.number(item.registration.model, label)) is not None
+    }
+    if used and not await dictionary.has_labels(connection, used):
+        raise LabelsGone
+
+
+async def refuse_erased(
+    connection: AsyncConnection, fresh: Sequence[ReadRecord], written: frozenset[Any]
+) -> None:
+    """Raise ErasedMeanwhile for an inference whose erasure ended while we inserted.
+
+    Our insert waited for the eraser's transaction; a statement after it sees the tombstone.
+    """
+    new = [
+        (*item.identity, item.event.received_at)
+        for item in map(item_of, fresh)
+        if item.identity in written
+    ]
+    if new and await tombstones.find_erased(connection, new):
+        raise ErasedMeanwhile
+
+
+async def expire_parts(
+    connection: AsyncConnection, arrivals: Arrivals, written: frozenset[Any]
+) -> None:
+    """Queue inputs and responses that have outlived their policy on arrival for deletion."""
+    late = [
+        (*item.identity, part, *item.storage_keys)
+        for item, part in arrivals.part_expired
+        if item.identity in written
+    ]
+    if late:
+        await enqueue_arrivals(connection, late, cause="expired_arrival")
+
+
+async def erase_parts_again(
+    connection: AsyncConnection, settled: Sequence[tuple[ReadRecord, Outcome]]
+) -> None:
+    """Queue erased inputs and responses again that a producer may have written again.
+
+    The inferences stay, and the parts are erased or being erased. A spool writes the objects again
+    before it sends an event again. An object that the inference also uses in another way stays. The
+    row is not locked, because an editor of it may wait for the fence, which we hold: the eraser
+    waits for the edit.
+    """
+    items = {
+        item.identity: item
+        for read, outcome in settled
+        if outcome is Outcome.DUPLICATE and (item := _item_in(read)) is not None
+    }
+    gone = await inferences.without_parts(connection, items)
+    again = [
+        (*identity, part, *items[identity].storage_keys)
+        for (identity, part), others in gone.items()
+        if _may_be_back(items[identity], part, others)
+    ]
+    if again:
+        await enqueue_arrivals(connection, again, cause="erased_again")
+
+
+def _item_in(read: ReadRecord) -> Indexable | None:
+    if isinstance(read.result, MissingBlob):
+        return read.result.item
+    return read.result if isinstance(read.result, Indexable) else None
+
+
+def _may_be_back(item: Indexable, part: Part, others: Collection[str | None]) -> bool:
+    """Check whether a deleted part may exist again.
+
+    Without an object of its own, an input may exist in the metadata blob.
+    """
+    data, response, metadata, _ = item.storage_keys
+    key = data if part == "input" else response
+    return key not in others if key is not None else part == "input" and metadata is not None
+
+
+def sidecars_of(stored: Sequence[tuple[ReadRecord, Outcome]]) -> list[Sidecar]:
+    """Return the sidecars of new inferences; those stored before have theirs already."""
+    items = [item_of(read) for read, outcome in stored if outcome is Outcome.STORED]
+    return [item.sidecar for item in items if item.sidecar is not None]
+
+
+def settled_of(arrivals: Arrivals) -> list[tuple[ReadRecord, Outcome]]:
+    """Return the outcomes of the events that this batch does not store."""
+    return [
+        *arrivals.settled,
+        *((read, Outcome.DEAD) for read, _ in arrivals.dead),
+        *((read, Outcome.PARKED) for read, _ in arrivals.missing),
+    ]
+
+
+def item_of(read: ReadRecord) -> Indexable:
+    """Return the inference of a record that can be stored."""
+    if not isinstance(read.result, Indexable):
+        raise AssertionError("only indexable records are stored")
+    return read.result
+
+
+def labels_of(item: Indexable) -> set[str]:
+    """Return the labels of its predictions."""
+    labels = (prediction.label for prediction in item.predictions.items or ())
+    return {label for label in labels if label is not None}
+
+
+def waits(missing: MissingBlob) -> Rejection:
+    """Return the reason for which an event is parked."""
+    detail = missing.detail or f"{missing.storage_key} is not there yet"
+    return Rejection(missing.reason, detail, missing.model_id, missing.inference_id)
+
+
+def unindexable(read: ReadRecord, error: Exception) -> Rejection:
+    """Return the reason for which a readable event becomes a dead letter."""
+    event = item_of(read).event
+    detail = f"Postgres refuses it: {cause_of(error)}"
+    return Rejection("unindexable", detail, event.model_id, event.inference_id)

@@ -14,7 +14,8 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index.database import create_engine
-from inference_store.index.schema import MIGRATIONS, upgrade
+from inference_store.index.migration import upgrade
+from inference_store.index.schema import MIGRATIONS
 from tests.e2e.faults.traffic import Published, make_captures
 from tests.e2e.upgrade.version import ROOT, Version, find_version_before
 from tests.producer import Producer

@@ -10,8 +10,9 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from inference_store.index import schema
-from inference_store.index.schema import MigrationBusy, newest, upgrade
+from inference_store.index import migration
+from inference_store.index.migration import MigrationBusy, upgrade
+from inference_store.index.schema import newest
 from tests.servers.fixtures import MakeEnvironment, unique
 from tests.servers.ports import free_port
 from tests.servers.postgres import Postgres
@@ -74,7 +75,7 @@ async def test_second_migration_waits_with_a_message_and_a_deadline(
 ) -> None:
     holder = await asyncpg.connect(empty_database)
     clock = StoppedClock()
-    monkeypatch.setattr(schema, "time", clock)
+    monkeypatch.setattr(migration, "time", clock)
     messages: list[str] = []
 
     def hear(message: str) -> None:
@@ -186,7 +187,7 @@ def test_a_database_that_is_not_there_ends_it_at_once(database: str) -> None:
 
 def test_keeps_the_deadline_while_postgres_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, said = StoppedClock(), list[str]()
-    monkeypatch.setattr(schema, "time", clock)
+    monkeypatch.setattr(migration, "time", clock)
 
     def hear(message: str) -> None:
         said.append(message)

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import partitions
 from inference_store.index.database import create_engine
-from inference_store.index.schema import upgrade
+from inference_store.index.migration import upgrade
 from inference_store.index.tables import METADATA
 from tests.integration.stored_inferences import START
 from tests.servers.fixtures import migrate, unique

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from inference_store.index.database import PostgresUnavailable, engine_of, is_transient
-from inference_store.index.schema import MigrationBusy, upgrade
+from inference_store.index.migration import MigrationBusy, upgrade
 from inference_store.platform.settings import PostgresSettings
 from tests.servers.certificates import Authority, Pair
 from tests.servers.fixtures import migrate, unique
