@@ -21,7 +21,7 @@ HOMES = {
     "PIL": {"api/thumbnails/worker.py"},
     "jwt": {"access"},
     "lark": {"query/cql2"},
-    "asyncpg": {"index", "query", "erasure", "ingester/write"},
+    "asyncpg": {"index", "query", "erasure", "ingester/writer.py"},
     "cryptography": {"erasure/log"},
     "sqlalchemy": {
         *("index", "query", "erasure", "export"),
