@@ -41,7 +41,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv demo docs reference console console-test screenshots lock servers upstreams readers lint format types workflows hooks test nightly nightly-here unit unit-pythons golden integration kills citus e2e properties mutations mutants faults faults-cold faults-steps \
-	bench-once bench-api bench-citus bench-console bench-erasure bench-export bench-ingest bench-neighbours bench-peers bench-proxy bench-proxy-servers bench-query bench-rebuild bench-scale bench-start audit image sbom wheel client-wheel chart-package version notes chart chart-e2e release-rehearsal \
+	bench-once bench-api bench-citus bench-console bench-erasure bench-export bench-ingest bench-peers bench-proxy bench-query bench-scale audit image sbom wheel client-wheel chart-package version notes chart chart-e2e release-rehearsal \
 	clean
 
 help: ## Print every target and what it does.
@@ -83,9 +83,6 @@ lock: $(DEV_STAMP) ## Resolve the dependencies again into the hashed lock files.
 	$(LOCK) --upgrade --group build --extra client --extra parquet --extra demo -c requirements.lock -o requirements-demo.lock
 	$(LOCK) --upgrade --group build --extra client --extra parquet --extra demo --extra dev -c requirements-demo.lock -o requirements-dev.lock
 	$(LOCK_BUILD) --upgrade -c requirements-demo.lock -o requirements-build.lock
-	$(LOCK:pyproject.toml=benchmarks/peers/requirements.in) --upgrade -o benchmarks/peers/requirements.lock
-	$(LOCK:pyproject.toml=benchmarks/proxy_servers/requirements.in) --upgrade -c requirements-dev.lock \
-		-o benchmarks/proxy_servers/requirements.lock
 	@echo "# The packages of the tests' model servers, clients and readers, a section for each environment. \`make lock\` writes it." >$(PINS)
 	$(call pin,mlserver,tests/upstreams/requirements.in)
 	$(call pin,huggingface,tests/upstreams/huggingface.in,--override tests/upstreams/huggingface-overrides.in \
@@ -215,54 +212,35 @@ bench-ingest: servers ## Measure events per second and CPU per event against pla
 # each line, 50 at most; with few of them it only says whether all lines can be asked.
 bench-query: servers ## Measure pages, counts and look-ups over SIZE=1m inferences, or 10m.
 	@$(BIN)/python -m benchmarks.query --size $(or $(SIZE),1m) --runs $(or $(RUNS),50)
-	@$(BIN)/python -m benchmarks.query.report --size $(or $(SIZE),1m)
 
-# What is loaded, and MLflow, are kept in INFERENCE_STORE_BENCH_CACHE.
-bench-peers: servers ## Measure the same questions beside JSONB with GIN, and beside MLflow.
+# What is loaded is kept in INFERENCE_STORE_BENCH_CACHE.
+bench-peers: servers ## Measure the same questions beside JSONB with GIN.
 	@$(BIN)/python -m benchmarks.peers
-	@$(BIN)/python -m benchmarks.peers.report
 
 # MINUTES: of overload; ROUNDS and SECONDS: of each measurement. Needs nginx.
 bench-proxy: servers ## Measure the proxy beside no proxy and beside nginx, MINUTES=10 of overload.
 	@$(BIN)/python -m benchmarks.proxy --rounds $(or $(ROUNDS),3) --seconds $(or $(SECONDS),6) \
 		--minutes $(or $(MINUTES),10)
-	@$(BIN)/python -m benchmarks.proxy.report
-
-# The other servers are kept in INFERENCE_STORE_BENCH_CACHE.
-bench-proxy-servers: servers ## Measure the proxy on other HTTP servers, and which cases of the wire they hold.
-	@$(BIN)/python -m benchmarks.proxy_servers --rounds $(or $(ROUNDS),5) --seconds $(or $(SECONDS),4)
-	@$(BIN)/python -m benchmarks.proxy_servers.report
 
 # ROWS are erased without objects, INFERENCES with three objects each; what is loaded is kept in
 # INFERENCE_STORE_BENCH_CACHE.
 bench-erasure: servers ## Measure erasures against plain DELETE and S3's own bulk deletes.
 	@$(BIN)/python -m benchmarks.erasure --rows $(or $(ROWS),1000000) \
 		--inferences $(or $(INFERENCES),100000) --rounds $(or $(ROUNDS),3)
-	@$(BIN)/python -m benchmarks.erasure.report
-
-bench-rebuild: servers ## Measure indexing again from the bucket alone beside ingesting.
-	@$(BIN)/python -m benchmarks.rebuild
 
 # Citus has to be installed beside Postgres here; what is loaded is kept in INFERENCE_STORE_BENCH_CACHE.
 bench-citus: servers ## Measure the same questions on one node and on a Citus of three, over SIZE=1m inferences.
 	@$(BIN)/python -m benchmarks.citus --size $(or $(SIZE),1m) --runs $(or $(RUNS),30)
-	@$(BIN)/python -m benchmarks.citus.report
 
 bench-scale: servers ## Measure 1, 2 and 4 ingesters side by side, and say what is the limit.
 	@$(BIN)/python -m benchmarks.scale
 
-bench-api: servers ## Measure a request's way through the api beside a bare route of asyncpg and orjson.
+bench-api: servers ## Measure a request's way through the api beside a bare route, and beside hostile bodies.
 	@$(BIN)/python -m benchmarks.api
-
-bench-neighbours: $(DEV_STAMP) ## Measure what a caller of hostile bodies does to another's answers.
-	@$(BIN)/python -m benchmarks.neighbours
 
 # What is loaded is kept in INFERENCE_STORE_BENCH_CACHE.
 bench-console: servers ## Measure the console's budgets in a real browser over SIZE=100k inferences, or 10m.
 	@$(BIN)/python -m benchmarks.console --size $(or $(SIZE),100k)
-
-bench-start: $(DEV_STAMP) ## Measure the CPU that a start of each service takes.
-	@$(BIN)/python -m benchmarks.start
 
 audit: $(DEV_STAMP) ## Hold every locked dependency against the known vulnerabilities.
 	@$(BIN)/python -m security.audit

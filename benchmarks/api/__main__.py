@@ -2,98 +2,266 @@
 
 The api has access control, rights and the audit on. Beside it, in the same rounds, a bare route
 that sends one prepared statement and dumps its rows; pictures are held against MinIO's own GET.
+At the end one caller asks alone, and beside another who sends hostile bodies.
 """
 
 import argparse
 import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from statistics import median
+from typing import Any, Final
+from uuid import UUID
 
-from benchmarks.machine import machine
+import httpx
+from tests.servers.fixtures import migrate
+from tests.servers.minio import S3, MinioServer
+from tests.servers.ports import free_port
+from tests.servers.postgres import Postgres, PostgresServer
 
-from .callers import Figures, measure
-from .cases import Case, cases, stream
-from .stage import Stage, stage
+from benchmarks.events import MODEL, fill, make_events, open_store, put_objects
+from benchmarks.results import add_results_option, deliver, describe_machine, format_table, mark
+from benchmarks.servers import BUCKET, POSTGRES, Served, start_api
 
-_CALLERS = (1, 32)
-_MOST_STREAM_US = 250
+from .callers import Figures, Question, measure
+from .hostile import KINDS, measure_beside
+
+_CALLERS: Final = (1, 32)
+_MOST_STREAM_US: Final = 250
+_TOKEN: Final = "a-token-of-the-benchmark"
+_PICTURE: Final = bytes(range(256)) * 400
+_PICTURES: Final = 200
+_INFERENCES: Final = f"/v1/models/{MODEL}/inferences"
+_NDJSON: Final = "application/x-ndjson"
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """All that is asked. `limited`: another api on the same store, with the default rate."""
+
+    api: Served
+    limited: Served
+    floor: Served
+    # of an analyst, and of another caller: access, rights and the audit are on
+    keys: Sequence[str]
+    model: int
+    uids: Sequence[UUID]
+    # addresses of the same pictures at MinIO itself, signed
+    pictures: Sequence[str]
+
+    @property
+    def head(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.keys[0]}"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A line of the table. `most_times`: its bar, in times of the floor's median for one caller;
+    `most_more_ms`: that of a picture, in milliseconds over the floor."""
+
+    name: str
+    api: Question
+    floor: Question
+    most_times: float | None = None
+    most_more_ms: float | None = None
 
 
 def main() -> None:
-    """Measure, and print the tables of docs/reference/benchmarks/api.md."""
+    """Measure, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--inferences", type=int, default=20_000, help="that are stored")
     parser.add_argument("--rounds", type=int, default=5, help="alternations; medians are printed")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each line in each round")
+    add_results_option(parser, "api")
     arguments = parser.parse_args()
-    print(", ".join(f"{name} {value}" for name, value in machine().items()), end=".\n\n")
-    with stage(arguments.inferences) as ready:
-        asyncio.run(_measure(ready, arguments.rounds, arguments.seconds))
+    machine = describe_machine()
+    with _start(arguments.inferences) as stage:
+        results = asyncio.run(_measure(stage, arguments.rounds, arguments.seconds))
+    results |= {"machine": machine, "inferences": arguments.inferences}
+    deliver(arguments.results, results, *_format_report(results))
 
 
-async def _measure(ready: Stage, rounds: int, seconds: float) -> None:
-    for callers in _CALLERS:
-        print(f"{callers} caller{'s' if callers > 1 else ''}:\n")
-        print(
-            "| what is asked | ms | floor ms | times | bar | p99 ms | answers/s | floor | CPU ms |"
+@contextmanager
+def _start(inferences: int) -> Iterator[_Stage]:
+    """Start everything on `inferences` of one model, outside of any event loop."""
+    with ExitStack() as stack:
+        postgres = stack.enter_context(PostgresServer(POSTGRES))
+        minio = stack.enter_context(MinioServer())
+        minio.create_bucket(BUCKET)
+        dsn = postgres.create_database("bench")
+        migrate(dsn)
+        asyncio.run(fill(dsn, make_events(0, inferences)))
+        pictured = list(make_events(0, _PICTURES))
+        put_objects(open_store(minio, BUCKET), pictured, data=_PICTURE)
+        api = _start_api(stack, dsn, minio, API_RATE_LIMIT_PER_MINUTE="0")
+        client, database = minio.client(), Postgres(dsn)
+        yield _Stage(
+            api=api,
+            limited=_start_api(stack, dsn, minio),
+            floor=_start_floor(stack, dsn),
+            keys=[_make_key(api, name) for name in ("bench", "other")],
+            model=int(database.ask("SELECT model FROM registration")),
+            uids=[
+                UUID(uid)
+                for uid in database.ask("SELECT array_agg(uid::text ORDER BY uid) FROM inference")
+            ],
+            pictures=[client.presigned_get_object(BUCKET, e.key("data")) for e in pictured],
         )
-        print("|---|---|---|---|---|---|---|---|---|")
-        for case in cases(ready):
-            print(await _measure_line(ready, case, callers, rounds, seconds), flush=True)
-        print()
-    print(await _measure_stream(ready, rounds))
 
 
-async def _measure_line(ready: Stage, case: Case, callers: int, rounds: int, seconds: float) -> str:
-    ours: list[Figures] = []
-    floors: list[Figures] = []
-    for _ in range(rounds + 1):
-        api, floor = ready.api, ready.floor
-        ours.append(
-            await measure(api.base, case.api, pid=api.pid, callers=callers, seconds=seconds)
-        )
-        if case.floor is not None:
-            base = "" if case.most_more_ms else floor.base
-            floors.append(
-                await measure(base, case.floor, pid=floor.pid, callers=callers, seconds=seconds)
-            )
-    return _format_line(case, ours[1:], floors[1:], held=callers == 1)  # the first one warms up
+def _start_api(stack: ExitStack, dsn: str, minio: S3, **settings: str) -> Served:
+    return start_api(stack, dsn, minio, AUTH="on", API_TOKEN=_TOKEN, **settings)
 
 
-def _format_line(case: Case, ours: list[Figures], floors: list[Figures], *, held: bool) -> str:
-    times = median(a.median_ms / b.median_ms for a, b in zip(ours, floors, strict=True))
-    more = median(a.median_ms - b.median_ms for a, b in zip(ours, floors, strict=True))
-    bar, missed = "", False
-    if held and case.most_times is not None:
-        bar, missed = f"≤ {case.most_times:g}", times > case.most_times
-    if held and case.most_more_ms is not None:
-        bar, missed = f"≤ {case.most_more_ms:g} ms more", more > case.most_more_ms
-    cells = [
-        case.name,
-        f"{median(figures.median_ms for figures in ours):.1f}",
-        f"{median(figures.median_ms for figures in floors):.1f}",
-        f"{times:.1f}",
-        bar + (" **no**" if missed else ""),
-        f"{median(figures.p99_ms for figures in ours):.1f}",
-        f"{median(figures.a_second for figures in ours):.0f}",
-        f"{median(figures.a_second for figures in floors):.0f}",
-        f"{median(figures.cpu_ms for figures in ours):.1f}",
+def _start_floor(stack: ExitStack, dsn: str) -> Served:
+    port = str(free_port())
+    process = subprocess.Popen([sys.executable, "-m", "benchmarks.api.floor", dsn, port])
+    stack.callback(process.kill)
+    with httpx.Client(transport=httpx.HTTPTransport(retries=20)) as client:
+        client.get(f"http://127.0.0.1:{port}/", timeout=60)
+    return Served(f"http://127.0.0.1:{port}", process.pid)
+
+
+def _make_key(api: Served, name: str) -> str:
+    response = httpx.post(
+        f"{api.address}/v1/keys",
+        json={"name": name, "grants": [{"role": "analyst"}]},
+        headers={"Authorization": f"Bearer {_TOKEN}"},
+        timeout=60,
+    )
+    return str(response.raise_for_status().json()["key"])
+
+
+def _list_cases(stage: _Stage) -> list[_Case]:
+    uids, pictures, head = stage.uids, stage.pictures, stage.head
+
+    def of_floor(name: str) -> Question:
+        # pages from the newer half: there are 50 behind each
+        half = len(uids) // 2
+        return Question(lambda n: f"/{name}/{stage.model}/{uids[half + n % half]}")
+
+    def page(**more: Any) -> Question:
+        return Question(lambda _: f"{_INFERENCES}/query", {"limit": 50, **more}, head)
+
+    return [
+        _Case(
+            "one by its id, with everything and links",
+            Question(lambda n: f"{_INFERENCES}/frame-{n % len(uids)}", headers=head),
+            of_floor("by-id"),
+            most_times=5,
+        ),
+        _Case("a page of 50", page(include=[]), of_floor("page"), most_times=3),
+        _Case(
+            "a page of 50 with metadata and predictions",
+            page(include=["metadata", "predictions"]),
+            of_floor("page-whole"),
+            most_times=3.5,
+        ),
+        _Case(
+            "a count by one key",
+            Question(lambda _: f"{_INFERENCES}/count", {"filter": "zoom = 7"}, head),
+            of_floor("count"),
+        ),
+        _Case(
+            "a picture of 100 KiB, beside S3's own GET",
+            Question(lambda n: f"{_INFERENCES}/frame-{n % len(pictures)}/data", headers=head),
+            Question(lambda n: pictures[n % len(pictures)]),
+            most_more_ms=6,
+        ),
     ]
-    return f"| {' | '.join(cells)} |"
 
 
-async def _measure_stream(ready: Stage, rounds: int) -> str:
+async def _measure(stage: _Stage, rounds: int, seconds: float) -> dict[str, Any]:
+    lines = []
+    for callers in _CALLERS:
+        for case in _list_cases(stage):
+            print(f"{case.name}, {callers} callers …", flush=True)
+            figures = [
+                await _measure_round(stage, case, callers, seconds) for _ in range(rounds + 1)
+            ]
+            line = {"callers": callers, "name": case.name, "rounds": figures[1:]}  # one warms up
+            bars = {"most times": case.most_times, "most more ms": case.most_more_ms}
+            lines.append(line | bars)
+    body = {"include": ["metadata", "predictions"]}
+    question = Question(lambda _: f"{_INFERENCES}/query", body, stage.head | {"Accept": _NDJSON})
     streams = [
         # at least one stream, however short the time
-        await measure(ready.api.base, stream(ready), pid=ready.api.pid, callers=1, seconds=0.001)
+        await measure(stage.api, question, callers=1, seconds=0.001)
         for _ in range(rounds)
     ]
-    microseconds = [1000 * figures.cpu_ms / len(ready.uids) for figures in streams]
-    bar = f"≤ {_MOST_STREAM_US}" + (" **no**" if median(microseconds) > _MOST_STREAM_US else "")
-    return (
-        f"A stream of {len(ready.uids):,} inferences with metadata and predictions:"
-        f" {median(microseconds):.0f} µs of the api's CPU an inference (bar {bar}),"
-        f" {streams[-1].bytes / len(ready.uids):.0f} bytes each."
+    beside = {}
+    for kind in KINDS:
+        print(f"beside {kind} …", flush=True)
+        beside[kind] = await measure_beside(
+            kind, stage.limited.address, f"{_INFERENCES}/query", stage.keys, 3 * seconds
+        )
+    return {
+        "lines": lines,
+        "streams": [asdict(figures) for figures in streams],
+        "hostile": beside,
+    }
+
+
+async def _measure_round(
+    stage: _Stage, case: _Case, callers: int, seconds: float
+) -> dict[str, dict[str, float]]:
+    bare = Served("", stage.floor.pid) if case.most_more_ms else stage.floor
+    figures: dict[str, Figures] = {
+        "api": await measure(stage.api, case.api, callers=callers, seconds=seconds),
+        "floor": await measure(bare, case.floor, callers=callers, seconds=seconds),
+    }
+    return {name: asdict(each) for name, each in figures.items()}
+
+
+def _format_report(results: dict[str, Any]) -> Iterator[str]:
+    yield f"{results['inferences']:,} inferences."
+    head = "what is asked | ms | floor ms | times | bar | p99 ms | answers/s | floor | CPU ms"
+    for callers in _CALLERS:
+        lines = [line for line in results["lines"] if line["callers"] == callers]
+        table = format_table(head, map(_list_cells, lines))
+        yield f"{callers} caller{'s' if callers > 1 else ''}:\n\n{table}"
+    each = median(1000 * figures["cpu_ms"] for figures in results["streams"])
+    each /= results["inferences"]
+    yield (
+        f"A stream of {results['inferences']:,} inferences with metadata and predictions:"
+        f" {each:.0f} µs of the api's CPU an inference"
+        f" (bar ≤ {_MOST_STREAM_US}{mark(each <= _MOST_STREAM_US)})."
     )
+    rows = (
+        (
+            *(kind, f"{figures['answers a second']:.0f}"),
+            *(
+                f"{quiet:.1f} ms | {busy:.1f} ms | {busy / quiet:.1f}"
+                for quiet, busy in (figures["p50"], figures["p99"])
+            ),
+        )
+        for kind, figures in results["hostile"].items()
+    )
+    head = "p50 alone | beside | ratio | p99 alone | beside | ratio"
+    yield format_table(f"the neighbour sends | answers to it a second | {head}", rows)
+
+
+def _list_cells(line: dict[str, Any]) -> Iterator[str]:
+    rounds = line["rounds"]
+    pairs = [(each["api"]["median_ms"], each["floor"]["median_ms"]) for each in rounds]
+    times = median(ours / floor for ours, floor in pairs)
+    more = median(ours - floor for ours, floor in pairs)
+    bar = ""
+    if line["callers"] == 1 and line["most times"] is not None:
+        bar = f"≤ {line['most times']:g}{mark(times <= line['most times'])}"
+    if line["callers"] == 1 and line["most more ms"] is not None:
+        bar = f"≤ {line['most more ms']:g} ms more{mark(more <= line['most more ms'])}"
+
+    def of(who: str, figure: str) -> float:
+        return float(median(each[who][figure] for each in rounds))
+
+    yield from (line["name"], *(f"{of(who, 'median_ms'):.1f}" for who in ("api", "floor")))
+    yield from (f"{times:.1f}", bar, f"{of('api', 'p99_ms'):.1f}")
+    yield from (f"{of(who, 'a_second'):.0f}" for who in ("api", "floor"))
+    yield f"{of('api', 'cpu_ms'):.1f}"
 
 
 if __name__ == "__main__":

@@ -8,23 +8,18 @@ from statistics import median
 from typing import Any
 
 import aiohttp
-import psutil
 
-from benchmarks.query.measure import percentile
+from benchmarks.results import percentile
+from benchmarks.servers import Served, cpu_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The request that is sent; `path` and `body` are called again for each number."""
+    """The request that is sent: a GET, or a POST with a body; `path` is called for each number."""
 
     path: Callable[[int], str]
-    body: Callable[[int], Any] | None = None
+    body: Any = None
     headers: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def method(self) -> str:
-        """GET, or POST with a body."""
-        return "GET" if self.body is None else "POST"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,46 +30,35 @@ class Figures:
     p99_ms: float
     a_second: float
     cpu_ms: float
-    bytes: int
 
 
-async def measure(
-    base: str, question: Question, *, pid: int, callers: int, seconds: float
-) -> Figures:
+async def measure(server: Served, question: Question, *, callers: int, seconds: float) -> Figures:
     """Ask for so many seconds. Raises aiohttp.ClientResponseError if an answer is a refusal."""
-    times: list[float] = []
+    method = "GET" if question.body is None else "POST"
+    milliseconds: list[float] = []
     numbers = iter(range(10**9))
-    size = 0
 
     async def call(session: aiohttp.ClientSession) -> None:
-        nonlocal size
         while time.perf_counter() < end:
-            number = next(numbers)
-            body = None if question.body is None else question.body(number)
+            url = server.address + question.path(next(numbers))
             began = time.perf_counter()
             async with session.request(
-                question.method, base + question.path(number), json=body, headers=question.headers
+                method, url, json=question.body, headers=question.headers
             ) as answer:
                 answer.raise_for_status()
-                size = len(await answer.read())
-            times.append(time.perf_counter() - began)
+                await answer.read()
+            milliseconds.append(1000 * (time.perf_counter() - began))
 
     connector = aiohttp.TCPConnector(limit=callers)
     async with aiohttp.ClientSession(connector=connector) as session:
-        before, began = _cpu_seconds(pid), time.perf_counter()
+        before, began = cpu_seconds([server.pid]), time.perf_counter()
         end = began + seconds
         await asyncio.gather(*(call(session) for _ in range(callers)))
-        elapsed, cpu = time.perf_counter() - began, _cpu_seconds(pid) - before
-    milliseconds = sorted(1000 * spent for spent in times)
+        elapsed, cpu = time.perf_counter() - began, cpu_seconds([server.pid]) - before
+    milliseconds.sort()
     return Figures(
         median_ms=median(milliseconds),
         p99_ms=percentile(milliseconds, 0.99),
-        a_second=len(times) / elapsed,
-        cpu_ms=1000 * cpu / len(times),
-        bytes=size,
+        a_second=len(milliseconds) / elapsed,
+        cpu_ms=1000 * cpu / len(milliseconds),
     )
-
-
-def _cpu_seconds(pid: int) -> float:
-    times = psutil.Process(pid).cpu_times()
-    return times.user + times.system

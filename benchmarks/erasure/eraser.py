@@ -1,13 +1,17 @@
-"""Erasing by a real retention service: how long it takes, by which steps, with what memory."""
+"""Erasing by a real retention service: how long it takes, by which steps, with what memory; and
+questions about another model meanwhile."""
 
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeVar
+from itertools import count as numbers
+from random import Random
+from typing import Any, Final, TypeVar
 from urllib.request import urlopen
 
 import httpx
@@ -15,7 +19,10 @@ import psutil
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.service_process import Service
 
-from benchmarks.ingest.measure import CpuClock
+from benchmarks.query.asker import Answer, Asker
+from benchmarks.query.questions import CASES
+from benchmarks.results import percentile
+from benchmarks.servers import CpuClock, PidsByName
 from inference_store.erasure import policies, runs
 from inference_store.erasure.policies import RetentionPolicy
 from inference_store.erasure.progress.erasure import FINAL
@@ -27,8 +34,11 @@ _LOOK_SECONDS = 0.2
 _SUM = re.compile(r'inference_store_retention_step_seconds_sum\{step="(\w+)"\} (\S+)')
 _ALL = "received_at < TIMESTAMP('2100-01-01T00:00:00Z')"
 _ONE_DAY = {"rules": [{"keep_input": "P1D", "keep_inference": "P1D"}]}
+# Of the matrix: what a reader asks every day.
+_NAMES: Final = ("everything", "equality, 2 %", "label and score")
+_CASES: Final = [case for case in CASES if case.name in _NAMES]
 T = TypeVar("T")
-Pids = Mapping[str, Callable[[], Sequence[int]]]
+Times = Mapping[str, list[float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +78,7 @@ class Eraser:
     """Asks a retention service to erase all of a model, and watches."""
 
     def __init__(
-        self, engine: AsyncEngine, http: httpx.AsyncClient, service: Service, pids: Pids
+        self, engine: AsyncEngine, http: httpx.AsyncClient, service: Service, pids: PidsByName
     ) -> None:
         self._engine = engine
         self._http = http
@@ -157,3 +167,44 @@ class Eraser:
         """Seconds spent in each step so far, as the service's own metrics say."""
         with urlopen(f"{self._service.admin}/metrics", timeout=10) as answer:
             return {step: float(spent) for step, spent in _SUM.findall(answer.read().decode())}
+
+
+@dataclass(slots=True)
+class Questions:
+    """One reader, who asks for a page, a count and one by its id, over and over."""
+
+    asker: Asker
+    _some: list[tuple[object, str]] = field(default_factory=list)
+    _number: Iterator[int] = field(default_factory=numbers)
+
+    async def draw(self) -> None:
+        """Draw the inferences that are looked up, and warm the caches."""
+        self._some = list(await self.asker.some(500, Random(1)))
+        await self.during(asyncio.sleep(2))
+
+    async def during(self, what: Awaitable[T]) -> tuple[T, Times]:
+        """Ask until it is done; milliseconds of each answer, by what was asked."""
+        times: dict[str, list[float]] = defaultdict(list)
+        running = asyncio.ensure_future(what)
+        while not running.done():
+            for kind, ask in self._asks().items():
+                times[kind].append(1000 * (await ask()).seconds)
+        return await running, times
+
+    def _asks(self) -> Mapping[str, Callable[[], Awaitable[Answer]]]:
+        number = next(self._number)
+        case = _CASES[number % len(_CASES)]
+        body = case.make(Random(f"{case.name} {number}"))
+        _, inference_id = self._some[number % len(self._some)]
+        return {
+            "page": lambda: self.asker.page(body),
+            "count": lambda: self.asker.count(body),
+            "look-up": lambda: self.asker.look_up(inference_id),
+        }
+
+
+def find_p99(times: Times) -> dict[str, float]:
+    """Return the 99th percentile of each kind, and of all, in milliseconds."""
+    figures = {kind: percentile(sorted(answers), 0.99) for kind, answers in times.items()}
+    everything = sorted(milliseconds for answers in times.values() for milliseconds in answers)
+    return figures | {"all": percentile(everything, 0.99), "asked": len(everything)}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from os.path import commonprefix
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 import obstore
@@ -17,6 +17,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from benchmarks.events import StoredObject
 from inference_store.index import registrations
 from inference_store.index.tables import PARTITIONED, inference
 from inference_store.objects.deletion import THREADS
@@ -25,13 +26,6 @@ LISTED: Final = "lists"
 """The name of the rate at which versions are listed, among those of clients."""
 _BATCH = 1000
 _PAGE = 1000  # what one request of S3 takes
-
-
-class StoredObject(NamedTuple):
-    """An object that lies there; `version`: of a bucket that keeps them."""
-
-    key: str
-    version: str | None = None
 
 
 Delete = Callable[[Sequence[StoredObject]], None]

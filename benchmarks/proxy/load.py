@@ -9,7 +9,6 @@ gRPC). Prints one line of JSON.
 import argparse
 import gc
 import json
-import math
 import select
 import sys
 import time
@@ -17,8 +16,9 @@ from array import array
 from collections import deque
 from dataclasses import dataclass, field
 
-from .connections import Broken, Connection
-from .http1 import Http1
+from benchmarks.results import percentile
+
+from .connections import Broken, Connection, Http1
 from .http2 import Http2
 from .workloads import Workload, workloads
 
@@ -145,16 +145,11 @@ def _format_results(load: Load) -> dict[str, float]:
         "failed": load.counted.failed,
         "answered": load.counted.answered,
         "rate": len(times) / load.seconds,
-        "p50": _percentile(times, 0.5),
-        "p99": _percentile(times, 0.99),
-        "longest": _percentile(times, 1.0),
-        "behind p99": _percentile(behind, 0.99),
+        "p50": percentile(times, 0.5),
+        "p99": percentile(times, 0.99),
+        "longest": percentile(times, 1.0),
+        "behind p99": percentile(behind, 0.99),
     }
-
-
-def _percentile(ordered: list[float], share: float) -> float:
-    """The nearest rank; of nothing 0."""
-    return ordered[math.ceil(share * len(ordered)) - 1] if ordered else 0.0
 
 
 if __name__ == "__main__":

@@ -1,35 +1,26 @@
-"""`make bench-query SIZE=10m`: load once, ask, and write down what it came to.
-
-What is measured goes into benchmarks/query/results/SIZE.json, from which `python -m
-benchmarks.query.report` writes docs/reference/benchmarks/query.md and its plot.
-"""
+"""`make bench-query SIZE=10m`: load once, ask, and print what it came to."""
 
 import argparse
 import asyncio
-import json
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 from tests.servers.postgres import Postgres, PostgresServer
 
-from benchmarks.machine import machine
+from benchmarks.results import add_results_option, deliver, describe_machine, format_bars
 
-from . import matrix
 from .asker import Asker, asking
-from .bodies import CASES
-from .dataset import DATABASE, dataset, loaded
-from .disturbances import COLD_RUNS, measure_cold, measure_erased, measure_fed
-from .filters import FILTERS
-from .measure import Figures
-from .restoration import count_partitions, restore
+from .dataset import DATABASE, SIZES, count_partitions, dataset, loaded, restore
+from .feeder import feeding
+from .measure import Figures, measure_aggregates, measure_cases, measure_look_ups, measure_mix
+from .questions import CASES, FILTERS
+from .report import format_figures, list_bars
 
-RESULTS = Path(__file__).with_name("results")
-SIZES = {"10k": 10_000, "100k": 100_000, "1m": 1_000_000, "10m": 10_000_000}
-PARTS = ("matrix", "aggregates", "mix", "ingest", "erasure", "cold", "partitions", "growth")
-# Of a run with many partitions, and of what the largest is compared with.
-BESIDE = 1_000_000
+PARTS = ("matrix", "aggregates", "mix", "ingest", "partitions")
+EVENTS_A_SECOND = 500
+# Of the run with many partitions.
 PARTITIONS = 60
+_BESIDE = 1_000_000
 
 
 def main() -> None:
@@ -40,123 +31,86 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what is measured")
     parser.add_argument(
         "--lines", nargs="+", default=(), metavar="TEXT",
-        help="ask only these of the matrix, by a part of their names, and write nothing",
+        help="ask only these of the matrix, by a part of their names, and nothing else",
     )  # fmt: skip
     parser.add_argument("--load-only", action="store_true", help="load what is not there, and end")
+    add_results_option(parser, "query")
     arguments = parser.parse_args()
-    size = SIZES[arguments.size]
-    parts = ("matrix",) if arguments.lines else tuple(arguments.parts)
-    bench = _Bench(size, arguments.runs, arguments.seconds, parts, tuple(arguments.lines))
-    for data_set in bench.sets:
-        loaded(*data_set)
-    if arguments.load_only:
-        return
-    results = asyncio.run(bench.run())
     if arguments.lines:
-        return
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{arguments.size}.json"
-    before = json.loads(path.read_text()) if path.exists() else {}
-    if set(arguments.parts) == set(PARTS):
-        before = {}
-    path.write_text(json.dumps(before | results, indent=1) + "\n")
-    print(f"written to {path}")
+        arguments.parts = ("matrix",)
+    bench = _Bench(arguments)
+    bench.load()
+    if not arguments.load_only:
+        results = asyncio.run(bench.run())
+        report = format_bars(list_bars(results)), format_figures(results)
+        deliver(arguments.results, results, *report)
 
 
-@dataclass(slots=True)
 class _Bench:
-    size: int
-    runs: int
-    seconds: float
-    parts: tuple[str, ...]
-    lines: tuple[str, ...] = ()
-    results: dict[str, Any] = field(default_factory=dict)
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._size = SIZES[arguments.size]
+        self._beside = min(_BESIDE, self._size)
+        self._runs, self._seconds = arguments.runs, arguments.seconds
+        self._parts, self._lines = arguments.parts, arguments.lines
+        self._results: dict[str, Any] = {}
 
-    @property
-    def sets(self) -> list[tuple[int, int | None]]:
-        """Size and partitions of each data set that its parts ask."""
-        sets: list[tuple[int, int | None]] = [(self.size, None)]
-        if "partitions" in self.parts:
-            sets.append((self.beside, PARTITIONS))
-        if "growth" in self.parts:
-            sets.append((self.beside, None))
-        return sets
-
-    @property
-    def beside(self) -> int:
-        """The size of what the largest is compared with."""
-        return min(BESIDE, self.size)
+    def load(self) -> None:
+        """Load the data sets that are not there: outside of any event loop."""
+        loaded(self._size)
+        if "partitions" in self._parts:
+            loaded(self._beside, PARTITIONS)
 
     async def run(self) -> dict[str, Any]:
         """Every part that is asked for, by name."""
-        self.results["machine"] = {"inferences": self.size, **machine()}
-        with dataset(self.size) as (server, dsn):
-            await restore(dsn, self.size)
+        self._results["machine"] = {"inferences": self._size, **describe_machine()}
+        with dataset(self._size) as (server, dsn):
+            await restore(dsn, self._size)
             await count_partitions(dsn)
-            self.results["machine"] |= _postgres(server)
+            self._results["machine"] |= _describe_postgres(server)
             try:
-                await self._measure_parts(server, dsn)
+                async with asking(dsn) as asker:
+                    await self._measure_parts(asker, dsn)
             finally:
-                await restore(dsn, self.size)
-        if "partitions" in self.parts:
-            with dataset(self.beside, partitions=PARTITIONS) as (_, dsn):
-                await self._beside("partitions", dsn)
-        if "growth" in self.parts and self.beside < self.size:
-            with dataset(self.beside) as (_, dsn):
-                await self._beside("growth", dsn)
-        return self.results
+                await restore(dsn, self._size)
+        if "partitions" in self._parts:
+            with dataset(self._beside, partitions=PARTITIONS) as (_, dsn):
+                await count_partitions(dsn)
+                async with asking(dsn) as asker:
+                    lines = await measure_look_ups(asker, runs=self._runs)
+                    lines += await self._ask(asker, self._seconds / 3, kinds=("page",))
+                self._add("partitions", lines)
+        return self._results
 
-    async def _measure_parts(self, server: PostgresServer, dsn: str) -> None:
-        async with asking(dsn) as asker:
-            self._add("look-ups", await matrix.measure_look_ups(asker, runs=self.runs))
-            if "matrix" in self.parts:
-                self._add("matrix", await self._measure_cases(asker, (*CASES, *FILTERS)))
-            if "aggregates" in self.parts:
-                lines = await matrix.measure_aggregates(
-                    asker, runs=self.runs, seconds=2 * self.seconds
-                )
-                self._add("aggregates", lines)
-            if "mix" in self.parts:
-                lines, slow = await matrix.measure_mix(
-                    asker, 4 * self.runs, seconds=20 * self.seconds
-                )
-                self._add("mix", lines)
-                self.results["slow of the mix"] = slow
-            if "ingest" in self.parts:
-                lines, rate = await measure_fed(
-                    asker, dsn, runs=self.runs, seconds=self.seconds / 2
-                )
-                self._add("ingest", lines)
-                self.results["events a second beside"] = rate
-            if "erasure" in self.parts:
-                lines = await measure_erased(
-                    asker, dsn, self.size, runs=self.runs, seconds=self.seconds / 2
-                )
-                self._add("erasure", lines)
-        if "cold" in self.parts:
-            lines, dropped = await measure_cold(server, dsn, runs=min(self.runs, COLD_RUNS))
-            self._add("cold", lines)
-            self.results["cold of the disk"] = dropped
+    async def _measure_parts(self, asker: Asker, dsn: str) -> None:
+        runs, seconds = self._runs, self._seconds
+        self._add("look-ups", await measure_look_ups(asker, runs=runs))
+        if "matrix" in self._parts:
+            self._add("matrix", await self._ask(asker, seconds))
+        if "aggregates" in self._parts:
+            lines = await measure_aggregates(asker, runs=runs, seconds=2 * seconds)
+            self._add("aggregates", lines)
+        if "mix" in self._parts:
+            lines, slow = await measure_mix(asker, 4 * runs, seconds=20 * seconds)
+            self._add("mix", lines)
+            self._results["slow of the mix"] = slow
+        if "ingest" in self._parts:
+            with feeding(dsn, EVENTS_A_SECOND) as ingest:
+                lines = await measure_look_ups(asker, runs=runs)
+                lines += await self._ask(asker, seconds / 2)
+            self._add("ingest", lines)
+            self._results["events a second beside"] = ingest.rate
 
-    async def _beside(self, part: str, dsn: str) -> None:
-        await count_partitions(dsn)
-        async with asking(dsn) as asker:
-            lines = await matrix.measure_look_ups(asker, runs=self.runs)
-            lines += await matrix.measure_cases(
-                asker, (*CASES, *FILTERS), runs=self.runs, seconds=self.seconds / 3, kinds=("page",)
-            )
-            self._add(part, lines)
-
-    async def _measure_cases(self, asker: Asker, cases: Any) -> list[Figures]:
-        if self.lines:
-            cases = [case for case in cases if any(text in case.name for text in self.lines)]
-        return await matrix.measure_cases(asker, cases, runs=self.runs, seconds=self.seconds)
+    async def _ask(self, asker: Asker, seconds: float, **options: Any) -> list[Figures]:
+        cases = (*CASES, *FILTERS)
+        if self._lines:
+            cases = tuple(case for case in cases if any(text in case.name for text in self._lines))
+        return await measure_cases(asker, cases, runs=self._runs, seconds=seconds, **options)
 
     def _add(self, part: str, lines: list[Figures]) -> None:
-        self.results[part] = [line.as_json() for line in lines]
+        self._results[part] = [asdict(line) for line in lines]
 
 
-def _postgres(server: PostgresServer) -> dict[str, Any]:
+def _describe_postgres(server: PostgresServer) -> dict[str, Any]:
     postgres = Postgres(server.dsn_of(DATABASE))
     return {
         "postgres": str(postgres.ask("SHOW server_version")).split()[0],

@@ -2,12 +2,10 @@
 
 import asyncio
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from typing import Any
 from urllib.parse import quote
@@ -15,19 +13,14 @@ from uuid import UUID
 
 import asyncpg
 import httpx
-from tests.servers.environment import service_environment
-from tests.servers.kafka import Kafka
 from tests.servers.minio import S3, MinioServer
-from tests.servers.ports import free_port
-from tests.service_process import Service
 
-from benchmarks.ingest.stage import BUCKET
+from benchmarks.servers import BUCKET, start_api
 
-from .bodies import Body
 from .population import MODELS
+from .questions import Body
 
 PAGE = 50
-_NOBODY = "127.0.0.1:1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +114,6 @@ class Asker:
             sys.exit(f"{what} {body}: {answer.status_code} {answer.text}")
         return seconds, answer.json()
 
-    async def understands(self, body: Body, what: str = "query") -> bool:
-        """Return whether the api knows what the body asks for."""
-        answer = await self.http.post(f"{self._inferences}/{what}", json=body)
-        return answer.status_code not in {400, 404, 405, 422, 501}
-
 
 @asynccontextmanager
 async def asking(dsn: str, s3: S3 | None = None) -> AsyncIterator[Asker]:
@@ -133,23 +121,17 @@ async def asking(dsn: str, s3: S3 | None = None) -> AsyncIterator[Asker]:
 
     The api wants a bucket, for its ledger: `bench` of `s3`, or of a MinIO of its own.
     """
-    port = str(free_port())
     with ExitStack() as stack:
         if s3 is None:
             s3 = await asyncio.to_thread(stack.enter_context, MinioServer())
             s3.create_bucket(BUCKET)
-        environment = service_environment(dsn, Kafka(_NOBODY), s3, BUCKET, API_PORT=port)
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        service = Service("api", environment, Path(folder))
-        stack.callback(service.stop)
+        api = await asyncio.to_thread(start_api, stack, dsn, s3)
         postgres = await asyncpg.connect(dsn)
         model = await postgres.fetchval(
             "SELECT model FROM registration WHERE model_id = $1", MODELS[0]
         )
         try:
-            await asyncio.to_thread(service.wait_ready)
-            base = f"http://127.0.0.1:{port}"
-            async with httpx.AsyncClient(base_url=base, timeout=60) as http:
+            async with httpx.AsyncClient(base_url=api.address, timeout=60) as http:
                 yield Asker(http, postgres, model)
         finally:
             await postgres.close()

@@ -10,19 +10,24 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 from tests.servers.fixtures import migrate
 from tests.servers.postgres import PostgresServer, find_postgres
 from tests.servers.process import LeashedProcess
 
+from inference_store.index.database import create_engine
+from inference_store.index.partitions import drop, list_partitions
 from inference_store.index.schema import MIGRATIONS
+from inference_store.query.counting import count_ended
 
-from .load import load
+from .load import load, plan
 from .population import MODELS, VERSION
 
 CACHE = "INFERENCE_STORE_BENCH_CACHE"
 DATABASE = "bench"
+SIZES = {"10k": 10_000, "100k": 100_000, "1m": 1_000_000, "10m": 10_000_000}
 _LOADED = "loaded"
 SETTINGS = {
     "shared_buffers": "2GB",
@@ -82,18 +87,11 @@ def folder_of(size: int, partitions: int | None) -> Path:
     """The folder of one data set. Its name has the schema: until a release the first migration
     changes, and a database that was made before cannot be migrated."""
     spans = "" if partitions is None else f"-{partitions}-partitions"
-    return cache() / f"v{VERSION}-{size}{spans}-postgres-{_version()}-schema-{_hash_schema()}"
-
-
-def _hash_schema() -> str:
-    """Return eight digits of the SHA-256 of all migrations."""
-    paths = sorted(path for path in MIGRATIONS.rglob("*") if path.suffix in {".py", ".sql"})
-    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:8]
-
-
-def _version() -> str:
     parent = find_postgres().parent.name
-    return parent if parent.isdigit() else "wheel"
+    version = parent if parent.isdigit() else "wheel"
+    paths = sorted(path for path in MIGRATIONS.rglob("*") if path.suffix in {".py", ".sql"})
+    schema = hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:8]
+    return cache() / f"v{VERSION}-{size}{spans}-postgres-{version}-schema-{schema}"
 
 
 @contextmanager
@@ -145,3 +143,29 @@ def scratch(size: int) -> Iterator[tuple[PostgresServer, str]]:
         migrate(dsn)
         load(dsn, size, processes=1)
         yield server, dsn
+
+
+async def restore(dsn: str, size: int) -> None:
+    """Drop the spans that the population does not have: a run before wrote them."""
+    engine = create_engine(dsn, pool_size=2)
+    try:
+        kept = {filled.span for filled in plan(size)}
+        async with engine.connect() as connection:
+            spans = await list_partitions(connection, closed=True)
+        for span in spans:
+            if span not in kept:
+                await drop(engine, span)
+    finally:
+        await engine.dispose()
+
+
+async def count_partitions(dsn: str) -> None:
+    """Count all partitions but the newest, as the retention service has them at rest."""
+    engine = create_engine(dsn, pool_size=2)
+    try:
+        async with engine.connect() as connection:
+            newest = (await list_partitions(connection))[0]
+        while not await count_ended(engine, seconds=60, before=newest.lo, quiet=timedelta()):
+            print("counting the partitions …", flush=True)
+    finally:
+        await engine.dispose()

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -20,17 +20,14 @@ from uuid import uuid4
 import orjson
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from benchmarks.ingest.events import Event
-from benchmarks.ingest.stage import build_items
+from benchmarks.events import Event, index_events
 from inference_store.index import key_registry
 from inference_store.index.database import create_engine
 from inference_store.index.dictionary import Dictionary
 from inference_store.index.partitions import analyse, make_missing
-from inference_store.index.writing import build_deltas, rows_of, write, write_deltas
 
-from .descriptions import InferenceDescription, describe
-from .plan import TARGET
-from .population import MODELS, Chunk
+from .load import TARGET
+from .population import MODELS, Chunk, InferenceDescription, describe
 
 _BATCHES_A_SECOND = 5
 # Numbers that the population does not have.
@@ -65,55 +62,38 @@ def main() -> None:
     parser.add_argument("dsn")
     parser.add_argument("rate", type=int)
     arguments = parser.parse_args()
-    asyncio.run(_Feeder(arguments.dsn, arguments.rate).run())
+    asyncio.run(_feed(arguments.dsn, arguments.rate))
 
 
-@dataclass(slots=True)
-class _Feeder:
-    dsn: str
-    rate: int
-    stopped: bool = False
-    written: int = 0
-    dictionary: Dictionary = field(init=False)
-
-    async def run(self) -> None:
-        """Batch after batch, none before its time."""
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._stop)
-        engine = create_engine(self.dsn)
-        self.dictionary = Dictionary(engine)
-        await self._write_batch(engine)
-        print("feeding", flush=True)
-        began, self.written = time.monotonic(), 0
-        while not self.stopped:
-            await self._write_batch(engine)
-            due = began + self.written / self.rate
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
-        print(self.written / (time.monotonic() - began), flush=True)
-        await engine.dispose()
-
-    def _stop(self) -> None:
-        self.stopped = True
-
-    async def _write_batch(self, engine: AsyncEngine) -> None:
-        count, now = self.rate // _BATCHES_A_SECOND, datetime.now(UTC)
-        lo = now - timedelta(seconds=1 / _BATCHES_A_SECOND)
-        chunk = Chunk(_FIRST + int(time.time() * 1000) % 90_000_000, count, lo, now)
-        events = [_build_event(inference) for inference in describe(chunk)]
-        await make_missing(engine, [lo, now], target=TARGET)
-        items = await build_items(engine, events, MODELS[0], keys=False)
-        model = items[0].registration.model
-        names = {leaf.name for item in items for leaf in item.metadata.leaves}
-        labels = {p.label for item in items for p in item.predictions.items or () if p.label}
-        await self.dictionary.resolve({model: names}, {model: labels})
-        async with engine.begin() as connection:
-            rows = [rows_of(item, self.dictionary, indexed_at=now) for item in items]
-            await write(connection, rows)
-            await write_deltas(connection, build_deltas(items, self.dictionary))
-        self.written += count
-        if self.written // count % (10 * _BATCHES_A_SECOND) == 0:
+async def _feed(dsn: str, rate: int) -> None:
+    """Write batch after batch, none before its time."""
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    engine = create_engine(dsn)
+    dictionary = Dictionary(engine)
+    count = rate // _BATCHES_A_SECOND
+    await _write_batch(engine, dictionary, count)
+    print("feeding", flush=True)
+    began, batches = time.monotonic(), 0
+    while not stopped.is_set():
+        await _write_batch(engine, dictionary, count)
+        batches += 1
+        if batches % (10 * _BATCHES_A_SECOND) == 0:
             await analyse(engine)
             async with engine.begin() as connection:
                 await key_registry.fold(connection)
+        await asyncio.sleep(max(0.0, began + batches * count / rate - time.monotonic()))
+    print(batches * count / (time.monotonic() - began), flush=True)
+    await engine.dispose()
+
+
+async def _write_batch(engine: AsyncEngine, dictionary: Dictionary, count: int) -> None:
+    now = datetime.now(UTC)
+    lo = now - timedelta(seconds=1 / _BATCHES_A_SECOND)
+    chunk = Chunk(_FIRST + int(time.time() * 1000) % 90_000_000, count, lo, now)
+    events = [_build_event(inference) for inference in describe(chunk)]
+    await make_missing(engine, [lo, now], target=TARGET)
+    await index_events(engine, dictionary, events, MODELS[0], keys=False, count_keys=True)
 
 
 def _build_event(inference: InferenceDescription) -> Event:

@@ -1,5 +1,5 @@
-"""Loading the population: spans by the catalogue's own function, then COPY straight into each
-partition, its indexes only when its rows are there.
+"""Loading the population: the plan of its spans of time, which the catalogue's own function makes,
+then COPY straight into each partition, its indexes only when its rows are there.
 
 Every (span, table) is a transaction and a job of its own, done by two processes: a table that is
 truncated and filled in one transaction is frozen, and costs no log where that is allowed.
@@ -10,25 +10,81 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
 import numpy as np
-from sqlalchemy import insert, select, text
+from sqlalchemy import insert, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import key_registry, registrations
 from inference_store.index.database import create_engine
 from inference_store.index.dictionary import Dictionary
-from inference_store.index.partitions import create, list_partitions, lock_catalogue
+from inference_store.index.partitions import TimePartition, create, lock_catalogue
 from inference_store.index.tables import partition_span, registration
 
-from . import binary
-from .plan import Filled, plan
-from .population import END, LABELS, MODELS, START
-from .rows import KEYS, TABLES, Numbers
+from .population import DAYS, END, LABELS, MODELS, START, Chunk
+from .rows import HEADER, KEYS, TABLES, TRAILER, Numbers
 
 PROJECT = "streets"
+CHUNK = 10_000
+TARGET = 2_000_000
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_WIDTHS = tuple(timedelta(hours=hours) for hours in (1, 6, 12, 24, 24 * 7, 24 * 28))
+# Of those received in a span this share came late: it lies behind all others, in no order.
+_LATE = 0.01
+# So much of everything is older than the thirty days by one month, in a span of its own.
+_OLD = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A span, and the inferences received in it: `count` from number `first` on."""
+
+    span: TimePartition
+    lo: datetime
+    hi: datetime
+    first: int
+    count: int
+
+    def chunks(self) -> Iterator[Chunk]:
+        """All of it, the late ones last."""
+        late = int(self.count * _LATE)
+        punctual = self.count - late
+        for at in range(0, punctual, CHUNK):
+            size = min(CHUNK, punctual - at)
+            lo, hi = (self._at(number / punctual) for number in (at, at + size))
+            yield Chunk(self.first + at, size, lo, hi)
+        for at in range(punctual, self.count, CHUNK):
+            size = min(CHUNK, self.count - at)
+            yield Chunk(self.first + at, size, self.lo, self.hi, late=True)
+
+    def _at(self, share: float) -> datetime:
+        return self.lo + (self.hi - self.lo) * share
+
+
+def plan(size: int, *, partitions: int | None = None) -> list[Filled]:
+    """The spans of a population of that size, the oldest first: as wide as the catalogue would
+    choose, or so that there are as many."""
+    needed = timedelta(days=DAYS) / (partitions or size / TARGET)
+    width = max((width for width in _WIDTHS if width <= needed), default=_WIDTHS[0])
+    old = int(size * _OLD)
+    first_lo = _EPOCH + (START - _EPOCH) // width * width
+    filled_spans = [_filled(first_lo - max(width, timedelta(days=28)), first_lo, 0, old)]
+    lo, first = first_lo, old
+    while lo < END:
+        hi = lo + width
+        share = (min(hi, END) - START) / timedelta(days=DAYS)
+        last = size if hi >= END else old + int((size - old) * share)
+        filled_spans.append(_filled(lo, hi, first, last - first))
+        lo, first = hi, last
+    return filled_spans
+
+
+def _filled(lo: datetime, hi: datetime, first: int, count: int) -> Filled:
+    within = max(lo, START) if hi > START else lo, min(hi, END)
+    return Filled(TimePartition.between(lo, hi), *within, first, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +121,12 @@ def load(
     if processes > 1:
         with ProcessPoolExecutor(processes) as pool:
             for done, report in enumerate(pool.map(_do, jobs), 1):
-                _say(f"{report}; {done} of {len(jobs)} after {time.perf_counter() - began:.0f} s")
+                seconds = time.perf_counter() - began
+                print(f"{report}: {done} of {len(jobs)} after {seconds:.0f} s", flush=True)
     else:
         for job in jobs:
             _do(job)
     asyncio.run(_finish(dsn, filled))
-
-
-def _say(what: str) -> None:
-    print(what, flush=True)
 
 
 async def _prepare(
@@ -89,10 +142,8 @@ async def _prepare(
         await dictionary.resolve(names, labels)
         async with engine.begin() as connection:
             await lock_catalogue(connection)
-            existing = await list_partitions(connection)
             for filled_span in filled:
-                if filled_span.span not in existing:
-                    await create(connection, filled_span.span)
+                await create(connection, filled_span.span)
     finally:
         await engine.dispose()
     return Numbers(
@@ -110,16 +161,14 @@ async def _models(engine: AsyncEngine) -> dict[str, int]:
         for name in MODELS
     ]
     async with engine.begin() as connection:
-        if not await connection.scalar(select(registration.c.model).limit(1)):
-            await connection.execute(insert(registration), rows)
+        await connection.execute(insert(registration), rows)
         registered = await registrations.find_by_ids(connection, MODELS)
     return {name: registered_model.model for name, registered_model in registered.items()}
 
 
 def _do(job: _Job) -> str:
-    began = time.perf_counter()
     asyncio.run(_fill(job))
-    return f"{job.partition}: {time.perf_counter() - began:.0f} s"
+    return job.partition
 
 
 async def _fill(job: _Job) -> None:
@@ -148,15 +197,11 @@ async def _fill(job: _Job) -> None:
 
 
 async def _rows(job: _Job) -> AsyncIterator[bytes]:
-    yield binary.HEADER
-    for some in _pieces(job):
-        yield some
-    yield binary.TRAILER
-
-
-def _pieces(job: _Job) -> Iterator[bytes]:
+    yield HEADER
     for chunk in job.filled.chunks():
-        yield from TABLES[job.table].rows(chunk, job.numbers)
+        for some in TABLES[job.table].rows(chunk, job.numbers):
+            yield some
+    yield TRAILER
 
 
 async def _finish(dsn: str, filled: list[Filled]) -> None:
@@ -201,7 +246,6 @@ def _build_seen_query(table: str) -> str:
 
 
 def _types(table: str) -> dict[str, Any]:
-    """The keys of a table, as parameters of _SEEN."""
     here = {name: kind for name, (where, kind) in KEYS.items() if where == table}
     flags = {"operator": "null"} if table == "metadata_presence" else {}
     absent = "present" if table == "metadata_presence" else ""

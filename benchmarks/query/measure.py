@@ -1,13 +1,16 @@
-"""Runs of one question, and what they come to."""
+"""Runs of questions, what they come to, and the lines of the matrix."""
 
-import math
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from random import Random
 from statistics import median
 from typing import Any
 
-from .asker import Answer
+from benchmarks.results import percentile
+
+from .asker import Answer, Asker
+from .questions import AGGREGATES, Body, Case, mix, recent
 
 Ask = Callable[[int], Awaitable[Answer]]
 
@@ -16,9 +19,8 @@ Ask = Callable[[int], Awaitable[Answer]]
 class Figures:
     """The figures of one line: milliseconds, over so many runs; `rows` a run, at the median.
 
-    `cut`: the share of runs whose time was over before all was searched: those that answered in
-    `part`, and how far they had come, and those that were `refused` with a 503. `first`: the
-    slowest of the runs that came before, which found what they needed on the disk.
+    The shares of runs whose time was over before all was searched: those that answered in `part`,
+    and how far they had come, and those that were `refused` with a 503.
     """
 
     name: str
@@ -26,15 +28,9 @@ class Figures:
     runs: int
     median: float
     p99: float
-    longest: float
-    first: float
     rows: float
-    cut: float
-    part: float = 0.0
-    refused: float = 0.0
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+    part: float
+    refused: float
 
 
 async def measure(
@@ -46,9 +42,10 @@ async def measure(
     five runs.
     """
     began = time.perf_counter()
-    first: list[Answer] = []
-    while len(first) < min(warming, runs) and time.perf_counter() - began < seconds / 2:
-        first.append(await ask(-1 - len(first)))
+    for number in range(min(warming, runs)):
+        if time.perf_counter() - began > seconds / 2:
+            break
+        await ask(-1 - number)
     answers: list[Answer] = []
     for number in range(runs):
         answers.append(await ask(number))
@@ -61,15 +58,89 @@ async def measure(
         runs=len(times),
         median=median(times),
         p99=percentile(times, 0.99),
-        longest=times[-1],
-        first=1000 * max((answer.seconds for answer in first), default=0.0),
         rows=median(answer.rows for answer in answers),
-        cut=sum(not answer.whole for answer in answers) / len(answers),
         part=sum(not answer.whole and not answer.refused for answer in answers) / len(answers),
         refused=sum(answer.refused for answer in answers) / len(answers),
     )
 
 
-def percentile(ordered: list[float], share: float) -> float:
-    """The nearest rank: of fewer than a hundred the 99th is the last."""
-    return ordered[math.ceil(share * len(ordered)) - 1]
+async def measure_look_ups(asker: Asker, *, runs: int) -> list[Figures]:
+    """Measure the unit of all ratios, and one inference by its id."""
+    some = await asker.some(3 * runs + 10, Random(1))
+    unit = await measure(
+        "by primary key", "unit", lambda n: asker.by_key(some[n][0]), runs=2 * runs
+    )
+    by_id = await measure("by id", "look-up", lambda n: asker.look_up(some[n][1]), runs=runs)
+    return [_print_line(line) for line in (unit, by_id)]
+
+
+async def measure_cases(
+    asker: Asker,
+    cases: Iterable[Case],
+    *,
+    runs: int,
+    seconds: float,
+    kinds: Sequence[str] = ("page", "count"),
+) -> list[Figures]:
+    """Measure the page and the count of each case."""
+    return [
+        _print_line(await _measure_case(asker, case, kind, runs, seconds))
+        for case in cases
+        for kind in kinds
+        if kind in case.asks
+    ]
+
+
+async def _measure_case(asker: Asker, case: Case, kind: str, runs: int, seconds: float) -> Figures:
+    ask = asker.page if kind == "page" else asker.count
+    return await measure(
+        case.name,
+        case.kind(kind),
+        lambda n: ask(case.make(Random(f"{case.name} {n}"))),
+        runs=runs,
+        seconds=seconds,
+    )
+
+
+async def measure_aggregates(asker: Asker, *, runs: int, seconds: float) -> list[Figures]:
+    """Measure figures over a whole model, each with a window that ends elsewhere."""
+    figures = []
+    for name, body in AGGREGATES.items():
+
+        def ask(number: int, body: Body = body, name: str = name) -> Awaitable[Answer]:
+            return asker.aggregate(body | recent(Random(f"{name} {number}")))
+
+        line = await measure(name, "aggregate", ask, runs=runs, warming=1, seconds=seconds)
+        figures.append(_print_line(line))
+    return figures
+
+
+async def measure_mix(
+    asker: Asker, count: int, *, seconds: float
+) -> tuple[list[Figures], list[Any]]:
+    """Measure a page of each filter of the mix, as one line; return those too that took longer
+    than 200 ms."""
+    bodies = mix(count)
+    slow: list[Any] = []
+
+    async def ask(number: int) -> Answer:
+        body = bodies[number]
+        answer = await asker.page(body)
+        if number >= 0 and answer.seconds > 0.2:
+            slow.append([body["filter"], round(1000 * answer.seconds), answer.rows, answer.whole])
+        return answer
+
+    line = await measure(
+        "generated filters", "page", ask, runs=count, warming=count, seconds=seconds
+    )
+    return [_print_line(line)], slow
+
+
+def _print_line(line: Figures) -> Figures:
+    cut = line.part + line.refused
+    print(
+        f"{line.name:34} {line.kind:9} median {line.median:8.1f} ms, p99 {line.p99:8.1f}"
+        f" ({line.runs} runs, {line.rows:,.0f} rows{f', {cut:.0%} cut off' if cut else ''})",
+        flush=True,
+    )
+    return line

@@ -4,14 +4,12 @@ They are the rows that the ingester would write. The metadata as they came are l
 that no search reads; the disk would hold half as many inferences).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from . import binary
-from .binary import Column
 from .population import (
     CAMERAS,
     NEW_FIRMWARE,
@@ -19,8 +17,15 @@ from .population import (
     ORGANIZATIONS,
     TAGS,
     Chunk,
+    Column,
 )
 
+HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+TRAILER = b"\xff\xff"
+# 2000-01-01, in microseconds since 1970
+_POSTGRES_EPOCH = 946_684_800_000_000
+_BASE = 10_000
+_NEGATIVE = 0x4000
 # Names of keys, the table each lies in, and the type it was declared as.
 KEYS: Final = {
     "frame_number": ("metadata_number", "int"),
@@ -83,23 +88,23 @@ def _side(chunk: Chunk, numbers: Numbers, key: str, value: Column, where: Column
     if where is not None:
         model, value, uid = model[where], value[where], uid[where]
     count = len(uid)
-    head = [binary.int4(model), binary.int4(numbers.keys[key], count)]
+    head = [_int4(model), _int4(numbers.keys[key], count)]
     if KEYS[key][0] == "metadata_string":
-        return binary.rows(count, [*head, binary.text(value), uid, None])
-    return binary.rows(count, [*head, value, uid])
+        return _pack(count, [*head, _text(value), uid, None])
+    return _pack(count, [*head, value, uid])
 
 
 def _number(chunk: Chunk, numbers: Numbers) -> Iterator[bytes]:
     def whole(values: Column) -> Column:
-        return binary.numeric(values * 10_000, 0)
+        return _numeric(values * 10_000, 0)
 
     latitude, longitude = chunk.location.T
     for key, value in (
         ("frame_number", whole(chunk.frame_number)),
-        ("latitude", binary.numeric(latitude, 4)),
-        ("longitude", binary.numeric(longitude, 4)),
-        ("exposure", binary.numeric(chunk.exposure, 4)),
-        ("temperature", binary.numeric(chunk.temperature, 1)),
+        ("latitude", _numeric(latitude, 4)),
+        ("longitude", _numeric(longitude, 4)),
+        ("exposure", _numeric(chunk.exposure, 4)),
+        ("temperature", _numeric(chunk.temperature, 1)),
         ("camera_position.angle", whole(chunk.angle)),
     ):
         yield _side(chunk, numbers, key, value, None)
@@ -122,11 +127,11 @@ def _string(chunk: Chunk, numbers: Numbers) -> Iterator[bytes]:
 
 
 def _bool(chunk: Chunk, numbers: Numbers) -> Iterator[bytes]:
-    yield _side(chunk, numbers, "night", binary.boolean(chunk.night), None)
+    yield _side(chunk, numbers, "night", _boolean(chunk.night), None)
 
 
 def _timestamp(chunk: Chunk, numbers: Numbers) -> Iterator[bytes]:
-    yield _side(chunk, numbers, "captured_at", binary.instant(chunk.captured_at), None)
+    yield _side(chunk, numbers, "captured_at", _instant(chunk.captured_at), None)
 
 
 def _presence(chunk: Chunk, numbers: Numbers) -> Iterator[bytes]:
@@ -138,10 +143,10 @@ def _presence(chunk: Chunk, numbers: Numbers) -> Iterator[bytes]:
         ("operator", np.flatnonzero(chunk.unattended), True),
     ):
         count = len(where)
-        model = binary.int4(numbers.models[chunk.model[where]])
-        key_column = binary.int4(numbers.keys[key], count)
-        fields = [model, key_column, chunk.uid[where], binary.boolean(is_null, count)]
-        yield binary.rows(count, fields)
+        model = _int4(numbers.models[chunk.model[where]])
+        key_column = _int4(numbers.keys[key], count)
+        fields = [model, key_column, chunk.uid[where], _boolean(is_null, count)]
+        yield _pack(count, fields)
 
 
 def _prediction(chunk: Chunk, numbers: Numbers) -> Iterator[bytes]:
@@ -150,14 +155,14 @@ def _prediction(chunk: Chunk, numbers: Numbers) -> Iterator[bytes]:
     xmin, ymin, xmax, ymax = chunk.box[there].T
     columns = (xmin, ymin, xmax, ymax, (xmax - xmin) * (ymax - ymin))
     fields = [
-        *(binary.int4(numbers.models[chunk.model[owner]]), chunk.uid[owner]),
-        *(binary.int4(ordinal), binary.int4(ordinal + 1), binary.int4(0, len(owner))),
-        binary.constant("predictions", len(owner)),
-        binary.int4(numbers.labels[chunk.label[there]]),
-        binary.float8(chunk.score[there]),
-        *(binary.float8(column) for column in columns),
+        *(_int4(numbers.models[chunk.model[owner]]), chunk.uid[owner]),
+        *(_int4(ordinal), _int4(ordinal + 1), _int4(0, len(owner))),
+        _constant("predictions", len(owner)),
+        _int4(numbers.labels[chunk.label[there]]),
+        chunk.score[there].astype(">f8"),
+        *(column.astype(">f8") for column in columns),
     ]
-    yield binary.rows(len(owner), fields)
+    yield _pack(len(owner), fields)
 
 
 def _inference(chunk: Chunk, numbers: Numbers) -> Iterator[bytes]:
@@ -173,26 +178,77 @@ def _inferences(chunk: Chunk, numbers: Numbers, where: Column, good: bool, top: 
     count, number, received = len(where), chunk.number[where], chunk.received_at[where]
     waited = chunk.exposure[where] + 10_000
     fields = [
-        *(binary.int4(numbers.models[chunk.model[where]]), chunk.uid[where]),
-        binary.text(_padded(b"frame-", number, 9)),
-        *(binary.instant(received + later) for later in (0, 1_000, 1_000 + waited, 60_000)),
-        binary.instant(received + (86_400_000_000 if chunk.late else 500_000)),
+        *(_int4(numbers.models[chunk.model[where]]), chunk.uid[where]),
+        _text(_padded(b"frame-", number, 9)),
+        *(_instant(received + later) for later in (0, 1_000, 1_000 + waited, 60_000)),
+        _instant(received + (86_400_000_000 if chunk.late else 500_000)),
         *(_key(what, number) if numbers.objects else None for what in (b"d", b"r", b"m")),
-        binary.constant("Object Detection", count),
-        binary.boolean(good, count),
-        binary.int4(200 if good else 500, count),
-        binary.text(chunk.data_hash[where]),
-        binary.int8(40_000 + chunk.exposure[where]),
-        *(binary.int4(1280, count), binary.int4(720, count)),
-        binary.int4(numbers.labels[chunk.label[where, 0]]) if top else None,
-        binary.float8(chunk.score[where, 0]) if top else None,
-        binary.int4(chunk.predictions[where]) if good else None,
+        _constant("Object Detection", count),
+        _boolean(good, count),
+        _int4(200 if good else 500, count),
+        _text(chunk.data_hash[where]),
+        (40_000 + chunk.exposure[where]).astype(">i8"),
+        *(_int4(1280, count), _int4(720, count)),
+        _int4(numbers.labels[chunk.label[where, 0]]) if top else None,
+        chunk.score[where, 0].astype(">f8") if top else None,
+        _int4(chunk.predictions[where]) if good else None,
     ]
-    return binary.rows(count, fields)
+    return _pack(count, fields)
 
 
 def _key(what: bytes, number: Column) -> Column:
-    return binary.text(_padded(b"s3://captures/" + what, number, 9))
+    return _text(_padded(b"s3://captures/" + what, number, 9))
+
+
+def _pack(count: int, fields: Sequence[Column | None]) -> bytes:
+    """`count` rows; a field is an array of that length in network byte order, None for NULL."""
+    shape: list[tuple[str, Any]] = [("fields", ">i2")]
+    for position, field in enumerate(fields):
+        shape.append((f"width{position}", ">i4"))
+        if field is not None:
+            shape.append((f"field{position}", field.dtype))
+    array = np.zeros(count, dtype=shape)
+    array["fields"] = len(fields)
+    for position, field in enumerate(fields):
+        array[f"width{position}"] = -1 if field is None else field.dtype.itemsize
+        if field is not None:
+            array[f"field{position}"] = field
+    return array.tobytes()
+
+
+def _int4(values: Any, count: int | None = None) -> Column:
+    return _as(values, ">i4", count)
+
+
+def _boolean(values: Any, count: int | None = None) -> Column:
+    return _as(values, "u1", count)
+
+
+def _as(values: Any, kind: str, count: int | None) -> Column:
+    return np.asarray(values).astype(kind) if count is None else np.full(count, values, dtype=kind)
+
+
+def _instant(microseconds: Column) -> Column:
+    return (microseconds - _POSTGRES_EPOCH).astype(">i8")
+
+
+def _numeric(scaled: Column, digits: int) -> Column:
+    """Numbers times 10,000, below 10^8; `digits` of them after the point, 0 to 4."""
+    array = np.zeros(len(scaled), dtype=[("head", ">i2", (4,)), ("digits", ">i2", (3,))])
+    size = np.abs(scaled)
+    array["head"] = (3, 1, 0, digits)
+    array["head"][:, 2] = np.where(scaled < 0, _NEGATIVE, 0)
+    whole = size // _BASE
+    array["digits"] = np.stack([whole // _BASE, whole % _BASE, size % _BASE], axis=1)
+    return array.view("V14").reshape(len(scaled))
+
+
+def _text(values: Column) -> Column:
+    return values.view(f"V{values.dtype.itemsize}")
+
+
+def _constant(value: str, count: int) -> Column:
+    return _text(np.full(count, value.encode()))
 
 
 _SIDE = ("model", "key", "value", "uid")

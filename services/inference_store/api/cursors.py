@@ -1,14 +1,16 @@
 """Cursors of plain lists: the sort key of the last item, opaque."""
 
+import base64
+import binascii
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from inference_store.inference.errors import InvalidCursor
-from inference_store.platform.json_encoding import format_instant
-from inference_store.query.list_cursors import decode, encode
+import orjson
 
-__all__ = ["cut_page", "decode", "decode_one", "decode_time_key", "encode", "make_time_key"]
+from inference_store.inference.errors import Fault, InvalidCursor
+from inference_store.platform.json_encoding import format_instant
+
 Item = TypeVar("Item")
 
 
@@ -24,6 +26,35 @@ def cut_page(
         return items, None
     last = key(items[-1])
     return items, encode(*last) if isinstance(last, tuple) else encode(last)
+
+
+def encode(*key: Any) -> str:
+    """Return a cursor that continues after the item with this key."""
+    return base64.urlsafe_b64encode(orjson.dumps(key)).rstrip(b"=").decode()
+
+
+def decode(cursor: str | None, *kinds: type) -> Sequence[Any] | None:
+    """Return the key to continue after; None without a cursor. Raises InvalidCursor."""
+    if cursor is None:
+        return None
+    try:
+        raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        key = orjson.loads(raw)
+    except (binascii.Error, ValueError):
+        key = None
+    fits = isinstance(key, list) and [type(part) for part in key] == list(kinds)
+    if not fits or not all(_is_storable(part) for part in key):
+        fault = Fault("query.cursor", "it is damaged, or of another list")
+        raise InvalidCursor("The cursor cannot be used: ask without one.", faults=[fault])
+    parts: list[Any] = key
+    return parts
+
+
+def _is_storable(part: Any) -> bool:
+    """Return whether Postgres can compare it: text without NUL, an integer of eight bytes."""
+    if type(part) is int:
+        return -(2**63) <= part < 2**63
+    return type(part) is not str or "\0" not in part
 
 
 def decode_one(cursor: str | None, kind: type) -> Any | None:

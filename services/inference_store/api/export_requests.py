@@ -17,8 +17,8 @@ from inference_store.export.jobs.state_changes import request_export
 from inference_store.export.part_formats import PART_FORMATS
 from inference_store.inference.errors import Conflict, Fault, Invalid
 from inference_store.platform.settings import ApiSettings
-from inference_store.query.count import count
 from inference_store.query.deadline import Deadline, OutOfTime
+from inference_store.query.search import count
 
 from .filters import read_requested_filter
 from .schemas.exports import ExportRequest
@@ -119,7 +119,7 @@ async def _require_few(
     query = await build_question(connection, model, document)
     try:
         deadline = Deadline.after(settings.query_timeout_seconds)
-        matches = await count(connection, query, deadline=deadline)
+        matches = await count(connection, [query], deadline=deadline)
     except OutOfTime:
         text = "An unknown number of inferences match: counting them takes too long."
     else:

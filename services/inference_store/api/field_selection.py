@@ -7,7 +7,7 @@ from typing import Any
 from inference_store.export.fixed_columns import DISTANCE
 from inference_store.inference.errors import Fault, Invalid
 from inference_store.inference.nearest import nearest
-from inference_store.query.filters.distances import EXAMPLE
+from inference_store.query.sort import EXAMPLE
 
 from .schemas.chosen_fields import FIELDS, PARTS
 from .typed_metadata import MetadataAs

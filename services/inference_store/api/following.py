@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from inference_store.query.arrivals import Arrival
+from inference_store.query.search import Arrival
 
 from .answer import encode_json
 from .problems import build_body, find_refusal

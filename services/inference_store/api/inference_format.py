@@ -10,8 +10,7 @@ from inference_store.inference.events.event import parse_stored
 from inference_store.inference.metadata import decode_entries
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
-from inference_store.query.read import Inference
-from inference_store.query.stored_blobs import BLOBS, get_storage_key
+from inference_store.query.read import BLOBS, Inference, get_storage_key
 
 from .paths import escape_segment
 from .typed_metadata import MetadataAs, convert_metadata

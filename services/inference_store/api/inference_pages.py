@@ -24,14 +24,12 @@ from inference_store.objects import Blobs
 from inference_store.platform.metrics import QUERY_TIMEOUTS
 from inference_store.platform.settings import ApiSettings
 from inference_store.query import cursor as cursors
-from inference_store.query import sorted_cursor
-from inference_store.query.by_distance import ByDistance
 from inference_store.query.cql2 import to_json
 from inference_store.query.cql2.tree import Node
+from inference_store.query.cursor import find_family
 from inference_store.query.deadline import Deadline
-from inference_store.query.hit import Hit
-from inference_store.query.matching import Query
-from inference_store.query.order import AtRandom
+from inference_store.query.matching import Hit, Query
+from inference_store.query.order import AtRandom, ByDistance
 from inference_store.query.pages import Page, describe_narrowing, find_page, make_cursor
 from inference_store.query.read import Inference, read
 from inference_store.query.sort import Sort, resolve_sort
@@ -132,9 +130,7 @@ async def resolve_page_sort(
     """Resolve the order of a page: random for a sample. Raises as `resolve_sort` does."""
     if body.sample is not None:
         return Sort(descending=False, order=AtRandom(body.sample.seed))
-    return await resolve_sort(
-        connection, models, body.sort, kind=sorted_cursor.find_family(body.cursor)
-    )
+    return await resolve_sort(connection, models, body.sort, kind=find_family(body.cursor))
 
 
 def compute_fingerprint(of: str, body: InferenceQuery, tree: Node | None) -> bytes:

@@ -8,13 +8,6 @@ from typing import Final
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access.rights import Right
-from inference_store.api.schemas.policies import (
-    DecidedBy,
-    ExampleLost,
-    Losing,
-    PolicyBody,
-    WouldDelete,
-)
 from inference_store.erasure import policies
 from inference_store.erasure.ledger import Body
 from inference_store.erasure.policies import (
@@ -34,6 +27,7 @@ from inference_store.query.cql2.tree import Node
 from .access import Access
 from .filters import read_filter
 from .policies import check_allowed, describe_owner
+from .schemas.policies import DecidedBy, ExampleLost, Losing, PolicyBody, WouldDelete
 
 _MOST_PENDING: Final = 10
 _AGELESS: Final = Clock(

@@ -8,8 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.access.rights import Right
 from inference_store.index.saved_views import SavedView, Shared
 from inference_store.inference.errors import Conflict, Forbidden, Invalid, NotKept
-from inference_store.query.predicates import check_request
-from inference_store.query.query_request import QueryRequest
+from inference_store.query.preparation import QueryRequest, check_request
 from inference_store.query.sort import resolve_sort
 
 from .access import Access

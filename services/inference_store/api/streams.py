@@ -29,7 +29,7 @@ from inference_store.index import key_registry
 from inference_store.inference.errors import Fault, Invalid
 from inference_store.platform.metrics import STREAMED, STREAMS
 from inference_store.platform.settings import ApiSettings
-from inference_store.query.stored_blobs import BLOBS
+from inference_store.query.read import BLOBS
 
 from .access import Access
 from .admission_control import AdmissionControl

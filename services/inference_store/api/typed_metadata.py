@@ -7,7 +7,7 @@ import orjson
 
 from inference_store.inference.metadata import Entry, MetadataCaps, MetadataType, type_named
 from inference_store.platform.json_encoding import escape_text
-from inference_store.query.aggregates.exact import plain
+from inference_store.query.aggregates.bins import plain
 
 MetadataAs: TypeAlias = Literal["list", "object"]
 """A list of items as they came, or an object of typed values."""

@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from inference_store.query.latencies import LATENCIES, compute_latency
-from inference_store.query.read import Inference
-from inference_store.query.stored_blobs import BLOBS, STORAGE_KEYS, get_storage_key
+from inference_store.query.properties import LATENCIES, compute_latency
+from inference_store.query.read import BLOBS, STORAGE_KEYS, Inference, get_storage_key
 
 from .kinds import Column, Kind, Values
 

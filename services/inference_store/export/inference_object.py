@@ -7,9 +7,8 @@ from typing import Any, Final
 from inference_store.index import tables
 from inference_store.inference.metadata import list_entries
 from inference_store.platform.json_encoding import fit_times
-from inference_store.query.latencies import LATENCIES, compute_latency
-from inference_store.query.read import Inference
-from inference_store.query.stored_blobs import STORAGE_KEYS, get_storage_key
+from inference_store.query.properties import LATENCIES, compute_latency
+from inference_store.query.read import STORAGE_KEYS, Inference, get_storage_key
 
 from .fixed_columns import FIXED_COLUMNS
 

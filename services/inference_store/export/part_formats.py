@@ -15,7 +15,7 @@ from nanoarrow.ipc import InputStream
 from inference_store.inference.errors import Fault, Invalid
 from inference_store.inference.image_types import find_image_type
 from inference_store.platform.json_encoding import encode_json
-from inference_store.query.stored_blobs import BLOBS
+from inference_store.query.read import BLOBS
 
 from .arrow import ArrowEncoder
 from .blob_choices import NO_BLOBS, BlobChoice, ChosenBlobs

@@ -15,7 +15,7 @@ from inference_store.index.database import cause_of, driver_now, is_autocommit, 
 from inference_store.index.prepared_statement import PreparedStatement, driver_error
 
 from . import explain
-from .statement_building import Building, Built, NotBegun, build_statement
+from .explain import Building, Built, NotBegun, build_statement
 
 _LEAST_SECONDS = 0.001
 _SAVE = "SAVEPOINT bounded"
@@ -142,7 +142,6 @@ async def fetch(
 
 
 def _is_alone(connection: AsyncConnection) -> bool:
-    """Check whether a statement is a transaction by itself, and its plan is not recorded."""
     is_open = is_in_transaction(driver_now(connection))
     return is_autocommit(connection) and not is_open and not explain.is_on()
 
@@ -216,7 +215,6 @@ async def _undo(connection: AsyncConnection, command: str) -> None:
 
 
 async def _send(driver: Any, command: str) -> None:
-    """Send a command. Raises DBAPIError, as a statement of SQLAlchemy does."""
     try:
         await driver.execute(command)
     except asyncio.CancelledError:

@@ -7,18 +7,138 @@ so that each is read once, whatever the planner estimates. A single long list is
 planner, which may scan until the page is full.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
-from sqlalchemy import Select, column, func, select
+from sqlalchemy import Integer, Select, column, func, literal, select, union_all
 from sqlalchemy.dialects.postgresql import ARRAY, UUID
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.selectable import CompoundSelect
 
-from .anti_join import JOINING, build_anti_join
-from .conditions import Condition, split_driving
+from inference_store.index.tables import inference
+
+from .conditions import Comparing, Condition, OfKey, split_driving
+from .conditions.condition import exists
+from .deadline import Deadline, fetch
 from .matching import Query, match_by_index, test_each
-from .scan_range import ScanRange
+from .scan_range import ScanRange, test_unmarked
+from .stored_counts import read_numbers
+
+# Anti-joins: inferences without a key, which no index has, are all inferences minus those with it.
+#
+# For a count, two long lists are each read once; testing every inference would take many times as
+# long. For a page it is used if such inferences are too rare for a scan.
+
+WORKERS: Final = 2
+"""Parallel processes of Postgres for a statement whose rows have no order."""
+MOST: Final = 4
+"""Keys whose lists are subtracted from all inferences; further missing keys are tested."""
+# For each partition, one hash of the inferences that have a key.
+JOINING: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "enable_nestloop": "off",
+        "enable_mergejoin": "off",
+        "enable_parallel_hash": "off",
+        "hash_mem_multiplier": "1",
+        "work_mem": "32MB",
+    }
+)
+
+
+def find_anti_joins(query: Query) -> list[OfKey]:
+    """Return the conditions that a key is missing, if no index drives the query."""
+    if query.is_driven:
+        return []
+    return [
+        condition
+        for condition in query.conditions
+        if isinstance(condition, OfKey) and not condition.when
+    ][:MOST]
+
+
+def count_without(query: Query, key: OfKey, scan_range: ScanRange) -> list[Select[Any]]:
+    """Select numbers whose sum is how many inferences are without the key: all, minus those with
+    it."""
+    everyone = select(inference.c.uid).where(scan_range.of(inference))
+    with_key = [
+        _count_rows(query, scan_range, uids, -sign) for sign, uids in key.counted(scan_range)
+    ]
+    return [_count_rows(query, scan_range, everyone, 1), *with_key]
+
+
+def _count_rows(query: Query, scan_range: ScanRange, uids: Any, sign: int) -> Select[Any]:
+    rows = uids.subquery()
+    marks = [test_unmarked(scan_range, rows.c.uid)] if query.marks else []
+    number = (func.count() * sign).label("matches")
+    return select(number).select_from(rows).where(*marks)
+
+
+async def keep_pieces_with_matches(
+    connection: AsyncConnection,
+    query: Query,
+    group: Sequence[ScanRange],
+    deadline: Deadline,
+    share: float,
+) -> Sequence[ScanRange]:
+    """Return the pieces that have inferences without each of the keys. Raises OutOfTime."""
+    for key in find_anti_joins(query):
+        if group:
+            group = await _keep_of_key(connection, query, key, group, deadline, share)
+    return group
+
+
+async def _keep_of_key(  # noqa: PLR0917
+    connection: AsyncConnection,
+    query: Query,
+    key: OfKey,
+    group: Sequence[ScanRange],
+    deadline: Deadline,
+    share: float,
+) -> Sequence[ScanRange]:
+    alone = replace(query, conditions=(key,))
+    stored_numbers = await read_numbers(connection, [alone], group, deadline)
+    parts = [
+        counts.add_columns(literal(index, Integer).label("part"))
+        for index, scan_range in enumerate(group)
+        if scan_range not in stored_numbers
+        for counts in count_without(query, key, scan_range)
+    ]
+    some = {scan_range for scan_range, number in stored_numbers.items() if number > 0}
+    if parts:
+        numbers = union_all(*parts).subquery()
+        statement = (
+            select(numbers.c.part).group_by(numbers.c.part).having(func.sum(numbers.c.matches) > 0)
+        )
+        what = "see where a key is lacking"
+        rows = await fetch(
+            connection,
+            statement,
+            deadline,
+            share=share,
+            what=what,
+            workers=WORKERS,
+            settings=JOINING,
+        )
+        some |= {group[row.part] for row in rows}
+    return [scan_range for scan_range in group if scan_range in some]
+
+
+def build_anti_join(query: Query, scan_range: ScanRange) -> Select[Any]:
+    """Select the matches of a piece: all inferences without those that have such a key, then
+    tested."""
+    keys = find_anti_joins(query)
+    have = union_all(*(rows for key in keys for rows in key.rows(scan_range))).subquery()
+    lacked = select(inference.c.uid).where(
+        scan_range.of(inference), ~exists([have], have.c.uid == inference.c.uid)
+    )
+    # OFFSET: only the remaining inferences are tested, not all
+    rows = lacked.offset(0).subquery()
+    others = [condition for condition in query.conditions if condition not in keys]
+    return select(rows.c.uid).where(*test_each(query, others, scan_range, rows.c.uid))
+
 
 FEW = 8_000
 SOME = 3 * FEW
@@ -126,7 +246,6 @@ def _drive_by_one(query: Query, scan_range: ScanRange, index: int) -> tuple[Sele
 
 
 def _join_two(query: Query, piece: DrivingIndex) -> tuple[Select[Any], bool]:
-    """Join the shortest list, as a hash, with the next one; then test."""
     driving, _ = split_driving(query.conditions)
     shortest = sorted(range(len(driving)), key=piece.sizes.__getitem__)[:2]
     first, second = (driving[index] for index in shortest)
@@ -153,7 +272,6 @@ def _mark_short(uids: Select[Any], name: str) -> Any:
 
 
 def _join_all(query: Query, scan_range: ScanRange) -> tuple[Select[Any], bool]:
-    """Join all lists by hashes; then test."""
     driving, others = split_driving(query.conditions)
     first, *more = [
         select_list(condition, scan_range).offset(0).subquery() for condition in driving
@@ -170,3 +288,161 @@ def select_list(condition: Condition, scan_range: ScanRange) -> Select[Any]:
     uids = condition.uids(scan_range)
     assert uids is not None, "it drives"
     return select(uids.subquery().c.uid)
+
+
+# Counts the lists of a partition before the driving index is chosen.
+#
+# Lists of one index scan are counted first. If such a list is very short, the others need not be
+# counted: counting locations, or inferences with a key, takes longer than testing a few inferences.
+
+_Counting = Callable[[Sequence[int], Sequence[ScanRange], int], Awaitable[list[tuple[int, ...]]]]
+
+
+async def find_candidates(
+    connection: AsyncConnection,
+    query: Query,
+    group: Sequence[ScanRange],
+    deadline: Deadline,
+    *,
+    most: int = FEW,
+    some: int = SOME,
+    alone: bool = False,
+) -> list[DrivingIndex]:
+    """Return the result of `count_lists` without the pieces in which nothing can match."""
+    pieces = await count_lists(
+        connection, query, group, deadline, most=most, some=some, alone=alone
+    )
+    return [piece for piece in pieces if not piece.empty]
+
+
+async def count_lists(
+    connection: AsyncConnection,
+    query: Query,
+    group: Sequence[ScanRange],
+    deadline: Deadline,
+    *,
+    share: float = 1.0,
+    most: int = FEW,
+    some: int = SOME,
+    alone: bool = False,
+    driven_by: int | None = None,
+) -> list[DrivingIndex]:
+    """Count the lists of each piece of a group, up to `most`.
+
+    A single list is counted only if `alone`; three or more long ones are counted again, up to
+    `some`. If a key must be missing, return the pieces with inferences without it. `driven_by`: the
+    index of the list that was very short in the pieces before. Raises OutOfTime.
+    """
+    driving, _ = split_driving(query.conditions)
+    if not driving and alone and find_anti_joins(query):
+        with_matches = await keep_pieces_with_matches(connection, query, group, deadline, share)
+        return [DrivingIndex(scan_range, anti_join=True) for scan_range in with_matches]
+    if len(driving) < 2 and not (alone and driving and _is_by_value(driving[0])):
+        return [DrivingIndex(scan_range) for scan_range in group]
+    counting = partial(_count_sizes, connection, query, deadline, share)
+    pieces = await _count_cheap_first(
+        counting, _find_cheap_lists(driving, driven_by), len(driving), group, most
+    )
+    long = [piece.scan_range for piece in pieces if piece.joins > 1]
+    if long and most < some:
+        sizes = await counting(range(len(driving)), long, some)
+        recounted = [DrivingIndex(*pair, some, most) for pair in zip(long, sizes, strict=True)]
+        by_scope = {piece.scan_range: piece for piece in recounted}
+        pieces = [by_scope.get(piece.scan_range, piece) for piece in pieces]
+    return pieces
+
+
+def _find_cheap_lists(driving: Sequence[Condition], driven_by: int | None) -> Sequence[int]:
+    if driven_by is not None:
+        return [driven_by]
+    return [index for index, condition in enumerate(driving) if condition.scans == 1]
+
+
+async def _count_cheap_first(
+    counting: _Counting, first: Sequence[int], lists: int, group: Sequence[ScanRange], most: int
+) -> list[DrivingIndex]:
+    """Count some lists; the others only in pieces in which none of these is very short."""
+    counted: dict[ScanRange, DrivingIndex] = {}
+    if 0 < len(first) < lists:
+        sizes = await counting(first, group, most)
+        pieces = [DrivingIndex(*pair, most) for pair in zip(group, sizes, strict=True)]
+        counted = {piece.scan_range: piece for piece in pieces if piece.is_very_short}
+    rest = [scan_range for scan_range in group if scan_range not in counted]
+    if rest:
+        sizes = await counting(range(lists), rest, most)
+        counted |= {
+            scan_range: DrivingIndex(scan_range, sizes_of_piece, most)
+            for scan_range, sizes_of_piece in zip(rest, sizes, strict=True)
+        }
+    return [counted[scan_range] for scan_range in group]
+
+
+async def _count_sizes(  # noqa: PLR0917
+    connection: AsyncConnection,
+    query: Query,
+    deadline: Deadline,
+    share: float,
+    indexes: Sequence[int],
+    group: Sequence[ScanRange],
+    most: int,
+) -> list[tuple[int, ...]]:
+    driving, _ = split_driving(query.conditions)
+    rows = await fetch(
+        connection,
+        lambda: _select_sizes([driving[index] for index in indexes], group, most),
+        deadline,
+        large=query.large,
+        share=share,
+        what="see which index leads",
+        workers=WORKERS,
+    )
+    counted = [row.size for row in sorted(rows)]
+    sizes_of_pieces = []
+    for start in range(0, len(counted), len(indexes)):
+        sizes = dict(zip(indexes, counted[start : start + len(indexes)], strict=True))
+        sizes_of_pieces.append(tuple(sizes.get(index, most) for index in range(len(driving))))
+    return sizes_of_pieces
+
+
+def _select_sizes(
+    driving: Sequence[Condition], group: Sequence[ScanRange], most: int
+) -> CompoundSelect[Any]:
+    lists = [
+        select_list(condition, scan_range).limit(most)
+        for scan_range in group
+        for condition in driving
+    ]
+    return union_all(
+        *(
+            select(literal(number, Integer).label("place"), func.count().label("size")).select_from(
+                uids.subquery()
+            )
+            for number, uids in enumerate(lists)
+        )
+    )
+
+
+def _is_by_value(condition: Condition) -> bool:
+    """Check whether its list is cheap to read, but not in the order of a page."""
+    return isinstance(condition, Comparing) and condition.by_value
+
+
+def choose_next_most(pieces: Sequence[DrivingIndex]) -> int:
+    """Return the limit for counting the next pieces' lists: about the length of a short list."""
+    if any(piece.pairs for piece in pieces):
+        return SOME
+    shortest = [piece.shortest for piece in pieces if piece.shortest is not None]
+    return min(FEW, 1_000 + 2 * min(shortest)) if shortest else FEW
+
+
+def choose_next_driver(pieces: Sequence[DrivingIndex]) -> int | None:
+    """Return the index of the shortest list that is very short in all of these pieces, or None."""
+    sizes = [piece.sizes for piece in pieces]
+    if not sizes or not all(sizes):
+        return None
+    longest = [max(of_one) for of_one in zip(*sizes, strict=True)]
+    limit = min(VERY_FEW, *(piece.most for piece in pieces))
+    short = [index for index, size in enumerate(longest) if size < limit]
+    return min(
+        short, key=lambda index: sum(piece_sizes[index] for piece_sizes in sizes), default=None
+    )

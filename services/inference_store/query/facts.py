@@ -7,8 +7,9 @@ from typing import Any, Final
 from inference_store.index.writing import EXTRAS_COLUMNS, Indexable
 from inference_store.inference.events import SIDES, CaptureSide, InferenceEvent, flags_of
 from inference_store.inference.metadata import Metadata
-from inference_store.query.filters.facts import Facts, milliseconds
-from inference_store.query.properties import PROPERTIES
+
+from .filters.evaluate import Facts, milliseconds
+from .properties import PROPERTIES
 
 NOT_IN_EVENTS: Final = frozenset(
     {"project_id", "indexed_at", "top_label", "top_score", "prediction_count", "problem"}

@@ -1,8 +1,8 @@
-"""Finds inferences by an id that a client knows: its own, an alias, or `uid:<uuid>`."""
+"""Finds a model, and its inferences by an id that a client knows, or by `uid:<uuid>`."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
@@ -11,8 +11,10 @@ from sqlalchemy import (
     ARRAY,
     ColumnElement,
     CompoundSelect,
+    DateTime,
     any_,
     bindparam,
+    func,
     literal,
     select,
     union,
@@ -22,13 +24,30 @@ from sqlalchemy.dialects.postgresql import INTEGER, TEXT
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.access import EVERYTHING, AccessScope
 from inference_store.index.database import NONE, Settings, hold, settings_of
 from inference_store.index.distribution import is_distributed_cached
 from inference_store.index.prepared_statement import PreparedStatement
-from inference_store.index.tables import erasing, inference, inference_alias
+from inference_store.index.registrations import (
+    MOST_REACHES,
+    Registration,
+    find,
+    get,
+    registration_of,
+    selected,
+)
+from inference_store.index.tables import (
+    erasing,
+    inference,
+    inference_alias,
+    partition_span,
+    registration,
+)
 from inference_store.inference.errors import Invalid, NotFound
+from inference_store.inference.events import uid_floor
 
 from .deadline import Deadline, fetch
+from .read import Inference, read
 from .scan_range import (
     GROUP,
     HIGHEST,
@@ -37,9 +56,59 @@ from .scan_range import (
     ScanRange,
     cut_range,
     find_ranges,
+    has_marks,
     span_around,
     split_unbroken,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The spans of a model's inferences, as they were when a request began."""
+
+    spans: Sequence[Range]
+    """The open spans, the newest first."""
+    has_marks: bool
+    """Whether any of its inferences is being erased."""
+
+
+async def model_with_extent(
+    connection: AsyncConnection, model_id: str, *, within: AccessScope = EVERYTHING
+) -> tuple[Registration, Extent]:
+    """Return a model's registration, and its extent at the same instant.
+
+    Raises NotFound as `get` does.
+    """
+    if await is_distributed_cached(connection):  # Citus cannot join these tables in one statement
+        return await _read_one_by_one(connection, model_id, within)
+    row = await find(connection, _build_statement(within), model_id)
+    bounds = zip(row["since"], row["until"], strict=True)
+    spans = [(uid_floor(lo), uid_floor(hi)) for lo, hi in bounds]
+    return registration_of(row), Extent(spans, row["has_marks"])
+
+
+async def _read_one_by_one(
+    connection: AsyncConnection, model_id: str, within: AccessScope
+) -> tuple[Registration, Extent]:
+    model = await get(connection, model_id, within=within)
+    marks = await has_marks(connection, model.model)
+    return model, Extent(await find_ranges(connection), marks)
+
+
+@lru_cache(MOST_REACHES)
+def _build_statement(within: AccessScope) -> PreparedStatement:
+    here = partition_span.c
+    bounds = (
+        func.array(
+            select(bound).where(here.state == "open").order_by(here.lo.desc()).scalar_subquery(),
+            type_=ARRAY(DateTime(timezone=True)),
+        ).label(name)
+        for name, bound in (("since", here.lo), ("until", here.hi))
+    )
+    mine = erasing.c.model == registration.c.model
+    marks = select(erasing.c.uid).where(mine, erasing.c.scope == "inference").exists()
+    return PreparedStatement(selected(within).add_columns(*bounds, marks.label("has_marks")))
+
 
 UID_PREFIX = "uid:"
 # An id that a client repeats for ever is not counted beyond this.
@@ -232,7 +301,6 @@ async def find_absent(
 
 
 def _select_some_named(scan_range: ScanRange, names: Sequence[str]) -> CompoundSelect[Any]:
-    """Select the names that some inference of the range has."""
     listed = any_(literal(list(names), ARRAY(TEXT(collation="C"))))
     ways = []
     for table, column in (
@@ -241,3 +309,36 @@ def _select_some_named(scan_range: ScanRange, names: Sequence[str]) -> CompoundS
     ):
         ways.append(select(column.label("name")).where(scan_range.of(table), column == listed))
     return union(*ways)
+
+
+async def read_visible(
+    connection: AsyncConnection,
+    model: int,
+    uids: Sequence[UUID],
+    spans: Sequence[Range],
+    *,
+    include: Collection[str] = (),
+) -> list[Inference]:
+    """Return the inferences that lie in the spans and are not being erased, in order."""
+    visible = await find_visible(connection, model, uids, spans)
+    return await read(connection, model, [uid for uid in uids if uid in visible], include=include)
+
+
+async def find_visible(
+    connection: AsyncConnection, model: int, uids: Sequence[UUID], spans: Sequence[Range]
+) -> set[UUID]:
+    """Return those of the uids whose inferences lie in the spans and are not being erased."""
+    inside = [uid for uid in uids if any(lo <= uid < hi for lo, hi in spans)]
+    if not inside:
+        return set()
+    rows = await _select_visible().fetch(connection, {"model": model, "uids": inside})
+    return {row["uid"] for row in rows}
+
+
+@cache
+def _select_visible() -> PreparedStatement:
+    here = inference.c
+    model = bindparam("model", type_=INTEGER())
+    uids = bindparam("uids", type_=ARRAY(UUID_TYPE(as_uuid=True)))
+    there = (here.model == model, here.uid == any_(uids))
+    return PreparedStatement(select(here.uid).where(*there, ~is_marked(model, here.uid)))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Select, case, func, intersect, select
@@ -25,6 +25,14 @@ from .scan_range import (
 # Comparisons of one statement, if it can be split: each costs a millisecond before it runs.
 MOST_COMPARISONS = 100
 _LARGE = 50
+
+
+class Hit(NamedTuple):
+    """One inference. `value`: None in order of time, and if it has no value to be sorted by."""
+
+    model: int
+    uid: UUID
+    value: Any = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,17 @@
-"""The comparison operators: one table. Validation, SQL, Python, documentation and tests read it.
+"""The comparison operators: one table. Validation, SQL, documentation and tests read it.
 
 A metadata name may have several values (`tags[]`). `some`: the comparison holds if some value
 satisfies it; `none`: if there is a comparable value, and none satisfies it. A missing name has no
 value, so both are false for it, as with SQL's NULL.
 """
 
-import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 from itertools import takewhile
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from inference_store.inference.metadata.values import Family
 
@@ -34,7 +32,7 @@ class Takes(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator. `test`: for one value."""
+    """One operator."""
 
     name: str
     aliases: tuple[str, ...]
@@ -42,20 +40,6 @@ class Operator:
     takes: Takes
     holds_for: Holds
     families: frozenset[Family]
-    test: Callable[[Any, Any], bool]
-
-    def holds(self, values: Sequence[Any], operand: Any) -> bool:
-        """Check whether it holds for a name's values; for `exists` and `missing`, for any values
-        that were sent."""
-        match self.holds_for:
-            case "some":
-                return any(self.test(value, operand) for value in values)
-            case "none":
-                return bool(values) and not any(self.test(value, operand) for value in values)
-            case "sent":
-                return bool(values)
-            case _:
-                return not values
 
 
 def like_expression(pattern: str) -> re.Pattern[str]:
@@ -74,13 +58,12 @@ def like_expression(pattern: str) -> re.Pattern[str]:
 
 
 def _like_pieces(pattern: str) -> list[str]:
-    """Return the parts before, between and after the `%`, as regular expressions."""
     pieces = [""]
     for token in _like_tokens(pattern):
         if token == "%":
             pieces.append("")
         else:
-            pieces[-1] += _like_part(token)
+            pieces[-1] += "." if token == "_" else re.escape(token[-1])
     return pieces
 
 
@@ -93,23 +76,12 @@ def _like_tokens(pattern: str) -> list[str]:
     return tokens
 
 
-def _like_part(token: str) -> str:
-    return "." if token == "_" else re.escape(token[-1])
-
-
 def like_prefix(pattern: str) -> tuple[str, bool]:
     """Return the text that every match begins with, and whether every text with it matches."""
     tokens = _like_tokens(pattern)
     plain = list(takewhile(lambda token: token not in {"%", "_"}, tokens))
     rest = tokens[len(plain) :]
     return "".join(token[-1] for token in plain), bool(rest) and set(rest) == {"%"}
-
-
-_compiled = lru_cache(maxsize=64)(like_expression)
-
-
-def _no_row(*_: Any) -> Any:
-    raise TypeError("this operator looks at what was sent, not at values")
 
 
 def _table(*entries: Operator) -> Mapping[str, Operator]:
@@ -119,38 +91,36 @@ def _table(*entries: Operator) -> Mapping[str, Operator]:
 # fmt: off
 OPERATORS: Final = _table(
     Operator("eq", ("EQUAL", "EQUALS", "="), "some value is equal",
-             Takes.ONE, "some", _ALL, operator.eq),
+             Takes.ONE, "some", _ALL),
     Operator("neq", ("NOT_EQUAL", "NOT_EQUALS", "<>", "!="),
              "some value is different; a name that is missing does not match",
-             Takes.ONE, "some", _ALL, operator.ne),
+             Takes.ONE, "some", _ALL),
     Operator("gt", ("GREATER_THAN", ">"), "some value is greater",
-             Takes.ONE, "some", _ORDERED, operator.gt),
+             Takes.ONE, "some", _ORDERED),
     Operator("gte", ("GREATER_THAN_OR_EQUAL", "GREATER_THAN_OR_EQUAL_TO", ">="),
              "some value is greater or equal",
-             Takes.ONE, "some", _ORDERED, operator.ge),
+             Takes.ONE, "some", _ORDERED),
     Operator("lt", ("LESS_THAN", "<"), "some value is less",
-             Takes.ONE, "some", _ORDERED, operator.lt),
+             Takes.ONE, "some", _ORDERED),
     Operator("lte", ("LESS_THAN_OR_EQUAL", "LESS_THAN_OR_EQUAL_TO", "<="),
              "some value is less or equal",
-             Takes.ONE, "some", _ORDERED, operator.le),
+             Takes.ONE, "some", _ORDERED),
     Operator("in", ("IN",), "some value is one of the list",
-             Takes.LIST, "some", _ALL, lambda value, operands: value in operands),
+             Takes.LIST, "some", _ALL),
     Operator("not_in", ("NOT_IN",),
              "there is a value, and none is one of the list; a name that is missing does not match",
-             Takes.LIST, "none", _ALL, lambda value, operands: value in operands),
+             Takes.LIST, "none", _ALL),
     Operator("between", ("BETWEEN",), "some value lies between the two, or is one of them",
-             Takes.PAIR, "some", _ORDERED,
-             lambda value, operands: operands[0] <= value <= operands[1]),
+             Takes.PAIR, "some", _ORDERED),
     Operator("like", ("LIKE",),
              "some text matches: `%` is any text, `_` one character, `\\` takes the next as it is",
-             Takes.ONE, "some", _TEXT,
-             lambda value, pattern: _compiled(pattern).fullmatch(value) is not None),
+             Takes.ONE, "some", _TEXT),
     Operator("exists", ("EXISTS", "IS_NOT_NULL"),
              "the key was sent, whatever its value; JSON null counts",
-             Takes.NONE, "sent", _ALL, _no_row),
+             Takes.NONE, "sent", _ALL),
     Operator("missing", ("MISSING", "NOT_EXISTS", "IS_NULL", "DOES_NOT_EXIST"),
              "the key was not sent",
-             Takes.NONE, "not_sent", _ALL, _no_row),
+             Takes.NONE, "not_sent", _ALL),
 )
 # fmt: on
 

@@ -10,40 +10,83 @@ from typing import Any, ClassVar, TypeAlias
 
 from sqlalchemy import (
     BigInteger,
-    Boolean,
     ColumnElement,
-    DateTime,
     Double,
-    Numeric,
     Select,
     false,
     func,
     select,
+    true,
     tuple_,
 )
-from sqlalchemy.dialects.postgresql import TEXT
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.sql.type_api import TypeEngine
 
 from inference_store.index.tables import SIDE_TABLES, inference, inference_alias
-from inference_store.inference.metadata import Family
-from inference_store.query.properties import PROPERTIES, Property
+from inference_store.inference.metadata import COORDINATES, Family
 
-from .by_distance import ByDistance
-from .conditions.condition import Uids
-from .hit import Hit
-from .operand import bind_one
-from .rows import Rows
-from .scan_range import ScanRange
+from .conditions.combination import TYPES, Combination, Names
+from .conditions.condition import Condition, Uids
+from .conditions.sides import compute_metres
+from .filters.typed import Distance
+from .matching import Hit
+from .properties import PROPERTIES, Property
+from .scan_range import ScanRange, bind_one
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The values in a range: one for each inference, never NULL."""
+
+    value: ColumnElement[Any]
+    uid: ColumnElement[Any]
+    where: tuple[ColumnElement[bool], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ByDistance:
+    """By metres from the location to a point, as `distance()` of a filter computes them.
+
+    `names`: the integers of the coordinates. An inference without a location has no value.
+    """
+
+    to: Distance
+    names: Names
+    descending: bool
+    kind: ClassVar[Family] = "number"
+    is_scannable: ClassVar[bool] = False
+    always: ClassVar[bool] = False
+
+    @property
+    def type(self) -> TypeEngine[Any]:
+        """The SQL type of its values."""
+        return Double()
+
+    @property
+    def _nowhere(self) -> bool:
+        return not set(COORDINATES) <= set(self.names.coordinates)
+
+    def rows(self, scan_range: ScanRange) -> Rows:
+        """Return the range's values."""
+        if self._nowhere:
+            # any double: no row is read, and a constant orders nothing
+            return Rows(inference.c.top_score, inference.c.uid, (false(),))
+        combination = Combination(scan_range, self.names)
+        value = compute_metres(self.to, combination).double
+        assert combination.uid is not None, "a coordinate leads"
+        return Rows(value, combination.uid, tuple(combination.where))
+
+    def is_missing(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        """Test whether the inference with this uid has no location."""
+        if self._nowhere:
+            return true()
+        combination = Combination(scan_range, self.names, uid)
+        combination.coordinates()
+        return ~combination.exists()
+
 
 # Properties are sorted by this many of their first characters.
 MOST_CHARACTERS = 256
-_TYPES: dict[Family, TypeEngine[Any]] = {
-    "number": Numeric(),
-    "string": TEXT(),
-    "bool": Boolean(),
-    "timestamp": DateTime(timezone=True),
-}
 _UID = UUID_TYPE(as_uuid=True)
 # Their columns hold no longer values, and have an index in their order.
 _INDEXED = frozenset({"inference_id", "data_hash"})
@@ -69,7 +112,7 @@ class ByKey:
     @property
     def type(self) -> TypeEngine[Any]:
         """The type of its values."""
-        return _TYPES[self.kind]
+        return TYPES[self.kind]
 
     def rows(self, scan_range: ScanRange) -> Rows:
         """Return the range's values."""
@@ -106,26 +149,22 @@ class ByProperty:
 
     @property
     def kind(self) -> Family:
-        """The type that its values are compared as."""
         assert self.of.kind != "location"
         return self.of.kind
 
     @property
     def is_scannable(self) -> bool:
-        """Check whether an index has its values in order."""
         return self.of.name in _INDEXED
 
     @property
     def always(self) -> bool:
-        """Check whether every inference has a value."""
         column = inference.c.get(self.of.name)
         return self.of.name in _ALWAYS or (column is not None and not column.nullable)
 
     @property
     def type(self) -> TypeEngine[Any]:
-        """The type of its values."""
         numbers: dict[str, TypeEngine[Any]] = {"whole": BigInteger(), "double": Double()}
-        return numbers.get(self.of.stored) or _TYPES[self.kind]
+        return numbers.get(self.of.stored) or TYPES[self.kind]
 
     def _value(self, scan_range: ScanRange, table: Any) -> ColumnElement[Any]:
         if self.of.sql is None:
@@ -136,20 +175,17 @@ class ByProperty:
         return value
 
     def _of_ids(self, scan_range: ScanRange, table: Any) -> ColumnElement[Any]:
-        """Return the least or the greatest of the client's id and its aliases."""
         alias = inference_alias.alias()
         end, choose = (func.max, func.greatest) if self.descending else (func.min, func.least)
         other = select(end(alias.c.alias)).where(scan_range.of(alias), alias.c.uid == table.c.uid)
         return choose(table.c.inference_id, other.scalar_subquery())
 
     def rows(self, scan_range: ScanRange) -> Rows:
-        """Return the range's values."""
         value = self._value(scan_range, inference)
         there = () if self.always else (value.is_not(None),)
         return Rows(value, inference.c.uid, (scan_range.of(inference), *there))
 
     def is_missing(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        """Test whether the inference with this uid has no value."""
         own = inference.alias()
         here = (scan_range.of(own), own.c.uid == uid, self._value(scan_range, own).is_(None))
         return select(own.c.uid).where(*here).exists()
@@ -167,17 +203,14 @@ class AtRandom:
 
     @property
     def type(self) -> TypeEngine[Any]:
-        """The type of its values."""
         return BigInteger()
 
     def rows(self, scan_range: ScanRange) -> Rows:
-        """Return the range's values."""
         uid = inference.c.uid
         value = func.uuid_hash_extended(uid, bind_one(self.seed, BigInteger()), type_=BigInteger())
         return Rows(value, uid, (scan_range.of(inference),))
 
     def is_missing(self, _scope: ScanRange, _uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        """Test for a missing hash: there is none."""
         return false()
 
 
@@ -194,30 +227,24 @@ class Backwards:
 
     @property
     def kind(self) -> Family:
-        """The type that its values are compared as."""
         return self.order.kind
 
     @property
     def descending(self) -> bool:
-        """The other direction."""
         return not self.order.descending
 
     @property
     def is_scannable(self) -> bool:
-        """Check whether an index has its values in order."""
         return self.order.is_scannable
 
     @property
     def type(self) -> TypeEngine[Any]:
-        """The type of its values."""
         return self.order.type
 
     def rows(self, scan_range: ScanRange) -> Rows:
-        """Return the range's values."""
         return self.order.rows(scan_range)
 
     def is_missing(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        """Test whether the inference with this uid has no value."""
         return self.order.is_missing(scan_range, uid)
 
 
@@ -229,13 +256,12 @@ SORTABLE = tuple(name for name in PROPERTIES if name not in UNORDERED)
 
 
 @dataclass(frozen=True, slots=True)
-class MissingValue:
+class MissingValue(Condition):
     """The inference has no value to be sorted by. `drives`: no other condition drives the query."""
 
     kind: ClassVar[str] = "missing"
     order: Order
     drives: bool
-    unique: bool = True
 
     @property
     def scans(self) -> int:

@@ -1,27 +1,294 @@
-"""A page of a query, in any order, of one model or of several; and the cursor of the next."""
+"""A page of matches in another order than that of time, of one model or of several.
 
-from collections.abc import Collection, Mapping, Sequence
+There are three ways to find it. *Few*: if indexes find few matches, they are looked up and sorted.
+*Walk*: the order's own index is scanned from the page's beginning, and each inference is tested.
+*Sort*: all matches of an index, or all inferences, are sorted. Every partition returns its first
+rows, and they are merged: rows after a full page are not read. Inferences without a value come
+last, in order of time. A page is partial only if it has all hits with a value, and time ran out
+among those without: if time runs out earlier, the order of the hits is not certain.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
+from sqlalchemy import (
+    ColumnElement,
+    CompoundSelect,
+    Integer,
+    Select,
+    any_,
+    literal,
+    select,
+    union_all,
+)
+from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.index.tables import inference
+from inference_store.inference.errors import NotFound
 from inference_store.inference.events.event import received_at_of
 
 from . import cursor as cursors
-from . import page, sorted_cursor
-from .across_models import find_across
-from .deadline import Deadline
+from .cursor import Cursor, decode_sorted, encode_sorted
+from .deadline import Deadline, OutOfTime, fetch
 from .explain import record_form
-from .hit import Hit
-from .matching import Query
-from .progress import Progress
+from .matching import Hit, Query, find_pieces, match_by_index
+from .order import Backwards, MissingValue, Order, sort_rows, test_beyond
 from .read import Inference, make_ahead
+from .scan_range import HIGHEST, LOWEST, ScanRange, bind_many, split_groups, test_unmarked
+from .search import Unit, find_by_time, pair_units, split_batches
 from .sort import Sort
-from .sorted_cursor import Cursor
-from .sorted_page import OnlyWithValue, find_sorted
+
+FEW = 4_000
+_UNITS = 64
+Uids = Mapping[int, Sequence[UUID]]
+"""Matches by model."""
+
+
+class OnlyWithValue(OutOfTime):
+    """Time ran out among inferences without a value; `hits`: all hits of the page that have one."""
+
+    def __init__(self, hits: Sequence[Hit]) -> None:
+        super().__init__()
+        self.hits = hits
+
+
+@dataclass(slots=True)
+class _Search:
+    connection: AsyncConnection
+    queries: Sequence[Query]
+    order: Order
+    after: Hit | None
+    limit: int
+    deadline: Deadline
+    hits: list[Hit] = field(default_factory=list)
+
+    @property
+    def first(self) -> Query:
+        return self.queries[0]
+
+    def take(self, hits: Sequence[Hit]) -> None:
+        """Merge the hits of a batch, and drop those that do not fit on the page."""
+        both = [*self.hits, *hits]
+        both.sort(key=lambda hit: (hit.value, hit.uid), reverse=self.order.descending)
+        self.hits = both[: self.limit]
+
+    @property
+    def worst(self) -> Hit | None:
+        """The last hit of a full page."""
+        return self.hits[-1] if len(self.hits) == self.limit else None
+
+
+async def find_sorted(
+    connection: AsyncConnection,
+    queries: Sequence[Query],
+    order: Order,
+    *,
+    limit: int,
+    deadline: Deadline,
+    after: Cursor | None = None,
+    few: int = FEW,
+) -> list[Hit]:
+    """Find up to `limit` hits in that order, beyond `after`. Raises OutOfTime, OnlyWithValue.
+
+    The queries are one request of several models; `few`: how many matches are looked up at most.
+    """
+    if not queries or queries[0].nothing or queries[0].scan_range.empty:
+        return []
+    parts = await find_pieces(connection, queries[0], newest_first=True)
+    hits: list[Hit] = []
+    if after is None or after.value is not None:
+        start = None if after is None else Hit(0, after.uid, after.value)
+        search = _Search(connection, queries, order, start, limit, deadline)
+        await _find_with_value(search, parts, few)
+        hits = search.hits
+    if len(hits) < limit and not order.always:
+        among = after.uid if after is not None and after.value is None else None
+        remaining = limit - len(hits)
+        try:
+            hits = [
+                *hits,
+                *await find_without_value(
+                    connection,
+                    queries,
+                    order,
+                    limit=remaining,
+                    deadline=deadline,
+                    after=among,
+                    newest_first=order.descending,
+                ),
+            ]
+        except OutOfTime:
+            if not hits:
+                raise
+            raise OnlyWithValue(hits) from None
+    return hits
+
+
+async def _find_with_value(search: _Search, parts: Sequence[ScanRange], few: int) -> None:
+    led_to = await _find_few(search, parts, few) if search.first.is_driven else None
+    if led_to is not None:
+        record_form("few: the matches were looked up and sorted")
+        await _look_up(search, parts, led_to)
+        return
+    if search.order.is_scannable:
+        try:
+            record_form("walk: the order's index was walked, what it named was tested")
+            await _merge(search, parts, _test_scanned, "walk the order", share=0.5)
+        except OutOfTime:
+            if not search.first.is_driven:
+                raise
+            search.hits = []
+        else:
+            return
+    record_form("sort: all matches were sorted")
+    tested = _test_driven if search.first.is_driven else _test_scanned
+    await _merge(search, parts, tested, "sort the matches")
+
+
+async def _find_few(search: _Search, parts: Sequence[ScanRange], most: int) -> Uids | None:
+    uids: dict[int, list[UUID]] = {}
+    remaining = most + 1
+    deadline = Deadline.after(search.deadline.left_seconds * 0.25)
+    try:
+        for group in split_groups(parts, search.first.group):
+            for batch in split_batches(search.queries):
+                lists = partial(_select_all_matches, pair_units(batch, group), remaining)
+                what, large = "see whether the matches are few", search.first.large
+                for row in await fetch(search.connection, lists, deadline, large=large, what=what):
+                    uids.setdefault(row.model, []).append(row.uid)
+                    remaining -= 1
+                if remaining <= 0:
+                    return None
+    except OutOfTime:
+        return None
+    return uids
+
+
+def _select_all_matches(units: Sequence[Unit], limit: int) -> Select[Any]:
+    together = union_all(*(_select_matches(unit, limit) for unit in units)).subquery()
+    return select(together.c.model, together.c.uid).limit(limit)
+
+
+def _select_matches(unit: Unit, limit: int) -> Select[Any]:
+    query, scan_range = unit
+    matches, unique = match_by_index(query, scan_range)
+    uids = (matches if unique else matches.distinct()).limit(limit).subquery()
+    return select(_select_model(query), uids.c.uid)
+
+
+def _select_model(query: Query) -> ColumnElement[int]:
+    return literal(query.scan_range.model, Integer).label("model")
+
+
+async def _look_up(search: _Search, parts: Sequence[ScanRange], uids: Uids) -> None:
+    selects: list[Callable[[], Select[Any]]] = []
+    for group in split_groups(parts):
+        for query, scan_range in pair_units(search.queries, group):
+            here = [
+                uid
+                for uid in uids.get(query.scan_range.model, ())
+                if scan_range.lo <= uid < scan_range.hi
+            ]
+            if here:
+                bound_uids = bind_many(here, UUID_TYPE(as_uuid=True))
+                selects.append(
+                    partial(
+                        _select_ordered,
+                        search,
+                        (query, scan_range),
+                        lambda _, uid, w=bound_uids: uid == any_(w),
+                    )
+                )
+        if len(selects) >= _UNITS or group[-1] is parts[-1]:
+            for start in range(0, len(selects), _UNITS):
+                await _take(search, selects[start : start + _UNITS], "look up and sort few matches")
+            selects = []
+
+
+def _test_scanned(unit: Unit, uid: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+    query, scan_range = unit
+    tests = [condition.holds(scan_range, uid) for condition in query.conditions]
+    return [*tests, test_unmarked(scan_range, uid)] if query.marks else tests
+
+
+def _test_driven(unit: Unit, uid: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+    query, scan_range = unit
+    return [uid.in_(match_by_index(query, scan_range)[0])]
+
+
+async def _merge(
+    search: _Search, parts: Sequence[ScanRange], tested: Any, what: str, *, share: float = 1.0
+) -> None:
+    deadline = Deadline.after(search.deadline.left_seconds * share)
+    for group in split_groups(parts, search.first.group):
+        for batch in split_batches(search.queries):
+            selects = [
+                partial(_select_ordered, search, unit, tested) for unit in pair_units(batch, group)
+            ]
+            await _take(search, selects, what, deadline)
+
+
+def _select_ordered(search: _Search, unit: Unit, tested: Any) -> Select[Any]:
+    query, scan_range = unit
+    rows = search.order.rows(scan_range)
+    matches = select(_select_model(query), rows.uid.label("uid"), rows.value.label("value"))
+    tests = tested(unit, rows.uid)
+    matches = matches.where(*rows.where, *(tests if isinstance(tests, list) else [tests]))
+    if search.after is not None:
+        matches = matches.where(test_beyond(search.order, rows, search.after, after=True))
+    if search.worst is not None:
+        matches = matches.where(test_beyond(search.order, rows, search.worst, after=False))
+    return sort_rows(search.order, rows, matches, search.limit)
+
+
+async def _take(
+    search: _Search,
+    selects: Sequence[Callable[[], Select[Any]]],
+    what: str,
+    deadline: Deadline | None = None,
+) -> None:
+    def together() -> CompoundSelect[Any]:
+        parts = [part().subquery() for part in selects]
+        return union_all(*(select(part.c.model, part.c.uid, part.c.value) for part in parts))
+
+    limit, large = deadline or search.deadline, search.first.large
+    rows = await fetch(search.connection, together, limit, large=large, what=what)
+    search.take([Hit(row.model, row.uid, add_time_zone(row.value)) for row in rows])
+
+
+def add_time_zone(value: Any) -> Any:
+    """Add the time zone to the first and the last instant: the driver returns them without one."""
+    naive = isinstance(value, datetime) and value.tzinfo is None
+    return value.replace(tzinfo=UTC) if naive else value
+
+
+async def find_without_value(
+    connection: AsyncConnection,
+    queries: Sequence[Query],
+    order: Order,
+    *,
+    limit: int,
+    deadline: Deadline,
+    after: UUID | None,
+    newest_first: bool,
+) -> list[Hit]:
+    """Find inferences without a value, in order of time. Raises OutOfTime."""
+    lacks = MissingValue(order, drives=not queries[0].is_driven)
+    without_value = [
+        replace(query, conditions=(*query.conditions, lacks), newest_first=newest_first)
+        for query in queries
+    ]
+    if after is not None:
+        without_value = [query.after(after) for query in without_value]
+    search = await find_by_time(connection, without_value, limit=limit, deadline=deadline)
+    if search.out_of_time:
+        raise OutOfTime
+    return search.hits
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +328,7 @@ async def find_page(
     else:
         after = None
         if cursor is not None:
-            after = sorted_cursor.decode(fingerprint, cursor, sort.order.kind, sort.order.type)
+            after = decode_sorted(fingerprint, cursor, sort.order.kind, sort.order.type)
         try:
             hits = await find_sorted(
                 connection,
@@ -94,7 +361,7 @@ def make_cursor(sort: Sort, fingerprint: bytes, hit: Hit) -> str:
     """Return the cursor that continues after a hit."""
     if sort.order is None:
         return cursors.encode(fingerprint, hit.uid)
-    return sorted_cursor.encode(fingerprint, Cursor(sort.order.kind, hit.uid, hit.value))
+    return encode_sorted(fingerprint, Cursor(sort.order.kind, hit.uid, hit.value))
 
 
 async def _find_by_time(  # noqa: PLR0917
@@ -110,21 +377,96 @@ async def _find_by_time(  # noqa: PLR0917
         after = cursors.decode(fingerprint, cursor)
         queries = [query.after(after) for query in queries]
     record_form("time: inferences in order of time")
-    far: Progress
+    ahead = None
+    if len(queries) == 1 and include is not None:
+        ahead = await make_ahead(connection, include, limit)
     goes_on = cursor is not None
-    read: Mapping[UUID, Inference] = {}
-    if len(queries) == 1:
-        ahead = None if include is None else await make_ahead(connection, include, limit)
-        how: dict[str, Any] = {"limit": limit, "deadline": deadline, "goes_on": goes_on}
-        far = alone = await page.find_page(connection, queries[0], **how, ahead=ahead)
-        read = {} if ahead is None else ahead.inferences
-        hits = [Hit(queries[0].scan_range.model, uid) for uid in alone.uids]
-    else:
-        far = search = await find_across(
-            connection, queries, limit=limit, deadline=deadline, goes_on=goes_on
+    search = await find_by_time(
+        connection, queries, limit=limit, deadline=deadline, goes_on=goes_on, ahead=ahead
+    )
+    page = Page(search.hits, read={} if ahead is None else ahead.inferences)
+    if search.out_of_time and search.searched is not None and len(search.hits) < limit:
+        back_to = received_at_of(search.searched)
+        following = cursors.encode(fingerprint, search.searched)
+        return replace(page, next=following, searched_back_to=back_to)
+    return page
+
+
+Side = tuple[UUID | None, bool]
+"""The nearest match, and whether it is certain that there is none if it is None."""
+
+
+async def find_neighbours(
+    connection: AsyncConnection, query: Query, sort: Sort, uid: UUID, deadline: Deadline
+) -> tuple[Side, Side]:
+    """Return the nearest match before and the nearest after an inference, in the order of a page.
+
+    In order of time a uid is a place, whether there is such an inference or not. Raises NotFound if
+    the order needs its value and it is gone; OutOfTime.
+    """
+    if sort.order is None:
+        before = await _find_beside(connection, query, not sort.descending, uid, deadline)
+        return before, await _find_beside(connection, query, sort.descending, uid, deadline)
+    if query.nothing:
+        return (None, True), (None, True)
+    position = await _find_position(connection, query.scan_range.model, sort.order, uid, deadline)
+    before = await _find_before(connection, query, sort.order, position, deadline)
+    after = await find_sorted(
+        connection, [query], sort.order, limit=1, deadline=deadline, after=position
+    )
+    return before, (after[0].uid if after else None, True)
+
+
+async def _find_beside(
+    connection: AsyncConnection, query: Query, newest_first: bool, uid: UUID, deadline: Deadline
+) -> Side:
+    beyond = replace(query, newest_first=newest_first).after(uid)
+    search = await find_by_time(connection, [beyond], limit=1, deadline=deadline)
+    return (search.hits[0].uid if search.hits else None), not search.out_of_time
+
+
+async def _find_position(
+    connection: AsyncConnection, model: int, order: Order, uid: UUID, deadline: Deadline
+) -> Cursor:
+    here = ScanRange(model, LOWEST, HIGHEST).clip(uid, UUID(int=min(uid.int + 1, HIGHEST.int)))
+    if not await fetch(connection, partial(_select_stored, here), deadline):
+        raise NotFound(
+            f"There is no inference {uid}, so that nobody knows where it stands in this order."
         )
-        hits = search.hits
-    if far.out_of_time and far.searched is not None and len(hits) < limit:
-        following = cursors.encode(fingerprint, far.searched)
-        return Page(hits, following, read, received_at_of(far.searched))
-    return Page(hits, read=read)
+    rows = await fetch(connection, partial(_select_value, order, here), deadline)
+    return Cursor(order.kind, uid, add_time_zone(rows[0].value) if rows else None)
+
+
+def _select_stored(here: ScanRange) -> Select[tuple[UUID]]:
+    return select(inference.c.uid).where(here.of(inference), test_unmarked(here, inference.c.uid))
+
+
+def _select_value(order: Order, here: ScanRange) -> Select[tuple[object]]:
+    rows = order.rows(here)
+    return select(rows.value.label("value")).where(*rows.where).limit(1)
+
+
+async def _find_before(
+    connection: AsyncConnection, query: Query, order: Order, position: Cursor, deadline: Deadline
+) -> Side:
+    if position.value is None and not query.scan_range.empty:
+        hits = await find_without_value(
+            connection,
+            [query],
+            order,
+            limit=1,
+            deadline=deadline,
+            after=position.uid,
+            newest_first=not order.descending,
+        )
+        if hits:
+            return hits[0].uid, True
+    hits = await find_sorted(
+        connection,
+        [query],
+        Backwards(order),
+        limit=1,
+        deadline=deadline,
+        after=None if position.value is None else position,
+    )
+    return (hits[0].uid if hits else None), True

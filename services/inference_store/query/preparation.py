@@ -1,13 +1,22 @@
 """Turns a request into a Query: names become integers, values get types."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Literal
 
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.index.key_registry import Models
-from inference_store.query.filters.size import comparisons_in
-from inference_store.query.filters.typed import And, Predicate
+from inference_store.index.key_registry import Models, of_models
+from inference_store.index.tables import label, model_label
+from inference_store.inference.nearest import (
+    LONGEST,
+    MOST_COMPARED,
+    list_warnings,
+    nearest,
+    shortened,
+)
 
 from .conditions import (
     EVERYTHING,
@@ -21,11 +30,136 @@ from .conditions import (
     compile_condition,
     read_names,
 )
-from .extent import Extent
+from .cql2.tree import Node
+from .filters import from_conditions
+from .filters.check import check
+from .filters.from_conditions import MetadataEntry
+from .filters.names import KnownKeys, find_known_keys, names_in
+from .filters.typed import (
+    Among,
+    And,
+    Column,
+    Compared,
+    Constant,
+    Predicate,
+    Property,
+    comparisons_in,
+    iterate_nodes,
+)
+from .lookup import Extent
 from .matching import Query
-from .predicates import check_request
-from .query_request import QueryRequest, UnknownKeys
 from .scan_range import ScanRange, has_marks, range_of_time
+
+UnknownKeys = Literal["refuse", "empty"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryRequest:
+    """A question about the inferences of models; every given condition must hold.
+
+    Times are half-open.
+    """
+
+    filter: Node | None = None
+    filter_text: str | None = None
+    """The text of the filter, if it was sent as text: errors point at a place in it."""
+    metadata: Sequence[MetadataEntry] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    inference_ids: Sequence[str] | None = None
+    data_hashes: Sequence[str] | None = None
+    ok: bool | None = None
+    labels: Sequence[str] | None = None
+    scores: Mapping[str, float] = field(default_factory=dict)
+    predicted: bool = False
+    newest_first: bool = True
+    unknown_keys: UnknownKeys = "refuse"
+
+
+def list_labels(predicates: Sequence[Predicate]) -> list[str]:
+    """Return the labels that typed filters compare by `=` and IN, each once."""
+    names: dict[str, None] = {}
+    for node in iterate_nodes(tuple(predicates)):
+        match node:
+            case Compared("=", Column("label") | Property("top_label"), Constant(value=name)):
+                names[str(name)] = None
+            case Among(Column("label") | Property("top_label"), items):
+                names |= dict.fromkeys(str(item.value) for item in items)
+    return list(names)
+
+
+async def warn_of_unknown_labels(
+    connection: AsyncConnection, models: Models, names: Collection[str]
+) -> list[str]:
+    """Return a warning for each label that none of the models has ever returned."""
+    if not names:
+        return []
+    here = select(label.c.name).join(model_label, model_label.c.label == label.c.label)
+    here = here.where(of_models(model_label.c.model, models))
+    rows = await connection.execute(here.where(label.c.name.in_(sorted(names))))
+    missing = sorted(set(names) - set(rows.scalars()))
+    if not missing:
+        return []
+    short = here.where(func.char_length(label.c.name) <= LONGEST)
+    names_of_models = sorted(
+        (await connection.execute(short.distinct().limit(MOST_COMPARED))).scalars()
+    )
+    return list_warnings(missing, lambda name: _make_warning(name, names_of_models))
+
+
+def _make_warning(name: str, names: Sequence[str]) -> str:
+    near = nearest(name, names, limit=3)
+    suggestion = f" The nearest are {', '.join(near)}." if near else ""
+    return f"No prediction of this model has the label {shortened(name)}.{suggestion}"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedRequest:
+    """The predicates that must hold, and warnings for the caller."""
+
+    predicates: tuple[Predicate, ...]
+    warnings: tuple[str, ...]
+
+
+async def check_request(
+    connection: AsyncConnection, models: Models, request: QueryRequest
+) -> CheckedRequest:
+    """Check the request's conditions, and return them typed, for one model or several together.
+
+    Raises UnknownKey, ImpossibleComparison, Invalid, NotKept.
+    """
+    names = {entry.key for entry in request.metadata}
+    if request.filter is not None:
+        names |= names_in(request.filter)
+    keys = await find_known_keys(connection, models, names)
+    predicates: list[Predicate] = []
+    warnings: dict[str, None] = {}
+    for node, text in _list_conditions(request, keys):
+        checked = check(node, keys, source=text, unknown_keys=request.unknown_keys)
+        predicates.append(checked.predicate)
+        warnings |= dict.fromkeys(checked.warnings)
+    labels = await warn_of_unknown_labels(connection, models, list_labels(predicates))
+    return CheckedRequest(tuple(predicates), (*warnings, *labels))
+
+
+def _list_conditions(request: QueryRequest, keys: KnownKeys) -> Iterator[tuple[Node, str | None]]:
+    for entry in request.metadata:
+        yield from_conditions.metadata_node(entry, keys, request.unknown_keys), None
+    for node in _list_plain(request):
+        yield node, None
+    if request.filter is not None:
+        yield request.filter, request.filter_text
+
+
+def _list_plain(request: QueryRequest) -> Iterator[Node]:
+    if request.inference_ids is not None:
+        yield from_conditions.of_ids(request.inference_ids)
+    if request.data_hashes is not None:
+        yield from_conditions.one_of("data_hash", request.data_hashes, "data_hash")
+    if request.ok is not None:
+        yield from_conditions.succeeded(request.ok)
+    if request.predicted:
+        yield from_conditions.predicted(request.labels, request.scores)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ Filters, sorts, fields, aggregates, queryables and documentation read them. All 
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
@@ -75,8 +76,6 @@ def _label(name: str) -> Sql:
 
 
 def _milliseconds(start: str, end: str) -> Sql:
-    """Compute exact milliseconds: whole microseconds as thousandths."""
-
     def between(row: FromClause) -> ColumnElement[Any]:
         lasted = type_coerce(row.c[end] - row.c[start], Interval())
         return cast(extract("epoch", lasted), Numeric()) * 1000
@@ -108,7 +107,6 @@ _KINDS: Final[Mapping[type[Any], tuple[PropertyKind, Stored]]] = {
 
 
 def _described(table: Table) -> Iterator[Property]:
-    """Yield a property for each column that has a `doc`."""
     for column in table.columns:
         if column.doc:
             kind, stored = _KINDS[type(column.type)]
@@ -176,3 +174,18 @@ PREDICTION_COLUMNS: Final = _table(
     Property("value", "number", "the value of a tabular output", _column("value"), "exact"),
 )
 # fmt: on
+
+
+_MICROSECOND: Final = timedelta(microseconds=1)
+LATENCIES: Final[Mapping[str, tuple[str, str]]] = {
+    "pre_ms": ("received_at", "forwarded_at"),
+    "model_ms": ("forwarded_at", "responded_at"),
+    "post_ms": ("responded_at", "published_at"),
+}
+"""The columns that each begins and ends with."""
+
+
+def compute_latency(row: Mapping[str, Any], name: str) -> float | None:
+    """Return a latency in milliseconds; None if it did not begin or end."""
+    start, end = (row[column] for column in LATENCIES[name])
+    return None if start is None or end is None else (end - start) / _MICROSECOND / 1000

@@ -140,7 +140,6 @@ async def _read_predictions(
 
 @cache
 def _build_one(with_metadata: bool, with_predictions: bool) -> PreparedStatement:
-    """Build the statement for one inference, with its parts in other tables."""
     beside = _select_parts(_match_one, with_predictions)
     return PreparedStatement(_select_rows(with_metadata, *beside).where(_match_one(inference)))
 
@@ -169,7 +168,6 @@ def _build_first(
 def _select_parts(
     where: Callable[[Table], ColumnElement[bool]], with_predictions: bool
 ) -> list[ColumnElement[Any]]:
-    """Return the parts of one inference in other tables, a column each."""
     alias, here = inference_alias.c.alias, prediction.c
     beside = [
         _collect(select(alias).where(where(inference_alias)).order_by(alias), "aliases"),
@@ -225,7 +223,6 @@ def _collect_by_uid(rows: Select[Any], name: str) -> CTE:
 
 
 def _collect(of: Select[Any], name: str) -> ColumnElement[Any]:
-    """Collect the texts of a SELECT into one column."""
     texts = of.correlate(inference).scalar_subquery()
     return func.array(texts, type_=ARRAY(TEXT())).label(name)
 
@@ -243,23 +240,19 @@ def _select_predictions(*columns: ColumnElement[Any]) -> Select[Any]:
 
 
 def _is_part_mark() -> ColumnElement[bool]:
-    """Test whether a mark is for an input or a response that is being deleted."""
     return or_(erasing.c.scope == "input", erasing.c.scope == "response")
 
 
 def _match_one(table: Table) -> ColumnElement[bool]:
-    """Match rows of the inference that the parameters `model` and `uid` name."""
     return and_(_match_model(table), table.c.uid == bindparam("uid", type_=UUID_TYPE(as_uuid=True)))
 
 
 def _match_some(table: Table) -> ColumnElement[bool]:
-    """Match rows of the inferences that the parameters `model` and `uids` name."""
     uids = bindparam("uids", type_=ARRAY(UUID_TYPE(as_uuid=True)))
     return and_(_match_model(table), table.c.uid == any_(uids))
 
 
 def _match_range(table: Table) -> ColumnElement[bool]:
-    """Match rows of the inferences in the range of the parameters `model`, `lo` and `hi`."""
     lo, hi = (bindparam(name, type_=UUID_TYPE(as_uuid=True)) for name in ("lo", "hi"))
     return and_(_match_model(table), table.c.uid >= lo, table.c.uid < hi)
 
@@ -267,3 +260,29 @@ def _match_range(table: Table) -> ColumnElement[bool]:
 def _match_model(table: Table) -> ColumnElement[bool]:
     model: ColumnElement[bool] = table.c.model == bindparam("model", type_=INTEGER())
     return model
+
+
+BLOBS: Final = ("data", "response", "metadata")
+STORAGE_KEYS: Final = {blob: f"{blob}_storage_key" for blob in BLOBS}
+
+
+def get_storage_key(inference: Inference, blob: str) -> str | None:
+    """Return the key of a blob; None if there is none, or none any more."""
+    if is_erased(inference, blob):
+        return None
+    key: str | None = inference.row[STORAGE_KEYS[blob]]
+    return key
+
+
+def is_erased(inference: Inference, blob: str) -> bool:
+    """Return whether a blob was deleted, or is about to be, while the inference stays."""
+    if blob == "data":
+        return inference.input_erased
+    return blob == "response" and inference.response_erased
+
+
+def is_input_too(inference: Inference) -> bool:
+    """Return whether the event named one object as the response and as a part of the request."""
+    response = get_storage_key(inference, "response")
+    request = {get_storage_key(inference, "data"), get_storage_key(inference, "metadata")}
+    return response is not None and response in request

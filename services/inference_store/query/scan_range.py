@@ -8,16 +8,26 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, FromClause, and_, bindparam, select
-from sqlalchemy.dialects.postgresql import INTEGER
+from sqlalchemy.dialects.postgresql import ARRAY, INTEGER
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.type_api import TypeEngine
 
 from inference_store.index.partitions import list_partitions
 from inference_store.index.prepared_statement import PreparedStatement
 from inference_store.index.tables import erasing
 from inference_store.inference.events.event import uid_floor
 
-from .operand import bind_one
+
+def bind_one(value: Any, kind: TypeEngine[Any]) -> Any:
+    """Return one value as a parameter."""
+    return bindparam(None, value, type_=kind, unique=True)
+
+
+def bind_many(values: Any, kind: TypeEngine[Any]) -> Any:
+    """Return a list as one parameter: the protocol allows 32,767 of them."""
+    return bindparam(None, list(values), type_=ARRAY(kind), unique=True)
+
 
 # Planning costs grow with partitions, and 200 at once exhaust the lock table.
 GROUP = 8

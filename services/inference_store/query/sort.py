@@ -1,6 +1,7 @@
 """Resolves `sort`: `-received_at`, `frame_number`, `-metadata.width`, `inference.width`,
 `tag:string`; or a distance: `distance(location, POINT(13.4 52.5))`."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -18,20 +19,53 @@ from inference_store.inference.errors import (
 )
 from inference_store.inference.metadata import Family, type_named
 from inference_store.inference.nearest import nearest
-from inference_store.query.filters.distances import (
-    EXAMPLE,
-    distance_of,
-    is_distance,
-    parse_distance,
-)
-from inference_store.query.filters.known_keys import find_known_keys
-from inference_store.query.filters.names import names_in
-from inference_store.query.filters.typed import Missing
-from inference_store.query.properties import PROPERTIES
 
-from .by_distance import ByDistance
 from .conditions import read_names
-from .order import SORTABLE, TIME, UNORDERED, ByKey, ByProperty, Order
+from .cql2 import parse_text
+from .cql2.tree import Node, Operation
+from .filters import operands
+from .filters.check import to_predicate
+from .filters.names import (
+    METADATA,
+    OWN,
+    FilterCheck,
+    KnownKeys,
+    find_known_keys,
+    meaningless,
+    names_in,
+)
+from .filters.typed import Distance, Missing
+from .order import SORTABLE, TIME, UNORDERED, ByDistance, ByKey, ByProperty, Order
+from .properties import PROPERTIES
+
+EXAMPLE: Final = "distance(location, POINT(13.4 52.5))"
+PATH: Final = "sort"
+_CALL: Final = re.compile(r"\s*distance\s*\(", re.IGNORECASE)
+
+
+def is_distance(text: str) -> bool:
+    """Check whether a text is written as a distance, not as a name."""
+    return _CALL.match(text) is not None
+
+
+def parse_distance(text: str) -> Node:
+    """Return the tree of a text that `is_distance`. Raises InvalidFilter, NotKept."""
+    return parse_text(text, path=PATH, takes="number")
+
+
+def distance_of(node: Node, text: str, known: KnownKeys) -> Distance:
+    """Return the distance of a tree, as in a filter; `known`: the keys that it may name.
+
+    Raises InvalidFilter, UnknownKey.
+    """
+    checking = FilterCheck(known, to_predicate, text)
+    if isinstance(node, Operation) and node.op == "distance":
+        distance = operands.value(node, "number", checking)
+        assert isinstance(distance, Distance)
+        return distance
+    message = f"a page is sorted by a name or by a distance alone, as in {EXAMPLE}"
+    raise meaningless(node, text, message, (EXAMPLE,))
+
 
 NEWEST_FIRST: Final = "-received_at"
 # A key of 256 characters, with a prefix and a suffix.
@@ -39,7 +73,6 @@ MOST_CHARACTERS = 300
 PATTERN: Final = r"^-?(inference\.|metadata\.)?.+$"
 """The values of `sort`, as a regular expression of ECMA 262."""
 _PREFERRED: Final[tuple[Family, ...]] = ("number", "timestamp", "string", "bool")
-_METADATA, _INFERENCE = "metadata.", "inference."
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +93,18 @@ async def resolve_sort(
     Raises UnknownKey, ImpossibleComparison, Invalid, NotKept.
     """
     descending, name = sort.startswith("-"), sort.removeprefix("-")
-    if name in TIME or name in {_INFERENCE + property_name for property_name in TIME}:
+    if name in TIME or name in {OWN + property_name for property_name in TIME}:
         return Sort(descending)
     if is_distance(name):
         return Sort(descending, await _make_distance_order(connection, models, sort, descending))
-    property_ = "" if name.startswith(_METADATA) else name.removeprefix(_INFERENCE)
-    key, typed = name.removeprefix(_METADATA), None
+    property_ = "" if name.startswith(METADATA) else name.removeprefix(OWN)
+    key, typed = name.removeprefix(METADATA), None
     keys = await _find_key(connection, models, key)
     if key not in keys and ":" in key and (entry := type_named(key.rpartition(":")[2])):
         key, typed = key.rpartition(":")[0], entry.family
-    stored = None if name.startswith(_INFERENCE) else keys.get(key)
+    stored = None if name.startswith(OWN) else keys.get(key)
     if property_ in PROPERTIES:
-        if stored is not None and not name.startswith(_METADATA):
+        if stored is not None and not name.startswith(METADATA):
             raise _refuse_ambiguous(key)
         if property_ in UNORDERED:
             raise _refuse_unordered(property_)
@@ -98,14 +131,12 @@ async def _make_distance_order(
 
 
 async def _find_key(connection: AsyncConnection, models: Models, key: str) -> Mapping[str, KeySeen]:
-    """Look up the key as it is written, and without a `:type`."""
     return await key_registry.find(connection, models, {key, key.rpartition(":")[0] or key})
 
 
 def _choose_family(
     key: KeySeen, typed: Family | None, kind: Family | None
 ) -> tuple[Family, tuple[str, ...]]:
-    """Return the family that the key's values are sorted by, and a warning about the others."""
     if typed is not None:
         if typed not in key.families:
             raise _refuse_impossible(key, typed)
@@ -129,7 +160,7 @@ def _choose_family(
 
 
 def _refuse_ambiguous(name: str) -> Invalid:
-    suggestions = [_INFERENCE + name, _METADATA + name]
+    suggestions = [OWN + name, METADATA + name]
     message = "it is a property of the inference and a metadata key: say which"
     return Invalid(f"sort: {name!r} is ambiguous.", faults=[Fault("sort", message, suggestions)])
 
@@ -149,9 +180,8 @@ def _refuse_impossible(key: KeySeen, typed: Family | None) -> ImpossibleComparis
 
 
 async def _refuse_unknown(connection: AsyncConnection, models: Models, name: str) -> UnknownKey:
-    """Refuse a name that is neither a key nor a property, with the nearest of both."""
     keys: Sequence[str] = await key_registry.nearest(connection, models, name)
-    bare = name.removeprefix(_INFERENCE)
+    bare = name.removeprefix(OWN)
     names = [*dict.fromkeys([*keys, *SORTABLE])]
     near = [EXAMPLE] if bare == "distance" else nearest(bare, names)
     detail = f"sort: there is no property and no metadata key {name!r}."

@@ -28,15 +28,14 @@ from sqlalchemy.dialects.postgresql import INTEGER, UUID
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.tables import erasing, outdated_count, partition_count
-from inference_store.query.filters import typed
-from inference_store.query.filters.typed import Predicate
 
 from .conditions import OfKey
-from .conditions.predictions import Predicts
+from .conditions.comparisons import Predicts
 from .deadline import Deadline, fetch
+from .filters import typed
+from .filters.typed import Predicate
 from .matching import Query
-from .operand import bind_many
-from .scan_range import ScanRange
+from .scan_range import ScanRange, bind_many
 
 WHAT: Final = "read stored counts"
 _LOOKS: Final = 50
@@ -85,7 +84,6 @@ async def _find_marked(
     parts: Sequence[ScanRange],
     deadline: Deadline,
 ) -> set[ScanRange]:
-    """Return the pieces in which something is being erased: one index look-up each."""
     scopes = [replace(part, model=model) for model in models for part in parts]
     marked: set[ScanRange] = set()
     for start in range(0, len(scopes), _LOOKS):
@@ -151,7 +149,6 @@ def _select_number(column: Any, number: int, index: int | None = None) -> Number
 
 
 def _get_label(condition: Predicate | None) -> str | None:
-    """Return the label, if the condition requires only that a prediction has it; else None."""
     match condition:
         case typed.Compared("=", typed.Column("label"), typed.Constant(value=name)):
             return str(name)

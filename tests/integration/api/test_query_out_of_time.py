@@ -13,7 +13,7 @@ from inference_store.api.reader_thread import read_in_thread
 from inference_store.index.tables import inference, metadata_number
 from inference_store.platform.metrics import QUERY_TIMEOUTS
 from inference_store.query import deadline
-from inference_store.query.statement_building import NotBegun, build_statement
+from inference_store.query.explain import NotBegun, build_statement
 from tests.integration.query.held_partition import hold_partition, hold_partition_until_late
 from tests.integration.stored_inferences import NewInference, at
 from tests.polling import until

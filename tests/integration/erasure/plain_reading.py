@@ -7,8 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from inference_store.query.filters.certain import doubts_of, find_doubts, make_certain
-from inference_store.query.filters.evaluate import evaluate
-from inference_store.query.filters.facts import Facts
+from inference_store.query.filters.evaluate import Facts, evaluate
 from inference_store.query.filters.saved import resolve
 
 Gone = set[tuple[UUID, str]]

@@ -38,9 +38,8 @@ from inference_store.index.tables import erasing, hold, inference, registration
 from inference_store.query.cql2 import parse_text
 from inference_store.query.deadline import Deadline
 from inference_store.query.filters.certain import FLAGS
-from inference_store.query.filters.known_keys import KnownKeys as Keys
-from inference_store.query.filters.known_keys import find_known_keys
-from inference_store.query.filters.names import names_in
+from inference_store.query.filters.names import KnownKeys as Keys
+from inference_store.query.filters.names import find_known_keys, names_in
 from inference_store.query.filters.saved import save
 from inference_store.retention.run_executor import list_work
 from tests.integration.query.typed_rows import INSTANTS, KEYS, InferenceMaker, derive_facts

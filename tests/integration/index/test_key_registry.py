@@ -9,10 +9,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.index import key_registry
 from inference_store.index.tables import metadata_key_delta
 from inference_store.inference.errors import Invalid
-from inference_store.query.count import count
 from inference_store.query.cql2 import parse_text
 from inference_store.query.deadline import Deadline
 from inference_store.query.preparation import QueryRequest, prepare
+from inference_store.query.search import count
 from tests.integration.stored_inferences import NewInference, at, store
 from tests.transactions import transact
 
@@ -74,7 +74,7 @@ async def test_shortens_a_key_that_is_too_long(engine: AsyncEngine) -> None:
         [seen] = entries[shortened].types
         assert (seen.flag, seen.count) == ("key_too_long", 1)
         prepared = await prepare(connection, model, QueryRequest(filter=parse_text(text)))
-        assert await count(connection, prepared.query, deadline=Deadline.after(60)) == 1
+        assert await count(connection, [prepared.query], deadline=Deadline.after(60)) == 1
         for key, refusal in ((shortened, "key_too_long"), (name, "cap of length")):
             with pytest.raises(Invalid, match=refusal):
                 await prepare(connection, model, QueryRequest(filter=parse_text(f'"{key}" = 7')))

@@ -10,7 +10,6 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index.tables import metadata_key
-from inference_store.query.count import count
 from inference_store.query.deadline import Deadline
 from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.typed import (
@@ -34,9 +33,9 @@ from inference_store.query.filters.typed import (
     Unknown,
     Value,
 )
-from inference_store.query.page import find_page
 from inference_store.query.preparation import build_query
 from inference_store.query.scan_range import range_of_time
+from inference_store.query.search import count, find_by_time
 
 from .conftest import Filled
 from .typed_rows import derive_facts
@@ -157,6 +156,6 @@ async def test_the_largest_filters(anything_engine: AsyncEngine, anything: Fille
             predicate = _replace_keys(unkeyed, keys)
             expected = {uid for uid, of in facts.items() if evaluate(predicate, of)}
             query = await build_query(connection, range_of_time(model, None, None), [predicate])
-            page = await find_page(connection, query, limit=100, deadline=deadline)
+            page = await find_by_time(connection, [query], limit=100, deadline=deadline)
             assert set(page.uids) == expected, name
-            assert await count(connection, query, deadline=deadline) == len(expected), name
+            assert await count(connection, [query], deadline=deadline) == len(expected), name

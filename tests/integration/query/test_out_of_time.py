@@ -13,15 +13,18 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.index.tables import inference, metadata_number, prediction
 from inference_store.inference.events import uid_floor
-from inference_store.query.across_models import build_queries, count_across, find_across
 from inference_store.query.cql2 import parse_text
 from inference_store.query.deadline import Deadline, OutOfTime, fetch
 from inference_store.query.filters.from_conditions import MetadataEntry
 from inference_store.query.matching import Query
 from inference_store.query.operators import OPERATORS
-from inference_store.query.page import find_page
 from inference_store.query.preparation import QueryRequest, prepare
-from inference_store.query.progress import Progress
+from inference_store.query.search import (
+    Search,
+    build_queries,
+    count,
+    find_by_time,
+)
 from tests.integration.query.held_partition import (
     PATIENT_SECONDS,
     hold_partition,
@@ -60,14 +63,11 @@ async def _fetch_page(
     limit: int = 500,
     scan: int = 1,
     goes_on: bool = False,
-) -> tuple[Progress, list[UUID]]:
+) -> tuple[Search, list[UUID]]:
     options: dict[str, Any] = {"limit": limit, "deadline": deadline, "scan": scan}
     options["goes_on"] = goes_on
-    if len(queries) == 1:
-        alone = await find_page(connection, queries[0], **options)
-        return alone, alone.uids
-    page = await find_across(connection, queries, **options)
-    return page, [hit.uid for hit in page.hits]
+    page = await find_by_time(connection, queries, **options)
+    return page, page.uids
 
 
 async def _find(
@@ -119,7 +119,7 @@ async def test_raises_when_nothing_was_read_in_time(
         async with days_engine.connect() as connection:
             deadline = Deadline.after(PATIENT_SECONDS)
             with pytest.raises(OutOfTime):
-                await count_across(connection, everything, deadline=deadline)
+                await count(connection, everything, deadline=deadline)
 
 
 async def test_a_lock_ends_the_time_of_postgres_too(

@@ -9,7 +9,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index import registrations
 from inference_store.index.tables import erasing, partition_span
-from inference_store.query.across_models import build_queries, count_across, find_across
 from inference_store.query.aggregates import (
     AGGREGATES,
     Aggregation,
@@ -19,15 +18,18 @@ from inference_store.query.aggregates import (
     Name,
     aggregate,
 )
-from inference_store.query.aggregates.targets import build_targets
-from inference_store.query.count import count
+from inference_store.query.aggregates.run import build_targets
 from inference_store.query.cql2 import parse_text
 from inference_store.query.deadline import Deadline
 from inference_store.query.filters.from_conditions import MetadataEntry
 from inference_store.query.matching import Query
 from inference_store.query.operators import OPERATORS
-from inference_store.query.page import find_page
 from inference_store.query.preparation import QueryRequest, prepare
+from inference_store.query.search import (
+    build_queries,
+    count,
+    find_by_time,
+)
 from tests.integration.stored_inferences import at
 
 from .conftest import DAY, DAYS, Filled
@@ -87,7 +89,7 @@ async def _fetch_pages(
     uids: list[UUID] = []
     while True:
         deadline = Deadline.after(_SECONDS)
-        page = await find_page(connection, query, limit=limit, deadline=deadline, scan=walk)
+        page = await find_by_time(connection, [query], limit=limit, deadline=deadline, scan=walk)
         uids += page.uids
         if len(page.uids) < limit:
             return uids
@@ -100,7 +102,7 @@ async def _fetch_pages_across(
     uids: list[UUID] = []
     while True:
         deadline = Deadline.after(_SECONDS)
-        page = await find_across(connection, queries, limit=17, deadline=deadline, scan=walk)
+        page = await find_by_time(connection, queries, limit=17, deadline=deadline, scan=walk)
         uids += [hit.uid for hit in page.hits]
         if len(page.hits) < 17:
             return uids
@@ -112,7 +114,7 @@ async def test_pages_and_counts(days: AsyncConnection, twenty_days: Filled) -> N
         inferences = enumerate(twenty_days.inferences["one"])
         expected = [inference.uid for n, inference in inferences if matches(n)]
         query = (await prepare(days, twenty_days.one, question)).query
-        assert await count(days, query, deadline=Deadline.after(_SECONDS)) == len(expected), name
+        assert await count(days, [query], deadline=Deadline.after(_SECONDS)) == len(expected), name
         # The walks take turns.
         walks = ((1, 4_000), (7, 1), (4_000, 7))[turn % 3]
         found = await _fetch_pages(days, query, walks[0])
@@ -143,7 +145,7 @@ async def test_pages_and_counts_across_models(days: AsyncConnection, twenty_days
         )
         prepared = (await prepare(days, models, question)).query
         queries = await build_queries(days, prepared, models)
-        counted = await count_across(days, queries, deadline=Deadline.after(_SECONDS))
+        counted = await count(days, queries, deadline=Deadline.after(_SECONDS))
         assert counted == len(expected), name
         oldest = await build_queries(days, prepared.in_order(), models)
         for newest_first, walk in ((True, 1), (False, 40), (True, 4_000)):
@@ -166,7 +168,7 @@ async def test_hides_what_is_marked_or_in_a_span_being_dropped(
         seen = [n for n in range(3 * DAYS) if matches(n) and n not in hidden]
         expected = [twenty_days.inferences["one"][n].uid for n in seen]
         query = (await prepare(days, twenty_days.one, question)).query
-        assert await count(days, query, deadline=Deadline.after(_SECONDS)) == len(expected), name
+        assert await count(days, [query], deadline=Deadline.after(_SECONDS)) == len(expected), name
         for walk in (1, 4_000):
             found = await _fetch_pages(days, query, walk, limit=100)
             assert found == sorted(expected, reverse=True), (name, walk)
@@ -177,7 +179,7 @@ async def test_hides_what_is_marked_or_in_a_span_being_dropped(
         expected += [other[n].uid for n in range(3 * DAYS) if matches(n) and n not in spans]
         prepared = (await prepare(days, both, question)).query
         queries = await build_queries(days, prepared, both)
-        counted = await count_across(days, queries, deadline=Deadline.after(_SECONDS))
+        counted = await count(days, queries, deadline=Deadline.after(_SECONDS))
         assert counted == len(expected), name
         for walk in (1, 4_000):
             found = await _fetch_pages_across(days, queries, walk)

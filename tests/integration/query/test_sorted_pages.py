@@ -13,19 +13,19 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from inference_store.index.long_text import encode
 from inference_store.index.tables import erasing
 from inference_store.inference.errors import ImpossibleComparison, Invalid, UnknownKey
-from inference_store.query import cursor, sorted_cursor
-from inference_store.query.across_models import build_queries
+from inference_store.query import cursor
+from inference_store.query.cursor import MOST_CHARACTERS, find_family
 from inference_store.query.deadline import Deadline
-from inference_store.query.filters.facts import Facts
+from inference_store.query.filters.arithmetic import compute_distance
+from inference_store.query.filters.evaluate import Facts
 from inference_store.query.filters.from_conditions import MetadataEntry
-from inference_store.query.filters.geometry import metres
 from inference_store.query.operators import OPERATORS
 from inference_store.query.order import SORTABLE, ByKey, ByProperty
-from inference_store.query.pages import find_page
+from inference_store.query.pages import find_page, find_sorted
 from inference_store.query.preparation import QueryRequest, prepare
 from inference_store.query.properties import PROPERTIES
+from inference_store.query.search import build_queries
 from inference_store.query.sort import resolve_sort
-from inference_store.query.sorted_page import find_sorted
 from tests.integration.stored_inferences import NewInference, at, store
 
 from .conftest import Filled
@@ -69,7 +69,7 @@ async def _fetch_pages(
     pages: list[list[UUID]] = []
     after: str | None = None
     while True:
-        kind = sorted_cursor.find_family(after)
+        kind = find_family(after)
         order = await resolve_sort(connection, models, sort, kind=kind)
         prepared = await prepare(connection, models, question)
         query = prepared.query if order.descending else prepared.query.in_order()
@@ -86,7 +86,7 @@ async def _fetch_pages(
         after = page.next
         if after is None:
             return pages
-        assert len(after) <= sorted_cursor.MOST_CHARACTERS
+        assert len(after) <= MOST_CHARACTERS
 
 
 def _sort_uids(values: Sequence[tuple[UUID, Any]], *, descending: bool) -> list[UUID]:
@@ -127,7 +127,7 @@ def _read_distance(point: tuple[str, str]) -> Value:
 
     def read(facts: Facts, _: bool) -> Any:
         location = facts.location
-        return None if location is None else metres(location, (longitude, latitude))
+        return None if location is None else compute_distance(location, (longitude, latitude))
 
     return read
 

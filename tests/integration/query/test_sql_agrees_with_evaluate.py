@@ -17,28 +17,29 @@ from inference_store.index.tables import erasing, metadata_key, partition_count
 from inference_store.inference.errors import Invalid
 from inference_store.inference.metadata import Metadata
 from inference_store.inference.metadata.values import Leaf, Presence
-from inference_store.query.anti_join import find_anti_joins
 from inference_store.query.conditions import compile_condition, read_names
-from inference_store.query.count import count
 from inference_store.query.counting import count_ended
 from inference_store.query.cql2 import Clock, parse_text
 from inference_store.query.deadline import Deadline, fetch
-from inference_store.query.driving import build_matches, settings_for
+from inference_store.query.driving import (
+    build_matches,
+    find_anti_joins,
+    find_candidates,
+    settings_for,
+)
 from inference_store.query.facts import build_facts
 from inference_store.query.filters import typed
 from inference_store.query.filters.check import check
-from inference_store.query.filters.evaluate import evaluate
-from inference_store.query.filters.facts import Facts
+from inference_store.query.filters.evaluate import Facts, evaluate
 from inference_store.query.filters.from_conditions import MetadataEntry, metadata_node
-from inference_store.query.filters.known_keys import find_known_keys
+from inference_store.query.filters.names import find_known_keys
 from inference_store.query.filters.typed import And, Predicate
-from inference_store.query.list_sizes import find_candidates
 from inference_store.query.matching import Query, match_by_index, match_by_scan
 from inference_store.query.operators import OPERATORS, Takes
-from inference_store.query.page import find_page
 from inference_store.query.preparation import QueryRequest, build_query, prepare
 from inference_store.query.properties import PROPERTIES
 from inference_store.query.scan_range import find_pieces_of, range_of_time, split_groups
+from inference_store.query.search import count, find_by_time
 from inference_store.query.stored_counts import read_numbers
 from tests.integration.query import typed_rows
 from tests.integration.query.typed_predicates import PredicateMaker
@@ -53,6 +54,7 @@ from tests.integration.query.typed_rows import (
 )
 from tests.integration.stored_inferences import START, make_indexable
 from tests.properties import examples
+from tests.unit.query.operator_meanings import TESTS, holds
 
 from .conftest import Filled
 
@@ -217,9 +219,9 @@ async def test_pages_and_counts_agree_and_leave_out_marked_inferences(
         stored_numbers = await read_numbers(connection, [query], parts, deadline)
         event(f"counts that are stored: {'some' if stored_numbers else 'none'}")
         for walk in (3, 4_000):
-            page = await find_page(connection, query, limit=100, deadline=deadline, scan=walk)
+            page = await find_by_time(connection, [query], limit=100, deadline=deadline, scan=walk)
             assert page.uids == sorted(expected, reverse=True)
-        assert await count(connection, query, deadline=deadline) == len(expected)
+        assert await count(connection, [query], deadline=deadline) == len(expected)
         assert await _find_by_long_lists(connection, query, data.draw) == sorted(expected)
         await savepoint.rollback()
 
@@ -243,9 +245,9 @@ async def test_relative_times_agree(stored: Stored, data: st.DataObject) -> None
     assert _sort_by_truth(facts, predicate)[True] == expected
     query = await build_query(stored.connection, range_of_time(model, None, None), [predicate])
     deadline = Deadline.after(300)
-    page = await find_page(stored.connection, query, limit=100, deadline=deadline)
+    page = await find_by_time(stored.connection, [query], limit=100, deadline=deadline)
     assert page.uids == sorted(expected, reverse=True)
-    assert await count(stored.connection, query, deadline=deadline) == len(expected)
+    assert await count(stored.connection, [query], deadline=deadline) == len(expected)
 
 
 async def _find_by_long_lists(connection: AsyncConnection, query: Query, draw: Any) -> list[UUID]:
@@ -306,7 +308,7 @@ def _holds(entry: MetadataEntry, predicate: Predicate, metadata: Metadata) -> bo
     inner = predicate.of if isinstance(predicate, typed.Not) else predicate
     if isinstance(inner, typed.Sent):
         rows: list[Leaf | Presence] = [*metadata.leaves, *metadata.presences]
-        return entry.operator.holds([row for row in rows if row.name == entry.key], None)
+        return holds(entry.operator, [row for row in rows if row.name == entry.key], None)
     of, *constants = (getattr(inner, name) for name in inner.__dataclass_fields__ if name != "op")
     values = [
         leaf.value for leaf in metadata.leaves if (leaf.name, leaf.family) == (of.name, of.kind)
@@ -316,7 +318,7 @@ def _holds(entry: MetadataEntry, predicate: Predicate, metadata: Metadata) -> bo
         constant.value if isinstance(constant, typed.Constant) else constant for constant in flat
     ]
     several = entry.operator.takes in {Takes.LIST, Takes.PAIR}
-    return entry.operator.holds(values, operands if several else operands[0])
+    return holds(entry.operator, values, operands if several else operands[0])
 
 
 @settings(_RELAXED, max_examples=examples(2_000))
@@ -340,7 +342,7 @@ async def test_conditions_on_metadata_mean_what_the_table_of_operators_says(
     event(f"{entry.operator.name}: {'some' if expected else 'none'}")
     assert _sort_by_truth(facts, predicate)[True] == expected
     query = await build_query(stored.connection, range_of_time(model, None, None), [predicate])
-    page = await find_page(stored.connection, query, limit=100, deadline=Deadline.after(300))
+    page = await find_by_time(stored.connection, [query], limit=100, deadline=Deadline.after(300))
     assert page.uids == sorted(expected, reverse=True)
 
 
@@ -369,7 +371,7 @@ def _matches(
     return not question.predicted or any(
         (question.labels is None or prediction["label"] in question.labels)
         and all(
-            prediction["score"] is not None and OPERATORS[name].test(prediction["score"], bound)
+            prediction["score"] is not None and TESTS[name](prediction["score"], bound)
             for name, bound in question.scores.items()
         )
         for prediction in predictions
@@ -395,9 +397,11 @@ async def test_conditions_on_predictions_and_time_agree(
     rows, _ = match_by_index(query, query.scan_range)
     assert set((await stored.connection.execute(rows)).scalars()) == matching
     deadline = Deadline.after(300)
-    assert await count(stored.connection, query, deadline=deadline) == len(expected)
+    assert await count(stored.connection, [query], deadline=deadline) == len(expected)
     for scan in (1, 4_000):
-        page = await find_page(stored.connection, query, limit=100, deadline=deadline, scan=scan)
+        page = await find_by_time(
+            stored.connection, [query], limit=100, deadline=deadline, scan=scan
+        )
         assert page.uids == expected
 
 

@@ -11,15 +11,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from inference_store.index.long_text import encode
 from inference_store.query.conditions import Names, compile_condition
 from inference_store.query.filters.check import check
-from inference_store.query.filters.evaluate import evaluate
-from inference_store.query.filters.facts import Facts
-from inference_store.query.filters.folding import without_accents, without_case
+from inference_store.query.filters.evaluate import Facts, evaluate, without_accents, without_case
 from inference_store.query.filters.from_conditions import MetadataEntry, metadata_node
-from inference_store.query.filters.known_keys import find_known_keys
+from inference_store.query.filters.names import find_known_keys
 from inference_store.query.matching import Query, match_by_index
-from inference_store.query.operand import bind_many
 from inference_store.query.operators import OPERATORS
-from inference_store.query.scan_range import range_of_time
+from inference_store.query.scan_range import bind_many, range_of_time
 from tests.integration.stored_inferences import NewInference, at, store
 
 # The letters of every Unicode version in use: those of Python and Postgres differ.

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 from inference_store.inference.events.event import Extras
 from inference_store.inference.task_types import Prediction
-from inference_store.query.filters.facts import Facts, milliseconds
+from inference_store.query.filters.evaluate import Facts, milliseconds
 from inference_store.query.properties import PROPERTIES
 from tests.integration.stored_inferences import START, NewInference
 

@@ -23,7 +23,7 @@ from inference_store.index.tables import (
 from inference_store.inference.events import received_at_of
 from inference_store.platform.settings import RetentionSettings
 from inference_store.query.cql2 import parse_text
-from inference_store.query.filters.known_keys import KnownKeys
+from inference_store.query.filters.names import KnownKeys
 from inference_store.query.filters.saved import save
 
 from .stored import NOW, Stored, Storing, ago

@@ -42,10 +42,10 @@ from inference_store.operations import figures
 from inference_store.operations.reconcile.reconciler import count_against_accounting
 from inference_store.platform.metrics import AUDIT_UNLINKED, LAST_RECONCILIATION, PRUNED, RECONCILED
 from inference_store.platform.settings import RetentionSettings
-from inference_store.query.count import count
 from inference_store.query.cql2 import parse_text
 from inference_store.query.deadline import Deadline
 from inference_store.query.preparation import QueryRequest, prepare
+from inference_store.query.search import count
 from inference_store.retention.eraser import Eraser
 from inference_store.retention.linking import link
 from inference_store.retention.record_deletion import delete_old_records
@@ -261,7 +261,7 @@ async def test_counts_are_made_and_outdated(storing: Storing) -> None:
     assert (await storing.retain()).inferences_deleted == 25
     assert await count_usable_partitions(storing.engine, model) == 0
     query = (await storing.transact(prepare, model, QueryRequest())).query
-    assert await storing.transact(count, query, deadline=Deadline.after(60)) == 1
+    assert await storing.transact(count, [query], deadline=Deadline.after(60)) == 1
 
 
 @stored_counts

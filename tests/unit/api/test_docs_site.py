@@ -13,7 +13,7 @@ from .site_client import make_site_client
 
 PAGES: Final = (
     *("index.html", "search.html", "reference/errors.html", "reference/search.html"),
-    *("how-to/twice.html", "reference/twice.html", "reference/benchmarks/index.html"),
+    *("how-to/twice.html", "reference/twice.html", "reference/folder/index.html"),
     "_static/a.css",
 )
 
@@ -37,7 +37,7 @@ async def test_serves_files_of_the_site(client: httpx.AsyncClient) -> None:
         ("/docs/reference/errors", "reference/errors.html"),
         ("/docs/reference/errors.html", "reference/errors.html"),
         ("/docs/search.html", "search.html"),
-        ("/docs/reference/benchmarks/", "reference/benchmarks/index.html"),
+        ("/docs/reference/folder/", "reference/folder/index.html"),
         ("/docs/_static/a.css", "_static/a.css"),
     ):
         answer = await client.get(path)
@@ -51,7 +51,7 @@ async def test_leads_to_a_folder_and_to_a_page(client: httpx.AsyncClient) -> Non
     for path, location in (
         # relative: no host of the caller's, and right behind a proxy with a prefix too
         ("/docs", "docs/"),
-        ("/docs/reference/benchmarks", "benchmarks/"),
+        ("/docs/reference/folder", "folder/"),
         # without a fragment: a browser keeps that of the link
         ("/docs/errors", "reference/errors.html"),
         ("/docs/errors.html", "reference/errors.html"),

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 from inference_store.api import following
 from inference_store.api.following import Arrived, follow
 from inference_store.inference.errors import Busy, Unauthorized
-from inference_store.query.arrivals import Arrival
+from inference_store.query.search import Arrival
 
 Requests = list[tuple[datetime, frozenset[UUID]]]
 

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from inference_store.index.long_text import encode as indexed
 from inference_store.inference.errors import InvalidCursor
 from inference_store.query import cursor as cursors
-from inference_store.query import sorted_cursor
+from inference_store.query.cursor import (
+    MOST_CHARACTERS,
+    Cursor,
+    decode_sorted,
+    encode_sorted,
+    find_family,
+)
 from inference_store.query.order import ByKey, ByProperty, Order
 from inference_store.query.properties import PROPERTIES
 
@@ -43,10 +49,10 @@ def test_a_value_comes_back(order_and_value: tuple[Order, Any], uid: UUID) -> No
         assert isinstance(exponent, int)
         if abs(exponent) > 400:
             return
-    cursor = sorted_cursor.encode(_QUERY, sorted_cursor.Cursor(order.kind, uid, value))
-    assert len(cursor) <= sorted_cursor.MOST_CHARACTERS
-    assert sorted_cursor.find_family(cursor) == order.kind
-    there = sorted_cursor.decode(_QUERY, cursor, order.kind, order.type)
+    cursor = encode_sorted(_QUERY, Cursor(order.kind, uid, value))
+    assert len(cursor) <= MOST_CHARACTERS
+    assert find_family(cursor) == order.kind
+    there = decode_sorted(_QUERY, cursor, order.kind, order.type)
     assert (there.uid, there.value, type(there.value)) == (uid, value, type(value))
 
 
@@ -58,18 +64,18 @@ def test_the_longest_values_fit() -> None:
     ]
     for kind, digits, value in cases:
         written = Decimal(digits) if digits else value
-        cursor = sorted_cursor.encode(_QUERY, sorted_cursor.Cursor(kind, uuid4(), written))
-        assert len(cursor) <= sorted_cursor.MOST_CHARACTERS
+        cursor = encode_sorted(_QUERY, Cursor(kind, uuid4(), written))
+        assert len(cursor) <= MOST_CHARACTERS
         order = _KEYS[kind]
-        assert sorted_cursor.decode(_QUERY, cursor, order.kind, order.type).value == value
+        assert decode_sorted(_QUERY, cursor, order.kind, order.type).value == value
 
 
 @given(st.binary(max_size=60), st.sampled_from([*_KEYS.values(), _WHOLE, _DOUBLE]))
 def test_rejects_other_cursors(payload: bytes, order: Order) -> None:
     cursor = cursors.seal(_QUERY, payload)
-    sorted_cursor.find_family(cursor)
+    find_family(cursor)
     try:
-        there = sorted_cursor.decode(_QUERY, cursor, order.kind, order.type)
+        there = decode_sorted(_QUERY, cursor, order.kind, order.type)
     except InvalidCursor:
         return
     assert there.kind == order.kind
@@ -77,14 +83,14 @@ def test_rejects_other_cursors(payload: bytes, order: Order) -> None:
 
 def test_a_cursor_belongs_to_its_question_and_its_kind() -> None:
     order = _KEYS["timestamp"]
-    position = sorted_cursor.Cursor("timestamp", uuid4(), datetime(2026, 11, 1, tzinfo=UTC))
-    cursor = sorted_cursor.encode(_QUERY, position)
+    position = Cursor("timestamp", uuid4(), datetime(2026, 11, 1, tzinfo=UTC))
+    cursor = encode_sorted(_QUERY, position)
     for fingerprint, kind in ((b"x" * 8, order.kind), (_QUERY, "number")):
         with pytest.raises(InvalidCursor):
-            sorted_cursor.decode(fingerprint, cursor, kind, order.type)
+            decode_sorted(fingerprint, cursor, kind, order.type)
     for broken in ("", "a", "!", cursor[:30], cursors.encode(_QUERY, uuid4())):
         with pytest.raises(InvalidCursor):
-            sorted_cursor.decode(_QUERY, broken, order.kind, order.type)
+            decode_sorted(_QUERY, broken, order.kind, order.type)
 
 
 def test_a_damaged_cursor_is_refused(subtests: pytest.Subtests) -> None:

@@ -2,8 +2,13 @@
 
 from uuid import UUID
 
-from inference_store.query.driving import MOST_JOINED, DrivingIndex, group_by_joins, settings_for
-from inference_store.query.list_sizes import choose_next_driver
+from inference_store.query.driving import (
+    MOST_JOINED,
+    DrivingIndex,
+    choose_next_driver,
+    group_by_joins,
+    settings_for,
+)
 from inference_store.query.scan_range import ScanRange, span_around, split_unbroken
 
 _SCOPE = ScanRange(1, UUID(int=1), UUID(int=2))

@@ -5,6 +5,7 @@ from decimal import Decimal
 import pytest
 
 from inference_store.query.operators import OPERATORS, find_operator, like_expression
+from tests.unit.query.operator_meanings import holds
 
 
 def test_the_meaning() -> None:
@@ -24,8 +25,8 @@ def test_the_meaning() -> None:
         ("exists", [None], None, True),
         ("missing", [], None, True),
     ]
-    for name, values, operand, holds in cases:
-        assert OPERATORS[name].holds(values, operand) is holds, name
+    for name, values, operand, expected in cases:
+        assert holds(OPERATORS[name], values, operand) is expected, name
 
 
 def test_names_in_any_case_of_letters() -> None:

@@ -17,7 +17,7 @@ from inference_store.index.audit import note
 from inference_store.index.registrations import Registration, naming_nearest_models, refuse_model
 from inference_store.index.scope_filters import models_of
 from inference_store.inference.errors import Forbidden, NotFound
-from inference_store.query.extent import Extent, model_with_extent
+from inference_store.query.lookup import Extent, model_with_extent
 
 from .needs import Needs, Over
 from .rate import find_network

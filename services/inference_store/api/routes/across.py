@@ -28,8 +28,8 @@ from inference_store.api.schemas.across import ConditionsAcross, InferenceQueryA
 from inference_store.api.schemas.inferences import InferenceCount, InferencePage
 from inference_store.api.schemas.questions import InferenceQuery
 from inference_store.api.streams import STREAMING, answer_page_or_stream
-from inference_store.query.across_models import build_queries, count_across
 from inference_store.query.preparation import prepare
+from inference_store.query.search import build_queries, count
 
 router = make_router("inferences")
 _NARROW = "The query took too long: narrow received_at, ask fewer models, or add a condition."
@@ -94,7 +94,7 @@ async def count_across_models(
     queries = await build_queries(connection, prepared.query, models)
     with record_query(body.explain) as explained:
         with limit_query_time("count", _NARROW, prepared.query):
-            number = await count_across(connection, queries, deadline=set_deadline(body, to))
+            number = await count(connection, queries, deadline=set_deadline(body, to))
         members = await explained.format(connection, access, prepared.query)
     members = {**filter.answer_members, **members}
     return Answer(InferenceCount(count=number, warnings=list(prepared.warnings), **members))

@@ -26,8 +26,14 @@ from inference_store.inference.task_types import (
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
 from inference_store.query import lookup
-from inference_store.query.read import PREDICTIONS, Inference, read
-from inference_store.query.stored_blobs import get_storage_key, is_erased, is_input_too
+from inference_store.query.read import (
+    PREDICTIONS,
+    Inference,
+    get_storage_key,
+    is_erased,
+    is_input_too,
+    read,
+)
 
 router = make_router("inferences")
 

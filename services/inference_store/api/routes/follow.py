@@ -21,10 +21,10 @@ from inference_store.api.routers import make_router
 from inference_store.api.schemas.following import FollowLink
 from inference_store.api.schemas.questions import Conditions
 from inference_store.platform.settings import ApiSettings
-from inference_store.query.arrivals import Arrival, find_arrivals
 from inference_store.query.deadline import Deadline
 from inference_store.query.preparation import prepare
 from inference_store.query.read import read
+from inference_store.query.search import Arrival, find_arrivals
 
 router = make_router("inferences")
 _STALLED_SECONDS = 60.0

@@ -14,10 +14,7 @@ from inference_store.api.access import Access, Asking, needs
 from inference_store.api.answer import Answer, InferenceAnswer
 from inference_store.api.dependencies import BlobStore, LedgerOf, LookingUp, Settings
 from inference_store.api.erasure_format import show_erasure
-from inference_store.api.inference_format import (
-    build_links,
-    format_inference,
-)
+from inference_store.api.inference_format import build_links, format_inference
 from inference_store.api.negotiation import ANY, BYTES, JSON
 from inference_store.api.openapi import BINARY
 from inference_store.api.paths import InferenceId, ModelId
@@ -36,8 +33,7 @@ from inference_store.inference.errors import BlobMissing, Conflict, Gone, NotFou
 from inference_store.inference.events.event import parse_stored
 from inference_store.objects import Blobs
 from inference_store.query import lookup
-from inference_store.query.read import Inference, read
-from inference_store.query.stored_blobs import get_storage_key, is_erased, is_input_too
+from inference_store.query.read import Inference, get_storage_key, is_erased, is_input_too, read
 
 router = make_router("inferences")
 _ONE = "/models/{model_id}/inferences/{inference_id}"

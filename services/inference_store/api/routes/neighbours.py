@@ -15,8 +15,7 @@ from inference_store.api.problems import document_refusals
 from inference_store.api.query_timing import limit_query_time
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.neighbours import Neighbour, NeighbourQuery, Neighbours
-from inference_store.query.neighbours import find_neighbours
-from inference_store.query.pages import describe_narrowing
+from inference_store.query.pages import describe_narrowing, find_neighbours
 from inference_store.query.preparation import prepare
 from inference_store.query.read import read
 from inference_store.query.sort import resolve_sort

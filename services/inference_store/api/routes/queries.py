@@ -32,8 +32,8 @@ from inference_store.api.schemas.questions import Conditions, InferenceQuery
 from inference_store.api.streams import STREAMING, Ask, answer_page_or_stream
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
-from inference_store.query.count import count as count_matches
 from inference_store.query.preparation import prepare
+from inference_store.query.search import count as count_matches
 
 router = make_router("inferences")
 _NARROW = "The query took too long: narrow received_at, or add a condition that fewer match."
@@ -102,7 +102,7 @@ async def count_inferences(
     with record_query(body.explain) as explained:
         with limit_query_time("count", _NARROW, prepared.query):
             number = await count_matches(
-                connection, prepared.query, deadline=set_deadline(body, to)
+                connection, [prepared.query], deadline=set_deadline(body, to)
             )
         members = await explained.format(connection, access, prepared.query)
     members = {**filter.answer_members, **members}

@@ -29,8 +29,8 @@ from inference_store.api.thumbnails.maker import ThumbnailMaker, ThumbnailResult
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import NotFound, NoThumbnail, StoreError
 from inference_store.query import lookup
+from inference_store.query.lookup import read_visible
 from inference_store.query.read import Inference
-from inference_store.query.visible import read_visible
 
 router = make_router("inferences")
 _JPEG = "image/jpeg"

@@ -14,13 +14,14 @@ from pydantic import (
 
 from inference_store.api.typed_metadata import MetadataAs
 from inference_store.inference.nearest import UnknownName, nearest
-from inference_store.query import sort, sorted_cursor
+from inference_store.query import sort
 from inference_store.query.cql2 import FilterLang
 from inference_store.query.cql2.tree import Node
-from inference_store.query.filters.distances import EXAMPLE
+from inference_store.query.cursor import MOST_CHARACTERS
 from inference_store.query.filters.from_conditions import MetadataEntry
 from inference_store.query.operators import OPERATORS, find_operator
 from inference_store.query.preparation import QueryRequest, UnknownKeys
+from inference_store.query.sort import EXAMPLE
 
 from .chosen_fields import FIELD_PATTERN
 from .fields import FINITE, WHOLE, Body, Flag, Number, ShortText, Text, Whole, storable_text
@@ -51,7 +52,7 @@ Sort: TypeAlias = Annotated[
     ),
     AfterValidator(storable_text),
 ]
-Cursor: TypeAlias = Annotated[str, Field(max_length=sorted_cursor.MOST_CHARACTERS)]
+Cursor: TypeAlias = Annotated[str, Field(max_length=MOST_CHARACTERS)]
 Limit: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=1000), WHOLE]
 Fields: TypeAlias = Annotated[
     list[

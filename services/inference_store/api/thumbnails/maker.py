@@ -18,8 +18,7 @@ from inference_store.inference.errors import (
 )
 from inference_store.inference.events.event import parse_stored
 from inference_store.objects import Blobs
-from inference_store.query.read import Inference
-from inference_store.query.stored_blobs import get_storage_key, is_erased
+from inference_store.query.read import Inference, get_storage_key, is_erased
 
 from .cache import Key, ThumbnailCache
 from .decoder import Decoder, Thumbnail

@@ -9,8 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from inference_store.query.filters.certain import FLAGS, find_doubts
-from inference_store.query.filters.evaluate import evaluate
-from inference_store.query.filters.facts import Facts
+from inference_store.query.filters.evaluate import Facts, evaluate
 from inference_store.query.filters.saved import protects, resolve
 from inference_store.query.filters.typed import Predicate
 

@@ -10,7 +10,7 @@ from inference_store.inference.events import InferenceEvent
 from inference_store.inference.metadata import Metadata
 from inference_store.query.facts import NOT_IN_EVENTS, build_event_facts
 from inference_store.query.filters import typed
-from inference_store.query.filters.certain import find_doubts, iterate_nodes
+from inference_store.query.filters.certain import find_doubts
 from inference_store.query.filters.typed import Predicate
 
 from .evaluation import is_held, resolve_filter
@@ -57,6 +57,6 @@ def _is_decidable(predicate: Predicate, metadata: Metadata | None) -> bool:
     if "predictions" in doubts or ("metadata" in doubts and metadata is None):
         return False
     properties = {
-        node.name for node in iterate_nodes(predicate) if isinstance(node, typed.Property)
+        node.name for node in typed.iterate_nodes(predicate) if isinstance(node, typed.Property)
     }
     return properties.isdisjoint(NOT_IN_EVENTS)

@@ -16,9 +16,8 @@ from inference_store.query.cql2 import parse_json, to_text
 from inference_store.query.cql2.tree import Node
 from inference_store.query.filters import from_conditions, saved, typed
 from inference_store.query.filters.certain import names_project
-from inference_store.query.filters.known_keys import KnownKeys, find_known_keys
-from inference_store.query.filters.names import names_in
-from inference_store.query.labels import list_labels, warn_of_unknown_labels
+from inference_store.query.filters.names import KnownKeys, find_known_keys, names_in
+from inference_store.query.preparation import list_labels, warn_of_unknown_labels
 
 from .hold import ERASED
 

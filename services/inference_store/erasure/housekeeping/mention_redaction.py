@@ -18,13 +18,7 @@ from inference_store.erasure.audit_chain import mentions, redact_mentions
 from inference_store.erasure.progress.erasure import ENDED, match_erasures
 from inference_store.erasure.request.criteria import Subject
 from inference_store.index.scope_filters import match_models, match_policies
-from inference_store.index.tables import (
-    audit,
-    erasure,
-    export_job,
-    policy_version,
-    saved_view,
-)
+from inference_store.index.tables import audit, erasure, export_job, policy_version, saved_view
 from inference_store.query.sort import NEWEST_FIRST
 
 _VERSION = (policy_version.c.level, policy_version.c.subject, policy_version.c.revision)

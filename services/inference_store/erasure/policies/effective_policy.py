@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, Literal
 
-from inference_store.erasure.policies.durations import Duration, parse_duration
 from inference_store.query.filters import saved
 from inference_store.query.filters.certain import doubts_of, make_certain
-from inference_store.query.filters.evaluate import evaluate
-from inference_store.query.filters.facts import Facts
+from inference_store.query.filters.evaluate import Facts, evaluate
 from inference_store.query.filters.typed import Predicate
 
 from .cutoffs import KEEP_ALL, Cutoffs, ErasureScope, find_earlier
+from .durations import Duration, parse_duration
 from .rules import RetentionPolicy, Rule
 
 LevelName = Literal["model", "project", "default"]

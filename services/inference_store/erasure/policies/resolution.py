@@ -11,8 +11,7 @@ from inference_store.index.tables import registration
 from inference_store.inference.errors import Fault, Invalid
 from inference_store.query.cql2 import Node, to_text
 from inference_store.query.filters.certain import names_project
-from inference_store.query.filters.known_keys import find_known_keys
-from inference_store.query.filters.names import names_in
+from inference_store.query.filters.names import find_known_keys, names_in
 from inference_store.query.filters.saved import save
 
 from .effective_policy import PolicyOwner

@@ -18,8 +18,7 @@ from inference_store.query.cql2.tree import Operation, SourceRange
 from inference_store.query.filters import saved
 from inference_store.query.filters.check import check
 from inference_store.query.filters.from_conditions import MetadataEntry, metadata_node, one_of
-from inference_store.query.filters.known_keys import KnownKeys, find_known_keys
-from inference_store.query.filters.names import names_in
+from inference_store.query.filters.names import KnownKeys, find_known_keys, names_in
 from inference_store.query.filters.typed import Predicate
 from inference_store.query.lookup import UID_PREFIX, parse_uid
 from inference_store.query.operators import find_operator

@@ -24,8 +24,7 @@ from inference_store.index.unsettled import record_of
 from inference_store.inference.errors import InvalidEvent
 from inference_store.inference.events import Buckets, InferenceEvent, decode
 from inference_store.inference.metadata import Metadata
-from inference_store.query.filters.evaluate import evaluate
-from inference_store.query.filters.facts import Facts
+from inference_store.query.filters.evaluate import Facts, evaluate
 from inference_store.query.filters.typed import Predicate
 
 from .searched_bytes import mentions_text

@@ -12,9 +12,9 @@ from inference_store.erasure.progress.erasure import Erasure
 from inference_store.erasure.request.criteria import build_predicate
 from inference_store.index.tables import erasure_model
 from inference_store.query.deadline import Deadline
-from inference_store.query.page import find_page
 from inference_store.query.preparation import build_query
 from inference_store.query.scan_range import range_of_time
+from inference_store.query.search import find_by_time
 
 _SECONDS = 120.0
 
@@ -61,7 +61,7 @@ async def find_requested(
     query = replace(query.in_order(), marks=False, closed=True)
     if part.after is not None:
         query = query.after(part.after)
-    page = await find_page(connection, query, limit=limit, deadline=Deadline.after(_SECONDS))
+    page = await find_by_time(connection, [query], limit=limit, deadline=Deadline.after(_SECONDS))
     uids = await limit_to_few_spans(connection, page.uids)
     if len(uids) < len(page.uids) or len(uids) == limit:
         return UidBatch(uids, uids[-1])

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from inference_store.export.fixed_columns import Row
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import OVER_BUDGET, Blobs, Fetched
-from inference_store.query.stored_blobs import get_storage_key
+from inference_store.query.read import get_storage_key
 
 _BATCH_ROWS: Final = 100
 _BATCH_BYTES: Final = 2 * 1024 * 1024

@@ -11,8 +11,8 @@ from sqlalchemy import func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.tables import export_job, export_part
+from inference_store.query.lookup import find_visible
 from inference_store.query.scan_range import find_ranges
-from inference_store.query.visible import find_visible
 
 from . import state_changes
 from .members import UID_BYTES, Part, list_where, read_members

@@ -31,8 +31,8 @@ from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 from inference_store.query.deadline import Deadline
-from inference_store.query.page import find_page
-from inference_store.query.stored_blobs import STORAGE_KEYS
+from inference_store.query.read import STORAGE_KEYS
+from inference_store.query.search import find_by_time
 
 from . import members, state_changes
 from .blob_copies import CopyLimits
@@ -123,9 +123,9 @@ async def list_some(
         begun = await members.read_members(connection, job.id, job.lists) if job.lists else []
         begun = begun if len(begun) < most else []
         space = most - len(begun)
-        page = await find_page(
+        page = await find_by_time(
             connection,
-            query,
+            [query],
             limit=space,
             deadline=Deadline.after(_SECONDS),
             goes_on=job.listed_to is not None,

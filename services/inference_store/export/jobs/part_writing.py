@@ -36,9 +36,9 @@ from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.freed_memory import release_freed_memory
+from inference_store.query.lookup import read_visible
+from inference_store.query.read import STORAGE_KEYS, get_storage_key
 from inference_store.query.scan_range import find_ranges
-from inference_store.query.stored_blobs import STORAGE_KEYS, get_storage_key
-from inference_store.query.visible import read_visible
 
 from . import members, state_changes
 from .blob_copies import CopyLimits, CopySource

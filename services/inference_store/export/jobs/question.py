@@ -12,8 +12,7 @@ from inference_store.inference.json_text import write_json
 from inference_store.query.cql2 import Node, resolved_in, to_json, to_text
 from inference_store.query.filters import saved
 from inference_store.query.filters.check import check
-from inference_store.query.filters.known_keys import find_known_keys
-from inference_store.query.filters.names import names_in
+from inference_store.query.filters.names import find_known_keys, names_in
 from inference_store.query.matching import Query
 from inference_store.query.preparation import build_query
 from inference_store.query.scan_range import range_of_time

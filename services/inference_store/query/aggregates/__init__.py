@@ -6,6 +6,8 @@ other case than several partitions.
 """
 
 from .aggregation import (
+    AGGREGATES,
+    Aggregate,
     Aggregation,
     ByHistogram,
     ByLabel,
@@ -16,9 +18,7 @@ from .aggregation import (
     Name,
 )
 from .answer import Aggregated
-from .functions import AGGREGATES, Aggregate
-from .run import aggregate
-from .targets import build_targets
+from .run import aggregate, build_targets
 
 __all__ = [
     "AGGREGATES",

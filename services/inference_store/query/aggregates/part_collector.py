@@ -1,41 +1,123 @@
 """Runs statements part by part, and merges their results into exact, named, bounded values."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
 
-from sqlalchemy import BigInteger, ColumnElement, FromClause, Select, cast, func, select
+from sqlalchemy import BigInteger, ColumnElement, FromClause, Select, any_, cast, func, select, true
+from sqlalchemy.dialects.postgresql import INTEGER, TEXT
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.index.long_text import WHOLE_BYTES
 from inference_store.index.registrations import Registration
-from inference_store.index.tables import SIDE_TABLES, partition_count
-from inference_store.query.deadline import Deadline
+from inference_store.index.tables import SIDE_TABLES, label, metadata_string, partition_count
+from inference_store.query.deadline import Deadline, fetch
 from inference_store.query.driving import DrivingIndex
 from inference_store.query.matching import Query
-from inference_store.query.scan_range import ScanRange
+from inference_store.query.scan_range import (
+    ScanRange,
+    bind_many,
+    find_pieces_of,
+    span_around,
+    split_unbroken,
+)
 from inference_store.query.stored_counts import read_numbers, read_stored
 
-from .budget import Budget
-from .by_index import by_label, by_one_key, without_label
-from .functions import Sum
-from .naming import Naming
-from .operand import LABEL, Operand
-from .part_reader import NOTHING, Build, PartReader, StoredRows
-from .partial import (
+from .aggregation import LABEL, Operand, Sum
+from .bins import exact
+from .part_reader import NOTHING, Budget, Build, PartReader, StoredRows
+from .rows import (
     CountedBy,
     Counts,
+    Dimension,
+    InBins,
+    InTime,
     Key,
     PartialAggregate,
     PartialSums,
     RequestedSums,
+    Rows,
+    Value,
     bin_value,
+    by_label,
+    by_one_key,
     select_counts,
     select_sums,
     select_sums_of_bins,
+    without_label,
 )
-from .rows import Dimension, InBins, InTime, Rows, Value
+
+
+class Naming:
+    """Converts raw values; labels and long texts are looked up once."""
+
+    def __init__(
+        self, connection: AsyncConnection, queries: Sequence[Query], deadline: Deadline
+    ) -> None:
+        self._connection = connection
+        self._queries = queries
+        self._deadline = deadline
+        self._labels: dict[int, str] = {}
+        self._whole: dict[tuple[int, str], str] = {}
+
+    async def learn(self, operand: Operand, values: Collection[Any]) -> None:
+        """Look up what `name_value` needs for these values. Raises OutOfTime."""
+        there = {value for value in values if value is not None}
+        if operand.is_label:
+            await self._learn_labels(there - set(self._labels))
+        elif operand.source == "metadata" and operand.kind == "string":
+            cut = {text for text in there if len(text.encode()) > WHOLE_BYTES}
+            if cut:
+                await self._learn_whole(operand, cut)
+
+    def name_value(self, operand: Operand, value: Any) -> Any:
+        """Return the value to show for a raw one. Labels and long texts must have been learned."""
+        if value is None:
+            return None
+        if operand.is_label:
+            return self._labels.get(value)  # None: it was erased since its number was read
+        if isinstance(value, str):
+            return self._whole.get((operand.key, value), value)
+        return exact(value)
+
+    async def _learn_labels(self, numbers: set[int]) -> None:
+        if numbers:
+            bound_numbers = bind_many(sorted(numbers), INTEGER())
+            query = select(label.c.label, label.c.name).where(label.c.label == any_(bound_numbers))
+            rows = await self._connection.execute(query)
+            self._labels.update({row.label: row.name for row in rows})
+
+    async def _learn_whole(self, operand: Operand, cut: set[str]) -> None:
+        missing = {value for value in cut if (operand.key, value) not in self._whole}
+        for query in self._queries:
+            if query.nothing or query.scan_range.empty or not missing:
+                continue
+            parts = await find_pieces_of(self._connection, query.scan_range, newest_first=True)
+            for group in split_unbroken(parts):
+                if missing:
+                    statement = _select_whole(span_around(group), operand, missing)
+                    rows = await fetch(
+                        self._connection, statement, self._deadline, what="read long texts whole"
+                    )
+                    self._whole.update({(operand.key, row.value): row.whole for row in rows})
+                    missing -= {row.value for row in rows}
+
+
+def _select_whole(scan_range: ScanRange, operand: Operand, cut: set[str]) -> Select[Any]:
+    """Select one row for each value, however many inferences have it."""
+    table = metadata_string.alias()
+    value = func.unnest(bind_many(sorted(cut), TEXT())).column_valued("cut")
+    row = select(table.c.whole).where(
+        scan_range.of(table),
+        table.c.key == operand.key,
+        table.c.value == value,
+        table.c.whole.is_not(None),
+    )
+    whole = row.limit(1).lateral()
+    return select(value.label("value"), whole.c.whole).join(whole, true())
+
 
 # Memory for one process's sort: the inferences of one label in one partition.
 _SORTING: Final = {"work_mem": "32MB"}
@@ -52,8 +134,6 @@ class Target:
 
 @dataclass(slots=True)
 class _Summed:
-    """The collected values of a group."""
-
     inferences: int = 0
     sums: dict[Operand, PartialSums] = field(default_factory=dict)
 
@@ -140,8 +220,9 @@ class PartCollector:
         requested_sums: RequestedSums = {operand: sums}
         whole, bins = PartialSums(), Counter[int]()
         lead = all(values_lead(target.query, operand) for target in self._targets)
+        select_bins = sketch_of if lead else select_sums_of_bins
         for key, group in await self._merged(
-            _sketching(operand, sums) if lead else _summing_bins(operand, sums),
+            lambda q, here: select_bins(q, here, operand, sums),
             lambda held, row: (held or _Summed()).add(row, requested_sums),
             f"sketch values of {operand.source}",
             also=[None],
@@ -184,9 +265,12 @@ class PartCollector:
         also = [Value(operand) if value == "value" else None]
         lead = value != "value" and not self._row_dimensions
         lead = lead and all(values_lead(target.query, operand) for target in self._targets)
-        build = (
-            _binning(operand, value) if lead else _counting(self._row_dimensions, operand, value)
-        )
+
+        def build(query: Query, here: DrivingIndex) -> Select[Any]:
+            if lead:
+                return bins_of(query, here, operand, value)
+            return select_counts(query, here, self._row_dimensions, operand, value)
+
         what = f"count values of {operand.source}"
         for key, number in await self._merged(build, _counted, what, also=also, as_one=not lead):
             counts.setdefault(key[:-1], Counter())[key[-1]] += number
@@ -221,7 +305,11 @@ class PartCollector:
         held: dict[Key, Held] = {}
         behind = [*self._row_dimensions, *also]
         for target in self._targets:
-            own = tuple(_own(target, by) for by in self._dimensions if _is_of_model(by))
+            own = tuple(
+                getattr(target.registration, by.operand.name)
+                for by in self._dimensions
+                if _is_of_model(by)
+            )
             async for row in self._reader.rows(
                 target.query, build, what, as_one=as_one, settings=settings, stored=stored
             ):
@@ -258,27 +346,7 @@ def _widened(held: PartialSums | None, row: Any) -> PartialSums:
     return ends
 
 
-def _own(target: Target, dimension: Any) -> Any:
-    return getattr(target.registration, dimension.operand.name)
-
-
-def _counting(dimensions: Sequence[Dimension], operand: Operand, value: CountedBy) -> Build:
-    return lambda query, here: select_counts(query, here, dimensions, operand, value)
-
-
-def _binning(operand: Operand, bins: CountedBy) -> Build:
-    return lambda query, here: bins_of(query, here, operand, bins)
-
-
-def _sketching(operand: Operand, sums: frozenset[Sum]) -> Build:
-    return lambda query, here: sketch_of(query, here, operand, sums)
-
-
-def _summing_bins(operand: Operand, sums: frozenset[Sum]) -> Build:
-    return lambda query, here: select_sums_of_bins(query, here, operand, sums)
-
-
-def _is_of_model(dimension: Dimension) -> bool:
+def _is_of_model(dimension: Dimension) -> TypeGuard[Value]:
     return (
         not isinstance(dimension, InTime | InBins)
         and dimension.operand.source == "inference"
@@ -289,7 +357,6 @@ def _is_of_model(dimension: Dimension) -> bool:
 def _sums_in(
     row: Any, requested_sums: RequestedSums
 ) -> Iterator[tuple[Operand, tuple[int, dict[Any, Any]]]]:
-    """Return the sums of each operand in a row, in the order of `select_sums`."""
     column = row._fields.index("n") + 1
     for operand, sums in requested_sums.items():
         names = sorted(sums)
@@ -351,7 +418,7 @@ def bins_of(query: Query, here: DrivingIndex, operand: Operand, bins: CountedBy)
     """Count the values in each bin."""
     values = _values(query, here, operand)
     group = bin_value(operand, values.c.g0, bins).label("g0")
-    return select(group, _whole(values.c.n).label("n")).group_by(group)
+    return select(group, _as_whole(values.c.n).label("n")).group_by(group)
 
 
 def sketch_of(
@@ -367,7 +434,11 @@ def sketch_of(
         "total": func.sum(value * n),
         "squares": func.sum(value * value * n),
     }
-    columns = [_whole(n).label("n"), _whole(n), *(sums_by_name[name] for name in sorted(sums))]
+    columns = [
+        _as_whole(n).label("n"),
+        _as_whole(n),
+        *(sums_by_name[name] for name in sorted(sums)),
+    ]
     return select(group, *columns).group_by(group)
 
 
@@ -385,5 +456,5 @@ def _values(query: Query, here: DrivingIndex, operand: Operand) -> FromClause:
     return rows.grouped([value], [func.count().label("n")]).subquery()
 
 
-def _whole(number: ColumnElement[Any]) -> ColumnElement[int]:
+def _as_whole(number: ColumnElement[Any]) -> ColumnElement[int]:
     return cast(func.sum(number), BigInteger())

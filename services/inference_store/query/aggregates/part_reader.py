@@ -1,6 +1,7 @@
 """Runs statements part by part, over the partitions of a model."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
@@ -9,9 +10,14 @@ from sqlalchemy import Select, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.selectable import CompoundSelect
 
+from inference_store.inference.errors import TooManyGroups
 from inference_store.query.deadline import Deadline, fetch
-from inference_store.query.driving import DrivingIndex, group_by_joins, settings_for
-from inference_store.query.list_sizes import find_candidates
+from inference_store.query.driving import (
+    DrivingIndex,
+    find_candidates,
+    group_by_joins,
+    settings_for,
+)
 from inference_store.query.matching import Query
 from inference_store.query.scan_range import (
     GROUP,
@@ -22,8 +28,39 @@ from inference_store.query.scan_range import (
     split_unbroken,
 )
 
-from .budget import Budget
 from .rows import Dimension, InTime
+
+# The rows of one part's result, at most: groups, or groups and values. All parts: twice as many.
+MOST_ROWS: Final = 100_000
+
+
+@dataclass(slots=True)
+class Budget:
+    """The rows that may still be held, counted after equal ones were merged."""
+
+    most_of_a_part: int = field(default_factory=lambda: MOST_ROWS)
+    remaining: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.remaining = 2 * self.most_of_a_part
+
+    def take(self) -> None:
+        """Count one more row as held. Raises TooManyGroups."""
+        if self.remaining == 0:
+            raise TooManyGroups(
+                f"The measures have more than {2 * self.most_of_a_part:,} groups, or different"
+                " values in groups, together: ask for fewer at once, narrow the conditions, group"
+                " by fewer names, or by a histogram."
+            )
+        self.remaining -= 1
+
+    def part_too_large(self) -> TooManyGroups:
+        """Return the error for a part that alone has too many rows."""
+        return TooManyGroups(
+            f"There are more than {self.most_of_a_part:,} groups, or different values in groups:"
+            " narrow the conditions, group by fewer names, or by a histogram."
+        )
+
 
 # Aggregates read much and answer little: two more processes of Postgres may help with one.
 WORKERS: Final = 2

@@ -5,37 +5,42 @@ table of inferences. With conditions, the matches drive. The groups are joined t
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
     DateTime,
     Double,
     FromClause,
     Numeric,
     Select,
+    Text,
     and_,
     cast,
     func,
+    null,
     select,
     true,
+    union_all,
 )
 from sqlalchemy.dialects.postgresql import INTEGER
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
+from sqlalchemy.sql.selectable import CompoundSelect
 
 from inference_store.index.tables import SIDE_TABLES, inference, prediction
 from inference_store.query.driving import DrivingIndex, build_matches
 from inference_store.query.matching import Query
-from inference_store.query.operand import bind_many, bind_one
-from inference_store.query.scan_range import ScanRange, test_unmarked
+from inference_store.query.scan_range import ScanRange, bind_many, bind_one, test_unmarked
 
-from .aggregation import Bound
-from .bins import as_double
-from .operand import LABEL, Operand, raw
+from .aggregation import LABEL, Bound, Operand, Sum, raw
+from .bins import WIDE, as_double, bin_of, exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +131,6 @@ class Rows:
         return row
 
     def _own(self) -> FromClause:
-        """Return the row of `inference`."""
         if self._inference is None:
             row = self._inference = inference.alias()
             self._from = self._from.join(row, and_(self._scope.of(row), row.c.uid == self._uid))
@@ -168,7 +172,6 @@ class Rows:
 
     @property
     def _measured_prediction(self) -> FromClause | None:
-        """The measured prediction: its measure is grouped by its own label."""
         operand = self._operand
         return self._measured if operand is not None and operand.source == "prediction" else None
 
@@ -204,3 +207,203 @@ def _is_of_key(operand: Operand, row: FromClause) -> ColumnElement[bool]:
     if operand.source == "metadata":
         return row.c.key == operand.key
     return true()
+
+
+Key: TypeAlias = tuple[Any, ...]
+CountedBy: TypeAlias = Literal["value", "sketch"] | tuple[Bound, ...]
+
+
+@dataclass(slots=True)
+class PartialSums:
+    """Sums of a group's values: count, ends, sum, sum of squares, and the count of true ones."""
+
+    number: int = 0
+    low: Any = None
+    high: Any = None
+    total: Decimal = Decimal(0)
+    squares: Decimal = Decimal(0)
+    true: int = 0
+
+    def add(self, number: int, sums: dict[Sum, Any]) -> None:
+        """Add the sums of another part."""
+        if not number:
+            return
+        self.low = _choose_end(min, self.low, exact(sums.get("low")))
+        self.high = _choose_end(max, self.high, exact(sums.get("high")))
+        self.total = WIDE.add(self.total, Decimal(sums.get("total") or 0))
+        self.squares = WIDE.add(self.squares, Decimal(sums.get("squares") or 0))
+        self.true += sums.get("true") or 0
+        self.number += number
+
+    def merge(self, part: "PartialSums") -> None:
+        """Add another part."""
+        self.add(
+            part.number,
+            {
+                "low": part.low,
+                "high": part.high,
+                "total": part.total,
+                "squares": part.squares,
+                "true": part.true,
+            },
+        )
+
+
+def _choose_end(chosen: Callable[[Any, Any], Any], held: Any, other: Any) -> Any:
+    if held is None or other is None:
+        return other if held is None else held
+    return chosen(held, other)
+
+
+Counts: TypeAlias = dict[Key, Counter[Any]]
+
+
+@dataclass(slots=True)
+class PartialAggregate:
+    """The inferences of each group, and the sums of properties that were read with them."""
+
+    inferences: Counter[Key] = field(default_factory=Counter)
+    sums: dict[Operand, dict[Key, PartialSums]] = field(default_factory=dict)
+
+
+RequestedSums: TypeAlias = dict[Operand, frozenset[Sum]]
+
+
+def select_sums(
+    query: Query, here: DrivingIndex, groups: Sequence[Dimension], requested_sums: RequestedSums
+) -> Select[Any]:
+    """Count the rows of each group, and sum each operand; all operands are in one table."""
+    leader = next((operand for operand in requested_sums if operand.source != "inference"), None)
+    rows = Rows(query, here, leader)
+    return rows.grouped(
+        [rows.group(dimension) for dimension in groups], _columns(rows, requested_sums)
+    )
+
+
+def select_sums_of_bins(
+    query: Query, here: DrivingIndex, operand: Operand, sums: frozenset[Sum]
+) -> Select[Any]:
+    """Select the sums of each logarithmic bin of an operand that is not a property."""
+    rows = Rows(query, here, operand)
+    own = raw(operand, rows.measured(operand))
+    return rows.grouped([bin_of(own)], _columns(rows, {operand: sums})).where(own.is_not(None))
+
+
+def _columns(rows: Rows, requested_sums: RequestedSums) -> list[ColumnElement[Any]]:
+    columns: list[ColumnElement[Any]] = [func.count().label("n")]
+    for operand, sums in requested_sums.items():
+        row = rows.measured(operand)
+        columns.append(func.count(raw(operand, row)))
+        columns += [_select_sum(name, operand, row) for name in sorted(sums)]
+    return columns
+
+
+def _select_sum(name: Sum, operand: Operand, row: Any) -> ColumnElement[Any]:
+    if name == "true":
+        return func.count().filter(raw(operand, row).is_(True))
+    value = _order_value(operand, row)
+    if name in {"total", "squares"}:
+        if operand.stored == "double":  # the decimal that its shortest spelling is
+            value = cast(value, Text())
+        number = cast(value, Numeric())
+        return func.sum(number if name == "total" else number * number)
+    return func.min(value) if name == "low" else func.max(value)
+
+
+def _order_value(operand: Operand, row: Any) -> Any:
+    if operand.source == "metadata":
+        if operand.kind == "string":
+            return func.coalesce(row.c.whole, row.c.value)
+        return row.c.value
+    sql = operand.property.sql
+    assert sql is not None
+    return sql(row)
+
+
+def select_counts(
+    query: Query,
+    here: DrivingIndex,
+    groups: Sequence[Dimension],
+    operand: Operand,
+    value: CountedBy,
+) -> Select[Any]:
+    """Count each value (`value`), logarithmic bin (`sketch`) or bin (bounds) in each group."""
+    rows = Rows(query, here, operand)
+    by = [rows.group(dimension) for dimension in groups]
+    own = raw(operand, rows.measured(operand))
+    counts = rows.grouped([*by, bin_value(operand, own, value)], [func.count().label("n")])
+    return counts.where(own.is_not(None))
+
+
+def bin_value(operand: Operand, value: Any, by: CountedBy) -> Any:
+    """Return the value itself, or its bin."""
+    if by == "value":
+        return value
+    return bin_of(value) if by == "sketch" else in_bin(operand, value, by)
+
+
+def by_one_key(query: Query, here: DrivingIndex, dimension: Dimension) -> CompoundSelect[int]:
+    """Count inferences by the values of a single-valued key, from its side table."""
+    assert not isinstance(dimension, InTime)
+    rows = Rows(query, here, dimension.operand)
+    groups = rows.grouped([rows.group(dimension)], [func.count().label("n")]).cte()
+    with_value = select(func.coalesce(func.sum(groups.c.n), 0)).scalar_subquery()
+    nobody = _number(_everybody(query, here.scan_range).scalar_subquery() - with_value)
+    return union_all(select(groups.c.g0, groups.c.n), nobody)
+
+
+def by_label(query: Query, here: DrivingIndex) -> Select[Any]:
+    """Count inferences by the labels of their predictions, each inference once per label.
+
+    The index has the predictions of a label together: sorting them by inference, label by label,
+    takes half the memory of hashing all of them.
+    """
+    scan_range, row = here.scan_range, prediction.alias()
+    return (
+        select(row.c.label.label("g0"), func.count(row.c.uid.distinct()).label("n"))
+        .where(*_there(query, scan_range, row), row.c.label.is_not(None))
+        .group_by(row.c.label)
+    )
+
+
+def without_label(query: Query, here: DrivingIndex) -> Select[Any]:
+    """Count inferences without a labelled prediction.
+
+    It is a statement of its own, so that several processes can count the labels.
+    """
+    scan_range = here.scan_range
+    uids = select(prediction.c.uid).where(*_there(query, scan_range, prediction))
+    predicted = uids.group_by(prediction.c.uid).subquery()
+    some = select(func.count().label("n")).select_from(predicted).scalar_subquery()
+    everybody = _everybody(query, scan_range).scalar_subquery()
+    return _number(everybody - some + _unlabelled(query, scan_range).scalar_subquery())
+
+
+def _unlabelled(query: Query, scan_range: ScanRange) -> Select[int]:
+    row, other = prediction.alias(), prediction.alias()
+    labelled = select(other.c.uid).where(
+        scan_range.of(other), other.c.uid == row.c.uid, other.c.label.is_not(None)
+    )
+    return select(func.count(row.c.uid.distinct()).label("n")).where(
+        *_there(query, scan_range, row), row.c.label.is_(None), ~labelled.exists()
+    )
+
+
+def _everybody(query: Query, scan_range: ScanRange) -> Select[int]:
+    return (
+        select(func.count().label("n"))
+        .select_from(inference)
+        .where(*_there(query, scan_range, inference))
+    )
+
+
+def _there(query: Query, scan_range: ScanRange, table: FromClause) -> list[ColumnElement[bool]]:
+    return [
+        scan_range.of(table),
+        *([test_unmarked(scan_range, table.c.uid)] if query.marks else ()),
+    ]
+
+
+def _number(without: ColumnElement[int]) -> Select[Any]:
+    nobody: Any = null().label("g0")
+    return select(nobody, cast(without, BigInteger()).label("n"))

@@ -1,114 +1,84 @@
 """Runs an aggregation, from its names to its numbers."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
-from typing import Any, Final, TypeAlias
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
+from sqlalchemy import ColumnElement, Select, select, union_all
+from sqlalchemy.dialects.postgresql import TEXT
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.inference.errors import Fault, ImpossibleComparison, Invalid
+from inference_store.index.long_text import prefix_bounds
+from inference_store.index.registrations import Registration
+from inference_store.index.tables import SIDE_TABLES, inference
+from inference_store.inference.errors import Fault, ImpossibleComparison, Invalid, TooManyGroups
 from inference_store.inference.events.event import received_at_of, uid_floor
-from inference_store.query.deadline import Deadline
+from inference_store.query.deadline import Deadline, fetch
+from inference_store.query.driving import DrivingIndex
 from inference_store.query.filters.typed import Kind
-from inference_store.query.preparation import UnknownKeys
-from inference_store.query.scan_range import HIGHEST, LOWEST
+from inference_store.query.matching import Query
+from inference_store.query.preparation import PreparedQuery, QueryRequest, UnknownKeys, prepare
+from inference_store.query.scan_range import (
+    HIGHEST,
+    LOWEST,
+    ScanRange,
+    bind_one,
+    find_pieces_of,
+    span_around,
+    split_groups,
+    split_unbroken,
+)
+from inference_store.query.search import build_queries
 
-from .aggregation import Aggregation, Bound, ByHistogram, ByLabel, ByTime, Grouping, Measure
-from .answer import Aggregated, MeasureResult, format_bin, format_measure, sort_value
-from .bins import automatic
-from .buckets import Unit, Width, floor, following
-from .budget import Budget
-from .exact import plain
-from .first_values import first_values
-from .functions import AGGREGATES, Sum
-from .names import Names
-from .operand import LABEL, Operand
-from .part_collector import PartCollector, Target
-from .partial import CountedBy, Counts, Key, PartialAggregate, PartialSums
-from .rows import Dimension, InBins, InTime, Value
-from .spans import starts_of
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """One group. `raw`: the key that it is sorted by; `key`, `measures`: by their names."""
-
-    raw: Key
-    inferences: int
-    key: Mapping[str, Any]
-    measures: Mapping[str, Any]
-
-    @property
-    def as_json(self) -> Mapping[str, Any]:
-        """The group for the JSON of the answer."""
-        return {"key": self.key, "measures": self.measures}
-
-
-def name_key(aggregation: Aggregation, dimensions: Sequence[Dimension], key: Key) -> dict[str, Any]:
-    """Return a group's key by the names of its parts; None: there is no value."""
-    parts = zip(aggregation.group_by, dimensions, key, strict=True)
-    return {by.name: _format_value(dimension, value) for by, dimension, value in parts}
-
-
-def _format_value(dimension: Dimension, value: Any) -> Any:
-    if value is None:
-        return None
-    if isinstance(dimension, InTime):
-        return received_at_of(dimension.starts[value - 1])
-    if isinstance(dimension, InBins):
-        return format_bin(value, dimension.bounds)
-    return plain(value)
-
-
-def sort_groups(
-    aggregation: Aggregation, groups: Sequence[Group]
-) -> tuple[Sequence[Group], Sequence[Group]]:
-    """Return the groups to show, in order, and the others. Raises Invalid for an unknown order."""
-    ordered = sorted(groups, key=lambda group: [_last(part) for part in group.raw])
-    name, largest_first = _order(aggregation)
-    if name is not None:
-        present = [group for group in ordered if _value(aggregation, group, name) is not None]
-        absent = [group for group in ordered if _value(aggregation, group, name) is None]
-        present.sort(key=lambda group: _value(aggregation, group, name), reverse=largest_first)
-        ordered = present + absent
-    return ordered[: aggregation.limit], ordered[aggregation.limit :]
-
-
-def _last(value: Any) -> tuple[bool, Any]:
-    """Return a sort key that puts None last."""
-    return (value is None, 0 if value is None else value)
-
-
-def _order(aggregation: Aggregation) -> tuple[str | None, bool]:
-    """Return the name to order by, and whether the largest comes first.
-
-    None: by the key, as for spans of time and bins. Empty: by the number of inferences.
-    """
-    if aggregation.order is not None:
-        return aggregation.order.removeprefix("-"), aggregation.order.startswith("-")
-    by_key = bool(aggregation.group_by) and isinstance(
-        aggregation.group_by[0], ByTime | ByHistogram
-    )
-    return (None, False) if by_key else ("", True)
-
-
-def _value(aggregation: Aggregation, group: Group, name: str) -> Any:
-    if not name:
-        return group.inferences
-    for index, by in enumerate(aggregation.group_by):
-        if by.name == name:
-            return group.raw[index]
-    for measure in aggregation.measures:
-        if measure.name == name:
-            return sort_value(measure, group.measures[name])
-    names = [item.name for item in (*aggregation.group_by, *aggregation.measures)]
-    message = f"there is no {name!r} to order by"
-    raise Invalid(f"{message}.", faults=[Fault("order", message, names)])
-
+from .aggregation import (
+    AGGREGATES,
+    LABEL,
+    Aggregation,
+    Bound,
+    ByHistogram,
+    ByLabel,
+    ByTime,
+    Grouping,
+    Measure,
+    Names,
+    Operand,
+    Sum,
+)
+from .answer import (
+    Aggregated,
+    Group,
+    MeasureResult,
+    format_measure,
+    name_key,
+    sort_groups,
+)
+from .bins import (
+    TooManyBuckets,
+    automatic,
+    automatic_times,
+    starts,
+    width_of,
+)
+from .part_collector import Naming, PartCollector, Target
+from .part_reader import Budget
+from .rows import (
+    CountedBy,
+    Counts,
+    Dimension,
+    InBins,
+    InTime,
+    Key,
+    PartialAggregate,
+    PartialSums,
+    Rows,
+    Value,
+)
 
 # Percentiles of no more values are exact.
 EXACT_VALUES: Final = 100_000
@@ -225,7 +195,6 @@ def _within(target: Target, lo: Any, hi: Any) -> Target:
 
 
 async def _bounds(run: _Run, operand: Operand, of: ByHistogram | Measure) -> tuple[Bound, ...]:
-    """Return the requested bounds, or bounds from the smallest and the largest of all values."""
     if of.bounds is not None:
         _refuse_other_bounds(operand, of)
         return of.bounds
@@ -237,7 +206,6 @@ async def _bounds(run: _Run, operand: Operand, of: ByHistogram | Measure) -> tup
 
 
 def _refuse_other_bounds(operand: Operand, of: ByHistogram | Measure) -> None:
-    """Raise ImpossibleComparison for numbers as bounds of a timestamp, and the reverse."""
     assert of.of is not None
     expected = datetime if operand.kind == "timestamp" else Decimal
     if all(isinstance(bound, expected) for bound in of.bounds or ()):
@@ -249,7 +217,6 @@ def _refuse_other_bounds(operand: Operand, of: ByHistogram | Measure) -> None:
 
 
 async def _collect(run: _Run) -> PartialAggregate:
-    """Return the groups with their inferences, and the sums of every operand."""
     requested_sums: dict[Operand, frozenset[Sum]] = {}
     for measure in run.aggregation.measures:
         if measure.function.needs in {"sums", "percentiles"} and measure.of is not None:
@@ -298,7 +265,6 @@ async def _inferences(
 
 
 async def _count(run: _Run, partial: PartialAggregate, measure: Measure) -> None:
-    """Read what a measure needs besides sums."""
     name, function = measure.name, measure.function
     if measure.of is None or function.needs == "sums":
         return
@@ -313,7 +279,7 @@ async def _count(run: _Run, partial: PartialAggregate, measure: Measure) -> None
         bounds = run.bounds[name] = await _bounds(run, operand, measure)
         run.counts[name] = await _counts(run, operand, bounds) if bounds else {}
     elif function.name == "distinct" and not run.dimensions and operand.source == "metadata":
-        run.counts[name] = {(): await _first(run, operand, measure)}
+        run.counts[name] = {(): await _read_first(run, operand, measure)}
     else:
         run.counts[name] = await _counts(run, operand, "value")
 
@@ -324,7 +290,7 @@ async def _counts(run: _Run, operand: Operand, by: CountedBy) -> Counts:
     return run.read[operand, by]
 
 
-async def _first(run: _Run, operand: Operand, measure: Measure) -> Counter[Any]:
+async def _read_first(run: _Run, operand: Operand, measure: Measure) -> Counter[Any]:
     return await first_values(
         run.connection,
         run.targets,
@@ -369,64 +335,156 @@ def _group(run: _Run, partial: PartialAggregate, key: Key) -> Group:
     return Group(key, inferences, name_key(run.aggregation, run.dimensions, key), measures)
 
 
-_LAST: Final = datetime.max.replace(tzinfo=UTC)
-_ZONE: Final = ZoneInfo("UTC")
-_Step: TypeAlias = timedelta | Width
-"""A part of a second, or a span of time."""
+MOST_SPANS = 10_000
 
 
-def _widths(unit: Unit, factor: int, *counts: int) -> tuple[Width, ...]:
-    return tuple(Width(count * factor, unit) for count in counts)
+async def starts_of(
+    connection: AsyncConnection, targets: Sequence[Target], by: ByTime, deadline: Deadline
+) -> list[datetime]:
+    """Return the beginning of each span of time, and the end of the last; empty if nothing matches.
 
-
-_STEPS: Final[tuple[_Step, ...]] = (
-    *(timedelta(microseconds=count * 10**power) for power in range(6) for count in (1, 2, 5)),
-    *_widths("second", 1, 1, 2, 5, 10, 15, 30),
-    *_widths("second", 60, 1, 2, 5, 10, 15, 30),
-    *_widths("second", 3600, 1, 2, 3, 6, 12),
-    *_widths("day", 1, 1, 2, 7, 14),
-    *_widths("month", 1, 1, 2, 3, 6),
-    *_widths("month", 12, *(count * 10**power for power in range(4) for count in (1, 2, 5))),
-    *_widths("month", 12, 10_000, 20_000),
-)
-_OF_ONE: Final = Width(1, "second")
-
-
-def automatic_times(low: datetime, high: datetime, bins: int) -> tuple[datetime, ...]:
-    """Return bounds of about `bins` bins, at most two more, that contain all of [low, high].
-
-    The last instant of the calendar is in no bin: if `high` is that, it is the last bound.
+    Raises TooManyGroups.
     """
-    step = _step(high - low, bins)
-    bounds = [_floor(step, low)]
-    while bounds[-1] <= high and bounds[-1] < _LAST:
-        bounds.append(_following(step, bounds[-1]))
-    return tuple(bounds)
-
-
-def _step(span: timedelta, bins: int) -> _Step:
-    if not span:
-        return _OF_ONE
-    return next(step for step in _STEPS if _least(step) * bins >= span)
-
-
-def _least(step: _Step) -> timedelta:
-    return step if isinstance(step, timedelta) else step.least
-
-
-def _floor(step: _Step, at: datetime) -> datetime:
-    if isinstance(step, Width):
-        return floor(step, _ZONE, at)
-    second = at.replace(microsecond=0)
-    return second + (at - second) // step * step
-
-
-def _following(step: _Step, start: datetime) -> datetime:
-    """Return the beginning of the bin after the one beginning at `start`.
-
-    It is the last instant of the calendar if the bin begins beyond it.
-    """
+    ends = [await _ends(connection, target.query, deadline) for target in targets]
+    present = [pair for pair in ends if pair is not None]
+    if not present:
+        return []
+    first, last = min(lo for lo, _ in present), max(hi for _, hi in present)
     try:
-        return start + step if isinstance(step, timedelta) else following(step, _ZONE, start)
-    except (OverflowError, ValueError):
-        return _LAST
+        return starts(width_of(by.span), ZoneInfo(by.zone), first, last, most=MOST_SPANS)
+    except TooManyBuckets:
+        message = f"from {first:%Y-%m-%d} to {last:%Y-%m-%d} there are more than {MOST_SPANS:,}"
+        detail = f"Spans of {by.span}: {message}. Narrow received_at, or take longer spans."
+        raise TooManyGroups(detail, faults=[Fault(by.path, message)]) from None
+
+
+async def _ends(
+    connection: AsyncConnection, query: Query, deadline: Deadline
+) -> tuple[datetime, datetime] | None:
+    if query.nothing or query.scan_range.empty:
+        return None
+    first = await _end(connection, query, deadline, newest=False)
+    last = await _end(connection, query, deadline, newest=True)
+    if first is None or last is None:
+        return None
+    return received_at_of(first), received_at_of(last)
+
+
+async def _end(
+    connection: AsyncConnection, query: Query, deadline: Deadline, *, newest: bool
+) -> UUID | None:
+    uid = inference.c.uid
+    what = f"find the {'last' if newest else 'first'} inference"
+    parts = await find_pieces_of(connection, query.scan_range, newest_first=newest)
+    for group in split_unbroken(parts):
+        here = select(uid).where(span_around(group).of(inference)).limit(1)
+        ordered = here.order_by(uid.desc() if newest else uid)
+        rows = await fetch(connection, ordered, deadline, what=what)
+        if rows:
+            uid_at_end: UUID = rows[0][0]
+            return uid_at_end
+    return None
+
+
+async def build_targets(
+    connection: AsyncConnection, models: Sequence[Registration], request: QueryRequest
+) -> tuple[list[Target], PreparedQuery]:
+    """Return the query of each model, and the query prepared for all, with warnings.
+
+    A name is known if any of the models has it.
+
+    Raises UnknownKey, ImpossibleComparison, Invalid, NotKept.
+    """
+    numbers = [registration.model for registration in models]
+    prepared = await prepare(connection, numbers, request)
+    queries = await build_queries(connection, prepared.query, numbers)
+    return [Target(*pair) for pair in zip(models, queries, strict=True)], prepared
+
+
+async def first_values(
+    connection: AsyncConnection,
+    targets: Sequence[Target],
+    operand: Operand,
+    prefix: str,
+    *,
+    limit: int,
+    deadline: Deadline,
+    budget: Budget,
+) -> Counter[Any]:
+    """Return the first `limit` values that begin with the prefix, and one more if there is one.
+
+    Raises TooManyGroups.
+    """
+    if prefix and operand.kind != "string":
+        return Counter()
+    counts: Counter[Any] = Counter()
+    naming = Naming(connection, [target.query for target in targets], deadline)
+    for target in targets:
+        query = target.query
+        if query.nothing or query.scan_range.empty:
+            continue
+        parts = await find_pieces_of(connection, query.scan_range, newest_first=True)
+        several = split_groups(parts, query.group) if query.conditions else split_unbroken(parts)
+        for group in several:
+            rows = await fetch(
+                connection,
+                partial(_first, query, group, operand, prefix, limit + 1),
+                deadline,
+                large=query.large,
+                what="read the first values",
+            )
+            await naming.learn(operand, [row[0] for row in rows])
+            for row in rows:
+                value = naming.name_value(operand, row[0])
+                if value not in counts:
+                    budget.take()
+                counts[value] += 1
+    return counts
+
+
+def _first(
+    query: Query, group: Sequence[ScanRange], operand: Operand, prefix: str, limit: int
+) -> Select[Any]:
+    if not query.conditions and not query.marks:
+        return _from_value_to_value(span_around(group), operand, prefix, limit)
+    parts = [_of_part(query, scan_range, operand, prefix, limit) for scan_range in group]
+    together = union_all(*(select(part.subquery()) for part in parts)).subquery()
+    return select(together.c[0])
+
+
+def _of_part(
+    query: Query, scan_range: ScanRange, operand: Operand, prefix: str, limit: int
+) -> Select[Any]:
+    rows = Rows(query, DrivingIndex(scan_range), operand)
+    value = rows.measured(operand).c.value
+    return rows.grouped([value], []).where(*_begins(value, prefix)).order_by(value).limit(limit)
+
+
+def _from_value_to_value(
+    scan_range: ScanRange, operand: Operand, prefix: str, limit: int
+) -> Select[Any]:
+    """Select the values one by one: the index finds the next one, however many rows share it."""
+    table = SIDE_TABLES[operand.kind].alias()
+    value = table.c.value
+    here = (
+        select(value)
+        .where(scan_range.of(table), table.c.key == operand.key, *_begins(value, prefix))
+        .order_by(value)
+        .limit(1)
+    )
+    values = select(here.scalar_subquery().label("value")).cte(recursive=True)
+    following = here.where(value > values.c.value).correlate(values).scalar_subquery()
+    values = values.union_all(select(following).where(values.c.value.is_not(None)))
+    return select(values.c.value).where(values.c.value.is_not(None)).limit(limit)
+
+
+def _begins(value: ColumnElement[Any], prefix: str) -> list[ColumnElement[bool]]:
+    """Test by the index whether the value begins with the prefix.
+
+    A prefix is shorter than the part of a text that the index has.
+    """
+    if not prefix:
+        return []
+    low, high = prefix_bounds(prefix)
+    tests = [value >= bind_one(low, TEXT())]
+    return tests if high is None else [*tests, value < bind_one(high, TEXT())]

@@ -1,13 +1,21 @@
 """Conditions in SQL, and how a typed filter is compiled to them."""
 
-from .certain import compile_certain, test_flags
+from .combination import Names, read_names
 from .comparisons import Comparing
-from .compiled import compile_condition
-from .condition import EVERYTHING, NOTHING, Condition, Uids
+from .compiled import compile_certain, compile_condition, test_flags
+from .condition import (
+    EVERYTHING,
+    NOTHING,
+    All,
+    Condition,
+    Neither,
+    Received,
+    Uids,
+    build_tests,
+    combine_all,
+    split_driving,
+)
 from .keys import OfKey
-from .logic import All, Neither, build_tests, combine_all, split_driving
-from .names import Names, read_names
-from .time_received import Received
 
 __all__ = [
     "EVERYTHING",

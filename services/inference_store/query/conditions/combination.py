@@ -1,24 +1,173 @@
 """One combination of an inference's values: the rows that hold them, as FROM and WHERE."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import Any, Protocol
 
-from sqlalchemy import ColumnElement, FromClause, Select, Table, and_, select, true, union_all
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    DateTime,
+    FromClause,
+    Numeric,
+    Select,
+    Table,
+    and_,
+    select,
+    true,
+    union_all,
+)
+from sqlalchemy.dialects.postgresql import INTEGER, TEXT
+from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import Grouping
+from sqlalchemy.sql.type_api import TypeEngine
 
 from inference_store.index.tables import (
     SIDE_TABLES,
     inference,
     inference_alias,
+    label,
+    metadata_key,
     metadata_number,
     prediction,
 )
 from inference_store.inference.metadata import COORDINATES
-from inference_store.query.filters.typed import Metadata
-from inference_store.query.scan_range import ScanRange
+from inference_store.query.filters.typed import (
+    Among,
+    Column,
+    Compared,
+    Constant,
+    Distance,
+    Kind,
+    Located,
+    Metadata,
+    Predicate,
+    Property,
+    Value,
+    iterate_nodes,
+)
+from inference_store.query.scan_range import ScanRange, bind_many, bind_one
 
-from .condition import exists, row_at_hand
-from .names import Names
+from .condition import Condition, exists, row_at_hand
+
+TYPES: Mapping[Kind, TypeEngine[Any]] = {
+    "number": Numeric(),
+    "string": TEXT(),
+    "bool": Boolean(),
+    "timestamp": DateTime(timezone=True),
+}
+NO_LABEL = 0
+"""No label has this integer."""
+
+
+class Compile(Protocol):
+    """Compiles a predicate to the condition that it is true, or (`when` False) that it is false."""
+
+    def __call__(self, predicate: Predicate, names: "Names", *, when: bool) -> Condition:
+        """Compile it with these names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The integers of a filter's names; no inference has a name that is not among them."""
+
+    labels: Mapping[str, int] = field(default_factory=dict)
+    coordinates: Mapping[str, int] = field(default_factory=dict)
+    """The metadata keys `longitude` and `latitude`."""
+    compile: Compile | None = field(default=None, compare=False, repr=False)
+    """Compiles the predicates inside values and conditions."""
+    _bound: dict[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def compiled_by(self, compile: Compile) -> "Names":
+        """Return the same names, with the function that compiles inner predicates."""
+        return self if self.compile is not None else replace(self, compile=compile)
+
+    def condition_of(self, predicate: Predicate, *, when: bool = True) -> Condition:
+        """Compile a predicate inside what is being compiled."""
+        assert self.compile is not None
+        return self.compile(predicate, self, when=when)
+
+    def bind_one(self, value: Any, kind: TypeEngine[Any]) -> ColumnElement[Any]:
+        """Return a value as a parameter; equal values share one parameter."""
+        bound: ColumnElement[Any] = self._once(f"{kind}", value, lambda: bind_one(value, kind))
+        return bound
+
+    def bind_many(self, values: Sequence[Any], kind: TypeEngine[Any]) -> Any:
+        """Return a list as one parameter."""
+        return self._once(f"{kind}[]", values, lambda: bind_many(values, kind))
+
+    def constant(self, constant: Constant) -> ColumnElement[Any]:
+        """Return a constant as a parameter."""
+        return self.bind_one(constant.value, TYPES[constant.kind])
+
+    def constants(self, items: Sequence[Constant], kind: Kind) -> Any:
+        """Return constants of one kind as a list."""
+        return self.bind_many([item.value for item in items], TYPES[kind])
+
+    def number(self, number: Decimal | float) -> ColumnElement[Any]:
+        """Return an exact number as a parameter; a double by its shortest spelling."""
+        return self.bind_one(
+            number if isinstance(number, Decimal) else Decimal(repr(number)), Numeric()
+        )
+
+    def key(self, key: int) -> ColumnElement[Any]:
+        """Return a metadata key's integer as a parameter."""
+        return self.bind_one(key, INTEGER())
+
+    def label(self, name: str) -> int:
+        """Return a label's integer; NO_LABEL for a label that nothing has."""
+        return self.labels.get(name, NO_LABEL)
+
+    def _once(self, kind: str, value: Any, bind: Any) -> Any:
+        # by its spelling: 1 and 1.0 are equal, but their quotients have other scales
+        key = (kind, repr(value))
+        if key not in self._bound:
+            self._bound[key] = bind()
+        return self._bound[key]
+
+
+async def read_names(connection: AsyncConnection, predicate: Predicate) -> Names:
+    """Read the integers of the labels and coordinates that a predicate names."""
+    nodes = list(iterate_nodes(predicate))
+    labels = sorted({name for node in nodes for name in _labels(node)})
+    mapped = any(isinstance(node, (Located, Distance)) for node in nodes)
+    return Names(
+        await _integers(connection, label.c.name, label.c.label, labels),
+        await _integers(
+            connection,
+            metadata_key.c.name,
+            metadata_key.c.key,
+            sorted(COORDINATES) if mapped else [],
+        ),
+    )
+
+
+def is_label(value: Value) -> bool:
+    """Check whether the value is a label, which has an integer."""
+    return (isinstance(value, Column) and value.name == "label") or (
+        isinstance(value, Property) and value.name == "top_label"
+    )
+
+
+def _labels(node: Any) -> Iterator[str]:
+    if isinstance(node, Among) and is_label(node.of):
+        yield from (str(item.value) for item in node.items)
+    if isinstance(node, Compared):
+        for one_side, other in ((node.left, node.right), (node.right, node.left)):
+            if is_label(one_side) and isinstance(other, Constant):
+                yield str(other.value)
+
+
+async def _integers(
+    connection: AsyncConnection, name: Any, number: Any, names: Sequence[str]
+) -> dict[str, int]:
+    if not names:
+        return {}
+    rows = await connection.execute(
+        select(name, number).where(name == bind_many(names, TEXT()).any_())
+    )
+    return {row[0]: row[1] for row in rows}
 
 
 class Combination:

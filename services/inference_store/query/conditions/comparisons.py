@@ -1,13 +1,16 @@
-"""Comparisons of values: true by some combination of them, false by none of those that exist."""
+"""Comparisons of values, and conditions on predictions."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
-from sqlalchemy import ColumnElement, and_, except_, or_
+from sqlalchemy import ColumnElement, Select, and_, except_, func, or_, select
 
-from inference_store.index.tables import inference
+from inference_store.index.tables import inference, prediction
+from inference_store.query.filters import typed
 from inference_store.query.filters.typed import (
+    MIRRORED,
+    OPPOSITE,
     Among,
     Between,
     Column,
@@ -19,34 +22,19 @@ from inference_store.query.filters.typed import (
     Holds,
     Like,
     Metadata,
+    Predicate,
     Property,
     Value,
+    is_many,
+    leaves_of,
 )
 from inference_store.query.scan_range import ScanRange
 
-from .combination import Combination
-from .condition import Uids
-from .names import Names
-from .sides import COMPARISONS, Side
-from .values import build_side, list_leaves
+from .combination import Combination, Names, is_label
+from .condition import EVERYTHING, Condition, Uids, exists, only_true
+from .sides import SQL_COMPARISONS, Side, build_side
 
 Compares: TypeAlias = Compared | Between | Among | Like | Holds
-MIRRORED: Final[dict[Comparison, Comparison]] = {
-    "=": "=",
-    "<>": "<>",
-    "<": ">",
-    "<=": ">=",
-    ">": "<",
-    ">=": "<=",
-}
-OPPOSITE: Final[dict[Comparison, Comparison]] = {
-    "=": "<>",
-    "<>": "=",
-    "<": ">=",
-    "<=": ">",
-    ">": "<=",
-    ">=": "<",
-}
 # Properties whose index finds the values.
 _INDEXED: Final = frozenset({"inference_id", "data_hash"})
 
@@ -70,7 +58,7 @@ def put_constant_right(predicate: Compares) -> Compares:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparing:
+class Comparing(Condition):
     """Compared values; the comparison is true, or (`when` False) false."""
 
     predicate: Compares
@@ -79,7 +67,7 @@ class Comparing:
     leaves: tuple[Value, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        leaves = tuple(leaf for value in list_values(self.predicate) for leaf in list_leaves(value))
+        leaves = tuple(leaf for value in list_values(self.predicate) for leaf in leaves_of(value))
         object.__setattr__(self, "leaves", leaves)
 
     @property
@@ -91,7 +79,7 @@ class Comparing:
     @property
     def many(self) -> bool:
         """Check whether an inference may have several combinations of the values."""
-        return any(map(_is_many, self.leaves))
+        return any(map(is_many, self.leaves))
 
     @property
     def unique(self) -> bool:
@@ -118,7 +106,6 @@ class Comparing:
 
     @property
     def _by_index(self) -> bool:
-        """Check whether it compares a property that has an index with constants."""
         first, *others = list_values(self.predicate)
         is_indexed = isinstance(first, Property) and first.name in _INDEXED
         return is_indexed and all(isinstance(other, Constant) for other in others)
@@ -174,7 +161,7 @@ class Comparing:
         """Return the sides in order. Rows that can drive are added first: the others join them."""
         values = list_values(self.predicate)
         order = sorted(
-            range(len(values)), key=lambda n: not any(map(_can_drive, list_leaves(values[n])))
+            range(len(values)), key=lambda n: not any(map(_can_drive, leaves_of(values[n])))
         )
         sides = {n: build_side(values[n], rows) for n in order}
         return [sides[n] for n in range(len(values))]
@@ -184,62 +171,41 @@ class Comparing:
 
     def _hit(self, sides: list[Side]) -> Iterator[ColumnElement[bool]]:
         """Yield the comparison, or its opposite if the only combination must not satisfy it."""
-        if self.when or self.many:
-            yield from self._true(sides)
-            return
-        yield from self._false(sides)
-
-    def _true(self, sides: list[Side]) -> Iterator[ColumnElement[bool]]:
-        first = sides[0]
+        first, opposite = sides[0], not (self.when or self.many)
         match self.predicate:
             case Compared(op, _, right):
-                yield compare_sides(op, first, right, sides[1])
+                yield compare_sides(OPPOSITE[op] if opposite else op, first, right, sides[1])
+                return
+            case Between(_, low, high) if opposite:
+                yield from self._there(sides)
+                below = compare_sides("<", first, low, sides[1])
+                yield or_(below, compare_sides(">", first, high, sides[2]))
+                return
             case Between(_, low, high):
                 yield compare_sides(">=", first, low, sides[1])
                 yield compare_sides("<=", first, high, sides[2])
+                return
             case Among(_, items):
-                yield first.among(items)
+                test = first.among(items)
             case Like(_, pattern):
-                yield first.like(pattern)
+                test = first.like(pattern)
             case Holds():
-                yield first.sql
-
-    def _false(self, sides: list[Side]) -> Iterator[ColumnElement[bool]]:
-        first = sides[0]
-        match self.predicate:
-            case Compared(op, _, right):
-                yield compare_sides(OPPOSITE[op], first, right, sides[1])
-            case Between(_, low, high):
-                yield from self._there(sides)
-                yield or_(
-                    compare_sides("<", first, low, sides[1]),
-                    compare_sides(">", first, high, sides[2]),
-                )
-            case Among(_, items):
-                yield ~first.among(items)
-            case Like(_, pattern):
-                yield ~first.like(pattern)
-            case Holds():
-                yield ~first.sql
+                test = first.sql
+        yield ~test if opposite else test
 
 
 def compare_sides(op: Comparison, left: Side, right: Value, side: Side) -> ColumnElement[bool]:
     """Compare two sides, one of which may be a constant."""
     if isinstance(right, Constant):
         return left.against(op, right)
-    return COMPARISONS[op](left.sql, side.sql)
+    return SQL_COMPARISONS[op](left.sql, side.sql)
 
 
 def _is_ids(leaf: Value) -> bool:
     return isinstance(leaf, Property) and leaf.name == "inference_ids"
 
 
-def _is_many(leaf: Value) -> bool:
-    return (isinstance(leaf, Metadata) and leaf.many) or _is_ids(leaf)
-
-
 def _can_drive(leaf: Value) -> bool:
-    """Check whether the value is in a row of its own, which an index finds."""
     return isinstance(leaf, (Metadata, Distance)) or _is_ids(leaf)
 
 
@@ -255,3 +221,136 @@ def _kind(leaf: Value) -> str:
             return "id"
         case _:
             return "property"
+
+
+def compile_one(condition: Predicate | None, names: Names) -> Condition:
+    """Compile a condition on one prediction."""
+    return EVERYTHING if condition is None else names.condition_of(condition)
+
+
+def names_labels(condition: Predicate | None) -> bool:
+    """Check whether only certain labels can satisfy it: the index begins with the label."""
+    match condition:
+        case typed.Compared("=", left, right):
+            sides = (left, right), (right, left)
+            return any(is_label(a) and isinstance(b, typed.Constant) for a, b in sides)
+        case typed.Among():
+            return is_label(condition.of)
+        case typed.And():
+            return any(map(names_labels, condition.parts))
+        case typed.Or():
+            return all(map(names_labels, condition.parts))
+        case _:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class Predicts(Condition):
+    """Some prediction satisfies the condition, or (`when` False) none does and all are known."""
+
+    condition: Predicate | None
+    when: bool
+    names: Names
+    kind: str = "prediction"
+    unique: bool = False
+
+    @property
+    def scans(self) -> int:
+        return 1 if self.when and names_labels(self.condition) else 0
+
+    def uids(self, scan_range: ScanRange) -> Uids | None:
+        return _rows(self.condition, self.names, scan_range) if self.scans else None
+
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        row = prediction.alias()
+        is_predicted = exists(
+            [row],
+            scan_range.of(row),
+            row.c.uid == uid,
+            compile_one(self.condition, self.names).holds(scan_range, row.c.uid),
+        )
+        if self.when:
+            return is_predicted
+        rows = Combination(scan_range, self.names, uid)
+        has_predictions = rows.own().c.prediction_count.is_not(None)
+        return and_(rows.exists(has_predictions), ~is_predicted)
+
+
+def _rows(condition: Predicate | None, names: Names, scan_range: ScanRange) -> Select[Any]:
+    tests = only_true(compile_one(condition, names).holds(scan_range, prediction.c.uid))
+    return select(prediction.c.uid).where(scan_range.of(prediction), tests)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts(Condition):
+    """The number of predictions, at least one, that satisfy a condition that names labels."""
+
+    compared: Comparing
+    counted: typed.Counted
+    op: typed.Comparison
+    number: typed.Constant
+    kind: str = "prediction"
+    scans: int = 1
+
+    def uids(self, scan_range: ScanRange) -> Uids:
+        names = self.compared.names
+        grouped = _rows(self.counted.condition, names, scan_range).group_by(prediction.c.uid)
+        return grouped.having(SQL_COMPARISONS[self.op](func.count(), names.constant(self.number)))
+
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        return self.compared.holds(scan_range, uid)
+
+
+@dataclass(frozen=True, slots=True)
+class TopLabelled(Condition):
+    """The first prediction's label, and perhaps its score: found by the predictions of that label
+    and score."""
+
+    compared: Comparing
+    scores: tuple[Comparing, ...] = ()
+    kind: str = "property"
+    scans: int = 1
+
+    def uids(self, scan_range: ScanRange) -> Uids:
+        names, first = self.compared.names, prediction.c.rank == 1
+        its = [_of_first(comparing.predicate) for comparing in (self.compared, *self.scores)]
+        some = _rows(typed.And(tuple(its)), names, scan_range).where(first)
+        tests = self.holds(scan_range, inference.c.uid)
+        return select(inference.c.uid).where(
+            scan_range.of(inference), inference.c.uid.in_(some), tests
+        )
+
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        return and_(
+            *(comparing.holds(scan_range, uid) for comparing in (self.compared, *self.scores))
+        )
+
+
+def merge_scores(parts: list[Condition]) -> list[Condition]:
+    """Move conditions on the first score into those on the first label: the index has both."""
+    tops = [part for part in parts if isinstance(part, TopLabelled)]
+    scores = [part for part in parts if isinstance(part, Comparing) and _of_top_score(part)]
+    if not (tops and scores):
+        return parts
+    top = replace(tops[0], scores=(*tops[0].scores, *scores))
+    return [top, *(part for part in parts if part is not tops[0] and part not in scores)]
+
+
+def _of_top_score(part: Comparing) -> bool:
+    if not part.when or not isinstance(part.predicate, (typed.Compared, typed.Between)):
+        return False
+    of, *others = list_values(part.predicate)
+    constant = all(isinstance(other, typed.Constant) for other in others)
+    return constant and isinstance(of, typed.Property) and of.name == "top_score"
+
+
+def _of_first(predicate: Any) -> Predicate:
+    label, score = typed.Column("label", "string"), typed.Column("score", "number")
+    match predicate:
+        case typed.Compared(op, typed.Property(name), right):
+            return typed.Compared(op, label if name == "top_label" else score, right)
+        case typed.Between(_, low, high):
+            return typed.Between(score, low, high)
+        case typed.Among(_, items):
+            return typed.Among(label, items)
+    raise TypeError(f"{predicate} is no comparison of the first label or score")

@@ -1,17 +1,34 @@
 """Compiles a typed filter to conditions: each node as true, or as false."""
 
-import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import pairwise
+from itertools import chain, combinations, pairwise
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Numeric, and_, column, false, func, or_, select
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    FromClause,
+    Numeric,
+    Text,
+    and_,
+    column,
+    false,
+    func,
+    literal,
+    not_,
+    or_,
+    select,
+)
 
+from inference_store.index.tables import inference
 from inference_store.inference.metadata import COORDINATES
 from inference_store.query.filters import typed
+from inference_store.query.filters.certain import FLAGS, Doubts, find_doubts, make_certain
 from inference_store.query.filters.typed import (
+    COMPARISONS,
+    OPPOSITE,
     Among,
     Area,
     Compared,
@@ -20,28 +37,37 @@ from inference_store.query.filters.typed import (
     Or,
     Predicate,
     Value,
+    leaves_of,
 )
 from inference_store.query.scan_range import ScanRange
 
-from .combination import Combination
-from .comparisons import OPPOSITE, Compares, Comparing, list_values, put_constant_right
-from .condition import EVERYTHING, NOTHING, Condition, Uids
-from .keys import OfKey, OfSet
-from .logic import Neither, combine_all, combine_either
-from .names import Names, is_label
-from .predictions import Counts, Predicts, TopLabelled, merge_scores, names_labels
-from .sets import Related
-from .time_received import find_time_ranges, find_uid_range
-from .values import build_side, list_leaves
-
-_DECIDES: Final = {
-    "=": operator.eq,
-    "<>": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
+from .combination import Combination, Names, is_label
+from .comparisons import (
+    Compares,
+    Comparing,
+    Counts,
+    Predicts,
+    TopLabelled,
+    list_values,
+    merge_scores,
+    names_labels,
+    put_constant_right,
+)
+from .condition import (
+    EVERYTHING,
+    NOTHING,
+    Condition,
+    Neither,
+    Uids,
+    combine_all,
+    combine_either,
+    exists,
+    find_time_ranges,
+    find_uid_range,
+    row_at_hand,
+)
+from .keys import OfKey, OfSet, Related
+from .sides import build_side
 
 
 def compile_condition(predicate: Predicate, names: Names, *, when: bool = True) -> Condition:
@@ -79,9 +105,7 @@ def _unknown(predicate: typed.Unknown, names: Names, when: bool) -> Condition:
 
 def _comparison(predicate: Compares, names: Names, when: bool) -> Condition:
     predicate = put_constant_right(predicate)
-    if any(
-        _has_none(leaf, names) for value in list_values(predicate) for leaf in list_leaves(value)
-    ):
+    if any(_has_none(leaf, names) for value in list_values(predicate) for leaf in leaves_of(value)):
         return NOTHING
     return (
         _of_time(predicate, names, when)
@@ -91,7 +115,6 @@ def _comparison(predicate: Compares, names: Names, when: bool) -> Condition:
 
 
 def _has_none(leaf: Value, names: Names) -> bool:
-    """Check whether no inference can have such a value."""
     if isinstance(leaf, typed.Metadata):
         return leaf.key is None
     return isinstance(leaf, typed.Distance) and not _mapped(names)
@@ -121,11 +144,10 @@ def _of_uid(predicate: Compares, when: bool) -> Condition | None:
 
 
 def _led(predicate: Compares, comparing: Comparing) -> Condition:
-    """Return the comparison by a list from an index of predictions, if there is one."""
     match predicate:
         case typed.Compared(op, typed.Counted() as counted, Constant() as number):
             op = op if comparing.when else OPPOSITE[op]
-            if names_labels(counted.condition) and not _DECIDES[op](Decimal(0), number.value):
+            if names_labels(counted.condition) and not COMPARISONS[op](Decimal(0), number.value):
                 return Counts(comparing, counted, op, number)
         case typed.Compared("=", of, Constant()) | typed.Among(of) if comparing.when:
             if is_label(of) and isinstance(of, typed.Property):
@@ -139,7 +161,7 @@ def _missing(predicate: typed.Missing, names: Names, when: bool) -> Condition:
         if of.key is None:
             return EVERYTHING if when else NOTHING
         return OfKey(of.key, names, valued=True, when=not when, many=of.many)
-    if any(_has_none(leaf, names) for leaf in list_leaves(of)):
+    if any(_has_none(leaf, names) for leaf in leaves_of(of)):
         return EVERYTHING if when else NOTHING
     return HasValue(of, not when, names)
 
@@ -169,10 +191,7 @@ def _sets(predicate: typed.Sets, names: Names, when: bool) -> Condition:
 
 
 def _there(element: typed.Element, names: Names) -> typed.Element:
-    """Remove values that no inference has."""
-    return tuple(
-        of for of in element if not any(_has_none(leaf, names) for leaf in list_leaves(of))
-    )
+    return tuple(of for of in element if not any(_has_none(leaf, names) for leaf in leaves_of(of)))
 
 
 _COMPILERS: Final[Mapping[type[Any], Callable[[Any, Names, bool], Condition]]] = {
@@ -226,18 +245,13 @@ def _flatten(parts: Iterable[Predicate]) -> Iterable[Predicate]:
 
 
 @dataclass(frozen=True, slots=True)
-class HasValue:
+class HasValue(Condition):
     """The value exists, or it is NULL. For a metadata key itself, see `OfKey`."""
 
     of: Value
     when: bool
     names: Names
     kind: str = "property"
-    unique: bool = True
-    scans: int = 0
-
-    def uids(self, scan_range: ScanRange) -> Uids | None:  # noqa: ARG002
-        return None
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         rows = Combination(scan_range, self.names, uid)
@@ -252,14 +266,13 @@ _Box = tuple[Decimal, Decimal, Decimal, Decimal]
 
 
 @dataclass(frozen=True, slots=True)
-class WithinArea:
+class WithinArea(Condition):
     """The location has the relation to the areas and points, or (`when` False) has not."""
 
     located: Located
     when: bool
     names: Names
     kind: str = "place"
-    unique: bool = True
     scans: int = 2
 
     def uids(self, scan_range: ScanRange) -> Uids:
@@ -354,10 +367,50 @@ def _box(area: Area) -> _Box:
 
 
 def _is_box(area: Area) -> bool:
-    """Check whether it is an upright rectangle without holes."""
     west, east, south, north = _box(area)
     corners = [(west, south), (east, south), (east, north), (west, north)]
     ring = [(x, y) for x, y in area.outer]
     around = corners * 2
     turns = [around[n : n + 4] for n in range(4)] + [around[::-1][n : n + 4] for n in range(4)]
     return not area.holes and [*ring[:4]] in turns and ring[4:] == ring[:1]
+
+
+@dataclass(frozen=True, slots=True)
+class NotAllOf(Condition):
+    """At least one of these parts of the inference is not in doubt."""
+
+    doubts: Doubts
+    kind: str = "flags"
+
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        row = row_at_hand(uid, inference)
+        if row is not None:
+            return self._of(row)
+        row = inference.alias("flagged")
+        return exists([row], scan_range.of(row), row.c.uid == uid, self._of(row))
+
+    def _of(self, row: FromClause) -> ColumnElement[bool]:
+        return or_(*(not_(test_flags(row, FLAGS[doubt])) for doubt in sorted(self.doubts)))
+
+
+def test_flags(row: FromClause, flags: tuple[str, ...]) -> ColumnElement[bool]:
+    """Test whether a row of `inference` has one of these flags."""
+    some = literal(list(flags), ARRAY(Text(collation="C")))
+    overlaps: ColumnElement[bool] = row.c.flags.overlap(some)
+    return overlaps
+
+
+def compile_certain(predicate: Predicate, names: Names) -> Condition:
+    """Return the condition that the predicate is true, whatever the index lacks."""
+    parts = [compile_condition(predicate, names)]
+    for doubts in _iterate_subsets(find_doubts(predicate)):
+        sure = make_certain(predicate, doubts)
+        if sure != predicate:
+            parts.append(combine_either([compile_condition(sure, names), NotAllOf(doubts)]))
+    return combine_all(parts)
+
+
+def _iterate_subsets(doubts: Doubts) -> Iterator[Doubts]:
+    sizes = range(1, len(doubts) + 1)
+    subsets = chain.from_iterable(combinations(sorted(doubts), size) for size in sizes)
+    return (frozenset(subset) for subset in subsets)

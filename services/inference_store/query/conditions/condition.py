@@ -6,8 +6,11 @@ condition says that a predicate is true, or that it is false.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, cast
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import reduce
+from typing import Any, TypeAlias, cast
+from uuid import UUID
 
 from sqlalchemy import (
     ColumnElement,
@@ -16,17 +19,23 @@ from sqlalchemy import (
     Table,
     and_,
     false,
+    intersect,
     literal_column,
     or_,
     select,
     true,
+    union,
 )
+from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import BinaryExpression, BooleanClauseList, Grouping, True_
 from sqlalchemy.sql.selectable import CompoundSelect
 
 from inference_store.index.tables import inference
-from inference_store.query.scan_range import ScanRange
+from inference_store.inference.events.event import HIGHEST as LATEST
+from inference_store.inference.events.event import uid_floor
+from inference_store.query.filters.typed import Comparison
+from inference_store.query.scan_range import HIGHEST, LOWEST, ScanRange, bind_one
 
 Test: TypeAlias = ColumnElement[bool]
 Uids: TypeAlias = Select[Any] | CompoundSelect[Any]
@@ -36,37 +45,43 @@ MOST_INTERSECTED = 8
 """Lists that are intersected; further conditions test the remaining inferences."""
 
 
-class Condition(Protocol):
+class Condition:
     """One condition.
 
     `holds` may be given the uid of a row of `inference`: then it tests that row.
     """
 
+    __slots__ = ()
+
     @property
     def kind(self) -> str:
         """Its name in metrics: one of a short list."""
+        raise NotImplementedError
 
     @property
     def unique(self) -> bool:
         """Check whether its list names each inference once."""
+        return True
 
     @property
     def scans(self) -> int:
         """The number of index scans for its list; 0: no index can drive it."""
+        return 0
 
-    def uids(self, scan_range: ScanRange) -> Uids | None:
+    def uids(self, scan_range: ScanRange) -> Uids | None:  # noqa: ARG002
         """Select the inferences that satisfy it; None: no index finds them."""
+        return None
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         """Test whether the inference with this uid, which is in the range, satisfies it."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
+class Nothing(Condition):
     """No inference satisfies it."""
 
     kind: str = "nothing"
-    unique: bool = True
     scans: int = 1
 
     def uids(self, scan_range: ScanRange) -> Uids:
@@ -77,15 +92,10 @@ class Nothing:
 
 
 @dataclass(frozen=True, slots=True)
-class Everything:
+class Everything(Condition):
     """Every inference satisfies it."""
 
     kind: str = "everything"
-    unique: bool = True
-    scans: int = 0
-
-    def uids(self, scan_range: ScanRange) -> None:  # noqa: ARG002
-        return None
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:  # noqa: ARG002
         return true()
@@ -127,3 +137,186 @@ def row_at_hand(uid: ColumnElement[Any] | None, table: Table) -> FromClause | No
     """Return the row of the table, or of an alias of it, that the uid was taken from."""
     source = getattr(uid, "table", None)
     return source if source is table or getattr(source, "element", None) is table else None
+
+
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Received(Condition):
+    """The uid is in [lo, hi)."""
+
+    lo: UUID = LOWEST
+    hi: UUID = HIGHEST
+    kind: str = "time"
+    scans: int = 1
+
+    def narrow(self, scan_range: ScanRange) -> ScanRange:
+        """Return the part of the range that is in it."""
+        return scan_range.clip(self.lo, self.hi)
+
+    def uids(self, scan_range: ScanRange) -> Select[Any]:
+        return select(inference.c.uid).where(self.narrow(scan_range).of(inference))
+
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:  # noqa: ARG002
+        kind = UUID_TYPE(as_uuid=True)
+        return and_(uid >= bind_one(self.lo, kind), uid < bind_one(self.hi, kind))
+
+
+def find_time_ranges(op: Comparison, at: datetime) -> list[Received]:
+    """Return the ranges in which the comparison of `received_at` holds."""
+    begins = uid_floor(at)
+    # the uid after all those of the instant
+    ends = HIGHEST if at >= LATEST else uid_floor(at + _MICROSECOND)
+    ranges: dict[Comparison, list[Received]] = {
+        "=": [Received(begins, ends)],
+        "<>": [Received(hi=begins), Received(lo=ends)],
+        "<": [Received(hi=begins)],
+        "<=": [Received(hi=ends)],
+        ">": [Received(lo=ends)],
+        ">=": [Received(lo=begins)],
+    }
+    return ranges[op]
+
+
+def find_uid_range(text: str) -> list[Received]:
+    """Return the range of the uid with this spelling; no range if it is not a uid."""
+    try:
+        uid = UUID(text)
+    except ValueError:
+        return []
+    return [Received(uid, UUID(int=uid.int + 1))] if str(uid) == text and uid != HIGHEST else []
+
+
+# The planner turns an EXISTS among few others into a join; more joins would take it seconds.
+_MOST_JOINS = 8
+
+
+def build_tests(
+    parts: Sequence[Condition], scan_range: ScanRange, uid: ColumnElement[Any]
+) -> list[ColumnElement[bool]]:
+    """Return each condition as a test, in a form that is planned fast however many there are."""
+    tests = [part.holds(scan_range, uid) for part in parts]
+    if len(tests) <= _MOST_JOINS:
+        return tests
+    return [Grouping(test).is_(true()) for test in tests]
+
+
+def split_driving(parts: Sequence[Condition]) -> tuple[list[Condition], list[Condition]]:
+    """Return the conditions whose lists are intersected, as many as may be scanned, and the
+    others."""
+    driving: list[Condition] = []
+    others: list[Condition] = []
+    remaining = MOST_SCANS
+    for part in parts:
+        is_driving = 0 < part.scans <= remaining and len(driving) < MOST_INTERSECTED
+        (driving if is_driving else others).append(part)
+        remaining -= part.scans if is_driving else 0
+    return driving, others
+
+
+@dataclass(frozen=True, slots=True)
+class All(Condition):
+    """All of the conditions hold. Conditions on time narrow the range of the others."""
+
+    parts: tuple[Condition, ...]
+    kind: str = "all"
+    # computed once: they are read often, and computing them visits all parts recursively
+    unique: bool = field(init=False, compare=False, repr=False)
+    scans: int = field(init=False, compare=False, repr=False)
+    _spans: list[Received] = field(init=False, compare=False, repr=False)
+    _leading: list[Condition] = field(init=False, compare=False, repr=False)
+    _tested: list[Condition] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        spans = [part for part in self.parts if isinstance(part, Received)]
+        driving, others = split_driving(
+            [part for part in self.parts if not isinstance(part, Received)]
+        )
+        fields = {
+            "_spans": spans,
+            "_leading": driving,
+            "_tested": others,
+            "scans": sum(part.scans for part in driving) or min(1, len(spans)),
+            "unique": len(driving) != 1 or driving[0].unique,
+        }
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    def uids(self, scan_range: ScanRange) -> Uids | None:
+        if not self.scans:
+            return None
+        here = reduce(lambda narrowed, span: span.narrow(narrowed), self._spans, scan_range)
+        if not self._leading:
+            rows = select(inference.c.uid).where(here.of(inference))
+            return rows.where(*build_tests(self._tested, here, inference.c.uid))
+        lists = [uids for part in self._leading if (uids := part.uids(here)) is not None]
+        matches = (intersect(*lists) if len(lists) > 1 else lists[0]).subquery()
+        [uid] = matches.c
+        return select(uid).where(*build_tests(self._tested, here, uid))
+
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        return and_(*build_tests(self.parts, scan_range, uid))
+
+
+@dataclass(frozen=True, slots=True)
+class Either(Condition):
+    """One of the conditions holds."""
+
+    parts: tuple[Condition, ...]
+    kind: str = "either"
+    scans: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        scans = [part.scans for part in self.parts]
+        is_driven = 0 not in scans and sum(scans) <= MOST_SCANS
+        object.__setattr__(self, "scans", sum(scans) if is_driven else 0)
+
+    def uids(self, scan_range: ScanRange) -> Uids | None:
+        if not self.scans:
+            return None
+        return union(*(uids for part in self.parts if (uids := part.uids(scan_range)) is not None))
+
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        # The planner flattens AND in OR in AND: its time doubles every few levels.
+        return or_(
+            *(
+                Grouping(part.holds(scan_range, uid)).is_(true())
+                if isinstance(part, All)
+                else part.holds(scan_range, uid)
+                for part in self.parts
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Neither(Condition):
+    """None of the conditions holds."""
+
+    parts: tuple[Condition, ...]
+    kind: str = "neither"
+
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        return ~or_(*(part.holds(scan_range, uid) for part in self.parts))
+
+
+def combine_all(parts: list[Condition]) -> Condition:
+    """Combine conditions that must all hold, without those that change nothing."""
+    conditions: list[Condition] = []
+    for part in parts:
+        conditions += part.parts if isinstance(part, All) else [part]
+    conditions = [part for part in conditions if part != EVERYTHING]
+    if NOTHING in conditions:
+        return NOTHING
+    return All(tuple(conditions)) if len(conditions) > 1 else (conditions or [EVERYTHING])[0]
+
+
+def combine_either(parts: list[Condition]) -> Condition:
+    """Combine conditions of which one must hold, without those that change nothing."""
+    conditions: list[Condition] = []
+    for part in parts:
+        conditions += part.parts if isinstance(part, Either) else [part]
+    conditions = [part for part in conditions if part != NOTHING]
+    if EVERYTHING in conditions:
+        return EVERYTHING
+    return Either(tuple(conditions)) if len(conditions) > 1 else (conditions or [NOTHING])[0]

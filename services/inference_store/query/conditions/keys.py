@@ -1,36 +1,52 @@
-"""Conditions on a metadata key: it was sent, it has a value, or which set of values it has."""
+"""Conditions on a metadata key and its set of values, and relations of two sets."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import (
     ColumnElement,
     FromClause,
+    Numeric,
     Select,
     and_,
+    case,
+    cast,
     except_,
     false,
     func,
+    intersect,
     or_,
     select,
+    true,
     union,
     union_all,
 )
 
 from inference_store.index.tables import SIDE_TABLES, metadata_presence
-from inference_store.query.filters.typed import Array
+from inference_store.query.filters.arithmetic import SPELT
+from inference_store.query.filters.typed import (
+    Array,
+    Constant,
+    Element,
+    Kind,
+    Metadata,
+    Sets,
+    Value,
+    kind_of,
+)
 from inference_store.query.scan_range import ScanRange
 
-from .combination import Combination
-from .condition import Uids, exists
-from .names import Names
-from .values import build_side
+from .combination import Combination, Names
+from .condition import Condition, Uids, exists
+from .sides import build_side, collate_text
 
 _SENT = (*SIDE_TABLES.values(), metadata_presence)
 
 
 @dataclass(frozen=True, slots=True)
-class OfKey:
+class OfKey(Condition):
     """The key was sent, or (`valued`) has a value, which JSON null is not; or the opposite."""
 
     key: int
@@ -40,7 +56,6 @@ class OfKey:
     many: bool = True
     """Whether an inference may have several rows of the key in one table."""
     kind: str = "metadata"
-    unique: bool = True
 
     @property
     def scans(self) -> int:
@@ -92,13 +107,12 @@ Which = Literal["some", "among", "others"]
 
 
 @dataclass(frozen=True, slots=True)
-class OfSet:
+class OfSet(Condition):
     """A set of values compared with a set of constants; NULL if there is no value."""
 
     array: Array
     when: bool
     names: Names
-    unique: bool = True
 
     @property
     def kind(self) -> str:
@@ -170,8 +184,6 @@ class OfSet:
 
 
 class _Rows(Combination):
-    """The rows of the set: some, those among the constants, or the others."""
-
     def __init__(
         self, of: OfSet, scan_range: ScanRange, uid: ColumnElement[Any] | None, which: Which
     ) -> None:
@@ -181,3 +193,140 @@ class _Rows(Combination):
         if which != "some":
             among = side.among(of.array.items) if of.array.items else false()
             self.where.append(among if which == "among" else ~among)
+
+
+_ValueLists: TypeAlias = list[Select[Any]]
+"""Lists of values, which together are a set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Related(Condition):
+    """The relation holds, or (`when` False) does not; every element has a value."""
+
+    sets: Sets
+    when: bool
+    names: Names
+    kind: str = "metadata"
+
+    @property
+    def scans(self) -> int:
+        """The number of kinds of value of the key that drives."""
+        return len(self._leader)
+
+    @property
+    def _leader(self) -> tuple[Metadata, ...]:
+        """The key whose rows an index finds: for an inference without it the predicate is NULL."""
+        for element in (*self.sets.left, *self.sets.right):
+            keys = tuple(value for value in element if isinstance(value, Metadata))
+            if len(keys) == len(element):
+                return keys
+        return ()
+
+    def uids(self, scan_range: ScanRange) -> Uids | None:
+        lists = [self._with(of, scan_range) for of in self._leader]
+        if not lists:
+            return None
+        rows = union(*(uids.distinct() for uids in lists)).subquery()
+        return select(rows.c.uid).where(self.holds(scan_range, rows.c.uid))
+
+    def _with(self, of: Metadata, scan_range: ScanRange) -> Select[Any]:
+        rows = Combination(scan_range, self.names)
+        rows.metadata(of)
+        return rows.uids()
+
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        compared_sets = _InferenceSets(self.sets, scan_range, uid, self.names)
+        is_related = compared_sets.test_relation()
+        return and_(*compared_sets.test_elements(), is_related if self.when else ~is_related)
+
+
+@dataclass(frozen=True)
+class _InferenceSets:
+    sets: Sets
+    scan_range: ScanRange
+    uid: ColumnElement[Any]
+    names: Names
+
+    def test_elements(self) -> Iterator[ColumnElement[bool]]:
+        """Yield the tests that every element has a value."""
+        yield true()
+        for element in (*self.sets.left, *self.sets.right):
+            if not isinstance(element[0], Constant):
+                yield or_(*(self._values(of).exists() for of in element))
+
+    def test_relation(self) -> ColumnElement[bool]:
+        """Test the relation, if all elements have values."""
+        match self.sets.relation:
+            case "contains":
+                return self._has_all(self._left, self._right)
+            case "containedby":
+                return self._has_all(self._right, self._left)
+            case "equals":
+                ways = (self._left, self._right), (self._right, self._left)
+                return and_(*(self._has_all(*way) for way in ways))
+        kinds = sorted(self._left.keys() & self._right.keys())
+        shared = (intersect(_all(self._left[k]), _all(self._right[k])) for k in kinds)
+        return or_(false(), *(rows.exists() for rows in shared))
+
+    def _has_all(
+        self, of: dict[Kind, _ValueLists], required: dict[Kind, _ValueLists]
+    ) -> ColumnElement[bool]:
+        lacking = (_select_missing(of.get(kind), rows) for kind, rows in sorted(required.items()))
+        return and_(true(), *(~rows.exists() for rows in lacking))
+
+    @cached_property
+    def _left(self) -> dict[Kind, _ValueLists]:
+        return self._by_kind(self.sets.left)
+
+    @cached_property
+    def _right(self) -> dict[Kind, _ValueLists]:
+        return self._by_kind(self.sets.right)
+
+    def _by_kind(self, elements: Iterable[Element]) -> dict[Kind, _ValueLists]:
+        lists: dict[Kind, _ValueLists] = {}
+        constants: dict[Kind, list[Constant]] = {}
+        for of in (value for element in elements for value in element):
+            if isinstance(of, Constant):
+                constants.setdefault(of.kind, []).append(of)
+            else:
+                lists.setdefault(kind_of(of), []).append(self._values(of))
+        for kind, items in constants.items():
+            lists.setdefault(kind, []).append(self._written(kind, items))
+        if "string" in lists:
+            lists.setdefault("number", []).extend(map(_spelt, lists["string"]))
+        return lists
+
+    def _written(self, kind: Kind, items: list[Constant]) -> Select[Any]:
+        numbers: Any = func.unnest(self.names.constants(items, kind))
+        rows = numbers.table_valued("value", name="written").render_derived()
+        return select(_in_one_form(kind, rows.c.value).label("value")).correlate_except(rows)
+
+    def _values(self, of: Value) -> Select[Any]:
+        rows = Combination(self.scan_range, self.names, self.uid)
+        sql = _in_one_form(kind_of(of), build_side(of, rows).sql)
+        values = select(sql.label("value")).where(*rows.where, sql.is_not(None))
+        return values.select_from(*rows.froms).correlate_except(*rows.froms)
+
+
+def _in_one_form(kind: Kind, sql: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Convert to one type and one collation, so that lists can be compared."""
+    match kind:
+        case "string":
+            return collate_text(sql)
+        case "number":
+            return cast(sql, Numeric)
+    return sql
+
+
+def _spelt(texts: Select[Any]) -> Select[Any]:
+    rows = texts.subquery()
+    number = cast(case((rows.c.value.op("~")(SPELT), rows.c.value)), Numeric)
+    return select(number.label("value")).where(number.is_not(None))
+
+
+def _select_missing(of: _ValueLists | None, required: _ValueLists) -> Any:
+    return _all(required) if of is None else except_(_all(required), _all(of))
+
+
+def _all(lists: _ValueLists) -> Any:
+    return lists[0] if len(lists) == 1 else union_all(*lists)

@@ -4,16 +4,13 @@ from typing import Final, Literal, TypeAlias
 
 from inference_store.inference.json_text import Json, Number
 
-from .conformance import CONFORMANCE, Conformance
-from .operations import OPERATIONS, Entry, Takes
+from .operations import CONFORMANCE, OPERATIONS, Conformance, Entry, Takes
 from .read_json import parse_json, parse_json_text
-from .refusal import Refusal, error_of
+from .refusal import Refusal, error_of, fault, pointed, where
 from .relative import NO_CLOCK, Clock, Resolved, resolved_in
-from .source_ranges import fault, pointed, where
-from .suggestions import meant_by
 from .tree import Node, SourceRange
-from .write_json import to_json
-from .write_text import to_text
+from .verify import meant_by
+from .write import to_json, to_text
 
 __all__ = [
     "CONFORMANCE",
@@ -74,7 +71,7 @@ def parse_text(
 ) -> Node:
     """Return the tree of a filter written as text; see `read_text.parse_text`."""
     # Lark is imported with the first text: an ingester reads none.
-    from . import read_text  # noqa: PLC0415
+    from inference_store.query.cql2 import read_text  # noqa: PLC0415
 
     return read_text.parse_text(
         text, path=path, clock=clock, takes=takes, whole_standard=whole_standard

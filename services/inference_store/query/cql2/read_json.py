@@ -15,13 +15,15 @@ from inference_store.inference.json_text import (
 )
 from inference_store.inference.nearest import describe_known
 
-from . import caps, literals, shapes
-from .bare_names import is_bare
+from . import literals
+from .literals import DEEPEST, LEVELS, Raw, make_collection, make_geometry
 from .operations import OPERATIONS, entry_of
 from .refusal import Refusal, error_of
 from .relative import NO_CLOCK, Clock, resolve
-from .suggestions import function_meant
 from .tree import (
+    MOST_BYTES,
+    MOST_DEPTH,
+    MOST_NODES,
     Geometry,
     Instant,
     Interval,
@@ -33,9 +35,10 @@ from .tree import (
     Shape,
     SourceRange,
 )
-from .verify import verify
+from .verify import function_meant, verify
+from .write import is_bare
 
-_GEOMETRIES: Final = (*shapes.LEVELS, "GeometryCollection")
+_GEOMETRIES: Final = (*LEVELS, "GeometryCollection")
 
 
 def parse_json(
@@ -64,8 +67,8 @@ def parse_json_text(
 ) -> Node:
     """Return the tree of a filter in JSON text, as in a query parameter."""
     try:
-        if len(text) > caps.BYTES:
-            raise Refusal(f"a filter has at most {caps.BYTES:,} bytes", SourceRange(path))
+        if len(text) > MOST_BYTES:
+            raise Refusal(f"a filter has at most {MOST_BYTES:,} bytes", SourceRange(path))
         try:
             value = read_exactly(text)
         except UnreadableJson as wrong:
@@ -79,8 +82,8 @@ def parse_json_text(
 class _Reading:
     """One filter being read, with its remaining nodes and bytes. The cap bounds its recursion."""
 
-    nodes: int = caps.NODES
-    bytes: int = caps.BYTES
+    nodes: int = MOST_NODES
+    bytes: int = MOST_BYTES
 
     def node(self, value: Json, path: str, level: int) -> Node:
         at = SourceRange(path)
@@ -153,7 +156,7 @@ class _Reading:
         return bound
 
     def _box(self, value: Mapping[str, Json], at: SourceRange, _: int) -> Node:
-        return shapes.geometry("BBox", self._coordinates(value["bbox"], at), at)
+        return make_geometry("BBox", self._coordinates(value["bbox"], at), at)
 
     def _geometry(self, value: Mapping[str, Json], at: SourceRange, level: int) -> Geometry:
         shape = value["type"]
@@ -163,7 +166,7 @@ class _Reading:
             return self._collection(value, at, level)
         if "coordinates" not in value:
             raise Refusal(f"a {shape} has `coordinates`", at, ("coordinates",))
-        return shapes.geometry(cast(Shape, shape), self._coordinates(value["coordinates"], at), at)
+        return make_geometry(cast(Shape, shape), self._coordinates(value["coordinates"], at), at)
 
     def _collection(self, value: Mapping[str, Json], at: SourceRange, level: int) -> Geometry:
         parts = value.get("geometries")
@@ -175,16 +178,14 @@ class _Reading:
         geometries = [part for part in inside if isinstance(part, Geometry)]
         if len(geometries) < len(inside):
             raise Refusal("a GeometryCollection holds geometries", at)
-        return shapes.collection(geometries, at)
+        return make_collection(geometries, at)
 
-    def _coordinates(
-        self, value: Json, at: SourceRange, levels: int = shapes.DEEPEST
-    ) -> shapes.Raw:
+    def _coordinates(self, value: Json, at: SourceRange, levels: int = DEEPEST) -> Raw:
         if not isinstance(value, list) or levels == 0:
             raise Refusal("coordinates are lists of numbers, as in GeoJSON", at)
         return tuple(self._coordinate(coordinate, at, levels) for coordinate in value)
 
-    def _coordinate(self, value: Json, at: SourceRange, levels: int) -> "Decimal | shapes.Raw":
+    def _coordinate(self, value: Json, at: SourceRange, levels: int) -> "Decimal | Raw":
         if isinstance(value, Number | int | float | Decimal) and not isinstance(value, bool):
             self._spend(1, at)
             return literals.number(_digits(value), at)
@@ -204,14 +205,14 @@ class _Reading:
     def _spend(self, size: int, at: SourceRange) -> None:
         self.bytes -= size
         if self.bytes < 0:
-            raise Refusal(f"what a filter is made of has at most {caps.BYTES:,} bytes", at)
+            raise Refusal(f"what a filter is made of has at most {MOST_BYTES:,} bytes", at)
 
     def _count(self, at: SourceRange, level: int) -> None:
         self.nodes -= 1
         if self.nodes < 0:
-            raise Refusal(f"a filter has at most {caps.NODES:,} operations, names and values", at)
-        if level > caps.DEPTH:
-            raise Refusal(f"a filter is nested at most {caps.DEPTH} levels deep", at)
+            raise Refusal(f"a filter has at most {MOST_NODES:,} operations, names and values", at)
+        if level > MOST_DEPTH:
+            raise Refusal(f"a filter is nested at most {MOST_DEPTH} levels deep", at)
 
 
 _Read = Callable[[_Reading, Mapping[str, Any], SourceRange, int], Node]
@@ -234,12 +235,11 @@ def _refuse_others(value: Mapping[str, Json], members: set[str], at: SourceRange
 
 
 def _digits(value: Json) -> str:
-    """Return a number's decimal digits; for a float, the shortest that identify it."""
     return repr(value) if isinstance(value, float) else str(value)
 
 
 def _no_operation(op: str, at: SourceRange) -> Refusal:
-    slips = {"==": "=", "!=": "<>", "&&": "and", "||": "or", "!": "not", "=<": "<=", "=>": ">="}
+    slips = {"==": "=", "!=": "<>", "&&": "and", "||": "or", "!": "not"}
     near = (slips[op],) if op in slips else function_meant(op)
     supported = [name for name, entry in OPERATIONS.items() if entry.is_supported]
     message = f"there is no operation {op[:64]!r}; {describe_known(near, supported)}"

@@ -8,15 +8,17 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 
 from inference_store.inference.json_text import storable
 
-from . import caps
-from .build import PATH
-from .grammar import parser
+from .grammar import PATH, parser
 from .operations import Takes
 from .refusal import Refusal, error_of
 from .relative import NO_CLOCK, Clock, resolve
-from .suggestions import slip_at
-from .tree import Node, SourceRange
-from .verify import verify
+from .tree import (
+    MOST_BYTES,
+    MOST_TOKENS,
+    Node,
+    SourceRange,
+)
+from .verify import slip_at, verify
 
 _TOKEN: Final = re.compile(r"""'[^'\\]*(?:\\.[^'\\]*)*'?|"[^"]*"?|[\w.:]+|[^\s\w]""", re.DOTALL)
 _VALUES: Final = frozenset({"NAME", "QUOTED", "TEXT", "NUMBER", "TRUE", "GEOMETRY"})
@@ -68,10 +70,10 @@ def _refuse_unreadable(text: str) -> None:
     everywhere = SourceRange(PATH.get())
     if not storable(text):
         raise Refusal("a filter holds neither NUL nor half a surrogate pair", everywhere)
-    if len(text.encode()) > caps.BYTES:
-        raise Refusal(f"a filter has at most {caps.BYTES:,} bytes", everywhere)
-    if sum(1 for _ in _TOKEN.finditer(text)) > caps.TOKENS:
-        raise Refusal(f"a filter has at most {caps.TOKENS:,} words and signs", everywhere)
+    if len(text.encode()) > MOST_BYTES:
+        raise Refusal(f"a filter has at most {MOST_BYTES:,} bytes", everywhere)
+    if sum(1 for _ in _TOKEN.finditer(text)) > MOST_TOKENS:
+        raise Refusal(f"a filter has at most {MOST_TOKENS:,} words and signs", everywhere)
     if not text or text.isspace():
         raise Refusal("the filter is empty: leave it out, or write a condition", everywhere)
 
@@ -95,7 +97,7 @@ def _unexpected_character(text: str, offset: int) -> Refusal:
         return Refusal(message, SourceRange(at.path, offset, len(text.rstrip())), (quote * 2,))
     slip = slip_at(text, offset)
     if slip is not None:
-        return Refusal(slip[0], at, _list_suggestions(slip[1]))
+        return Refusal(slip[0], at, (slip[1],))
     return Refusal(f"{quote!r} means nothing here", at)
 
 
@@ -115,12 +117,11 @@ def _unexpected_token(text: str, wrong: UnexpectedToken) -> Refusal:
         return Refusal(message, at, ("''",))
     slip = slip_at(text, token.start_pos or 0)
     if slip is not None:
-        return Refusal(slip[0], at, _list_suggestions(slip[1]))
+        return Refusal(slip[0], at, (slip[1],))
     return Refusal(f"{_shorten_token(token)} is unexpected here: {_describe_expected(wrong)}", at)
 
 
 def _describe_expected(wrong: UnexpectedToken) -> str:
-    """Return what was expected there."""
     accepted = set(wrong.accepts or wrong.expected)
     if accepted >= _VALUES:
         return "expected a name, a number, a 'text' or another value"
@@ -137,7 +138,3 @@ def _describe_expected(wrong: UnexpectedToken) -> str:
 def _shorten_token(token: Token) -> str:
     text = str(token)
     return repr(text if len(text) <= 40 else text[:39] + "…")
-
-
-def _list_suggestions(meant: str) -> tuple[str, ...]:
-    return (meant,) if meant else ()

@@ -11,11 +11,10 @@ from typing import Final, TypeAlias
 
 from inference_store.inference.iso_durations import Duration, read_duration
 
-from . import caps
 from .refusal import Refusal
-from .tree import Instant, Interval, Listed, Named, Node, Operation, Scalar
+from .tree import MOST_DEPTH, MOST_NODES, Instant, Interval, Listed, Named, Node, Operation, Scalar
 from .verify import describe_kind, inside, measure
-from .write_text import to_text
+from .write import to_text
 
 _NOW, _DURATION = "now", "duration"
 FUNCTIONS: Final = frozenset({_NOW, _DURATION})
@@ -49,7 +48,7 @@ def resolve(root: Node, clock: Clock) -> Node:
         return root
     if clock.at is None:
         raise Refusal(f"a relative time cannot stand here: {clock.instead}", relative.at)
-    measure(root, depth=caps.DEPTH, nodes=caps.NODES)
+    measure(root, depth=MOST_DEPTH, nodes=MOST_NODES)
     return _with_instants(root, clock.at)
 
 
@@ -61,7 +60,6 @@ def resolved_in(root: Node | None) -> Sequence[Resolved]:
 
 
 def _every(root: Node) -> Iterator[Node]:
-    """Yield every node, in the order in which they are written. Never recurses."""
     waiting = [root]
     while waiting:
         node = waiting.pop()
@@ -120,7 +118,6 @@ def _duration(node: Operation) -> Duration:
 
 
 def _moved(node: Operation, left: _Part, right: _Part) -> datetime | None:
-    """Return an instant moved by a duration; None: it is ordinary arithmetic."""
     match node.op, left, right:
         case _, None, None:
             return None
@@ -139,7 +136,6 @@ def _moved(node: Operation, left: _Part, right: _Part) -> datetime | None:
 
 _HOUR_AGO: Final = "now() - duration('PT1H')"
 _COMPARED: Final = f"received_at > {_HOUR_AGO}"
-_CALLED: Final = frozenset({"now", "current_timestamp", "today"})
 _SHOWN: Final = 64
 """Characters shown of a text that is not a duration."""
 
@@ -187,7 +183,6 @@ def misused(
 
 
 def _with(odd: Node, other: datetime | Duration | None) -> Refusal:
-    """Return the refusal of the other operand of a time or a duration, which is neither."""
     match odd:
         case Scalar(value=str() as text) if read_duration(text) is not None:
             meant = f"duration('{text}')"
@@ -197,7 +192,7 @@ def _with(odd: Node, other: datetime | Duration | None) -> Refusal:
             suggestions = [f"duration('{text_of_duration}')" for text_of_duration in texts]
             remedy = " or ".join(suggestions) or "duration('PT1H')"
             return Refusal(f"a number has no unit of time: write {remedy}", odd.at, suggestions)
-        case Named(name) if name.lower() in _CALLED and isinstance(other, Duration):
+        case Named(name) if name.lower() == "now" and isinstance(other, Duration):
             return Refusal("the time of the question is written now()", odd.at, ("now()",))
         case Named() if isinstance(other, Duration):
             message = "a duration moves a time that is written out, and this is a name"

@@ -1,4 +1,4 @@
-"""The canonical tree of a CQL2 filter (OGC 21-065r2), to which both text and JSON are parsed.
+"""The tree of a CQL2 filter (OGC 21-065r2), to which both text and JSON are parsed, and its caps.
 
 The nodes are those of CQL2-JSON: a literal, a property, an instant, an interval, a geometry, an
 array, or an operation with arguments. Functions, operators and predicates are all operations.
@@ -7,7 +7,7 @@ array, or an operation with arguments. Functions, operators and predicates are a
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +107,17 @@ class Operation:
 
 
 Node: TypeAlias = Scalar | Instant | Interval | Geometry | Named | Listed | Operation
+
+
+MOST_BYTES: Final = 100_000
+"""Bytes of a text filter in UTF-8, or of all texts of a JSON filter together."""
+MOST_TOKENS: Final = 10_000
+"""Names, numbers, texts, words and signs of a text filter: the cap bounds the time to parse it."""
+MOST_DEPTH: Final = 64
+"""Operations, arrays and intervals inside each other."""
+MOST_NODES: Final = 2_000
+"""Operations, names and values together."""
+MOST_ITEMS: Final = 1_000
+"""Items of one array or `IN` list."""
+MOST_POSITIONS: Final = 1_000
+"""Positions of one geometry."""

@@ -1,15 +1,18 @@
-"""Checks a tree against the table of operations and the caps."""
+"""Checks a tree against the table of operations and the caps, and suggests what was meant."""
 
+import re
 from collections.abc import Iterator
 from decimal import Decimal
+from typing import Final
 
 from inference_store.inference.nearest import describe_known
 
-from . import caps
 from .operations import ACCEPTS, OPERATIONS, Entry, Kind, Takes
 from .refusal import Refusal
-from .suggestions import function_meant, meant_by
 from .tree import (
+    MOST_DEPTH,
+    MOST_ITEMS,
+    MOST_NODES,
     Geometry,
     Instant,
     Interval,
@@ -53,7 +56,7 @@ def verify(root: Node, *, takes: Takes = "truth", whole_standard: bool = False) 
     `takes`: the allowed kind of the whole. With `whole_standard`, unsupported operations and
     unknown functions pass. Never recurses.
     """
-    measure(root, depth=caps.DEPTH, nodes=caps.NODES)
+    measure(root, depth=MOST_DEPTH, nodes=MOST_NODES)
     if not _may_be(root, takes):
         what = "a filter is a condition" if takes == "truth" else f"{_WORDS[takes]} is expected"
         raise Refusal(f"{what}, and this is {describe_kind(root)}", root.at)
@@ -107,8 +110,8 @@ def _verify(node: Node, whole_standard: bool) -> None:
             _verify_operation(node, OPERATIONS[op], whole_standard)
         case Operation() if not whole_standard:
             raise _no_function(node)
-        case Listed(items) if len(items) > caps.ITEMS:
-            raise Refusal(f"an array has at most {caps.ITEMS:,} items", node.at)
+        case Listed(items) if len(items) > MOST_ITEMS:
+            raise Refusal(f"an array has at most {MOST_ITEMS:,} items", node.at)
         case Interval(start, end):
             for bound in (start, end):
                 if bound is not None and kind_of(bound) not in {"instant", "unknown"}:
@@ -190,3 +193,115 @@ def _counted(entry: Entry) -> str:
 
 def _a(kind: str) -> str:
     return f"an {kind}" if kind[0] in "aiu" else f"a {kind}"
+
+
+_WORD: Final = r"[^\s'\"(),=<>!+*/%^]"  # what people write into a name
+_NAME: Final = re.compile(rf"{_WORD}+")
+_A_TIME: Final = "TIMESTAMP('2026-11-01T10:00:00Z')"
+_IN_QUOTES: Final = "a name stands in double quotes"
+# Common spellings of other languages, at the place at which the parser stopped, and the CQL2 for
+# them. The first that matches counts; each may begin a little before the place.
+_SLIPS: Final = tuple(
+    (re.compile(written, re.IGNORECASE), message, meant)
+    for written, message, meant in (
+        (r"==", "equality is written =", "="),
+        (r"!=", "inequality is written <>", "<>"),
+        (r"&&?", "conditions are joined by AND", "AND"),
+        (r"\|\|?", "conditions are joined by OR", "OR"),
+        (r"!", "a condition is negated by NOT", "NOT"),
+        (r"\bilike\b", "CASEI compares without case", "CASEI(name) LIKE CASEI('pattern%')"),
+        (r"=\s*null\b", "a missing value is found by IS NULL", "IS NULL"),
+        (r"<>\s*null\b", "a missing value is found by IS NULL", "IS NOT NULL"),
+        (r"\bcontains\b", "a part of a text is found by LIKE", "LIKE '%part%'"),
+        (r"`([^`\s]*)`?", _IN_QUOTES, r'"\1"'),
+        (r"\b(metadata\.)\"([^\"]+)\"", _IN_QUOTES, r'"\1\2"'),
+        (r"\bmetadata\[['\"]?([^]'\"]+)['\"]?\]", _IN_QUOTES, r'"metadata.\1"'),
+        (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d\S*", "a time stands in TIMESTAMP('…')", _A_TIME),
+        (r"\*", "% is any text in a pattern of LIKE; to match everything, send no filter", "%"),
+        (r"\{", "JSON is sent as an object, or as text with filter-lang=cql2-json", "cql2-json"),
+    )
+)
+_BEFORE: Final = 32  # characters that a slip may begin before the place
+_AFTER: Final = 256
+
+
+def slip_at(source: str, offset: int) -> tuple[str, str] | None:
+    """Return the error at `offset`, where the parser stopped, and a suggestion; None: unknown."""
+    for written, message, meant in _SLIPS:
+        for start in range(max(0, offset - _BEFORE), offset + 1):
+            match = written.match(source, start, offset + _AFTER)
+            if match is not None and match.start() <= offset < match.end():
+                return message, match.expand(meant)
+    return _name_at(source, offset)
+
+
+def quoted(name: str) -> str:
+    """Return a name in double quotes."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def function_meant(name: str) -> tuple[str, ...]:
+    """Suggest a function in place of one that does not exist."""
+    # Imported with the first unknown function.
+    from rapidfuzz import fuzz, process  # noqa: PLC0415
+
+    functions = [e.text for e in OPERATIONS.values() if e.style == "call" and e.is_supported]
+    near = process.extract(name.upper(), functions, scorer=fuzz.ratio, processor=str.upper,
+                           limit=3, score_cutoff=60)  # fmt: skip
+    return tuple(name_nearby for name_nearby, _, _ in near)
+
+
+def meant_by(node: Node) -> str | None:
+    """Suggest an expression in place of an unknown name, or of one side of a mismatch.
+
+    `camera-id` (a subtraction of names) becomes `"camera-id"`; `"Toronto"` becomes `'Toronto'`.
+    None: it is probably meant as it is written.
+    """
+    if isinstance(node, Named):
+        if node.quoted:
+            return "'" + node.name.replace("'", "''") + "'"
+        return "now()" if node.name.lower() == "now" else None
+    parts = _hyphenated(node)
+    if parts is None or all(isinstance(part, Scalar) for part in parts):
+        return None
+    return quoted("-".join(map(_spelling, parts)))
+
+
+def _hyphenated(node: Node) -> list[Node] | None:
+    parts: list[Node] = []
+    while isinstance(node, Operation) and node.op == "-":
+        left, right = node.args
+        if left.at.end is None or right.at.start != left.at.end + 1:
+            return None
+        parts.append(right)
+        node = left
+    parts.append(node)
+    whole = len(parts) > 1 and all(map(_may_be_in_name, parts))
+    return parts[::-1] if whole else None
+
+
+def _may_be_in_name(node: Node) -> bool:
+    if isinstance(node, Scalar):
+        return isinstance(node.value, Decimal) and node.value.as_tuple().exponent == 0
+    return isinstance(node, Named) and not node.quoted
+
+
+def _spelling(node: Node) -> str:
+    if isinstance(node, Named):
+        return node.name
+    assert isinstance(node, Scalar)
+    width = (node.at.end or 0) - (node.at.start or 0)
+    return str(node.value).zfill(width)
+
+
+def _name_at(source: str, offset: int) -> tuple[str, str] | None:
+    """Suggest quotes for a name with characters that require them: `tags[]`, `user@host`, `2nd`."""
+    begin = offset
+    while begin > 0 and offset - begin < 256 and re.match(_WORD, source[begin - 1]):
+        begin -= 1
+    match = _NAME.match(source, begin, begin + 512)
+    if match is None or begin == offset or match.end() <= offset:
+        return None
+    if re.search(r"[^\W\d]", match[0]) is None:
+        return None
+    return "a name with other characters stands in double quotes", quoted(match[0])

@@ -6,12 +6,11 @@ predictions beyond a cap, or without their label. A predicate that such a doubt 
 NULL, so that nothing is deleted because the index is incomplete.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 from . import typed
-from .typed import Predicate
+from .typed import Predicate, iterate_nodes
 
 Doubt: TypeAlias = Literal["metadata", "predictions"]
 Doubts: TypeAlias = frozenset[Doubt]
@@ -62,18 +61,6 @@ def names_project(predicate: Predicate) -> bool:
     )
 
 
-def iterate_nodes(predicate: Any) -> Iterator[Any]:
-    """Yield every predicate and value in it, without recursion."""
-    waiting: list[Any] = [predicate]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, tuple):
-            waiting.extend(node)
-        elif is_dataclass(node):
-            yield node
-            waiting.extend(getattr(node, item.name) for item in fields(node))
-
-
 def _kind(node: Any) -> Doubt | None:
     if isinstance(node, _METADATA):
         return "metadata"
@@ -95,14 +82,9 @@ def _nothing(predicate: Predicate, doubts: Doubts, when: bool) -> Predicate:  # 
     return _NEVER
 
 
-def _all(predicate: typed.And, doubts: Doubts, when: bool) -> Predicate:
+def _joined(predicate: typed.And | typed.Or, doubts: Doubts, when: bool) -> Predicate:
     parts = tuple(_certain(part, doubts, when=when) for part in predicate.parts)
-    return typed.And(parts) if when else typed.Or(parts)
-
-
-def _either(predicate: typed.Or, doubts: Doubts, when: bool) -> Predicate:
-    parts = tuple(_certain(part, doubts, when=when) for part in predicate.parts)
-    return typed.Or(parts) if when else typed.And(parts)
+    return typed.And(parts) if isinstance(predicate, typed.And) is when else typed.Or(parts)
 
 
 def _not(predicate: typed.Not, doubts: Doubts, when: bool) -> Predicate:
@@ -166,8 +148,8 @@ def _array(predicate: typed.Array, doubts: Doubts, when: bool) -> Predicate:  # 
 
 
 _CERTAIN: Final[Mapping[type[Any], Callable[[Any, Doubts, bool], Predicate]]] = {
-    typed.And: _all,
-    typed.Or: _either,
+    typed.And: _joined,
+    typed.Or: _joined,
     typed.Not: _not,
     typed.Unknown: _unknown,
     typed.Missing: _missing,

@@ -1,34 +1,39 @@
 """Gives a CQL2 tree types: resolves names, checks comparisons, and expands the other functions."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Final, cast
+from uuid import UUID
 
-from inference_store.inference.json_text import is_number
-from inference_store.inference.nearest import shortened
+from inference_store.inference.events import data_hash_of
+from inference_store.inference.metadata import COORDINATES
+from inference_store.inference.nearest import nearest, shortened
+from inference_store.inference.task_types import TASK_TYPES, task_type_named
 from inference_store.query.cql2.tree import Instant, Listed, Named, Node, Operation, Scalar
 from inference_store.query.operators import like_expression
-from inference_store.query.properties import Property as Described
 
-from . import names, operands, sets, spatial, temporal
-from .constant_predicates import settle
-from .filter_check import FilterCheck
-from .hints import HINTED, with_hint
-from .known_keys import KnownKey, KnownKeys, UnknownKeys
-from .mismatches import mismatch
-from .possible_values import as_stored
-from .refusals import impossible, meaningless
-from .sets import Relation
-from .size import MOST, comparisons_in
+from . import names, operands
+from .evaluate import settle
+from .names import FilterCheck, KnownKey, KnownKeys, UnknownKeys, impossible, meaningless
+from .operands import mismatch, refuse_off_map
+from .relations import (
+    SPATIAL_FUNCTIONS,
+    TEMPORAL_FUNCTIONS,
+    check_array_function,
+    check_spatial_relation,
+    check_temporal_relation,
+)
 from .typed import (
+    MIRRORED,
+    MOST,
     Among,
     And,
-    Array,
     Between,
     Compared,
     Comparison,
     Constant,
+    Distance,
     Fixed,
     Holds,
     Kind,
@@ -44,119 +49,8 @@ from .typed import (
     Sent,
     Unknown,
     Value,
+    comparisons_in,
 )
-
-_FLIPPED: Final[Mapping[Relation, Relation]] = {
-    "equals": "equals",
-    "overlaps": "overlaps",
-    "contains": "containedby",
-    "containedby": "contains",
-}
-
-
-def check_array_function(node: Operation, checking: FilterCheck) -> Predicate:
-    """Return the relation of two sets. Raises InvalidFilter, ImpossibleComparison."""
-    operands.refuse_inside(node, checking)
-    relation = _relation(node)
-    match node.args:
-        case (Named() as of, Listed() as items) if _is_written(items):
-            return _of_name(of, relation, items, checking)
-        case (Listed() as items, Named() as of) if _is_written(items):
-            return _of_name(of, _FLIPPED[relation], items, checking)
-        case (Named() | Listed() as left, Named() | Listed() as right):
-            return sets.check_array_relation(left, relation, right, checking)
-    message = f"{node.op.upper()} takes two arrays: names, or values in brackets: ('a', 'b')"
-    raise meaningless(node, checking.source, message)
-
-
-def _is_written(items: Listed) -> bool:
-    return all(isinstance(item, Scalar | Instant) for item in items.items)
-
-
-def _relation(node: Operation) -> Relation:
-    relations: dict[str, Relation] = {f"a_{name}": name for name in _FLIPPED}
-    return relations[node.op.lower()]
-
-
-def _of_name(of: Named, relation: Relation, items: Listed, checking: FilterCheck) -> Predicate:
-    of = sets.elements(of, checking)
-    resolved = names.meaning(of, checking)
-    constants = _constants(items, checking)
-    kinds = tuple(dict.fromkeys(constant.kind for constant in constants)) or _any_kind(of, checking)
-    for constant, item in zip(constants, items.items, strict=True):
-        kind = constant.kind
-        if kind not in operands.possible(of, checking):
-            raise mismatch([of, item], [operands.possible(of, checking), _as_set(kind)], checking)
-    sets.refuse_one_value(of, checking)
-    if relation in ("equals", "containedby"):
-        # A value of another kind than the constants is equal to none of them.
-        kinds += tuple(sorted(operands.possible(of, checking) - {*kinds}))
-    values = {kind: _values(resolved, kind, checking) for kind in kinds}
-    if len(values) == 1:
-        return Array(relation, values[kinds[0]], _of_kind(constants, kinds[0]))
-    return _of_several_kinds(relation, values, constants)
-
-
-def _as_set(kind: Kind) -> frozenset[Kind]:
-    return frozenset({kind})
-
-
-def _any_kind(of: Named, checking: FilterCheck) -> tuple[Kind, ...]:
-    """Return a kind for an empty array, for which any would do: that of most values."""
-    return (operands.common([of], checking),)
-
-
-def _values(
-    resolved: KnownKey | Described, kind: Kind, checking: FilterCheck
-) -> Metadata | Property:
-    if isinstance(resolved, KnownKey):
-        checking.warn_of_others(resolved, kind)
-        return Metadata(resolved.name, resolved.key, kind, resolved.many)
-    return Property(resolved.name, kind)
-
-
-def _of_kind(constants: Sequence[Constant], kind: Kind) -> tuple[Constant, ...]:
-    return tuple(dict.fromkeys(constant for constant in constants if constant.kind == kind))
-
-
-def _of_several_kinds(
-    relation: Relation, values: Mapping[Kind, Metadata | Property], constants: Sequence[Constant]
-) -> Predicate:
-    """Combine the relations of each kind; NULL only if there is no value of any kind."""
-    some = Or(tuple(Array("contains", of, ()) for of in values.values()))
-    all_of: list[Predicate] = []
-    if relation == "overlaps":
-        parts = (Array(relation, of, _of_kind(constants, kind)) for kind, of in values.items())
-        all_of = [Or(tuple(map(_definite, parts)))]
-    if relation in ("equals", "contains"):
-        needed = {kind: items for kind in values if (items := _of_kind(constants, kind))}
-        all_of += [_definite(Array("contains", values[k], items)) for k, items in needed.items()]
-    if relation in ("equals", "containedby"):
-        also = (*constants, *_numbers_of(constants))
-        every = (Array("containedby", of, _of_kind(also, kind)) for kind, of in values.items())
-        all_of += [Or((part, Unknown(part))) for part in every]
-    return Or((And((*all_of, some)), Not(some)))
-
-
-def _numbers_of(constants: Sequence[Constant]) -> Iterator[Constant]:
-    """Yield the numbers that texts spell: a stored text that spells one is stored as both."""
-    for constant in constants:
-        if isinstance(constant.value, str) and is_number(constant.value):
-            try:
-                yield Constant("number", Decimal(constant.value))
-            except InvalidOperation:  # beyond all stored numbers
-                continue
-
-
-def _definite(part: Array) -> Predicate:
-    """Return a predicate that is false if the part is NULL."""
-    return And((part, Not(Unknown(part))))
-
-
-def _constants(items: Listed, checking: FilterCheck) -> tuple[Constant, ...]:
-    values = (operands.value(item, "string", checking) for item in items.items)
-    return tuple(value for value in values if isinstance(value, Constant))
-
 
 MOST_CALCULATED, MOST_NAMED = 16, 64
 """The most elements of an IN list that are not literals, for a calculation or a name before IN."""
@@ -207,21 +101,9 @@ def to_predicate(node: Node, checking: FilterCheck) -> Predicate:
         case Operation():
             check_operation = _PREDICATES.get(node.op.lower())
             if check_operation is not None:
-                return settle(_hinting(check_operation, node, checking))
+                return settle(check_operation(node, checking))
     message = "a condition is expected here, such as `frame_number > 9000`"
     raise meaningless(node, checking.source, message)
-
-
-def _hinting(
-    check_operation: Callable[[Operation, FilterCheck], Predicate],
-    node: Operation,
-    checking: FilterCheck,
-) -> Predicate:
-    """Return the predicate of an operation; add a hint to a refusal."""
-    try:
-        return check_operation(node, checking)
-    except HINTED as refusal:
-        raise with_hint(refusal, node, checking) from None
 
 
 def _bare(node: Named, checking: FilterCheck) -> Predicate:
@@ -252,7 +134,6 @@ def _compared(node: Operation, checking: FilterCheck) -> Predicate:
 
 
 def _decided(node: Operation, checking: FilterCheck) -> Predicate | None:
-    """Return the predicate if a condition is compared with TRUE or FALSE; else None."""
     for of, truth in (node.args, node.args[::-1]):
         if (
             isinstance(truth, Scalar)
@@ -410,7 +291,131 @@ _PREDICATES: Final[Mapping[str, Callable[[Operation, FilterCheck], Predicate]]] 
     "isnull": _is_null,
     "prediction": _predicted,
     "sent": _sent,
-    **dict.fromkeys(temporal.TEMPORAL_FUNCTIONS, temporal.check_temporal_relation),
-    **dict.fromkeys(spatial.SPATIAL_FUNCTIONS, spatial.check_spatial_relation),
+    **dict.fromkeys(TEMPORAL_FUNCTIONS, check_temporal_relation),
+    **dict.fromkeys(SPATIAL_FUNCTIONS, check_spatial_relation),
     **dict.fromkeys(names.ARRAY_FUNCTIONS, check_array_function),
 }
+
+
+_AT_MOST: Final = frozenset({"<", "<=", "=", "between"})
+_HEXADECIMAL: Final = frozenset("0123456789abcdefABCDEF")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The texts that a property can have.
+
+    `stored`: converts a text to the stored spelling; None: it is not valid. `parts`: converts a
+    text that need not be valid: a pattern, or the bound of an order. `refusal`: returns the message
+    and the suggestions for an invalid text.
+    """
+
+    stored: Callable[[str], str | None]
+    parts: Callable[[str], str]
+    refusal: Callable[[str], tuple[str, Sequence[str]]]
+
+
+def as_stored(
+    op: str, nodes: Sequence[Node], values: tuple[Value, ...], checking: FilterCheck
+) -> tuple[Value, ...]:
+    """Return the values of a comparison, with literals in the stored spelling.
+
+    Raises ImpossibleComparison for a value that no inference has, unless the filter was saved
+    before.
+    """
+    for name in values:
+        if isinstance(name, Property) and name.name in FORMS:
+            form = FORMS[name.name]
+            pairs = zip(nodes, values, strict=True)
+            values = tuple(_formed(op, form, node, side, checking) for node, side in pairs)
+        elif isinstance(name, Metadata) and name.kind == "number" and name.name in COORDINATES:
+            _refuse_degrees(name, nodes, values, checking)
+        elif isinstance(name, Distance) and not checking.is_saved:
+            _refuse_below_nothing(op, nodes, values, checking)
+    return values
+
+
+def _formed(op: str, form: Form, node: Node, value: Value, checking: FilterCheck) -> Value:
+    if not isinstance(value, Constant):
+        return value
+    text = str(value.value)
+    stored = form.stored(text) if op != "like" else None
+    if stored is None and op in ("=", "<>") and not checking.is_saved:
+        raise impossible(node, checking.source, *form.refusal(text))
+    return replace(value, value=form.parts(text) if stored is None else stored)
+
+
+def _refuse_degrees(
+    name: Metadata, nodes: Sequence[Node], values: Sequence[Value], checking: FilterCheck
+) -> None:
+    for node, value in zip(nodes, values, strict=True):
+        if isinstance(value, Constant) and not checking.is_saved:
+            refuse_off_map(name.name, value, node, checking)
+
+
+def _refuse_below_nothing(
+    op: str, nodes: Sequence[Node], values: Sequence[Value], checking: FilterCheck
+) -> None:
+    # The bound that the distance must not exceed: the last value, or the one before it.
+    if isinstance(values[0], Distance):
+        index = -1
+    elif isinstance(values[1], Distance):
+        index, op = 0, MIRRORED.get(cast(Comparison, op), op)
+    else:
+        return  # the upper bound itself
+    bound = values[index]
+    if not isinstance(bound, Constant) or not isinstance(bound.value, Decimal):
+        return
+    if op in _AT_MOST and (bound.value < 0 or (op == "<" and bound.value == 0)):
+        message = "a distance is 0 metres or more: no inference is so near"
+        raise impossible(nodes[index], checking.source, message)
+
+
+def _no_hash(text: str) -> tuple[str, Sequence[str]]:
+    message = (
+        f"a data_hash has 64 hexadecimal digits, the SHA-256 of the datum: {_describe_text(text)}"
+    )
+    if text and len(text) < 64 and _HEXADECIMAL.issuperset(text):
+        message += f"; what begins so is found by LIKE '{text}%'"
+    return message, ()
+
+
+def _describe_text(text: str) -> str:
+    digits = _HEXADECIMAL.issuperset(text)
+    return f"{shortened(text)} has {len(text)}" if digits else f"{shortened(text)} is none"
+
+
+def _uid(text: str) -> str | None:
+    try:
+        return str(UUID(text))
+    except ValueError:
+        return None
+
+
+def _no_uid(text: str) -> tuple[str, Sequence[str]]:
+    message = (
+        f"{shortened(text)} is no uid, which is a UUID such as"
+        " 019ac3f2-7c00-8123-9abc-0123456789ab; a client's own id is found by inference_id"
+    )
+    return message, ("inference_id",)
+
+
+def _task_type(text: str) -> str | None:
+    task_type = task_type_named(text)
+    return None if task_type is None else task_type.name
+
+
+def _no_task_type(text: str) -> tuple[str, Sequence[str]]:
+    near = nearest(text, TASK_TYPES)
+    suggestions = list(dict.fromkeys([*near, *TASK_TYPES]))
+    hint = f"the nearest are {', '.join(near)}; " if near else ""
+    hint += f"known are {', '.join(TASK_TYPES)}"
+    return f"there is no task type {shortened(text)}; {hint}", suggestions
+
+
+FORMS: Final[Mapping[str, Form]] = {
+    "data_hash": Form(data_hash_of, str.lower, _no_hash),
+    "uid": Form(_uid, str.lower, _no_uid),
+    "task_type": Form(_task_type, str, _no_task_type),
+}
+"""The form of a property's texts, by its name."""

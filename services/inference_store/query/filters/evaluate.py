@@ -1,32 +1,103 @@
 """Evaluates a typed filter on one inference, without SQL, with the database's result."""
 
 import operator
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from itertools import product
 from typing import Any, Final, TypeAlias
 
+from inference_store.inference.metadata import COORDINATES, Family, Indexable, Metadata
 from inference_store.query.operators import like_expression
 
-from . import geometry, typed
-from .arithmetic import calculate, spelt
-from .facts import Facts, exact
-from .folding import FOLDINGS
-from .typed import Comparison, Predicate
+from . import typed
+from .arithmetic import calculate, compute_distance, is_located, spelt
+from .typed import And, Constant, Fixed, Folding, Not, Or, Point, Predicate
+
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One inference."""
+
+    properties: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Values by name in `PROPERTIES`, except `location`; empty or missing: NULL."""
+    metadata: Metadata = field(default_factory=Metadata)
+    predictions: Sequence[Mapping[str, Any]] | None = ()
+    """Columns by name in `PREDICTION_COLUMNS`; None: unknown."""
+
+    def metadata_values(self, name: str, family: Family) -> tuple[Indexable, ...]:
+        """Return the values of a key that can be compared as this family."""
+        leaves = self.metadata.leaves
+        return tuple(leaf.value for leaf in leaves if leaf.name == name and leaf.family == family)
+
+    def is_missing(self, name: str) -> bool:
+        """Check whether the key has no value of any kind; JSON null is none."""
+        if any(leaf.name == name for leaf in self.metadata.leaves):
+            return False
+        return not any(p.name == name and not p.is_null for p in self.metadata.presences)
+
+    def was_sent(self, name: str) -> bool:
+        """Check whether the key was sent, whatever its value."""
+        leaves, presences = self.metadata.leaves, self.metadata.presences
+        return any(row.name == name for row in leaves) or any(p.name == name for p in presences)
+
+    @property
+    def location(self) -> Point | None:
+        """The point of the reserved keys; None for coordinates off the map."""
+        longitude, latitude = self._coordinate("longitude"), self._coordinate("latitude")
+        return None if longitude is None or latitude is None else (longitude, latitude)
+
+    def _coordinate(self, name: str) -> Decimal | None:
+        for value in self.metadata_values(name, "number"):
+            if isinstance(value, Decimal) and abs(value) <= COORDINATES[name]:
+                return value
+        return None
+
+
+def exact(number: Decimal | float) -> Decimal:
+    """Return the number that is compared: for a double, the decimal of its shortest spelling."""
+    if isinstance(number, float):
+        return Decimal(repr(number).removesuffix(".0"))
+    return Decimal(number)
+
+
+def milliseconds(start: datetime | None, end: datetime | None) -> tuple[Decimal, ...]:
+    """Return the exact milliseconds between two instants, with six decimals as in Postgres."""
+    if start is None or end is None:
+        return ()
+    microseconds = (end - start) // _MICROSECOND
+    return (Decimal(microseconds * 1000).scaleb(-6),)
+
+
+def without_case(text: str) -> str:
+    """Return the text with Unicode's full case folding: `Straße` and `STRASSE` are equal."""
+    return text.casefold()
+
+
+def without_accents(text: str) -> str:
+    """Return a text without combining marks: decomposed (NFD), marks dropped, composed (NFC)."""
+    if text.isascii():
+        return text
+    apart = unicodedata.normalize("NFD", text)
+    base = "".join(character for character in apart if unicodedata.category(character) != "Mn")
+    return unicodedata.normalize("NFC", base)
+
+
+FOLDINGS: Final[Mapping[Folding, Callable[[str], str]]] = {
+    "casei": without_case,
+    "accenti": without_accents,
+}
+
 
 Row: TypeAlias = Mapping[str, Any] | None
 """The prediction that a condition inside `prediction()` tests."""
 Values: TypeAlias = Sequence[Any]
 
-COMPARISONS: Final[Mapping[Comparison, Callable[[Any, Any], bool]]] = {
-    "=": operator.eq,
-    "<>": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 Meaning: TypeAlias = Callable[[Any, Facts, Row], bool | None]
 _pattern = lru_cache(maxsize=64)(like_expression)
 
@@ -47,7 +118,7 @@ def _some(tests: Iterable[bool]) -> bool | None:
 
 
 def _compared(predicate: typed.Compared, facts: Facts, row: Row) -> bool | None:
-    test = COMPARISONS[predicate.op]
+    test = typed.COMPARISONS[predicate.op]
     pairs = product(values_of(predicate.left, facts, row), values_of(predicate.right, facts, row))
     return _some(test(left, right) for left, right in pairs)
 
@@ -95,7 +166,7 @@ def matches(condition: Predicate | None, facts: Facts, row: Row) -> bool:
 
 
 def _located(predicate: typed.Located, facts: Facts, _: Row) -> bool | None:
-    return None if facts.location is None else geometry.holds(predicate, facts.location)
+    return None if facts.location is None else is_located(predicate, facts.location)
 
 
 def _sets(predicate: typed.Sets, facts: Facts, row: Row) -> bool | None:
@@ -137,16 +208,7 @@ def _not(predicate: typed.Not, facts: Facts, row: Row) -> bool | None:
     return None if result is None else not result
 
 
-def _and(predicate: typed.And, facts: Facts, row: Row) -> bool | None:
-    return _joined(predicate.parts, facts, row, deciding=False)
-
-
-def _or(predicate: typed.Or, facts: Facts, row: Row) -> bool | None:
-    return _joined(predicate.parts, facts, row, deciding=True)
-
-
 def _joined(parts: tuple[Predicate, ...], facts: Facts, row: Row, *, deciding: bool) -> bool | None:
-    """Join the parts: False decides an AND, True an OR; else the result is None if a part is."""
     result: bool | None = not deciding
     for part in parts:
         truth = evaluate(part, facts, row)
@@ -171,8 +233,8 @@ _MEANINGS: Final[Mapping[type[Any], Meaning]] = {
     typed.Array: _array,
     typed.Sets: _sets,
     typed.Not: _not,
-    typed.And: _and,
-    typed.Or: _or,
+    typed.And: lambda predicate, *of: _joined(predicate.parts, *of, deciding=False),
+    typed.Or: lambda predicate, *of: _joined(predicate.parts, *of, deciding=True),
 }
 
 
@@ -224,7 +286,7 @@ def _truthful(value: typed.PredicateValue, facts: Facts, row: Row) -> Values:
 def _distance(value: typed.Distance, facts: Facts, _: Row) -> Values:
     if facts.location is None:
         return ()
-    return (exact(geometry.metres(facts.location, (value.longitude, value.latitude))),)
+    return (exact(compute_distance(facts.location, (value.longitude, value.latitude))),)
 
 
 _VALUES: Final[Mapping[type[Any], Callable[[Any, Facts, Row], Values]]] = {
@@ -238,3 +300,48 @@ _VALUES: Final[Mapping[type[Any], Callable[[Any, Facts, Row], Values]]] = {
     typed.Distance: _distance,
     typed.PredicateValue: _truthful,
 }
+
+
+_NOBODY: Final = Facts()
+_OVER_VALUES: Final = (
+    typed.Compared,
+    typed.Between,
+    typed.Among,
+    typed.Like,
+    typed.Missing,
+    typed.Holds,
+    typed.Calculated,
+    typed.Folded,
+    typed.Sets,
+)
+
+
+def settle(predicate: Predicate) -> Predicate:
+    """Return the predicate, or `Fixed` if its value is the same for every inference."""
+    match predicate:
+        case And(parts):
+            return _settle_parts(parts, And, deciding=False)
+        case Or(parts):
+            return _settle_parts(parts, Or, deciding=True)
+        case Not(Fixed(value)):
+            return Fixed(None if value is None else not value)
+    return Fixed(evaluate(predicate, _NOBODY)) if _is_constant(predicate) else predicate
+
+
+def _settle_parts(
+    parts: tuple[Predicate, ...], make: type[And | Or], *, deciding: bool
+) -> Predicate:
+    if any(part == Fixed(deciding) for part in parts):
+        return Fixed(deciding)
+    rest = tuple(part for part in parts if part != Fixed(not deciding))
+    if not rest:
+        return Fixed(not deciding)
+    return rest[0] if len(rest) == 1 else make(rest)
+
+
+def _is_constant(thing: Any) -> bool:
+    if isinstance(thing, tuple):
+        return all(map(_is_constant, thing))
+    if isinstance(thing, _OVER_VALUES):
+        return all(_is_constant(getattr(thing, item.name)) for item in fields(thing))
+    return isinstance(thing, Constant | str)

@@ -24,10 +24,8 @@ from inference_store.query.cql2.tree import (
 )
 from inference_store.query.operators import Operator, Takes, like_expression
 
-from .facts import exact
-from .hints import column_of
-from .known_keys import KnownKey, KnownKeys, UnknownKeys
-from .names import METADATA, OWN
+from .evaluate import exact
+from .names import METADATA, OWN, KnownKey, KnownKeys, UnknownKeys, column_of
 from .typed import Kind
 
 _CAPS: Final = MetadataCaps()
@@ -117,7 +115,6 @@ def _node(value: Any, source_range: SourceRange) -> Node:
 
 
 def _values(entry: MetadataEntry) -> Sequence[Any]:
-    """Return the value or values, which must be JSON scalars."""
     takes, value = entry.operator.takes, entry.value
     values = value if isinstance(value, list) else [value]
     if (takes is Takes.ONE) == isinstance(value, list) or value is None:
@@ -193,7 +190,7 @@ def _refuse_pattern(entry: MetadataEntry, pattern: str) -> None:
 
 def _unknown(entry: MetadataEntry, near: Sequence[str]) -> UnknownKey:
     nearest = f"The nearest are {', '.join(near)}." if near else "None is spelt alike."
-    if column_of(Named(entry.key)) is not None:
+    if column_of(entry.key):
         nearest = f"Predictions are asked by the body's `prediction`, or in its `filter`. {nearest}"
     detail = f"The model has no metadata key {entry.key!r}. {nearest}"
     return UnknownKey(detail, faults=[Fault(f"{entry.path}.key", "unknown key", near)])

@@ -1,27 +1,269 @@
 """Resolves a name in a filter: a property, a metadata key, or a column of a prediction."""
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, TypeAlias, TypeVar, get_args
 
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.index import key_registry
+from inference_store.index.key_registry import FROM_TEXT, KeySeen, Models, TypeSeen, types_of
+from inference_store.inference.errors import (
+    ImpossibleComparison,
+    InvalidFilter,
+    NotKept,
+    StoreError,
+    UnknownKey,
+)
 from inference_store.inference.json_text import storable
 from inference_store.inference.metadata import KEY_ALIASES
-from inference_store.inference.nearest import describe_nearest, nearest
+from inference_store.inference.nearest import (
+    LONGEST,
+    MOST_WARNED,
+    describe_nearest,
+    nearest,
+    shortened,
+)
+from inference_store.inference.plural import counted
 from inference_store.query.cql2 import meant_by
+from inference_store.query.cql2.operations import CONFORMANCE
+from inference_store.query.cql2.refusal import fault, where
 from inference_store.query.cql2.tree import (
-    Geometry,
-    Instant,
-    Interval,
-    Listed,
     Named,
     Node,
     Operation,
-    Scalar,
 )
+from inference_store.query.cql2.verify import inside
 from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES, Property
 
-from .filter_check import FilterCheck
-from .known_keys import KnownKey
-from .refusals import hinted, meaningless, unknown_key
+from .typed import Kind, Predicate
+
+Refusal = TypeVar("Refusal", bound=StoreError)
+
+
+def impossible(
+    node: Node, source: str | None, message: str, types: Sequence[str] = ()
+) -> ImpossibleComparison:
+    """Return the error for a comparison that no value can satisfy; `types`: the types seen."""
+    detail = f"{where(node.at, source)}: {message}."
+    return ImpossibleComparison(detail, faults=[fault(message, node.at, source, types)])
+
+
+def meaningless(
+    node: Node, source: str | None, message: str, suggestions: Sequence[str] = ()
+) -> InvalidFilter:
+    """Return the error for valid CQL2 that makes no sense here."""
+    detail = f"{where(node.at, source)}: {message}."
+    return InvalidFilter(detail, faults=[fault(message, node.at, source, suggestions)])
+
+
+def unknown_key(node: Node, source: str | None, name: str, near: Sequence[str]) -> UnknownKey:
+    """Return the error for a metadata key that no requested model has."""
+    nearest = f"the nearest are {', '.join(near)}" if near else "none is spelt alike"
+    if len(name) > LONGEST:
+        nearest = "one over the cap of length is listed by its beginning and '…', and not indexed"
+    message = f"there is no metadata key {shortened(name)}; {nearest}"
+    detail = f"{where(node.at, source)}: {message}."
+    return UnknownKey(detail, faults=[fault(message, node.at, source, tuple(near))])
+
+
+def not_kept(node: Node, source: str | None, message: str, conformance: str) -> NotKept:
+    """Return the error for a feature of a conformance class that is not supported."""
+    missing_class = CONFORMANCE[conformance]
+    detail = (
+        f"{where(node.at, source)}: {message}; it belongs to the conformance class"
+        f" {missing_class.title} ({missing_class.uri}), which is not kept here."
+    )
+    return NotKept(detail, faults=[fault(message, node.at, source)])
+
+
+def hinted(refusal: Refusal, meant: str | None) -> Refusal:
+    """Return the same error with a hint, which replaces an earlier one."""
+    if meant is None:
+        return refusal
+    faults = [
+        replace(cause, message=_with_hint(cause.message, meant), known=(meant, *cause.known))
+        for cause in refusal.faults
+    ]
+    return type(refusal)(_with_hint(refusal.detail, meant), faults=faults)
+
+
+def _with_hint(message: str, meant: str) -> str:
+    sentence, newline, pointed = message.partition("\n")
+    return f"{sentence.partition(_HINT)[0].rstrip('.')}{_HINT} {meant}{newline}{pointed}"
+
+
+_HINT: Final = "; probably meant:"
+
+
+UnknownKeys: TypeAlias = Literal["refuse", "empty", "accept"]
+"""The treatment of a key that no model has: an error; no value; no value yet, and a warning."""
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+_OFF_MAP: Final = "out_of_range"
+_NO_VALUE: Final = frozenset({"null", "present"})
+_NOT_COMPARED: Final = frozenset(
+    {"number_too_large", "nul_character", "lone_surrogate", "too_deep"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownKey:
+    """A key. `rows`: the number of its values that can be compared as each kind."""
+
+    name: str
+    key: int | None = None
+    rows: Mapping[Kind, int] = field(default_factory=dict)
+    types: tuple[str, ...] = ()
+    """The names of the types seen or declared, for people."""
+    others: Mapping[Kind, int] = field(default_factory=dict)
+    """The number of inferences with a value that cannot be compared as this kind."""
+    off_map: bool = False
+    """For a coordinate: whether some inference has a value off the map."""
+    only_stray_texts: bool = False
+    """Whether all its texts are invalid values of another type: `n/a`, NaN."""
+    several: bool = False
+    """Whether it came several times with one inference."""
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        """The kinds that it can be compared as; for a key that was never seen, all."""
+        return frozenset(self.rows or (() if self.types else KINDS))
+
+    @property
+    def many(self) -> bool:
+        """Check whether one inference may have several values of it."""
+        return self.several or "[]" in self.name
+
+
+@dataclass(frozen=True, slots=True)
+class KnownKeys:
+    """The keys, by name, that some requested model has; the nearest names for all others."""
+
+    keys: Mapping[str, KnownKey] = field(default_factory=dict)
+    nearest: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+async def find_known_keys(
+    connection: AsyncConnection, models: Models, names: Collection[str]
+) -> KnownKeys:
+    """Look up these keys. A key is unknown only if no model has it."""
+    keys = await key_registry.find(connection, models, names)
+    missing = sorted(set(names) - set(keys) - set(PROPERTIES))[:MOST_WARNED]
+    all_names = await key_registry.all_names(connection, models) if missing else []
+    near = {name: nearest(name, all_names) for name in missing}
+    return KnownKeys({name: known_key(key) for name, key in keys.items()}, near)
+
+
+def known_key(key: KeySeen) -> KnownKey:
+    """Convert a key of the registry."""
+    rows: dict[Kind, int] = {}
+    for type_seen in key.types:
+        kind = kind_of(type_seen)
+        if kind is not None:
+            rows[kind] = rows.get(kind, 0) + type_seen.count
+    others = {kind: _others(kind, key.types) for kind in rows}
+    off_map = any(type_seen.flag == _OFF_MAP for type_seen in key.types)
+    stray = _only_stray_texts(key.types)
+    types = tuple(types_of(key))
+    return KnownKey(key.name, key.key, rows, types, others, off_map, stray, key.several)
+
+
+def kind_of(type_seen: TypeSeen) -> Kind | None:
+    """Return the kind that values of this type can be compared as, or None."""
+    return None if type_seen.flag in _NO_VALUE | _NOT_COMPARED else type_seen.family
+
+
+def _only_stray_texts(types: Iterable[TypeSeen]) -> bool:
+    texts = [type_seen for type_seen in types if kind_of(type_seen) == "string"]
+    return bool(texts) and all(text.flag.startswith("not_") for text in texts)
+
+
+def _others(kind: Kind, types: Iterable[TypeSeen]) -> int:
+    """Count values of other kinds; a text that is indexed as a number too is of both kinds."""
+    counted = [type_seen for type_seen in types if type_seen.flag not in _NO_VALUE]
+    elsewhere = sum(e.count for e in counted if kind_of(e) != kind and e.flag != FROM_TEXT)
+    doubled = sum(e.count for e in counted if e.flag == FROM_TEXT) if kind == "number" else 0
+    return max(0, elsewhere - doubled)
+
+
+def declared(name: str, kinds: Iterable[Kind]) -> KnownKey:
+    """Return a declared key, whether or not an inference has it."""
+    rows = dict.fromkeys(kinds, 0)
+    return KnownKey(name, None, rows, tuple(sorted(rows)))
+
+
+MOST_PAIRS: Final = 10_000
+"""The most pairs of edges and points of literal geometries that a filter compares."""
+MOST_TWICE: Final = 2
+"""The most nested conditions that each evaluate the inner one twice."""
+
+
+@dataclass(slots=True)
+class FilterCheck:
+    """One check. `source`: the filter's text, if it was text; errors show their place in it."""
+
+    known_keys: KnownKeys
+    to_predicate: "Callable[[Node, FilterCheck], Predicate]"
+    """The function that checks a condition, for functions with one as an argument."""
+    source: str | None = None
+    unknown_keys: UnknownKeys = "refuse"
+    is_saved: bool = False
+    """Whether it was saved before: impossible values are no longer refused."""
+    inside: bool = False
+    """Whether the check is inside `prediction(…)`, where names are columns."""
+    twice: int = 0
+    """The number of surrounding conditions that evaluate the inner one twice."""
+    pairs: int = 0
+    """The number of pairs of edges and points that were compared."""
+    keys: dict[str, KnownKey] = field(default_factory=dict)
+    """The keys in the filter."""
+    warnings: dict[str, None] = field(default_factory=dict)
+
+    def warn(self, sentence: str) -> None:
+        """Add a warning, once however often it occurs."""
+        self.warnings[sentence] = None
+
+    def warn_of_others(self, key: KnownKey, kind: Kind) -> None:
+        """Warn that some values of the key are of another kind."""
+        others = key.others.get(kind, 0)
+        if others:
+            self.warn(
+                f"The key {key.name!r} has been seen as {', '.join(key.types)}: it is compared "
+                f"as a {kind}, and {counted(others, 'value is', 'values are')} not of that type."
+            )
+
+    def hold(self, pairs: int, node: Node) -> None:
+        """Count pairs of edges and points to compare. Raises InvalidFilter for too many."""
+        self.pairs += pairs
+        if self.pairs > MOST_PAIRS:
+            message = "geometries that are written out have too many corners to be compared"
+            raise meaningless(node, self.source, message)
+
+    @contextmanager
+    def evaluated_twice(self, node: Node) -> Iterator[None]:
+        """Count the condition within as evaluated twice: if it is true, and if it is false."""
+        if self.twice == MOST_TWICE:
+            message = (
+                "conditions that are compared, or asked whether they are NULL, stand inside each "
+                f"other at most {MOST_TWICE} deep: split the filter"
+            )
+            raise meaningless(node, self.source, message)
+        self.twice += 1
+        try:
+            yield
+        finally:
+            self.twice -= 1
+
+    @contextmanager
+    def of_predictions(self) -> Iterator[None]:
+        """Resolve the names within as columns of a prediction."""
+        self.inside = True
+        try:
+            yield
+        finally:
+            self.inside = False
+
 
 OWN, METADATA = "inference.", "metadata."
 PREDICTION_FUNCTIONS: Final = frozenset({"prediction", "count_predictions"})
@@ -41,26 +283,12 @@ def names_in(node: Node) -> set[str]:
     return {name for name in keys if storable(name)}
 
 
-def children(node: Node) -> tuple[Node, ...]:
-    """Return the parts of a node."""
-    match node:
-        case Operation():
-            return node.args
-        case Listed():
-            return node.items
-        case Interval():
-            return tuple(end for end in (node.start, node.end) if end is not None)
-        case Named() | Scalar() | Instant() | Geometry():
-            return ()
-
-
 def _iterate_names(node: Node, op: str) -> Iterator[tuple[Named, str]]:
-    """Yield the names outside predictions, each with the operation that contains it."""
     if isinstance(node, Named):
         yield node, op
     here = node.op.lower() if isinstance(node, Operation) else op
     if here not in PREDICTION_FUNCTIONS:
-        for child in children(node):
+        for child in inside(node):
             yield from _iterate_names(child, here)
 
 
@@ -105,8 +333,8 @@ def key(node: Named, checking: FilterCheck, *, may_be_property: bool = False) ->
             near = checking.known_keys.nearest.get(name, ())
             if may_be_property:
                 near = nearest(name, [*near, *PROPERTIES]) or near
-            refusal = unknown_key(node, checking.source, name, near)
-            raise hinted(refusal, meant_by(node))
+            refusal, column = unknown_key(node, checking.source, name, near), column_of(name)
+            raise hinted(refusal, f"prediction({column} …)" if column else meant_by(node))
         known_key = KnownKey(name)
     if known_key.key is None and checking.unknown_keys == "accept":
         checking.warn(f"No inference has the metadata key {name!r} yet.")
@@ -125,3 +353,9 @@ def column(node: Named, checking: FilterCheck) -> Property:
         )
         raise meaningless(node, checking.source, message, columns)
     return entry
+
+
+def column_of(name: str) -> str | None:
+    """Return the column of predictions that a name means, with or without `prediction.`."""
+    column = name.removeprefix("predictions.").removeprefix("prediction.")
+    return column if column in PREDICTION_COLUMNS else None

@@ -17,11 +17,19 @@ from inference_store.query.cql2 import parse_json, to_json
 from inference_store.query.cql2.tree import Interval, Listed, Named, Node, Operation
 from inference_store.query.properties import PROPERTIES
 
-from . import sets
 from .check import Checked, check
-from .filter_check import FilterCheck
-from .known_keys import KINDS, KnownKey, KnownKeys
-from .names import ARRAY_FUNCTIONS, METADATA, OWN, PREDICTION_FUNCTIONS, key_of
+from .names import (
+    ARRAY_FUNCTIONS,
+    KINDS,
+    METADATA,
+    OWN,
+    PREDICTION_FUNCTIONS,
+    FilterCheck,
+    KnownKey,
+    KnownKeys,
+    key_of,
+)
+from .relations import elements
 from .typed import Kind, Predicate
 
 VERSION = 1
@@ -109,7 +117,6 @@ def _with_declared(known: KnownKeys, types: Mapping[str, str]) -> KnownKeys:
 
 
 def _spell_out(node: Node, checking: FilterCheck, op: str = "") -> Node:
-    """Return the tree with every name in full: as a property or as a metadata key."""
     match node:
         case Named():
             return _spell_out_name(node, checking, op)
@@ -133,7 +140,7 @@ def _all(nodes: Sequence[Node], checking: FilterCheck, op: str) -> tuple[Node, .
 
 def _spell_out_name(node: Named, checking: FilterCheck, op: str) -> Named:
     if op in ARRAY_FUNCTIONS:
-        node = sets.elements(node, checking)
+        node = elements(node, checking)
     if node.name in PROPERTIES and op != "sent":
         return replace(node, name=OWN + node.name)
     if node.name.startswith(OWN):

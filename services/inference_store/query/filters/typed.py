@@ -9,13 +9,25 @@ no combination. `Not` negates the whole; `And` and `Or` are SQL's.
 Inside `Predicted` and `Counted`, the same holds for one prediction; `Column` exists only there.
 """
 
-from dataclasses import dataclass
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 Kind: TypeAlias = Literal["number", "string", "bool", "timestamp"]
 Comparison: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">="]
+COMPARISONS: Final[Mapping[Comparison, Callable[[Any, Any], Any]]] = {
+    **{"=": operator.eq, "<>": operator.ne, "<": operator.lt},
+    **{"<=": operator.le, ">": operator.gt, ">=": operator.ge},
+}
+MIRRORED: Final[Mapping[Comparison, Comparison]] = {
+    **{"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+}
+OPPOSITE: Final[Mapping[Comparison, Comparison]] = {
+    **{"=": "<>", "<>": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+}
 Calculation: TypeAlias = Literal["+", "-", "*", "/", "%", "div", "^", "power"]
 Folding: TypeAlias = Literal["casei", "accenti"]
 
@@ -205,7 +217,9 @@ class Predicted:
     condition: "Predicate | None"
 
 
-Ring: TypeAlias = tuple[tuple[Decimal, Decimal], ...]
+Point: TypeAlias = tuple[Decimal, Decimal]
+"""Longitude, latitude, in degrees."""
+Ring: TypeAlias = tuple[Point, ...]
 """Corners (longitude, latitude); the last one equals the first."""
 
 
@@ -231,7 +245,7 @@ class Located:
 
     relation: Literal["intersects", "within"]
     areas: tuple[Area, ...] = ()
-    points: tuple[tuple[Decimal, Decimal], ...] = ()
+    points: tuple[Point, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,3 +311,64 @@ Predicate: TypeAlias = (
     | And
     | Or
 )
+
+
+def leaves_of(value: Value) -> Iterator[Value]:
+    """Yield the values that it is calculated from."""
+    match value:
+        case Calculated():
+            yield from leaves_of(value.left)
+            yield from leaves_of(value.right)
+        case Folded():
+            yield from leaves_of(value.of)
+        case _:
+            yield value
+
+
+def is_many(value: Value) -> bool:
+    """Check whether one inference may have several values of a name."""
+    if isinstance(value, Metadata):
+        return value.many
+    return isinstance(value, Property) and value.name == "inference_ids"
+
+
+def iterate_nodes(predicate: Any) -> Iterator[Any]:
+    """Yield every predicate and value in it, without recursion."""
+    waiting: list[Any] = [predicate]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, tuple):
+            waiting.extend(node)
+        elif is_dataclass(node):
+            yield node
+            waiting.extend(getattr(node, item.name) for item in fields(node))
+
+
+MOST: Final = 5_000
+"""The largest size of a filter, with the parts that are evaluated several times expanded."""
+
+# In SQL these are a single word, besides the comparison that contains them.
+_FREE: Final = (And, Or, Not, Constant, Metadata, Property, Column)
+
+
+def comparisons_in(predicate: Predicate) -> int:
+    """Count the comparisons, predicates and calculations, up to `MOST` + 1."""
+    number = 0
+    waiting: list[Any] = [predicate]
+    while waiting and number <= MOST:
+        node = waiting.pop()
+        if isinstance(node, tuple):
+            waiting.extend(node)
+        elif is_dataclass(node) and not isinstance(node, Constant):
+            number += _weight(node)
+            inside = [getattr(node, member.name) for member in fields(node)]
+            # once for true, once for false
+            waiting.extend(inside * 2 if isinstance(node, PredicateValue | Unknown) else inside)
+    return min(number, MOST + 1)
+
+
+def _weight(node: Any) -> int:
+    if isinstance(node, Sets):
+        # each value exists or not, and is in the other set or not
+        return 4 * sum(map(len, (*node.left, *node.right)))
+    return int(not isinstance(node, _FREE))

@@ -14,7 +14,7 @@ from inference_store.erasure.policies import EffectivePolicy, PolicyOwner, Reten
 from inference_store.erasure.preview import preview
 from inference_store.export.ledger.member_lists import MemberLists
 from inference_store.query.cql2 import parse_text
-from inference_store.query.filters.known_keys import find_known_keys
+from inference_store.query.filters.names import find_known_keys
 from inference_store.query.filters.saved import save
 from tests.integration.erasure.test_what_goes import _OWNERS, Stored, _policy, _select, stored
 from tests.integration.stored_inferences import NewInference, at, store

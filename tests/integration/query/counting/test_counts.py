@@ -24,7 +24,6 @@ from inference_store.index.tables import (
     partition_count,
     partition_span,
 )
-from inference_store.query.across_models import build_queries, count_across
 from inference_store.query.aggregates import (
     AGGREGATES,
     Aggregation,
@@ -33,13 +32,13 @@ from inference_store.query.aggregates import (
     aggregate,
     build_targets,
 )
-from inference_store.query.count import count
-from inference_store.query.counting import count_ended, fill, numbers
-from inference_store.query.counting.fill import count as store_counts
+from inference_store.query.counting import MOST, begin, count_ended
+from inference_store.query.counting import count as store_counts
 from inference_store.query.cql2 import parse_text
 from inference_store.query.deadline import Deadline
 from inference_store.query.preparation import QueryRequest, prepare
 from inference_store.query.scan_range import find_pieces_of
+from inference_store.query.search import build_queries, count
 from inference_store.query.stored_counts import read_numbers
 from tests.integration.stored_inferences import NewInference, at, store
 from tests.servers.marks import stored_counts
@@ -77,10 +76,12 @@ async def _collect_counts(
             question = QueryRequest(filter=parse_text(text) if text else None, until=until)
             for model_id, model in models.items():
                 query = (await prepare(connection, model, question)).query
-                collected[text, model_id, until] = await count(connection, query, deadline=deadline)
+                collected[text, model_id, until] = await count(
+                    connection, [query], deadline=deadline
+                )
             query = (await prepare(connection, numbers, question)).query
             queries = await build_queries(connection, query, numbers)
-            collected[text, until] = await count_across(connection, queries, deadline=deadline)
+            collected[text, until] = await count(connection, queries, deadline=deadline)
         for model_id in models:
             collected["label", model_id, until] = await _count_by_label(connection, model_id, until)
     return collected
@@ -270,7 +271,7 @@ async def test_leaves_out_spans_being_written(engine: AsyncEngine, models: dict[
     span = (await transact(engine, partitions.list_partitions))[-1]
     async with _writing(engine, NewInference("late", at(1), model_id="one"), models["one"]):
         with pytest.raises(DBAPIError) as error:
-            await fill.begin(engine, span, [models["one"]])
+            await begin(engine, span, [models["one"]])
         assert isinstance(cause_of(error.value), LockNotAvailableError)
         assert await _count(engine)
         assert await _count_usable(engine, models) == [2, 2]
@@ -298,14 +299,14 @@ async def test_a_write_while_it_is_counted_outdates_the_count(
     """The count may end before or after the commit of the write."""
     one = models["one"]
     second, first = (await transact(engine, partitions.list_partitions))[-2:]
-    [task] = await fill.begin(engine, first, [one])
+    [task] = await begin(engine, first, [one])
     async with _writing(engine, NewInference("late", at(1), model_id="one"), one):
         await transact(engine, store_counts, task)
         # True until the other commits.
         assert await count_usable_partitions(engine, one) == 1
     assert await count_usable_partitions(engine, one) == 0
     assert (await check_counts(engine, models))[None, "one", None] == 13
-    [task] = await fill.begin(engine, second, [one])
+    [task] = await begin(engine, second, [one])
     async with _writing(engine, NewInference("late", at(_DAY + 1), model_id="one"), one):
         pass
     await transact(engine, store_counts, task)
@@ -350,7 +351,7 @@ async def test_a_span_that_is_being_dropped_is_not_counted(
     async with engine.begin() as connection:
         await connection.execute(delete(partition_count))
         await connection.execute(update(partition_span).values(state="dropping"))
-    assert await fill.begin(engine, oldest, [models["one"]]) == []
+    assert await begin(engine, oldest, [models["one"]]) == []
     assert await count_partition_counts(engine) == 0
 
 
@@ -380,7 +381,7 @@ async def test_time_runs_out_between_two_spans(engine: AsyncEngine, models: dict
 async def test_stores_no_labels_or_keys_if_there_are_too_many(
     engine: AsyncEngine, models: dict[str, int]
 ) -> None:
-    labels = [(f"label {n}", 0.5) for n in range(numbers.MOST + 1)]
+    labels = [(f"label {n}", 0.5) for n in range(MOST + 1)]
     keys = [
         NewInference(
             f"key {n}", at(n), [(f"key {n}-{k}", "int", "1") for k in range(99)], model_id="one"
@@ -396,5 +397,5 @@ async def test_stores_no_labels_or_keys_if_there_are_too_many(
     (first, second), few = models.values(), (False, False)
     assert rows == [(first, *few)] * 2 + [(first, True, True)] + [(second, *few)] * 3
     counted = await check_counts(engine, models)
-    assert len(counted["label", "one", None]) == numbers.MOST + 3
+    assert len(counted["label", "one", None]) == MOST + 3
     assert counted[None, "one", None] == 12 + 22

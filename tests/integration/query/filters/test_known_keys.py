@@ -4,18 +4,16 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.inference.errors import ImpossibleComparison, UnknownKey
-from inference_store.query.count import count
 from inference_store.query.cql2 import parse_text
 from inference_store.query.deadline import Deadline
 from inference_store.query.filters.check import Checked, check
-from inference_store.query.filters.evaluate import evaluate
-from inference_store.query.filters.facts import Facts
+from inference_store.query.filters.evaluate import Facts, evaluate
 from inference_store.query.filters.from_conditions import MetadataEntry
-from inference_store.query.filters.known_keys import find_known_keys
-from inference_store.query.filters.names import names_in
+from inference_store.query.filters.names import find_known_keys, names_in
 from inference_store.query.filters.saved import load, save
 from inference_store.query.operators import OPERATORS
 from inference_store.query.preparation import QueryRequest, prepare
+from inference_store.query.search import count
 from tests.integration.stored_inferences import NewInference, at, store
 from tests.transactions import transact
 
@@ -75,7 +73,7 @@ async def test_combines_filter_with_other_conditions(engine: AsyncEngine) -> Non
     )
     async with engine.connect() as connection:
         prepared = await prepare(connection, model, question)
-        assert await count(connection, prepared.query, deadline=Deadline.after(60)) == 2
+        assert await count(connection, [prepared.query], deadline=Deadline.after(60)) == 2
         assert prepared.warnings == ()
         typo = "prediction(label = 'cta') OR top_label IN ('cat', 'dgo')"
         warned = await prepare(connection, [model], QueryRequest(filter=parse_text(typo)))
@@ -83,7 +81,7 @@ async def test_combines_filter_with_other_conditions(engine: AsyncEngine) -> Non
         assert "cat" in warned.warnings[0]
         empty = QueryRequest(filter=parse_text("nobody = 1"), unknown_keys="empty")
         nothing = await prepare(connection, model, empty)
-        assert await count(connection, nothing.query, deadline=Deadline.after(60)) == 0
+        assert await count(connection, [nothing.query], deadline=Deadline.after(60)) == 0
         with pytest.raises(UnknownKey):
             await prepare(connection, model, QueryRequest(filter=parse_text("nobody = 1")))
 
@@ -136,7 +134,7 @@ STRAY = (
 
 async def _count(engine: AsyncEngine, model: int, question: QueryRequest) -> int:
     query = (await transact(engine, prepare, model, question)).query
-    return await transact(engine, count, query, deadline=Deadline.after(300))
+    return await transact(engine, count, [query], deadline=Deadline.after(300))
 
 
 async def test_finds_non_finite_numbers_as_text(engine: AsyncEngine) -> None:

@@ -17,8 +17,8 @@ from inference_store.erasure.policies import (
 )
 from inference_store.erasure.policies.durations import parse_duration
 from inference_store.query.cql2 import parse_text
-from inference_store.query.filters.facts import Facts
-from inference_store.query.filters.known_keys import KnownKeys
+from inference_store.query.filters.evaluate import Facts
+from inference_store.query.filters.names import KnownKeys
 from inference_store.query.filters.saved import save
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

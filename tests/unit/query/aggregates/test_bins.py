@@ -12,11 +12,21 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from inference_store.query.aggregates.bins import as_double, automatic
-from inference_store.query.aggregates.buckets import PATTERN, TooManyBuckets, starts, width_of
-from inference_store.query.aggregates.exact import deviation, exact, plain, variance
-from inference_store.query.aggregates.run import automatic_times
-from inference_store.query.aggregates.sketch import percentile, value_of
+from inference_store.query.aggregates.bins import (
+    PATTERN,
+    TooManyBuckets,
+    as_double,
+    automatic,
+    automatic_times,
+    deviation,
+    exact,
+    percentile,
+    plain,
+    starts,
+    value_of,
+    variance,
+    width_of,
+)
 from tests.properties import examples
 
 _ALL = [

@@ -52,7 +52,6 @@ def test_names_the_path_of_a_mistake() -> None:
         ({"op": "="}, "filter.args", "`args` of = is a list"),
         ({"op": 1, "args": []}, "filter.op", "`op` is a text"),
         ({"op": "==", "args": []}, "filter", "'=='; the nearest are =; known are and,"),
-        ({"op": "eq", "args": []}, "filter", "no function eq; the nearest are =; "),
         ({"op": "t_befor", "args": []}, "filter", "the nearest are T_BEFORE"),
         ({"op": "~*", "args": []}, "filter", "no operation '~*'; known are and, or, not, =,"),
         ({"op": "=", "args": [1]}, "filter", "= takes two arguments, not 1"),

@@ -23,7 +23,7 @@ from inference_store.query.cql2 import (
 )
 from inference_store.query.cql2.tree import Named, Node, Operation
 from inference_store.query.filters.check import check
-from inference_store.query.filters.known_keys import KnownKeys
+from inference_store.query.filters.names import KnownKeys
 from inference_store.query.scan_range import HIGHEST, ScanRange
 from tests.unit.query.cql2.trees import DRAWN
 

@@ -18,9 +18,8 @@ from inference_store.query.filters.certain import (
     make_certain,
 )
 from inference_store.query.filters.check import check
-from inference_store.query.filters.evaluate import evaluate
-from inference_store.query.filters.facts import Facts
-from inference_store.query.filters.known_keys import KnownKey, KnownKeys
+from inference_store.query.filters.evaluate import Facts, evaluate
+from inference_store.query.filters.names import KnownKey, KnownKeys
 from inference_store.query.filters.typed import Kind, Predicate
 
 _ROWS: dict[str, dict[Kind, int]] = {

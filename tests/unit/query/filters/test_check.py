@@ -10,8 +10,7 @@ from inference_store.query.cql2 import OPERATIONS, parse_json, parse_text
 from inference_store.query.cql2.relative import FUNCTIONS
 from inference_store.query.filters.check import _PREDICATES, check
 from inference_store.query.filters.evaluate import evaluate
-from inference_store.query.filters.known_keys import KnownKey, KnownKeys
-from inference_store.query.filters.names import names_in
+from inference_store.query.filters.names import KnownKey, KnownKeys, names_in
 from inference_store.query.filters.typed import Compared, Fixed, Kind, Sets
 from tests.unit.query.filters.evaluation import (
     KNOWN,

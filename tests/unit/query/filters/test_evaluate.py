@@ -7,8 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from inference_store.query.filters.evaluate import _MEANINGS, _VALUES, evaluate
-from inference_store.query.filters.facts import exact, milliseconds
+from inference_store.query.filters.evaluate import _MEANINGS, _VALUES, evaluate, exact, milliseconds
 from inference_store.query.filters.typed import (
     And,
     Column,

@@ -19,9 +19,10 @@ from inference_store.query.filters.from_conditions import (
     predicted,
     succeeded,
 )
-from inference_store.query.filters.known_keys import KnownKeys, known_key
+from inference_store.query.filters.names import KnownKeys, known_key
 from inference_store.query.operators import OPERATORS
 from tests.unit.query.filters.evaluation import KNOWN, make_facts
+from tests.unit.query.operator_meanings import holds
 
 
 def _make_entry(
@@ -85,8 +86,8 @@ def test_the_operators_mean_what_they_meant() -> None:
             rows: list[Any] = [leaf.value for leaf in facts.metadata.leaves]
             if name in ("exists", "missing"):
                 rows += [None for _ in facts.metadata.presences]
-            holds = operator.holds(rows, operand)
-            assert (evaluate(predicate, facts) is True) is holds, (name, metadata)
+            expected = holds(operator, rows, operand)
+            assert (evaluate(predicate, facts) is True) is expected, (name, metadata)
 
 
 def test_errors_and_their_paths(subtests: pytest.Subtests) -> None:

@@ -5,7 +5,7 @@ from decimal import Decimal
 import pytest
 
 from inference_store.inference.errors import InvalidFilter, NotKept
-from inference_store.query.filters.geometry import holds, metres, position
+from inference_store.query.filters.arithmetic import compute_distance, is_located, position_in
 from inference_store.query.filters.typed import Area, Located, Ring
 from tests.unit.query.filters.evaluation import check_filter, evaluate_filter
 
@@ -59,32 +59,32 @@ def test_finds_whether_a_point_lies_inside() -> None:
     ]:
         mirrored = Area(area.outer[::-1], tuple(hole[::-1] for hole in area.holes))
         point = (Decimal(x), Decimal(y))
-        assert position(area, point) == position(mirrored, point) == where, point
+        assert position_in(area, point) == position_in(mirrored, point) == where, point
 
 
 def test_edges_count_for_intersects_and_not_for_within() -> None:
     edge, inside = (Decimal(4), Decimal(1)), (Decimal(3), Decimal(3))
-    assert holds(Located("intersects", (_FRAME,)), edge)
-    assert not holds(Located("within", (_FRAME,)), edge)
-    assert holds(Located("within", (_FRAME,)), inside)
-    assert holds(Located("within", points=(edge,)), edge)
+    assert is_located(Located("intersects", (_FRAME,)), edge)
+    assert not is_located(Located("within", (_FRAME,)), edge)
+    assert is_located(Located("within", (_FRAME,)), inside)
+    assert is_located(Located("within", points=(edge,)), edge)
 
 
 def test_a_line_there_and_back_has_an_edge_and_no_inside() -> None:
     line = Area(_make_ring((0, 0), (4, 4), (4, 0), (4, 4)))
-    assert position(line, (Decimal(2), Decimal(2))) == "edge"
-    assert position(line, (Decimal(3), Decimal(2))) == "outside"
+    assert position_in(line, (Decimal(2), Decimal(2))) == "edge"
+    assert position_in(line, (Decimal(3), Decimal(2))) == "outside"
 
 
 def test_distances() -> None:
     paris = (Decimal("2.3522"), Decimal("48.8566"))
     london = (Decimal("-0.1276"), Decimal("51.5072"))
-    assert metres(paris, london) == pytest.approx(343_556, abs=1000)
-    assert metres(paris, paris) == 0
+    assert compute_distance(paris, london) == pytest.approx(343_556, abs=1000)
+    assert compute_distance(paris, paris) == 0
     pole, antipole = (Decimal(0), Decimal(90)), (Decimal(0), Decimal(-90))
-    assert metres(pole, antipole) == pytest.approx(3.141592653589793 * 6_371_008.8)
+    assert compute_distance(pole, antipole) == pytest.approx(3.141592653589793 * 6_371_008.8)
     west, east = (Decimal(-180), Decimal(5)), (Decimal(180), Decimal(5))
-    assert metres(east, west) == pytest.approx(0, abs=1e-6)
+    assert compute_distance(east, west) == pytest.approx(0, abs=1e-6)
 
 
 _TRIANGLE = "POLYGON((0 0, 4 0, 0 4, 0 0), (1 1, 1 2, 2 1, 1 1))"

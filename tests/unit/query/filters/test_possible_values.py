@@ -12,7 +12,7 @@ from inference_store.query.cql2 import parse_json, parse_text
 from inference_store.query.filters.check import check
 from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.from_conditions import MetadataEntry, metadata_node, one_of
-from inference_store.query.filters.known_keys import KnownKey, KnownKeys
+from inference_store.query.filters.names import KnownKey, KnownKeys
 from inference_store.query.filters.saved import resolve, save
 from inference_store.query.operators import OPERATORS
 from tests.unit.query.filters.evaluation import (

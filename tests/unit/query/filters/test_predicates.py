@@ -8,11 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
 from inference_store.query.conditions import compile_condition
-from inference_store.query.conditions.names import Names
-from inference_store.query.filters.certain import iterate_nodes
-from inference_store.query.filters.evaluate import evaluate
-from inference_store.query.filters.facts import Facts
-from inference_store.query.filters.typed import Fixed, Predicate, Value
+from inference_store.query.conditions.combination import Names
+from inference_store.query.filters.evaluate import Facts, evaluate
+from inference_store.query.filters.typed import Fixed, Predicate, Value, iterate_nodes
 from tests.integration.query.typed_predicates import PredicateMaker
 from tests.integration.query.typed_rows import KEYS
 

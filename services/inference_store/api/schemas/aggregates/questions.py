@@ -33,9 +33,8 @@ from inference_store.query.aggregates import (
     Measure,
     Name,
 )
-from inference_store.query.aggregates.aggregation import MOST_GROUPINGS
-from inference_store.query.aggregates.buckets import PATTERN, width_of
-from inference_store.query.aggregates.functions import nearest_of
+from inference_store.query.aggregates.aggregation import MOST_GROUPINGS, nearest_of
+from inference_store.query.aggregates.bins import PATTERN, width_of
 
 Named: TypeAlias = Annotated[ShortText, Field(min_length=1)]
 

@@ -1,1 +1,0 @@
-"""The same questions over the same inferences, put to others: JSONB in Postgres, MLflow."""

@@ -1,0 +1,345 @@
+"""Stored counts of partitions that are no longer written: a model's inferences, by key and label.
+
+They stay valid without maintenance: a trigger on the partition's inferences notes any write since a
+count was begun, in the writer's own transaction, and outdated counts are not read
+(query/stored_counts.py). No process waits for another, and open partitions have no trigger.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+from asyncpg.exceptions import (
+    DeadlockDetectedError,
+    ForeignKeyViolationError,
+    LockNotAvailableError,
+    QueryCanceledError,
+    UndefinedTableError,
+)
+from sqlalchemy import (
+    Select,
+    delete,
+    exists,
+    func,
+    insert,
+    literal,
+    select,
+    text,
+    true,
+    union_all,
+    update,
+)
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.index.database import cause_of
+from inference_store.index.distribution import is_distributed
+from inference_store.index.partitions import TimePartition
+from inference_store.index.tables import (
+    SIDE_TABLES,
+    inference,
+    metadata_key,
+    metadata_presence,
+    outdated_count,
+    partition_count,
+    partition_span,
+)
+from inference_store.inference.events import uid_floor
+
+from .aggregates.rows import by_label, without_label
+from .driving import DrivingIndex
+from .matching import Query
+from .scan_range import ScanRange
+
+# Begins the counts of a partition: from then on every writer outdates them.
+#
+# One transaction: insert the counts' rows · take the lock, which is free only while nobody writes ·
+# create the trigger · commit. Earlier writers have committed; later ones fire the trigger, which
+# finds the rows. So a count is of the rows that exist after the commit, or it is outdated.
+
+QUIET: Final = timedelta(minutes=15)
+"""A partition is counted again only if nothing was written for this long."""
+_TRIGGER: Final = "outdate_counts"
+_THERE: Final = text(
+    "SELECT tgname FROM pg_trigger WHERE tgrelid = to_regclass(:leaf) AND tgname = :name"
+)
+# Each model by one look-up in the primary key.
+_MODELS = (
+    "WITH RECURSIVE known AS (SELECT min(model) AS model FROM {leaf} UNION ALL"
+    " SELECT (SELECT min(model) FROM {leaf} WHERE model > known.model) FROM known"
+    " WHERE known.model IS NOT NULL) SELECT model FROM known WHERE model IS NOT NULL"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BegunCount:
+    """The count of one model in one partition."""
+
+    id: int
+    model: int
+    lo: UUID
+    hi: UUID
+
+
+async def find_ended(connection: AsyncConnection, before: datetime) -> list[TimePartition]:
+    """Return the open partitions that ended before an instant, newest first."""
+    here = partition_span.c
+    query = select(here.lo, here.hi, here.name).where(here.state == "open", here.hi <= before)
+    rows = await connection.execute(query.order_by(here.lo.desc()))
+    return [TimePartition(row.lo, row.hi, row.name) for row in rows]
+
+
+async def find_uncounted(
+    connection: AsyncConnection, partition: TimePartition, *, quiet: timedelta
+) -> list[int]:
+    """Return the models of a partition that need counts: they have no valid ones, and nothing was
+    written recently."""
+    models = await connection.execute(text(_MODELS.format(leaf=_name_leaf(partition))))
+    counted, outdated = partition_count.c, outdated_count.c
+    late = exists().where(outdated.partition_count == counted.id)
+    holds = counted.counted_at.is_not(None) & ~late
+    # begun recently and not finished: by another process, or it took too long
+    begun = counted.counted_at.is_(None) & (counted.begun_at > func.now() - quiet)
+    written = late.where(outdated.at > func.now() - quiet)
+    settled = select(counted.model).where(counted.span == partition.name, holds | begun | written)
+    return sorted(set(models.scalars()) - set((await connection.execute(settled)).scalars()))
+
+
+async def begin(
+    engine: AsyncEngine, partition: TimePartition, models: Sequence[int]
+) -> list[BegunCount]:
+    """Begin the counts of models in a partition; return none if it is being dropped.
+
+    Raises LockNotAvailableError while it is written.
+    """
+    async with engine.connect() as connection:
+        await connection.execute(text("SET LOCAL lock_timeout = '500ms'"))
+        await _delete_counts(connection, partition, models)
+        rows = [
+            {
+                "span": partition.name,
+                "model": model,
+                "lo": uid_floor(partition.lo),
+                "hi": uid_floor(partition.hi),
+            }
+            for model in models
+        ]
+        here = partition_count.c
+        inserted = insert(partition_count).returning(here.id, here.model, here.lo, here.hi)
+        begun = [BegunCount(*row) for row in await connection.execute(inserted.values(rows))]
+        await _create_trigger(connection, partition)
+        # Checked under the lock: in a closed partition inferences are deleted first, and it may be
+        # reopened.
+        here = partition_span.c
+        state = select(here.state).where(here.name == partition.name)
+        if await connection.scalar(state) != "open":
+            return []
+        await connection.commit()
+    return begun
+
+
+async def _delete_counts(
+    connection: AsyncConnection, partition: TimePartition, models: Sequence[int]
+) -> None:
+    here = partition_count.c
+    gone = delete(partition_count).where(here.span == partition.name, here.model.in_(models))
+    ids = list((await connection.execute(gone.returning(here.id))).scalars())
+    await connection.execute(
+        delete(outdated_count).where(outdated_count.c.partition_count.in_(ids))
+    )
+
+
+async def _create_trigger(connection: AsyncConnection, partition: TimePartition) -> None:
+    """Lock the partition, without waiting for a writer, and create the trigger.
+
+    Nobody writes before the commit, and every later write is noted.
+    """
+    leaf = _name_leaf(partition)
+    await connection.execute(text(f"LOCK TABLE {leaf} IN SHARE ROW EXCLUSIVE MODE NOWAIT"))
+    if await connection.scalar(_THERE, {"leaf": leaf, "name": _TRIGGER}) is None:
+        # Edits raise the revision; the deletion of an input changes nothing that is counted.
+        await connection.execute(
+            text(
+                f"CREATE TRIGGER {_TRIGGER} AFTER INSERT OR DELETE OR UPDATE OF revision ON {leaf}"
+                f" FOR EACH ROW EXECUTE FUNCTION outdate_counts('{partition.name}')"
+            )
+        )
+
+
+async def delete_outdated(connection: AsyncConnection) -> None:
+    """Delete notes of counts that are gone.
+
+    Their partition was dropped, or counted again while a writer's note was not visible yet.
+    """
+    counted = exists().where(partition_count.c.id == outdated_count.c.partition_count)
+    await connection.execute(delete(outdated_count).where(~counted))
+
+
+def _name_leaf(partition: TimePartition) -> str:
+    return f"{inference.name}_{partition.name}"
+
+
+Step: TypeAlias = Callable[[], Awaitable[None]]
+_ENDED: Final = timedelta(hours=1)
+# Shorter than the time for which the counting process may be silent.
+_LONGEST_SECONDS: Final = 60.0
+# The partition is being written, was dropped or merged, or takes too long: it is counted later.
+_NOT_NOW: Final = (
+    DeadlockDetectedError,
+    ForeignKeyViolationError,
+    LockNotAvailableError,
+    QueryCanceledError,
+    UndefinedTableError,
+)
+# One process, which sorts in memory; the statement for the labels takes longest.
+_SETTINGS: Final = {
+    "statement_timeout": "60s",
+    "max_parallel_workers_per_gather": "0",
+    "work_mem": "32MB",
+}
+
+
+async def _no_step() -> None:
+    """Do nothing between two steps."""
+
+
+async def count_ended(
+    engine: AsyncEngine,
+    *,
+    seconds: float,
+    step: Step = _no_step,
+    before: datetime | None = None,
+    quiet: timedelta = QUIET,
+) -> bool:
+    """Count partitions that ended before `before` (an hour ago); return False if time ran out.
+
+    A partition is counted if it has no count, or an outdated one and no writes for `quiet`.
+    `step` is called before each. A partition that is being written is skipped.
+    """
+    until = time.monotonic() + seconds
+    async with engine.begin() as connection:
+        if await is_distributed(connection):
+            return True  # distributed tables have no triggers
+        await delete_outdated(connection)
+        partitions = await find_ended(connection, before or datetime.now(UTC) - _ENDED)
+    for partition in partitions:
+        if time.monotonic() >= until:
+            return False
+        try:
+            await _count_partition(engine, partition, until, step, quiet)
+        except DBAPIError as error:
+            if not isinstance(cause_of(error), _NOT_NOW):
+                raise
+    return time.monotonic() < until
+
+
+async def _count_partition(
+    engine: AsyncEngine, partition: TimePartition, until: float, step: Step, quiet: timedelta
+) -> None:
+    async with engine.connect() as connection:
+        models = await find_uncounted(connection, partition, quiet=quiet)
+    for model in models:
+        if time.monotonic() >= until:
+            return
+        await step()
+        for begun_count in await begin(engine, partition, [model]):
+            # a count that takes too long waits as an outdated one does
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LONGEST_SECONDS), engine.begin() as connection:
+                    await count(connection, begun_count)
+
+
+async def count(connection: AsyncConnection, begun_count: BegunCount) -> None:
+    """Count what exists now; if it changes between the statements, the count is outdated."""
+    for name, value in _SETTINGS.items():
+        await connection.execute(text(f"SET LOCAL {name} = '{value}'"))
+    scan_range = ScanRange(begun_count.model, begun_count.lo, begun_count.hi)
+    counts: dict[str, Any] = {
+        "inferences": await count_inferences(connection, scan_range),
+        "unlabelled": await count_unlabelled(connection, scan_range),
+        "labels": await count_labels(connection, scan_range),
+        "keys": await count_keys(connection, scan_range),
+    }
+    here = partition_count.c.id == begun_count.id
+    await connection.execute(
+        update(partition_count).where(here).values(**counts, counted_at=func.clock_timestamp())
+    )
+
+
+MOST: Final = 2_000
+"""Keys, or labels, of a model in one partition. If there are more, none is stored."""
+_TABLES: Final = (*SIDE_TABLES.values(), metadata_presence)
+Numbers = dict[str, Any]
+
+
+async def count_inferences(connection: AsyncConnection, scan_range: ScanRange) -> int:
+    """Count the inferences."""
+    query = select(func.count()).select_from(inference).where(scan_range.of(inference))
+    return int(await connection.scalar(query) or 0)
+
+
+async def count_labels(connection: AsyncConnection, scan_range: ScanRange) -> Numbers | None:
+    """Count the inferences with a prediction of each label; None: there are too many labels."""
+    query = by_label(Query(scan_range), DrivingIndex(scan_range)).limit(MOST + 1)
+    rows = (await connection.execute(query)).all()
+    return {str(row.g0): row.n for row in rows} if len(rows) <= MOST else None
+
+
+async def count_unlabelled(connection: AsyncConnection, scan_range: ScanRange) -> int:
+    """Count the inferences without a labelled prediction."""
+    return int(
+        (await connection.execute(without_label(Query(scan_range), DrivingIndex(scan_range))))
+        .one()
+        .n
+    )
+
+
+async def count_keys(connection: AsyncConnection, scan_range: ScanRange) -> Numbers | None:
+    """Count the inferences with each key, and with a value of it; None: there are too many keys."""
+    numbers_by_key: dict[int, list[Any]] = {}
+    for table in _TABLES:
+        rows = (await connection.execute(_select_by_key(scan_range, table).limit(MOST + 1))).all()
+        for row in rows:
+            numbers_by_key.setdefault(row.key, []).append([row.sent, row.valued])
+        if len(numbers_by_key) > MOST or len(rows) > MOST:
+            return None
+    again = {key for key, numbers in numbers_by_key.items() if len(numbers) > 1}
+    for key in sorted(again | await _find_repeated(connection, list(numbers_by_key))):
+        numbers_by_key[key] = [
+            list((await connection.execute(_select_one_key(scan_range, key))).one())
+        ]
+    return {str(key): numbers[0] for key, numbers in numbers_by_key.items()}
+
+
+def _select_by_key(scan_range: ScanRange, table: Any) -> Select[Any]:
+    """Select the number of rows of each key in one table, where each inference has one row."""
+    sent = func.count()
+    valued = sent.filter(~table.c.is_null) if "is_null" in table.c else sent
+    counted = select(table.c.key, sent.label("sent"), valued.label("valued"))
+    return counted.where(scan_range.of(table)).group_by(table.c.key)
+
+
+async def _find_repeated(connection: AsyncConnection, keys: Sequence[int]) -> set[int]:
+    here = metadata_key.c
+    several = here.several | here.name.contains("[]", autoescape=True)
+    query = select(here.key).where(here.key.in_(keys), several)
+    return set((await connection.execute(query)).scalars())
+
+
+def _select_one_key(scan_range: ScanRange, key: int) -> Select[int, int]:
+    rows = union_all(
+        *(
+            select(
+                table.c.uid,
+                (~table.c.is_null if "is_null" in table.c else true()).label("valued"),
+            ).where(scan_range.of(table), table.c.key == literal(key))
+            for table in _TABLES
+        )
+    ).subquery()
+    uids = func.count(rows.c.uid.distinct())
+    return select(uids, uids.filter(rows.c.valued))

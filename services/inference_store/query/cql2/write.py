@@ -1,0 +1,259 @@
+"""Writes the tree as CQL2-JSON, and as CQL2-Text with no more brackets than it needs."""
+
+import re
+from decimal import Decimal
+from functools import cache
+from typing import Final
+
+from inference_store.inference.json_text import Json, Number
+
+from . import literals
+from .operations import KEYWORDS, OPERATIONS
+from .refusal import Refusal, error_of
+from .tree import (
+    MOST_DEPTH,
+    Coordinates,
+    Geometry,
+    Instant,
+    Interval,
+    Listed,
+    Named,
+    Node,
+    Operation,
+    Scalar,
+)
+from .verify import measure, quoted
+
+_BEFORE_BRACKETS: Final = re.compile(
+    "date|timestamp|interval|bbox|(multi)?(point|linestring|polygon)|geometrycollection"
+    "|casei|accenti",
+    re.IGNORECASE,
+)
+
+
+def is_bare(name: str) -> bool:
+    """Check whether a name needs no quotes by the standard: it is an identifier and no keyword."""
+    reserved = name.lower() in KEYWORDS or _BEFORE_BRACKETS.fullmatch(name)
+    return not reserved and _identifier().fullmatch(name) is not None
+
+
+@cache
+def _identifier() -> re.Pattern[str]:
+    # Lark is imported with the first text that is read or written: an ingester handles none.
+    from .grammar import parser  # noqa: PLC0415
+
+    return re.compile(parser().get_terminal("NAME").pattern.to_regexp())
+
+
+WRITTEN_DEPTH: Final = 2 * MOST_DEPTH
+"""Written trees may be deeper than parsed ones, because filters are combined."""
+
+
+def to_json(node: Node) -> Json:
+    """Return the tree in CQL2-JSON. Numbers are int, float, or `Number` if a float is not exact.
+
+    Write it with `json_text.write_json`, which writes every number exactly.
+    Raises InvalidFilter for a tree deeper than WRITTEN_DEPTH.
+    """
+    refuse_deep(node)
+    return _json(node)
+
+
+def refuse_deep(node: Node) -> None:
+    """Raise InvalidFilter for a tree that is too deep to be written."""
+    try:
+        measure(node, depth=WRITTEN_DEPTH)
+    except Refusal as refused:
+        raise error_of(refused, None) from None
+
+
+def _json(node: Node) -> Json:
+    match node:
+        case Scalar(value):
+            written: Json = _json_number(value) if isinstance(value, Decimal) else value
+        case Named(name):
+            written = {"property": name}
+        case Instant():
+            written = {_instant_member(node): literals.spelled(node)}
+        case Interval(start, end):
+            written = {"interval": [_json_bound(start), _json_bound(end)]}
+        case Geometry():
+            written = _json_geometry(node)
+        case Listed(items):
+            written = [_json(item) for item in items]
+        case Operation(op, args):
+            written = {"op": op, "args": [_json(arg) for arg in args]}
+    return written
+
+
+def _instant_member(node: Instant) -> str:
+    return "timestamp" if "T" in literals.spelled(node) else "date"
+
+
+def _json_bound(bound: Node | None) -> Json:
+    if bound is None:
+        return ".."
+    return literals.spelled(bound) if isinstance(bound, Instant) else _json(bound)
+
+
+def _json_geometry(node: Geometry) -> Json:
+    if node.shape == "BBox":
+        return {"bbox": _json_coordinates(node.coordinates)}
+    if node.shape == "GeometryCollection":
+        return {
+            "type": node.shape,
+            "geometries": [_json_geometry(part) for part in node.geometries],
+        }
+    return {"type": node.shape, "coordinates": _json_coordinates(node.coordinates)}
+
+
+def _json_coordinates(part: Coordinates) -> list[Json]:
+    return [
+        _json_number(coordinate)
+        if isinstance(coordinate, Decimal)
+        else _json_coordinates(coordinate)
+        for coordinate in part
+    ]
+
+
+def _json_number(value: Decimal) -> Json:
+    """Return Python's own number if it is exact, so that any JSON writer writes it correctly."""
+    exponent = value.as_tuple().exponent
+    if exponent == 0 and value.adjusted() < 18 and not (value.is_zero() and value.is_signed()):
+        return int(value)
+    near = float(value)
+    return near if Decimal(repr(near)) == value else Number(str(value))
+
+
+# The precedence of a node, in the order of the grammar.
+_OR, _AND, _NOT, _PREDICATE, _SUM, _PRODUCT, _POWER, _FACTOR = range(8)
+_TIGHT: Final = {
+    **{"or": _OR, "and": _AND, "not": _NOT, "+": _SUM, "-": _SUM, "^": _POWER},
+    **dict.fromkeys(("*", "/", "%", "div"), _PRODUCT),
+    **dict.fromkeys(("=", "<>", "<", ">", "<=", ">=", "like", "between", "in"), _PREDICATE),
+    "isNull": _PREDICATE,
+}
+_LEFT: Final = {_SUM, _PRODUCT}
+"""Levels that associate to the left: `a - b - c` is `(a - b) - c`."""
+_NEGATED: Final = frozenset({"like", "between", "in", "isNull"})
+
+
+def to_text(node: Node) -> str:
+    """Return the tree as text, which `parse_text` parses to the same tree.
+
+    Raises InvalidFilter for a tree deeper than WRITTEN_DEPTH.
+    """
+    refuse_deep(node)
+    return _text(node)
+
+
+def _text(node: Node) -> str:
+    match node:
+        case Scalar(value):
+            written = _scalar(value)
+        case Named(name, was_quoted):
+            written = name if is_bare(name) and not was_quoted else quoted(name)
+        case Instant():
+            written = f"{_word_of(node)}('{literals.spelled(node)}')"
+        case Interval(start, end):
+            written = f"INTERVAL({_text_bound(start)}, {_text_bound(end)})"
+        case Geometry():
+            written = _text_geometry(node)
+        case Listed(items):
+            written = f"({', '.join(map(_text, items))})"
+        case Operation(op) if op in _TIGHT:
+            written = _operator(node)
+        case Operation(op, args):
+            entry = OPERATIONS.get(op)
+            written = f"{op if entry is None else entry.text}({', '.join(map(_text, args))})"
+    return written
+
+
+def _word_of(node: Instant) -> str:
+    return "TIMESTAMP" if "T" in literals.spelled(node) else "DATE"
+
+
+def _operator(node: Operation) -> str:
+    args, tight = node.args, _TIGHT[node.op]
+    match node.op:
+        case "not":
+            return _negation(args[0])
+        case "like" | "between" | "in" | "isNull":
+            return _predicate(node, "")
+        case "and" | "or":
+            return f" {node.op.upper()} ".join(_within(arg, tight + 1) for arg in args)
+    left = _within(args[0], tight if tight in _LEFT else tight + 1)
+    return f"{left} {node.op} {_within(args[1], tight + 1)}"
+
+
+def _negation(of: Node) -> str:
+    if isinstance(of, Operation) and of.op in _NEGATED:
+        return _predicate(of, "NOT ")
+    return f"NOT {_within(of, _NOT)}"
+
+
+def _predicate(node: Operation, negated: str) -> str:
+    first, *rest = (_within(arg, _SUM) for arg in node.args)
+    match node.op:
+        case "isNull":
+            return f"{first} IS {negated}NULL"
+        case "between":
+            return f"{first} {negated}BETWEEN {rest[0]} AND {rest[1]}"
+        case _:
+            return f"{first} {negated}{node.op.upper()} {rest[0]}"
+
+
+def _within(node: Node, tight: int) -> str:
+    own = _TIGHT.get(node.op, _FACTOR) if isinstance(node, Operation) else _FACTOR
+    if isinstance(node, Operation) and node.op == "not" and _is_infix_negation(node):
+        own = _PREDICATE
+    written = _text(node)
+    return written if own >= tight else f"({written})"
+
+
+def _is_infix_negation(node: Operation) -> bool:
+    of = node.args[0]
+    return isinstance(of, Operation) and of.op in _NEGATED
+
+
+def _scalar(value: str | Decimal | bool) -> str:
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    return str(value) if isinstance(value, Decimal) else literals.escaped(value)
+
+
+def _text_bound(bound: Node | None) -> str:
+    if bound is None:
+        return "'..'"
+    return f"'{literals.spelled(bound)}'" if isinstance(bound, Instant) else _text(bound)
+
+
+def _text_geometry(node: Geometry) -> str:
+    name = node.shape.upper()
+    if node.shape == "BBox":
+        return f"{name}({', '.join(map(str, node.coordinates))})"
+    if node.shape == "GeometryCollection":
+        return f"{name}({', '.join(map(_text_geometry, node.geometries))})"
+    inside = _text_coordinates(node.coordinates)
+    if node.shape == "Point":
+        inside = f"({inside})"
+    if node.shape == "MultiPoint":
+        points = (f"({_text_coordinates(point)})" for point in _lists(node.coordinates))
+        inside = f"({', '.join(points)})"
+    return f"{name}{' Z ' if _has_heights(node.coordinates) else ''}{inside}"
+
+
+def _text_coordinates(part: Coordinates) -> str:
+    if isinstance(part[0], Decimal):
+        return " ".join(map(str, part))
+    return f"({', '.join(_text_coordinates(inner) for inner in _lists(part))})"
+
+
+def _lists(part: Coordinates) -> list[Coordinates]:
+    return [inner for inner in part if not isinstance(inner, Decimal)]
+
+
+def _has_heights(part: Coordinates) -> bool:
+    while not isinstance(part[0], Decimal):
+        part = part[0]
+    return len(part) == 3

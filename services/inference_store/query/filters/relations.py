@@ -1,0 +1,492 @@
+"""The relations of sets, of places and of times: A_…, S_… and T_…."""
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from itertools import product
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
+
+from inference_store.inference.json_text import is_number
+from inference_store.query.cql2 import OPERATIONS
+from inference_store.query.cql2.tree import (
+    Geometry,
+    Instant,
+    Interval,
+    Listed,
+    Named,
+    Node,
+    Operation,
+    Scalar,
+)
+from inference_store.query.properties import Property as Described
+
+from . import names, operands
+from .arithmetic import edges_of, geometries_meet, points_within
+from .evaluate import ARRAYS, settle
+from .names import FilterCheck, KnownKey, meaningless, not_kept
+from .operands import mismatch, point_of
+from .typed import (
+    COMPARISONS,
+    And,
+    Area,
+    Array,
+    Between,
+    Compared,
+    Comparison,
+    Constant,
+    Element,
+    Fixed,
+    Kind,
+    Located,
+    Metadata,
+    Not,
+    Or,
+    Point,
+    Predicate,
+    Property,
+    Ring,
+    Sets,
+    Unknown,
+    Value,
+    is_many,
+)
+
+Relation: TypeAlias = Literal["equals", "contains", "containedby", "overlaps"]
+MOST_CALCULATED: Final = 8
+"""Elements of the two arrays that are not literals."""
+
+
+_FLIPPED: Final[Mapping[Relation, Relation]] = {
+    **{"equals": "equals", "overlaps": "overlaps"},
+    **{"contains": "containedby", "containedby": "contains"},
+}
+
+
+def check_array_function(node: Operation, checking: FilterCheck) -> Predicate:
+    """Return the relation of two sets. Raises InvalidFilter, ImpossibleComparison."""
+    operands.refuse_inside(node, checking)
+    relation = cast(Relation, node.op.lower().removeprefix("a_"))
+    match node.args:
+        case (Named() as of, Listed() as items) if _is_written(items):
+            return _of_constants(of, relation, items, checking)
+        case (Listed() as items, Named() as of) if _is_written(items):
+            return _of_constants(of, _FLIPPED[relation], items, checking)
+        case (Named() | Listed() as left, Named() | Listed() as right):
+            return _of_two_arrays(left, relation, right, checking)
+    message = f"{node.op.upper()} takes two arrays: names, or values in brackets: ('a', 'b')"
+    raise meaningless(node, checking.source, message)
+
+
+def _is_written(items: Listed) -> bool:
+    return all(isinstance(item, Scalar | Instant) for item in items.items)
+
+
+def _of_constants(of: Named, relation: Relation, items: Listed, checking: FilterCheck) -> Predicate:
+    of = elements(of, checking)
+    resolved = names.meaning(of, checking)
+    possible = operands.possible(of, checking)
+    constants: list[Constant] = []
+    for item in items.items:
+        constant = operands.value(item, "string", checking)
+        assert isinstance(constant, Constant)
+        if constant.kind not in possible:
+            raise mismatch([of, item], [possible, frozenset({constant.kind})], checking)
+        constants.append(constant)
+    # of an empty array any kind would do: that of most values
+    kinds = list(dict.fromkeys(constant.kind for constant in constants))
+    kinds = kinds or [operands.common([of], checking)]
+    refuse_one_value(of, checking)
+    if relation in ("equals", "containedby"):
+        # A value of another kind than the constants is equal to none of them.
+        kinds += sorted(possible - {*kinds})
+    if isinstance(resolved, KnownKey):
+        for kind in kinds:
+            checking.warn_of_others(resolved, kind)
+    values = {kind: _of_kind(resolved, kind) for kind in kinds}
+    if len(values) == 1:
+        return Array(relation, values[kinds[0]], _constants_of(constants, kinds[0]))
+    return _of_several_kinds(relation, values, constants)
+
+
+def _constants_of(constants: Iterable[Constant], kind: Kind) -> tuple[Constant, ...]:
+    return tuple(dict.fromkeys(constant for constant in constants if constant.kind == kind))
+
+
+def _of_several_kinds(
+    relation: Relation, values: Mapping[Kind, Metadata | Property], constants: Sequence[Constant]
+) -> Predicate:
+    """Combine the relations of each kind; NULL only if there is no value of any kind."""
+    some = Or(tuple(Array("contains", of, ()) for of in values.values()))
+    all_of: list[Predicate] = []
+    if relation == "overlaps":
+        parts = (Array(relation, of, _constants_of(constants, kind)) for kind, of in values.items())
+        all_of = [Or(tuple(map(_definite, parts)))]
+    if relation in ("equals", "contains"):
+        needed = {kind: items for kind in values if (items := _constants_of(constants, kind))}
+        all_of += [_definite(Array("contains", values[k], items)) for k, items in needed.items()]
+    if relation in ("equals", "containedby"):
+        also = (*constants, *_numbers_of(constants))
+        every = (Array("containedby", of, _constants_of(also, kind)) for kind, of in values.items())
+        all_of += [Or((part, Unknown(part))) for part in every]
+    return Or((And((*all_of, some)), Not(some)))
+
+
+def _numbers_of(constants: Sequence[Constant]) -> Iterator[Constant]:
+    """Yield the numbers that texts spell: a stored text that spells one is stored as both."""
+    for constant in constants:
+        if isinstance(constant.value, str) and is_number(constant.value):
+            try:
+                yield Constant("number", Decimal(constant.value))
+            except InvalidOperation:  # beyond all stored numbers
+                continue
+
+
+def _definite(part: Array) -> Predicate:
+    """Return a predicate that is false if the part is NULL."""
+    return And((part, Not(Unknown(part))))
+
+
+def _of_two_arrays(
+    left: Named | Listed, relation: Relation, right: Named | Listed, checking: FilterCheck
+) -> Predicate:
+    for of, against in ((left, right), (right, left)):
+        if isinstance(of, Named) and isinstance(against, Listed):
+            refuse_one_value(elements(of, checking), checking)
+    sides = [_side(array, checking) for array in (left, right)]
+    _refuse_long(left, [element for side in sides for element in side], checking)
+    _refuse_impossible(left, right, checking)
+    predicate = settle(Sets(relation, tuple(sides[0]), tuple(sides[1])))
+    return _with_others(predicate, relation, _others(left), _others(right))
+
+
+def elements(node: Named, checking: FilterCheck) -> Named:
+    """Return the name of the elements for the name of a JSON array; else the same name."""
+    elements = f"{node.name}[]"
+    if checking.known_keys.keys.get(names.key_of(Named(elements))) is None:
+        return node
+    whole = checking.known_keys.keys.get(names.key_of(node))
+    return node if whole is not None and whole.rows else Named(elements, at=node.at)
+
+
+def refuse_one_value(of: Named, checking: FilterCheck) -> None:
+    """Raise InvalidFilter for a name with a single value; an unseen key may have several."""
+    resolved = names.meaning(of, checking)
+    if resolved.many or (isinstance(resolved, KnownKey) and not resolved.types):
+        return
+    suggestions = (f'"{of.name}[]"',) if f"{names.key_of(of)}[]" in checking.known_keys.keys else ()
+    message = f"{of.name!r} has one value: compare it by = or IN"
+    raise meaningless(of, checking.source, message, suggestions)
+
+
+def _side(array: Named | Listed, checking: FilterCheck) -> list[Element]:
+    if isinstance(array, Named):
+        return [_of_name(elements(array, checking), checking)]
+    return [_item(item, checking) for item in array.items if not _is_other(item)]
+
+
+def _of_name(node: Named, checking: FilterCheck) -> Element:
+    kinds = sorted(operands.possible(node, checking))
+    resolved = names.meaning(node, checking)
+    return tuple(_of_kind(resolved, kind) for kind in kinds)
+
+
+def _of_kind(resolved: KnownKey | Described, kind: Kind) -> Metadata | Property:
+    if isinstance(resolved, KnownKey):
+        return Metadata(resolved.name, resolved.key, kind, resolved.many)
+    return Property(resolved.name, kind)
+
+
+def _item(item: Node, checking: FilterCheck) -> Element:
+    if isinstance(item, Named):
+        element = _of_name(item, checking)
+    else:
+        [kind] = operands.possible(item, checking) or [None]
+        if kind is None:
+            raise mismatch([item], [frozenset()], checking)
+        element = (operands.value(item, kind, checking),)
+    if any(is_many(leaf) for value in element for leaf in operands.names_within(value)):
+        message = "a name of several values is an array itself: it stands without brackets"
+        raise meaningless(item, checking.source, message)
+    return element
+
+
+def _refuse_long(node: Node, side: Sequence[Element], checking: FilterCheck) -> None:
+    if sum(not isinstance(element[0], Constant) for element in side) > MOST_CALCULATED:
+        message = f"at most {MOST_CALCULATED} names or calculations can stand in two arrays"
+        raise meaningless(node, checking.source, message)
+
+
+def _refuse_impossible(left: Named | Listed, right: Named | Listed, checking: FilterCheck) -> None:
+    if isinstance(left, Listed) and isinstance(right, Listed):
+        return
+    for pair in product(_compared(left, checking), _compared(right, checking)):
+        operands.common(pair, checking)
+
+
+def _compared(array: Named | Listed, checking: FilterCheck) -> list[Node]:
+    if isinstance(array, Named):
+        return [elements(array, checking)]
+    return [item for item in array.items if not _is_other(item)]
+
+
+def _is_other(item: Node) -> bool:
+    return isinstance(item, Listed | Geometry | Interval)
+
+
+def _others(array: Named | Listed) -> frozenset[Hashable]:
+    items = array.items if isinstance(array, Listed) else ()
+    return frozenset(_canonical(item) for item in items if _is_other(item))
+
+
+def _canonical(item: Node) -> Hashable:
+    """Return a value to compare items by; order and repetition in an array do not count."""
+    if isinstance(item, Listed):
+        return frozenset(map(_canonical, item.items))
+    # to Python TRUE equals 1
+    return (isinstance(item.value, bool), item) if isinstance(item, Scalar) else item
+
+
+def _with_others(
+    predicate: Predicate, relation: Relation, left: frozenset[Hashable], right: frozenset[Hashable]
+) -> Predicate:
+    """Add items that no stored value equals: they equal only items that are written alike."""
+    if not left and not right:
+        return predicate
+    holds = ARRAYS[relation](left, right)
+    if relation == "overlaps":
+        return settle(Or((predicate, settle(Not(predicate))))) if holds else predicate
+    return predicate if holds else settle(And((predicate, settle(Not(predicate)))))
+
+
+SPATIAL_FUNCTIONS: Final = frozenset({"s_intersects", "s_within", "s_disjoint"})
+_ALL_LITERALS: Final = "basic-spatial-functions-plus"
+_BEYOND: Final = Decimal(181)
+"""A degree beyond the antimeridian, where nothing lies: it is no edge of a box across it."""
+
+
+def check_spatial_relation(node: Operation, checking: FilterCheck) -> Predicate:
+    """Return the predicate for a spatial function. Raises InvalidFilter, NotKept."""
+    op = node.op.lower()
+    operands.refuse_inside(node, checking)
+    match node.args:
+        case (Geometry() as left, Geometry() as right):
+            return _of_two(node, left, right, checking)
+    if all(operands.is_location(arg, checking) for arg in node.args):
+        nowhere = Located("intersects")
+        return nowhere if op == "s_disjoint" else Not(nowhere)
+    shape, turned = _geometry(node, checking)
+    areas, points = _shapes(shape, checking)
+    if op == "s_within":
+        return _is_it(areas, points) if turned else Located("within", areas, points)
+    located = Located("intersects", areas, points)
+    return Not(located) if op == "s_disjoint" else located
+
+
+def _of_two(node: Operation, left: Geometry, right: Geometry, checking: FilterCheck) -> Fixed:
+    """Decide the relation of two literal geometries."""
+    op, shapes = node.op.lower(), [_shapes(shape, checking) for shape in (left, right)]
+    (areas, points), (other_areas, other_points) = shapes
+    left_size, right_size = (sum(map(edges_of, a)) + len(p) for a, p in shapes)
+    checking.hold(left_size * right_size, node)
+    if op == "s_within":
+        if areas:
+            message = "S_WITHIN of an area that is written out is not kept"
+            raise not_kept(left, checking.source, message, OPERATIONS[op].conformance)
+        return Fixed(points_within(points, other_areas, other_points))
+    meet = geometries_meet(areas, points, other_areas, other_points)
+    return Fixed(meet is (op == "s_intersects"))
+
+
+def _shapes(of: Geometry, checking: FilterCheck) -> tuple[tuple[Area, ...], tuple[Point, ...]]:
+    return tuple(_areas(of, checking)), tuple(_points(of, checking))
+
+
+def _is_it(areas: tuple[Area, ...], points: tuple[Point, ...]) -> Predicate:
+    """Return the predicate that a geometry lies in the location: a point may, an area never."""
+    if areas:
+        some = Located("intersects", areas)
+        return And((some, Not(some)))
+    return And(tuple(Located("intersects", points=(point,)) for point in points))
+
+
+def _geometry(node: Operation, checking: FilterCheck) -> tuple[Geometry, bool]:
+    left, right = node.args
+    if isinstance(right, Geometry) and operands.is_location(left, checking):
+        return right, False
+    if isinstance(left, Geometry) and operands.is_location(right, checking):
+        return left, True
+    message = (
+        f"{node.op.upper()} takes the location and a geometry that is written out, or two of those"
+    )
+    raise meaningless(node, checking.source, message, ("location",))
+
+
+def _parts(whole: Geometry) -> Iterator[Geometry]:
+    many: dict[str, Any] = {"MultiPoint": "Point", "MultiPolygon": "Polygon"}
+    for part in whole.geometries:
+        yield from _parts(part)
+    if whole.shape in many:
+        for coordinates in cast(Any, whole.coordinates):
+            yield Geometry(many[whole.shape], coordinates, at=whole.at)
+    elif whole.shape != "GeometryCollection":
+        yield whole
+
+
+def _points(whole: Geometry, checking: FilterCheck) -> Iterator[Point]:
+    for part in _parts(whole):
+        if part.shape == "Point":
+            yield point_of(part.coordinates, part, checking)
+
+
+def _areas(whole: Geometry, checking: FilterCheck) -> Iterator[Area]:
+    for part in _parts(whole):
+        if part.shape == "Polygon":
+            rings = [_ring(ring, part, checking) for ring in cast(Any, part.coordinates)]
+            yield Area(rings[0], tuple(rings[1:]))
+        elif part.shape == "BBox":
+            yield from _boxes(part, checking)
+        elif part.shape != "Point":
+            message = f"{part.shape} is no geometry that a location can be asked for"
+            raise not_kept(part, checking.source, message, _ALL_LITERALS)
+
+
+def _ring(corners: Any, at: Geometry, checking: FilterCheck) -> Ring:
+    return tuple(point_of(corner, at, checking) for corner in corners)
+
+
+def _boxes(box: Geometry, checking: FilterCheck) -> Iterator[Area]:
+    """Yield the area of a box; two for one over the antimeridian, whose west exceeds its east."""
+    numbers = cast(tuple[Decimal, ...], box.coordinates)
+    half = len(numbers) // 2
+    west, south = point_of(numbers[:2], box, checking)
+    east, north = point_of(numbers[half : half + 2], box, checking)
+    if west <= east:
+        yield _box(west, south, east, north)
+    else:
+        yield _box(west, south, _BEYOND, north)
+        yield _box(-_BEYOND, south, east, north)
+
+
+def _box(west: Decimal, south: Decimal, east: Decimal, north: Decimal) -> Area:
+    return Area(((west, south), (east, south), (east, north), (west, north), (west, south)))
+
+
+class End(NamedTuple):
+    """An end of a span of time. `open`: -1 is before all instants, 1 after them."""
+
+    value: Value | None
+    open: int = 0
+
+
+class Span(NamedTuple):
+    """A span of time; an instant is its own start and end."""
+
+    start: End
+    end: End
+    instant: bool = False
+
+
+def check_temporal_relation(node: Operation, checking: FilterCheck) -> Predicate:
+    """Return a temporal function's comparisons. Raises InvalidFilter, ImpossibleComparison."""
+    op = node.op.lower()
+    operands.refuse_inside(node, checking)
+    left, right = (_span(arg, checking) for arg in node.args)
+    if left.instant and right.instant and op not in _OF_INSTANTS:
+        message = f"{node.op} compares intervals; instants compare by = and <"
+        raise meaningless(node, checking.source, message)
+    if (left.instant or right.instant) and op not in _OF_INSTANTS | _OF_BOTH:
+        message = f"{node.op} takes two intervals: INTERVAL('2026-11-01', '2026-11-02')"
+        raise meaningless(node, checking.source, message)
+    if op in _OF_BOTH and any(_is_many(span) for span in (left, right)):
+        raise meaningless(node, checking.source, f"{node.op} takes names that have one value")
+    return _relate(op, left, right)
+
+
+def _is_many(span: Span) -> bool:
+    value = span.start.value
+    return isinstance(value, Metadata) and value.many
+
+
+def _span(node: Node, checking: FilterCheck) -> Span:
+    if not isinstance(node, Interval):
+        end = End(_instant(node, checking))
+        return Span(end, end, instant=True)
+    start = End(None, -1) if node.start is None else End(_instant(node.start, checking))
+    end = End(None, 1) if node.end is None else End(_instant(node.end, checking))
+    span = Span(start, end)
+    if any(
+        isinstance(end_of_span.value, Metadata) and end_of_span.value.many
+        for end_of_span in (start, end)
+    ):
+        message = "an interval is made of names that have one value"
+        raise meaningless(node, checking.source, message)
+    return span
+
+
+def _instant(node: Node, checking: FilterCheck) -> Value:
+    if not isinstance(node, Named | Instant):
+        message = "a temporal function takes instants, intervals, and names of instants"
+        raise meaningless(node, checking.source, message)
+    kinds = operands.possible(node, checking)
+    if "timestamp" not in kinds:
+        raise mismatch([Interval(None, None, node.at), node], [_TIMESTAMP, kinds], checking)
+    return operands.value(node, "timestamp", checking)
+
+
+_TIMESTAMP: Final = frozenset[Kind]({"timestamp"})
+
+
+def _compare(left: End, op: Comparison, right: End) -> Predicate:
+    """Return NULL if the compared value is missing, even with an open end."""
+    if left.value is not None and right.value is not None:
+        return settle(Compared(op, left.value, right.value))
+    holds = COMPARISONS[op](left.open, right.open)
+    value = left.value or right.value
+    if value is None:
+        return Fixed(holds)
+    equality = settle(Compared("=", value, value))
+    return equality if holds else settle(Not(equality))
+
+
+_OF_INSTANTS: Final = frozenset({"t_after", "t_before", "t_disjoint", "t_equals", "t_intersects"})
+_OF_BOTH: Final = frozenset({"t_contains", "t_during"})
+_Ends: TypeAlias = Literal["start", "end"]
+_ENDS: Final[Mapping[str, Sequence[tuple[_Ends, Comparison, _Ends]]]] = {
+    "t_before": [("end", "<", "start")],
+    "t_contains": [("start", "<", "start"), ("end", ">", "end")],
+    "t_equals": [("start", "=", "start"), ("end", "=", "end")],
+    "t_finishes": [("start", ">", "start"), ("end", "=", "end")],
+    "t_meets": [("end", "=", "start")],
+    "t_overlaps": [("start", "<", "start"), ("end", ">", "start"), ("end", "<", "end")],
+    "t_starts": [("start", "=", "start"), ("end", "<", "end")],
+}
+"""How the ends of the left span compare with those of the right one."""
+_REVERSED: Final[Mapping[str, str]] = {
+    **{"t_after": "t_before", "t_during": "t_contains", "t_finishedby": "t_finishes"},
+    **{"t_metby": "t_meets", "t_overlappedby": "t_overlaps", "t_startedby": "t_starts"},
+}
+TEMPORAL_FUNCTIONS: Final = frozenset({*_ENDS, *_REVERSED, "t_intersects", "t_disjoint"})
+
+
+def _relate(op: str, left: Span, right: Span) -> Predicate:
+    if op in _REVERSED:
+        return _relate(_REVERSED[op], right, left)
+    if op == "t_intersects":
+        return _intersects(left, right)
+    if op == "t_disjoint":
+        return settle(Or((_relate("t_before", left, right), _relate("t_before", right, left))))
+    # instants are their own start and end
+    ends = _ENDS[op][:1] if left.instant and right.instant else _ENDS[op]
+    parts = (_compare(getattr(left, a), is_so, getattr(right, b)) for a, is_so, b in ends)
+    return settle(And(tuple(parts)))
+
+
+def _intersects(left: Span, right: Span) -> Predicate:
+    if right.instant:
+        left, right = right, left
+    bounds = right.start.value, right.end.value
+    if left.instant and left.start.value is not None and bounds[0] is not None and bounds[1]:
+        # One predicate: if there are several instants, the same one must satisfy both bounds.
+        return settle(Between(left.start.value, bounds[0], bounds[1]))
+    return settle(
+        And((_compare(left.start, "<=", right.end), _compare(left.end, ">=", right.start)))
+    )

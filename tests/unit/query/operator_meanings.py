@@ -1,0 +1,28 @@
+"""What each operator of `metadata_filter` means for a name's values: its SQL is held against it."""
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from inference_store.query.operators import Operator, like_expression
+
+TESTS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    **{"eq": operator.eq, "neq": operator.ne, "gt": operator.gt, "gte": operator.ge},
+    **{"lt": operator.lt, "lte": operator.le},
+    **dict.fromkeys(("in", "not_in"), lambda value, operands: value in operands),
+    "between": lambda value, operands: operands[0] <= value <= operands[1],
+    "like": lambda value, pattern: like_expression(pattern).fullmatch(value) is not None,
+}
+
+
+def holds(entry: Operator, values: Sequence[Any], operand: Any) -> bool:
+    """Check whether it holds for a name's values; `exists` and `missing`: for all that was sent."""
+    match entry.holds_for:
+        case "some":
+            return any(TESTS[entry.name](value, operand) for value in values)
+        case "none":
+            return bool(values) and not any(TESTS[entry.name](value, operand) for value in values)
+        case "sent":
+            return bool(values)
+        case _:
+            return not values
