@@ -33,7 +33,7 @@ from benchmarks.query.dataset import (
     loaded_into,
 )
 from benchmarks.query.population import MODELS
-from inference_store.api.negotiation import NDJSON
+from inference_store.api.http import NDJSON
 from inference_store.export.formats import FORMATS
 
 from .results import add_results_option, deliver, describe_machine, format_table, percentile

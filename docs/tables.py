@@ -10,7 +10,7 @@ from inference_store.access.rights import RIGHTS, ROLES, Right
 from inference_store.api.problems import list_kinds
 from inference_store.erasure.housekeeping.record_kinds import RECORD_KINDS
 from inference_store.erasure.ledger import KINDS
-from inference_store.erasure.verify.failure_reasons import FAILURES
+from inference_store.erasure.runs import FAILURES
 from inference_store.inference.events import CAPTURE_PROBLEMS, DEAD_LETTER_REASONS
 from inference_store.inference.field_docs import field_docs
 from inference_store.inference.producer_reports import DROP_REASONS

@@ -25,7 +25,7 @@ from benchmarks.results import percentile
 from benchmarks.servers import CpuClock, PidsByName
 from inference_store.erasure import policies, runs
 from inference_store.erasure.policies import RetentionPolicy
-from inference_store.erasure.progress.erasure import FINAL
+from inference_store.erasure.progress import FINAL
 from inference_store.erasure.runs import RetentionRun
 from inference_store.index import registrations
 

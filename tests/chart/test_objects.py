@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from inference_store.api.thumbnails import worker
+from inference_store.api import thumbnail_worker
 from inference_store.erasure.log.keys import read_keys
 from inference_store.platform.settings import PREFIX, ApiSettings, ProxySettings, names
 
@@ -97,7 +97,7 @@ def test_limits_of_memory_hold_what_the_settings_allow() -> None:
         api, proxy = ApiSettings.model_construct(**said), ProxySettings.model_construct(**said)
         buffers = proxy.proxy_capture_bytes + proxy.proxy_strip_bytes
         allowed = {
-            "api": 512 * 2**20 + api.thumbnail_processes * worker.MEMORY_BYTES,
+            "api": 512 * 2**20 + api.thumbnail_processes * thumbnail_worker.MEMORY_BYTES,
             "proxy": 640 * 2**20 + buffers + proxy.proxy_grpc_message_bytes,
         }
         objects = render_objects(MATRIX["trying out with a proxy"] | {"settings": settings})

@@ -9,7 +9,7 @@ from typing import Any
 
 from playwright.sync_api import Page, expect
 
-from inference_store.api.access.session_cookie import COOKIE, HEADER
+from inference_store.api.authentication import COOKIE, HEADER
 from tests.settings import TOKEN
 
 from .conftest import Console, OpenPage

@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from inference_store.api.console import FILES
+from inference_store.api.site import FILES
 
 ROOT = Path(__file__).parents[2]
 

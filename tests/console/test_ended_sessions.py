@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, Request, expect
 
-from inference_store.api.access.fresh_cache import WATCHED_SECONDS
+from inference_store.api.authentication import WATCHED_SECONDS
 
 from .conftest import Console, OpenPage
 from .content import STREET

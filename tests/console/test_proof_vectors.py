@@ -11,13 +11,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from inference_store.erasure.certify.chain import CERTIFICATE
 from inference_store.erasure.certify.merkle import compute_root
-from inference_store.erasure.log.canonical import canonical
-from inference_store.erasure.log.hash_chain import START, Link
-from inference_store.erasure.log.key_documents import KIND, RESTART
+from inference_store.erasure.log.hash_chain import START, Link, canonical
 from inference_store.erasure.log.keys import PublicKey, SigningKey
-from inference_store.erasure.log.signed_chain import KeyPolicy, SignedChain
-from inference_store.erasure.log.signed_document import (
+from inference_store.erasure.log.signed_chain import (
+    KIND,
+    RESTART,
+    KeyPolicy,
     NotSigned,
+    SignedChain,
     SignedDocument,
     read_document,
     sign_document,

@@ -9,8 +9,8 @@ from typing import get_args
 
 from inference_store.access.audit import Action
 from inference_store.access.rights import ROLES, Right
+from inference_store.erasure import progress
 from inference_store.erasure.holds import hold
-from inference_store.erasure.progress import erasure
 from inference_store.export.blob_choices import BlobChoice
 from inference_store.export.jobs import job, members
 from inference_store.export.part_formats import PART_FORMATS
@@ -48,7 +48,7 @@ def test_rights_and_roles() -> None:
 
 def test_states_and_outcomes() -> None:
     assert read_export("books.ts", "OUTCOMES") == [outcome.value for outcome in Outcome]
-    assert list_names("erasures.ts", "STATES") == set(erasure.STATES)
+    assert list_names("erasures.ts", "STATES") == set(progress.STATES)
     assert list_names("states.ts", "LETTER_STATES") == set(unsettled.STATES)
     assert list_names("holds.ts", "STATES") == set(get_args(hold.State))
     assert list_names("exports.ts", "STATES") == set(job.STATES)

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure.mark.batches import describe_batch, mark_batch
 from inference_store.erasure.policies import ErasureScope
-from inference_store.erasure.progress.erasure import Erasure, NewErasure, find_erasure
+from inference_store.erasure.progress import Erasure, NewErasure, find_erasure
 
 
 async def request_erasure(

@@ -4,7 +4,7 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from inference_store.api.schemas.inferences import ShownInference
+from inference_store.api.inference_models import ShownInference
 from inference_store.index.tables import inference
 from inference_store.inference.events import FIELDS
 from inference_store.inference.events.event import Extras

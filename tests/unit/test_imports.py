@@ -18,10 +18,10 @@ HOMES = {
     "imagesize": {"proxy/capture"},
     "nanoarrow": {"export"},
     "arro3": {"export"},
-    "PIL": {"api/thumbnails/worker.py"},
+    "PIL": {"api/thumbnail_worker.py"},
     "jwt": {"access"},
     "lark": {"query/cql2"},
-    "asyncpg": {"index", "query", "erasure", "ingester/writer.py"},
+    "asyncpg": {"index", "query", "retention", "ingester/writer.py"},
     "cryptography": {"erasure/log"},
     "sqlalchemy": {
         *("index", "query", "erasure", "export"),

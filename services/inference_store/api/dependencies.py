@@ -1,70 +1,261 @@
-"""The parameters of routes. The transaction of a request opens and commits here.
+"""The parameters of routes: connections, on the replica or the first Postgres, and If-Match.
 
-`scope="function"`: it ends before the answer is sent, so that what was answered is committed.
+The transaction of a request opens and commits here. `scope="function"`: it ends before the answer
+is sent, so that what was answered is committed.
+
+Admission control bounds how many queries and streams run at once, in all and for one caller. A
+query that has to wait begins as soon as another one ends: first that of the caller with the fewest
+running, then the one that came first. One that has waited for long enough is refused, and told when
+to come back. So the heavy queries of one caller hold up neither those of others, nor what needs a
+connection for something else.
 """
 
+import asyncio
+import math
+import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, TypeAlias
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal, TypeAlias
 
+import structlog
 from fastapi import Depends, Header, Request
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure.ledger import Ledger, LedgerWatch
 from inference_store.index import database
-from inference_store.inference.errors import Fault, Invalid
+from inference_store.index.distribution import is_known_whole
+from inference_store.inference.errors import Fault, Invalid, TooManyQueries
 from inference_store.objects import Blobs
+from inference_store.platform.metrics import (
+    REPLICA_AWAY,
+    TURN_SECONDS,
+    TURNS,
+    TURNS_REFUSED,
+    TURNS_WAITING,
+)
 from inference_store.platform.settings import ApiSettings
 from inference_store.query.lookup import BY_ID
 
-from .access import Access
-from .admission_control import AdmissionControl
-from .replica import Replica
+from .access import Access, Asking
+
+# A caller who sends more than this before the first answer is not waiting for answers.
+_MOST_WAITING_OF_ONE = 32
+_MOST_WAITING = 512
 
 
-async def _open_reading(request: Request) -> AsyncIterator[AsyncConnection]:
-    async with _read_only(request, request.state.access) as connection:
-        yield connection
+# The settings of the limits: of one caller, and of all.
+_SETTINGS: Final = {
+    "query": ("QUERIES_AT_ONCE_PER_CALLER", "QUERIES_AT_ONCE"),
+    "stream": ("STREAMS_AT_ONCE", "STREAMS_AT_ONCE"),
+    "follow": ("FOLLOWERS_AT_ONCE", "FOLLOWERS_AT_ONCE"),
+    "thumbnail": ("THUMBNAIL_PROCESSES", "THUMBNAIL_PROCESSES"),
+}
+Kind = Literal["query", "stream", "follow", "thumbnail"]
 
 
-async def _open_looking_up(request: Request) -> AsyncIterator[AsyncConnection]:
-    async with _read_only(request, request.state.access, BY_ID) as connection:
-        yield connection
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    caller: str
+    admitted: asyncio.Future[None]
 
 
-async def _open_querying(request: Request) -> AsyncIterator[AsyncConnection]:
-    async with querying(request, request.state.access) as connection:
-        yield connection
+class AdmissionControl:
+    """Admits up to `most` at once, of which up to `most_of_one` belong to one caller."""
+
+    def __init__(self, kind: Kind, most: int, most_of_one: int, *, wait_seconds: float) -> None:
+        self._kind: Final = kind
+        self._most = most
+        self._most_of_one = most_of_one
+        self._wait_seconds = wait_seconds
+        self._running: Counter[str] = Counter()
+        self._waiting: list[_Waiting] = []
+
+    @asynccontextmanager
+    async def admit(self, caller: str, *, wait_seconds: float | None = None) -> AsyncIterator[None]:
+        """Run for a caller, after a wait of at most so long. Raises TooManyQueries."""
+        wait = self._wait_seconds if wait_seconds is None else wait_seconds
+        began = time.monotonic()
+        if self._is_free(caller):
+            self._begin(caller)
+        else:
+            await self._wait(caller, wait)
+        TURN_SECONDS.labels(self._kind).observe(time.monotonic() - began)
+        try:
+            yield
+        finally:
+            self._end(caller)
+
+    def require_free(self, caller: str) -> None:
+        """Raise TooManyQueries if the caller would have to wait; nothing is admitted."""
+        if not self._is_free(caller):
+            raise self._make_refusal(caller, 0)
+
+    def _is_free(self, caller: str) -> bool:
+        free = self._running.total() < self._most
+        return free and self._running[caller] < self._most_of_one
+
+    async def _wait(self, caller: str, seconds: float) -> None:
+        waiting = _Waiting(caller, asyncio.get_running_loop().create_future())
+        self._refuse_if_crowded(caller, seconds)
+        self._waiting.append(waiting)
+        TURNS_WAITING.labels(self._kind).set(len(self._waiting))
+        try:
+            async with asyncio.timeout(seconds):
+                await waiting.admitted
+        except BaseException as exc:
+            if waiting.admitted.done() and not waiting.admitted.cancelled():
+                self._end(caller)  # it was admitted at the very moment it left
+            if isinstance(exc, TimeoutError):
+                raise self._make_refusal(caller, seconds) from None
+            raise
+        finally:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+            TURNS_WAITING.labels(self._kind).set(len(self._waiting))
+
+    def _refuse_if_crowded(self, caller: str, seconds: float) -> None:
+        own = sum(waiting.caller == caller for waiting in self._waiting)
+        if own >= _MOST_WAITING_OF_ONE or len(self._waiting) >= _MOST_WAITING:
+            raise self._make_refusal(caller, seconds)
+
+    def _make_refusal(self, caller: str, seconds: float) -> TooManyQueries:
+        is_own = self._running[caller] >= self._most_of_one
+        TURNS_REFUSED.labels(self._kind, "caller" if is_own else "all").inc()
+        setting = f"INFERENCE_STORE_{_SETTINGS[self._kind][not is_own]}"
+        run = f"{self._most_of_one} of yours" if is_own else f"{self._most}"
+        detail = f"As many run already as may at once: {run} ({setting}). Try again shortly."
+        return TooManyQueries(detail, retry_after_seconds=max(1, math.ceil(seconds)))
+
+    def _begin(self, caller: str) -> None:
+        self._running[caller] += 1
+        TURNS.labels(self._kind).inc()
+
+    def _end(self, caller: str) -> None:
+        TURNS.labels(self._kind).dec()
+        self._running[caller] -= 1
+        if not self._running[caller]:
+            del self._running[caller]
+        self._admit_waiting()
+
+    def _admit_waiting(self) -> None:
+        while ready := [waiting for waiting in self._waiting if self._is_free(waiting.caller)]:
+            first = min(ready, key=lambda waiting: self._running[waiting.caller])
+            self._waiting.remove(first)
+            if not first.admitted.done():
+                self._begin(first.caller)
+                first.admitted.set_result(None)
+
+
+# For so long an unavailable replica is not used; one query of that time tries it.
+_LEFT_ALONE_SECONDS = 5.0
+_log = structlog.get_logger()
+
+
+class Replica:
+    """Connections to read on.
+
+    While the replica is unavailable the first Postgres answers, and is counted.
+    """
+
+    def __init__(self, first: AsyncEngine, replica: AsyncEngine | None = None) -> None:
+        self._first = first
+        self._replica = replica
+        self._left_alone_until = 0.0
+
+    @property
+    def is_lagging(self) -> bool:
+        """Check whether a read may be older than what was answered before."""
+        return self._replica is not None
+
+    @asynccontextmanager
+    async def connect(
+        self, settings: database.Settings = database.NONE
+    ) -> AsyncIterator[AsyncConnection]:
+        """Open a connection for one query. Raises what the first Postgres raises.
+
+        `settings`: the session settings that it has, unless the tables are, or may be, distributed.
+        """
+        connection = await self._open(settings)
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+    async def _open(self, settings: database.Settings) -> AsyncConnection:
+        replica = self._get_available()
+        if replica is not None:
+            try:
+                connection = await _take_connection(replica, settings)
+            except (OSError, DBAPIError) as error:
+                self._left_alone_until = time.monotonic() + _LEFT_ALONE_SECONDS
+                _log.warning(
+                    "the read replica is unavailable", action="replica_away", error=str(error)
+                )
+            else:
+                self._left_alone_until = 0.0
+                return connection
+        if self._replica is not None:
+            REPLICA_AWAY.inc()
+        return await _take_connection(self._first, settings)
+
+    def _get_available(self) -> AsyncEngine | None:
+        now = time.monotonic()
+        if now < self._left_alone_until:
+            return None
+        if self._left_alone_until:  # this query tries it for the others
+            self._left_alone_until = now + _LEFT_ALONE_SECONDS
+        return self._replica
+
+    async def describe_failure(self) -> str | None:
+        """Return one sentence while the replica does not answer."""
+        if self._replica is None:
+            return None
+        try:
+            async with self._replica.connect() as connection:
+                await connection.execute(text("SELECT 1 FROM registration LIMIT 1"))
+        except (DBAPIError, PoolTimeout, OSError) as exc:
+            return f"away, so that POSTGRES_DSN answers the questions: {exc}"[:500]
+        return None
+
+
+async def _take_connection(engine: AsyncEngine, settings: database.Settings) -> AsyncConnection:
+    with database.acquire_with(settings if is_known_whole(engine.sync_engine) else database.NONE):
+        return await engine.connect()
 
 
 @asynccontextmanager
 async def querying(
-    request: Request, access: Access, *, wait_seconds: float | None = None
+    access: Access, *, wait_seconds: float | None = None
 ) -> AsyncIterator[AsyncConnection]:
     """Open a connection to query on, once the caller is admitted. Raises TooManyQueries."""
-    admission: AdmissionControl = request.app.state.admission
+    admission: AdmissionControl = access.app.admission
     # Admission first: a request that waits for it holds no connection.
     async with (
         admission.admit(access.admission_name, wait_seconds=wait_seconds),
-        _read_only(request, access) as connection,
+        _read_only(access) as connection,
     ):
         yield connection
 
 
 @asynccontextmanager
-async def looking_up(request: Request, access: Access) -> AsyncIterator[AsyncConnection]:
+async def looking_up(access: Access) -> AsyncIterator[AsyncConnection]:
     """Open a connection to look inferences up by their ids, for no longer than that takes."""
-    async with _read_only(request, access, BY_ID) as connection:
+    async with _read_only(access, BY_ID) as connection:
         yield connection
 
 
 @asynccontextmanager
 async def _read_only(
-    request: Request, access: Access, settings: database.Settings = database.NONE
+    access: Access, settings: database.Settings = database.NONE
 ) -> AsyncIterator[AsyncConnection]:
-    replica: Replica = request.app.state.replica
+    replica: Replica = access.app.replica
     if replica.is_lagging:
-        await access.settle(request.app.state.engine)
+        await access.settle()
     async with replica.connect(settings) as connection:
         # Statements that change nothing run each by itself: none waits for a transaction to begin
         # or to end, and nothing is locked between them.
@@ -74,9 +265,23 @@ async def _read_only(
             await access.write_reads(connection)
 
 
-async def _open_writing(request: Request) -> AsyncIterator[AsyncConnection]:
-    engine: AsyncEngine = request.app.state.engine
-    async with engine.begin() as connection:
+async def _open_reading(access: Asking) -> AsyncIterator[AsyncConnection]:
+    async with _read_only(access) as connection:
+        yield connection
+
+
+async def _open_looking_up(access: Asking) -> AsyncIterator[AsyncConnection]:
+    async with looking_up(access) as connection:
+        yield connection
+
+
+async def _open_querying(access: Asking) -> AsyncIterator[AsyncConnection]:
+    async with querying(access) as connection:
+        yield connection
+
+
+async def _open_writing(access: Asking) -> AsyncIterator[AsyncConnection]:
+    async with access.engine.begin() as connection:
         yield connection
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.api.schemas.exports import ShownDownload, ShownExport, ShownPart
 from inference_store.export.jobs.downloads import Download, list_downloads
 from inference_store.export.jobs.job import ExportJob
 from inference_store.export.jobs.members import Part
@@ -13,8 +14,6 @@ from inference_store.index import registrations
 from inference_store.inference.events.event import parse_stored
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
-
-from .schemas.exports import ShownDownload, ShownExport, ShownPart
 
 
 async def show_exports(connection: AsyncConnection, jobs: Sequence[ExportJob]) -> list[ShownExport]:

@@ -8,8 +8,11 @@ from uuid import uuid4
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.api.conditions import read_requested_filter
+from inference_store.api.fields import Window
+from inference_store.api.schemas.exports import ExportRequest
 from inference_store.erasure import policies
-from inference_store.erasure.policies.durations import parse_duration
+from inference_store.erasure.policies.rules import parse_duration
 from inference_store.export.blob_choices import BlobChoice
 from inference_store.export.jobs.job import ExportJob, count_unfinished
 from inference_store.export.jobs.question import build_question, describe_question
@@ -19,10 +22,6 @@ from inference_store.inference.errors import Conflict, Fault, Invalid
 from inference_store.platform.settings import ApiSettings
 from inference_store.query.deadline import Deadline, OutOfTime
 from inference_store.query.search import count
-
-from .filters import read_requested_filter
-from .schemas.exports import ExportRequest
-from .schemas.ranges import Window
 
 MOST_UNFINISHED: Final = 20
 """Exports of one caller that are not written yet."""

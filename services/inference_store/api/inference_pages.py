@@ -1,8 +1,11 @@
-"""A page of inferences, from the search to the answer."""
+"""Pages of inferences, from the search to the answer, and inferences as they are shown."""
 
+import asyncio
 import json
+import time
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -13,42 +16,113 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
+from inference_store.export import inference_object
 from inference_store.export.fixed_columns import DISTANCE, Row
 from inference_store.index import key_registry
 from inference_store.index.key_registry import Models
 from inference_store.index.registrations import Registration
-from inference_store.inference.errors import Fault, Invalid, UnknownKey
-from inference_store.inference.metadata import KEY_ALIASES, MetadataCaps
+from inference_store.inference.errors import (
+    BlobMissing,
+    Fault,
+    Invalid,
+    NotFound,
+    QueryTimeout,
+    UnknownKey,
+)
+from inference_store.inference.events.event import parse_stored
+from inference_store.inference.metadata import KEY_ALIASES, MetadataCaps, decode_entries
 from inference_store.inference.nearest import MOST_WARNED, list_warnings, nearest, shortened
 from inference_store.objects import Blobs
-from inference_store.platform.metrics import QUERY_TIMEOUTS
+from inference_store.platform import traces
+from inference_store.platform.metrics import QUERY_SECONDS, QUERY_TIMEOUTS
 from inference_store.platform.settings import ApiSettings
 from inference_store.query import cursor as cursors
 from inference_store.query.cql2 import to_json
 from inference_store.query.cql2.tree import Node
 from inference_store.query.cursor import find_family
-from inference_store.query.deadline import Deadline
+from inference_store.query.deadline import Deadline, OutOfTime, Overloaded
+from inference_store.query.explain import Recording, recording
 from inference_store.query.matching import Hit, Query
 from inference_store.query.order import AtRandom, ByDistance
 from inference_store.query.pages import Page, describe_narrowing, find_page, make_cursor
-from inference_store.query.read import Inference, read
+from inference_store.query.read import BLOBS, Inference, get_storage_key, read
+from inference_store.query.scan_range import find_pieces_of
 from inference_store.query.sort import Sort, resolve_sort
 
 from .access import Access
 from .answer import encode_json
-from .field_selection import FieldSelection, is_within
-from .filters import RequestedFilter, read_requested_filter
-from .inference_format import build_links, format_inference
-from .query_recording import record_query
-from .query_timing import limit_query_time
-from .schemas.questions import Conditions, InferenceQuery
+from .conditions import Conditions, InferenceQuery, RequestedFilter, read_requested_filter
+from .http import escape_segment
+from .inference_models import Explanation, FieldSelection, MetadataAs, convert_metadata, is_within
 
+_FEW_INFERENCES = 4
+"""The links of so few inferences are signed in less time than a thread takes to start."""
 # Parts of a body that change neither which inferences match, nor their order.
 _NOT_OF_THE_QUERY = {
     *("cursor", "cursors", "limit", "include", "fields", "metadata_as"),
     *("timeout_seconds", "explain"),
 }
 _FILTER_FIELDS = {"filter", "filter_lang"}
+_METADATA: Final = "metadata"
+_LONGEST: Final = MetadataCaps().key_characters
+
+
+def format_inference(
+    model_id: str, inference: Inference, *, metadata_as: MetadataAs = "list"
+) -> dict[str, Any]:
+    """Format an inference for JSON; its times have been through `fit_times`."""
+    if metadata_as == "object":
+        return inference_object.format_inference(
+            model_id,
+            inference,
+            show_metadata=lambda stored: convert_metadata(decode_entries(stored)),
+        )
+    return inference_object.format_inference(model_id, inference)
+
+
+async def build_links(
+    access: Access, model_id: str, inferences: Collection[Inference]
+) -> list[dict[str, str | None]]:
+    """Return where each inference's blobs are read: presigned links, or the api's own routes."""
+    settings, blobs = access.settings, access.blobs
+    if settings.presigned_urls == "off":
+        return [_build_routes(model_id, inference) for inference in inferences]
+    seconds = settings.presigned_url_seconds
+    if len(inferences) <= _FEW_INFERENCES and settings.s3_access_key.get_secret_value():
+        return [_presign(blobs, inference, seconds) for inference in inferences]
+    # without keys in the settings it may have to exchange a token for credentials
+    return await asyncio.to_thread(
+        lambda: [_presign(blobs, inference, seconds) for inference in inferences]
+    )
+
+
+def _build_routes(model_id: str, inference: Inference) -> dict[str, str | None]:
+    path = f"/v1/models/{escape_segment(model_id)}/inferences/uid:{inference.uid}"
+    is_stored = {blob: get_storage_key(inference, blob) is not None for blob in BLOBS}
+    return {blob: f"{path}/{blob}" if is_stored[blob] else None for blob in BLOBS}
+
+
+def _presign(blobs: Blobs, inference: Inference, seconds: int) -> dict[str, str | None]:
+    return {blob: _presign_one(blobs, get_storage_key(inference, blob), seconds) for blob in BLOBS}
+
+
+def _presign_one(blobs: Blobs, key: str | None, seconds: int) -> str | None:
+    if key is None:
+        return None
+    try:
+        return blobs.presign(parse_stored(key), seconds)
+    except BlobMissing:  # a key that no client can address, or a bucket that is no longer allowed
+        return None
+
+
+async def read_one(
+    connection: AsyncConnection, model: Registration, uid: UUID, *, include: Collection[str] = ()
+) -> Inference:
+    """Return an inference that was found. Raises NotFound if it has been deleted since."""
+    inferences = await read(connection, model.model, [uid], include=include)
+    if not inferences:
+        raise NotFound("The inference has just been deleted.")
+    return inferences[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +224,8 @@ def set_deadline(body: Conditions, settings: ApiSettings) -> Deadline:
     return Deadline.after(most if requested is None else requested)
 
 
-async def build_page(  # noqa: PLR0917
-    connection: AsyncConnection,
-    access: Access,
-    blobs: Blobs,
-    settings: ApiSettings,
-    body: InferenceQuery,
-    page_request: PageRequest,
+async def build_page(
+    connection: AsyncConnection, access: Access, body: InferenceQuery, page_request: PageRequest
 ) -> AnsweredPage:
     """Return the page.
 
@@ -172,15 +241,13 @@ async def build_page(  # noqa: PLR0917
     warnings = [*page_request.warnings, *page_request.sort.warnings]
     if body.cursor is None:
         numbers = [model.model for model in page_request.models]
-        warnings += await check_chosen_keys(connection, numbers, body, selection)
-    with record_query(body.explain) as explained:
+        warnings += await _check_chosen_keys(connection, numbers, body, selection)
+    with recording(body.explain) as recorded:
         # only how the page is found is explained
         include = None if body.explain else selection.include
-        page = await _search(connection, settings, body, page_request, include)
-        explanation = await explained.format(connection, access, page_request.query)
-    hits = await _read_rows(
-        connection, access, blobs, settings, selection, page_request.models, page
-    )
+        page = await _search(connection, access.settings, body, page_request, include)
+        explanation = await explain(connection, access, page_request.query, recorded)
+    hits = await _read_rows(connection, access, selection, page_request.models, page)
     pin = page_request.filter.pin
     return AnsweredPage(
         rows=[row._replace(distance=hit.value) if has_distances else row for hit, row in hits],
@@ -224,17 +291,13 @@ async def _search(
     return page
 
 
-async def _read_rows(  # noqa: PLR0917
+async def _read_rows(
     connection: AsyncConnection,
     access: Access,
-    blobs: Blobs,
-    settings: ApiSettings,
     selection: FieldSelection,
     models: Sequence[Registration],
     page: Page,
 ) -> list[tuple[Hit, Row]]:
-    """Return the hits with their content, in order; those that are deleted meanwhile are left
-    out."""
     rows: dict[tuple[int, UUID], Row] = {}
     for model in models:
         uids = [hit.uid for hit in page.hits if hit.model == model.model]
@@ -243,7 +306,7 @@ async def _read_rows(  # noqa: PLR0917
         inferences = await _read_inferences(connection, model.model, uids, page, selection.include)
         urls: Sequence[dict[str, str | None] | None] = [None] * len(inferences)
         if "urls" in selection.include:
-            urls = await build_links(settings, blobs, model.model_id, inferences)
+            urls = await build_links(access, model.model_id, inferences)
             access.note_read(Action.LINKS_MADE, model, [inference.uid for inference in inferences])
         for inference, links in zip(inferences, urls, strict=True):
             rows[model.model, inference.uid] = Row(model.model_id, inference, urls=links)
@@ -257,7 +320,6 @@ async def _read_inferences(
     page: Page,
     include: Collection[str],
 ) -> list[Inference]:
-    """Return the inferences of the page, in order; read those that the search has not read."""
     unread = [uid for uid in uids if uid not in page.read]
     more = await read(connection, model, unread, include=include)
     if len(unread) == len(uids):
@@ -266,11 +328,7 @@ async def _read_inferences(
     return [inferences[uid] for uid in uids if uid in inferences]
 
 
-_METADATA: Final = "metadata"
-_LONGEST: Final = MetadataCaps().key_characters
-
-
-async def check_chosen_keys(
+async def _check_chosen_keys(
     connection: AsyncConnection, models: Models, body: InferenceQuery, selection: FieldSelection
 ) -> list[str]:
     """Return warnings about the keys in `fields` that no inference of the models has.
@@ -303,7 +361,6 @@ def _is_known(key: str, names: Sequence[str]) -> bool:
 
 
 def _refuse(paths: dict[str, str], names: Sequence[str]) -> UnknownKey:
-    """Return the error for unknown keys; `paths`: where each stands in the body."""
     faults = []
     for key, path in list(paths.items())[:MOST_WARNED]:
         near = nearest(key, names, limit=3)
@@ -318,3 +375,42 @@ def _describe(key: str, names: Sequence[str]) -> str:
     near = nearest(key, names, limit=3)
     hint = f" The nearest are {', '.join(near)}." if near else ""
     return f"No inference of this model has the metadata key {shortened(key)}.{hint}"
+
+
+async def explain(
+    connection: AsyncConnection, access: Access, query: Query, recorded: Recording | None
+) -> Mapping[str, Any]:
+    """Return what `explain` adds to an answer: nothing if it was not requested."""
+    if recorded is None:
+        return {}
+    total = len(await find_pieces_of(connection, query.scan_range, newest_first=True))
+    how = f"; {recorded.form}" if recorded.form else ""
+    recorded.form = f"{query.form}{how}"
+    everything = access.sees.is_everything
+    explanation = recorded.explain(partitions_total=total, estimates=everything)
+    return {"explain": Explanation.show(explanation)}
+
+
+@contextmanager
+def limit_query_time(kind: str, narrow: str, query: Query) -> Iterator[None]:
+    """Surround the statements that find inferences; `kind` is `page`, `count` or `aggregate`.
+
+    Raises QueryTimeout, which says how to `narrow`, if the query took too long; Overloaded, which
+    narrowing does not help, if it had little of its time.
+    """
+    began = time.perf_counter()
+    attributes: traces.Attributes = {
+        "inference_store.query.kind": kind,
+        "inference_store.query.form": query.form,
+        "inference_store.query.conditions": len(query.conditions),
+    }
+    try:
+        with traces.span(f"query {kind}", attributes=attributes):
+            yield
+    except Overloaded:
+        raise
+    except OutOfTime:
+        QUERY_TIMEOUTS.labels(kind).inc()
+        raise QueryTimeout(narrow) from None
+    finally:
+        QUERY_SECONDS.labels(kind, query.form).observe(time.perf_counter() - began)

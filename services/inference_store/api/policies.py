@@ -1,19 +1,210 @@
-"""Answers about retention policies, and checks who may read and set them."""
+"""Retention policies of a model, of a project, and of all: their bodies, answers and paths."""
 
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any, Final, Literal, Self
+from uuid import UUID
 
+from fastapi import Depends, Request
+from pydantic import BaseModel, Field, model_validator
 from sqlalchemy.ext.asyncio import AsyncConnection
+from starlette.responses import Response
 
-from inference_store.api.answer import Answer
+from inference_store.access.rights import Right
 from inference_store.erasure import policies
-from inference_store.erasure.policies import PolicyOwner, PolicyState, PolicyVersion
+from inference_store.erasure.policies import (
+    DEFAULT,
+    MOST_RULES,
+    Ages,
+    Bounds,
+    LevelName,
+    PolicyOwner,
+    PolicyState,
+    PolicyVersion,
+    RequestedRule,
+)
+from inference_store.erasure.policies.rules import check_not_empty, check_rules
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import NotFound
+from inference_store.query.cql2.tree import Node
 
-from .access import Access
-from .schemas.policies import ShownPolicy, ShownRule, ShownVersion
-from .shown import Shown
+from .access import Access, Needs, Over
+from .answer import Answer, Shown
+from .conditions import filter_schema
+from .cursors import Parameters
+from .fields import ShortText
+from .http import ModelId, ProjectId
+from .routing import Endpoint, Router
+
+
+class RuleBody(Ages):
+    """One rule: what it is of, and how long each part is kept."""
+
+    filter: Any = Field(
+        default=None,
+        description="A filter in CQL2: a string is CQL2-Text, an object CQL2-JSON. The first rule"
+        " whose filter is TRUE decides; left out: the rule is of everything.",
+        examples=["top_score < 0.4"],
+        json_schema_extra=filter_schema,
+    )
+    types: Annotated[dict[ShortText, ShortText], Field(max_length=32)] = Field(
+        default={},
+        description="The types of metadata keys that the filter names and nothing has yet.",
+        examples=[{"reviewed": "bool"}],
+    )
+
+
+class PolicyBody(Bounds):
+    """A policy: the first rule that is TRUE decides; where none is, the next wider policy."""
+
+    level: LevelName
+    """Whose policy it is, as in the path: what was sent to another path by mistake is refused."""
+    id: ShortText | None
+    """The id of the model or project, as in the path, not escaped; null: the default has none."""
+    rules: Annotated[tuple[RuleBody, ...], Field(max_length=MOST_RULES)] = ()
+    reason: ShortText | None = None
+    """Why, for the history; needed where a minimum age is undercut, shortened or taken away."""
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        check_rules([(rule.name, rule.filter is not None) for rule in self.rules])
+        check_not_empty(len(self.rules), self)
+        return self
+
+    effective: Literal["now"] | None = None
+    """`now`: without the grace; needs the preview's `token`."""
+    token: UUID | None = None
+    """Of the preview of this very policy, an hour old at most."""
+
+    def list_requested_rules(self, trees: list[Node | None]) -> Iterator[RequestedRule]:
+        """Yield the rules with the trees of their filters."""
+        for rule, tree in zip(self.rules, trees, strict=True):
+            source = rule.filter if isinstance(rule.filter, str) else None
+            yield RequestedRule(rule, tree, source, rule.types)
+
+
+class Reason(Parameters):
+    """Why."""
+
+    reason: ShortText | None = None
+    """Needed where a minimum age is taken away."""
+
+
+class ShownRule(Shown):
+    """What a rule is of, and how long the parts are kept."""
+
+    name: str | None = None
+    filter: str | None = None
+    """CQL2-Text; null: everything."""
+    keep_input: str
+    keep_response: str
+    keep_inference: str
+
+
+class ShownVersion(Shown):
+    """One version of a policy."""
+
+    revision: int
+    state: str
+    """`in_force`, `pending` (it begins at `effective_at`), `revoked` before it began, or `past`."""
+    removed: bool
+    """From this version on there is no policy."""
+    rules: list[ShownRule]
+    max_inferences: int | None
+    minimum_age: str | None
+    undercuts_minimum_age: bool
+    set_by: str
+    updated_at: datetime
+    effective_at: datetime
+    revoked_at: datetime | None
+    revoked_by: str | None
+    reason: str | None
+
+
+class LossCount(Shown):
+    """How many inferences lose something. What is being erased already is not counted."""
+
+    count: int
+    bytes: int
+    """Of their inputs, as far as sizes are known; of responses none is."""
+    unknown_sizes: int
+    held: int
+    """More of them, which legal holds keep."""
+    oldest: datetime | None
+    newest: datetime | None
+
+
+class DecidedBy(Shown):
+    """A rule, and whose policy it stands in."""
+
+    level: str
+    model_id: str | None
+    project_id: str | None
+    rule: int | None
+    """Its place in the policy, from 0."""
+    name: str | None
+
+
+class LossExample(Shown):
+    """One of the oldest that would lose something."""
+
+    model_id: str
+    uid: UUID
+    inference_id: str
+    received_at: datetime
+    scope: str
+    """`inference` (everything), `response` or `input`."""
+    decided_by: DecidedBy | None
+    """Null: a limit."""
+
+
+class WouldDelete(Shown):
+    """What a policy would delete today, together with the policies around it."""
+
+    inferences: LossCount
+    """What goes whole."""
+    responses: LossCount
+    inputs: LossCount
+    more_than_now: int
+    """Inferences that lose something which what is in force now does not take."""
+    exports: int
+    """Exports that name something that would go: an erasure deletes their parts that have it."""
+    partial: bool
+    """The time was over before all was looked at: it is more."""
+    examples: list[LossExample]
+
+
+class PolicyPreview(Shown):
+    """What a policy would do, without setting it."""
+
+    would_delete: WouldDelete
+    grace_seconds: float
+    """So long after it is set it would begin."""
+    token: UUID
+    """Lets this policy begin at once, for an hour, while nothing else is set."""
+    warnings: list[str]
+
+
+class ShownPolicy(ShownVersion):
+    """The policy that is in force, or, where none is, the one that waits to begin."""
+
+    level: str
+    """`model`, `project` or `default`: whose policy it is."""
+    model_id: str | None
+    project_id: str | None
+    pending: ShownVersion | None
+    """What begins later, until it is revoked."""
+    warnings: list[str]
+    would_delete: WouldDelete | None = None
+    """What it would delete today; only where it was just set."""
+
+
+class PolicyHistory(Shown):
+    """Every version, the newest first."""
+
+    items: list[ShownVersion]
+    next: str | None
 
 
 async def check_allowed(
@@ -34,7 +225,7 @@ async def answer_policy(connection: AsyncConnection, owner: PolicyOwner) -> Answ
     version = state.in_force or state.pending
     if version is None:
         raise NotFound(f"There is no retention policy of {owner}: {_describe_fallback(owner)}.")
-    return build_answer(show_state(owner, version, state, warnings=()), state.revision)
+    return Answer(show_state(owner, version, state, warnings=()), revision=state.revision)
 
 
 def show_state(
@@ -48,18 +239,12 @@ def show_state(
     )
 
 
-def build_answer(body: Shown, revision: int) -> Answer:
-    """Build the answer, with the revision for If-Match."""
-    return Answer(body, headers={"ETag": f'"{revision}"'})
-
-
 def show_version(version: PolicyVersion, state: PolicyState) -> ShownVersion:
     """Make the answer about one version."""
     return ShownVersion.show(version, **_describe_version(version, state))
 
 
 def _describe_version(version: PolicyVersion, state: PolicyState) -> dict[str, Any]:
-    """Return the fields that a version does not have itself."""
     policy = version.policy
     rules = () if policy is None else policy.rules
     bounds = policies.Bounds() if policy is None else policy
@@ -98,3 +283,88 @@ def _describe_fallback(owner: PolicyOwner) -> str:
         "project": "the default one applies, where there is any",
         "default": "what no other policy says is kept for ever",
     }[owner.level]
+
+
+async def _find_of_model(request: Request, model_id: ModelId) -> None:
+    request.state.policy_of = PolicyOwner("model", model_id)
+
+
+async def _find_of_project(request: Request, project_id: ProjectId) -> None:
+    request.state.policy_of = PolicyOwner("project", project_id)
+
+
+async def _find_default(request: Request) -> None:
+    request.state.policy_of = DEFAULT
+
+
+async def _get_owner(request: Request) -> PolicyOwner:
+    owner: PolicyOwner = request.state.policy_of
+    return owner
+
+
+PolicyOf = Annotated[PolicyOwner, Depends(_get_owner)]
+"""The owner of the policy that the path of the request names."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyLevel:
+    """A level of policies: its path, what finds the owner, and the extent that a right is needed
+    for."""
+
+    level: LevelName
+    path: str
+    find: Callable[..., Awaitable[None]]
+    read: Over
+    write: Over
+    words: str
+
+
+POLICY_LEVELS: Final = (
+    PolicyLevel(
+        "model", "/models/{model_id}", _find_of_model, Over.MODEL, Over.MODEL, "a model's policy"
+    ),
+    PolicyLevel(
+        "project",
+        "/projects/{project_id}",
+        _find_of_project,
+        Over.PROJECT,
+        Over.PROJECT,
+        "a project's policy",
+    ),
+    PolicyLevel("default", "", _find_default, Over.SOME, Over.EVERYTHING, "the default policy"),
+)
+
+
+def add_policy_route(
+    router: Router,
+    route: str,
+    action: str,
+    answer: type[BaseModel] | type[Response],
+    summary: str,
+    *refusals: int,
+    **options: Any,
+) -> Callable[[Endpoint], Endpoint]:
+    """Add a function as a route of the policies of every level; it takes the owner as a `PolicyOf`.
+
+    `route`: the method, and what comes after the policy's own path; `summary` names the level by
+    `{policy}`. A GET needs the right to read, everything else the right to administer; so does a
+    preview, which is requested by POST.
+    """
+    method, _, path = route.partition(" ")
+
+    def add(endpoint: Endpoint) -> Endpoint:
+        for level in POLICY_LEVELS:
+            is_read = method == "GET"
+            router.add(
+                f"{method} {level.path}/retention-policy{path}",
+                answer,
+                Needs(Right.READ, level.read) if is_read else Needs(Right.ADMIN, level.write),
+                summary.format(policy=level.words),
+                *refusals,
+                name=f"{action}_{level.level}_policy",
+                dependencies=[Depends(level.find)],
+                **options,
+            )(endpoint)
+        return endpoint
+
+    return add

@@ -1,15 +1,19 @@
-"""Changes of retention policies: what one would delete, who may make it, when it begins."""
+"""Routes of retention policies: each three times, for a model, a project, and all."""
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import Annotated, Any, Final
 
+from fastapi import Query
 from sqlalchemy.ext.asyncio import AsyncConnection
+from starlette.responses import Response
 
+from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.erasure import policies
-from inference_store.erasure.ledger import Body
+from inference_store.erasure.ledger import Body, Note
 from inference_store.erasure.policies import (
     PolicyOwner,
     PolicyVersion,
@@ -17,18 +21,43 @@ from inference_store.erasure.policies import (
     RetentionPolicy,
 )
 from inference_store.erasure.policies.rules import is_never_longer
-from inference_store.erasure.preview import preview, previews
-from inference_store.erasure.preview.losses import Preview
+from inference_store.erasure.preview import preview
+from inference_store.erasure.preview.preview import Preview
 from inference_store.export.ledger.member_lists import MemberLists
 from inference_store.inference.errors import Fault, Invalid, PreconditionFailed
 from inference_store.query.cql2 import Clock
 from inference_store.query.cql2.tree import Node
 
-from .access import Access
-from .filters import read_filter
-from .policies import check_allowed, describe_owner
-from .schemas.policies import DecidedBy, ExampleLost, Losing, PolicyBody, WouldDelete
+from . import cursors
+from .access import Access, Asking
+from .answer import Answer
+from .conditions import read_filter
+from .cursors import PageParameters
+from .dependencies import IfMatch, Reading, querying
+from .policies import (
+    DecidedBy,
+    LossCount,
+    LossExample,
+    PolicyBody,
+    PolicyHistory,
+    PolicyOf,
+    PolicyPreview,
+    Reason,
+    ShownPolicy,
+    WouldDelete,
+    add_policy_route,
+    answer_policy,
+    check_allowed,
+    describe_owner,
+    show_state,
+    show_version,
+)
+from .routing import Router
 
+_SAVED: Final[Any] = {"rules": {"__all__": {"saved"}}}
+
+
+router = Router("retention")
 _MOST_PENDING: Final = 10
 _AGELESS: Final = Clock(
     instead="the ages of a rule say how old something may be: `keep_inference`, `keep_response` and"
@@ -36,7 +65,138 @@ _AGELESS: Final = Clock(
 )
 
 
-def check_owner(body: PolicyBody, owner: PolicyOwner) -> None:
+@add_policy_route(router, "GET", "get", ShownPolicy, "Read {policy}", 404)
+async def get_policy(connection: Reading, access: Asking, of: PolicyOf) -> Answer:
+    """The policy in force, and what waits to begin; 404 where there is neither."""
+    await check_allowed(connection, access, of)
+    return await answer_policy(connection, of)
+
+
+@add_policy_route(router, "GET /history", "history_of", PolicyHistory, "Versions of {policy}", 404)
+async def get_history(
+    page: Annotated[PageParameters, Query()], connection: Reading, access: Asking, of: PolicyOf
+) -> Answer:
+    """Who set it, when, and what it was before: the newest first."""
+    await check_allowed(connection, access, of)
+    before = cursors.decode_one(page.cursor, int)
+    versions = await policies.list_versions(connection, of, before=before, limit=page.limit + 1)
+    items, following = cursors.cut_page(versions, page.limit, lambda version: version.revision)
+    state = await policies.find_state(connection, of)
+    shown = [show_version(version, state) for version in items]
+    return Answer(PolicyHistory(items=shown, next=following))
+
+
+@add_policy_route(router, "PUT", "set", ShownPolicy, "Set {policy}", 404, 412, 501)
+async def put_policy(body: PolicyBody, if_match: IfMatch, access: Asking, of: PolicyOf) -> Answer:
+    """Set how long inputs, responses and inferences are kept; it applies to those stored
+    already, too. One that would delete any of them begins after a grace."""
+    lost, warnings = await _write(access, of, "policy_set", body, body.reason, if_match)
+    async with access.engine.connect() as connection:
+        state = await policies.find_state(connection, of)
+        newest, *_ = await policies.list_versions(connection, of, limit=1)
+    would_delete = _show_would_delete(lost)
+    shown = show_state(of, newest, state, warnings=warnings, would_delete=would_delete)
+    return Answer(shown, revision=state.revision)
+
+
+@add_policy_route(
+    router, "POST /preview", "preview", PolicyPreview, "What {policy} would delete", 404, 501
+)
+async def preview_policy(body: PolicyBody, access: Asking, of: PolicyOf) -> Answer:
+    """The same as setting it, without setting it; its token lets it begin at once."""
+    lost, resolved = await _estimate(access, of, body)
+    async with access.engine.begin() as connection:
+        revision = (await policies.find_state(connection, of)).revision
+        token = await preview.record_preview(connection, of, revision, _describe_request(body))
+    return Answer(
+        PolicyPreview(
+            would_delete=_show_would_delete(lost),
+            grace_seconds=_find_grace_seconds(access, lost),
+            token=token,
+            warnings=[] if resolved is None else list(resolved.warnings),
+        )
+    )
+
+
+@add_policy_route(router, "DELETE", "remove", Response, "Remove {policy}", 404, 412, status=204)
+async def delete_policy(
+    why: Annotated[Reason, Query()], if_match: IfMatch, access: Asking, of: PolicyOf
+) -> Response:
+    """The next wider policy applies, or everything is kept; after a grace where that would
+    delete something."""
+    await _write(access, of, "policy_removed", None, why.reason, if_match)
+    return Response(status_code=204)
+
+
+@add_policy_route(
+    router,
+    "DELETE /pending",
+    "revoke",
+    Response,
+    "Take back {policy} before it begins",
+    404,
+    412,
+    status=204,
+)
+async def revoke_policy(if_match: IfMatch, access: Asking, of: PolicyOf) -> Response:
+    """What waits to begin never does; what is in force stays so."""
+
+    async def build_body(connection: AsyncConnection) -> Body:
+        await check_allowed(connection, access, of, lock=True)
+        return await policies.describe_revocation(connection, of, expected=if_match)
+
+    whose = {"project_id": of.subject} if of.level == "project" else {}
+    model_id = of.subject if of.level == "model" else None
+    note = Note(Action.POLICY_REVOKED, model_id, {"level": of.level, **whose})
+    await access.ledger.write("policy_revoked", build_body, actor=access.who, note=note)
+    return Response(status_code=204)
+
+
+async def _write(  # noqa: PLR0917
+    access: Access,
+    owner: PolicyOwner,
+    kind: str,
+    body: PolicyBody | None,
+    reason: str | None,
+    expected: int | None,
+) -> tuple[Preview, Sequence[str]]:
+    """Write a change to the ledger before it takes effect; return what it deletes, and warnings.
+
+    `expected`: the revision that the policy must have now. Raises what refuses it.
+    """
+    lost, resolved = await _estimate(access, owner, body)
+    build_body = partial(
+        _build_entry,
+        access=access,
+        owner=owner,
+        resolved=resolved,
+        body=body,
+        expected=expected,
+        grace_seconds=_find_grace_seconds(access, lost),
+        reason=reason,
+    )
+    await access.ledger.write(kind, build_body, actor=access.who, note=_build_note)
+    return lost, () if resolved is None else resolved.warnings
+
+
+def _find_grace_seconds(access: Access, lost: Preview) -> float:
+    return 0.0 if lost.is_harmless else access.settings.policy_grace_seconds
+
+
+def _build_note(version: PolicyVersion) -> Note:
+    owner, policy = version.of, version.policy
+    action = Action.POLICY_REMOVED if policy is None else Action.POLICY_SET
+    rules = {} if policy is None else policy.model_dump(exclude_none=True, exclude=_SAVED)
+    began = version.effective_at.isoformat()
+    detail = {"level": owner.level, "revision": version.revision, "effective_at": began}
+    whose = {"project_id": owner.subject} if owner.level == "project" else {}
+    why = {} if version.reason is None else {"reason": version.reason}
+    return Note(
+        action, owner.subject if owner.level == "model" else None, detail | whose | why | rules
+    )
+
+
+def _check_owner(body: PolicyBody, owner: PolicyOwner) -> None:
     """Raise Invalid if the body is of another policy than the path: a path that a browser or a
     proxy rewrote would change a wider one."""
     for name, given, expected in (
@@ -51,41 +211,36 @@ def check_owner(body: PolicyBody, owner: PolicyOwner) -> None:
             raise Invalid(f"{name}: {message}.", faults=[fault])
 
 
-async def read_trees(body: PolicyBody) -> list[Node | None]:
-    """Return the trees of the rules' filters. Raises InvalidFilter, NotKept, with their path."""
+async def _read_trees(body: PolicyBody) -> list[Node | None]:
     return [
         await read_filter(rule.filter, None, clock=_AGELESS, path=f"rules[{number}].filter")
         for number, rule in enumerate(body.rules)
     ]
 
 
-async def estimate_policy(
-    connection: AsyncConnection,
-    access: Access,
-    owner: PolicyOwner,
-    body: PolicyBody | None,
-    trees: list[Node | None],
-    *,
-    seconds: float,
+async def _estimate(
+    access: Access, owner: PolicyOwner, body: PolicyBody | None
 ) -> tuple[Preview, ResolvedPolicy | None]:
-    """Return what the policy would delete today; None for `body`: if there were none."""
-    await check_allowed(connection, access, owner)
-    if body is None:
-        return await preview.preview_policy(
-            connection, owner, None, lists=MemberLists(), seconds=seconds
-        ), None
-    resolved = await policies.resolve_policy(
-        connection, owner, list(body.list_requested_rules(trees)), body
-    )
-    lost = await preview.preview_policy(
-        connection, owner, resolved.policy, lists=MemberLists(), seconds=seconds
-    )
-    warnings = (*resolved.warnings, *_warn_of_pending(lost.pending))
-    return lost, replace(resolved, warnings=warnings)
+    if body is not None:
+        _check_owner(body, owner)
+    trees = [] if body is None else await _read_trees(body)
+    resolved, seconds = None, access.settings.policy_preview_seconds
+    async with querying(access) as connection:
+        await check_allowed(connection, access, owner)
+        if body is not None:
+            rules = list(body.list_requested_rules(trees))
+            resolved = await policies.resolve_policy(connection, owner, rules, body)
+        policy = None if resolved is None else resolved.policy
+        lost = await preview.preview_policy(
+            connection, owner, policy, lists=MemberLists(), seconds=seconds
+        )
+    if resolved is not None:
+        warnings = (*resolved.warnings, *_warn_of_pending(lost.pending))
+        resolved = replace(resolved, warnings=warnings)
+    return lost, resolved
 
 
 def _warn_of_pending(pending: Sequence[PolicyVersion]) -> Iterator[str]:
-    """Yield a warning for each of the first pending policies that the figures count as begun."""
     for version in pending[:_MOST_PENDING]:
         what = "The removal of the policy" if version.policy is None else "The policy"
         yield (
@@ -96,7 +251,7 @@ def _warn_of_pending(pending: Sequence[PolicyVersion]) -> Iterator[str]:
         yield f"{len(pending) - _MOST_PENDING} more pending policies are counted."
 
 
-async def build_entry(
+async def _build_entry(
     connection: AsyncConnection,
     access: Access,
     owner: PolicyOwner,
@@ -107,7 +262,6 @@ async def build_entry(
     grace_seconds: float,
     reason: str | None,
 ) -> Body:
-    """Build the ledger's entry of a change, or raise what refuses it."""
     registration = await check_allowed(connection, access, owner, lock=True)
     policy = None if resolved is None else resolved.policy
     state = await policies.find_state(connection, owner)
@@ -125,7 +279,7 @@ async def build_entry(
     )
 
 
-def describe_request(body: PolicyBody) -> str:
+def _describe_request(body: PolicyBody) -> str:
     """Return the policy as it was requested: a token is bound to this."""
     return body.model_dump_json(exclude={"effective", "token", "reason"})
 
@@ -136,8 +290,8 @@ async def _require_preview(
     if body.token is None:
         fault = Fault("token", "give the `token` that the preview of this policy answered")
         raise Invalid("A policy begins at once only where it was previewed.", faults=[fault])
-    if not await previews.is_preview_of(
-        connection, body.token, owner, revision, describe_request(body)
+    if not await preview.is_preview_of(
+        connection, body.token, owner, revision, _describe_request(body)
     ):
         raise PreconditionFailed(
             "the token is of another policy or older than an hour, or a policy was set since:"
@@ -146,7 +300,6 @@ async def _require_preview(
 
 
 def _needs_override(policy: RetentionPolicy | None, before: list[RetentionPolicy | None]) -> bool:
-    """Return whether the change goes below a minimum age, shortens one or removes one."""
     if policy is not None and policy.undercuts_minimum_age:
         return True
     minimum_ages = [
@@ -158,17 +311,16 @@ def _needs_override(policy: RetentionPolicy | None, before: list[RetentionPolicy
     )
 
 
-def show_would_delete(result: Preview) -> WouldDelete:
-    """Make the answer about what would be deleted."""
+def _show_would_delete(result: Preview) -> WouldDelete:
     return WouldDelete(
-        inferences=Losing.show(result.parts["inference"]),
-        responses=Losing.show(result.parts["response"]),
-        inputs=Losing.show(result.parts["input"]),
+        inferences=LossCount.show(result.parts["inference"]),
+        responses=LossCount.show(result.parts["response"]),
+        inputs=LossCount.show(result.parts["input"]),
         more_than_now=result.fresh,
         exports=result.exports,
         partial=result.cut,
         examples=[
-            ExampleLost.show(
+            LossExample.show(
                 example, decided_by=example.of and show_rule(example.of, example.rule, example.name)
             )
             for example in result.examples

@@ -93,26 +93,18 @@ def _document_status(status: int) -> dict[str, Any]:
     return {
         "description": "; ".join(dict.fromkeys(kind.title for kind in kinds)),
         "content": {
-            PROBLEM: {
-                "schema": {"$ref": "#/components/schemas/Problem"},
-                "examples": examples,
-            }
+            PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}, "examples": examples}
         },
     }
 
 
 def handle_problems(app: FastAPI) -> None:
     """Turn every refusal of the app into problem details."""
-    app.add_exception_handler(StoreError, _handle_store_error)
     app.add_exception_handler(RequestValidationError, _handle_invalid)
     app.add_exception_handler(HTTPException, _handle_http)
-    for kind in (DBAPIError, PoolTimeout, OSError, ObjectStoreUnavailable, OutOfTime, Exception):
+    kinds = (StoreError, DBAPIError, PoolTimeout, OSError, ObjectStoreUnavailable, OutOfTime)
+    for kind in (*kinds, Exception):
         app.add_exception_handler(kind, handle_unexpected)
-
-
-async def _handle_store_error(_: Request, exc: Exception) -> ProblemAnswer:
-    assert isinstance(exc, StoreError)
-    return build_problem(exc)
 
 
 def build_problem(exc: StoreError, headers: Mapping[str, str] | None = None) -> ProblemAnswer:
@@ -176,20 +168,15 @@ def _make_fault(request: Request, error: Mapping[str, Any]) -> Fault:
     where, *rest = error["loc"]
     path = _format_path(rest) if where == "body" else _format_path(error["loc"])
     if error["type"] == "extra_forbidden":
-        known_fields = find_known_fields(request, rest)
+        known_fields = _find_known_fields(request, rest)
         near = get_close_matches(str(rest[-1])[:_NAME_CHARACTERS], known_fields, 1)
         hint = f"; the nearest is {near[0]!r}" if near else ""
         return Fault(path, f"unknown field{hint}", known_fields)
-    message = describe_error(error, _find_field(request, rest) if where == "body" else None)
-    if where == "body" and not rest and isinstance(get_input(error), bytes):
+    message = _describe_error(error, _find_field(request, rest) if where == "body" else None)
+    if where == "body" and not rest and isinstance(error.get("input"), bytes):
         message = "send JSON, and say so: Content-Type: application/json"
     cause = error.get("ctx", {}).get("error")
     return Fault(path or "body", message, cause.known if isinstance(cause, UnknownName) else ())
-
-
-def get_input(error: Mapping[str, Any]) -> Any:
-    """Return the value that pydantic was given."""
-    return error.get("input")
 
 
 def _format_path(parts: Iterable[Any]) -> str:
@@ -200,14 +187,12 @@ def _format_path(parts: Iterable[Any]) -> str:
     return path
 
 
-def find_known_fields(request: Request, parts: Sequence[Any]) -> list[str]:
-    """Return the fields that the object around an unknown field of the body may have."""
+def _find_known_fields(request: Request, parts: Sequence[Any]) -> list[str]:
     model = _find_model_around(request, parts)
     return [] if model is None else [f.alias or name for name, f in model.model_fields.items()]
 
 
 def _find_field(request: Request, parts: Sequence[Any]) -> FieldInfo | None:
-    """Return the field at these parts of the body, if a model has it."""
     model = _find_model_around(request, parts)
     return None if model is None or not parts else model.model_fields.get(str(parts[-1]))
 
@@ -283,7 +268,6 @@ def find_refusal(exc: Exception) -> StoreError:
 
 
 def _describe_timeout(exc: Exception) -> str | None:
-    """Describe a timeout; None if the error is another."""
     if isinstance(exc, OutOfTime):
         return "The query took too long: narrow its time window."
     if "canceling statement due to statement timeout" in str(exc):
@@ -295,8 +279,7 @@ def _describe_timeout(exc: Exception) -> str | None:
 _BOUNDS: Final = {"ge": "at least", "gt": "over", "le": "at most", "lt": "below"}
 
 
-def describe_error(error: Mapping[str, Any], field: FieldInfo | None) -> str:
-    """Return what is wrong. `field`: the field of the body with the value, if it is known."""
+def _describe_error(error: Mapping[str, Any], field: FieldInfo | None) -> str:
     if error["type"] in ("int_type", "int_from_float"):
         return f"it must be a whole number{_describe_bounds(field)}"
     if error["type"] == "too_short" and error.get("input") == "":

@@ -40,7 +40,7 @@ from inference_store.platform.serving.server import GuardedServer
 from inference_store.platform.settings import ApiSettings
 
 from .app import create_app
-from .replica import Replica
+from .dependencies import Replica
 from .streams import ENDS
 
 _BEAT_SECONDS = 1.0
@@ -124,11 +124,7 @@ def _make_engine(
 
 
 def _make_admin(
-    app: FastAPI,
-    engine: AsyncEngine,
-    blobs: Blobs,
-    heartbeat: Heartbeat,
-    connections: Connections,
+    app: FastAPI, engine: AsyncEngine, blobs: Blobs, heartbeat: Heartbeat, connections: Connections
 ) -> AdminApp:
     settings: ApiSettings = app.state.settings
     replica: Replica = app.state.replica
@@ -147,7 +143,6 @@ def _make_admin(
 
 @asynccontextmanager
 async def _watch_ledger(watch: LedgerWatch) -> AsyncIterator[None]:
-    """Compare the ledger with Postgres now and from time to time."""
     stop = asyncio.Event()
     task = asyncio.create_task(watch.run(stop))
     try:

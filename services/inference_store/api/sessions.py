@@ -1,28 +1,223 @@
-"""Starts and ends sessions of browsers, and writes both to the audit."""
+"""Who the caller is, and the session of a browser: signed in with a key, or at the issuer.
 
+The routes for a browser without a session answer without a key, and say nothing of what is stored.
+"""
+
+from datetime import datetime
+from importlib.metadata import version
+from typing import Final, Literal, get_args
+
+import structlog
 from fastapi import Request
-from sqlalchemy.ext.asyncio import AsyncConnection
+from pydantic import Field
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
 
 from inference_store.access import Action, Who
+from inference_store.access.caller import ANYONE
+from inference_store.access.rights import ROLES, Grant, Right, Role
 from inference_store.access.sessions import Identity, Session, hash_id
+from inference_store.access.sign_in_attempt import CALLBACK, Attempt
 from inference_store.index import web_sessions
 from inference_store.index.audit import note
+from inference_store.inference.errors import (
+    Conflict,
+    NotFound,
+    StoreError,
+    TooManyRequests,
+    Unauthorized,
+    Unavailable,
+)
 from inference_store.platform.json_encoding import format_instant
 from inference_store.platform.settings import ApiSettings
 
-from .access import Authenticator, session_cookie
+from . import authentication
+from .access import Asking, Needs, Over
+from .answer import Answer, JsonAnswer, Shown
+from .authentication import Authenticator, find_client
+from .dependencies import Writing
+from .routing import Router
+from .site import CONSOLE
 
 
-async def start(
+class OwnGrant(Shown):
+    """Rights over everything, a project, or a model."""
+
+    rights: list[Right]
+    role: Role | None
+    """The role that has exactly these rights; null: none has."""
+    project_id: str | None
+    model_id: str | None
+    """Null, as `project_id`: over everything."""
+
+
+class OwnLimits(Shown):
+    """The bounds of one caller on one process of the api."""
+
+    requests_per_minute: int | None
+    """Null: no bound."""
+    body_bytes: int
+    """Of the body of a request."""
+    queries_at_once: int
+    """More wait for their turn."""
+    streams_at_once: int
+    query_timeout_seconds: float
+    presigned_url_seconds: int
+
+
+class Features(Shown):
+    """What this api has switched on."""
+
+    access_control: bool
+    """False: anyone who reaches the api may do everything."""
+    oidc: bool
+    """Whether tokens of an OIDC issuer are accepted."""
+    presigned_urls: bool
+    """False: blobs are read through the api alone."""
+    thumbnails: bool
+    """Whether thumbnails of inputs are made."""
+    read_replica: bool
+    """Whether a replica answers queries, which may lag behind."""
+
+
+class ShownSession(Shown):
+    """The session of a browser that is signed in."""
+
+    started_at: datetime
+    idle_until: datetime
+    """When it ends unless it is used before."""
+    expires_at: datetime
+    """When it ends in any case."""
+
+
+class ShownCaller(Shown):
+    """Who asks, what they may do, and what this api has switched on."""
+
+    kind: Literal["anyone", "token", "key", "oidc"]
+    """`anyone`: access control is off; `token`: the token of the settings."""
+    name: str = Field(examples=["key:k7mwx2ab9cde"])
+    """How the audit names them."""
+    display_name: str | None = Field(examples=["hallway dashboard"])
+    """The name of their key, or the subject of their token; null: there is neither."""
+    expires_at: datetime | None
+    """When their key expires; null: never, or they have none."""
+    session: ShownSession | None
+    """The session that the request is made in; null: it is made with a key or token, or neither."""
+    rights: list[Right]
+    """Every right that they have over something. Without `read` nothing exists for them."""
+    rights_over_everything: list[Right]
+    grants: list[OwnGrant]
+    """What they have, and over what; together they may do all of it."""
+    limits: OwnLimits
+    switched_on: Features
+    version: str
+    """Of this api."""
+
+
+router = Router("keys and audit")
+_log = structlog.get_logger()
+BEGIN: Final = "/v1/session/oidc/begin"
+_ATTEMPT: Final = "__Host-inference-store-sign-in"
+_ATTEMPT_SECONDS: Final = 600
+_SEE_OTHER: Final = 303
+_REASONS: Final[dict[type[StoreError], str]] = {
+    Unauthorized: "refused",
+    Unavailable: "unavailable",
+    TooManyRequests: "later",
+}
+"""What the console is told if it did not work; the log has more."""
+_NEEDED = Needs(Right.READ, Over.CALLER)
+
+
+@router.add("POST /session", ShownSession, _NEEDED, "Sign in", 409, status=201)
+async def start_session(connection: Writing, access: Asking) -> Answer:
+    """Start a session with the key or token of this request, for a browser: a cookie names it, and
+    the page need not keep the key. It ends with the key. Programs send their key each time."""
+    if access.caller is ANYONE:
+        raise Conflict("Access control is off: there is nothing to sign in to.")
+    if access.session is not None:  # or it could prolong itself
+        raise Unauthorized("A session starts with a key or token: send `Authorization: Bearer`.")
+    authenticator: Authenticator = access.app.authenticator
+    identity = await authenticator.describe(access.request, access.caller)
+    session, id = await _start(access.request, connection, identity, access.client)
+    answer = Answer(ShownSession.show(session), status_code=201)
+    authentication.set_cookie(answer, id)
+    return answer
+
+
+@router.add("DELETE /session", Response, _NEEDED, "Sign out", 404, status=204)
+async def end_session(connection: Writing, access: Asking) -> Response:
+    """End the session that the request is made in, on every replica within two seconds."""
+    if access.session is None:
+        raise NotFound("The request is made in no session.")
+    await _end(access.request, connection, access.client)
+    answer = Response(status_code=204)
+    authentication.clear_cookie(answer)
+    return answer
+
+
+@router.add("GET /me", ShownCaller, _NEEDED, "Read what you may do")
+async def get_me(access: Asking) -> Answer:
+    """Who the caller is, what they may do with which models, their limits, and what this api has
+    switched on. Nothing else is read for it."""
+    caller = access.caller
+    kind, _, rest = caller.name.partition(":")
+    return Answer(
+        ShownCaller.show(
+            caller,
+            kind=kind,
+            display_name=rest if kind == "oidc" else caller.display_name,
+            session=None if access.session is None else ShownSession.show(access.session),
+            rights=[right for right in Right if not caller.scope(right).is_nothing],
+            rights_over_everything=[right for right in Right if caller.scope(right).is_everything],
+            grants=[_show_grant(grant) for grant in caller.grants],
+            limits=_show_limits(access.settings),
+            switched_on=_show_switches(access.settings),
+            version=version("inference-store"),
+        )
+    )
+
+
+def _show_grant(grant: Grant) -> OwnGrant:
+    roles: tuple[Role, ...] = get_args(Role)
+    return OwnGrant.show(
+        grant,
+        rights=[right for right in Right if right in grant.held],
+        role=next((role for role in roles if ROLES[role] == grant.held), None),
+    )
+
+
+def _show_limits(to: ApiSettings) -> OwnLimits:
+    unlimited = to.auth == "off" or not to.api_rate_limit_per_minute
+    return OwnLimits.show(
+        to,
+        requests_per_minute=None if unlimited else to.api_rate_limit_per_minute,
+        body_bytes=to.api_max_body_bytes,
+        queries_at_once=to.most_queries_of_one,
+        streams_at_once=to.most_streams_of_one,
+    )
+
+
+def _show_switches(to: ApiSettings) -> Features:
+    return Features(
+        access_control=to.auth == "on",
+        oidc=to.auth == "on" and to.oidc_issuer is not None,
+        presigned_urls=to.presigned_urls == "on",
+        thumbnails=to.thumbnail_processes > 0,
+        read_replica=to.postgres_read_dsn is not None,
+    )
+
+
+async def _start(
     request: Request, connection: AsyncConnection, identity: Identity, client: str | None
 ) -> tuple[Session, str]:
-    """Start a session for whoever signed in, in place of the one before; return its id with it."""
     to: ApiSettings = request.app.state.settings
-    await end(request, connection, client)
+    await _end(request, connection, client)
     session, id = await web_sessions.start(
         connection,
         identity,
-        session_cookie.get_own_host(request),
+        authentication.get_own_host(request),
         seconds=to.api_session_seconds,
         idle_seconds=to.api_session_idle_seconds,
     )
@@ -32,12 +227,86 @@ async def start(
     return session, id
 
 
-async def end(request: Request, connection: AsyncConnection, client: str | None) -> None:
-    """End the session that the cookie names, if there is one."""
-    id = session_cookie.read_cookie(request)
+async def _end(request: Request, connection: AsyncConnection, client: str | None) -> None:
+    id = authentication.read_cookie(request)
     ended = None if id is None else await web_sessions.end(connection, hash_id(id))
     if ended is not None:
         who = Who(ended.identity.caller, client)
         await note(connection, who, Action.SESSION_ENDED, session=ended.label)
         authenticator: Authenticator = request.app.state.authenticator
         authenticator.sessions.forget(ended.id_hash)
+
+
+def list_routes() -> list[BaseRoute]:
+    """Return the routes; the OpenAPI has none of them, because programs do not sign in."""
+    return [
+        Route("/v1/session/ways", _list_ways, include_in_schema=False),
+        Route(BEGIN, _begin, include_in_schema=False),
+        Route(CALLBACK, _finish, include_in_schema=False),
+    ]
+
+
+async def _list_ways(request: Request) -> Response:
+    authenticator: Authenticator = request.app.state.authenticator
+    sign_in = authenticator.sign_in
+    oidc = None if sign_in is None else {"name": sign_in.name, "url": sign_in.public_url + BEGIN}
+    return JsonAnswer({"oidc": oidc, "device": _describe_device(request.app.state.settings)})
+
+
+def _describe_device(to: ApiSettings) -> dict[str, str] | None:
+    if to.auth == "off" or to.oidc_issuer is None or to.oidc_device_client_id is None:
+        return None
+    return {
+        "issuer": to.oidc_issuer,
+        "client_id": to.oidc_device_client_id,
+        "scopes": to.oidc_scopes,
+    }
+
+
+async def _begin(request: Request) -> Response:
+    authenticator: Authenticator = request.app.state.authenticator
+    sign_in = authenticator.require_sign_in()
+    attempt = Attempt.begin()
+    try:
+        url = await sign_in.begin(attempt)
+    except Unavailable:
+        return _lead_to_console(sign_in.public_url, "unavailable")
+    answer = RedirectResponse(url, _SEE_OTHER)
+    authentication.set_cookie(answer, attempt.secret, name=_ATTEMPT, seconds=_ATTEMPT_SECONDS)
+    return answer
+
+
+async def _finish(request: Request) -> Response:
+    authenticator: Authenticator = request.app.state.authenticator
+    sign_in = authenticator.require_sign_in()
+    secret = request.cookies.get(_ATTEMPT)
+    if not secret:  # it began elsewhere, or too long ago
+        _log.info("sign-in expired", action="sign_in_expired", client=find_client(request))
+        return _lead_to_console(sign_in.public_url, "expired")
+    try:
+        with authenticator.limit_failures(request):
+            identity = await sign_in.finish(Attempt(secret), dict(request.query_params))
+    except tuple(_REASONS) as refusal:
+        reason = next(why for kind, why in _REASONS.items() if isinstance(refusal, kind))
+        _log.warning(
+            "sign-in refused",
+            action="sign_in_refused",
+            reason=reason,
+            error=str(refusal),
+            client=find_client(request),
+        )
+        return _lead_to_console(sign_in.public_url, reason)
+    engine: AsyncEngine = request.app.state.engine
+    async with engine.begin() as connection:
+        _, id = await _start(request, connection, identity, find_client(request))
+    answer = _lead_to_console(sign_in.public_url)
+    authentication.set_cookie(answer, id)
+    return answer
+
+
+def _lead_to_console(public_url: str, fault: str = "") -> Response:
+    """Lead a browser to the console, which has kept its link itself: no server is told it."""
+    url = f"{public_url}{CONSOLE}/" + (f"?sign-in={fault}" if fault else "")
+    answer = RedirectResponse(url, _SEE_OTHER)
+    authentication.clear_cookie(answer, name=_ATTEMPT)
+    return answer

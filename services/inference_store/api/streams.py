@@ -14,7 +14,6 @@ from typing import Any, Final, Protocol
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
-from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
@@ -28,23 +27,18 @@ from inference_store.export.prediction_columns import predictions_column
 from inference_store.index import key_registry
 from inference_store.inference.errors import Fault, Invalid
 from inference_store.platform.metrics import STREAMED, STREAMS
-from inference_store.platform.settings import ApiSettings
 from inference_store.query.read import BLOBS
 
 from .access import Access
-from .admission_control import AdmissionControl
-from .answer import InferenceAnswer, encode_json
-from .dependencies import querying
-from .field_selection import FieldSelection
-from .foreground import Foreground
+from .answer import NAME, InferenceAnswer, encode_json, write_warnings
+from .conditions import InferenceQuery
+from .dependencies import AdmissionControl, querying
+from .http import NDJSON, read_in_thread
+from .inference_models import LINES, FieldSelection
 from .inference_pages import AnsweredPage
-from .negotiation import NDJSON
-from .openapi import BINARY, make_ref
+from .middleware import Foreground
 from .problems import build_body, find_refusal
-from .reader_thread import read_in_thread
-from .schemas.inferences import LINES
-from .schemas.questions import InferenceQuery
-from .warnings_header import NAME, write_warnings
+from .routing import BINARY, make_ref
 
 _SPELLINGS: Final = (NDJSON, "application/ndjson", "application/jsonl")
 _STREAMED: Final = (*_SPELLINGS, *FORMATS)
@@ -67,6 +61,8 @@ _PIECE = 65_536
 # How a stream ends: all was sent; the limit was reached; an error; the client disconnected, or
 # reads no more.
 ENDS: Final = ("complete", "limit", "failed", "stopped")
+_CURSOR = Column("cursor", Kind.TEXT)
+_log = structlog.get_logger()
 Ask = Callable[[AsyncConnection, Access, InferenceQuery], Awaitable[AnsweredPage]]
 _Following = Callable[[str, int], Awaitable[AnsweredPage]]
 
@@ -108,8 +104,6 @@ class Encoder(Protocol):
 
 @dataclass(slots=True)
 class _PageSize:
-    """How many inferences a page of a stream has, so that it has some bytes."""
-
     size: int
 
     @classmethod
@@ -171,18 +165,14 @@ class Stream(StreamingResponse):
         return sending
 
 
-async def answer_page_or_stream(  # noqa: PLR0917
-    request: Request,
-    connection: AsyncConnection,
-    access: Access,
-    settings: ApiSettings,
-    body: InferenceQuery,
-    ask: Ask,
+async def answer_page_or_stream(
+    connection: AsyncConnection, access: Access, body: InferenceQuery, ask: Ask
 ) -> Response:
     """Return a page, or a stream that begins with one, so that its refusals are ordinary refusals.
 
     Raises Forbidden for a stream of what the caller may not export.
     """
+    request, app = access.request, access.app
     media_type = request.state.media_type
     if media_type not in _STREAMED:
         return InferenceAnswer((await _ask_page(connection, access, body, ask)).body())
@@ -190,30 +180,32 @@ async def answer_page_or_stream(  # noqa: PLR0917
         message = "a page's: a stream is many of them; ask without it, or for a page"
         raise Invalid(f"explain is {message}.", faults=[Fault("explain", message)])
     access.require(Right.EXPORT)
-    size, app = _PageSize.of(body), request.app
+    size = _PageSize.of(body)
 
     async def following(cursor: str, limit: int) -> AnsweredPage:
-        again = await app.state.authenticator.authenticate(request, access.needed, counted=False)
-        wait_seconds = settings.query_timeout_seconds
-        async with querying(request, again, wait_seconds=wait_seconds) as page_connection:
+        again = await app.authenticator.authenticate(request, access.needed, counted=False)
+        wait_seconds = access.settings.query_timeout_seconds
+        async with querying(again, wait_seconds=wait_seconds) as page_connection:
             more = body.model_copy(update={"cursor": cursor, "limit": limit})
             page = await ask(page_connection, again, more)
-        await again.finish(app.state.engine)
+        await again.finish()
         return page
 
-    app.state.streams.require_free(access.admission_name)  # before anything is done for it
+    app.streams.require_free(access.admission_name)  # before anything is done for it
     # The client waits for the whole stream anyway: each page has a query's whole time.
-    whole = body.timeout_seconds or settings.query_timeout_seconds
+    whole = body.timeout_seconds or access.settings.query_timeout_seconds
     body = body.model_copy(update={"timeout_seconds": whole})
     first = await ask(connection, access, body.model_copy(update={"limit": size.size}))
     format = FORMATS.get(media_type)
     encoder: Encoder = (
-        LineStream(first) if format is None else await make_column_stream(connection, format, first)
+        LineStream(first)
+        if format is None
+        else await _make_column_stream(connection, format, first)
     )
     return Stream(
-        app.state.streams,
+        app.streams,
         access.admission_name,
-        _iterate_pieces(first, following, size, _get_limit(body), encoder, app.state.foreground),
+        _iterate_pieces(first, following, size, _get_limit(body), encoder, app.foreground),
         media_type=NDJSON if format is None else media_type,
         headers=write_warnings(first.warnings) if media_type in _WITHOUT_ROOM else None,
         stalled_seconds=_STALLED_SECONDS,
@@ -223,8 +215,6 @@ async def answer_page_or_stream(  # noqa: PLR0917
 async def _ask_page(
     connection: AsyncConnection, access: Access, body: InferenceQuery, ask: Ask
 ) -> AnsweredPage:
-    """Return a page; for a sample all of it. Raises Invalid for a sample that is larger than a
-    page."""
     if body.sample is None:
         return await ask(connection, access, body)
     if body.sample.size > _MOST_OF_A_PAGE:
@@ -306,17 +296,12 @@ def _encode_line(content: dict[str, Any]) -> bytes:
     return encode_json(content) + b"\n"
 
 
-# Streams of inferences in a format of columns (Arrow, CSV).
-#
-# They cannot say that they failed: the answer ends unfinished, and the server closes the
-# connection.
-
-_CURSOR = Column("cursor", Kind.TEXT)
-_log = structlog.get_logger()
-
-
 class ColumnStream:
-    """Encodes the pages of one stream as columns."""
+    """Encodes the pages of one stream as columns (Arrow, CSV).
+
+    They cannot say that they failed: the answer ends unfinished, and the server closes the
+    connection.
+    """
 
     def __init__(
         self, format: Format, first: AnsweredPage, metadata: MetadataColumns | None
@@ -359,10 +344,9 @@ class ColumnStream:
         return [*[None] * last, page.make_cursor(last)]
 
 
-async def make_column_stream(
+async def _make_column_stream(
     connection: AsyncConnection, format: Format, first: AnsweredPage
 ) -> ColumnStream:
-    """Return a stream that begins with this page; the key registry gives its columns."""
     metadata = None
     if "metadata" in first.selection.include:
         keys = await key_registry.keys(connection, first.models)
@@ -371,7 +355,6 @@ async def make_column_stream(
 
 
 def _choose_columns(first: AnsweredPage, metadata: MetadataColumns | None) -> Columns:
-    """Return the chosen columns, in the order of the answers of JSON."""
     chosen = first.selection
     return Columns(
         fixed=[

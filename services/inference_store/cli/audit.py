@@ -10,10 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import audit_chain
 from inference_store.erasure.audit_chain import Verdict
-from inference_store.erasure.certify.archive import Archive
-from inference_store.erasure.certify.audit_checkpoints import CheckpointCheck
+from inference_store.erasure.certify.chain import Archive, CheckpointCheck
 from inference_store.erasure.ledger.entries import Entries
-from inference_store.erasure.log.chain_head import AUDIT_HEAD, ChainHead
+from inference_store.erasure.log.bucket import AUDIT_HEAD, ChainHead
 from inference_store.erasure.log.hash_chain import Link
 from inference_store.index.database import engine_of
 from inference_store.index.schema import require_schema

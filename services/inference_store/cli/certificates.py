@@ -14,13 +14,17 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.certify import matching
-from inference_store.erasure.certify.archive import Archive
-from inference_store.erasure.certify.key_recovery import CannotRestart, recover_key
-from inference_store.erasure.certify.proofs import find_proofs
-from inference_store.erasure.certify.recheck import Recheck
-from inference_store.erasure.certify.verification import Verification
-from inference_store.erasure.log.chain_head import ChainHead
+from inference_store.erasure.certify.chain import Archive, CannotRestart, recover_key
+from inference_store.erasure.certify.proofs import (
+    KeyNotGiven,
+    find_proofs,
+    is_of_filter,
+    is_of_inference,
+    is_of_subject,
+    read_certificate,
+)
+from inference_store.erasure.certify.verification import Recheck, Verification
+from inference_store.erasure.log.bucket import ChainHead
 from inference_store.erasure.log.keys import is_key_id, new_key, signing_keys
 from inference_store.export.ledger.rechecking import ExportRecheck
 from inference_store.index.database import engine_of
@@ -147,16 +151,14 @@ async def _match(settings: _Settings, engine: AsyncEngine, arguments: argparse.N
     keys = signing_keys(settings)
     try:
         async with engine.connect() as connection:
-            certificate = await matching.read_certificate(connection, arguments.number)
+            certificate = await read_certificate(connection, arguments.number)
         if arguments.uid is not None:
-            is_of = await matching.is_of_inference(engine, certificate, keys, arguments.uid)
+            is_of = await is_of_inference(engine, certificate, keys, arguments.uid)
         elif arguments.filter is not None:
-            is_of = matching.is_of_filter(certificate, keys, arguments.filter)
+            is_of = is_of_filter(certificate, keys, arguments.filter)
         else:
-            is_of = matching.is_of_subject(
-                certificate, keys, *arguments.subject, type=arguments.type
-            )
-    except (NotFound, matching.KeyNotGiven) as why:
+            is_of = is_of_subject(certificate, keys, *arguments.subject, type=arguments.type)
+    except (NotFound, KeyNotGiven) as why:
         sys.exit(str(why))
     print(f"Certificate {arguments.number} is {'' if is_of else 'not '}of it.", file=sys.stderr)
     return 0 if is_of else 1

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.access import Action, Who
 from inference_store.access.keys import ApiKey
 from inference_store.access.rights import ROLES, Grant, Right
-from inference_store.erasure.policies.durations import parse_duration
+from inference_store.erasure.policies.rules import parse_duration
 from inference_store.index import api_keys
 from inference_store.index.audit import note
 from inference_store.index.database import engine_of

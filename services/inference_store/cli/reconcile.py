@@ -15,10 +15,10 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import Action, Who
-from inference_store.erasure.leader_election import RECONCILING, open_election
 from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.progress.erasure import ENDED, Erasure, find_erasure
-from inference_store.erasure.progress.erasure import FINAL as FINAL_ERASURE
+from inference_store.erasure.locks import RECONCILING, open_election
+from inference_store.erasure.progress import ENDED, Erasure, find_erasure
+from inference_store.erasure.progress import FINAL as FINAL_ERASURE
 from inference_store.index.audit import note
 from inference_store.index.database import engine_of
 from inference_store.index.schema import require_schema

@@ -5,7 +5,7 @@ import asyncio
 from datetime import datetime, timedelta
 
 from inference_store.access import Action, Who
-from inference_store.erasure.policies.durations import parse_duration
+from inference_store.erasure.policies.rules import parse_duration
 from inference_store.index import unsettled
 from inference_store.index.audit import note
 from inference_store.index.database import engine_of

@@ -2,18 +2,18 @@
 
 policies      say how long inputs, responses and inferences are kept
 holds         protect inferences from every deletion
-request       takes up what somebody asks for, its cancellation, and the waiver of its held rest
+requests      take up what somebody asks for, its cancellation, and the waiver of its held rest
 estimate      counts what a request would remove, and changes nothing
 preview       does the same for a policy that is not in force yet
-select        finds what has expired, what was requested, and its quarantined events
+selection     finds what has expired and what was requested; `time_partitions` whole spans
 mark          makes pending deletions, which no query shows, and claims their objects
-delete        removes rows, shared metadata, orphans and quarantined events
-verify        records what is still there after its deletion, and why
+quarantine    finds and removes dead letters and parked events
+rows          deletes the rows of what is gone
 certify       proves what was erased
 
 `progress` is the erasure itself, as it is stored from the first step to the last. `ledger` has
 every decision before it takes effect, and `audit_chain` makes the audit tamper-evident; `log` is
 what these two and the certificates have in common. `housekeeping` deletes the store's records of
-its own work. `fence` orders these steps against writers, and `runs` and `leader_election` say when
-the retention service works, and which one.
+its own work. `locks` order these steps against writers, and elect the service that leads; `runs`
+say when it works.
 """

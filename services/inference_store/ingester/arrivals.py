@@ -10,15 +10,17 @@ from datetime import UTC, datetime
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure import holds, policies
-from inference_store.erasure.fence import fence_shared
+from inference_store.erasure import holds, policies, time_partitions
 from inference_store.erasure.holds import Hold
+from inference_store.erasure.locks import fence_shared
 from inference_store.erasure.mark import tombstones
-from inference_store.erasure.mark.arrivals import enqueue_arrivals
-from inference_store.erasure.mark.pending_deletions import find_claimed, find_claimed_objects
+from inference_store.erasure.mark.pending_deletions import (
+    enqueue_arrivals,
+    find_claimed,
+    find_claimed_objects,
+)
 from inference_store.erasure.policies import EffectivePolicy, ErasureScope
-from inference_store.erasure.progress.erasure import Cause
-from inference_store.erasure.select import time_partitions
+from inference_store.erasure.progress import Cause
 from inference_store.index import inferences
 from inference_store.index.accounting import Outcome
 from inference_store.index.unsettled import Rejection

@@ -19,7 +19,7 @@ import orjson
 from sqlalchemy import bindparam
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure.delete.rows import delete_inputs
+from inference_store.erasure.rows import delete_part
 from inference_store.index import sidecars
 from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.index.dictionary import Dictionary
@@ -366,7 +366,7 @@ class Rebuild:
             if outcome is Outcome.STORED and at is not None and isinstance(item, Indexable):
                 gone.setdefault(item.registration.model, {})[item.event.uid] = at
         for model, uids in sorted(gone.items()):
-            await delete_inputs(connection, model, sorted(uids))
+            await delete_part(connection, model, sorted(uids), "input")
             here = inference.c
             at_their_time = (
                 inference.update()

@@ -29,7 +29,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure.mark import tombstones
-from inference_store.erasure.mark.arrivals import enqueue_arrivals
+from inference_store.erasure.mark.pending_deletions import enqueue_arrivals
 from inference_store.index import accounting, inferences, partitions, registrations, unsettled
 from inference_store.index import writing as indexing
 from inference_store.index.accounting import Outcome, PartitionId

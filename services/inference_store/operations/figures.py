@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import audit_chain
 from inference_store.erasure.holds.hold import is_in_force
-from inference_store.erasure.progress.erasure import ENDED, STATES
+from inference_store.erasure.progress import ENDED, STATES
 from inference_store.export.jobs.job import count_all_unfinished
 from inference_store.index import accounting
 from inference_store.index.accounting import Outcome

@@ -5,23 +5,26 @@ deleted for one batch at a time, and so are rows.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
+from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure.certify.batch_record import record_erased
-from inference_store.erasure.certify.list_entries import hash_inference
-from inference_store.erasure.delete import rows, shared_metadata
-from inference_store.erasure.delete.shared_metadata import Moves
+from inference_store.erasure import rows
+from inference_store.erasure.certify.erased_lists import hash_inference, record_erased
 from inference_store.erasure.log.keys import SigningKey
-from inference_store.erasure.mark.pending_deletions import PendingDeletion
-from inference_store.erasure.progress.erasure import Erasure
-from inference_store.erasure.progress.state_changes import add_erased, advance_erasure
+from inference_store.erasure.mark.pending_deletions import PendingDeletion, Position
+from inference_store.erasure.progress import Erasure, add_erased, advance_erasure, record_blocked
+from inference_store.erasure.rows import Moves
+from inference_store.erasure.runs import count_failure, find_reason
 from inference_store.export.ledger.recording import EntryHash, ErasedBatch, record_batch
 from inference_store.index import sidecars
+from inference_store.index.inferences import Identity
 from inference_store.index.sidecars import CONTENT_TYPE, without_request
 from inference_store.inference.errors import AccessDenied, BlobMissing, BlobTooLarge, BlobUnreadable
 from inference_store.inference.events import FIELDS, StorageKey, parse_stored
@@ -30,9 +33,29 @@ from inference_store.platform.failpoints import failpoint, failpoint_of_task
 from inference_store.platform.metrics import ERASED, OBJECTS_DELETED, STEP_SECONDS
 from inference_store.platform.stages import stage
 
-from .batch import Batch
 from .certifier import Certifier
-from .erasure_failures import format_failures, list_objects_of, merge_faults, record_failures
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The marks that may be erased now because no hold protects them, and the deletable objects."""
+
+    page: Sequence[PendingDeletion]
+    doomed: frozenset[str]
+    # the last mark that was checked; None: there are no more
+    last: Position | None
+    # whether a hold protects some of the checked marks
+    has_spared: bool = False
+    # metadata blobs that are written to a new key, because other inferences use the old one
+    moves: Moves = field(default_factory=dict)
+
+    @property
+    def identities(self) -> set[Identity]:
+        """The inferences that the marks belong to."""
+        return {(mark.model, mark.uid) for mark in self.page}
+
+
+NOTHING: Final = Batch((), frozenset(), None)
 
 
 class BatchEraser:
@@ -60,7 +83,6 @@ class BatchEraser:
 
     @asynccontextmanager
     async def _list_objects(self, batch: Batch) -> AsyncIterator[Listed]:
-        """List the objects while the batch before is deleted, then wait for their turn."""
         async with self._listing:
             listed = await list_objects(self._blobs, batch)
             # before the next batch is listed, so that the order stays
@@ -124,7 +146,7 @@ class BatchEraser:
                 bytes=deleted.bytes,
                 whole_span=whole_span,
             )
-            await shared_metadata.repoint_rows(connection, done, batch.moves)
+            await rows.repoint_rows(connection, done, batch.moves)
             key = None
             if self._certifier is not None:
                 key = await self._certifier.key_of(connection, erasure.id)
@@ -158,7 +180,7 @@ async def list_objects(blobs: Blobs, batch: Batch) -> Listed:
 
 
 async def erase_objects(
-    engine: AsyncEngine, blobs: Blobs, erasure: Erasure, batch: Batch, listed: Listed
+    engine: AsyncEngine, blobs: Blobs, erasure: Erasure, batch: Batch, listed: Listed | None
 ) -> tuple[Deleted, list[DeleteFault]]:
     """Delete the objects and verify it; return the deleted ones, and faults for the others."""
     keys = _list_keys(batch)
@@ -183,13 +205,74 @@ def _list_keys(batch: Batch) -> list[StorageKey]:
     return [parse_stored(key) for key in sorted(batch.doomed)]
 
 
+# Locks are looked up for at most this many objects of a batch.
+_ASKED = 100
+_UNSEEN = "deleted without a fault, and listed still"
+
+
+def list_objects_of(mark: PendingDeletion) -> list[StorageKey]:
+    """List every object of a mark; if one of them could not be erased, the mark stays."""
+    keys: set[str | None] = set(mark.doomed)
+    if mark.scope == "input":
+        keys |= {mark.metadata, mark.sidecar}
+    return [parse_stored(key) for key in keys if key is not None]
+
+
+def merge_faults(
+    faults: Iterable[DeleteFault], keys: Sequence[StorageKey], listed: Iterable[StorageKey]
+) -> list[DeleteFault]:
+    """Return faults for objects that are still listed, whatever the delete returned, and for failed
+    rewrites."""
+    fault_by_key = {fault.key: fault for fault in faults}
+    deleted = set(keys)
+    rewriting = [fault for key, fault in fault_by_key.items() if key not in deleted]
+    return rewriting + [
+        fault_by_key.get(key) or DeleteFault(key, "StillThere", _UNSEEN) for key in listed
+    ]
+
+
+def format_failures(faults: Sequence[DeleteFault]) -> str | None:
+    """Describe the failures for people, and count every fault."""
+    if not faults:
+        return None
+    for fault in faults:
+        count_failure(find_reason(fault.code, fault.message))
+    first = faults[0]
+    others = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+    return f"{first.key}{others}: {first.code} {first.message}".strip()
+
+
+async def record_failures(
+    engine: AsyncEngine,
+    blobs: Blobs,
+    erasure: Erasure,
+    faults: Sequence[DeleteFault],
+    gone: Iterable[StorageKey],
+) -> None:
+    """Store the objects that block the erasure, and when their locks end; remove deleted ones."""
+    if not faults and erasure.state != "failed":
+        return
+    ends = await asyncio.to_thread(_find_lock_ends, blobs, faults[:_ASKED])
+    blocked = [(str(f.key), f.code, f.message, ends.get(f.key)) for f in faults]
+    failpoint("retention.note.before")
+    async with engine.begin() as connection:
+        await record_blocked(connection, erasure.id, blocked, [str(key) for key in gone])
+    failpoint("retention.note.after")
+
+
+def _find_lock_ends(
+    blobs: Blobs, faults: Sequence[DeleteFault]
+) -> dict[StorageKey, datetime | None]:
+    return {fault.key: blobs.locked_until(fault.key) for fault in faults if fault.held}
+
+
 # Removes the request from objects that a scope-input erasure keeps: metadata blobs of our own
 # producers, and sidecars.
 #
 # Such a metadata blob is a JSON object with a member `request`; it is written again without it.
 # Only keys that name the inference's own capture are changed: other blobs may be shared, and
 # contain no request. If other inferences use the blob too, it is written to a new key (see
-# erasure/delete/shared_metadata.py). A sidecar contains the event as it arrived, with all data of
+# erasure/rows.py). A sidecar contains the event as it arrived, with all data of
 # its producer.
 
 _LIMIT_BYTES = 64 * 1024 * 1024
@@ -214,7 +297,6 @@ def remove_requests(
 def _list_rewrites(
     mark: PendingDeletion, moves: Moves
 ) -> list[tuple[StorageKey, StorageKey, _Strip]]:
-    """List the keys to read, the keys to write, and the functions that change the blobs."""
     rewrites: list[tuple[StorageKey, StorageKey, _Strip]] = []
     if mark.metadata is not None and mark.owns(mark.metadata):
         to = moves.get(mark.metadata, mark.metadata)
@@ -273,8 +355,7 @@ def _rewrite(blobs: Blobs, key: StorageKey, strip: _Strip) -> list[DeleteFault]:
 
 
 def _list_remaining(blobs: Blobs, key: StorageKey) -> list[DeleteFault]:
-    unseen = "deleted without a fault, and listed still"
-    return [DeleteFault(key_left, "StillThere", unseen) for key_left in blobs.still_there([key])]
+    return [DeleteFault(left, "StillThere", _UNSEEN) for left in blobs.still_there([key])]
 
 
 def _strip_metadata(blob: bytes) -> bytes:

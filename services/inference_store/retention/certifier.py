@@ -13,44 +13,50 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure.certify import chain, deduplication, documents, erased_lists
-from inference_store.erasure.certify.archive import Archive
+from inference_store.erasure.certify import chain, documents, erased_lists
 from inference_store.erasure.certify.certified_exports import (
     CertifiedExport,
     describe_exports,
     list_copies,
 )
-from inference_store.erasure.certify.chain import CERTIFICATE
+from inference_store.erasure.certify.chain import CERTIFICATE, Archive, check_import, import_restart
 from inference_store.erasure.certify.documents import CertifiedRequest, Remaining
-from inference_store.erasure.certify.import_policy import check_import
-from inference_store.erasure.certify.key_recovery import import_restart
-from inference_store.erasure.certify.list_writer import write_list
-from inference_store.erasure.log import key_documents
-from inference_store.erasure.log.chain_head import ChainHead
+from inference_store.erasure.certify.erased_lists import write_list
+from inference_store.erasure.log import signed_chain
+from inference_store.erasure.log.bucket import ChainHead
 from inference_store.erasure.log.hash_chain import Link
 from inference_store.erasure.log.keys import SigningKey
-from inference_store.erasure.log.signed_chain import BrokenChain
-from inference_store.erasure.log.signed_document import SignedDocument, read_document, sign_document
-from inference_store.erasure.progress.erasure import Erasure, State, find_erasure, list_models
-from inference_store.erasure.progress.held_counts import count_held_by_hold
-from inference_store.erasure.progress.state_changes import advance_erasure
+from inference_store.erasure.log.signed_chain import (
+    BrokenChain,
+    SignedDocument,
+    read_document,
+    sign_document,
+)
+from inference_store.erasure.progress import (
+    Erasure,
+    State,
+    advance_erasure,
+    count_held_by_hold,
+    find_erasure,
+    list_models,
+)
 from inference_store.export.ledger.reached import ReachedExport, list_reached
 from inference_store.index import registrations
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
-from inference_store.platform.metrics import CERTIFICATE_TROUBLE, CERTIFICATES
+from inference_store.platform.metrics import CERTIFICATE_TROUBLE, CERTIFICATES, UNCERTIFIED
 
-from .uncertified import end_uncertified
-
+_log = structlog.get_logger()
+# The reasons for which an erasure ends without a certificate.
+UNCERTIFIED_REASONS: Final = ("no_key", "key_missing", "unlisted")
 # Between two writes of the head, while certificates are signed one after the other.
 _HEAD_SECONDS = 60.0
-_log = structlog.get_logger()
 _BuildDocument = Callable[[Link], dict[str, Any]]
 
 
@@ -93,7 +99,7 @@ class Certifier:
         If a part is certified already, it is the key of that part, so that entries which a restored
         backup repeats are recognised.
         """
-        id = await deduplication.find_hash_key(connection, erasure)
+        id = await erased_lists.find_hash_key(connection, erasure)
         return next((key for key in self._keys if key.id == id), self.key)
 
     async def begin(self) -> None:
@@ -148,7 +154,7 @@ class Certifier:
             return "certifying"
         objects = now.scope == "object"
         counted = now.objects if objects else now.inferences
-        await deduplication.deduplicate_restored(
+        await erased_lists.deduplicate_restored(
             self._engine, erasure.id, counted=counted, objects=objects
         )
         async with self._engine.connect() as connection:
@@ -159,12 +165,13 @@ class Certifier:
         if not uncertified.batches and now.state == "partly_held":
             return "partly_held"
         if not uncertified.batches and await self._names_waived(now):
-            return await self._end_erasure(now, "certified")
+            async with self._engine.begin() as connection:
+                await advance_erasure(connection, now.id, "certified")
+            return "certified"
         await self._sign(now, uncertified)
         return "certified" if now.state == "certifying" else now.state
 
     async def _names_waived(self, erasure: Erasure) -> bool:
-        """Check whether its certificates also name the waived rest; False if it has none."""
         async with self._engine.connect() as connection:
             before = await chain.list_certificates(connection, erasure_id=erasure.id)
         certified = [read_document(row.signed).document for row in before]
@@ -197,7 +204,6 @@ class Certifier:
     async def _append(
         self, kind: str, key: SigningKey, build_document: _BuildDocument
     ) -> SignedDocument | None:
-        """Sign the chain's next document; None if the bucket had one already, which is imported."""
         async with self._engine.connect() as connection:
             head = await chain.find_head(connection)
         signed = sign_document(key, kind, build_document(head))
@@ -224,10 +230,9 @@ class Certifier:
             await self._import(await asyncio.to_thread(check_import, *about))
 
     async def _import(self, signed: SignedDocument) -> None:
-        """Write a document of the bucket to Postgres, in one transaction."""
         about = signed.document.get("erasure")
         async with self._engine.begin() as connection:
-            if key_documents.find_restart_key(signed) is not None:
+            if signed_chain.find_restart_key(signed) is not None:
                 await import_restart(connection, signed)
                 return
             await chain.add_document(connection, signed, model=await _find_model(connection, about))
@@ -255,7 +260,6 @@ class Certifier:
             await erased_lists.restore_piece(connection, number, erasure, hashed_by, piece)
 
     async def _introduce_key(self) -> None:
-        """Make our key the newest of the chain. Raises BrokenChain if the newest is not given."""
         async with self._engine.connect() as connection:
             public_keys = await chain.find_public_keys(connection)
         newest = public_keys[-1].id if public_keys else self.key.id
@@ -268,15 +272,34 @@ class Certifier:
             )
         if not public_keys or newest != self.key.id:
             await self._append(
-                key_documents.KIND,
+                signed_chain.KIND,
                 by,
-                lambda previous: key_documents.make_key_document(self.key.public, after=previous),
+                lambda previous: signed_chain.make_key_document(self.key.public, after=previous),
             )
 
-    async def _end_erasure(self, erasure: Erasure, state: State) -> State:
-        async with self._engine.begin() as connection:
-            await advance_erasure(connection, erasure.id, state)
-        return state
+
+async def end_erasure(
+    engine: AsyncEngine, certifier: Certifier | None, erasure: Erasure, state: State
+) -> State:
+    """Sign the certificate of an erasure in this state, or end it without one if there is no key;
+    return its last state."""
+    if certifier is not None:
+        if state in {"certifying", "partly_held"}:
+            return await certifier.certify(erasure, state)
+    elif state in {"certifying", "deleted"}:
+        async with engine.connect() as connection:
+            began = (await chain.find_head(connection)).number > 0
+        return await end_uncertified(engine, erasure, "key_missing" if began else "no_key")
+    return state
+
+
+async def end_uncertified(engine: AsyncEngine, erasure: Erasure, reason: str) -> State:
+    """End an erasure without a certificate; `reason` as the metric has it."""
+    async with engine.begin() as connection:
+        await advance_erasure(connection, erasure.id, "deleted")
+    UNCERTIFIED.labels(reason).inc()
+    _log.warning("no certificate", action="uncertified", id=str(erasure.id), reason=reason)
+    return "deleted"
 
 
 async def _find_model(connection: AsyncConnection, about: Mapping[str, Any] | None) -> int | None:

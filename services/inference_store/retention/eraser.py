@@ -7,7 +7,7 @@
 4. forget   rows, marks, tombstones and counts; tell the certificate and the exports that name some
             of it; in one transaction
 
-After the last batch the residual data is removed (`residual`), with the examples of the key
+After the last batch the residual data is removed (`remove_residual`), with the examples of the key
 registry, and the objects of exports that hold some of it (`export_eraser`); then the erasure ends
 with its certificate. Before that the ledger has that it ended: after a restore, no hold that
 comes later brings back what was erased.
@@ -23,8 +23,6 @@ before it are deleted, and the batch after it is claimed and its versions are li
 import asyncio
 import time
 from collections import deque
-from collections.abc import Set
-from datetime import timedelta
 from math import inf
 from typing import Any
 from uuid import UUID
@@ -32,27 +30,27 @@ from uuid import UUID
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.delete import shared_metadata
-from inference_store.erasure.fence import fence_exclusive
-from inference_store.erasure.housekeeping import mention_redaction
-from inference_store.erasure.housekeeping.reach import find_reach
+from inference_store.erasure import rows
 from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.locks import fence_exclusive
 from inference_store.erasure.mark import claims
-from inference_store.erasure.mark.ended_erasures import IN_LEDGER, describe_ended, has_marks
-from inference_store.erasure.mark.held_deletions import find_spared
+from inference_store.erasure.mark.held_deletions import (
+    IN_LEDGER,
+    describe_ended,
+    find_spared,
+    has_marks,
+)
 from inference_store.erasure.mark.pending_deletions import Position, list_pending
-from inference_store.erasure.progress.erasure import Erasure, State, find_erasure, list_models
-from inference_store.erasure.progress.state_changes import (
-    add_erased,
+from inference_store.erasure.progress import (
+    Erasure,
+    State,
     advance_erasure,
     begin_deleting,
+    find_erasure,
     finish_erasure,
 )
-from inference_store.erasure.request.criteria import find_subject
-from inference_store.erasure.verify.failure_reasons import count_failure
+from inference_store.erasure.runs import count_failure
 from inference_store.index.inferences import Identity
-from inference_store.index.partitions import TimePartition, list_partitions, vacuum
-from inference_store.index.tables import METADATA, PARTITIONED
 from inference_store.inference.errors import HoldUnreadable
 from inference_store.objects import Blobs
 from inference_store.platform import traces
@@ -60,21 +58,18 @@ from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import STEP_SECONDS
 from inference_store.platform.stages import stage
 
-from .actor import ACTOR
-from .batch import NOTHING, Batch
-from .batch_eraser import BatchEraser
-from .certifier import Certifier
-from .dropping import delete_orphans
+from .batch_eraser import NOTHING, Batch, BatchEraser
+from .certifier import Certifier, end_erasure
 from .export_eraser import ExportEraser
-from .labels import remove_unused_labels
-from .leadership_check import LeadershipCheck
+from .leadership_check import ACTOR, LeadershipCheck
 from .quarantine import QuarantineEraser
-from .residual_in_holds import ResidualInHolds
-from .uncertified import end_without_key
+from .residual import ResidualInHolds, remove_residual
 
 _log = structlog.get_logger()
 # Batches that are claimed and not finished: a new hold finds all of them claimed.
 _UNDER_WAY = 2
+# before every position
+_START: Position = (0, "", UUID(int=0))
 
 
 class Eraser:
@@ -143,15 +138,11 @@ class Eraser:
             )
             erasure = await find_erasure(connection, erasure.id) or erasure
         failpoint("retention.finish.after")
-        if state in {"certifying", "partly_held"} and self._certifier is not None:
-            state = await self._certifier.certify(erasure, state)
-        elif state == "deleted":
-            await end_without_key(self._engine, erasure)
+        state = await end_erasure(self._engine, self._certifier, erasure, state)
         _log.info("erasure", action="erasure", id=str(erasure.id), state=state, error=error)
         return state
 
     async def _note_end(self, erasure: Erasure) -> None:
-        """Write to the ledger that what the erasure has marked is deleted, if all of it is."""
         if erasure.cause not in IN_LEDGER:
             return
         async with self._engine.connect() as connection:
@@ -166,10 +157,6 @@ class Eraser:
     async def _erase_all(
         self, erasure: Erasure, after: Position | None, until: float
     ) -> tuple[Position | None, str | None]:
-        """Erase all marks after `after`, in batches that overlap.
-
-        Returns the last mark if time is up, and the first error.
-        """
         under_way: deque[asyncio.Task[str | None]] = deque()
         faults: list[str | None] = []
         try:
@@ -208,25 +195,58 @@ class Eraser:
     async def _claim_next(
         self, erasure: Erasure, after: Position | None
     ) -> tuple[Batch, str | None]:
-        """Claim the next batch, or return the reason for which nothing may be erased."""
         await self.check.confirm_step()
         try:
             failpoint("retention.claim.before")
             with stage(STEP_SECONDS, "claim"):
-                batch = await claim_batch(
-                    self._engine,
-                    self._ledger,
-                    erasure,
-                    after,
-                    limit=self._batch,
-                    bucket=self._bucket,
-                    in_progress=self._in_progress,
-                )
+                batch = await self._claim_free(erasure, after)
             failpoint("retention.claim.after")
             return batch, None
         except HoldUnreadable as error:
             count_failure("hold_unreadable")
             return NOTHING, error.detail
+
+    async def _claim_free(self, erasure: Erasure, after: Position | None) -> Batch:
+        """Claim the next marks, and those of their objects that may be deleted.
+
+        A hold that is placed before the fence is released keeps the inferences that it protects; a
+        later one lists those claimed here. From the commit on the erasure cannot be cancelled. If
+        holds protect some of the marks, only these are set apart, through the ledger, and the batch
+        is empty: the next one begins at the same place.
+        """
+        batch, spared = await self._claim(erasure, after)
+        if spared is None:
+            return batch
+        await self._ledger.write("erasure_spared", spared, actor=ACTOR)
+        return Batch((), frozenset(), after or _START, has_spared=True)
+
+    async def _claim(
+        self, erasure: Erasure, after: Position | None
+    ) -> tuple[Batch, dict[str, Any] | None]:
+        async with self._engine.begin() as connection:
+            page = await list_pending(connection, erasure.id, after=after, limit=self._batch)
+            if not page:
+                return NOTHING, None
+            if erasure.cause == "erased_again":
+                await claims.wait_for_edits(connection, page)
+            # before the erasure's row is locked, for which the rows of the batch before wait
+            await fence_exclusive(connection)
+            if not await advance_erasure(connection, erasure.id, "marking"):
+                return NOTHING, None
+            spared = await find_spared(
+                connection,
+                page,
+                since=erasure.in_force_at,
+                in_ledger=erasure.cause in IN_LEDGER,
+                in_progress=self._in_progress,
+            )
+            if spared is not None:
+                return NOTHING, spared
+            await begin_deleting(connection, erasure.id)
+            await claims.record_claims(connection, erasure.id, page)
+            doomed = await claims.claim_objects(connection, page)
+            moves = await rows.reserve_keys(connection, page, self._bucket)
+            return Batch(page, doomed, page[-1].position, moves=moves), None
 
     async def _erase_batch(
         self, erasure: Erasure, batch: Batch, *, whole_span: bool = False
@@ -235,157 +255,3 @@ class Eraser:
             return await self._batch_eraser.erase(erasure, batch, whole_span=whole_span)
         finally:
             self._in_progress -= batch.identities
-
-
-# before every position
-_START: Position = (0, "", UUID(int=0))
-
-
-async def claim_batch(
-    engine: AsyncEngine,
-    ledger: Ledger,
-    erasure: Erasure,
-    after: Position | None,
-    *,
-    limit: int,
-    bucket: str,
-    in_progress: Set[Identity],
-) -> Batch:
-    """Claim the next marks, and those of their objects that may be deleted.
-
-    A hold that is placed before the fence is released keeps the inferences that it protects; a
-    later one lists those claimed here. From the commit on the erasure cannot be cancelled. If holds
-    protect some of the marks, only these are set apart, through the ledger, and the batch is empty:
-    the next one begins at the same place.
-    """
-    batch, spared = await _claim(
-        engine, erasure, after, limit=limit, bucket=bucket, in_progress=in_progress
-    )
-    if spared is None:
-        return batch
-    await ledger.write("erasure_spared", spared, actor=ACTOR)
-    return Batch((), frozenset(), after or _START, has_spared=True)
-
-
-async def _claim(
-    engine: AsyncEngine,
-    erasure: Erasure,
-    after: Position | None,
-    *,
-    limit: int,
-    bucket: str,
-    in_progress: Set[Identity],
-) -> tuple[Batch, dict[str, Any] | None]:
-    """Claim a batch, or return what holds protect of it, and claim nothing."""
-    async with engine.begin() as connection:
-        page = await list_pending(connection, erasure.id, after=after, limit=limit)
-        if not page:
-            return NOTHING, None
-        if erasure.cause == "erased_again":
-            await claims.wait_for_edits(connection, page)
-        # before the erasure's row is locked, for which the rows of the batch before wait
-        await fence_exclusive(connection)
-        if not await advance_erasure(connection, erasure.id, "marking"):
-            return NOTHING, None
-        spared = await find_spared(
-            connection,
-            page,
-            since=erasure.since,
-            in_ledger=erasure.cause in IN_LEDGER,
-            in_progress=in_progress,
-        )
-        if spared is not None:
-            return NOTHING, spared
-        await begin_deleting(connection, erasure.id)
-        await claims.record_claims(connection, erasure.id, page)
-        doomed = await claims.claim_objects(connection, page)
-        moves = await shared_metadata.reserve_keys(connection, page, bucket)
-        return Batch(page, doomed, page[-1].position, moves=moves), None
-
-
-# Rows that are checked in one transaction.
-_PAGE = 1000
-# By the table whose rows may mention a subject: the function that redacts a page, and its start.
-_REDACTIONS = {
-    "audit": (mention_redaction.redact_audit, mention_redaction.FIRST_ENTRY),
-    "policy_version": (mention_redaction.redact_policies, mention_redaction.FIRST_VERSION),
-    "erasure": (mention_redaction.redact_erasures, mention_redaction.FIRST_ERASURE),
-    "saved_view": (mention_redaction.redact_views, mention_redaction.FIRST_VIEW),
-    "export_job": (mention_redaction.redact_exports, mention_redaction.FIRST_EXPORT),
-}
-
-
-async def remove_residual(
-    engine: AsyncEngine,
-    quarantine: QuarantineEraser,
-    residual_in_holds: ResidualInHolds,
-    erasure: Erasure,
-    check: LeadershipCheck,
-) -> None:
-    """Remove quarantined events, values of a subject, rows without an inference, and unused labels.
-
-    Labels come late: those rows may be predictions. After all of a subject's rows, the tables are
-    vacuumed. Repeatable.
-    """
-    takes_all = erasure.scope == "inference" and erasure.cause in {"policy", "request"}
-    if takes_all:
-        await quarantine.remove_erased(erasure)
-        await remove_mentions(engine, residual_in_holds, erasure, check)
-    if erasure.cause == "request":
-        await delete_orphans(engine, erasure, check)
-    if takes_all:
-        async with engine.connect() as connection:
-            models = await list_models(connection, erasure)
-        await remove_unused_labels(engine, models, check)
-    if find_subject(erasure.asked) is not None:
-        await _vacuum(engine, erasure, check)
-
-
-async def _vacuum(engine: AsyncEngine, erasure: Erasure, check: LeadershipCheck) -> None:
-    """Vacuum every table, and of the partitions those of the time of what was erased."""
-    async with engine.connect() as connection:
-        now = await find_erasure(connection, erasure.id)
-        spans: list[TimePartition] = []
-        if now is not None and now.oldest is not None and now.newest is not None:
-            end = now.newest + timedelta(microseconds=1)
-            spans = await list_partitions(connection, lo=now.oldest, hi=end)
-    whole = [table.name for table in METADATA.sorted_tables if table not in PARTITIONED]
-    for name in (*whole, *(leaf for span in spans for leaf in span.tables)):
-        await check.confirm_step()
-        await vacuum(engine, name)
-
-
-async def remove_mentions(
-    engine: AsyncEngine,
-    residual_in_holds: ResidualInHolds,
-    erasure: Erasure,
-    check: LeadershipCheck,
-) -> None:
-    """Remove mentions of the subject from the audit, policies, ended erasures, views, exports and
-    holds."""
-    subject = find_subject(erasure.asked)
-    if subject is None:
-        return
-    async with engine.connect() as connection:
-        reach = await find_reach(connection, erasure)
-    redaction = mention_redaction.Redaction(erasure.id, subject, reach)
-    for table in _REDACTIONS:
-        await _redact_table(engine, redaction, table, check)
-    await residual_in_holds.remove_subject(erasure, subject, reach)
-
-
-async def _redact_table(
-    engine: AsyncEngine, redaction: mention_redaction.Redaction, table: str, check: LeadershipCheck
-) -> None:
-    """Redact page by page, each in its own transaction; nothing if the erasure is cancelled."""
-    redact, first = _REDACTIONS[table]
-    after: tuple[Any, ...] | None = first
-    while after is not None:
-        await check.confirm_step()
-        async with engine.connect() as connection:
-            redacted, after = await redact(connection, redaction, after, _PAGE)
-            if redacted:
-                if not await begin_deleting(connection, redaction.erasure):
-                    return
-                await add_erased(connection, redaction.erasure, table_rows={table: redacted})
-                await connection.commit()

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.progress.erasure import Erasure
+from inference_store.erasure.progress import Erasure
 from inference_store.export.jobs.object_keys import make_manifest_key, make_members_key
 from inference_store.export.ledger.stale_parts import (
     FIRST_PART,
@@ -32,7 +32,7 @@ from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import Blobs, DeleteFault
 from inference_store.platform.failpoints import failpoint
 
-from .erasure_failures import format_failures, merge_faults, record_failures
+from .batch_eraser import format_failures, merge_faults, record_failures
 from .leadership_check import LeadershipCheck
 
 # Lists in memory at once: 16 MB.

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from inference_store.erasure.leader_election import LeaderElection
+from inference_store.erasure.locks import LeaderElection
 from inference_store.platform.admin import Heartbeat
 
+ACTOR: Final = "retention"
 T = TypeVar("T")
 
 

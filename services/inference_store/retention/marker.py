@@ -1,4 +1,9 @@
-"""Marks the inferences of an erasure, batch by batch; removes the marks of a cancelled one."""
+"""Marks the inferences of an erasure, batch by batch; removes the marks of a cancelled one, and
+waives what holds protect.
+
+A waiver works batch by batch. Each batch is in the ledger before it takes effect; then the
+erasure needs only its certificate. After a crash in between, less is left to waive.
+"""
 
 import time
 from math import inf
@@ -8,64 +13,27 @@ from uuid import UUID
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure import requests
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.mark.batches import describe_batch
-from inference_store.erasure.progress.erasure import Erasure
-from inference_store.erasure.progress.state_changes import (
+from inference_store.erasure.progress import (
+    Erasure,
     advance_erasure,
     fail_erasure,
     find_state,
     finish_erasure,
 )
-from inference_store.erasure.request import waiver
-from inference_store.erasure.request.cancellation import remove_pending_of
-from inference_store.erasure.select.requested import (
-    UnmarkedModel,
-    find_requested,
-    list_unmarked_models,
-)
-from inference_store.erasure.verify.failure_reasons import count_failure
+from inference_store.erasure.requests import remove_pending_of
+from inference_store.erasure.runs import count_failure
+from inference_store.erasure.selection import UnmarkedModel, find_requested, list_unmarked_models
 from inference_store.inference.errors import HoldUnreadable, StoreError, Unavailable
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import STEP_SECONDS
 from inference_store.platform.stages import stage
 from inference_store.query.deadline import OutOfTime
 
-from .actor import ACTOR
-from .leadership_check import LeadershipCheck
+from .leadership_check import ACTOR, LeadershipCheck
 from .quarantine import QuarantineEraser
-
-# Waives the part of an erasure that holds protect, if that is requested.
-#
-# It works batch by batch. Each batch is in the ledger before it takes effect; then the erasure
-# needs only its certificate. After a crash in between, less is left to waive.
-
-
-async def waive_held(
-    engine: AsyncEngine,
-    ledger: Ledger,
-    check: LeadershipCheck,
-    erasure: Erasure,
-    *,
-    batch: int,
-    actor: str,
-) -> None:
-    """Waive the rest of an erasure.
-
-    Raises the errors of the database and Unavailable; it goes on later.
-    """
-    while True:
-        await check.confirm_step()
-        async with engine.connect() as connection:
-            body = await waiver.find_held_rest(connection, erasure, limit=batch)
-        if body is None:
-            break
-        await ledger.write("erasure_given_up", body, actor=actor)
-    async with engine.begin() as connection:
-        # its certificate is next; without a key, the certifying step ends the erasure
-        state = await finish_erasure(connection, erasure, error=None, certifying=True)
-    _log.info("erasure", action="erasure", id=str(erasure.id), state=state)
-
 
 MarkResult: TypeAlias = Literal["all", "not_yet", "over"]
 _BATCH = 5_000
@@ -116,10 +84,14 @@ class Marker:
                 return "over"
             try:
                 if state == "giving_up":
-                    await self._waive(erasure)
+                    await self._waive_held(erasure)
                     return "over"
                 if not parts:
-                    await self._search_quarantine(erasure)
+                    # Search once in a process, and again after a hold is released: removed
+                    # events stay removed.
+                    if erasure.id not in self._searched:
+                        await self._quarantine.remove_subject(erasure)
+                        self._searched.add(erasure.id)
                     return "all"
                 await self._mark_batch(erasure, parts[0])
             except Unavailable:
@@ -143,13 +115,6 @@ class Marker:
             await self._ledger.write("erasure_batch", batch, actor=ACTOR)
         failpoint("retention.mark.after")
 
-    async def _search_quarantine(self, erasure: Erasure) -> None:
-        """Search once in a process, and again after a hold is released: removed events stay
-        removed."""
-        if erasure.id not in self._searched:
-            await self._quarantine.remove_subject(erasure)
-            self._searched.add(erasure.id)
-
     async def _unmark(self, erasure: Erasure) -> None:
         removed = 1
         while removed:
@@ -159,9 +124,18 @@ class Marker:
         await self._ledger.write("erasure_cancelled", {"erasure": str(erasure.id)}, actor=ACTOR)
         _log.info("erasure", action="erasure", id=str(erasure.id), state="cancelled")
 
-    async def _waive(self, erasure: Erasure) -> None:
-        work = (self._engine, self._ledger, self._check)
-        await waive_held(*work, erasure, batch=self._batch, actor=ACTOR)
+    async def _waive_held(self, erasure: Erasure) -> None:
+        while True:
+            await self._check.confirm_step()
+            async with self._engine.connect() as connection:
+                body = await requests.find_held_rest(connection, erasure, limit=self._batch)
+            if body is None:
+                break
+            await self._ledger.write("erasure_given_up", body, actor=ACTOR)
+        async with self._engine.begin() as connection:
+            # its certificate is next; without a key, the certifying step ends the erasure
+            state = await finish_erasure(connection, erasure, error=None, certifying=True)
+        _log.info("erasure", action="erasure", id=str(erasure.id), state=state)
 
     async def _fail(self, erasure: Erasure, error: Exception) -> None:
         count_failure("hold_unreadable" if isinstance(error, HoldUnreadable) else "other")

@@ -22,45 +22,42 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure.certify.erased_lists import record_batch
-from inference_store.erasure.delete.orphan_objects import (
+from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.locks import fence_exclusive
+from inference_store.erasure.mark.orphan_objects import (
     claim_orphans,
-    finish_orphans,
+    describe_orphans_batch,
     list_claimed_orphans,
     list_pending_orphans,
     record_held_orphans,
     remove_orphans,
 )
-from inference_store.erasure.fence import fence_exclusive
-from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.mark.orphan_objects import describe_orphans_batch
-from inference_store.erasure.progress.erasure import Erasure, find_erasure
-from inference_store.erasure.progress.state_changes import (
+from inference_store.erasure.progress import (
+    Erasure,
     add_erased,
     advance_erasure,
     begin_deleting,
+    find_erasure,
     find_state,
+    finish_erasure,
 )
-from inference_store.inference.events import StorageKey, parse_stored
-from inference_store.objects import Blobs, Deleted, DeleteFault
+from inference_store.inference.events import parse_stored
+from inference_store.objects import Blobs, Deleted
 from inference_store.operations.reconcile import age_bound, judgement, orphans, unstored_names
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import ERASED, OBJECTS_DELETED, STEP_SECONDS
 from inference_store.platform.settings import RetentionSettings
 from inference_store.platform.stages import stage
 
-from .actor import ACTOR
-from .certifier import Certifier
-from .erasure_failures import format_failures, merge_faults, record_failures
-from .leadership_check import LeadershipCheck
-from .uncertified import end_without_key
+from .batch_eraser import Batch, erase_objects, format_failures, record_failures
+from .certifier import Certifier, end_erasure
+from .leadership_check import ACTOR, LeadershipCheck
 
 _BATCH: Final = 1000
 _log = structlog.get_logger()
 
 
 class _Progress:
-    """The progress of an erasure in this process."""
-
     def __init__(self) -> None:
         self.after = ""
         self.error: str | None = None
@@ -88,7 +85,6 @@ class OrphanEraser:
         self._ledger = ledger
         self._check = check
         self._certifier = certifier
-        self._deletion = OrphanDeletion(engine, blobs, certifier)
         self._grace = timedelta(seconds=settings.reconcile_grace_seconds)
         self._batch = batch
         self._progress: dict[UUID, _Progress] = {}
@@ -113,7 +109,6 @@ class OrphanEraser:
         return False
 
     async def _gather_names(self, erasure: Erasure, progress: _Progress) -> None:
-        """Collect names in events that are not stored: once all of them, later only new ones."""
         if progress.gathered:
             return
         async with self._engine.begin() as connection:
@@ -127,7 +122,6 @@ class OrphanEraser:
         progress.gathered = True
 
     async def _step(self, erasure: Erasure, progress: _Progress) -> bool:
-        """Erase at most one batch of objects after the position; False if there are none."""
         async with self._engine.connect() as connection:
             after = progress.after
             keys = await list_pending_orphans(
@@ -145,7 +139,6 @@ class OrphanEraser:
         return True
 
     async def _name_next(self, erasure: Erasure, progress: _Progress) -> bool:
-        """Write the next orphans of the report to the ledger; False if there are no more."""
         report = parse_report(erasure)
         async with self._engine.begin() as connection:
             if not await advance_erasure(connection, erasure.id, "marking"):
@@ -199,7 +192,6 @@ class OrphanEraser:
         keys: Collection[str],
         judged: orphans.Judgement,
     ) -> None:
-        """Remove objects that stay from the erasure, and record the reason in the report."""
         unused = set(keys) - set(judged.doomed) - set(judged.held)
         await remove_orphans(connection, unused)
         await record_held_orphans(connection, erasure.id, judged.held)
@@ -207,7 +199,6 @@ class OrphanEraser:
         await orphans.record_state(connection, parse_report(erasure), judged.held, "held")
 
     async def _measure_aged(self, erasure: Erasure, keys: Sequence[str]) -> Mapping[str, int]:
-        """Return the sizes of objects not written since the report, and that cannot be in use."""
         before = datetime.fromisoformat((erasure.asked or {})["before"])
         async with self._engine.connect() as connection:
             waiting = await age_bound.list_waiting(connection, now=before)
@@ -229,24 +220,44 @@ class OrphanEraser:
         return old
 
     async def _erase(self, erasure: Erasure, progress: _Progress, sizes: Mapping[str, int]) -> None:
-        keys = {parse_stored(key): sizes[key] for key in sorted(sizes)}
-        if not keys:
+        if not sizes:
             return
-        deleted, faults = await self._deletion.delete(erasure, list(keys))
+        batch = Batch((), frozenset(sizes), None)
+        deleted, faults = await erase_objects(self._engine, self._blobs, erasure, batch, None)
         progress.error = progress.error or format_failures(faults)
-        await self._deletion.forget(erasure, keys, deleted, faults)
+        blocked = {fault.key for fault in faults}
+        gone = {key: sizes[key] for key in sorted(sizes) if parse_stored(key) not in blocked}
+        failpoint("orphans.forget.before")
+        with stage(STEP_SECONDS, "forget"):
+            if gone:
+                await self._forget(erasure, gone, deleted)
+            keys = [parse_stored(key) for key in gone]
+            await record_failures(self._engine, self._blobs, erasure, faults, keys)
+        failpoint("orphans.forget.after")
+
+    async def _forget(self, erasure: Erasure, gone: Mapping[str, int], deleted: Deleted) -> None:
+        size, versions = deleted.bytes or sum(gone.values()), deleted.versions
+        keys, scope = [parse_stored(key) for key in gone], erasure.scope
+        async with self._engine.begin() as connection:
+            await remove_orphans(connection, gone)
+            await orphans.record_state(connection, parse_report(erasure), gone, "erased")
+            await add_erased(
+                connection, erasure.id, objects=len(gone), versions=versions, bytes=size
+            )
+            if self._certifier is not None:
+                key = await self._certifier.key_of(connection, erasure.id)
+                await record_batch(connection, key, erasure.id, scope=scope, uids=(), objects=keys)
+        OBJECTS_DELETED.inc(len(gone))
+        ERASED.labels(erasure.scope).inc(len(gone))
 
     async def _finish(self, erasure: Erasure, error: str | None) -> None:
         async with self._engine.begin() as connection:
             certifying = self._certifier is not None
-            state = await finish_orphans(connection, erasure, error=error, certifying=certifying)
+            state = await finish_erasure(connection, erasure, error=error, certifying=certifying)
             if state != "failed":
                 await unstored_names.remove_names(connection, parse_report(erasure))
             erasure = await find_erasure(connection, erasure.id) or erasure
-        if state == "certifying" and self._certifier is not None:
-            state = await self._certifier.certify(erasure, state)
-        elif state == "deleted":
-            await end_without_key(self._engine, erasure)
+        state = await end_erasure(self._engine, self._certifier, erasure, state)
         _log.info("erasure", action="erasure", id=str(erasure.id), state=state, error=error)
 
 
@@ -266,70 +277,6 @@ def _inspect_object(blobs: Blobs, key: str) -> tuple[int, datetime | None]:
     if objects and objects[0].place == storage_key:
         return objects[0].size, objects[0].modified_at
     return 0, None
-
-
-class OrphanDeletion:
-    """Deletes batches of orphans. Raises BlobsAway and the errors of the database."""
-
-    def __init__(self, engine: AsyncEngine, blobs: Blobs, certifier: Certifier | None) -> None:
-        self._engine = engine
-        self._blobs = blobs
-        self._certifier = certifier
-
-    async def delete(
-        self, erasure: Erasure, keys: Sequence[StorageKey]
-    ) -> tuple[Deleted, list[DeleteFault]]:
-        """Delete every version, and verify it; return the deleted objects, and faults."""
-        failpoint("retention.object_delete.before")
-        with stage(STEP_SECONDS, "delete"):
-            deleted = await asyncio.to_thread(self._blobs.delete_objects, keys)
-        failpoint("retention.object_delete.after")
-        async with self._engine.begin() as connection:
-            await advance_erasure(connection, erasure.id, "verifying")
-        with stage(STEP_SECONDS, "verify"):
-            remaining = await asyncio.to_thread(self._blobs.still_there, keys)
-        return deleted, merge_faults(deleted, keys, remaining)
-
-    async def forget(
-        self,
-        erasure: Erasure,
-        sizes: Mapping[StorageKey, int],
-        deleted: Deleted,
-        faults: Sequence[DeleteFault],
-    ) -> None:
-        """Remove the names of deleted orphans, and store the faults of the others."""
-        blocked = {fault.key for fault in faults}
-        gone = {key: size for key, size in sizes.items() if key not in blocked}
-        failpoint("orphans.forget.before")
-        with stage(STEP_SECONDS, "forget"):
-            await self._forget(erasure, gone, deleted)
-            await record_failures(self._engine, self._blobs, erasure, faults, list(gone))
-        failpoint("orphans.forget.after")
-
-    async def _forget(
-        self,
-        erasure: Erasure,
-        gone: Mapping[StorageKey, int],
-        deleted: Deleted,
-    ) -> None:
-        if not gone:
-            return
-        keys = [str(key) for key in gone]
-        size = deleted.bytes or sum(gone.values())
-        async with self._engine.begin() as connection:
-            await remove_orphans(connection, keys)
-            await orphans.record_state(connection, parse_report(erasure), keys, "erased")
-            await add_erased(
-                connection, erasure.id, objects=len(keys), versions=deleted.versions, bytes=size
-            )
-            if self._certifier is not None:
-                key = await self._certifier.key_of(connection, erasure.id)
-                scope = erasure.scope
-                await record_batch(
-                    connection, key, erasure.id, scope=scope, uids=(), objects=list(gone)
-                )
-        OBJECTS_DELETED.inc(len(keys))
-        ERASED.labels(erasure.scope).inc(len(keys))
 
 
 def parse_report(erasure: Erasure) -> UUID:

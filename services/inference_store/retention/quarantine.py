@@ -17,33 +17,31 @@ from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure import holds
-from inference_store.erasure.delete.quarantined_events import describe_removal
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.mark.batches import describe_entry
 from inference_store.erasure.mark.held_deletions import QUARANTINE_SCOPE, HeldRow, record_held
-from inference_store.erasure.progress.erasure import Erasure, list_models
-from inference_store.erasure.progress.state_changes import begin_deleting
-from inference_store.erasure.request.criteria import Subject, build_predicate, find_subject
-from inference_store.erasure.select.quarantine_holds import (
+from inference_store.erasure.progress import Erasure, begin_deleting, list_models
+from inference_store.erasure.quarantine.events import (
+    EventMetadata,
+    QuarantinedEvent,
+    build_search,
+    filter_by_subject,
+    filter_erased,
+    load_metadata,
+    read_page,
+)
+from inference_store.erasure.quarantine.removal import (
+    describe_removal,
     split_by_hold,
     split_unattributed_by_hold,
 )
-from inference_store.erasure.select.quarantine_metadata import load_metadata
-from inference_store.erasure.select.quarantined_events import (
-    EventMetadata,
-    QuarantinedEvent,
-    filter_by_subject,
-    filter_erased,
-    read_page,
-)
-from inference_store.erasure.select.unattributed_events import build_search
+from inference_store.erasure.requests import Subject, build_predicate, find_subject
 from inference_store.index import registrations
 from inference_store.index.tables import unsettled_event
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 
-from .actor import ACTOR
-from .leadership_check import LeadershipCheck
+from .leadership_check import ACTOR, LeadershipCheck
 
 _log = structlog.get_logger()
 
@@ -187,7 +185,6 @@ async def _keep_held(
     *,
     metadata: EventMetadata,
 ) -> list[QuarantinedEvent]:
-    """Return the events that no hold protects, and record the others."""
     if model is None:
         free, held = await split_unattributed_by_hold(connection, events, metadata)
     else:

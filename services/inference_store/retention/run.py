@@ -14,10 +14,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.housekeeping.record_kinds import RECORD_KINDS
-from inference_store.erasure.leader_election import LeaderElection, open_election
 from inference_store.erasure.ledger import Ledger, LedgerWatch
-from inference_store.erasure.select.overdue import Overdue
-from inference_store.erasure.verify.failure_reasons import count_failure
+from inference_store.erasure.locks import LeaderElection, open_election
+from inference_store.erasure.runs import count_failure
 from inference_store.index.database import engine_of, is_transient
 from inference_store.index.schema import require_schema
 from inference_store.inference.errors import ObjectStoreUnavailable, StoreError, Unavailable
@@ -28,14 +27,19 @@ from inference_store.platform.admin import AdminApp, Heartbeat
 from inference_store.platform.metrics import LAST_RUN, RUN_INTERVAL, UNCERTIFIED, from_zero
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
 
+from .certifier import UNCERTIFIED_REASONS
+from .housekeeping import link
 from .leadership_check import LeadershipCheck, Stopped
-from .linking import link
-from .uncertified import UNCERTIFIED_REASONS
+from .overdue import Overdue
 from .worker import RetentionWorker
 
 _EVERY_SECONDS = 5.0
 # Every minute, because it searches for the oldest of everything.
 _OVERDUE_EVERY = 12
+_GAUGES = (
+    *(metrics.LEADING, metrics.MARKED, metrics.OLDEST_ERASURE, metrics.OVERDUE, metrics.HOLDS),
+    *(metrics.HELD, metrics.AUDIT_UNLINKED, metrics.EXPORTS_UNFINISHED, metrics.EXPORTS_WAITING),
+)
 _FOUND = ("missing", "orphans", "orphan_bytes", "young", "awaited", "unjudged")
 
 
@@ -48,16 +52,9 @@ async def set_gauges(engine: AsyncEngine, settings: RetentionSettings) -> AsyncI
     try:
         yield
     finally:
-        metrics.LEADING.set(0)
-        metrics.MARKED.set(0)
+        for gauge in _GAUGES:
+            gauge.set(0)
         metrics.ERASURES.clear()
-        metrics.OLDEST_ERASURE.set(0)
-        metrics.OVERDUE.set(0)
-        metrics.AUDIT_UNLINKED.set(0)
-        metrics.HOLDS.set(0)
-        metrics.HELD.set(0)
-        metrics.EXPORTS_UNFINISHED.set(0)
-        metrics.EXPORTS_WAITING.set(0)
         metrics.RECONCILED.clear()
         task.cancel()
         await asyncio.wait([task])
@@ -138,8 +135,6 @@ async def run(
 
 
 class _Retention:
-    """The parts of one retention service, wired."""
-
     def __init__(
         self,
         settings: RetentionSettings,
@@ -193,13 +188,16 @@ class _Retention:
             _log.info("retention stopped", action="stopped")
 
     async def _work_until_error(self) -> None:
-        """Lead or stand by; if a server is unavailable, wait, each time longer, and begin again."""
         try:
             async with self._engine.connect() as connection:
                 await require_schema(connection)
             await self._watch.compare()
             async with open_election(self._engine) as election:
-                await self._stand_by(election)
+                while not await election.take():
+                    # the failure is another replica's now, if there still is any
+                    self._unavailable.clear()
+                    self._heartbeat.beat()
+                    await self._sleep(self._settings.retention_poll_seconds)
                 await self._lead(election)
         except Unavailable as exc:  # ledger divergence, or others were always faster to write
             await self._wait_after_error("ledger", exc)
@@ -210,12 +208,6 @@ class _Retention:
                 raise
             await self._wait_after_error("postgres", exc)
 
-    async def _stand_by(self, election: LeaderElection) -> None:
-        while not await election.take():
-            self._unavailable.clear()  # the failure is another replica's now, if there still is any
-            self._heartbeat.beat()
-            await self._sleep(self._settings.retention_poll_seconds)
-
     async def _lead(self, election: LeaderElection) -> None:
         check = LeadershipCheck(election, self._heartbeat, self._stop)
         due, kafka = self._schedule.due, self._kafka_settings
@@ -224,18 +216,15 @@ class _Retention:
         async with set_gauges(self._engine, self._settings), link(self._engine, self._ledger):
             await worker.begin()
             try:
-                await self._run_turns(worker)
+                while True:
+                    await self._watch.compare_if_due()
+                    await worker.run_turn()
+                    self._unavailable.clear()
+                    self._wait_seconds = self._settings.retention_poll_seconds
+                    await self._sleep(self._wait_seconds)
             except Stopped:
                 await worker.end()
                 raise
-
-    async def _run_turns(self, worker: RetentionWorker) -> None:
-        while True:
-            await self._watch.compare_if_due()
-            await worker.run_turn()
-            self._unavailable.clear()
-            self._wait_seconds = self._settings.retention_poll_seconds
-            await self._sleep(self._wait_seconds)
 
     async def _wait_after_error(self, server: str, error: Exception) -> None:
         count_failure(server.replace(" ", "_"))
@@ -247,7 +236,6 @@ class _Retention:
         await self._sleep(self._wait_seconds)
 
     async def _sleep(self, seconds: float) -> None:
-        """Wait for that many seconds. Raises Stopped if the service is asked to stop."""
         try:
             async with asyncio.timeout(seconds):
                 await self._stop.wait()

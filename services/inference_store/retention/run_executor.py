@@ -14,17 +14,15 @@ from uuid import UUID, uuid4
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure import policies, runs
+from inference_store.erasure import policies, runs, selection, time_partitions
 from inference_store.erasure.ledger import Ledger, MakeBody
 from inference_store.erasure.mark.batches import describe_entry
 from inference_store.erasure.mark.pending_deletions import Position
 from inference_store.erasure.policies import EffectivePolicy, ErasureScope, watermarks
 from inference_store.erasure.policies.watermarks import WatermarkKey
-from inference_store.erasure.progress.erasure import Erasure, NewErasure, find_erasure
-from inference_store.erasure.runs import RetentionRun
-from inference_store.erasure.select import limits, selection, time_partitions
-from inference_store.erasure.select.selection import CompiledRules
-from inference_store.erasure.verify.failure_reasons import count_failure
+from inference_store.erasure.progress import Erasure, NewErasure, find_erasure
+from inference_store.erasure.runs import RetentionRun, count_failure
+from inference_store.erasure.selection import CompiledRules
 from inference_store.index.partitions import TimePartition
 from inference_store.inference.errors import HoldUnreadable
 from inference_store.inference.events import received_at_of
@@ -33,9 +31,9 @@ from inference_store.platform.metrics import STEP_SECONDS
 from inference_store.platform.stages import stage
 from inference_store.query.deadline import Deadline, OutOfTime
 
-from .actor import ACTOR
-from .dropping import drop_span, reopen_span
 from .eraser import Eraser
+from .leadership_check import ACTOR
+from .residual import drop_span, reopen_span
 
 WHOLE_SPAN, LIMITS = -1, -2
 _SCOPES: tuple[ErasureScope, ...] = ("inference", "response", "input")
@@ -210,7 +208,14 @@ class RunExecutor:
         try:
             for span, is_closed in ending:
                 await self._work_on_span(span, is_closed=is_closed)
-            await self._save_watermarks()
+            # Store the watermarks: everything before them is marked, and the next run begins
+            # there.
+            plan, begun, holds = self._plan, self._begun, self._holds
+            failpoint("retention.frontier.before")
+            async with self._engine.begin() as connection:
+                about = plan.chains, plan.find_watermarks(), plan.now
+                await watermarks.save_watermarks(connection, *about, begun=begun, holds=holds)
+            failpoint("retention.frontier.after")
             await self._erase_beyond_limits()
         except HoldUnreadable as error:
             count_failure("hold_unreadable")
@@ -224,7 +229,6 @@ class RunExecutor:
         return f"{failed} erasures have something left over; they say what" if failed else None
 
     async def _prepare(self) -> list[tuple[TimePartition, bool]]:
-        """Read the policies, and return the spans in which something may have expired."""
         plan = self._plan
         async with self._engine.connect() as connection:
             self._holds = await watermarks.count_hold_changes(connection)
@@ -232,15 +236,6 @@ class RunExecutor:
             if self._run.cause == "schedule":
                 self._begun = await watermarks.load_watermarks(connection, plan.chains, plan.now)
             return await time_partitions.list_ending(connection, until=plan.find_latest())
-
-    async def _save_watermarks(self) -> None:
-        """Store the watermarks: everything before them is marked, and the next run begins there."""
-        plan, begun, holds = self._plan, self._begun, self._holds
-        failpoint("retention.frontier.before")
-        async with self._engine.begin() as connection:
-            about = plan.chains, plan.find_watermarks(), plan.now
-            await watermarks.save_watermarks(connection, *about, begun=begun, holds=holds)
-        failpoint("retention.frontier.after")
 
     async def _erase_beyond_limits(self) -> None:
         """Erase inferences beyond the limits of a policy, after all expired ones are marked."""
@@ -257,12 +252,10 @@ class RunExecutor:
                 await self._erase(work, span)
 
     async def _find_limit(self, model: int, chain: EffectivePolicy) -> UUID | None:
-        """Return the uid below which inferences exceed the limits; None if there is none, or it is
-        unknown."""
         try:
             async with self._engine.begin() as connection:
                 deadline = Deadline.after(_LIMIT_SECONDS)
-                return await limits.find_limit(
+                return await selection.find_limit(
                     connection, model, chain, now=self._plan.now, deadline=deadline
                 )
         except OutOfTime:
@@ -295,7 +288,6 @@ class RunExecutor:
         return not all(map(self._plan.covers, models))
 
     async def _close(self, span: TimePartition, *, is_closed: bool) -> bool:
-        """Close the span to writers; True if it can be dropped as a whole."""
         ends = self._plan.find_ends()
         if not is_closed and not any(end is not None and end >= span.hi for end in ends.values()):
             return False
@@ -355,7 +347,6 @@ class RunExecutor:
         await step
 
     async def _step(self, work: Work, *, whole_span: bool) -> bool:
-        """Erase a batch; return whether the next ones are still recorded as a whole span."""
         erasure = self._erasures[work.model, work.scope]
         after = self._after.get((work.model, work.scope))
         reached, fault = await self._eraser.step(erasure, after, whole_span=whole_span)

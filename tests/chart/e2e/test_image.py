@@ -82,7 +82,7 @@ def test_has_the_migrations_and_the_docs(container: str) -> None:
     code = "from inference_store.index import schema; print(schema.newest())"
     assert run_in_image(container, "python", "-c", code) == newest(ROOT / "migrations")
     code = (
-        "from inference_store.api.docs_site import SITE;"
+        "from inference_store.api.site import SITE;"
         " print((SITE / 'reference' / 'errors.html').read_text())"
     )
     assert 'id="unknown-metadata-key"' in run_in_image(container, "python", "-c", code)

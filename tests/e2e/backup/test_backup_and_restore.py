@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.progress.erasure import FINAL, find_erasure
+from inference_store.erasure.progress import FINAL, find_erasure
 from inference_store.index.accounting import Outcome
 from inference_store.index.database import create_engine
 from inference_store.index.tables import metadata_key, registration

@@ -8,7 +8,7 @@ import httpx
 import orjson
 from sqlalchemy import select
 
-from inference_store.erasure.progress.erasure import Erasure, find_erasures
+from inference_store.erasure.progress import Erasure, find_erasures
 from inference_store.index import unsettled
 from inference_store.index.accounting import PartitionId, open_partition
 from inference_store.index.tables import kafka_partition, unsettled_event

@@ -5,7 +5,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from inference_store.api.schemas.accounting import Accounting, ProducerAccount
+from inference_store.api.accounting import Accounting, ProducerAccount
 from inference_store.index import accounting, unsettled
 from inference_store.index.accounting import LogEnd, Outcome, PartitionId, ReceivedReport
 from inference_store.index.unsettled import Record, Rejection

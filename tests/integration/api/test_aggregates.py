@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from inference_store.api import model_selection
+from inference_store.api import conditions
 from inference_store.index import registrations
 from inference_store.index.registrations import Details
 from inference_store.inference.events.event import Extras
@@ -275,7 +275,7 @@ async def test_which_models(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "cannot both be given" in str(both)
     for body in ({"project_id": "none"}, {"model_ids": ["a", "none"]}):
         await api.ask(_ACROSS, body, status=404)
-    monkeypatch.setattr(model_selection, "MOST_MODELS", 1)
+    monkeypatch.setattr(conditions, "MOST_MODELS", 1)
     many = await api.ask(_ACROSS, {}, status=422)
     assert many["errors"][0]["path"] == "model_ids"
     [group] = (await _aggregate(api, {"model_ids": ["b"]}, _ACROSS))["groups"]

@@ -15,9 +15,9 @@ import pytest
 from sqlalchemy import select
 
 from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.mark.arrivals import enqueue_arrivals
+from inference_store.erasure.mark.pending_deletions import enqueue_arrivals
 from inference_store.erasure.policies import ErasureScope
-from inference_store.erasure.progress.erasure import Erasure, list_unfinished
+from inference_store.erasure.progress import Erasure, list_unfinished
 from inference_store.index.tables import blob_reference, inference
 from inference_store.inference.events import StorageKey
 from inference_store.inference.events.event import Extras

@@ -11,10 +11,9 @@ from inference_store.erasure.ledger import Ledger
 from inference_store.index.audit import note
 from inference_store.index.tables import audit, kafka_partition, unsettled_event
 from inference_store.inference.events import StorageKey
-from inference_store.retention.eraser import remove_mentions
 from inference_store.retention.leadership_check import Stopped
 from inference_store.retention.quarantine import QuarantineEraser
-from inference_store.retention.residual_in_holds import ResidualInHolds
+from inference_store.retention.residual import ResidualInHolds, remove_mentions
 from tests.integration.retention.stored import NoPace, StoppedAt
 
 from .conftest import Api

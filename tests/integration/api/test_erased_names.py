@@ -7,12 +7,12 @@ from sqlalchemy import Text, cast, func, select
 
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.policies import ErasureScope
-from inference_store.erasure.progress.erasure import Erasure, list_unfinished
+from inference_store.erasure.progress import Erasure, list_unfinished
 from inference_store.index import key_registry, registrations
 from inference_store.index.dictionary import Dictionary
 from inference_store.index.tables import label, metadata_key_delta, metadata_key_seen
 from inference_store.retention.eraser import Eraser
-from inference_store.retention.labels import remove_unused_labels
+from inference_store.retention.residual import remove_unused_labels
 from tests.integration import erasure_requests
 from tests.integration.retention.stored import NoPace
 from tests.integration.stored_inferences import NewInference, at

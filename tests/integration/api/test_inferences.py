@@ -7,9 +7,9 @@ from urllib.parse import quote
 import httpx
 from sqlalchemy import update
 
-from inference_store.api.schemas.inferences import (
+from inference_store.api.inference_models import (
+    InferenceDetail,
     InferencePage,
-    OneInference,
     ShownInference,
     StreamedInference,
     StreamEnd,
@@ -172,7 +172,7 @@ async def test_answers_match_their_models(api: Api) -> None:
             check_answer(StreamedInference, item)
         check_answer(StreamEnd, end)
     answer = await api.get(f"{_PATH}/id-1", params={"include": _EVERYTHING})
-    check_answer(OneInference, answer.content)
+    check_answer(InferenceDetail, answer.content)
     change = {"metadata": [{"key": "reviewed", "type": "bool", "value": "true"}]}
     changed = await api.post(f"{_PATH}/id-1/metadata", json=change)
     check_answer(ShownInference, changed.content)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from sqlalchemy import Select, select
 
-from inference_store.api.reader_thread import read_in_thread
+from inference_store.api.http import read_in_thread
 from inference_store.index.tables import inference, metadata_number
 from inference_store.platform.metrics import QUERY_TIMEOUTS
 from inference_store.query import deadline

@@ -14,7 +14,7 @@ from sqlalchemy import QueuePool
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api import streams
-from inference_store.api.warnings_header import NAME
+from inference_store.api.answer import NAME
 from inference_store.export.formats import FORMATS
 from inference_store.index.tables import metadata_number
 from inference_store.platform.metrics import SHOWN

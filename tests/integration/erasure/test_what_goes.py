@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from sqlalchemy import ARRAY, Text, cast, func, insert, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure import holds, policies
-from inference_store.erasure.holds.evaluation import INCOMPLETE_FLAGS
+from inference_store.erasure import holds, policies, selection
+from inference_store.erasure.holds.conditions import INCOMPLETE_FLAGS
 from inference_store.erasure.mark.pending_deletions import add_pending
 from inference_store.erasure.policies import (
     DEFAULT,
@@ -31,7 +31,6 @@ from inference_store.erasure.policies import (
     Rule,
     merge_policies,
 )
-from inference_store.erasure.select import limits, selection
 from inference_store.index import registrations
 from inference_store.index.registrations import Details
 from inference_store.index.tables import erasing, hold, inference, registration
@@ -361,7 +360,9 @@ async def _select(
     for work in list_work(model, chain, await selection.compile_rules(connection, chain, now)):
         more: dict[str, Any] = {"scope": work.scope, "hi": work.cutoff, "by": work.by}
         gone |= await _mark(connection, **where, **more)
-    below = await limits.find_limit(connection, model, chain, now=now, deadline=Deadline.after(60))
+    below = await selection.find_limit(
+        connection, model, chain, now=now, deadline=Deadline.after(60)
+    )
     if below is not None:
         more = {"scope": "inference", "hi": now, "below": below}
         gone |= await _mark(connection, **where, **more)

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.progress.erasure import Erasure
+from inference_store.erasure.progress import Erasure
 from inference_store.index.accounting import Outcome
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings

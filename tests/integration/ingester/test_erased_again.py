@@ -7,11 +7,9 @@ from uuid import UUID, uuid4
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.delete import rows
-from inference_store.erasure.mark.arrivals import enqueue_arrivals
-from inference_store.erasure.mark.pending_deletions import list_pending
-from inference_store.erasure.progress.erasure import list_unfinished
-from inference_store.erasure.progress.state_changes import finish_erasure
+from inference_store.erasure import rows
+from inference_store.erasure.mark.pending_deletions import enqueue_arrivals, list_pending
+from inference_store.erasure.progress import finish_erasure, list_unfinished
 from inference_store.index import key_registry
 from inference_store.index.tables import erasing, erasure, inference, label, prediction
 from inference_store.inference.events import StorageKey

@@ -5,10 +5,9 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.select import overdue
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
-from inference_store.retention import erasure_worker, export_worker, partition_counter
+from inference_store.retention import export_worker, overdue, work
 from inference_store.retention.eraser import Eraser
 from inference_store.retention.marker import Marker
 from inference_store.retention.quarantine import QuarantineEraser
@@ -20,12 +19,12 @@ from .stranger import Stranger
 
 __all__ = ["NoPace", "backup", "restore"]
 _SHARES = (
-    (erasure_worker, "_SHARE_SECONDS"),
-    (erasure_worker, "_RESUME_SECONDS"),
+    (work, "_SHARE_SECONDS"),
+    (work, "_ERASURES_SECONDS"),
+    (work, "_COUNTS_SECONDS"),
     (export_worker, "SHARE_SECONDS"),
     (overdue, "_SECONDS"),
     (overdue, "_QUERY_SECONDS"),
-    (partition_counter, "_SECONDS"),
 )
 
 

@@ -14,11 +14,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import holds, policies, runs
 from inference_store.erasure.holds.changes import Placement
-from inference_store.erasure.leader_election import open_election
 from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.locks import open_election
 from inference_store.erasure.log.keys import SigningKey
 from inference_store.erasure.policies import ErasureScope, RetentionPolicy
-from inference_store.erasure.progress.erasure import (
+from inference_store.erasure.progress import (
     Erasure,
     find_erasure,
     find_erasures,

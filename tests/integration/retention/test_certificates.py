@@ -13,14 +13,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import policies
 from inference_store.erasure.certify import chain
-from inference_store.erasure.certify.archive import Archive
-from inference_store.erasure.certify.key_recovery import CannotRestart, recover_key
+from inference_store.erasure.certify.chain import Archive, CannotRestart, recover_key
 from inference_store.erasure.certify.proofs import find_proofs
 from inference_store.erasure.certify.verification import Verification
-from inference_store.erasure.log.chain_head import ChainHead
-from inference_store.erasure.log.key_documents import read_public_key
+from inference_store.erasure.log.bucket import ChainHead
 from inference_store.erasure.log.keys import SigningKey, new_key
-from inference_store.erasure.log.signed_document import SignedDocument, read_document
+from inference_store.erasure.log.signed_chain import SignedDocument, read_document, read_public_key
 from inference_store.erasure.mark.held_deletions import resume_released
 from inference_store.erasure.policies import RetentionPolicy
 from inference_store.index.tables import export_part

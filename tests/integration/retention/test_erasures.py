@@ -12,17 +12,18 @@ from minio.versioningconfig import VersioningConfig
 from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.delete import shared_metadata
+from inference_store.erasure import rows
 from inference_store.erasure.holds.changes import Placement
 from inference_store.erasure.mark import claims, tombstones
-from inference_store.erasure.mark.arrivals import enqueue_arrivals
 from inference_store.erasure.mark.held_deletions import resume_released
-from inference_store.erasure.mark.pending_deletions import find_scopes, list_pending
+from inference_store.erasure.mark.pending_deletions import (
+    enqueue_arrivals,
+    find_scopes,
+    list_pending,
+)
 from inference_store.erasure.policies import ErasureScope
-from inference_store.erasure.progress.erasure import Erasure, list_unfinished
-from inference_store.erasure.request.cancellation import request_cancellation
-from inference_store.erasure.request.criteria import describe_ids
-from inference_store.erasure.request.requests import request_erasure
+from inference_store.erasure.progress import Erasure, list_unfinished
+from inference_store.erasure.requests import describe_ids, request_cancellation, request_erasure
 from inference_store.index.partitions import TimePartition
 from inference_store.index.tables import erased_span, erasing, inference, partition_span
 from inference_store.inference.events import StorageKey, parse_stored
@@ -305,7 +306,7 @@ async def test_the_owner_gets_a_copy_and_the_others_keep_the_shared_one(storing:
     async with storing.engine.begin() as connection:
         page = await list_pending(connection, erasure.id, after=None, limit=10)
         await claims.claim_objects(connection, page)
-        await shared_metadata.reserve_keys(connection, page, storing.bucket)
+        await rows.reserve_keys(connection, page, storing.bucket)
     assert await storing.eraser.finish(erasure) == "deleted"
     own = await find_metadata_key(storing.engine, owner)
     assert own != blob
@@ -431,6 +432,7 @@ async def _leave_closing_span(engine: AsyncEngine, gone: Stored) -> TimePartitio
         span = (await connection.execute(select(partition_span))).one()
         closed = {"model": gone.model, "lo": span.lo, "hi": span.hi}
         await connection.execute(insert(erased_span).values(closed))
+        await tombstones.add_batch(connection, gone.model, [gone.uid])
         await connection.execute(partition_span.update().values(state="dropping"))
         await connection.execute(inference.delete().where(inference.c.uid == gone.uid))
     return TimePartition(span.lo, span.hi, span.name)

@@ -20,8 +20,7 @@ from inference_store.platform.failpoints import FAILPOINTS
 from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.export_worker import ExportWorker
 from inference_store.retention.leadership_check import Stopped
-from inference_store.retention.turn_schedule import TurnSchedule
-from inference_store.retention.workers import TakenOverParts
+from inference_store.retention.work import TakenOverParts
 from tests.kill_chain import KillChain, chain_kills
 from tests.servers.fixtures import unique
 from tests.servers.minio import S3
@@ -242,7 +241,7 @@ async def test_what_it_leaves_when_it_is_killed_is_deleted_by_the_new_leader(
     storing: Storing, settings: RetentionSettings
 ) -> None:
     stored, id = await store_and_request(storing)
-    taken_over = TakenOverParts(storing.engine, storing.blobs, TurnSchedule(asyncio.Event()))
+    taken_over = TakenOverParts(storing.engine, storing.blobs)
     planted = str(stored[0].uid).encode()
 
     async def take_over() -> None:
@@ -290,7 +289,7 @@ async def test_a_part_that_is_still_named_stays(
     storing: Storing, settings: RetentionSettings
 ) -> None:
     stored, id = await store_and_request(storing)
-    taken_over = TakenOverParts(storing.engine, storing.blobs, TurnSchedule(asyncio.Event()))
+    taken_over = TakenOverParts(storing.engine, storing.blobs)
     assert not taken_over.is_due()
     with FrozenBlobs(settings) as frozen:
         frozen.loop, frozen.meanwhile = asyncio.get_running_loop(), taken_over.remember

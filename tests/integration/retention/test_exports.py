@@ -11,7 +11,7 @@ from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.log.keys import new_key
-from inference_store.erasure.request.cancellation import request_cancellation
+from inference_store.erasure.requests import request_cancellation
 from inference_store.export.jobs.listing import begin_listing, list_some
 from inference_store.export.jobs.members import pack_uids, unpack_uids
 from inference_store.index import partitions, registrations

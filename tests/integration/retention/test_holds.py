@@ -10,23 +10,21 @@ from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure.holds.changes import Placement
-from inference_store.erasure.holds.claims import find_claims as claimed_before
+from inference_store.erasure.holds.changes import find_claims as claimed_before
 from inference_store.erasure.log.keys import new_key
-from inference_store.erasure.log.signed_document import read_document
+from inference_store.erasure.log.signed_chain import read_document
 from inference_store.erasure.mark import claims, tombstones
-from inference_store.erasure.mark.arrivals import enqueue_arrivals
 from inference_store.erasure.mark.batches import describe_entry, mark_batch
 from inference_store.erasure.mark.held_deletions import resume_released
-from inference_store.erasure.mark.pending_deletions import list_pending
-from inference_store.erasure.progress.erasure import (
+from inference_store.erasure.mark.pending_deletions import enqueue_arrivals, list_pending
+from inference_store.erasure.progress import (
     Erasure,
     NewErasure,
     find_erasure,
     find_erasures,
     list_unfinished,
 )
-from inference_store.erasure.request.requests import request_erasure
-from inference_store.erasure.request.waiver import request_waiver
+from inference_store.erasure.requests import request_erasure, request_waiver
 from inference_store.index.tables import erased_span, erasing, erasure_held, hold, partition_span
 from inference_store.inference.errors import Conflict
 from inference_store.inference.events import StorageKey

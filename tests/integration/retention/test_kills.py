@@ -11,11 +11,11 @@ from sqlalchemy import text
 
 from inference_store.erasure import runs
 from inference_store.erasure.certify import chain
-from inference_store.erasure.certify.archive import Archive
+from inference_store.erasure.certify.chain import Archive
 from inference_store.erasure.certify.verification import Verification
 from inference_store.erasure.log.keys import new_key
-from inference_store.erasure.log.signed_document import read_document
-from inference_store.erasure.progress.erasure import find_erasures
+from inference_store.erasure.log.signed_chain import read_document
+from inference_store.erasure.progress import find_erasures
 from inference_store.erasure.runs import list_pending, request_run
 from inference_store.export.jobs.members import pack_uids
 from inference_store.index import sidecars

@@ -8,8 +8,7 @@ from minio.commonconfig import COMPLIANCE, ENABLED, GOVERNANCE
 from minio.retention import Retention
 from minio.versioningconfig import VersioningConfig
 
-from inference_store.erasure.progress.erasure import Erasure, list_unfinished
-from inference_store.erasure.verify.blocked_objects import list_blocked
+from inference_store.erasure.progress import Erasure, list_blocked, list_unfinished
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs, Deleted, Listed
 from inference_store.platform.settings import RetentionSettings

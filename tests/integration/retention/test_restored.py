@@ -10,11 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api.app import create_app
 from inference_store.erasure import audit_chain
-from inference_store.erasure.certify.archive import Archive
-from inference_store.erasure.certify.audit_checkpoints import CheckpointCheck
-from inference_store.erasure.certify.recheck import Recheck
-from inference_store.erasure.certify.verification import Verification
-from inference_store.erasure.log.chain_head import AUDIT_HEAD, ChainHead
+from inference_store.erasure.certify.chain import Archive, CheckpointCheck
+from inference_store.erasure.certify.verification import Recheck, Verification
+from inference_store.erasure.log.bucket import AUDIT_HEAD, ChainHead
 from inference_store.erasure.log.keys import SigningKey, new_key
 from inference_store.index.tables import certificate, tombstone
 from inference_store.objects import Blobs

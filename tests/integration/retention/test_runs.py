@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from inference_store.erasure import policies
 from inference_store.erasure.mark import tombstones
 from inference_store.erasure.policies import RetentionPolicy
-from inference_store.erasure.progress.erasure import find_erasures
+from inference_store.erasure.progress import find_erasures
 from inference_store.index.tables import (
     inference,
     partition_span,
@@ -174,6 +174,7 @@ async def test_a_closed_span_opens_again_when_the_policy_keeps_it(storing: Stori
             "INSERT INTO erased_span (model, lo, hi) VALUES ($1, $2, $3)", (model, span.lo, span.hi)
         )
         gone = [stored.uid for stored in inferences[:2]]
+        await tombstones.add_batch(connection, model, gone)
         await connection.execute(inference.delete().where(inference.c.uid.in_(gone)))
     await storing.keep(model)
     await storing.retain()

@@ -13,16 +13,14 @@ from inference_store.access import Action, Who
 from inference_store.erasure import audit_chain, holds
 from inference_store.erasure.audit_chain import unsigned
 from inference_store.erasure.certify import chain
-from inference_store.erasure.certify.audit_checkpoints import CheckpointCheck
+from inference_store.erasure.certify.chain import CheckpointCheck
 from inference_store.erasure.housekeeping.record_kinds import RECORD_KINDS
 from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.log import key_documents
-from inference_store.erasure.log.key_documents import make_key_document
+from inference_store.erasure.log import signed_chain
 from inference_store.erasure.log.keys import new_key
-from inference_store.erasure.log.signed_document import sign_document
+from inference_store.erasure.log.signed_chain import make_key_document, sign_document
 from inference_store.erasure.mark.batches import mark_batch
-from inference_store.erasure.progress.erasure import find_erasure
-from inference_store.erasure.select.overdue import Overdue
+from inference_store.erasure.progress import find_erasure
 from inference_store.index import accounting
 from inference_store.index.accounting import PartitionId, list_accounts, open_partition
 from inference_store.index.audit import note
@@ -47,8 +45,8 @@ from inference_store.query.deadline import Deadline
 from inference_store.query.preparation import QueryRequest, prepare
 from inference_store.query.search import count
 from inference_store.retention.eraser import Eraser
-from inference_store.retention.linking import link
-from inference_store.retention.record_deletion import delete_old_records
+from inference_store.retention.housekeeping import delete_old_records, link
+from inference_store.retention.overdue import Overdue
 from inference_store.retention.run import set_gauges
 from tests.integration.query.counting.test_counts import count_usable_partitions
 from tests.polling import until
@@ -196,7 +194,7 @@ async def test_only_one_of_two_services_notes_a_due_checkpoint(
     keyed = settings.model_copy(update={"certificate_key": SecretStr(key.pem)})
     async with engine.begin() as connection:
         document = make_key_document(key.public, after=await chain.find_head(connection))
-        await chain.add_document(connection, sign_document(key, key_documents.KIND, document))
+        await chain.add_document(connection, sign_document(key, signed_chain.KIND, document))
 
     async def write() -> None:
         async with engine.begin() as connection:

@@ -7,9 +7,8 @@ from fastapi import FastAPI
 from starlette.routing import BaseRoute
 
 from inference_store.api import problems
-from inference_store.api.app import SecurityHeaders
-from inference_store.api.paths import EscapedPaths
-from inference_store.api.templates import Templates
+from inference_store.api.http import EscapedPaths
+from inference_store.api.middleware import SecurityHeaders, Templates
 
 
 def make_site_client(routes: Sequence[BaseRoute]) -> httpx.AsyncClient:

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from inference_store.api.admission_control import AdmissionControl
+from inference_store.api.dependencies import AdmissionControl
 from inference_store.inference.errors import TooManyQueries
 from inference_store.platform.metrics import SHOWN
 

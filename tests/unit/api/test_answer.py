@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 
 from inference_store.api.answer import JsonAnswer, encode_json
-from inference_store.api.typed_metadata import convert_metadata
+from inference_store.api.inference_models import convert_metadata
 from inference_store.inference.metadata import Entry
 from inference_store.platform.json_encoding import escape_text, fit_times
 

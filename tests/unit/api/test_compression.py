@@ -8,9 +8,8 @@ from typing import Any
 import cramjam
 from starlette.types import Message, Receive, Scope, Send
 
-from inference_store.api.compression import COMPRESSORS, Compression
-from inference_store.api.negotiation import CODINGS, choose_coding, choose_type
-from inference_store.api.warnings_header import NAME, write_warnings
+from inference_store.api.answer import NAME, write_warnings
+from inference_store.api.http import CODINGS, COMPRESSORS, Compression, choose_coding, choose_type
 
 LARGE = b'{"label": "person", "score": 0.5}' * 4000
 DECOMPRESS: dict[str, Callable[[bytes], bytes]] = {

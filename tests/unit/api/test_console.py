@@ -8,8 +8,8 @@ import cramjam
 import httpx
 import pytest
 
-from inference_store.api import console
-from inference_store.api.console import FILES
+from inference_store.api import site
+from inference_store.api.site import FILES
 from inference_store.inference.task_types import TASK_TYPES
 
 from .site_client import make_site_client
@@ -27,7 +27,7 @@ def client(tmp_path: Path) -> httpx.AsyncClient:
     (folder / "icon.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
     (folder / "assets" / "index-Ab12.js").write_text(SCRIPT)
     (tmp_path / "secret").write_text("secret")
-    return make_site_client(console.list_routes(folder))
+    return make_site_client(site.list_console_routes(folder))
 
 
 async def test_only_the_page_is_asked_for_again(client: httpx.AsyncClient) -> None:
@@ -41,7 +41,7 @@ async def test_only_the_page_is_asked_for_again(client: httpx.AsyncClient) -> No
 
 async def test_it_has_the_strict_policy(client: httpx.AsyncClient) -> None:
     policy = (await client.get("/console/")).headers["content-security-policy"]
-    assert policy == console.POLICY
+    assert policy == site.CONSOLE_POLICY
     assert "unsafe" not in policy
     with_data = [part for part in policy.split("; ") if "data:" in part]
     assert with_data == ["img-src 'self' blob: data:"]
@@ -88,7 +88,7 @@ async def test_a_browser_is_led_there_and_others_get_a_hint(client: httpx.AsyncC
 
 
 async def test_every_address_of_the_committed_page_is_answered() -> None:
-    client = make_site_client(console.list_routes(console.FILES))
+    client = make_site_client(site.list_console_routes(site.FILES))
     page = (await client.get("/console/")).text
     addresses = re.findall(r'(?:src|href)="([^"]*)"', page)
     assert len(addresses) >= 3

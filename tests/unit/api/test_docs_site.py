@@ -7,7 +7,7 @@ from typing import Final
 import httpx
 import pytest
 
-from inference_store.api.docs_site import list_routes
+from inference_store.api.site import list_docs_routes
 
 from .site_client import make_site_client
 
@@ -26,7 +26,7 @@ async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
         (site / name).write_text(f"this is {name}")
     (tmp_path / "secret.html").write_text("secret")
     (site / "link.html").symlink_to(tmp_path / "secret.html")
-    async with make_site_client(list_routes(site)) as client:
+    async with make_site_client(list_docs_routes(site)) as client:
         yield client
 
 
@@ -89,7 +89,7 @@ async def test_serves_nothing_else(client: httpx.AsyncClient) -> None:
 
 
 async def test_says_that_the_site_was_not_built(tmp_path: Path) -> None:
-    async with make_site_client(list_routes(tmp_path / "none")) as client:
+    async with make_site_client(list_docs_routes(tmp_path / "none")) as client:
         for path in ("/docs/", "/docs/errors", "/docs/x/y"):
             answer = await client.get(path)
             assert answer.status_code == 404

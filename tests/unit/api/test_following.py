@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-from inference_store.api import following
-from inference_store.api.following import Arrived, follow
+from inference_store.api import follow
+from inference_store.api.follow import Arrived, iterate_events
 from inference_store.inference.errors import Busy, Unauthorized
 from inference_store.query.search import Arrival
 
@@ -23,10 +23,10 @@ async def _collect_events(*looks: Any, heartbeat: float = 1e6) -> tuple[list[Any
         arrivals = remaining.pop(0)
         if isinstance(arrivals, Exception):
             raise arrivals
-        return arrivals, [{"uid": arrival.uid} for arrival in arrivals[-following.MOST_SHOWN :]]
+        return arrivals, [{"uid": arrival.uid} for arrival in arrivals[-follow.MOST_SHOWN :]]
 
     times = {"seconds": 1e6, "look_seconds": 0.0, "heartbeat_seconds": heartbeat}
-    pieces = follow(look, lambda: not remaining, **times)
+    pieces = iterate_events(look, lambda: not remaining, **times)
     return [_read_event(piece) async for piece in pieces], requests
 
 
@@ -61,6 +61,6 @@ async def test_a_silent_stream_has_heartbeats() -> None:
 
 
 async def test_trouble_passes_and_a_refusal_ends_it(monkeypatch: Any) -> None:
-    monkeypatch.setattr(following, "_RETRY_SECONDS", 0)
+    monkeypatch.setattr(follow, "_RETRY_SECONDS", 0)
     events, _ = await _collect_events(Busy("x"), [], Unauthorized("y"), [])
     assert [(name, data["status"]) for name, data in events[1:]] == [("problem", 503), ("end", 401)]

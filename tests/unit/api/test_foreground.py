@@ -4,7 +4,7 @@ import asyncio
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from inference_store.api.foreground import Foreground, TrackForeground
+from inference_store.api.middleware import Foreground, TrackForeground
 
 
 async def test_a_stream_waits_for_the_last_request_and_no_longer() -> None:

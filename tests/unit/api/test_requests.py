@@ -13,10 +13,15 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from structlog.testing import capture_logs
 
-from inference_store.api.paths import decode_segment, escape_segment
+from inference_store.api.http import (
+    MOST_ITEMS,
+    ExactRequest,
+    decode_segment,
+    escape_segment,
+    exact_json,
+    read_in_thread,
+)
 from inference_store.api.problems import build_problem, find_refusal
-from inference_store.api.reader_thread import read_in_thread
-from inference_store.api.requests import MOST_ITEMS, ExactRequest, exact_json
 from inference_store.inference.errors import ObjectStoreUnavailable, QueryTimeout, TooLarge
 from inference_store.inference.ids import is_id
 from inference_store.query.deadline import OutOfTime, Overloaded

@@ -5,12 +5,10 @@ import re
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from inference_store.api.field_selection import FieldSelection
-from inference_store.api.schemas.chosen_fields import FIELD_PATTERN, FIELDS, PARTS
-from inference_store.api.schemas.links import InferenceLink
-from inference_store.api.schemas.policies import PolicyBody, RuleBody, ShownRule, ShownVersion
-from inference_store.api.schemas.questions import InferenceQuery, MetadataCondition
-from inference_store.api.schemas.ranges import ScoreRange, Window
+from inference_store.api.conditions import InferenceLink, InferenceQuery, MetadataCondition
+from inference_store.api.fields import ScoreRange, Window
+from inference_store.api.inference_models import FIELD_PATTERN, FIELDS, PARTS, FieldSelection
+from inference_store.api.policies import PolicyBody, RuleBody, ShownRule, ShownVersion
 from inference_store.inference.errors import Invalid
 from inference_store.query.operators import OPERATORS
 

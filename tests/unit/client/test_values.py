@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_store.api.answer import encode_json
-from inference_store.api.typed_metadata import convert_metadata
+from inference_store.api.inference_models import convert_metadata
 from inference_store.inference.metadata import Entry
 from inference_store_client.decoding import decode
 from inference_store_client.errors import NotIncluded, UnexpectedAnswer
@@ -41,7 +41,7 @@ SCHEMAS: dict[str, Any] = json.loads(_FILE.read_text())["components"]["schemas"]
 KINDS: dict[str, type[Any]] = {
     "Problem": problems.Problem,
     "ProblemError": problems.Fault,
-    "OneInference": InferenceFields,
+    "InferenceDetail": InferenceFields,
     "StreamedInference": InferenceFields,
     "ShownMetadata": metadata.MetadataEntry,
     "ShownPrediction": predictions.Prediction,
@@ -57,18 +57,18 @@ KINDS: dict[str, type[Any]] = {
     "ShownMetadataKey": models.MetadataKey,
     "ShownType": models.SeenType,
     "KeyPage": models.KeyPage,
-    "ShownKept": retention.Retention,
+    "RetentionExplanation": retention.Retention,
     "PendingRule": retention.PendingDecision,
     "DecidedBy": retention.DecidedBy,
     "ShownLimit": retention.Limit,
     "HeldBy": retention.HeldBy,
     "ShownErasure": erasures.Erasure,
     "Progress": erasures.Progress,
-    "Obstacle": erasures.Obstacle,
+    "BlockedObject": erasures.Obstacle,
     "ShownCaller": caller.Caller,
     "OwnGrant": caller.Grant,
     "OwnLimits": caller.CallerLimits,
-    "SwitchedOn": caller.SwitchedOn,
+    "Features": caller.SwitchedOn,
     "ShownExport": exports.ExportFields,
     "ShownDownload": exports.Download,
     "ShownPart": exports.ExportPart,
@@ -80,7 +80,7 @@ KINDS: dict[str, type[Any]] = {
     "ShownDrawing": drawings.Drawing,
     "ShownShape": drawings.Shape,
     "ShownBox": drawings.ShapeBox,
-    "TurnedBox": drawings.OrientedBox,
+    "RotatedBox": drawings.OrientedBox,
     "ShownKeypoint": drawings.Keypoint,
 }
 # What is for people, or for browsers.
@@ -115,7 +115,7 @@ def describe_hint(hint: Any) -> str:  # noqa: PLR0911
     if origin is not None:
         return "{}" if inner[1] is Any else f"{{{describe_hint(inner[1])}}}"
     if isinstance(hint, TypeVar):
-        return "ShownInference|ChosenInference"
+        return "ShownInference|PartialInference"
     return next(name for name, kind in KINDS.items() if kind is hint)
 
 
@@ -123,7 +123,7 @@ def describe_schema(schema: dict[str, Any]) -> str:
     """Return the type of a property of the OpenAPI."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
-        name = {"ChosenPrediction": "ShownPrediction", "ChosenUrls": "Urls"}.get(name, name)
+        name = {"PartialPrediction": "ShownPrediction", "PartialUrls": "Urls"}.get(name, name)
         return "string" if "enum" in SCHEMAS[name] else name
     if "anyOf" in schema:
         return "|".join(map(describe_schema, schema["anyOf"]))

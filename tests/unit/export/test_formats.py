@@ -12,7 +12,7 @@ import nanoarrow
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from inference_store.api.schemas.inferences import ShownInference, ShownPrediction
+from inference_store.api.inference_models import ShownInference, ShownPrediction
 from inference_store.export.arrow import ArrowEncoder
 from inference_store.export.csv_text import CsvEncoder
 from inference_store.export.fixed_columns import FIXED_COLUMNS

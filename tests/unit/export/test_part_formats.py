@@ -15,7 +15,7 @@ from arro3.io import read_parquet
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_store.api.field_selection import FieldSelection
+from inference_store.api.inference_models import FieldSelection
 from inference_store.api.inference_pages import AnsweredPage
 from inference_store.api.streams import LineStream
 from inference_store.export.columns import Columns

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from uuid import UUID
 
-from inference_store.api.metadata_edits.change import Item, check_change
+from inference_store.api.metadata_edits import Item, check_change
 from inference_store.index import sidecars
 from inference_store.index.accounting import PartitionId
 from inference_store.index.unsettled import Record

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from inference_store.erasure.audit_chain import hashes
-from inference_store.erasure.certify import audit_checkpoints, documents, list_entries
+from inference_store.erasure import audit_chain
+from inference_store.erasure.certify import chain, documents, erased_lists
 from inference_store.erasure.certify.certified_exports import (
     CertifiedExport,
     describe_exports,
@@ -17,13 +17,16 @@ from inference_store.erasure.certify.certified_exports import (
 from inference_store.erasure.certify.chain import CERTIFICATE
 from inference_store.erasure.certify.erased_lists import Erased
 from inference_store.erasure.certify.merkle import MerkleTree, compute_root
-from inference_store.erasure.ledger.entry import Content, Entry, Note
-from inference_store.erasure.log import chain_head, key_documents
-from inference_store.erasure.log.canonical import canonical, format_instant
-from inference_store.erasure.log.hash_chain import Link
-from inference_store.erasure.log.key_documents import RESTART, make_key_document
+from inference_store.erasure.ledger.entries import Content, Entry, Note
+from inference_store.erasure.log import bucket, signed_chain
+from inference_store.erasure.log.hash_chain import Link, canonical, format_instant
 from inference_store.erasure.log.keys import SigningKey
-from inference_store.erasure.log.signed_document import SignedDocument, sign_document
+from inference_store.erasure.log.signed_chain import (
+    RESTART,
+    SignedDocument,
+    make_key_document,
+    sign_document,
+)
 from inference_store.inference.events import StorageKey
 
 from .golden import check, format_bytes
@@ -55,8 +58,8 @@ def test_ledger() -> None:
 def make_entries() -> list[bytes]:
     """Return a certificate's list: each scope, and objects."""
     keys = [StorageKey("bucket", "a/data"), StorageKey("bucket", "\udcff")]
-    scopes = [list_entries.hash_inference(SIGNS, scope, UIDS[0]) for scope in list_entries.LETTERS]
-    return scopes + [list_entries.hash_object(SIGNS, key) for key in keys]
+    scopes = [erased_lists.hash_inference(SIGNS, scope, UIDS[0]) for scope in erased_lists.LETTERS]
+    return scopes + [erased_lists.hash_object(SIGNS, key) for key in keys]
 
 
 def make_certificate_document(previous: Link) -> dict[str, Any]:
@@ -101,7 +104,7 @@ def fix_time(document: dict[str, Any]) -> dict[str, Any]:
 def make_chain() -> list[SignedDocument]:
     """Return a chain: a key, a certificate, and a key that restarts the chain."""
     key = sign_document(
-        SIGNS, key_documents.KIND, fix_time(make_key_document(SIGNS.public, after=Link(0, b"")))
+        SIGNS, signed_chain.KIND, fix_time(make_key_document(SIGNS.public, after=Link(0, b"")))
     )
     document = sign_document(SIGNS, CERTIFICATE, make_certificate_document(Link(1, key.hash)))
     again = make_key_document(NEXT.public, after=Link(2, document.hash))
@@ -109,7 +112,7 @@ def make_chain() -> list[SignedDocument]:
     return [
         key,
         document,
-        sign_document(NEXT, key_documents.KIND, fix_time(again) | {RESTART: restart}),
+        sign_document(NEXT, signed_chain.KIND, fix_time(again) | {RESTART: restart}),
     ]
 
 
@@ -126,7 +129,7 @@ def test_certificates() -> None:
         text += format_bytes(f"entry {number}, proved by {proof}", entry)
     text += format_bytes("root", compute_root(make_entries()))
     text += format_bytes("public key", SIGNS.public.pem.encode())
-    text += f"{chain_head.CERTIFICATES_HEAD}\n{chain_head.AUDIT_HEAD}\n"
+    text += f"{bucket.CERTIFICATES_HEAD}\n{bucket.AUDIT_HEAD}\n"
     check("certificates.txt", text)
 
 
@@ -140,17 +143,17 @@ def test_audit() -> None:
         model=3,
         model_id=ODD,
     )
-    values = hashes.hash_values(bytes(16), UIDS[0], '{"a": 1, "é": null}')
-    link = hashes.hash_link(Link(0, hashes.GENESIS_HASH), row, values)
+    values = audit_chain.hash_values(bytes(16), UIDS[0], '{"a": 1, "é": null}')
+    link = audit_chain.hash_link(Link(0, audit_chain.GENESIS_HASH), row, values)
     document = {"reason": "head", "number": 1, "hash": link.hex(), "at": AT.isoformat()}
     document |= {"cut": 0, "previous": ""}
-    point = sign_document(SIGNS, audit_checkpoints.KIND, document)
+    point = sign_document(SIGNS, chain.CHECKPOINT, document)
     texts = {
         "values": values.hex(),
-        "values without a uid": hashes.hash_values(b"salt", None, "{}").hex(),
+        "values without a uid": audit_chain.hash_values(b"salt", None, "{}").hex(),
         "link": link.hex(),
         "checkpoint": point.text,
-        "hash of the checkpoint": hashes.hash_checkpoint(
+        "hash of the checkpoint": audit_chain.hash_checkpoint(
             {"document": document, "kind": point.kind}
         ).hex(),
         "canonical": canonical(document),

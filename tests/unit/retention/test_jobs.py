@@ -1,16 +1,14 @@
 """The table of jobs says what retention does in a turn, in which order, and when."""
 
 import asyncio
-from dataclasses import dataclass, field, fields
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
 from inference_store.platform.admin import Heartbeat
 from inference_store.retention.leadership_check import LeadershipCheck, Stopped
-from inference_store.retention.turn_schedule import TurnSchedule
-from inference_store.retention.worker import Job, list_jobs
-from inference_store.retention.workers import Workers
+from inference_store.retention.worker import JOBS
 
 EVERY_TURN = [
     *("erasures", "certificates", "values in holds", "runs", "chain head"),
@@ -22,57 +20,46 @@ ON_SCHEDULE = [
 ]
 
 
+class _NothingTaken:
+    def is_due(self, *, is_scheduled: bool) -> bool:  # noqa: ARG002
+        return False
+
+
 @dataclass
-class _Worker:
-    """Stands in for every worker: each attribute is a job that notes its name."""
+class _Leader:
+    """Where the jobs are, without what they work with."""
 
-    name: str
-    done: list[str]
-    is_due: Any = field(default=lambda: False)
-
-    def __getattr__(self, method: str) -> Any:
-        async def run() -> None:
-            self.done.append(f"{self.name}.{method}")
-
-        return run
+    due: asyncio.Event = field(default_factory=asyncio.Event)
+    is_scheduled: bool = False
+    completed: int = 0
+    counted: int = 0
+    taken_over: Any = field(default_factory=_NothingTaken)
 
 
-def _make_table(due: asyncio.Event, done: list[str]) -> tuple[TurnSchedule, tuple[Job, ...]]:
-    schedule = TurnSchedule(due)
-    names = [worker.name for worker in fields(Workers) if worker.name != "schedule"]
-    parts: dict[str, Any] = {name: _Worker(name, done) for name in names}
-    return schedule, list_jobs(Workers(schedule=schedule, **parts))
+def _list_due(leader: Any) -> list[str]:
+    return [job.name for job in JOBS if job.is_due(leader)]
 
 
-def _list_due(jobs: tuple[Job, ...]) -> list[str]:
-    return [job.name for job in jobs if job.is_due()]
-
-
-def test_a_schedule_that_comes_in_the_middle_of_a_turn_waits_for_the_next() -> None:
-    due = asyncio.Event()
-    schedule, jobs = _make_table(due, [])
-    assert len({job.name for job in jobs}) == len(jobs) == 20
-    schedule.begin_turn()
-    assert _list_due(jobs) == EVERY_TURN
-    due.set()
-    assert _list_due(jobs) == EVERY_TURN
-    schedule.begin_turn()
-    assert [name for name in _list_due(jobs) if name not in EVERY_TURN] == ON_SCHEDULE
+def test_what_is_due_in_each_turn_and_on_schedule() -> None:
+    leader: Any = _Leader()
+    assert len({job.name for job in JOBS}) == len(JOBS) == 20
+    assert _list_due(leader) == EVERY_TURN
+    leader.due.set()  # in the middle of a turn: it waits for the next
+    assert _list_due(leader) == EVERY_TURN
+    leader.is_scheduled = True
+    assert [name for name in _list_due(leader) if name not in EVERY_TURN] == ON_SCHEDULE
 
 
 async def test_the_schedule_stays_due_until_housekeeping_is_done() -> None:
-    due, done = asyncio.Event(), cast(list[str], [])
-    due.set()
-    schedule, jobs = _make_table(due, done)
-    schedule.begin_turn()
-    names = [job.name for job in jobs]
-    for job in jobs[: names.index("end of schedule")]:
-        await job.run()
-    assert due.is_set()
-    assert done[-1] == "housekeeping.maintain_partitions"
-    await jobs[names.index("end of schedule")].run()
-    assert not due.is_set()
-    assert schedule.completed == 1
+    leader: Any = _Leader(is_scheduled=True)
+    leader.due.set()
+    names = [job.name for job in JOBS]
+    end = names.index("end of schedule")
+    assert all(names.index(name) <= end for name in ON_SCHEDULE)
+    assert leader.due.is_set()
+    await JOBS[end].run(leader)
+    assert not leader.due.is_set()
+    assert "counts of partitions" in _list_due(leader)
 
 
 class Leader:

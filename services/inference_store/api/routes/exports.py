@@ -10,18 +10,16 @@ from starlette.responses import StreamingResponse
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
-from inference_store.api import cursors, time_pages
+from inference_store.api import cursors
 from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer
-from inference_store.api.byte_ranges import read_range
+from inference_store.api.cursors import PageParameters
 from inference_store.api.dependencies import BlobStore, Reading, Settings, Writing, querying
 from inference_store.api.export_format import show_exports, show_parts
 from inference_store.api.export_requests import choose_blobs, insert_export, prepare_export
-from inference_store.api.negotiation import ANY, BYTES
-from inference_store.api.openapi import BINARY
-from inference_store.api.paths import ModelId
+from inference_store.api.http import ANY, BYTES, ModelId, read_range
 from inference_store.api.problems import document_refusals
-from inference_store.api.routers import make_router
+from inference_store.api.routing import BINARY, Router
 from inference_store.api.schemas.exports import (
     ExportPage,
     ExportParameters,
@@ -29,7 +27,6 @@ from inference_store.api.schemas.exports import (
     ExportRequest,
     ShownExport,
 )
-from inference_store.api.schemas.links import PageParameters
 from inference_store.export.jobs.downloads import record_download
 from inference_store.export.jobs.job import REMOVED, ExportJob, find_job, list_jobs, read_model_id
 from inference_store.export.jobs.members import Part, list_parts
@@ -38,7 +35,7 @@ from inference_store.export.part_formats import PART_FORMATS
 from inference_store.inference.errors import BlobMissing, Conflict, Gone, InvalidCursor, NotFound
 from inference_store.inference.events.event import parse_stored
 
-router = make_router("exports")
+router = Router("exports")
 _NEEDED = needs(Right.EXPORT, Over.SOME)
 _ONE = "/exports/{export_id}"
 _MOST_PARTS = 2**31 - 1
@@ -58,7 +55,7 @@ async def request_export(
 ) -> Answer:
     """Write everything that matches to the bucket, in parts. The retention service lists what
     matches now, and writes it; GET /v1/exports/{id} follows it."""
-    async with querying(request, access) as connection:
+    async with querying(access) as connection:
         registration = await access.find_model(connection, model_id)
         if choose_blobs(body) != "none":
             access.require_right(Right.READ_INPUTS, registration)
@@ -93,11 +90,11 @@ async def list_exports(
         connection,
         model=None if model is None else model.model,
         states=page.state,
-        before=time_pages.decode_before(page),
+        before=cursors.decode_before(page),
         limit=page.limit,
         within=access.scope,
     )
-    following = time_pages.make_next(jobs, has_more=has_more)
+    following = cursors.make_next(jobs, has_more=has_more)
     return Answer(ExportPage(items=await show_exports(connection, jobs), next=following))
 
 

@@ -9,16 +9,16 @@ from inference_store.access.rights import Right
 from inference_store.api import cursors
 from inference_store.api.access import Asking, Over, needs
 from inference_store.api.answer import Answer
+from inference_store.api.cursors import PageParameters
 from inference_store.api.dependencies import Reading
 from inference_store.api.problems import document_refusals
-from inference_store.api.routers import make_router
+from inference_store.api.routing import Router
 from inference_store.api.schemas.exports_erased import ErasedMemberPage, ShownErasedMember
-from inference_store.api.schemas.links import PageParameters
 from inference_store.export.jobs.job import find_job
 from inference_store.export.ledger.notices import FIRST, list_erased
 from inference_store.inference.errors import NotFound
 
-router = make_router("exports")
+router = Router("exports")
 
 
 @router.get(

@@ -5,17 +5,15 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field
 
-from inference_store.api.shown import Shown
+from inference_store.api.answer import Shown
+from inference_store.api.conditions import filter_schema
+from inference_store.api.cursors import PageParameters
+from inference_store.api.fields import Body, Flag, ShortText, Window
 from inference_store.export.blob_choices import BlobChoice
 from inference_store.export.jobs.downloads import Download
 from inference_store.export.jobs.job import STATES, ExportJob, State
 from inference_store.export.jobs.members import Part
 from inference_store.query.cql2 import FilterLang
-
-from .fields import Body, Flag, ShortText
-from .links import PageParameters
-from .questions import filter_schema
-from .ranges import Window
 
 Format: TypeAlias = Literal["parquet", "arrow", "csv", "jsonl", "webdataset", "chariot"]
 Included: TypeAlias = Literal["metadata", "predictions"]

@@ -1,6 +1,6 @@
 """What erasures took of an export."""
 
-from inference_store.api.shown import Shown
+from inference_store.api.answer import Shown
 from inference_store.export.ledger.notices import ErasedMember
 
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from inference_store.erasure.log.canonical import format_instant
+from inference_store.erasure.log.hash_chain import format_instant
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from inference_store.erasure.log.canonical import canonical, format_instant
-from inference_store.erasure.log.hash_chain import Link
+from inference_store.erasure.log.hash_chain import Link, canonical, format_instant
 from inference_store.erasure.log.keys import SigningKey
-from inference_store.erasure.select.unattributed_events import has_searched_all
+from inference_store.erasure.quarantine.events import has_searched_all
 
 from .erased_lists import Erased
 

@@ -1,12 +1,14 @@
 """The lists of what erasures erased, batch by batch, which certificates name.
 
-A batch is recorded in the transaction that deletes its rows and marks: a crash neither loses it nor
-records it twice.
+A batch is recorded in the transaction that deletes its rows and marks: a crash neither loses it
+nor records it twice.
 """
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 from uuid import UUID
 
 from sqlalchemy import (
@@ -14,6 +16,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     LargeBinary,
+    Text,
     and_,
     any_,
     func,
@@ -24,11 +27,18 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure.log.keys import SigningKey
-from inference_store.index.tables import erased_leaves, partition_span
-from inference_store.inference.events import StorageKey, received_at_of
+from inference_store.erasure.mark.pending_deletions import PendingDeletion
+from inference_store.erasure.progress import Erasure
+from inference_store.index.tables import blob_reference, erased_leaves, erasing, partition_span
+from inference_store.inference.events import StorageKey, parse_stored, received_at_of
 
-from .list_entries import hash_inference, hash_object
+from .chain import PIECE_BYTES, Archive
+from .merkle import MerkleTree
 
+# What went of an inference, by the scope of its erasure; and an object.
+LETTERS: Final = {"inference": b"i", "input": b"d", "response": b"r"}
+OBJECT: Final = b"o"
+ENTRY_BYTES: Final = 33
 _HERE = erased_leaves.c
 
 
@@ -44,6 +54,57 @@ class Erased:
     hashed_by: Sequence[str]
     first_at: datetime | None
     last_at: datetime | None
+
+
+# Of entries that are looked for at once: about 30 MB.
+_ENTRIES = 250_000
+
+
+async def record_erased(
+    connection: AsyncConnection,
+    key: SigningKey,
+    erasure: Erasure,
+    done: Sequence[PendingDeletion],
+    doomed: Set[str],
+    *,
+    whole_span: bool = False,
+) -> None:
+    """Record what a batch erased, after its rows and pending deletions. `doomed`: the claimed
+    keys."""
+    deleted = {key for mark in done for key in mark.doomed if key in doomed}
+    foreign = {key for mark in done for key in mark.doomed if not mark.owns(key)}
+    deleted -= await _find_still_named(connection, erasure.id, deleted & foreign)
+    await record_batch(
+        connection,
+        key,
+        erasure.id,
+        scope=erasure.scope,
+        uids=sorted(mark.uid for mark in done),
+        objects=map(parse_stored, sorted(deleted)),
+        whole_span=whole_span,
+    )
+
+
+async def _find_still_named(
+    connection: AsyncConnection, erasure: UUID, keys: Iterable[str]
+) -> set[str]:
+    """Return the keys that a later batch of the erasure points to as well: that batch records
+    them."""
+    names = sorted(keys)
+    if not names:
+        return set()
+    query = (
+        select(blob_reference.c.storage_key)
+        .join(
+            erasing,
+            (erasing.c.model == blob_reference.c.model) & (erasing.c.uid == blob_reference.c.uid),
+        )
+        .where(
+            erasing.c.erasure == erasure,
+            blob_reference.c.storage_key == any_(literal(names, ARRAY(Text(collation="C")))),
+        )
+    )
+    return set((await connection.execute(query)).scalars())
 
 
 async def record_batch(
@@ -81,6 +142,23 @@ async def _find_dropping(connection: AsyncConnection, at: datetime) -> str | Non
     return None if name is None else str(name)
 
 
+def hash_inference(key: SigningKey, scope: str, uid: UUID) -> bytes:
+    """Return the entry of an inference, or of its input or its response alone."""
+    return LETTERS[scope] + key.keyed_hash("inference", uid.bytes)
+
+
+def hash_object(key: SigningKey, storage_key: StorageKey) -> bytes:
+    """Return the entry of an object, by its bucket and its key."""
+    return OBJECT + key.keyed_hash("object", str(storage_key).encode("utf-8", "surrogatepass"))
+
+
+def split_entries(chunk: bytes) -> Iterator[bytes]:
+    """Yield the entries of a chunk. Raises ValueError if the last one is incomplete."""
+    if len(chunk) % ENTRY_BYTES:
+        raise ValueError(f"{len(chunk)} bytes are no whole number of entries")
+    return (chunk[at : at + ENTRY_BYTES] for at in range(0, len(chunk), ENTRY_BYTES))
+
+
 def _match_uncertified(erasure: UUID) -> tuple[ColumnElement[bool], ...]:
     return _HERE.erasure == erasure, _HERE.certificate.is_(None)
 
@@ -111,10 +189,13 @@ async def find_uncertified(connection: AsyncConnection, erasure: UUID) -> Erased
     )
 
 
-async def count_listed(connection: AsyncConnection, erasure: UUID, *, objects: bool = False) -> int:
-    """Return how many inferences, or `objects`, an erasure's batches list, certified or not."""
+async def count_listed(
+    connection: AsyncConnection, erasure: UUID, *, objects: bool = False, certified: bool = False
+) -> int:
+    """Return how many inferences, or `objects`, an erasure's batches list, `certified` or all."""
     counted = func.sum(_HERE.objects if objects else _HERE.inferences)
     query = select(func.coalesce(counted, 0)).where(_HERE.erasure == erasure)
+    query = query.where(_HERE.certificate.is_not(None)) if certified else query
     return int(await connection.scalar(query) or 0)
 
 
@@ -194,3 +275,127 @@ async def restore_piece(
     await connection.execute(
         erased_leaves.insert().values(**values, inferences=len(letters) - objects, objects=objects)
     )
+
+
+async def write_list(engine: AsyncEngine, archive: Archive, batches: Sequence[int]) -> bytes:
+    """Write the entries of these batches, piece by piece, and return the root over them.
+
+    They are read twice, because the root names the pieces. Raises ObjectStoreUnavailable.
+    """
+    root = (await _compute_root(engine, batches)).hex()
+    piece, waiting = 0, b""
+    async for chunk in read_chunks(engine, batches):
+        waiting += chunk
+        while len(waiting) >= PIECE_BYTES:
+            piece += 1
+            await asyncio.to_thread(archive.put_leaves, root, piece, waiting[:PIECE_BYTES])
+            waiting = waiting[PIECE_BYTES:]
+    if waiting:
+        await asyncio.to_thread(archive.put_leaves, root, piece + 1, waiting)
+    return bytes.fromhex(root)
+
+
+async def _compute_root(engine: AsyncEngine, batches: Sequence[int]) -> bytes:
+    tree = MerkleTree()
+    async for chunk in read_chunks(engine, batches):
+        for entry in split_entries(chunk):
+            tree.add(entry)
+    return tree.root()
+
+
+async def deduplicate_restored(
+    engine: AsyncEngine, erasure: UUID, *, counted: int, objects: bool = False
+) -> None:
+    """Remove from an erasure's batches what a certificate of it names. Repeatable.
+
+    After Postgres is restored from an older backup, an erasure records these entries a second time,
+    and no other certificate may name them.
+
+    `counted`: how many inferences the erasure has erased by its own count, which has each of them
+    once; with `objects`, how many objects.
+    """
+    async with engine.begin() as connection:
+        certified = await count_listed(connection, erasure, objects=objects, certified=True)
+        listed = await count_listed(connection, erasure, objects=objects)
+        if not certified or listed <= counted:
+            return
+        if certified >= counted and await _is_hashed_by_another_key(connection, erasure):
+            # all of it, as far as sums can tell: its entries cannot be compared
+            uncertified = erased_leaves.delete().where(_HERE.erasure == erasure)
+            await connection.execute(uncertified.where(_HERE.certificate.is_(None)))
+            return
+    async for batches in _group_batches(engine, erasure):
+        duplicates = await _find_duplicates(engine, erasure, batches)
+        async with engine.begin() as connection:
+            for batch in batches:
+                await _remove_duplicates(connection, batch, duplicates, objects)
+
+
+async def _is_hashed_by_another_key(connection: AsyncConnection, erasure: UUID) -> bool:
+    """Return whether a key that hashed nothing certified hashed some of what is not certified."""
+    other = erased_leaves.alias()
+    same = select(other.c.id).where(
+        other.c.erasure == erasure,
+        other.c.certificate.is_not(None),
+        other.c.hashed_by.is_not_distinct_from(_HERE.hashed_by),
+    )
+    others = select(_HERE.id).where(
+        _HERE.erasure == erasure, _HERE.certificate.is_(None), ~same.exists()
+    )
+    return bool(await connection.scalar(select(others.exists())))
+
+
+async def _group_batches(engine: AsyncEngine, erasure: UUID) -> AsyncIterator[list[int]]:
+    query = select(_HERE.id, (_HERE.inferences + _HERE.objects).label("entries"))
+    query = query.where(_HERE.erasure == erasure, _HERE.certificate.is_(None))
+    async with engine.connect() as connection:
+        rows = list(await connection.execute(query.order_by(_HERE.id)))
+    group: list[int] = []
+    entries = 0
+    for row in rows:
+        group.append(row.id)
+        entries += row.entries
+        if entries >= _ENTRIES:
+            yield group
+            group, entries = [], 0
+    if group:
+        yield group
+
+
+async def _find_duplicates(engine: AsyncEngine, erasure: UUID, batches: list[int]) -> set[bytes]:
+    entries = {
+        entry async for chunk in read_chunks(engine, batches) for entry in split_entries(chunk)
+    }
+    query = select(_HERE.id).where(_HERE.erasure == erasure, _HERE.certificate.is_not(None))
+    async with engine.connect() as connection:
+        certified = list((await connection.execute(query.order_by(_HERE.id))).scalars())
+    duplicates: set[bytes] = set()
+    async for chunk in read_chunks(engine, certified):
+        duplicates.update(entries.intersection(split_entries(chunk)))
+    return duplicates
+
+
+async def _remove_duplicates(
+    connection: AsyncConnection, batch: int, duplicates: set[bytes], alone: bool
+) -> None:
+    """Remove duplicates from a batch.
+
+    A batch without a new inference has no new object either, unless objects are erased `alone`: an
+    object that several share is recorded with the last of them.
+    """
+    here = _HERE.id == batch
+    leaves = bytes(await connection.scalar(select(_HERE.leaves).where(here)) or b"")
+    rest = [entry for entry in split_entries(leaves) if entry not in duplicates]
+    objects = sum(entry[:1] == OBJECT for entry in rest)
+    if not rest or (objects == len(rest) and not alone):
+        await connection.execute(erased_leaves.delete().where(here))
+        return
+    values = {"inferences": len(rest) - objects, "objects": objects, "leaves": b"".join(rest)}
+    await connection.execute(erased_leaves.update().where(here).values(values))
+
+
+async def find_hash_key(connection: AsyncConnection, erasure: UUID) -> str | None:
+    """Return the id of the key that hashed what is certified of an erasure; None if nothing is."""
+    query = select(_HERE.hashed_by).where(_HERE.erasure == erasure, _HERE.certificate.is_not(None))
+    key = await connection.scalar(query.order_by(_HERE.id.desc()).limit(1))
+    return None if key is None else str(key)

@@ -3,22 +3,24 @@ and with the signatures. Nothing is written.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.log.canonical import format_instant
-from inference_store.erasure.log.chain_head import CERTIFICATES_HEAD, ChainHead
-from inference_store.erasure.log.hash_chain import Link, VerificationFailure
-from inference_store.erasure.log.signed_chain import KeyPolicy, SignedChain
-from inference_store.erasure.log.signed_document import SignedDocument
+from inference_store.erasure.log.bucket import CERTIFICATES_HEAD, ChainHead
+from inference_store.erasure.log.hash_chain import Link, VerificationFailure, format_instant
+from inference_store.erasure.log.keys import SigningKey
+from inference_store.erasure.log.signed_chain import KeyPolicy, SignedChain, SignedDocument
+from inference_store.index.tables import inference
+from inference_store.objects.inventory import Held
 
 from . import chain, erased_lists
-from .archive import Archive
-from .chain import CERTIFICATE, StoredDocument
-from .list_entries import ENTRY_BYTES, OBJECT, split_entries
+from .chain import CERTIFICATE, Archive, StoredDocument
+from .erased_lists import ENTRY_BYTES, OBJECT, hash_inference, hash_object, split_entries
 from .merkle import MerkleTree
 
 POSTGRES, BUCKET = "Postgres", "the bucket"
@@ -147,7 +149,6 @@ def _fail(number: int | None, reason: str) -> VerificationFailure:
 
 
 def _compare_columns(row: StoredDocument, document: SignedDocument) -> Iterator[str]:
-    """Yield how the columns of Postgres differ from the signed text."""
     about: dict[str, Any] = document.document.get("erasure") or {}
     comparisons: Sequence[tuple[str, object, object]] = (
         ("kind", row.kind, document.kind),
@@ -161,8 +162,6 @@ def _compare_columns(row: StoredDocument, document: SignedDocument) -> Iterator[
 
 
 class _ListSum:
-    """The root and the counts of a list, chunk by chunk."""
-
     def __init__(self) -> None:
         self._tree, self._objects = MerkleTree(), 0
         self._broken = False
@@ -186,3 +185,92 @@ def _sum_chunks(chunks: Iterator[bytes]) -> _ListSum:
     for chunk in chunks:
         list_sum.add(chunk)
     return list_sum
+
+
+_ROWS = 5_000
+_BITS_AN_ENTRY = 64
+_FEWEST_BITS = 1 << 20
+
+
+class _BloomFilter:
+    """Passes what was added, and one in 64 of everything else. Entries are random bits already."""
+
+    def __init__(self, entries: int) -> None:
+        self._bits = max(_FEWEST_BITS, 1 << (_BITS_AN_ENTRY * entries).bit_length())
+        self._bytes = bytearray(self._bits // 8)
+
+    def add(self, entry: bytes) -> None:
+        bit = self._find_bit(entry)
+        self._bytes[bit >> 3] |= 1 << (bit & 7)
+
+    def has(self, entry: bytes) -> bool:
+        bit = self._find_bit(entry)
+        return bool(self._bytes[bit >> 3] & (1 << (bit & 7)))
+
+    def _find_bit(self, entry: bytes) -> int:
+        return int.from_bytes(entry[1:9]) % self._bits
+
+
+class Recheck:
+    """Checks again, once, that what certificates say is gone is not there.
+
+    Every row, every object and every member of an export is hashed with the certificates' keys and
+    looked up in their lists. The lists are read as a stream, twice: first into a Bloom filter,
+    which lets few pass that are not in them, then to find out which of those really are, and in
+    which certificate. `keys`: those that hashed; what other keys hashed cannot be looked up.
+    """
+
+    def __init__(self, engine: AsyncEngine, keys: Sequence[SigningKey]) -> None:
+        self._engine = engine
+        self._keys = keys
+        self._passed: dict[bytes, str] = {}
+
+    async def find_failures(
+        self, objects: Iterable[Held], members: AsyncIterable[tuple[UUID, str]] | None = None
+    ) -> AsyncIterator[VerificationFailure]:
+        """Yield what is there. `objects`: all of the buckets, as a stream; `members`: uids that
+        exports list, and where; read after the objects."""
+        async with self._engine.connect() as connection:
+            self._filter = _BloomFilter(await erased_lists.count_certified(connection))
+        async for _, entry in self._read_entries():
+            self._filter.add(entry)
+        await self._pass_rows()
+        for held in objects:
+            at = "" if held.modified is None else f", written {held.modified:%Y-%m-%d %H:%M:%S} UTC"
+            entries = [hash_object(key, held.key) for key in self._keys]
+            self._pass(entries, f"{held.key} is in the bucket{at}")
+        if members is not None:
+            async for uid, description in members:
+                entries = [hash_inference(key, "inference", uid) for key in self._keys]
+                self._pass(entries, description)
+        async for number, entry in self._read_entries():
+            if entry in self._passed:
+                yield VerificationFailure(number, self._passed[entry], chain.CERTIFICATE)
+
+    async def find_unknown_keys(self) -> set[str]:
+        """Return the ids of keys that hashed lists and are not given."""
+        async with self._engine.connect() as connection:
+            return await erased_lists.find_hash_keys(connection) - {key.id for key in self._keys}
+
+    async def _read_entries(self) -> AsyncIterator[tuple[int, bytes]]:
+        async with self._engine.connect() as connection:
+            numbers = [row.number async for row in chain.stream_rows(connection)]
+        for number in numbers:
+            async for chunk in erased_lists.read_list(self._engine, number):
+                # an incomplete entry is a failure that `verify` reports
+                for entry in split_entries(chunk[: len(chunk) // ENTRY_BYTES * ENTRY_BYTES]):
+                    yield number, entry
+
+    async def _pass_rows(self) -> None:
+        columns = inference.c
+        query = select(columns.uid, columns.data_deleted_at, columns.response_deleted_at)
+        async with self._engine.connect() as connection:
+            rows = await connection.stream(query, execution_options={"yield_per": _ROWS})
+            async for uid, input_at, response_at in rows:
+                parts = {"inference": None, "input": input_at, "response": response_at}
+                for scope in (part for part, deleted_at in parts.items() if deleted_at is None):
+                    entries = [hash_inference(key, scope, uid) for key in self._keys]
+                    self._pass(entries, f"the {scope} of {uid} is in Postgres")
+
+    def _pass(self, entries: Iterable[bytes], description: str) -> None:
+        self._passed |= {entry: description for entry in entries if self._filter.has(entry)}

@@ -1,14 +1,15 @@
 """Places, changes and releases a hold: what the ledger's entries do to the tables.
 
-Each takes the fence exclusively, so that it is ordered against every claim of an eraser: what was
-claimed before is listed in the answer, and nothing that is claimed afterwards is held. Before the
-fence it waits for edits of metadata that are under way (see `block_placement`). All are repeatable.
+Each takes the fence exclusively, so that it is ordered against every claim of an eraser: what
+was claimed before is listed in the answer, and nothing that is claimed afterwards is held.
+Before the fence it waits for edits of metadata that are under way (see `block_placement`). All
+are repeatable.
 
 `body`: id, name, reason, model_id (None: every model), filter (as it is saved), inference_ids,
 until, revision; a release has id, reason and revision.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -18,14 +19,31 @@ from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure.fence import fence_exclusive
+from inference_store.erasure.locks import fence_exclusive
 from inference_store.erasure.policies import watermarks
 from inference_store.index import model_numbers
-from inference_store.index.tables import hold, hold_change
+from inference_store.index.inferences import by_model
+from inference_store.index.tables import erasing, hold, hold_change
+from inference_store.inference.errors import HoldUnreadable
 
-from .claims import Claim, find_claims
+from .conditions import find_holds
 from .hold import Hold, read_hold
-from .redaction import has_recorded_value
+from .hold_filter import has_recorded_value
+
+MOST_CLAIMS: Final = 10_000
+"""How many claims are checked: far more than are under way at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """An inference that the hold protects from now on, and that an erasure had claimed before."""
+
+    model: int
+    uid: UUID
+    scope: Literal["input", "response", "inference"]
+    erasure: UUID
+    claimed_at: datetime
+
 
 _EDITS: Final = 7_302_021
 _Document = Mapping[str, Any]
@@ -84,6 +102,39 @@ async def apply_released(
     await watermarks.delete_watermarks(connection)
     await _record_revision(connection, body, "released", at, actor)
     return await _read_current(connection, body)
+
+
+async def find_claims(
+    connection: AsyncConnection, hold: Hold, *, limit: int = MOST_CLAIMS
+) -> tuple[list[Claim], bool]:
+    """Return the claims that the hold came too late for, the oldest first, and whether there may be
+    more than were checked.
+
+    If the filter cannot be evaluated, return every claim that it may be about. Call it in the
+    fence, as the hold is placed.
+    """
+    here = erasing.c
+    query = select(here.model, here.uid, here.scope, here.erasure, here.claimed_at)
+    query = query.where(here.claimed_at.is_not(None)).order_by(here.claimed_at, here.uid)
+    if hold.model is not None:
+        query = query.where(here.model == hold.model)
+    claims = [Claim(*row) for row in await connection.execute(query.limit(limit + 1))]
+    has_more = len(claims) > limit
+    claims = claims[:limit]
+    held: set[tuple[int, UUID]] = set()
+    for model, uids in by_model((claim.model, claim.uid) for claim in claims):
+        held |= {(model, uid) for uid in await _filter_held(connection, hold, model, uids)}
+    return [claim for claim in claims if (claim.model, claim.uid) in held], has_more
+
+
+async def _filter_held(
+    connection: AsyncConnection, hold: Hold, model: int, uids: Sequence[UUID]
+) -> Collection[UUID]:
+    try:
+        async with connection.begin_nested():
+            return await find_holds(connection, [hold], model, uids)
+    except HoldUnreadable:
+        return uids
 
 
 async def _lock(connection: AsyncConnection) -> None:

@@ -1,13 +1,17 @@
-"""A legal hold, as it is stored."""
+"""Legal holds as they are stored: one, a list, and the revisions of one."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Final, Literal
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, and_, func, or_
+from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.index.tables import hold
+from inference_store.access import EVERYTHING, AccessScope
+from inference_store.index.scope_filters import match_models
+from inference_store.index.tables import hold, hold_change
 
 State = Literal["in_force", "ended", "released"]
 ERASED: Final = "erased"
@@ -59,3 +63,74 @@ def is_in_force() -> ColumnElement[bool]:
     """Return the condition of the holds that protect something now."""
     here = hold.c
     return and_(here.released_at.is_(None), or_(here.until.is_(None), here.until > func.now()))
+
+
+@dataclass(frozen=True, slots=True)
+class HoldRevision:
+    """One revision of a hold: what it was from then on, and who made the change."""
+
+    revision: int
+    change: Literal["placed", "changed", "released"]
+    at: datetime
+    actor: str
+    document: Mapping[str, Any]
+
+
+async def find_hold(
+    connection: AsyncConnection, id: UUID, *, within: AccessScope = EVERYTHING, lock: bool = False
+) -> Hold | None:
+    """Return a hold, if its model is within the scope; a hold of every model needs the scope of
+    all."""
+    query = select(hold).where(hold.c.id == id, _match_scope(within))
+    row = (await connection.execute(query.with_for_update() if lock else query)).first()
+    return None if row is None else read_hold(row)
+
+
+async def list_holds(
+    connection: AsyncConnection,
+    *,
+    state: State | None = None,
+    model: int | None = None,
+    before: tuple[datetime, UUID] | None = None,
+    limit: int = 100,
+    within: AccessScope = EVERYTHING,
+) -> list[Hold]:
+    """Return holds, the newest first; of a `model`: those that may protect something of it.
+
+    `before`: (placed_at, id) of the last one of a page.
+    """
+    query = select(hold).where(_match_scope(within))
+    if state is not None:
+        query = query.where(_build_state_conditions()[state])
+    if model is not None:
+        query = query.where(or_(hold.c.model.is_(None), hold.c.model == model))
+    if before is not None:
+        at, id = before
+        here = hold.c
+        query = query.where((here.placed_at < at) | ((here.placed_at == at) & (here.id < id)))
+    query = query.order_by(hold.c.placed_at.desc(), hold.c.id.desc()).limit(limit)
+    return [read_hold(row) for row in await connection.execute(query)]
+
+
+async def list_revisions(
+    connection: AsyncConnection, id: UUID, *, after: int = 0, limit: int = 1000
+) -> list[HoldRevision]:
+    """Return the revisions of a hold after `after`, the oldest first."""
+    here = hold_change.c
+    query = select(here.revision, here.change, here.at, here.actor, here.document)
+    query = query.where(here.hold == id, here.revision > after).order_by(here.revision)
+    rows = await connection.execute(query.limit(limit))
+    return [HoldRevision(**row._mapping) for row in rows]
+
+
+def _build_state_conditions() -> Mapping[State, ColumnElement[bool]]:
+    here = hold.c
+    return {
+        "in_force": is_in_force(),
+        "ended": and_(here.released_at.is_(None), here.until <= func.now()),
+        "released": here.released_at.is_not(None),
+    }
+
+
+def _match_scope(scope: AccessScope) -> ColumnElement[bool]:
+    return match_models(scope, hold.c.model)

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import audit_chain
 from inference_store.erasure.audit_chain import Sign
-from inference_store.erasure.progress.erasure import ENDED
+from inference_store.erasure.progress import ENDED
 from inference_store.index.tables import (
     audit,
     erasure,

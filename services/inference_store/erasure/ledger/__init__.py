@@ -1,8 +1,7 @@
 """The ledger: decisions about deletion, in the bucket before they take effect in Postgres."""
 
-from .entry import Body, Entry, Note
+from .entries import Body, Entry, Note
 from .entry_kinds import KINDS, Kind
-from .ledger import Ledger, MakeBody
-from .watch import LedgerWatch
+from .ledger import Ledger, LedgerWatch, MakeBody
 
 __all__ = ["KINDS", "Body", "Entry", "Kind", "Ledger", "LedgerWatch", "MakeBody", "Note"]

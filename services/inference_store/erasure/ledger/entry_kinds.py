@@ -7,17 +7,15 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure import audit_chain, holds, policies
-from inference_store.erasure.delete.quarantined_events import apply_removal
+from inference_store.erasure import audit_chain, holds, policies, requests
 from inference_store.erasure.housekeeping import removed_models
-from inference_store.erasure.mark import ledger_entries
-from inference_store.erasure.mark.ended_erasures import apply_ended
-from inference_store.erasure.mark.held_deletions import apply_spared
+from inference_store.erasure.mark import batches
+from inference_store.erasure.mark.held_deletions import apply_ended, apply_spared
 from inference_store.erasure.mark.orphan_objects import apply_orphans_batch, apply_orphans_requested
-from inference_store.erasure.request import waiver
+from inference_store.erasure.quarantine.removal import apply_removal
 from inference_store.index import api_keys
 
-from .entry import Body
+from .entries import Body
 
 Apply = Callable[[AsyncConnection, Body, datetime, str], Awaitable[Any]]
 
@@ -52,11 +50,11 @@ KINDS: Sequence[Kind] = (
     Kind("hold_changed", "Another hold was put in the place of one.", holds.apply_changed),
     Kind("hold_released", "A legal hold was released.", holds.apply_released),
     Kind("audit_checkpoint", "Where the audit's chain stood.", audit_chain.apply_checkpoint),
-    Kind("erasure_requested", "An erasure was asked for.", ledger_entries.apply_requested),
+    Kind("erasure_requested", "An erasure was asked for.", batches.apply_requested),
     Kind(
         "erasure_batch",
         "Inferences are about to be marked for an erasure: their uids and objects.",
-        ledger_entries.apply_batch,
+        batches.mark_batch,
         rehearsed=False,
     ),
     Kind(
@@ -88,11 +86,11 @@ KINDS: Sequence[Kind] = (
         apply_orphans_batch,
         rehearsed=False,
     ),
-    Kind("erasure_cancelled", "An erasure was cancelled.", ledger_entries.apply_cancelled, False),
+    Kind("erasure_cancelled", "An erasure was cancelled.", batches.apply_cancelled, False),
     Kind(
         "erasure_given_up",
         "What holds keep of an erasure was given up: the uids.",
-        waiver.apply_waiver,
+        requests.apply_waiver,
         rehearsed=False,
     ),
     Kind("key_made", "An API key was made, or confirmed after a restore.", api_keys.apply_told),

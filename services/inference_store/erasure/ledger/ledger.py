@@ -12,8 +12,9 @@ note shows to be ours: the next writer, or the next comparison, does the third s
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -25,15 +26,37 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from inference_store.access import Action, Who
 from inference_store.erasure.log.hash_chain import Link
 from inference_store.index import api_keys, audit, model_numbers, web_sessions
+from inference_store.index.database import is_transient
 from inference_store.index.tables import ledger_outbox
-from inference_store.inference.errors import LedgerDiverged, Unavailable
+from inference_store.inference.errors import LedgerDiverged, ObjectStoreUnavailable, Unavailable
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
+from inference_store.platform.metrics import LEDGER_APART
 
-from . import divergence, head
-from .entries import Entries
-from .entry import Body, Content, Entry, Note
+from .entries import (
+    Body,
+    Content,
+    Entries,
+    Entry,
+    Note,
+    find_intended,
+    find_redacted,
+    intend,
+    lock_writes,
+    mark_redacted,
+    move_head,
+    read_head,
+    unlock_writes,
+)
 from .entry_kinds import KINDS, Kind
+
+MakeBody = Callable[[AsyncConnection], Awaitable[Body]]
+MakeNote = Callable[[Any], Note]
+# Each failure is an entry of another process, put by a request that outlived that process.
+_MOST_TRIES = 5
+COMPARE_SECONDS = 30.0
+_SOON_SECONDS = 1.0
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,79 +65,6 @@ class Comparison:
 
     head: Link
     following: int | None
-
-
-def compare(entries: Entries, head: Link) -> Comparison:
-    """Find out whether the bucket has the head's entry, and whether it goes on after it.
-
-    Blocks. Raises LedgerDiverged, with the remedy; ObjectStoreUnavailable.
-    """
-    if head.number:
-        entry = entries.get(head.number)
-        if entry is None:
-            raise LedgerDiverged(divergence.describe_older_bucket(entries.location, head.number))
-        if entry.link != head:
-            raise LedgerDiverged(divergence.describe_other_ledger(entries.location, head.number))
-    return Comparison(head, entries.find_after(head.number))
-
-
-def read_following(entries: Entries, head: Link, number: int, kinds: Container[str]) -> Entry:
-    """Read the entry that follows the head; `number`: of the next that the bucket has.
-
-    Blocks. Raises LedgerDiverged if an entry is missing between them, or if the next one does not
-    follow the head or is of an unknown kind; ObjectStoreUnavailable.
-    """
-    entry = entries.get(number) if number == head.number + 1 else None
-    if entry is None:
-        raise LedgerDiverged(divergence.describe_gap(entries.location, head.number + 1, number))
-    if any(head.find_faults(entry)):
-        raise LedgerDiverged(divergence.describe_other_ledger(entries.location, number))
-    if entry.kind not in kinds:
-        raise LedgerDiverged(divergence.describe_unknown_kind(entry))
-    return entry
-
-
-# Redacts old entries, once no backup is left that a replay would have to bring up to date.
-#
-# Their number, kind, time, actor and hashes stay, so that the chain still holds. An entry never
-# changes otherwise, so this needs no lock: after a crash some entries are checked once more.
-
-
-async def redact_entries(
-    engine: AsyncEngine, entries: Entries, *, older_than_seconds: float, limit: int
-) -> int:
-    """Redact the oldest entries, at most `limit`, and return how many.
-
-    What the object store does not delete (an older version is locked) is tried again. Raises
-    ObjectStoreUnavailable.
-    """
-    async with engine.connect() as connection:
-        after = await head.find_redacted(connection)
-        last = (await head.read_head(connection)).number
-    until = datetime.now(UTC) - timedelta(seconds=older_than_seconds)
-    page = await asyncio.to_thread(entries.read_after, after, limit)
-    old = [entry for entry in page if entry.at < until and entry.number <= last]
-    redacted = await asyncio.to_thread(_redact, entries, old)
-    if redacted:
-        async with engine.begin() as connection:
-            await head.mark_redacted(connection, redacted[-1].number)
-    return len(redacted)
-
-
-def _redact(entries: Entries, old: list[Entry]) -> list[Entry]:
-    """Return those that are redacted, in order, up to the first that could not be."""
-    for number, entry in enumerate(old):
-        if entry.content is not None and (fault := entries.redact(entry)) is not None:
-            _log.warning("an entry of the ledger stays", action="ledger_kept", detail=fault)
-            return old[:number]
-    return old
-
-
-MakeBody = Callable[[AsyncConnection], Awaitable[Body]]
-MakeNote = Callable[[Any], Note]
-# Each failure is an entry of another process, put by a request that outlived that process.
-_MOST_TRIES = 5
-_log = structlog.get_logger()
 
 
 class Ledger:
@@ -161,7 +111,7 @@ class Ledger:
         LedgerDiverged, with the remedy; ObjectStoreUnavailable.
         """
         async with self._engine.connect() as connection:
-            current = await head.read_head(connection)
+            current = await read_head(connection)
         comparison = await asyncio.to_thread(compare, self.entries, current)
         if comparison.following is None:
             return comparison
@@ -173,15 +123,15 @@ class Ledger:
         """Compare as `compare`, and change nothing: an entry without its effect is no fault."""
         while True:
             async with self._engine.connect() as connection:
-                current = await head.read_head(connection)
+                current = await read_head(connection)
             comparison = await asyncio.to_thread(compare, self.entries, current)
             if comparison.following is None:
                 return comparison
             entry = await self._read_following(comparison)
             async with self._engine.connect() as connection:
-                if await head.read_head(connection) != current:
+                if await read_head(connection) != current:
                     continue  # a writer is at work
-                intended = await head.find_intended(connection, current)
+                intended = await find_intended(connection, current)
             self._require_ours(entry, current, intended)
             return comparison
 
@@ -198,13 +148,13 @@ class Ledger:
         async with self._turn() as connection:
             while True:
                 async with connection.begin():
-                    current = await head.read_head(connection)
+                    current = await read_head(connection)
                 comparison = await asyncio.to_thread(compare, self.entries, current)
                 if comparison.following is None:
                     return count
                 entry = await self._read_following(comparison)
                 if entry.content is None and not skip_forgotten:
-                    raise LedgerDiverged(divergence.describe_redacted(entry))
+                    raise LedgerDiverged(_describe_redacted(entry))
                 await self._take_effect(connection, entry, replayed=True)
                 report(entry)
                 count += 1
@@ -216,18 +166,16 @@ class Ledger:
         """
         async with self._turn() as connection:
             async with connection.begin():
-                current = await head.read_head(connection, lock=True)
+                current = await read_head(connection, lock=True)
                 first = await asyncio.to_thread(self.entries.find_after, 0)
                 if first is not None:
-                    raise LedgerDiverged(
-                        divergence.describe_not_empty(self.entries.location, first)
-                    )
+                    raise LedgerDiverged(_describe_not_empty(self.entries.location, first))
                 content = Content.make({}, None, None)
                 entry = _make_entry(current, "begun_anew", Who(actor, None), content)
-                await head.intend(connection, entry)
+                await intend(connection, entry)
             if not await asyncio.to_thread(self._put, entry):
                 number = entry.number
-                raise LedgerDiverged(divergence.describe_not_empty(self.entries.location, number))
+                raise LedgerDiverged(_describe_not_empty(self.entries.location, number))
             await self._take_effect(connection, entry)
             return entry
 
@@ -269,10 +217,10 @@ class Ledger:
         async with self._lock, self._engine.connect() as connection:
             try:
                 async with connection.begin():
-                    await head.lock_writes(connection)
+                    await lock_writes(connection)
                 yield connection
                 async with connection.begin():
-                    await head.unlock_writes(connection)
+                    await unlock_writes(connection)
             except BaseException:
                 # its session ends, and with it the lock, whatever state it is in
                 await connection.invalidate()
@@ -282,8 +230,8 @@ class Ledger:
         """In our turn: give an entry of ours that a crash has left its effect, and compare."""
         while True:
             async with connection.begin():
-                current = await head.read_head(connection)
-                intended = await head.find_intended(connection, current)
+                current = await read_head(connection)
+                intended = await find_intended(connection, current)
             comparison = await asyncio.to_thread(compare, self.entries, current)
             if comparison.following is None:
                 return comparison
@@ -299,9 +247,7 @@ class Ledger:
     def _require_ours(self, entry: Entry, current: Link, intended: set[str]) -> None:
         if entry.hash not in intended:
             location = self.entries.location
-            raise LedgerDiverged(
-                divergence.describe_older_database(location, current.number, entry)
-            )
+            raise LedgerDiverged(_describe_older_database(location, current.number, entry))
 
     async def _intend(
         self,
@@ -312,7 +258,7 @@ class Ledger:
         note: MakeNote | Note | None,
     ) -> Entry:
         async with connection.begin():
-            current = await head.read_head(connection, lock=True)
+            current = await read_head(connection, lock=True)
             made_body = body if isinstance(body, dict) else await body(connection)
             content = Content.make(made_body, None, None)
             now, answer = datetime.now(UTC), None
@@ -323,7 +269,7 @@ class Ledger:
             audit_note = note(answer) if callable(note) else note
             content = Content.make(content.body, audit_note, who.client)
             entry = _make_entry(current, kind.name, who, content, now)
-            await head.intend(connection, entry)
+            await intend(connection, entry)
         failpoint("ledger.intend.after")
         return entry
 
@@ -339,7 +285,7 @@ class Ledger:
     ) -> Any:
         failpoint("ledger.effect.before")
         async with connection.begin():
-            current = await head.read_head(connection, lock=True)
+            current = await read_head(connection, lock=True)
             if any(current.find_faults(entry)):
                 raise Unavailable("The ledger went on meanwhile: try again.")
             answer = None
@@ -352,9 +298,108 @@ class Ledger:
                 apply = self._kinds[entry.kind].apply
                 answer = await apply(connection, content.body, entry.at, entry.actor)
                 await _write_note(connection, entry, content)
-            await head.move_head(connection, entry)
+            await move_head(connection, entry)
         failpoint("ledger.effect.after")
         return answer
+
+
+class LedgerWatch:
+    """The result of the last comparison; nothing may be served before there is one."""
+
+    def __init__(self, ledger: Ledger, *, every_seconds: float = COMPARE_SECONDS) -> None:
+        self._ledger = ledger
+        self._every = every_seconds
+        self._lock = asyncio.Lock()
+        self._compared_at: float | None = None
+        self._apart: LedgerDiverged | None = None
+
+    async def compare(self) -> None:
+        """Compare them now.
+
+        Raises LedgerDiverged; ObjectStoreUnavailable and the errors of the database, after which
+        the last result stands.
+        """
+        async with self._lock:
+            await self._compare()
+
+    async def require(self) -> None:
+        """Raise LedgerDiverged unless they agreed when last compared; compare if never done."""
+        if self._compared_at is None:
+            async with self._lock:
+                if self._compared_at is None:
+                    await self._compare()
+        if self._apart is not None:
+            raise self._apart
+
+    async def compare_if_due(self) -> None:
+        """Compare if the last comparison is long ago. Raises as `compare`."""
+        now = time.monotonic()
+        if self._apart or self._compared_at is None or now - self._compared_at >= self._every:
+            await self.compare()
+
+    async def reason(self) -> str | None:
+        """Return why nothing is served; None if they agree."""
+        if self._apart is not None:
+            return self._apart.detail
+        return "not compared with the bucket yet" if self._compared_at is None else None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Compare until stopped. An unavailable server is reported by whoever needs it."""
+        while not stop.is_set():
+            try:
+                await self.compare()
+            except LedgerDiverged:
+                pass  # logged by `_compare`
+            except Exception as error:
+                if not isinstance(error, ObjectStoreUnavailable | OSError) and not is_transient(
+                    error
+                ):
+                    raise
+                _log.debug("the ledger is not compared", action="ledger", error=str(error)[:500])
+            agree = self._compared_at is not None and self._apart is None
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), self._every if agree else _SOON_SECONDS)
+
+    async def _compare(self) -> None:
+        try:
+            await self._ledger.compare()
+        except LedgerDiverged as apart:
+            _log.error("the ledger is apart", action="ledger_apart", detail=apart.detail)
+            self._apart, self._compared_at = apart, time.monotonic()
+            LEDGER_APART.set(1)
+            raise
+        self._apart, self._compared_at = None, time.monotonic()
+        LEDGER_APART.set(0)
+
+
+def compare(entries: Entries, head: Link) -> Comparison:
+    """Find out whether the bucket has the head's entry, and whether it goes on after it.
+
+    Blocks. Raises LedgerDiverged, with the remedy; ObjectStoreUnavailable.
+    """
+    if head.number:
+        entry = entries.get(head.number)
+        if entry is None:
+            raise LedgerDiverged(_describe_older_bucket(entries.location, head.number))
+        if entry.link != head:
+            raise LedgerDiverged(_describe_other_ledger(entries.location, head.number))
+    return Comparison(head, entries.find_after(head.number))
+
+
+def read_following(entries: Entries, head: Link, number: int, kinds: Container[str]) -> Entry:
+    """Read the entry that follows the head; `number`: of the next that the bucket has.
+
+    Blocks. Raises LedgerDiverged if an entry is missing between them, or if the next one does not
+    follow the head or is of an unknown kind; ObjectStoreUnavailable.
+    """
+    entry = entries.get(number) if number == head.number + 1 else None
+    if entry is None:
+        raise LedgerDiverged(_describe_gap(entries.location, head.number + 1, number))
+    if any(head.find_faults(entry)):
+        raise LedgerDiverged(_describe_other_ledger(entries.location, number))
+    if entry.kind not in kinds:
+        raise LedgerDiverged(_describe_unknown_kind(entry))
+    return entry
 
 
 def _make_entry(
@@ -376,3 +421,95 @@ async def _write_note(connection: AsyncConnection, entry: Entry, content: Conten
         model = (await model_numbers.number_of(connection, name), name)
     who, action = Who(entry.actor, content.client), Action(note.action)
     await audit.note(connection, who, action, model=model, at=entry.at, **note.detail)
+
+
+# Redacts old entries, once no backup is left that a replay would have to bring up to date.
+#
+# Their number, kind, time, actor and hashes stay, so that the chain still holds. An entry never
+# changes otherwise, so this needs no lock: after a crash some entries are checked once more.
+
+
+async def redact_entries(
+    engine: AsyncEngine, entries: Entries, *, older_than_seconds: float, limit: int
+) -> int:
+    """Redact the oldest entries, at most `limit`, and return how many.
+
+    What the object store does not delete (an older version is locked) is tried again. Raises
+    ObjectStoreUnavailable.
+    """
+    async with engine.connect() as connection:
+        after = await find_redacted(connection)
+        last = (await read_head(connection)).number
+    until = datetime.now(UTC) - timedelta(seconds=older_than_seconds)
+    page = await asyncio.to_thread(entries.read_after, after, limit)
+    old = [entry for entry in page if entry.at < until and entry.number <= last]
+    redacted = await asyncio.to_thread(_redact, entries, old)
+    if redacted:
+        async with engine.begin() as connection:
+            await mark_redacted(connection, redacted[-1].number)
+    return len(redacted)
+
+
+def _redact(entries: Entries, old: list[Entry]) -> list[Entry]:
+    for number, entry in enumerate(old):
+        if entry.content is not None and (fault := entries.redact(entry)) is not None:
+            _log.warning("an entry of the ledger stays", action="ledger_kept", detail=fault)
+            return old[:number]
+    return old
+
+
+def _describe_older_database(location: str, number: int, entry: Entry) -> str:
+    return (
+        f"The ledger in {location} goes on after entry {number}, the last one that this database"
+        f" knows: entry {entry.number} ({entry.kind}) is of {entry.at:%Y-%m-%d %H:%M} UTC. So this"
+        " is an older backup: run `inference-store ledger replay`, which gives it the holds,"
+        " policies and erasures since."
+    )
+
+
+def _describe_older_bucket(location: str, number: int) -> str:
+    return (
+        f"{location} has no entry {number} of the ledger, which this database knows. Is it the"
+        " bucket and the prefix of before (INFERENCE_STORE_S3_BUCKET,"
+        " INFERENCE_STORE_LEDGER_PREFIX)? Bring lost entries back from a copy; if the bucket is a"
+        " new one, `inference-store ledger restart-chain`."
+    )
+
+
+def _describe_other_ledger(location: str, number: int) -> str:
+    return (
+        f"Entry {number} of the ledger in {location} is not the one that this database knows: it is"
+        " the ledger of another store, or a backup of this one went on by itself. Give each"
+        " store a prefix of its own (INFERENCE_STORE_LEDGER_PREFIX)."
+    )
+
+
+def _describe_gap(location: str, missing: int, present: int) -> str:
+    return (
+        f"{location} has entry {present} of the ledger, and not {missing}: entries were removed, or"
+        " the ledger was restarted after this backup was made. Bring them back from a copy of the"
+        " bucket."
+    )
+
+
+def _describe_redacted(entry: Entry) -> str:
+    return (
+        f"Entry {entry.number} ({entry.kind}, {entry.at:%Y-%m-%d} UTC) has forgotten what it said:"
+        " this backup is older than INFERENCE_STORE_LEDGER_VALUES_KEEP_SECONDS. Restore a newer"
+        " one; or go on without it by `inference-store ledger replay --skip-forgotten`, and set"
+        " again what it set."
+    )
+
+
+def _describe_unknown_kind(entry: Entry) -> str:
+    return (
+        f"Entry {entry.number} is of the kind {entry.kind!r}, which this version does not know: run"
+        " the version that wrote it, or a later one."
+    )
+
+
+def _describe_not_empty(location: str, number: int) -> str:
+    return (
+        f"{location} holds entry {number} of a ledger already: a ledger is restarted in an empty"
+        " bucket or under a prefix of its own (INFERENCE_STORE_LEDGER_PREFIX)."
+    )

@@ -1,16 +1,124 @@
-"""Follows a chain of signed documents: one step is the same for whoever follows it.
+"""Signed documents, those that introduce keys, and the chain of both.
 
-What differs is which keys may introduce themselves: the first of the chain, and those that restart
-it. A policy says which.
+The first key signs its own document, each later one is introduced by the key before it. If the
+private key of the newest one is lost, a new key restarts the chain: its document is signed by
+itself, and says so. Nobody can tell from that alone whether the chain is still in the same
+hands: a policy says which keys may introduce themselves.
 """
 
-from collections.abc import Callable, Collection, Sequence
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from hashlib import sha256
+from typing import Any, Final
 
-from .hash_chain import START, Link
-from .key_documents import KIND, find_restart_key, read_public_key
-from .keys import PublicKey
-from .signed_document import NotSigned, SignedDocument, read_document
+from .hash_chain import START, Link, canonical, format_instant
+from .keys import PublicKey, SigningKey
+
+_MEMBERS = {"document", "kind", "signature", "signed_by"}
+
+
+class NotSigned(ValueError):
+    """The bytes are not a signed document in canonical form."""
+
+
+@dataclass(frozen=True)
+class SignedDocument:
+    """A document with its signature. `text`: all of it as JSON, as it is stored."""
+
+    kind: str
+    document: Mapping[str, Any]
+    signed_by: str
+    signature: bytes
+
+    @cached_property
+    def text(self) -> str:
+        return canonical(
+            {
+                "document": self.document,
+                "kind": self.kind,
+                "signature": b64encode(self.signature).decode(),
+                "signed_by": self.signed_by,
+            }
+        )
+
+    @property
+    def number(self) -> Any:
+        """Its number in a chain; None, or something else, in a document that is not of one."""
+        return self.document.get("number")
+
+    @property
+    def previous(self) -> Any:
+        """The hash of the document before it, in hexadecimal."""
+        return self.document.get("previous")
+
+    @property
+    def data(self) -> bytes:
+        """The text as it is stored in the bucket."""
+        return self.text.encode()
+
+    @property
+    def hash(self) -> bytes:
+        """The SHA-256 over the text, which the next document of a chain names."""
+        return sha256(self.data).digest()
+
+    def is_by(self, key: PublicKey) -> bool:
+        """Return whether this key has signed it."""
+        text = canonical(self.document).encode()
+        return key.id == self.signed_by and key.has_signed(self.kind, text, self.signature)
+
+
+def sign_document(key: SigningKey, kind: str, document: Mapping[str, Any]) -> SignedDocument:
+    """Sign a document."""
+    signature = key.sign(kind, canonical(document).encode())
+    return SignedDocument(kind, document, key.id, signature)
+
+
+def read_document(text: bytes | str) -> SignedDocument:
+    """Read a `SignedDocument.text`, without verifying the signature. Raises NotSigned."""
+    try:
+        members = json.loads(text)
+        if not isinstance(members, dict) or set(members) != _MEMBERS:
+            raise NotSigned(f"it is no JSON object of {', '.join(sorted(_MEMBERS))}")
+        signature = b64decode(members["signature"], validate=True)
+        document = SignedDocument(
+            str(members["kind"]), members["document"], str(members["signed_by"]), signature
+        )
+        same = document.text.encode() == (text.encode() if isinstance(text, str) else text)
+    except NotSigned:
+        raise
+    except (ValueError, TypeError, RecursionError) as exc:
+        raise NotSigned(f"it cannot be read: {exc}") from exc
+    if not same or not isinstance(document.document, dict):
+        raise NotSigned("it is not in the canonical form: something in it was changed")
+    return document
+
+
+KIND: Final = "certificate_key"
+RESTART: Final = "begun_anew"
+"""The member of a document by which a key restarts the chain."""
+
+
+def make_key_document(key: PublicKey, *, after: Link) -> dict[str, Any]:
+    """Return the document of a key, to be signed by the key before it (the first: by itself)."""
+    issued_at = format_instant(datetime.now(UTC))
+    return {**after.next_members, "issued_at": issued_at, "key": key.id, "public_key": key.text}
+
+
+def read_public_key(document: SignedDocument) -> PublicKey:
+    """Return the key that a document introduces. Raises KeyError and ValueError."""
+    return PublicKey(b64decode(document.document["public_key"]))
+
+
+def find_restart_key(document: SignedDocument) -> PublicKey | None:
+    """Return the key with which a document restarts the chain; None if it does not."""
+    if document.kind != KIND or not isinstance(document.document.get(RESTART), dict):
+        return None
+    key = read_public_key(document)
+    return key if document.is_by(key) else None
 
 
 class BrokenChain(Exception):
@@ -77,7 +185,6 @@ class SignedChain:
         return document
 
     def _find_signer(self, document: SignedDocument) -> PublicKey | None:
-        """Return the key that should have signed a document here; None if there is none."""
         if self.keys:
             return find_restart_key(document) or self.keys[-1]
         return read_public_key(document) if document.kind == KIND else None

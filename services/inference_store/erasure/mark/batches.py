@@ -1,6 +1,6 @@
 """Marks a batch: describes it for the ledger, and then makes its pending deletions.
 
-One transaction selects the batch (`select/`), the ledger has it, and `mark_batch` takes effect:
+One transaction selects the batch (`selection`), the ledger has it, and `mark_batch` takes effect:
 pending deletions, and the position of the erasure, in one transaction. An inference that begins
 to match before that position does not belong to the erasure.
 
@@ -11,7 +11,7 @@ open again.
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import func, literal, select
@@ -19,8 +19,13 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure.policies import ErasureScope
-from inference_store.erasure.progress.erasure import Erasure, NewErasure
-from inference_store.erasure.progress.state_changes import add_marked, resume_erasure
+from inference_store.erasure.progress import Erasure, NewErasure, add_marked, resume_erasure
+from inference_store.erasure.requests import (
+    complete_cancellation,
+    remove_pending_of,
+    request_erasure,
+    stop_erasure,
+)
 from inference_store.index import registrations
 from inference_store.index.inferences import among
 from inference_store.index.tables import (
@@ -34,6 +39,7 @@ from inference_store.index.tables import (
 from inference_store.inference.errors import Conflict
 
 from .held_deletions import record_held, split_held
+from .orphan_objects import unmark_orphans
 from .pending_deletions import COLUMNS, KEYS, add_pending
 
 
@@ -155,7 +161,6 @@ async def _mark_absent(
 async def _ensure_erasure(
     connection: AsyncConnection, batch: Mapping[str, Any], model: int, at: datetime, actor: str
 ) -> None:
-    """Create the erasure, if no request has: it begins with its first batch."""
     is_requested = batch["cause"] == "request"
     values = {
         "id": UUID(batch["erasure"]),
@@ -182,3 +187,40 @@ async def _record_position(
     values |= {"marked_at": func.now()} if up_to is None else {"marked_to": UUID(up_to)}
     where = (here.erasure == number, here.model == model)
     await connection.execute(erasure_model.update().where(*where).values(values))
+
+
+# The effects of the ledger's entries about erasures, the first time and when they are replayed.
+#
+# `erasure_requested` makes an erasure, which the service marks; `erasure_batch` marks what it
+# names; `erasure_cancelled` removes all marks. Others say what holds kept (`held_deletions`) and
+# that the rest was deleted (`apply_ended`). After a replay the service goes on where the entries
+# end: objects that were deleted before are not there, and their rows are deleted again.
+
+Body: TypeAlias = dict[str, Any]
+_MARKS = 100_000
+
+
+def describe_request(id: UUID, model_ids: list[str], criteria: Body) -> Body:
+    """Return the body of an entry `erasure_requested`."""
+    return {"erasure": str(id), "model_ids": model_ids, "asked": criteria}
+
+
+async def apply_requested(
+    connection: AsyncConnection, body: Body, at: datetime, actor: str
+) -> Erasure:
+    """Make the erasure."""
+    models = [await registrations.ensure(connection, model_id) for model_id in body["model_ids"]]
+    number = UUID(body["erasure"])
+    return await request_erasure(
+        connection, models=models, criteria=body["asked"], by=actor, id=number, at=at
+    )
+
+
+async def apply_cancelled(connection: AsyncConnection, body: Body, _: datetime, __: str) -> None:
+    """Remove every mark, and set the state."""
+    number = UUID(body["erasure"])
+    await stop_erasure(connection, number)
+    while await remove_pending_of(connection, number, limit=_MARKS):
+        pass
+    await unmark_orphans(connection, number)
+    await complete_cancellation(connection, number)

@@ -23,7 +23,7 @@ from sqlalchemy import (
 from sqlalchemy import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure.fence import fence_exclusive
+from inference_store.erasure.locks import fence_exclusive
 from inference_store.index.inferences import Identity, among, by_model, marked_by
 from inference_store.index.tables import blob_reference, erasing, inference, registration
 from inference_store.inference.events import StorageKey, parse_stored, uid_floor
@@ -37,8 +37,6 @@ _SHARERS = 1000
 
 @dataclass(frozen=True, slots=True)
 class _Owner:
-    """The capture that a key of our own layout belongs to."""
-
     model_id: str
     hour: datetime
     capture_id: UUID
@@ -61,20 +59,14 @@ async def claim_objects(
     """Return the storage keys of the marked objects that may be deleted now."""
     await fence_exclusive(connection)
     doomed = {key for mark in marks for key in mark.doomed}
-    shared = await _find_referenced(connection, doomed)
+    shared = await find_referenced(connection, doomed)
     foreign = {key: owner for mark in marks for key, owner in _iterate_foreign(mark)}
     owned = await _find_owned(connection, foreign) if foreign else set()
     return frozenset(key for key in doomed if key not in shared and key not in owned)
 
 
-async def find_shared(connection: AsyncConnection, keys: Iterable[str]) -> set[str]:
-    """Return the keys that an inference points to that is not being deleted itself. Call it in the
-    fence."""
-    return await _find_referenced(connection, keys)
-
-
 async def iterate_sharers(
-    connection: AsyncConnection, page: Sequence[PendingDeletion], *, limit: int = _SHARERS
+    connection: AsyncConnection, page: Sequence[PendingDeletion]
 ) -> AsyncIterator[set[Identity]]:
     """Yield, page by page, claimed inferences that point to an object of these marks.
 
@@ -94,7 +86,7 @@ async def iterate_sharers(
     )
     position = (here.storage_key, here.model, here.uid)
     query = select(*position).where(here.storage_key == listed, claimed.exists())
-    query = query.order_by(*position).limit(limit)
+    query = query.order_by(*position).limit(_SHARERS)
     page_query = query
     while rows := list(await connection.execute(page_query)):
         yield {(row.model, row.uid) for row in rows} - own
@@ -118,8 +110,9 @@ async def record_claims(
         await connection.execute(unclaimed.values(claimed_at=func.now()))
 
 
-async def _find_referenced(connection: AsyncConnection, keys: Iterable[str]) -> set[str]:
-    """Return the keys that an inference points to that is not being deleted itself.
+async def find_referenced(connection: AsyncConnection, keys: Iterable[str]) -> set[str]:
+    """Return the keys that an inference points to that is not being deleted itself. Call it in the
+    fence.
 
     An inference that is marked and not claimed may stay: its erasure is cancelled, or a hold
     protects it.
@@ -174,7 +167,6 @@ def _read_owner(key: StorageKey) -> _Owner | None:
 
 
 async def _find_owned(connection: AsyncConnection, foreign: Mapping[str, _Owner]) -> set[str]:
-    """Return the keys whose capture is stored, claimed by no erasure, and still has this object."""
     rows: dict[_Owner, list[Any]] = defaultdict(list)
     for owner, row in await _find_captured(connection, set(foreign.values()), claimed=False):
         rows[owner].append(row)
@@ -203,8 +195,6 @@ def _has_object(row: Any, key: str) -> bool:
 async def _find_captured(
     connection: AsyncConnection, owners: set[_Owner], *, claimed: bool
 ) -> list[tuple[_Owner, Any]]:
-    """Return the rows of these captures: those with a claim, or those that are not claimed as a
-    whole."""
     of_model: dict[str, list[_Owner]] = defaultdict(list)
     for owner in owners:
         of_model[owner.model_id].append(owner)

@@ -4,7 +4,7 @@ changed.
 Holds are read twice: before a batch is marked (`split_held`, then `record_held` with the marks),
 and after the fence, before marks are claimed (`find_spared`). The marks that holds protect by then
 are removed by an entry of the ledger (`apply_spared`), so that queries show the inferences again,
-and so that a replay knows which marks were left when their erasure ended (`ended_erasures`).
+and so that a replay knows which marks were left when their erasure ended (`apply_ended`).
 `resume_released` marks again what was released.
 """
 
@@ -14,13 +14,14 @@ from datetime import datetime
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import case, literal, select
+from sqlalchemy import ColumnElement, case, literal, select, tuple_
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure.fence import fence_exclusive
 from inference_store.erasure.holds.conditions import find_holds, list_in_force
 from inference_store.erasure.holds.hold import Hold, is_in_force
+from inference_store.erasure.locks import fence_exclusive
+from inference_store.erasure.progress import Cause, resume_erasure
 from inference_store.index import registrations
 from inference_store.index.inferences import Identity, among, by_model, marked_by
 from inference_store.index.tables import erasing, erasure, erasure_held, hold, inference
@@ -291,3 +292,62 @@ async def _set_apart(
     inserted = insert(erasure_held).from_select([*names, "hold", "hold_revision"], marks)
     await connection.execute(inserted.on_conflict_do_nothing())
     await connection.execute(erasing.delete().where(*marked))
+
+
+# Writes to the ledger that an erasure has ended, and tells a replay so.
+#
+# A restored backup has what an erasure had deleted, and a hold may have been placed on it since.
+# Without this a replay would find the marks, then the hold, and show again what the bucket has
+# lost.
+#
+# What a replay still finds marked at the end of an erasure was deleted: what holds kept is set
+# apart, by entries of its own. That a hold was released and its marks set again is in no entry; but
+# the last one names the holds that still keep something, and what is set apart for others was
+# deleted too.
+
+Body: TypeAlias = dict[str, Any]
+IN_LEDGER: Final[Sequence[Cause]] = ("policy", "request")
+"""Causes of erasures whose marks are in the ledger."""
+
+
+async def has_marks(connection: AsyncConnection, number: UUID) -> bool:
+    """Check whether something is left that an erasure has marked."""
+    marks = select(erasing.c.uid).where(erasing.c.erasure == number)
+    return bool(await connection.scalar(select(marks.exists())))
+
+
+async def describe_ended(connection: AsyncConnection, number: UUID) -> Body:
+    """Return the body of an entry `erasure_ended`: the holds, with their revisions, that still keep
+    something of the erasure."""
+    here = erasure_held.c
+    query = select(here.hold, here.hold_revision).where(*_match_held(number)).distinct()
+    rows = await connection.execute(query.order_by(here.hold, here.hold_revision))
+    return {"erasure": str(number), "held": [[str(row[0]), row[1]] for row in rows]}
+
+
+async def apply_ended(
+    connection: AsyncConnection, body: Mapping[str, Any], at: datetime, _: str
+) -> None:
+    """Note that what is left marked was erased, and so was what a hold let go. Repeatable.
+
+    Live there is nothing of it.
+    """
+    number, here = UUID(body["erasure"]), erasure_held.c
+    kept = [(UUID(id), revision) for id, revision in body["held"]]
+    let_go = (*_match_held(number), tuple_(here.hold, here.hold_revision).not_in(kept))
+    # a policy's next run, not the same erasure, takes what a hold lets go
+    requested = select(erasure.c.id).where(erasure.c.id == number, erasure.c.cause != "policy")
+    columns = [*COLUMNS, "erased_at"]
+    rows = select(*(here[name] for name in COLUMNS), literal(at)).where(*let_go, requested.exists())
+    inserted = insert(erasing).from_select(columns, rows)
+    again = await connection.execute(inserted.on_conflict_do_nothing())
+    await connection.execute(erasure_held.delete().where(*let_go))
+    marked = (erasing.c.erasure == number, erasing.c.erased_at.is_(None))
+    noted = await connection.execute(erasing.update().where(*marked).values(erased_at=at))
+    if again.rowcount or noted.rowcount:
+        await resume_erasure(connection, number)
+
+
+def _match_held(number: UUID) -> Sequence[ColumnElement[bool]]:
+    here = erasure_held.c
+    return here.erasure == number, here.scope != QUARANTINE_SCOPE

@@ -4,17 +4,21 @@ They are written to the ledger by batches of keys before anything is done with t
 `claimed_at`: from then on one may be gone, and an event that names it is not stored.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import ARRAY, Text, func, literal, select
+from sqlalchemy import ARRAY, Text, any_, func, literal, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure.progress.erasure import COLUMNS, Erasure, read_erasure
-from inference_store.erasure.progress.state_changes import add_marked
+from inference_store.erasure.progress import (
+    COLUMNS,
+    Erasure,
+    add_marked,
+    read_erasure,
+)
 from inference_store.index.tables import erasing_object, erasure
 
 Body: TypeAlias = dict[str, Any]
@@ -62,3 +66,40 @@ async def apply_orphans_batch(connection: AsyncConnection, body: Body, _: dateti
 async def unmark_orphans(connection: AsyncConnection, id: UUID) -> None:
     """Remove the names of the objects of an erasure that is cancelled."""
     await connection.execute(erasing_object.delete().where(_HERE.erasure == id))
+
+
+async def list_pending_orphans(
+    connection: AsyncConnection, id: UUID, *, after: str, limit: int
+) -> list[str]:
+    """Return the next objects of an erasure, after a key."""
+    query = select(_HERE.storage_key).where(_HERE.erasure == id, _HERE.storage_key > after)
+    query = query.order_by(_HERE.storage_key).limit(limit)
+    return list((await connection.execute(query)).scalars())
+
+
+async def claim_orphans(connection: AsyncConnection, keys: Collection[str]) -> None:
+    """Claim objects: from the commit on they may be deleted. Call it in the fence."""
+    unclaimed = erasing_object.update().where(_match_keys(keys), _HERE.claimed_at.is_(None))
+    await connection.execute(unclaimed.values(claimed_at=func.now()))
+
+
+async def list_claimed_orphans(connection: AsyncConnection, keys: Collection[str]) -> set[str]:
+    """Return the objects that are claimed, and so may be deleted."""
+    query = select(_HERE.storage_key).where(_match_keys(keys), _HERE.claimed_at.is_not(None))
+    return set((await connection.execute(query)).scalars())
+
+
+async def remove_orphans(connection: AsyncConnection, keys: Collection[str]) -> None:
+    """Remove the names of objects: they are deleted, or they stay."""
+    await connection.execute(erasing_object.delete().where(_match_keys(keys)))
+
+
+async def record_held_orphans(connection: AsyncConnection, id: UUID, keys: Collection[str]) -> None:
+    """Count objects that stay because of a legal hold, and remove their names."""
+    await remove_orphans(connection, keys)
+    counted = erasure.update().where(erasure.c.id == id)
+    await connection.execute(counted.values(held=erasure.c.held + len(keys)))
+
+
+def _match_keys(keys: Collection[str]) -> Any:
+    return _HERE.storage_key == any_(literal(sorted(keys), ARRAY(Text(collation="C"))))

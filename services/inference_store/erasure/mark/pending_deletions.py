@@ -23,15 +23,18 @@ Other objects that an inference points to (`blob_reference`) are deleted with it
 blobs of metadata edits.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from sqlalchemy import ARRAY, Text, any_, func, literal, or_, select, tuple_, union
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.erasure.progress import Cause
+from inference_store.index import registrations
 from inference_store.index.inferences import Identity, among, by_model, marked_by
 from inference_store.index.partitions import TimePartition, TimePartitions, list_partitions
 from inference_store.index.tables import (
@@ -39,8 +42,8 @@ from inference_store.index.tables import (
     blob_reference,
     erasing,
     erasing_object,
+    erasure,
     inference,
-    registration,
 )
 from inference_store.inference.events import parse_stored, received_at_of, uid_floor
 from inference_store.inference.layout import belongs_to
@@ -206,7 +209,7 @@ async def list_pending(
     ]
     references = await _find_references(connection, identities)
     captures = await _find_captures(connection, [*with_objects, *references])
-    names = await _find_names(connection, {model for model, _ in identities})
+    names = await registrations.names(connection, {model for model, _ in identities})
     return [
         _read_pending(
             row, captures.get(identity), references.get(identity, ()), names.get(row.model)
@@ -269,12 +272,6 @@ async def _find_references(
     return references
 
 
-async def _find_names(connection: AsyncConnection, models: set[int]) -> dict[int, str]:
-    query = select(registration.c.model, registration.c.model_id)
-    rows = await connection.execute(query.where(registration.c.model.in_(models)))
-    return {row.model: row.model_id for row in rows}
-
-
 def _read_pending(
     row: Any, capture_id: UUID | None, references: tuple[str, ...], model_id: str | None
 ) -> PendingDeletion:
@@ -291,3 +288,49 @@ def _read_pending(
         model_id=model_id,
         was_erased=row.erased_at is not None,
     )
+
+
+_OF_ARRIVALS: tuple[Cause, ...] = ("erased_again", "expired_arrival")
+
+
+async def enqueue_arrivals(
+    connection: AsyncConnection, arrivals: Iterable[Arrival], *, cause: Cause
+) -> None:
+    """Queue what arrived and may not stay: model, uid, scope and the keys of its objects.
+
+    Call it in the batch's own transaction. Each batch makes erasures of its own, one for each model
+    and scope: all ingesters would wait for a row that each of them adds to.
+    """
+    groups: dict[tuple[int, str], list[Arrival]] = defaultdict(list)
+    for arrival in arrivals:
+        groups[arrival[0], arrival[2]].append(arrival)
+    for (model, scope), group in sorted(groups.items()):
+        number = uuid4()
+        # delivered again before it was erased: its erasure is there
+        unmarked = await _list_unmarked(connection, group)
+        if added := await add_pending(connection, number, unmarked):
+            values = {"id": number, "model": model, "cause": cause, "scope": scope}
+            inserted = erasure.insert().values(**values, state="pending", marked=added)
+            await connection.execute(inserted)
+
+
+async def _list_unmarked(connection: AsyncConnection, arrivals: Iterable[Arrival]) -> list[Arrival]:
+    """Return the arrivals that no earlier arrival has marked in their scope and that nobody has
+    claimed.
+
+    What is claimed may have been deleted before it came again, and another erasure may be
+    cancelled.
+    """
+    listed = list(arrivals)
+    marked: set[tuple[int, UUID, str]] = set()
+    for model, uids in by_model((arrival[0], arrival[1]) for arrival in listed):
+        query = select(erasing.c.model, erasing.c.uid, erasing.c.scope, erasing.c.erasure)
+        query = query.where(among(erasing, model, uids), erasing.c.claimed_at.is_(None))
+        rows = list(await connection.execute(query))
+        # a statement of its own: marks are distributed, erasures are not
+        ours = select(erasure.c.id).where(
+            erasure.c.id.in_({row.erasure for row in rows}), erasure.c.cause.in_(_OF_ARRIVALS)
+        )
+        own = set((await connection.execute(ours)).scalars()) if rows else set()
+        marked |= {(row.model, row.uid, row.scope) for row in rows if row.erasure in own}
+    return [arrival for arrival in listed if arrival[:3] not in marked]

@@ -55,7 +55,7 @@ async def add_batch(connection: AsyncConnection, model: int, uids: Sequence[UUID
     await connection.execute(erased_batch.insert().values(values))
     # a span is recorded as long as the last uid that was deleted with it
     at, here = received_at_of(uids[0]), erased_span.c
-    where = (here.model == model, here.lo <= at, here.hi > at, here.listed)
+    where = (here.model == model, here.lo <= at, here.hi > at)
     await connection.execute(erased_span.update().where(*where).values(erased_at=func.now()))
 
 
@@ -124,14 +124,12 @@ async def _find_erased(
     query = select(tombstone.c.uid).where(among(tombstone, model, list(times)))
     erased = set((await connection.execute(query)).scalars())
     here = erased_span.c
-    dropped = select(here.lo, here.hi, here.listed).where(
+    dropped = select(here.lo, here.hi).where(
         here.model == model, here.lo <= max(times.values()), here.hi > min(times.values())
     )
     for row in await connection.execute(dropped):
-        in_span = [uid for uid, at in times.items() if row.lo <= at < row.hi]
-        if not row.listed:
-            erased |= set(in_span)
-        elif unknown := set(in_span) - erased:
+        in_span = {uid for uid, at in times.items() if row.lo <= at < row.hi}
+        if unknown := in_span - erased:
             erased |= await _find_listed(connection, model, row.lo, unknown)
     return erased
 
@@ -139,7 +137,6 @@ async def _find_erased(
 async def _find_listed(
     connection: AsyncConnection, model: int, lo: datetime, uids: Collection[UUID]
 ) -> set[UUID]:
-    """Return the uids that were deleted with a span which begins at `lo`."""
     unnested = func.unnest(literal(sorted(uids), ARRAY(UUID_TYPE(as_uuid=True))))
     requested = select(unnested.column_valued("uid")).subquery()
     here, uid = erased_batch.c, requested.c.uid

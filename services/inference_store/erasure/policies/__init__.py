@@ -1,51 +1,48 @@
 """Retention policies: how long data is kept, by the rules of a model, its project and the store."""
 
-from .changes import (
-    apply_revoked,
-    apply_set,
-    describe_change,
-    describe_revocation,
-    read_now,
-    set_policy,
-)
-from .cutoffs import KEEP_ALL, Cutoffs, ErasureScope, find_earlier
 from .effective_policies import (
     add_coming,
+    apply_moved,
     build_deciding_project,
     build_effective_policy,
+    describe_move,
     find_effective_policies,
+    find_policy_states,
+    is_minimum_undercut,
     list_owners,
 )
 from .effective_policy import (
     DEFAULT,
+    KEEP_ALL,
     LEVELS,
+    Cutoffs,
     EffectivePolicy,
     EffectiveRule,
+    ErasureScope,
     LevelName,
     PolicyOwner,
     RetentionLimit,
+    find_earlier,
     merge_policies,
-)
-from .moves import (
-    apply_moved,
-    describe_move,
-    find_policy_states,
-    is_minimum_undercut,
 )
 from .policy_versions import (
     PolicyState,
     PolicyVersion,
+    RequestedRule,
+    ResolvedPolicy,
     apply_pending,
+    apply_revoked,
+    apply_set,
+    describe_change,
+    describe_revocation,
     find_in_force,
     find_pending,
     find_state,
-    list_versions,
-)
-from .resolution import (
-    RequestedRule,
-    ResolvedPolicy,
     list_models,
+    list_versions,
+    read_now,
     resolve_policy,
+    set_policy,
     warn_of_empty_project,
 )
 from .rules import MOST_RULES, Ages, Bounds, Keep, RetentionPolicy, Rule

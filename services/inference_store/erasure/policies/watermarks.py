@@ -15,7 +15,7 @@ from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure.fence import fence_shared
+from inference_store.erasure.locks import fence_shared
 from inference_store.index.tables import hold, policy_sweep
 
 from . import EffectivePolicy, ErasureScope

@@ -8,11 +8,10 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure import holds, policies
+from inference_store.erasure import holds, policies, selection
 from inference_store.erasure.holds import Hold
 from inference_store.erasure.policies import EffectivePolicy, EffectiveRule, RetentionLimit
-from inference_store.erasure.policies.durations import Duration, parse_duration
-from inference_store.erasure.select import selection
+from inference_store.erasure.policies.rules import Duration, parse_duration
 from inference_store.index.tables import inference, registration
 from inference_store.inference.errors import NotFound
 from inference_store.query.scan_range import ScanRange as Where
@@ -96,8 +95,6 @@ async def explain_retention(
 async def _find_policies(
     connection: AsyncConnection, model: int
 ) -> tuple[EffectivePolicy, EffectivePolicy, datetime | None]:
-    """Return what applies to a model, what applies once everything pending has begun, and when
-    that is; None: nothing is pending."""
     here = registration.c
     deciding = policies.build_deciding_project().label("deciding")
     query = select(here.model_id, here.project_id, here.moves_at, deciding)
@@ -122,7 +119,6 @@ def _find_rule(policy: EffectivePolicy, number: int) -> EffectiveRule | None:
 def _list_deletion_times(
     rule: EffectiveRule | None, received_at: datetime
 ) -> list[datetime | None]:
-    """Return when the input, the response and the inference are deleted by a rule."""
     if rule is None:
         return [None, None, None]
     ages = (rule.rule.input, rule.rule.response, rule.rule.keep_inference)

@@ -2,17 +2,18 @@
 examples.
 
 It reads every model that the policy may apply to, the oldest time first, and counts what the
-effective policies with this policy let expire now, as they are once everything pending has begun.
-What is being erased already is not counted; what holds protect is counted separately. If time runs
-out, the answer is `partial`, and its figures are those so far.
+effective policies with this policy let expire now, as they are once everything pending has
+begun. What is being erased already is not counted; what holds protect is counted separately. If
+time runs out, the answer is `partial`, and its figures are those so far.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, TypeAlias
-from uuid import UUID
+from typing import Any, Final, TypeAlias
+from uuid import UUID, uuid4
 
 from sqlalchemy import (
     BigInteger,
@@ -24,6 +25,7 @@ from sqlalchemy import (
     cast,
     false,
     func,
+    insert,
     literal,
     not_,
     null,
@@ -33,7 +35,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure import holds, policies
+from inference_store.erasure import holds, policies, selection
+from inference_store.erasure.estimate.erasure_estimate import build_loss_columns
 from inference_store.erasure.estimate.exported import MemberLists, add_exports, among_uids
 from inference_store.erasure.policies import (
     EffectivePolicy,
@@ -42,16 +45,80 @@ from inference_store.erasure.policies import (
     PolicyVersion,
     RetentionPolicy,
 )
-from inference_store.erasure.policies.loss_counts import build_loss_columns
-from inference_store.erasure.select import limits, selection
-from inference_store.erasure.select.selection import UNDECIDED, CompiledRules
-from inference_store.index.tables import erasing, inference, registration
+from inference_store.erasure.selection import UNDECIDED, CompiledRules
+from inference_store.index.tables import erasing, inference, policy_preview, registration
 from inference_store.inference.events import received_at_of, uid_floor
 from inference_store.query.deadline import Deadline, OutOfTime, fetch
 from inference_store.query.scan_range import ScanRange as Where
 from inference_store.query.scan_range import find_pieces_of, range_of_time
 
-from .losses import SCOPES, LossCount, LossExample, Preview
+SCOPES: tuple[ErasureScope, ...] = ("inference", "response", "input")
+
+
+@dataclass(frozen=True, slots=True)
+class LossCount:
+    """The number of inferences that lose this part."""
+
+    count: int = 0
+    bytes: int = 0
+    """Of their inputs, as far as sizes are known; of responses none is."""
+    unknown_sizes: int = 0
+    held: int = 0
+    """More of them, which legal holds keep."""
+    oldest: datetime | None = None
+    newest: datetime | None = None
+
+    def __add__(self, other: "LossCount") -> "LossCount":
+        oldest = [instant for instant in (self.oldest, other.oldest) if instant is not None]
+        newest = [instant for instant in (self.newest, other.newest) if instant is not None]
+        return LossCount(
+            self.count + other.count,
+            self.bytes + other.bytes,
+            self.unknown_sizes + other.unknown_sizes,
+            self.held + other.held,
+            min(oldest, default=None),
+            max(newest, default=None),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LossExample:
+    """One of the oldest inferences that would lose a part, with the rule or the limit."""
+
+    model_id: str
+    uid: UUID
+    inference_id: str
+    received_at: datetime
+    scope: ErasureScope
+    of: PolicyOwner | None
+    rule: int | None
+    name: str | None
+
+
+@dataclass(slots=True)
+class Preview:
+    """The counts and examples of what would be deleted."""
+
+    parts: dict[ErasureScope, LossCount] = field(
+        default_factory=lambda: {s: LossCount() for s in SCOPES}
+    )
+    fresh: int = 0
+    """How many lose something that what is in force now would not take today."""
+    examples: list[LossExample] = field(default_factory=list)
+    exports: int = 0
+    """Exports that name something that would be deleted."""
+    cut: bool = False
+    """The time was over before all was looked at."""
+    pending: list[PolicyVersion] = field(default_factory=list)
+    """Other policies that are counted as if they had begun."""
+    waits: bool = False
+    """Something goes that is not in these figures, if a pending change begins or is revoked."""
+
+    @property
+    def is_harmless(self) -> bool:
+        """Check whether it deletes nothing known that would not be deleted anyway."""
+        return not (self.fresh or self.cut or self.waits)
+
 
 _NOTHING = EffectivePolicy()
 
@@ -68,6 +135,99 @@ class ChangedModel:
     after: EffectivePolicy
     before: EffectivePolicy
     beside: bool = False
+
+
+EXAMPLES = 20
+_SECOND = timedelta(seconds=1)
+_LosingPiece: TypeAlias = tuple[Where, Callable[[Where], Select[Any]]]
+"""A span in which a model may lose something, and a query for the uids of a part of it that do."""
+VALID_FOR: Final = timedelta(hours=1)
+
+
+async def preview_policy(
+    connection: AsyncConnection,
+    of: PolicyOwner,
+    policy: RetentionPolicy | None,
+    *,
+    lists: MemberLists,
+    seconds: float,
+) -> Preview:
+    """Return what this policy would delete today in place of that of `of`. `lists`: of exports."""
+    now = await policies.read_now(connection)
+    models, pending = await find_changed_by_policy(connection, of, policy, now)
+    preview = Preview(pending=pending)
+    deadline, pieces = Deadline.after(seconds), list[_LosingPiece]()
+    try:
+        for changed_model in models:
+            target = Preview() if changed_model.beside else preview
+            losing = await _preview_model(connection, changed_model, now, deadline, target)
+            pieces += [] if changed_model.beside else losing
+            preview.waits = preview.waits or (changed_model.beside and not target.is_harmless)
+        # last: without it the figures above are whole
+        for piece, select_lost in pieces:
+            has_any = partial(_has_any, connection, deadline, select_lost)
+            await add_exports(connection, lists, piece, has_any)
+    except OutOfTime:
+        preview.cut = True
+    preview.exports = len(lists.exports)
+    return preview
+
+
+async def _has_any(
+    connection: AsyncConnection,
+    deadline: Deadline,
+    select_lost: Callable[[Where], Select[Any]],
+    piece: Where,
+    uids: Sequence[UUID],
+) -> bool:
+    lost = select_lost(piece).subquery()
+    statement = select(true()).select_from(lost).where(among_uids(lost.c.uid, uids))
+    return bool(await fetch(connection, statement.limit(1), deadline))
+
+
+async def _preview_model(
+    connection: AsyncConnection,
+    changed_model: ChangedModel,
+    now: datetime,
+    deadline: Deadline,
+    preview: Preview,
+) -> list[_LosingPiece]:
+    rules = await selection.compile_rules(connection, changed_model.after, now)
+    rules_before = await selection.compile_rules(connection, changed_model.before, now)
+    # as in a run: limits apply to what no rule has deleted
+    below, above = [
+        await selection.find_limit_after_rules(compiled, connection, changed_model.model, deadline)
+        for compiled in (rules, rules_before)
+    ]
+    ends = [
+        changed_model.after.find_latest(now),
+        None if below is None else received_at_of(below) + _SECOND,
+    ]
+    until = max((end for end in ends if end is not None), default=None)
+    if until is None:
+        return []
+    pieces: list[_LosingPiece] = []
+    for piece in await find_pieces_of(
+        connection, range_of_time(changed_model.model, None, until), newest_first=False
+    ):
+        held = await holds.build_held_condition(
+            connection, changed_model.model, lo=piece.lo, hi=piece.hi
+        )
+        rows = select_rows(piece, rules, rules_before, held)
+        losses = build_losses(changed_model.after, rows.c.rule, rows, now)
+        losses_before = build_losses_before(changed_model.before, rows, now)
+        for parts, cut in ((losses, below), (losses_before, above)):
+            if cut is not None:
+                parts["inference"] = or_(parts["inference"], rows.c.uid < cut)
+        [counted] = await fetch(connection, _select_counts(rows, losses, losses_before), deadline)
+        _add_counts(preview, counted._asdict())
+        if len(preview.examples) < EXAMPLES:
+            missing = EXAMPLES - len(preview.examples)
+            for row in await fetch(connection, _select_examples(rows, losses, missing), deadline):
+                preview.examples.append(_read_example(changed_model, row._asdict()))
+        lost = partial(select_lost, changed_model.after, (rules, rules_before), held, below, now)
+        pieces.append((piece, lost))
+    return pieces
 
 
 async def find_changed_by_policy(
@@ -134,7 +294,6 @@ def _replace(
     policy: RetentionPolicy | None,
     now: datetime,
 ) -> dict[PolicyOwner, PolicyVersion]:
-    """Return these policies with another one of this owner, or without one."""
     replaced = {other: version for other, version in versions.items() if other != owner}
     if policy is not None:
         replaced[owner] = PolicyVersion(owner, 0, policy, "", now, now, None, None, None)
@@ -145,100 +304,6 @@ def _build_effective_policy(
     owners: tuple[PolicyOwner, ...], versions: Mapping[PolicyOwner, PolicyVersion]
 ) -> EffectivePolicy:
     return policies.build_effective_policy(owners, versions) or _NOTHING
-
-
-EXAMPLES = 20
-_SECOND = timedelta(seconds=1)
-_LosingPiece: TypeAlias = tuple[Where, Callable[[Where], Select[Any]]]
-"""A span in which a model may lose something, and a query for the uids of a part of it that do."""
-
-
-async def preview_policy(
-    connection: AsyncConnection,
-    of: PolicyOwner,
-    policy: RetentionPolicy | None,
-    *,
-    lists: MemberLists,
-    seconds: float,
-) -> Preview:
-    """Return what this policy would delete today in place of that of `of`. `lists`: of exports."""
-    now = await policies.read_now(connection)
-    models, pending = await find_changed_by_policy(connection, of, policy, now)
-    preview = Preview(pending=pending)
-    deadline, pieces = Deadline.after(seconds), list[_LosingPiece]()
-    try:
-        for changed_model in models:
-            target = Preview() if changed_model.beside else preview
-            losing = await _preview_model(connection, changed_model, now, deadline, target)
-            pieces += [] if changed_model.beside else losing
-            preview.waits = preview.waits or (changed_model.beside and not target.is_harmless)
-        # last: without it the figures above are whole
-        for piece, select_lost in pieces:
-            has_any = partial(_has_any, connection, deadline, select_lost)
-            await add_exports(connection, lists, piece, has_any)
-    except OutOfTime:
-        preview.cut = True
-    preview.exports = len(lists.exports)
-    return preview
-
-
-async def _has_any(
-    connection: AsyncConnection,
-    deadline: Deadline,
-    select_lost: Callable[[Where], Select[Any]],
-    piece: Where,
-    uids: Sequence[UUID],
-) -> bool:
-    """Check whether any of these uids loses something."""
-    lost = select_lost(piece).subquery()
-    statement = select(true()).select_from(lost).where(among_uids(lost.c.uid, uids))
-    return bool(await fetch(connection, statement.limit(1), deadline))
-
-
-async def _preview_model(
-    connection: AsyncConnection,
-    changed_model: ChangedModel,
-    now: datetime,
-    deadline: Deadline,
-    preview: Preview,
-) -> list[_LosingPiece]:
-    """Add what a model loses to the preview; return the spans in which it may lose something."""
-    rules = await selection.compile_rules(connection, changed_model.after, now)
-    rules_before = await selection.compile_rules(connection, changed_model.before, now)
-    # as in a run: limits apply to what no rule has deleted
-    below, above = [
-        await limits.find_limit_after_rules(compiled, connection, changed_model.model, deadline)
-        for compiled in (rules, rules_before)
-    ]
-    ends = [
-        changed_model.after.find_latest(now),
-        None if below is None else received_at_of(below) + _SECOND,
-    ]
-    until = max((end for end in ends if end is not None), default=None)
-    if until is None:
-        return []
-    pieces: list[_LosingPiece] = []
-    for piece in await find_pieces_of(
-        connection, range_of_time(changed_model.model, None, until), newest_first=False
-    ):
-        held = await holds.build_held_condition(
-            connection, changed_model.model, lo=piece.lo, hi=piece.hi
-        )
-        rows = select_rows(piece, rules, rules_before, held)
-        losses = build_losses(changed_model.after, rows.c.rule, rows, now)
-        losses_before = build_losses_before(changed_model.before, rows, now)
-        for parts, cut in ((losses, below), (losses_before, above)):
-            if cut is not None:
-                parts["inference"] = or_(parts["inference"], rows.c.uid < cut)
-        [counted] = await fetch(connection, _select_counts(rows, losses, losses_before), deadline)
-        _add_counts(preview, counted._asdict())
-        if len(preview.examples) < EXAMPLES:
-            missing = EXAMPLES - len(preview.examples)
-            for row in await fetch(connection, _select_examples(rows, losses, missing), deadline):
-                preview.examples.append(_read_example(changed_model, row._asdict()))
-        lost = partial(select_lost, changed_model.after, (rules, rules_before), held, below, now)
-        pieces.append((piece, lost))
-    return pieces
 
 
 def _select_counts(
@@ -379,3 +444,39 @@ def _build_loss(
         there = rows.c.response_storage_key.is_not(None)
         return and_(loss, there, rows.c.response_deleted_at.is_(None))
     return and_(loss)
+
+
+async def record_preview(
+    connection: AsyncConnection, of: PolicyOwner, revision: int, requested: str
+) -> UUID:
+    """Record a preview, and return its token. `requested`: the policy as it was sent."""
+    token = uuid4()
+    values = {"token": token, "level": of.level, "subject": of.subject, "revision": revision}
+    await connection.execute(insert(policy_preview).values(**values, policy=_hash(requested)))
+    return token
+
+
+async def is_preview_of(
+    connection: AsyncConnection, token: UUID, of: PolicyOwner, revision: int, requested: str
+) -> bool:
+    """Return whether the token is of a preview of this policy, and nothing else was set since."""
+    here = policy_preview.c
+    query = select(here.token).where(
+        here.token == token,
+        here.level == of.level,
+        here.subject == of.subject,
+        here.revision == revision,
+        here.policy == _hash(requested),
+        here.made_at > func.now() - VALID_FOR,
+    )
+    return (await connection.scalar(query)) is not None
+
+
+async def delete_expired(connection: AsyncConnection) -> int:
+    """Delete the previews that are too old to let a policy begin; return how many."""
+    old = policy_preview.delete().where(policy_preview.c.made_at < func.now() - VALID_FOR)
+    return (await connection.execute(old)).rowcount
+
+
+def _hash(requested: str) -> str:
+    return hashlib.sha256(requested.encode()).hexdigest()

@@ -144,8 +144,13 @@ erasure = Table(
     Column("certificate", BigInteger),
     # the rules and limits that let it expire: level, subject and version of their policy
     Column("decided_by", JSONB, nullable=False, server_default=text("'[]'")),
-    # when it came into force, by the clock of Postgres; NULL: of a version before
-    Column("in_force_at", DateTime(timezone=True), server_default=func.clock_timestamp()),
+    # when it came into force, by the clock of Postgres, as for holds: clocks of processes differ
+    Column(
+        "in_force_at",
+        DateTime(timezone=True),
+        nullable=False,
+        server_default=func.clock_timestamp(),
+    ),
     # who gave up what holds kept of it, and how many by hold; NULL: nobody
     Column("given_up", JSONB),
     Index("erasure_state_idx", "state"),
@@ -230,7 +235,7 @@ tombstone = Table(
 )
 
 # The same for a span of time that was dropped whole: what `erased_batch` has of the model in
-# [lo, hi), or everything if it is not listed there, as versions before these lists left it.
+# [lo, hi).
 erased_span = Table(
     "erased_span",
     METADATA,
@@ -239,7 +244,6 @@ erased_span = Table(
     Column("lo", DateTime(timezone=True), nullable=False),
     Column("hi", DateTime(timezone=True), nullable=False),
     _now("erased_at"),
-    Column("listed", Boolean, nullable=False, server_default=text("false")),
     Index("erased_span_model_lo_key", "model", "lo", "hi", unique=True),
 )
 

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.erasure.certify import chain
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.log.keys import known_key_ids
-from inference_store.erasure.progress.erasure import list_uncertified
+from inference_store.erasure.progress import list_uncertified
 from inference_store.index.database import cause_of
 from inference_store.index.schema import schema_of
 from inference_store.inference.errors import LedgerDiverged, ObjectStoreUnavailable

@@ -16,18 +16,13 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.certify import chain
-from inference_store.erasure.certify.archive import Archive
+from inference_store.erasure.certify.chain import Archive
 from inference_store.erasure.certify.proofs import find_proofs
-from inference_store.erasure.certify.recheck import Recheck
-from inference_store.erasure.certify.verification import Verification
-from inference_store.erasure.log.chain_head import ChainHead
+from inference_store.erasure.certify.verification import Recheck, Verification
+from inference_store.erasure.log.bucket import ChainHead
 from inference_store.erasure.log.keys import SigningKey
-from inference_store.erasure.log.signed_document import read_document
-from inference_store.erasure.progress.erasure import (
-    find_erasures,
-    list_uncertified,
-    list_unfinished,
-)
+from inference_store.erasure.log.signed_chain import read_document
+from inference_store.erasure.progress import find_erasures, list_uncertified, list_unfinished
 from inference_store.erasure.runs import list_pending, request_run
 from inference_store.index.tables import PARTITIONED, erasing, retention_run
 from inference_store.objects import Blobs

@@ -12,7 +12,7 @@ from inference_store.access.rights import Grant, Right
 from inference_store.erasure import holds, policies, runs
 from inference_store.erasure.certify import chain, documents, erased_lists
 from inference_store.erasure.log.keys import new_key
-from inference_store.erasure.log.signed_document import sign_document
+from inference_store.erasure.log.signed_chain import sign_document
 from inference_store.erasure.policies import DEFAULT, PolicyOwner
 from inference_store.export.jobs.question import describe_question
 from inference_store.export.jobs.state_changes import request_export

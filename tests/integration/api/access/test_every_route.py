@@ -8,8 +8,8 @@ import pytest
 from fastapi.routing import iter_route_contexts
 
 from inference_store.access.rights import Right
-from inference_store.api.access import GuardedRoute, Over
-from inference_store.api.access.needs import Needs, read_needs
+from inference_store.api.access import Needs, Over, read_needs
+from inference_store.api.routing import GuardedRoute
 from inference_store.erasure import runs
 from inference_store.index import unsettled
 from inference_store.index.unsettled import Record, Rejection

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import event
 
 from inference_store.access.secrets import new_id
-from inference_store.api.access import rate
-from inference_store.api.access.authenticator import BYTES_OF_A_REQUEST
+from inference_store.api import authentication
+from inference_store.api.authentication import BYTES_OF_A_REQUEST
 from inference_store.platform.metrics import SHOWN
 from tests.integration.api.conftest import OWNER, Api, MakeApp, make_client
 from tests.settings import TOKEN
@@ -27,7 +27,7 @@ _FORGED = ".".join(
 @pytest.fixture(autouse=True)
 def stop_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """No bucket fills while a test runs, however long it takes."""
-    monkeypatch.setattr(rate, "time", StoppedClock())
+    monkeypatch.setattr(authentication, "time", StoppedClock())
 
 
 def _count_refused(reason: str) -> float:

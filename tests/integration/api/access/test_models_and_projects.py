@@ -10,11 +10,9 @@ import pytest
 
 from inference_store.access.rights import Right
 from inference_store.erasure.certify import chain
-from inference_store.erasure.log.key_documents import KIND, make_key_document
 from inference_store.erasure.log.keys import new_key
-from inference_store.erasure.log.signed_document import sign_document
-from inference_store.erasure.progress.erasure import find_erasures
-from inference_store.erasure.progress.state_changes import advance_erasure
+from inference_store.erasure.log.signed_chain import KIND, make_key_document, sign_document
+from inference_store.erasure.progress import advance_erasure, find_erasures
 from inference_store.index import registrations
 from inference_store.index.registrations import Details
 from inference_store.platform.settings import CaptureSettings

@@ -9,9 +9,14 @@ import pytest
 from sqlalchemy import func, select, update
 
 from inference_store.access.sessions import Identity, hash_id
-from inference_store.api.access import fresh_cache
-from inference_store.api.access.fresh_cache import FRESH_SECONDS, WATCHED_SECONDS
-from inference_store.api.access.session_cookie import COOKIE, HEADER, WATCHING
+from inference_store.api import authentication
+from inference_store.api.authentication import (
+    COOKIE,
+    FRESH_SECONDS,
+    HEADER,
+    WATCHED_SECONDS,
+    WATCHING,
+)
 from inference_store.index import web_sessions
 from inference_store.index.tables import web_session
 from tests.integration.api.conftest import Api, MakeApp, make_client
@@ -65,7 +70,7 @@ class Browser:
 def clock(monkeypatch: pytest.MonkeyPatch) -> StoppedClock:
     """The clock by which what a replica has cached grows old."""
     stopped = StoppedClock()
-    monkeypatch.setattr(fresh_cache, "time", stopped)
+    monkeypatch.setattr(authentication, "time", stopped)
     return stopped
 
 

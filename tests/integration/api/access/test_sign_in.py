@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from inference_store.access import issuer as issuer_keys
 from inference_store.access import sign_in
-from inference_store.api.access.session_cookie import COOKIE
+from inference_store.api.authentication import COOKIE
 from inference_store.index.tables import web_session
 from tests.integration.api.conftest import Api, MakeApp, make_client
 

@@ -16,12 +16,11 @@ from inference_store.access import Action, Who
 from inference_store.erasure import audit_chain
 from inference_store.erasure.audit_chain import Verdict
 from inference_store.erasure.certify import chain
-from inference_store.erasure.certify.audit_checkpoints import CheckpointCheck, find_signer
-from inference_store.erasure.log import key_documents
+from inference_store.erasure.certify.chain import CheckpointCheck, find_signer
+from inference_store.erasure.log import signed_chain
 from inference_store.erasure.log.hash_chain import Link
-from inference_store.erasure.log.key_documents import make_key_document
 from inference_store.erasure.log.keys import SigningKey, new_key
-from inference_store.erasure.log.signed_document import sign_document
+from inference_store.erasure.log.signed_chain import make_key_document, sign_document
 from inference_store.index.audit import note
 from inference_store.index.tables import audit, audit_link
 from tests.transactions import execute, fetch, transact
@@ -327,7 +326,7 @@ async def _introduce(engine: AsyncEngine, key: SigningKey) -> None:
     async with engine.begin() as connection:
         head = await chain.find_head(connection)
         document = make_key_document(key.public, after=head)
-        await chain.add_document(connection, sign_document(key, key_documents.KIND, document))
+        await chain.add_document(connection, sign_document(key, signed_chain.KIND, document))
 
 
 async def _write_signed(engine: AsyncEngine, key: SigningKey) -> None:

@@ -7,18 +7,16 @@ from uuid import UUID, uuid4
 from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.delete import rows
-from inference_store.erasure.fence import fence_shared
-from inference_store.erasure.leader_election import open_election
+from inference_store.erasure import rows, time_partitions
+from inference_store.erasure.locks import fence_shared, open_election
 from inference_store.erasure.mark import claims, tombstones
-from inference_store.erasure.mark.arrivals import enqueue_arrivals
 from inference_store.erasure.mark.pending_deletions import (
     PendingDeletion,
+    enqueue_arrivals,
     find_claimed,
     list_pending,
 )
-from inference_store.erasure.progress.erasure import list_unfinished
-from inference_store.erasure.select import time_partitions
+from inference_store.erasure.progress import list_unfinished
 from inference_store.index import partitions
 from inference_store.index.tables import blob_reference, partition_span
 from inference_store.inference.events import uid_floor

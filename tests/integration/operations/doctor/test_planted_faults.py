@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.cli import doctor
 from inference_store.erasure import policies
-from inference_store.erasure.ledger.entry import Content, Entry
+from inference_store.erasure.ledger.entries import Content, Entry
 from inference_store.erasure.log.keys import new_key
 from inference_store.erasure.policies import RetentionPolicy
 from inference_store.index import partitions, registrations

@@ -13,13 +13,12 @@ from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.certify import chain
-from inference_store.erasure.certify.archive import Archive
+from inference_store.erasure.certify.chain import Archive
 from inference_store.erasure.certify.verification import Verification
 from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.log.signed_document import read_document
-from inference_store.erasure.progress.erasure import Erasure, list_unfinished
-from inference_store.erasure.request.cancellation import request_cancellation
-from inference_store.erasure.verify.blocked_objects import list_blocked
+from inference_store.erasure.log.signed_chain import read_document
+from inference_store.erasure.progress import Erasure, list_blocked, list_unfinished
+from inference_store.erasure.requests import request_cancellation
 from inference_store.index import unsettled
 from inference_store.index.accounting import PartitionId, open_partition
 from inference_store.index.tables import blob_reference, erasing_object

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from inference_store.api.access import fresh_cache
-from inference_store.api.access.fresh_cache import FRESH_SECONDS, FreshCache
+from inference_store.api import authentication
+from inference_store.api.authentication import FRESH_SECONDS, FreshCache
 from tests.stopped_clock import StoppedClock
 
 
@@ -36,7 +36,7 @@ class Rows:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> StoppedClock:
     stopped = StoppedClock()
-    monkeypatch.setattr(fresh_cache, "time", stopped)
+    monkeypatch.setattr(authentication, "time", stopped)
     return stopped
 
 

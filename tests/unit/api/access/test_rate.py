@@ -2,7 +2,8 @@
 
 import pytest
 
-from inference_store.api.access.rate import FailedTokenLimiter, RateLimiter, find_network
+from inference_store.api.access import find_network
+from inference_store.api.authentication import RateLimiter
 from inference_store.inference.errors import TooManyRequests, Unauthorized
 from tests.stopped_clock import CallableClock
 
@@ -31,24 +32,24 @@ def test_the_oldest_of_many_is_forgotten() -> None:
 
 
 def test_only_tokens_that_fail_are_counted() -> None:
-    failed = FailedTokenLimiter(2)
+    failed = RateLimiter(2)
     for _ in range(5):
-        with failed.limit("192.0.2.7"):
+        with failed.limit_failures("192.0.2.7"):
             pass
-        with pytest.raises(OSError, match="unavailable"), failed.limit("192.0.2.7"):
+        with pytest.raises(OSError, match="unavailable"), failed.limit_failures("192.0.2.7"):
             raise OSError("Postgres is unavailable")
     for _ in range(2):
-        with pytest.raises(Unauthorized), failed.limit("192.0.2.7"):
+        with pytest.raises(Unauthorized), failed.limit_failures("192.0.2.7"):
             raise Unauthorized("unknown")
-    with pytest.raises(TooManyRequests), failed.limit("192.0.2.7"):
+    with pytest.raises(TooManyRequests), failed.limit_failures("192.0.2.7"):
         pass
-    with failed.limit("192.0.2.8"):
+    with failed.limit_failures("192.0.2.8"):
         pass
 
 
 def test_tokens_that_are_checked_at_once_are_counted() -> None:
-    failed = FailedTokenLimiter(1)
-    with failed.limit("a"), pytest.raises(TooManyRequests), failed.limit("a"):
+    failed = RateLimiter(1)
+    with failed.limit_failures("a"), pytest.raises(TooManyRequests), failed.limit_failures("a"):
         pass
 
 

@@ -4,7 +4,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from inference_store.api.access.session_cookie import COOKIE, HEADER, find_session_id, set_cookie
+from inference_store.api.authentication import COOKIE, HEADER, find_session_id, set_cookie
 from inference_store.inference.errors import Unauthorized
 
 _OWN = {"Sec-Fetch-Site": "same-origin"}

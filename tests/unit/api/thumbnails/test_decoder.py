@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from inference_store.api.thumbnails import decoder, worker
-from inference_store.api.thumbnails.decoder import Decoder
+from inference_store.api import thumbnail_maker, thumbnail_worker
+from inference_store.api.thumbnail_maker import Decoder
 from inference_store.inference.errors import NoThumbnail
 from tests.exchanges import png
 
@@ -17,7 +17,7 @@ from .pictures import SVG, make_picture
 @pytest.fixture(autouse=True)
 def patient_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     """A picture may take as long as a busy machine needs."""
-    monkeypatch.setattr(decoder, "PICTURE_SECONDS", 300.0)
+    monkeypatch.setattr(thumbnail_maker, "PICTURE_SECONDS", 300.0)
 
 
 async def test_pictures_one_after_the_other() -> None:
@@ -45,7 +45,7 @@ async def test_its_memory_is_bounded() -> None:
     async with Decoder() as thumbnails:
         lines = (await _read_proc(thumbnails, "limits")).decode().splitlines()
     limits = {line[:26].strip(): line[26:].split()[0] for line in lines[1:]}
-    assert limits["Max address space"] == str(worker.MEMORY_BYTES)
+    assert limits["Max address space"] == str(thumbnail_worker.MEMORY_BYTES)
     assert (limits["Max core file size"], limits["Max file size"]) == ("0", "0")
 
 

@@ -6,18 +6,17 @@ from uuid import UUID
 import pytest
 from PIL import Image
 
-from inference_store.api.thumbnails import wire, worker
-from inference_store.api.thumbnails.cache import KEEP_SECONDS, Key, ThumbnailCache
-from inference_store.api.thumbnails.decoder import Thumbnail
-from inference_store.api.thumbnails.wire import DAMAGED, NOT_A_PICTURE, TOO_MANY_PIXELS
-from inference_store.api.thumbnails.worker import Refused, make_thumbnail
+from inference_store.api import thumbnail_wire, thumbnail_worker
+from inference_store.api.thumbnail_maker import KEEP_SECONDS, Key, Thumbnail, ThumbnailCache
+from inference_store.api.thumbnail_wire import DAMAGED, NOT_A_PICTURE, TOO_MANY_PIXELS
+from inference_store.api.thumbnail_worker import Refused, make_thumbnail
 from tests.exchanges import png
 
 from .pictures import SVG, make_picture, make_progressive
 
 
 def test_each_format_and_kind_of_pixel() -> None:
-    for form in worker.FORMATS:
+    for form in thumbnail_worker.FORMATS:
         thumbnail = make_thumbnail(make_picture(form, (640, 320)), 100)
         assert (thumbnail.picture, thumbnail.size) == ((640, 320), (100, 50)), form
         with Image.open(BytesIO(thumbnail.jpeg)) as image:
@@ -57,7 +56,7 @@ def test_what_is_refused() -> None:
         (make_picture("TIFF"), NOT_A_PICTURE),
         (make_picture("ICO", (32, 32)), NOT_A_PICTURE),
         (make_picture("JPEG", (640, 480))[:-400], DAMAGED),
-        (make_progressive(9_000, 9_000), wire.TOO_MUCH_MEMORY),
+        (make_progressive(9_000, 9_000), thumbnail_wire.TOO_MUCH_MEMORY),
         (png(5_000, 4_000, rows=1), TOO_MANY_PIXELS),
         (png(20_000, 20_000, rows=1), TOO_MANY_PIXELS),
     ):
@@ -68,7 +67,7 @@ def test_what_is_refused() -> None:
 
 def test_a_picture_that_is_cut_anywhere() -> None:
     """Refused, or made of what is left; never another error."""
-    for form in worker.FORMATS:
+    for form in thumbnail_worker.FORMATS:
         whole = make_picture(form, (64, 64))
         for cut in (1, 3, 10, 30, 100):
             try:

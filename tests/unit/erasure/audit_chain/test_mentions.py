@@ -1,6 +1,6 @@
 """A subject is found in the audit however it is spelt, and nothing else is."""
 
-from inference_store.erasure.audit_chain.mentions import mentions
+from inference_store.erasure.mentions import mentions
 
 
 def test_key_and_value_are_found() -> None:

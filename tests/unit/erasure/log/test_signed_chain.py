@@ -7,10 +7,18 @@ import pytest
 
 from inference_store.erasure.certify.documents import hash_values
 from inference_store.erasure.log.hash_chain import START, Link
-from inference_store.erasure.log.key_documents import KIND, RESTART, make_key_document
 from inference_store.erasure.log.keys import NoKey, SigningKey, new_key, read_keys
-from inference_store.erasure.log.signed_chain import BrokenChain, KeyPolicy, SignedChain
-from inference_store.erasure.log.signed_document import NotSigned, read_document, sign_document
+from inference_store.erasure.log.signed_chain import (
+    KIND,
+    RESTART,
+    BrokenChain,
+    KeyPolicy,
+    NotSigned,
+    SignedChain,
+    make_key_document,
+    read_document,
+    sign_document,
+)
 
 
 def test_a_signed_document_is_read_back() -> None:

@@ -15,7 +15,7 @@ from inference_store.erasure.policies import (
     RetentionPolicy,
     merge_policies,
 )
-from inference_store.erasure.policies.durations import parse_duration
+from inference_store.erasure.policies.rules import parse_duration
 from inference_store.query.cql2 import parse_text
 from inference_store.query.filters.evaluate import Facts
 from inference_store.query.filters.names import KnownKeys

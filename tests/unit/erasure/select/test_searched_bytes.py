@@ -2,8 +2,8 @@
 
 import json
 
-from inference_store.erasure.select.searched_bytes import mentions_text, names_text
-from inference_store.erasure.verify.failure_reasons import FAILURES, find_reason
+from inference_store.erasure.quarantine.events import mentions_text, names_text
+from inference_store.erasure.runs import FAILURES, find_reason
 
 _TEXT = 'José "Pépé" \\ Ölmez'
 

@@ -1,0 +1,89 @@
+"""The audit: who did what, when, from where."""
+
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import Query
+from pydantic import Field
+
+from inference_store.access.audit import Action
+from inference_store.access.rights import Right
+from inference_store.access.scope import AccessScope
+from inference_store.index import audit
+from inference_store.index.audit import Filter
+
+from . import cursors
+from .access import Asking, Needs, Over
+from .answer import Answer, Shown
+from .cursors import PageParameters
+from .dependencies import Reading
+from .fields import Instant, ShortText
+from .routing import Router
+
+
+class AuditParameters(PageParameters):
+    """Which page of which entries; everything that is given must hold."""
+
+    actor: ShortText | None = None
+    """`key:<id>`, `oidc:<subject>`, `token`, `cli:<user>`, or `anyone`."""
+    action: Action | None = None
+    """What was done."""
+    model_id: ShortText | None = None
+    """To which model."""
+    uid: UUID | None = None
+    """To which inference."""
+    at_from: Annotated[Instant | None, Field(description="Then or later.")] = None
+    at_to: Annotated[Instant | None, Field(description="Before then.")] = None
+
+    def chosen(self, within: AccessScope) -> Filter:
+        """Return it as the store takes it."""
+        return Filter(
+            actor=self.actor,
+            action=self.action,
+            model_id=self.model_id,
+            uid=self.uid,
+            since=self.at_from,
+            until=self.at_to,
+            within=within,
+        )
+
+
+class ShownAuditEntry(Shown):
+    """One thing that was done."""
+
+    id: int
+    at: datetime
+    actor: str
+    client: str | None
+    """The address that it came from; null: the command line."""
+    action: str
+    model_id: str | None
+    uid: UUID | None
+    detail: dict[str, Any]
+    number: int | None
+    """Its place in the chain; null for the moment until it has one."""
+    taken_by: int | None
+    """The entry that says which erasure took `uid` and `detail`; null: none did."""
+
+
+class AuditPage(Shown):
+    """Entries, the newest first."""
+
+    items: list[ShownAuditEntry]
+    next: str | None
+
+
+router = Router("keys and audit")
+
+
+@router.add("GET /audit", AuditPage, Needs(Right.ADMIN, Over.SOME), "Read the audit")
+async def list_audit(
+    page: Annotated[AuditParameters, Query()], connection: Reading, access: Asking
+) -> Answer:
+    """Every change and every read of an input, the newest first; what belongs to no model only
+    where everything is administered."""
+    chosen, before = page.chosen(access.scope), cursors.decode_one(page.cursor, int)
+    entries = await audit.listed(connection, chosen, limit=page.limit + 1, before=before)
+    items, following = cursors.cut_page(entries, page.limit, lambda entry: entry.id)
+    return Answer(AuditPage(items=[ShownAuditEntry.show(entry) for entry in items], next=following))

@@ -1,0 +1,181 @@
+"""Certificates of erasures, the lists that they are over, and the keys that signed them."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import Path, Query
+from fastapi.responses import Response, StreamingResponse
+
+from inference_store.access.rights import Right
+from inference_store.erasure.certify import chain, erased_lists
+from inference_store.erasure.certify.chain import StoredDocument
+from inference_store.erasure.log import signed_chain
+from inference_store.erasure.log.signed_chain import read_document, read_public_key
+from inference_store.inference.errors import NotFound
+
+from . import cursors
+from .access import Access, Asking, Needs, Over
+from .answer import Answer, Shown
+from .cursors import PageParameters
+from .dependencies import Reading
+from .fields import ShortText
+from .http import BYTES, JSON
+from .routing import BINARY, Router
+
+
+class CertificateParameters(PageParameters):
+    """Which page of which certificates."""
+
+    erasure: UUID | None = None
+    """Of this erasure."""
+    model_id: ShortText | None = None
+    """Of erasures of this model alone."""
+
+
+class ListedCertificate(Shown):
+    """A certificate in a list; the signed document is `GET /v1/certificates/{number}`."""
+
+    number: int
+    """Its place in the chain. Keys have places there as well."""
+    erasure: UUID
+    issued_at: datetime
+    model_ids: list[str]
+    erased: dict[str, Any]
+    """Counts of inferences, objects, versions, bytes and rows; `oldest`, `newest`."""
+    hash: str
+    """SHA-256 of the signed document, which the next one of the chain names."""
+
+
+class CertificatePage(Shown):
+    """Certificates, the newest first."""
+
+    items: list[ListedCertificate]
+    next: str | None
+
+
+class SignedDocument(Shown):
+    """A signed document, byte by byte as it was signed and as it lies in the bucket: JSON with
+    sorted names, without spaces, in ASCII."""
+
+    document: dict[str, Any]
+    """What is signed, in that same form."""
+    kind: str
+    """`certificate` or `certificate_key`."""
+    signature: str
+    """Ed25519, in base64, over `inference-store <kind>`, a line feed and the document."""
+    signed_by: str
+    """Id of the key."""
+
+
+class ShownCertificateKey(Shown):
+    """A key that signs certificates, or has."""
+
+    id: str
+    """The beginning of the SHA-256 of the public key, in hexadecimal."""
+    public_key: str
+    """Its 32 bytes, in base64."""
+    pem: str
+    number: int
+    """From which place of the chain on it signs."""
+    signed_by: str
+    """The key before it; the first, and one that begins anew after a key was lost: itself."""
+
+
+class CertificateKeys(Shown):
+    """Keys, the oldest first."""
+
+    items: list[ShownCertificateKey]
+
+
+router = Router("retention")
+_NEEDED = Needs(Right.READ, Over.SOME)
+Number = Annotated[int, Path(ge=1, lt=2**63)]
+_LEAVES: dict[int | str, dict[str, Any]] = {
+    200: {"content": {BYTES: BINARY}, "description": "Entries of 33 bytes, one after the other."}
+}
+
+
+@router.add("GET /certificates", CertificatePage, _NEEDED, "List certificates", 404)
+async def list_certificates(
+    page: Annotated[CertificateParameters, Query()], connection: Reading, access: Asking
+) -> Answer:
+    """Certificates of erasures, the newest first; of an erasure over several models only where
+    everything may be read."""
+    model = None if page.model_id is None else await access.find_model(connection, page.model_id)
+    rows = await chain.list_certificates(
+        connection,
+        erasure_id=page.erasure,
+        model=None if model is None else model.model,
+        before=cursors.decode_one(page.cursor, int),
+        limit=page.limit + 1,
+        within=access.scope,
+    )
+    items, following = cursors.cut_page(rows, page.limit, lambda row: row.number)
+    return Answer(CertificatePage(items=[_show_row(row) for row in items], next=following))
+
+
+@router.add(
+    "GET /certificates/keys", CertificateKeys, _NEEDED, "List the keys that sign certificates"
+)
+async def list_certificate_keys(connection: Reading) -> Answer:
+    """The public keys of the chain, the oldest first: each is signed by the one before it."""
+    keys = [_show_key(key_document) for key_document in await chain.find_keys(connection)]
+    return Answer(CertificateKeys(items=keys))
+
+
+@router.add("GET /certificates/{certificate}", SignedDocument, _NEEDED, "Read a certificate", 404)
+async def get_certificate(certificate: Number, connection: Reading, access: Asking) -> Response:
+    """The signed document at a place of the chain, as it was signed: a certificate, or the document
+    that introduces a key."""
+    row = await chain.find_document(connection, certificate, within=access.scope)
+    if row is None:
+        raise _make_not_found(certificate)
+    return Response(row.signed, media_type=JSON)
+
+
+@router.add(
+    "GET /certificates/{certificate}/leaves",
+    StreamingResponse,
+    _NEEDED,
+    "Read a certificate's list",
+    404,
+    also=_LEAVES,
+)
+async def get_certificate_leaves(
+    certificate: Number, connection: Reading, access: Asking
+) -> StreamingResponse:
+    """The entries that the certificate's root is over. Each is a letter (`i` inference, `d` input,
+    `r` response, `o` object) and a keyed hash of 32 bytes."""
+    await _check_certificate(connection, access, certificate)
+    batches: Sequence[int] = await erased_lists.find_batches(connection, certificate)
+    chunks = erased_lists.read_chunks(access.engine, batches)
+    return StreamingResponse(chunks, media_type=BYTES)
+
+
+async def _check_certificate(connection: Reading, access: Access, number: int) -> None:
+    if await chain.find_certificate(connection, number, within=access.scope) is None:
+        raise _make_not_found(number)
+
+
+def _make_not_found(number: int) -> NotFound:
+    return NotFound(f"There is no certificate {number}.")
+
+
+def _show_row(row: StoredDocument) -> ListedCertificate:
+    document = read_document(row.signed).document
+    return ListedCertificate.show(
+        row,
+        model_ids=document["erasure"]["model_ids"],
+        erased=document["erased"],
+        hash=row.hash.hex(),
+    )
+
+
+def _show_key(key_document: signed_chain.SignedDocument) -> ShownCertificateKey:
+    key = read_public_key(key_document)
+    number, text = key_document.document["number"], key.text
+    return ShownCertificateKey.show(
+        key, public_key=text, number=number, signed_by=key_document.signed_by
+    )

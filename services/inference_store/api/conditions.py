@@ -1,0 +1,447 @@
+"""Questions about inferences: bodies and links, their filters, and the models they are about."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias
+
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.index import registrations
+from inference_store.index.registrations import Registration
+from inference_store.inference.errors import Fault, Invalid
+from inference_store.inference.nearest import UnknownName, nearest
+from inference_store.inference.plural import counted
+from inference_store.query import cursor as cursors
+from inference_store.query import sort
+from inference_store.query.cql2 import Clock, FilterLang, parse, resolved_in
+from inference_store.query.cql2.tree import Node
+from inference_store.query.cursor import MOST_CHARACTERS
+from inference_store.query.filters.from_conditions import MetadataEntry
+from inference_store.query.operators import OPERATORS, find_operator
+from inference_store.query.preparation import QueryRequest, UnknownKeys
+from inference_store.query.sort import EXAMPLE, NEWEST_FIRST
+
+from .access import Access
+from .cursors import Parameters
+from .fields import (
+    FINITE,
+    WHOLE,
+    Body,
+    Flag,
+    Number,
+    Received,
+    ScoreRange,
+    ShortText,
+    Text,
+    Whole,
+    Window,
+    refuse_no_time,
+    storable_text,
+)
+from .http import read_in_thread
+from .inference_models import FIELD_PATTERN, MetadataAs, ResolvedTime, split_fields
+
+Include: TypeAlias = Literal["metadata", "predictions", "urls"]
+MOST_INCLUDED: Final = 8
+_SMALL_CHARACTERS: Final = 1_000
+MOST_MODELS: Final = 1_000
+_MOST_NAMED: Final = 5
+
+
+def _split_at_commas(names: Any) -> Any:
+    """`a,b` in a link is the same as `a` and `b`, given one by one."""
+    if not isinstance(names, list):
+        return names
+    return [part.strip() for name in names for part in str(name).split(",")]
+
+
+IncludeOfLink: TypeAlias = Annotated[
+    list[Include], BeforeValidator(_split_at_commas), Field(max_length=MOST_INCLUDED)
+]
+"""What a link includes: names separated by commas, or the parameter repeated."""
+Sort: TypeAlias = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=sort.MOST_CHARACTERS,
+        examples=["-received_at", "frame_number", EXAMPLE],
+        json_schema_extra={"pattern": sort.PATTERN},
+    ),
+    AfterValidator(storable_text),
+]
+Cursor: TypeAlias = Annotated[str, Field(max_length=MOST_CHARACTERS)]
+Limit: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=1000), WHOLE]
+Fields: TypeAlias = Annotated[
+    list[
+        Annotated[
+            Text, Field(min_length=1, max_length=300, json_schema_extra={"pattern": FIELD_PATTERN})
+        ]
+    ],
+    Field(min_length=1, max_length=100, examples=[["inference_id", "metadata.frame_number"]]),
+]
+Scalar: TypeAlias = Text | Flag | Whole | Number
+_NAMES = sorted(name for entry in OPERATORS.values() for name in (entry.name, *entry.aliases))
+
+
+def filter_schema(schema: dict[str, Any]) -> None:
+    """A filter is text or JSON."""
+    schema["anyOf"] = [{"type": kind} for kind in ("string", "object", "boolean", "null")]
+
+
+def _operator(name: str) -> str:
+    if find_operator(name) is None:
+        near = nearest(name.lower(), [known_name.lower() for known_name in _NAMES])
+        raise UnknownName("there is no operator", name, list(OPERATORS), near=near)
+    return name
+
+
+class MetadataCondition(Body):
+    """A comparison of a metadata key with a value."""
+
+    key: Annotated[ShortText, Field(min_length=1)]
+    """The key, or the path into a JSON value: `camera_position.angle`, `tags[]`."""
+    type: Annotated[str, Field(max_length=32)] | None = None
+    """How to read the value: string, int, float, bool, timestamp. Left out: by the value itself
+    and the types the key has been seen with."""
+    operator: Annotated[
+        str,
+        Field(
+            max_length=32,
+            description="; ".join(f"`{o.name}`: {o.meaning}" for o in OPERATORS.values())
+            + f". Also accepted, in any case of letters: {', '.join(_NAMES)}.",
+            examples=["gt"],
+            # Of the canonical names: generated clients could not tell `LIKE` from `like`.
+            json_schema_extra={"enum": list(OPERATORS)},
+        ),
+        AfterValidator(_operator),
+    ]
+    value: Any = Field(
+        default=None,
+        description="A string, number or boolean; for `in` and `not_in` a list of them, for"
+        " `between` a list of two; none for `exists` and `missing`. Numbers are exact.",
+        examples=["9000"],
+    )
+
+    @model_validator(mode="after")
+    def _bounded(self) -> "MetadataCondition":
+        if isinstance(self.value, list) and len(self.value) > 1000:
+            raise ValueError("a list of values has at most 1000")
+        return self
+
+
+class PredictionCondition(Body):
+    """Some prediction of the inference has one of the labels and a score in the range."""
+
+    label: Text | Annotated[list[Text], Field(min_length=1, max_length=1000)] | None = None
+    """A label, or several of which one must match."""
+    score: ScoreRange | None = None
+
+
+class Conditions(Body):
+    """Which inferences; everything that is given must hold."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "filter": "frame_number > 9000 AND data_source = 'hallway-camera-feed'"
+                    " AND prediction(label = 'person' AND score < 0.4)",
+                    "received_at": {"from": "2026-11-01T00:00:00Z"},
+                },
+                {
+                    "metadata_filter": [
+                        {"key": "frame_number", "type": "int", "operator": "gt", "value": "9000"},
+                        {"key": "data_source", "operator": "eq", "value": "hallway-camera-feed"},
+                    ],
+                    "received_at": {"from": "2026-11-01T00:00:00Z"},
+                    "prediction": {"label": "person", "score": {"lt": 0.4}},
+                },
+            ]
+        }
+    )
+
+    filter: Any = Field(
+        default=None,
+        description="A filter in CQL2 (OGC 21-065r2): a string is CQL2-Text, an object CQL2-JSON."
+        " It, `metadata_filter` and every other condition must hold. Relative times are written"
+        " `now() - duration('PT1H')`, and resolved once.",
+        examples=["frame_number > 9000 AND prediction(label = 'person' AND score < 0.4)"],
+        json_schema_extra=filter_schema,
+    )
+    filter_lang: FilterLang | None = Field(
+        default=None, validation_alias=AliasChoices("filter_lang", "filter-lang")
+    )
+    """The filter's language; left out: that of its JSON type. A string may be CQL2-JSON too."""
+    metadata_filter: Annotated[list[MetadataCondition], Field(max_length=64)] = Field(default=[])
+    """Comparisons of metadata."""
+    received_at: Window | None = None
+    """When the request came in."""
+    inference_ids: Annotated[list[ShortText], Field(min_length=1, max_length=1000)] | None = None
+    """Ids, aliases or `uid:<uuid>`, of which the inference has one."""
+    data_hash: (
+        ShortText | Annotated[list[ShortText], Field(min_length=1, max_length=1000)] | None
+    ) = None
+    """SHA-256 of the datum, in hexadecimal; or several."""
+    ok: Flag | None = None
+    """Whether the request succeeded; inferences of which that is not known do not match."""
+    prediction: PredictionCondition | None = None
+    timeout_seconds: Annotated[float, Field(ge=0.1), FINITE] | None = None
+    """Longest time to search, at most INFERENCE_STORE_QUERY_TIMEOUT_SECONDS; left out: that, but a
+    page in order of time answers after INFERENCE_STORE_PAGE_SECONDS what it has."""
+    unknown_keys: UnknownKeys = "refuse"
+    """`refuse`: a metadata key that no inference of the model has is an error; `empty`: nothing
+    matches it in a filter, and in `fields` it is a warning."""
+    explain: Flag = False
+    """Whether the answer says what the query did: for people, and the words may change."""
+
+    def to_query_request(self, tree: Node | None, *, newest_first: bool = True) -> QueryRequest:
+        """Return it as the store takes it; `tree`: what was read of `filter`."""
+        window, hashes = self.received_at or Window(), self.data_hash
+        condition = self.prediction or PredictionCondition()
+        label = condition.label
+        is_text = isinstance(self.filter, str) and self.filter_lang != "cql2-json"
+        return QueryRequest(
+            filter=tree,
+            filter_text=self.filter if is_text else None,
+            metadata=[_to_condition(n, item) for n, item in enumerate(self.metadata_filter)],
+            since=window.since,
+            until=window.until,
+            inference_ids=self.inference_ids,
+            data_hashes=[hashes] if isinstance(hashes, str) else hashes,
+            ok=self.ok,
+            labels=[label] if isinstance(label, str) else label,
+            scores=condition.score.model_dump(exclude_none=True) if condition.score else {},
+            predicted=self.prediction is not None,
+            newest_first=newest_first,
+            unknown_keys=self.unknown_keys,
+        )
+
+
+def _to_condition(number: int, condition: MetadataCondition) -> MetadataEntry:
+    operator = find_operator(condition.operator)
+    assert operator is not None
+    return MetadataEntry(
+        f"metadata_filter[{number}]", condition.key, condition.type, operator, condition.value
+    )
+
+
+class Sample(Body):
+    """A random sample of the inferences that match."""
+
+    size: Annotated[int, Strict(), Field(ge=1, le=10_000), WHOLE]
+    """How many; over 1,000 as a stream."""
+    seed: Annotated[int, Strict(), Field(ge=-(2**63), lt=2**63), WHOLE] = 0
+    """The same seed takes the same sample, as long as the same inferences match."""
+
+
+class InferenceQuery(Conditions):
+    """A page of inferences."""
+
+    sample: Sample | None = None
+    """A random sample of the matches, in random order, instead of `sort` and `limit`. It reads all
+    matches."""
+    sort: Sort = sort.NEWEST_FIRST
+    """`received_at`, any other property, a metadata key, or the distance to a point:
+    `distance(location, POINT(13.4 52.5))`; with `-` before it, descending. `inference.x` and
+    `metadata.x` tell a property from a key, `x:string` takes a key's values of one type. What has
+    no value comes last."""
+    limit: Limit = 50
+    """Most inferences of a page."""
+    cursor: Cursor | None = None
+    """`next` of the page before, of the same question."""
+    include: Annotated[list[Include], Field(max_length=MOST_INCLUDED)] = Field(default=[])
+    """What is shown beside the inference itself."""
+    metadata_as: MetadataAs = "list"
+    """Metadata as a list of items as they came, or as an object of typed values by key."""
+    cursors: Flag = False
+    """Whether each inference has a `cursor`, which goes on after it; a stream has them anyway."""
+    fields: Fields | None = None
+    """The fields that come back, and no others: `received_at`, `metadata.frame_number`,
+    `predictions.label`. What they need of `include` need not be said."""
+
+    @model_validator(mode="after")
+    def _sample_alone(self) -> Self:
+        beside = sorted({"sort", "limit"} & self.model_fields_set)
+        if self.sample is not None and beside:
+            raise ValueError(
+                f"`{beside[0]}` cannot stand beside `sample`: a sample is in random order, and"
+                " its `size` is its limit"
+            )
+        return self
+
+
+class Models(Body):
+    """Which models; neither: all that the caller may read."""
+
+    project_id: ShortText | None = None
+    """The models of this project that the caller may read."""
+    model_ids: Annotated[list[ShortText], Field(min_length=1, max_length=1000)] | None = None
+    """These models, each of which the caller may read."""
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> "Models":
+        if self.project_id is not None and self.model_ids is not None:
+            raise ValueError("project_id and model_ids cannot both be given: take one of them")
+        return self
+
+
+class ConditionsAcross(Models, Conditions):
+    """Which inferences of which models; everything that is given must hold."""
+
+
+class InferenceQueryAcross(Models, InferenceQuery):
+    """A page of the inferences of several models."""
+
+
+class InferenceLink(Parameters):
+    """A simple question as a link; the whole language is POST …/inferences/query."""
+
+    filter: str | None = Field(default=None, examples=["frame_number > 9000 AND NOT ok"])
+    """A filter in CQL2."""
+    filter_lang: FilterLang = Field(default="cql2-text", alias="filter-lang")
+    """The filter's language."""
+    inference_id: ShortText | None = None
+    """Id or alias."""
+    data_hash: ShortText | None = None
+    """SHA-256 of the datum, in hexadecimal."""
+    ok: bool | None = None
+    """Whether the request succeeded."""
+    received_from: Received | None = None
+    """Received then or later."""
+    received_to: Received | None = None
+    """Received before then."""
+    sort: Sort = NEWEST_FIRST
+    """`received_at`, any other property, a metadata key, or the distance to a point:
+    `distance(location, POINT(13.4 52.5))`; with `-` before it, descending."""
+    limit: Annotated[int, Field(ge=1, le=1000)] = 50
+    """Most inferences of a page."""
+    cursor: Cursor | None = None
+    """`next` of the page before, of the same question."""
+    include: IncludeOfLink = Field(default=[])
+    """What is shown beside the inference itself; repeat it, or separate names by commas."""
+    metadata_as: MetadataAs = "list"
+    """Metadata as a list of items as they came, or as an object of typed values by key."""
+    fields: Annotated[Fields, BeforeValidator(split_fields)] | None = None
+    """The fields that come back, and no others; repeat it, or separate names by commas."""
+    timeout_seconds: Annotated[float, Field(ge=0.1, allow_inf_nan=False)] | None = None
+    """Longest time to search, at most INFERENCE_STORE_QUERY_TIMEOUT_SECONDS."""
+
+    @field_validator("received_to")
+    @classmethod
+    def _holds_some_time(cls, until: datetime | None, info: ValidationInfo) -> datetime | None:
+        return refuse_no_time(until, info.data.get("received_from"))
+
+    def query(self) -> InferenceQuery:
+        """The same question as a body; a limit that was not given stays so."""
+        limit = {name: getattr(self, name) for name in ("limit",) if name in self.model_fields_set}
+        window = Window.model_validate({"from": self.received_from, "to": self.received_to})
+        return InferenceQuery(
+            **limit,
+            filter=self.filter,
+            filter_lang=None if self.filter is None else self.filter_lang,
+            inference_ids=None if self.inference_id is None else [self.inference_id],
+            data_hash=self.data_hash,
+            ok=self.ok,
+            received_at=window if window.since or window.until else None,
+            sort=self.sort,
+            cursor=self.cursor,
+            include=self.include,
+            metadata_as=self.metadata_as,
+            fields=self.fields,
+            timeout_seconds=self.timeout_seconds,
+        )
+
+
+async def read_filter(
+    filter: Any, lang: FilterLang | None, *, clock: Clock, path: str = "filter"
+) -> Node | None:
+    """Return the tree of a body's `filter`; None without one. Raises InvalidFilter, NotKept."""
+    if filter is None:
+        return None
+    if isinstance(filter, str) and len(filter) <= _SMALL_CHARACTERS:
+        return parse(filter, lang=lang, path=path, clock=clock)
+    return await read_in_thread(parse, filter, lang=lang, path=path, clock=clock)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedFilter:
+    """The filter of a request. `now`: the instant that its relative times refer to."""
+
+    tree: Node | None
+    now: datetime
+
+    @property
+    def answer_members(self) -> Mapping[str, Any]:
+        """Its resolved relative times for the answer; empty if it has none."""
+        resolved = [ResolvedTime.show(resolved_time) for resolved_time in resolved_in(self.tree)]
+        return {"resolved": resolved} if resolved else {}
+
+    @property
+    def pin(self) -> Callable[[str], str]:
+        """A function that adds the instant of the relative times to a cursor."""
+        if resolved_in(self.tree):
+            return partial(cursors.pin, now=self.now)
+        return lambda cursor: cursor
+
+
+async def read_requested_filter(
+    filter: Any, lang: FilterLang | None, *, now: datetime | None = None
+) -> RequestedFilter:
+    """Read a request's filter, with its relative times resolved at `now`, or at present if None.
+
+    Raises InvalidFilter, NotKept.
+    """
+    at = datetime.now(UTC) if now is None else now
+    return RequestedFilter(await read_filter(filter, lang, clock=Clock(at)), at)
+
+
+async def choose_models(
+    connection: AsyncConnection, access: Access, body: Models
+) -> Sequence[Registration]:
+    """Return the models to query. Raises NotFound as a path does; Invalid if they are too many."""
+    models = await access.find_models(
+        connection, model_ids=body.model_ids, project_id=body.project_id, limit=MOST_MODELS + 1
+    )
+    if len(models) > MOST_MODELS:
+        fault = Fault("model_ids", f"at most {MOST_MODELS} models are asked at once")
+        raise Invalid(
+            f"These are more than {MOST_MODELS} models: name a project_id or model_ids.",
+            faults=[fault],
+        )
+    return models
+
+
+async def warn_of_left_out(
+    connection: AsyncConnection, access: Access, body: Models
+) -> Sequence[str]:
+    """Return a warning about models that the caller may read, but that are left out of a stream.
+
+    A stream needs `export` over each of its models; one that was named and lacks the right is
+    refused.
+    """
+    if body.model_ids is not None or access.sees == access.scope:
+        return ()
+    readable = await registrations.page(
+        connection, limit=None, within=access.sees, project_id=body.project_id
+    )
+    right = access.needed.right
+    missing = [model.model_id for model in readable if not access.has_right(right, model)]
+    if not missing:
+        return ()
+    more = ", …" if len(missing) > _MOST_NAMED else ""
+    names = ", ".join(missing[:_MOST_NAMED]) + more
+    models = counted(len(missing), "model is", "models are")
+    return (f"{models} left out: you lack the right `{right.value}` over {names}.",)

@@ -1,0 +1,325 @@
+"""Dead letters and parked events."""
+
+import base64
+from dataclasses import replace
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import Path, Query
+from pydantic import Field
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.access import Action
+from inference_store.access.rights import Right
+from inference_store.index import registrations, unsettled
+from inference_store.index.registrations import Registration
+from inference_store.index.unsettled import Selection, UnsettledEvent
+
+from . import cursors
+from .access import Access, Asking, Needs, Over
+from .answer import Answer, AnyText, Shown
+from .cursors import PageParameters
+from .dependencies import Reading, Writing
+from .fields import Body, Instant, ShortText, Text
+from .routing import Router
+
+State = Literal[
+    "open", "redrive", "discarded", "stored", "duplicate", "expired", "erased_again", "parked"
+]
+
+
+class EventSelection(Body):
+    """Which dead letters or parked events; what is left out does not narrow."""
+
+    reason: ShortText | None = None
+    """The code of the reason."""
+    model_id: ShortText | None = None
+    created_from: Instant | None = None
+    created_to: Instant | None = None
+
+    def selection(self) -> Selection:
+        """Return it as the store takes it."""
+        return Selection(
+            reason=self.reason,
+            model_id=self.model_id,
+            created_from=self.created_from,
+            created_to=self.created_to,
+        )
+
+
+class ParkedParameters(PageParameters):
+    """Which page of which parked events."""
+
+    reason: ShortText | None = None
+    model_id: ShortText | None = None
+
+    def selection(self) -> Selection:
+        """Return it as the store takes it."""
+        return Selection(reason=self.reason, model_id=self.model_id)
+
+
+class DeadLetterParameters(ParkedParameters):
+    """Which page of which dead letters."""
+
+    state: State | None = None
+
+    def selection(self) -> Selection:
+        """Return it as the store takes it."""
+        return replace(super().selection(), state=self.state)
+
+
+class Discard(Body):
+    """Why an event will never be indexed."""
+
+    reason: Annotated[Text, Field(min_length=1, max_length=2000, examples=["a test message"])]
+
+
+class ShownPlace(Shown):
+    """A partition of a topic; a topic made anew is a new epoch."""
+
+    cluster: str
+    topic: str
+    epoch: int
+    partition: int
+
+
+class ShownDeadLetter(ShownPlace):
+    """An event that could not be indexed."""
+
+    id: int
+    offset: int
+    record_time: datetime
+    reason: str
+    detail: str
+    model_id: str | None
+    inference_id: str | None
+    state: State
+    attempts: int
+    discard_reason: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class DeadLetterDetail(ShownDeadLetter):
+    """A dead letter with its bytes, as far as the caller may read inputs."""
+
+    payload: str | None
+    """The message as text; null where it is no UTF-8."""
+    payload_base64: str | None
+    key_base64: str | None
+    headers: list[list[AnyText]]
+
+
+class DeadLetterPage(Shown):
+    """Dead letters, the newest first."""
+
+    items: list[ShownDeadLetter]
+    next: str | None
+
+
+class Redriven(Shown):
+    """How many dead letters the ingesters were asked to try again."""
+
+    redriven: int
+
+
+class ShownParkedEvent(ShownPlace):
+    """An event that waits for an object."""
+
+    id: int
+    offset: int
+    record_time: datetime
+    reason: str
+    detail: str
+    model_id: str | None
+    inference_id: str | None
+    missing: str
+    attempts: int
+    created_at: datetime
+    next_attempt_at: datetime
+
+
+class ParkedEventPage(Shown):
+    """Parked events, the newest first."""
+
+    items: list[ShownParkedEvent]
+    next: str | None
+
+
+class Retried(Shown):
+    """How many parked events are due now."""
+
+    retried: int
+
+
+router = Router("dead letters and books")
+_NEEDED = Needs(Right.ADMIN, Over.SOME)
+LetterId = Annotated[int, Path(ge=1, le=2**63 - 1)]
+
+
+@router.add("GET /dead-letters", DeadLetterPage, _NEEDED, "List dead letters")
+async def list_dead_letters(
+    page: Annotated[DeadLetterParameters, Query()], connection: Reading, access: Asking
+) -> Answer:
+    """Events that could not be indexed, the newest first; those of no known model only where
+    everything is administered."""
+    before = cursors.decode_one(page.cursor, int)
+    chosen = replace(page.selection(), kind="dead letter", within=access.scope)
+    letters = await unsettled.find(connection, chosen, limit=page.limit + 1, before=before)
+    items, following = cursors.cut_page(letters, page.limit, lambda letter: letter.id)
+    shown = [ShownDeadLetter.show(letter, **_read_record(letter)) for letter in items]
+    return Answer(DeadLetterPage(items=shown, next=following))
+
+
+@router.add("GET /dead-letters/{id}", DeadLetterDetail, _NEEDED, "Read a dead letter", 404)
+async def get_dead_letter(id: LetterId, connection: Reading, access: Asking) -> Answer:
+    """One dead letter, with its bytes where the caller may read inputs."""
+    letter = await unsettled.get(connection, id, "dead letter", within=access.scope)
+    return Answer(await _show_whole(connection, access, letter))
+
+
+@router.add("POST /dead-letters/redrive", Redriven, _NEEDED, "Redrive dead letters", status=202)
+async def redrive_dead_letters(body: EventSelection, connection: Writing, access: Asking) -> Answer:
+    """Ask the ingesters to try every open one that is chosen again."""
+    chosen = replace(body.selection(), kind="dead letter", within=access.scope)
+    redriven = await unsettled.retry(connection, chosen)
+    selection = body.model_dump(mode="json", exclude_none=True)
+    await access.note(connection, Action.DEAD_LETTERS_REDRIVEN, redriven=redriven, chosen=selection)
+    return Answer(Redriven(redriven=redriven), status_code=202)
+
+
+@router.add(
+    "POST /dead-letters/{id}/redrive",
+    DeadLetterDetail,
+    _NEEDED,
+    "Redrive a dead letter",
+    404,
+    409,
+    status=202,
+)
+async def redrive_dead_letter(id: LetterId, connection: Writing, access: Asking) -> Answer:
+    """Ask the ingesters to try it again."""
+    await unsettled.get(connection, id, "dead letter", within=access.scope)
+    letter = await unsettled.retry_one(connection, id, "dead letter")
+    model = await _find_model(connection, letter)
+    await access.note(connection, Action.DEAD_LETTER_REDRIVEN, model, dead_letter=id)
+    return Answer(await _show_whole(connection, access, letter), status_code=202)
+
+
+@router.add(
+    "POST /dead-letters/{id}/discard", DeadLetterDetail, _NEEDED, "Discard a dead letter", 404, 409
+)
+async def discard_dead_letter(
+    id: LetterId, body: Discard, connection: Writing, access: Asking
+) -> Answer:
+    """Decide that it will never be indexed; it stays listed, with the reason."""
+    await unsettled.get(connection, id, "dead letter", within=access.scope)
+    letter = await unsettled.discard(connection, id, "dead letter", body.reason)
+    model = await _find_model(connection, letter)
+    noted: dict[str, Any] = {"dead_letter": id, "reason": body.reason}
+    await access.note(connection, Action.DEAD_LETTER_DISCARDED, model, **noted)
+    return Answer(await _show_whole(connection, access, letter))
+
+
+@router.add("GET /parked-events", ParkedEventPage, _NEEDED, "List parked events")
+async def list_parked_events(
+    page: Annotated[ParkedParameters, Query()], connection: Reading, access: Asking
+) -> Answer:
+    """Events that wait for an object, the newest first, each with the key that is `missing`."""
+    before = cursors.decode_one(page.cursor, int)
+    chosen = replace(page.selection(), kind="parked event", within=access.scope)
+    events = await unsettled.find(connection, chosen, limit=page.limit + 1, before=before)
+    items, following = cursors.cut_page(events, page.limit, lambda event: event.id)
+    shown = [ShownParkedEvent.show(event, **_read_record(event)) for event in items]
+    return Answer(ParkedEventPage(items=shown, next=following))
+
+
+@router.add("POST /parked-events/retry", Retried, _NEEDED, "Retry parked events", status=202)
+async def retry_parked_events(body: EventSelection, connection: Writing, access: Asking) -> Answer:
+    """Let the ingesters try every one that is chosen now, and not when its turn comes."""
+    chosen = replace(body.selection(), kind="parked event", within=access.scope)
+    retried = await unsettled.retry(connection, chosen)
+    selection = body.model_dump(mode="json", exclude_none=True)
+    await access.note(connection, Action.PARKED_RETRIED, retried=retried, chosen=selection)
+    return Answer(Retried(retried=retried), status_code=202)
+
+
+@router.add(
+    "POST /parked-events/{event_id}/retry",
+    ShownParkedEvent,
+    _NEEDED,
+    "Retry a parked event",
+    404,
+    status=202,
+)
+async def retry_parked_event(event_id: LetterId, connection: Writing, access: Asking) -> Answer:
+    """Let the ingesters try it now."""
+    await unsettled.get(connection, event_id, "parked event", within=access.scope)
+    event = await unsettled.retry_one(connection, event_id, "parked event")
+    model = await _find_model(connection, event)
+    await access.note(connection, Action.PARKED_RETRIED, model, parked_event=event_id, retried=1)
+    return Answer(ShownParkedEvent.show(event, **_read_record(event)), status_code=202)
+
+
+@router.add(
+    "POST /parked-events/{event_id}/discard",
+    ShownDeadLetter,
+    _NEEDED,
+    "Discard a parked event",
+    404,
+)
+async def discard_parked_event(
+    event_id: LetterId, body: Discard, connection: Writing, access: Asking
+) -> Answer:
+    """Decide that it will never be indexed: it becomes a discarded dead letter."""
+    await unsettled.get(connection, event_id, "parked event", within=access.scope)
+    letter = await unsettled.discard(connection, event_id, "parked event", body.reason)
+    model = await _find_model(connection, letter)
+    noted: dict[str, Any] = {"dead_letter": letter.id, "reason": body.reason}
+    await access.note(connection, Action.PARKED_DISCARDED, model, parked_event=event_id, **noted)
+    return Answer(ShownDeadLetter.show(letter, **_read_record(letter)))
+
+
+def _read_record(event: UnsettledEvent) -> dict[str, Any]:
+    record = event.record
+    position = {"offset": record.offset, "record_time": record.time}
+    return {**record.partition_id.values, **event.rejection.values, **position}
+
+
+async def _show_whole(
+    connection: AsyncConnection, access: Access, letter: UnsettledEvent
+) -> DeadLetterDetail:
+    """Return a dead letter; its bytes are an input, and withheld from callers who may not read
+    inputs."""
+    record, model = letter.record, await _find_model(connection, letter)
+    scope = access.caller.scope(Right.READ_INPUTS)
+    may_read_inputs = (
+        scope.is_everything if model is None else access.has_right(Right.READ_INPUTS, model)
+    )
+    if may_read_inputs:
+        access.note_read(Action.DEAD_LETTER_READ, model, dead_letter=letter.id)
+    return DeadLetterDetail.show(
+        letter,
+        **_read_record(letter),
+        payload=_decode_text(record.payload) if may_read_inputs else None,
+        payload_base64=(_encode_base64(record.payload) or "") if may_read_inputs else None,
+        key_base64=_encode_base64(record.key) if may_read_inputs else None,
+        headers=record.headers if may_read_inputs else [],
+    )
+
+
+async def _find_model(connection: AsyncConnection, event: UnsettledEvent) -> Registration | None:
+    model_id = event.rejection.model_id
+    by_id = await registrations.find_by_ids(connection, [] if model_id is None else [model_id])
+    return by_id.get(model_id or "")
+
+
+def _decode_text(payload: bytes | None) -> str | None:
+    try:
+        return None if payload is None else payload.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _encode_base64(raw: bytes | None) -> str | None:
+    return None if raw is None else base64.b64encode(raw).decode()

@@ -1,0 +1,212 @@
+"""Erasures as they are shown."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.erasure.progress import Erasure, list_blocked, list_models
+from inference_store.erasure.quarantine import events
+from inference_store.index import registrations
+
+from . import cursors
+from .answer import Shown
+
+
+class Progress(Shown):
+    """How far an erasure is."""
+
+    marked: int
+    """What was found and hidden from every query."""
+    erased: int
+    held: int
+    """What legal holds keep, which is shown again."""
+    left: int
+    per_second: float | None
+    """Inferences erased a second, on average; while marking: marked."""
+    seconds_left: float | None
+    """At this rate; null while it is not known how much there is."""
+
+
+class BlockedObject(Shown):
+    """An object that S3 would not let go."""
+
+    storage_key: str
+    code: str
+    message: str
+    retry_at: datetime | None
+    """When its lock ends; null: nobody says, and every run tries again."""
+
+
+class DecidingRule(Shown):
+    """A rule, or a limit, of one version of a policy."""
+
+    level: str
+    """model, project or default."""
+    subject: str
+    """The model's or the project's id; of the default empty."""
+    version: int
+    rule: int | None = None
+    """Its place in the policy, from 0."""
+    limit: str | None = None
+    """max_inferences."""
+
+
+class HeldCount(Shown):
+    """How many inferences, or events set aside, a legal hold keeps."""
+
+    hold: UUID
+    inferences: int
+
+
+class WaivedHolds(Shown):
+    """What stays although it was asked for."""
+
+    by: str | None
+    """Who gave it up."""
+    held: list[HeldCount]
+    """What has been given up so far, by the hold that kept it."""
+
+
+class ShownErasure(Shown):
+    """One run of deletion."""
+
+    id: UUID
+    model_id: str | None
+    """Null: of several, in `model_ids`."""
+    model_ids: list[str]
+    cause: str
+    """policy, request, expired_arrival, erased_again or orphans."""
+    scope: str
+    """`input` (the datum and what else of the request is kept), `response`, `inference`
+    (everything) or `object` (objects of no inference)."""
+    state: str
+    """pending, marking, deleting_objects, verifying, deleting_rows, certifying, certified, deleted,
+    failed, partly_held, giving_up, cancelling or cancelled."""
+    run: UUID | None
+    asked: dict[str, Any] | None
+    """`filter`, `inference_ids`, `subject` or `report` (a reconciliation), as it was asked; null:
+    it was marked as it was made. When it is over the subject's value is forgotten, and of ids their
+    number stays (`ids`)."""
+    requested_at: datetime
+    requested_by: str | None
+    begun_at: datetime | None
+    deleting_since: datetime | None
+    """From here on it cannot be cancelled."""
+    finished_at: datetime | None
+    retry_at: datetime | None
+    progress: Progress
+    inferences: int
+    objects: int
+    versions: int
+    """Versions and delete markers that went, where the bucket keeps them."""
+    bytes: int
+    """Of the objects that went."""
+    rows: dict[str, int]
+    """Rows that went, by table."""
+    oldest: datetime | None
+    """When the oldest and the newest of what went were received."""
+    newest: datetime | None
+    obstacles: list[BlockedObject]
+    """The first hundred."""
+    not_found: list[str]
+    """In the answer that makes it: those of `inference_ids` that no inference has."""
+    message: str | None
+    """What else is to be said, such as that nothing matched."""
+    error: str | None
+    certificate: int | None
+    """Number of its newest certificate: `GET /v1/certificates/{number}`."""
+    decided_by: list[DecidingRule]
+    """Of a policy's run: the rules and limits that let it expire."""
+    given_up: WaivedHolds | None
+    """What holds kept and is given up; null: nothing is."""
+
+
+class ErasurePage(Shown):
+    """Erasures, the newest first."""
+
+    items: list[ShownErasure]
+    next: str | None
+
+
+# Members of a request that nobody sent.
+_INTERNAL = ("saved", events.MEMBER)
+_NOTHING = "Nothing that is stored matched: nothing was erased."
+
+
+async def show_page(
+    connection: AsyncConnection, erasures: Sequence[Erasure], limit: int
+) -> ErasurePage:
+    """Make a page of erasures; `found` has one more if there are more."""
+    items, following = cursors.cut_time_page(erasures, limit)
+    shown = [await show_erasure(connection, erasure) for erasure in items]
+    return ErasurePage(items=shown, next=following)
+
+
+async def show_erasure(
+    connection: AsyncConnection, erasure: Erasure, *, not_found: Sequence[str] = ()
+) -> ShownErasure:
+    """Make the answer about one erasure."""
+    models = await list_models(connection, erasure)
+    names = await registrations.names(connection, set(models))
+    criteria = (
+        None
+        if erasure.asked is None
+        else {name: value for name, value in erasure.asked.items() if name not in _INTERNAL}
+    )
+    return ShownErasure.show(
+        erasure,
+        model_id=None if erasure.model is None else names.get(erasure.model),
+        model_ids=sorted(names[model] for model in models if model in names),
+        asked=criteria,
+        rows=erasure.table_rows,
+        progress=_show_progress(erasure),
+        given_up=None if erasure.given_up is None else _show_waiver(erasure.given_up),
+        obstacles=await list_blocked(connection, erasure.id),
+        not_found=not_found,
+        message=_build_message(erasure),
+    )
+
+
+def _show_progress(erasure: Erasure) -> Progress:
+    done, rate = _count_done(erasure), _compute_rate(erasure)
+    rest = max(0, erasure.marked - done - erasure.held)
+    is_known = erasure.deleting_since is not None and rate
+    return Progress(
+        marked=erasure.marked,
+        erased=done,
+        held=erasure.held,
+        left=rest,
+        per_second=rate,
+        seconds_left=round(rest / rate, 1) if is_known and rate else None,
+    )
+
+
+def _show_waiver(waived: dict[str, Any]) -> WaivedHolds:
+    holds = waived.get("holds", {}).items()
+    return WaivedHolds(
+        by=waived["by"], held=[HeldCount(hold=UUID(h), inferences=n) for h, n in holds]
+    )
+
+
+def _count_done(erasure: Erasure) -> int:
+    return erasure.objects if erasure.scope == "object" else erasure.inferences
+
+
+def _compute_rate(erasure: Erasure) -> float | None:
+    if erasure.deleting_since is not None:
+        since, done = erasure.deleting_since, _count_done(erasure)
+    elif erasure.begun_at is not None:
+        since, done = erasure.begun_at, erasure.marked
+    else:
+        return None
+    seconds = ((erasure.finished_at or datetime.now(UTC)) - since).total_seconds()
+    return round(done / seconds, 3) if seconds > 0 else None
+
+
+def _build_message(erasure: Erasure) -> str | None:
+    is_over = erasure.state in {"deleted", "certified"}
+    is_empty = not erasure.inferences and not any(erasure.table_rows.values())
+    return _NOTHING if is_over and erasure.cause == "request" and is_empty else None

@@ -1,0 +1,503 @@
+"""Erasures: every deletion is one; and dry runs, which estimate one."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID, uuid4
+
+from fastapi import Query
+from pydantic import AliasChoices, Field, model_validator
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.access import Action
+from inference_store.access.rights import Right
+from inference_store.erasure.estimate import erasure_estimate
+from inference_store.erasure.estimate.erasure_estimate import (
+    ErasedUid,
+    ModelQuery,
+    UidPage,
+    estimate_unattributed,
+    has_events_of_subject,
+    list_uids,
+)
+from inference_store.erasure.estimate.exported import find_exports
+from inference_store.erasure.ledger import Note
+from inference_store.erasure.mark import batches
+from inference_store.erasure.progress import STATES, State, find_erasure, find_erasures
+from inference_store.erasure.quarantine import events
+from inference_store.erasure.quarantine.events import Reach
+from inference_store.erasure.requests import Subject as SubjectCriteria
+from inference_store.erasure.requests import (
+    describe_filter,
+    describe_ids,
+    describe_subject,
+    find_unknown_key,
+    request_cancellation,
+    request_waiver,
+)
+from inference_store.export.ledger.member_lists import MemberLists
+from inference_store.index.registrations import Registration
+from inference_store.inference.errors import InvalidCursor, NotFound
+from inference_store.query import lookup
+from inference_store.query.cql2 import FilterLang
+from inference_store.query.cursor import unpin
+from inference_store.query.deadline import Deadline
+
+from . import cursors
+from .access import Access, Asking, Needs, Over
+from .answer import Answer, Shown
+from .conditions import Models, RequestedFilter, choose_models, filter_schema, read_requested_filter
+from .cursors import PageParameters
+from .dependencies import Reading, Writing, querying
+from .erasure_answers import ErasurePage, ShownErasure, show_erasure, show_page
+from .fields import Body, Flag, ShortText, Text
+from .http import ModelId
+from .inference_models import ResolvedTime
+from .routing import Router
+
+_ONE_OF = ("filter", "inference_ids", "subject")
+
+
+class Subject(Body):
+    """Whom inferences are about: a metadata key with a value."""
+
+    key: Annotated[ShortText, Field(min_length=1, examples=["person_id"])]
+    """The key, or the path into a JSON value."""
+    type: Annotated[str, Field(max_length=32, examples=["string"])] | None = None
+    """string, int, float, bool or timestamp. Left out: every type the key has been seen with."""
+    value: Annotated[Text, Field(max_length=4096, examples=["p-1044"])]
+    """The value, as text."""
+
+    @property
+    def subject(self) -> SubjectCriteria:
+        """Return it as the store takes it."""
+        return SubjectCriteria(self.key, self.type, self.value)
+
+
+class ErasureRequest(Body):
+    """What to erase: exactly one of `filter`, `inference_ids` and `subject`."""
+
+    filter: Any = Field(
+        default=None,
+        description="A filter in CQL2: a string is CQL2-Text, an object CQL2-JSON. What is stored"
+        " and TRUE of it is erased.",
+        examples=["data_source = 'hallway-camera-feed' AND frame_number < 100"],
+        json_schema_extra=filter_schema,
+    )
+    filter_lang: FilterLang | None = Field(
+        default=None, validation_alias=AliasChoices("filter_lang", "filter-lang")
+    )
+    """The filter's language; left out: that of its JSON type."""
+    inference_ids: Annotated[list[ShortText], Field(min_length=1, max_length=1000)] | None = None
+    """Ids, aliases, or `uid:<uuid>`."""
+    subject: Subject | None = None
+    """Everything of one subject, dead letters and parked events too."""
+    dry_run: Flag = False
+    """Whether it is only counted what would go."""
+    uids: Flag = False
+    """Whether a dry run lists the uids that would go as well, page by page."""
+    limit: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 1000
+    """Of a list of uids: at most so many in one answer."""
+    cursor: Annotated[str, Field(max_length=1024)] | None = None
+    """Of a list of uids: the `next` of the answer before."""
+
+    @model_validator(mode="after")
+    def _lists_of_dry_runs(self) -> "ErasureRequest":
+        if self.uids and not self.dry_run:
+            raise ValueError("`uids` lists what would go: give `dry_run` as well")
+        if not self.uids and self.model_fields_set & {"limit", "cursor"}:
+            raise ValueError("`limit` and `cursor` are of a list of uids: give `uids` as well")
+        return self
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> "ErasureRequest":
+        chosen = [name for name in _ONE_OF if getattr(self, name) is not None]
+        if len(chosen) != 1:
+            listed = " and ".join(chosen) or "none of them"
+            raise ValueError(f"give exactly one of {', '.join(_ONE_OF)}, not {listed}")
+        return self
+
+
+class InferenceDeletion(Body):
+    """Which inferences to erase, by their ids."""
+
+    inference_ids: Annotated[list[ShortText], Field(min_length=1, max_length=1000)]
+    """Ids, aliases, or `uid:<uuid>`."""
+
+
+class ErasureRequestAcross(Models, ErasureRequest):
+    """What to erase of which models; neither `project_id` nor `model_ids`: of all."""
+
+
+class ModelErasureEstimate(Shown):
+    """What would go of one model. What legal holds keep is counted in `held` alone."""
+
+    model_id: str
+    inferences: int
+    objects: int
+    bytes: int
+    """Of their inputs, as far as sizes are known."""
+    unknown_sizes: int
+    """Inferences whose inputs have no known size."""
+    dead_letters: int
+    parked_events: int
+    held: int
+    """More of them, inferences, dead letters and parked events, which legal holds keep."""
+    undecided: int
+    """Inferences that a query by this filter shows and that stay: not all of their metadata or
+    predictions is indexed, and what is missing may say otherwise."""
+    oldest: datetime | None
+    newest: datetime | None
+    partial: bool
+    """Time was over before all was looked at: there may be more."""
+
+
+class EstimatedUid(Shown):
+    """An inference that would go."""
+
+    model_id: str
+    uid: UUID
+
+
+class ErasureEstimate(ModelErasureEstimate):
+    """What an erasure would erase; nothing was marked."""
+
+    model_id: str | None  # type: ignore[assignment]
+    """Null: several."""
+    models: list[ModelErasureEstimate]
+    """Of each model of which anything would go, is held, or is undecided."""
+    exports: int
+    """Exports that name some of it: parts that have it are deleted and written again without it.
+    Copies that were downloaded stay where they are."""
+    export_ids: list[UUID]
+    """The first hundred of them."""
+    not_found: list[str]
+    """Those of `inference_ids` that no inference has."""
+    uids: list[EstimatedUid] | None
+    """Where they are asked for: a page of what would go, of each model in order of time."""
+    next: str | None
+    """The `cursor` of the next page; null: there is none."""
+    resolved: list[ResolvedTime] | None = None
+    """What the filter's relative times were taken for; where it has some."""
+
+
+class HoldWaiver(Body):
+    """Why what holds keep is given up."""
+
+    reason: Annotated[ShortText, Field(min_length=1, examples=["the case goes on for years"])]
+    """For the audit."""
+
+
+class ErasureParameters(PageParameters):
+    """Which page of which erasures; everything that is given must hold."""
+
+    state: Annotated[list[State], Field(max_length=len(STATES))] | None = None
+    """In this state; repeat it for several."""
+    model_id: ShortText | None = None
+    """Of this model, also together with others."""
+
+
+router = Router("retention")
+_MOST_EXPORTS = 100
+# A model is named if any of these is not zero.
+_COUNTS = ("inferences", "dead_letters", "parked_events", "held", "undecided", "partial")
+_READ = Needs(Right.READ, Over.SOME)
+_NEEDED = Needs(Right.DELETE, Over.SOME)
+_ESTIMATE: dict[int | str, dict[str, Any]] = {
+    200: {"model": ErasureEstimate, "description": "What a `dry_run` estimates; nothing is erased."}
+}
+
+
+@router.add(
+    "POST /models/{model_id}/erasures",
+    ShownErasure,
+    Right.DELETE,
+    "Erase by a filter, ids or a subject",
+    404,
+    501,
+    status=202,
+    also=_ESTIMATE,
+)
+async def request_erasure(model_id: ModelId, body: ErasureRequest, access: Asking) -> Answer:
+    """Erase what is stored of one model and matches. The retention service marks it, which hides
+    it from every query, and then deletes it; GET /v1/erasures/{id} follows it."""
+    return await _answer(access, body, model_id)
+
+
+@router.add(
+    "POST /models/{model_id}/inferences/delete",
+    ShownErasure,
+    Right.DELETE,
+    "Erase inferences by their ids",
+    404,
+    status=202,
+)
+async def delete_inferences(model_id: ModelId, body: InferenceDeletion, access: Asking) -> Answer:
+    """A short form of an erasure by `inference_ids`."""
+    erasure_request = ErasureRequest(inference_ids=body.inference_ids)
+    return await request_erasure(model_id, erasure_request, access)
+
+
+@router.add(
+    "POST /erasures",
+    ShownErasure,
+    _NEEDED,
+    "Erase over several models",
+    404,
+    501,
+    status=202,
+    also=_ESTIMATE,
+)
+async def request_erasure_across(body: ErasureRequestAcross, access: Asking) -> Answer:
+    """Erase what matches of several models, of a project, or of all: one erasure."""
+    return await _answer(access, body)
+
+
+@router.add(
+    "POST /erasures/{erasure_id}/cancel",
+    ShownErasure,
+    _NEEDED,
+    "Cancel an erasure",
+    404,
+    409,
+    status=202,
+)
+async def cancel_erasure(erasure_id: UUID, connection: Writing, access: Asking) -> Answer:
+    """Possible until the first object is being deleted: afterwards 409. The marks are taken away,
+    and queries show the inferences again; `cancelled` when that is done."""
+    if await find_erasure(connection, erasure_id, within=access.scope) is None:
+        raise NotFound(f"There is no erasure {erasure_id}.")
+    erasure = await request_cancellation(connection, erasure_id)
+    await access.note(connection, Action.ERASURE_CANCELLED, erasure=str(erasure_id))
+    return Answer(await show_erasure(connection, erasure), status_code=202)
+
+
+@router.add(
+    "POST /erasures/{erasure_id}/give-up",
+    ShownErasure,
+    _NEEDED,
+    "Give up what holds keep of an erasure",
+    404,
+    409,
+    status=202,
+)
+async def give_up_erasure(
+    erasure_id: UUID, body: HoldWaiver, connection: Writing, access: Asking
+) -> Answer:
+    """Of one that is `partly_held`: what went stays gone, what holds keep is not erased when they
+    let go, and the erasure ends with a certificate that says both. There is no way back."""
+    if await find_erasure(connection, erasure_id, within=access.scope) is None:
+        raise NotFound(f"There is no erasure {erasure_id}.")
+    erasure = await request_waiver(connection, erasure_id, by=access.who.actor)
+    await access.note(
+        connection, Action.ERASURE_REST_GIVEN_UP, erasure=str(erasure_id), reason=body.reason
+    )
+    return Answer(await show_erasure(connection, erasure), status_code=202)
+
+
+@router.add("GET /erasures", ErasurePage, _READ, "List erasures", 404)
+async def list_erasures(
+    page: Annotated[ErasureParameters, Query()], connection: Reading, access: Asking
+) -> Answer:
+    """Erasures, the newest first."""
+    model = None if page.model_id is None else await access.find_model(connection, page.model_id)
+    erasures = await find_erasures(
+        connection,
+        model=None if model is None else model.model,
+        states=page.state,
+        before=cursors.decode_before(page),
+        limit=page.limit + 1,
+        within=access.scope,
+    )
+    return Answer(await show_page(connection, erasures, page.limit))
+
+
+@router.add("GET /erasures/{erasure_id}", ShownErasure, _READ, "Follow an erasure", 404)
+async def get_erasure(erasure_id: UUID, connection: Reading, access: Asking) -> Answer:
+    """How far an erasure is."""
+    erasure = await find_erasure(connection, erasure_id, within=access.scope)
+    if erasure is None:
+        raise NotFound(f"There is no erasure {erasure_id}.")
+    return Answer(await show_erasure(connection, erasure))
+
+
+async def _answer(access: Access, body: ErasureRequest, model_id: str | None = None) -> Answer:
+    async with querying(access) as connection:
+        if isinstance(body, Models):
+            models = await choose_models(connection, access, body)
+        else:
+            assert model_id is not None, "the path names it"
+            models = [await access.find_model(connection, model_id)]
+        names = {model.model: model.model_id for model in models}
+        filter, body = await _read_filter(body)
+        if body.subject is not None:
+            criteria = await _read_subject(connection, access, names, body)
+        else:
+            criteria = await _read_request(connection, list(names), body, filter)
+        if body.dry_run:
+            not_found = await _list_not_found(connection, list(names), body.inference_ids or ())
+            estimate = await _build_estimate(
+                connection, access, names, criteria, body, filter=filter, not_found=not_found
+            )
+            return Answer(estimate)
+    return await _request(access, models, criteria, body)
+
+
+async def _request(
+    access: Access, models: Sequence[Registration], criteria: dict[str, Any], body: ErasureRequest
+) -> Answer:
+    """Write the erasure to the ledger before it takes effect.
+
+    Ids that are not found are searched in the first Postgres, because a replica that lags does not
+    have the newest.
+    """
+    async with access.engine.connect() as connection:
+        numbers = [model.model for model in models]
+        not_found = await _list_not_found(connection, numbers, body.inference_ids or ())
+    ids = [model.model_id for model in models]
+    entry = batches.describe_request(uuid4(), ids, criteria)
+    detail = {"erasure": entry["erasure"], "models": ids}
+    note = Note(Action.ERASURE_REQUESTED, ids[0] if len(ids) == 1 else None, detail)
+    erasure = await access.ledger.write("erasure_requested", entry, actor=access.who, note=note)
+    async with access.engine.connect() as connection:
+        answer = await show_erasure(connection, erasure, not_found=not_found)
+    return Answer(answer, status_code=202, location=f"/v1/erasures/{erasure.id}")
+
+
+async def _read_filter(body: ErasureRequest) -> tuple[RequestedFilter, ErasureRequest]:
+    cursor, now = (None, None) if body.cursor is None else unpin(body.cursor)
+    filter = await read_requested_filter(body.filter, body.filter_lang, now=now)
+    return filter, body.model_copy(update={"cursor": cursor})
+
+
+async def _read_request(
+    connection: AsyncConnection,
+    models: Sequence[int],
+    body: ErasureRequest,
+    filter: RequestedFilter,
+) -> dict[str, Any]:
+    if body.inference_ids is not None:
+        return describe_ids(body.inference_ids)
+    assert filter.tree is not None
+    text = body.filter if isinstance(body.filter, str) else None
+    is_text = body.filter_lang != "cql2-json"
+    return await describe_filter(connection, models, filter.tree, text if is_text else None)
+
+
+async def _list_not_found(
+    connection: AsyncConnection, models: Sequence[int], inference_ids: Sequence[str]
+) -> list[str]:
+    """Return the ids that no model has. Raises NotFound if that is all of them."""
+    rest = list(dict.fromkeys(inference_ids))
+    for model in models:
+        rest = await lookup.find_absent(connection, model, rest) if rest else rest
+    if rest and len(rest) == len(set(inference_ids)):
+        raise NotFound(f"There is no inference {rest[0]!r}, nor any other of these ids.")
+    return rest
+
+
+async def _read_subject(
+    connection: AsyncConnection, access: Access, models: Mapping[int, str], body: ErasureRequest
+) -> dict[str, Any]:
+    """Return the criteria of an erasure of a subject, as `erasure.asked` has them.
+
+    Raises UnknownKey if no model has seen the key, and no dead letter or parked event that the
+    erasure reaches mentions the subject; else as `describe_subject` does.
+    """
+    assert body.subject is not None
+    subject = body.subject.subject
+    criteria = await describe_subject(connection, list(models), subject)
+    reach = _find_reach(access, body)
+    if reach is not None:
+        criteria[events.MEMBER] = reach
+    refusal = await find_unknown_key(connection, list(models), subject)
+    if refusal is not None:
+        deadline = Deadline.after(access.settings.query_timeout_seconds)
+        if not await has_events_of_subject(connection, access.blobs, models, criteria, deadline):
+            raise refusal
+    return criteria
+
+
+def _find_reach(access: Access, body: ErasureRequest) -> Reach | None:
+    """Return how far the erasure reaches among events of no registered model.
+
+    They may belong to any model, so only who may erase everything reaches them.
+    """
+    if not access.scope.is_everything:
+        return None
+    if not isinstance(body, ErasureRequestAcross):
+        return "named"
+    return "all" if body.project_id is None and body.model_ids is None else "named"
+
+
+async def _build_estimate(
+    connection: AsyncConnection,
+    access: Access,
+    models: Mapping[int, str],
+    criteria: Mapping[str, Any],
+    body: ErasureRequest,
+    *,
+    filter: RequestedFilter,
+    not_found: Sequence[str],
+) -> ErasureEstimate:
+    """Estimate what an erasure would remove of these models, with a page of its uids if requested.
+
+    Raises as `chosen` does; InvalidCursor.
+    """
+    deadline, blobs = Deadline.after(access.settings.query_timeout_seconds), access.blobs
+    queries = await erasure_estimate.prepare_queries(connection, models, criteria)
+    uid_page = await _list_uids(connection, queries, body, deadline)
+    estimates = await erasure_estimate.estimate_erasure(connection, blobs, queries, deadline)
+    beside = await estimate_unattributed(connection, blobs, models, criteria, deadline)
+    total, lists = erasure_estimate.sum_estimates([*estimates.values(), beside]), MemberLists()
+    matching = [model_query.query for model_query in queries]
+    all_exports = await find_exports(connection, matching, lists, deadline)
+    return ErasureEstimate.show(
+        total,
+        model_id=next(iter(models.values())) if len(models) == 1 else None,
+        partial=total.partial or uid_page.partial or not all_exports,
+        exports=len(lists.exports),
+        export_ids=sorted(lists.exports)[:_MOST_EXPORTS],
+        models=[
+            ModelErasureEstimate.show(estimate, model_id=models[model])
+            for model, estimate in estimates.items()
+            if any(getattr(estimate, name) for name in _COUNTS)
+        ],
+        not_found=not_found,
+        **_show_uids(uid_page, models, filter),
+        **filter.answer_members,
+    )
+
+
+async def _list_uids(
+    connection: AsyncConnection,
+    model_queries: Sequence[ModelQuery],
+    body: ErasureRequest,
+    deadline: Deadline,
+) -> UidPage:
+    if not body.uids:
+        return UidPage(None, None)
+    queries = [model_query.query for model_query in model_queries]
+    after = _decode_cursor(body.cursor)
+    return await list_uids(connection, queries, after=after, limit=body.limit, deadline=deadline)
+
+
+def _show_uids(
+    uid_page: UidPage, models: Mapping[int, str], filter: RequestedFilter
+) -> dict[str, Any]:
+    uids, last = uid_page.uids, uid_page.last
+    shown_uids = (
+        None if uids is None else [EstimatedUid(model_id=models[m], uid=uid) for m, uid in uids]
+    )
+    following = None if last is None else filter.pin(cursors.encode(last[0], str(last[1])))
+    return {"uids": shown_uids, "next": following}
+
+
+def _decode_cursor(cursor: str | None) -> ErasedUid | None:
+    key = cursors.decode(cursor, int, str)
+    if key is None:
+        return None
+    try:
+        return key[0], UUID(key[1])
+    except ValueError:
+        raise InvalidCursor("The cursor cannot be used: ask without one.") from None

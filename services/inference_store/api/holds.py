@@ -1,0 +1,471 @@
+"""Legal holds: placed, read, changed, released."""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Literal
+from uuid import UUID, uuid4
+
+from fastapi import Query
+from pydantic import ConfigDict, Field, model_validator
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.access import Action
+from inference_store.access.rights import Right
+from inference_store.erasure import holds
+from inference_store.erasure.holds import Hold
+from inference_store.erasure.holds.changes import Placement
+from inference_store.erasure.holds.conditions import count_held
+from inference_store.erasure.holds.hold import HoldRevision, State
+from inference_store.erasure.holds.hold_filter import format_filter, list_declared_types
+from inference_store.erasure.ledger import Body as Entry
+from inference_store.erasure.ledger import Note
+from inference_store.index import model_numbers
+from inference_store.inference.errors import (
+    Conflict,
+    Fault,
+    Forbidden,
+    Invalid,
+    NotFound,
+    PreconditionFailed,
+)
+from inference_store.query.cql2 import Clock, FilterLang
+from inference_store.query.cql2.tree import Node
+
+from . import cursors
+from .access import Access, Asking, Needs, Over
+from .answer import Answer, Shown
+from .conditions import filter_schema, read_filter
+from .cursors import PageParameters, Parameters
+from .dependencies import IfMatch, Querying, Reading
+from .fields import Body, Instant, ShortText, Text
+from .routing import Router
+
+_Reason = Annotated[Text, Field(min_length=1, max_length=2000)]
+
+
+class HoldBody(Body):
+    """What is to be kept, whatever policy, erasure or person says: exactly one of `filter` and
+    `inference_ids`."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "name": "hallway incident",
+                    "reason": "police file 4711/26",
+                    "model_id": "hallway-detector",
+                    "filter": "camera = 'hallway' AND received_at >= TIMESTAMP("
+                    "'2026-11-01T00:00:00Z')",
+                    "types": {"camera": "string"},
+                    "until": "2027-11-01T00:00:00Z",
+                }
+            ]
+        }
+    )
+
+    name: Annotated[ShortText, Field(min_length=1)]
+    """For people: what it is about."""
+    reason: _Reason
+    """Why nothing of it may be deleted."""
+    model_id: ShortText | None = None
+    """The model; left out or null: every model, also those to come."""
+    filter: Any = Field(
+        default=None,
+        description="A filter in CQL2: a string is CQL2-Text, an object CQL2-JSON. What it is TRUE"
+        " of is kept, now or later, and what it is NULL of. It may name keys not yet seen.",
+        examples=["camera = 'hallway' AND prediction(label = 'person')"],
+        json_schema_extra=filter_schema,
+    )
+    filter_lang: FilterLang | None = None
+    """The filter's language; left out: that of its JSON type."""
+    inference_ids: Annotated[list[ShortText], Field(min_length=1, max_length=1000)] | None = None
+    """Ids, aliases or `uid:<uuid>`: every inference that has one of them, also later ones."""
+    types: Annotated[dict[ShortText, ShortText], Field(max_length=100)] = Field(default={})
+    """Types of metadata keys that the filter names and nothing has yet: `string`, `int` …"""
+    until: Instant | None = None
+    """When it ends by itself; left out or null: when it is released."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> "HoldBody":
+        if (self.filter is None) == (self.inference_ids is None):
+            raise ValueError("exactly one of `filter` and `inference_ids` says what is kept")
+        if self.types and self.filter is None:
+            raise ValueError("`types` are of the keys of a `filter`, and there is none")
+        return self
+
+
+class HoldParameters(PageParameters):
+    """Which page of which holds."""
+
+    state: State | None = None
+    model_id: ShortText | None = None
+    """Those that may keep something of this model, those of every model among them."""
+
+
+class ReleaseParameters(Parameters):
+    """Why it is released."""
+
+    reason: _Reason
+
+
+class ShownHold(Shown):
+    """A legal hold; `erased:…` stands for each value that an erasure took."""
+
+    id: UUID
+    name: str
+    reason: str
+    model_id: str | None
+    """null: every model, also those to come."""
+    filter: str | None
+    """As CQL2-Text, every name spelt out; null: it was placed by ids."""
+    inference_ids: tuple[str, ...] | None
+    until: datetime | None
+    state: State
+    """`in_force`; `ended`: `until` has passed; `released`: by a person."""
+    placed_by: str
+    placed_at: datetime
+    released_by: str | None
+    released_at: datetime | None
+    release_reason: str | None
+    revision: int
+    types: dict[str, str]
+    """Types of its keys that nothing had when it was placed or changed: `number`, `string`, `bool`,
+    `timestamp`. Repeat them to change the hold."""
+
+
+class ShownClaim(Shown):
+    """An inference of the hold that an erasure had claimed before: some of it may be gone."""
+
+    model_id: str | None
+    uid: UUID
+    scope: Literal["input", "response", "inference"]
+    erasure: UUID
+    claimed_at: datetime
+
+
+class PlacedHold(ShownHold):
+    """A hold as it was placed or changed."""
+
+    claimed: int
+    """How many inferences and inputs of it erasures had claimed before: for these it may have
+    come too late."""
+    more: bool
+    """Whether there may be more: no more than the first 10,000 claims are looked at."""
+    claims: list[ShownClaim]
+    """The first hundred of them."""
+    warnings: list[str]
+
+
+class HoldCount(Shown):
+    """What a hold keeps of what is stored now."""
+
+    inferences: int
+    oldest: datetime | None
+    """When the oldest of them was received."""
+    newest: datetime | None
+    partial: bool
+    """Whether time was over before all was looked at."""
+
+
+class HoldPage(Shown):
+    """Legal holds, the newest first."""
+
+    items: list[ShownHold]
+    next: str | None
+
+
+class HoldDocument(Shown):
+    """What a hold was; of a release, `reason` says why."""
+
+    name: str | None = None
+    reason: str
+    model_id: str | None = None
+    filter: str | None = None
+    inference_ids: list[str] | None = None
+    until: datetime | None = None
+
+
+class HoldChange(Shown):
+    """One revision of a hold."""
+
+    revision: int
+    change: Literal["placed", "changed", "released"]
+    at: datetime
+    actor: str
+    document: HoldDocument
+
+
+class HoldHistory(Shown):
+    """Every revision of a hold, the oldest first."""
+
+    items: list[HoldChange]
+    next: str | None
+
+
+# A hold with a moving time range would release inferences; one that stood still would hold less
+# than meant.
+_FIXED_CLOCK: Final = Clock(
+    instead="a hold keeps the same for as long as it stands. Write the time itself, as in"
+    " TIMESTAMP('2026-11-01T00:00:00Z'), and say by `until` when the hold ends"
+)
+
+
+router = Router("legal holds")
+_NEEDED = Needs(Right.HOLD, Over.SOME)
+_ONE = "/holds/{hold_id}"
+_CLAIMS = 100
+
+
+@router.add("POST /holds", PlacedHold, _NEEDED, "Place a hold", 404, 409, status=201)
+async def place_hold(body: HoldBody, access: Asking) -> Answer:
+    """From this answer on nothing deletes what the hold keeps; what erasures had claimed before
+    is listed in it."""
+    return await _write(access, body)
+
+
+@router.add("GET /holds", HoldPage, _NEEDED, "List holds", 404)
+async def list_holds(
+    page: Annotated[HoldParameters, Query()], connection: Reading, access: Asking
+) -> Answer:
+    """Holds, the newest first; ended and released ones too. Those of every model are shown to
+    whoever has the right over everything."""
+    model = None
+    if page.model_id is not None:
+        model = await _find_listed_model(connection, access, page.model_id)
+    listed_holds = await holds.list_holds(
+        connection,
+        state=page.state,
+        model=model,
+        before=cursors.decode_before(page),
+        limit=page.limit + 1,
+        within=access.scope,
+    )
+    items, following = cursors.cut_time_page(listed_holds, page.limit, "placed_at")
+    ids = await _find_names(connection, [hold.model for hold in items])
+    return Answer(HoldPage(items=[_show_hold(hold, ids) for hold in items], next=following))
+
+
+@router.add(f"GET {_ONE}", ShownHold, _NEEDED, "Read a hold", 404)
+async def get_hold(hold_id: UUID, connection: Reading, access: Asking) -> Answer:
+    """One hold."""
+    return await _build_answer(connection, await _find_hold(connection, access, hold_id))
+
+
+@router.add(f"PUT {_ONE}", PlacedHold, _NEEDED, "Change a hold", 404, 409, 412)
+async def change_hold(hold_id: UUID, body: HoldBody, if_match: IfMatch, access: Asking) -> Answer:
+    """Put another hold in its place, under the same id: what only the old one kept is let go."""
+    return await _write(access, body, hold_id, if_match)
+
+
+@router.add(f"DELETE {_ONE}", ShownHold, _NEEDED, "Release a hold", 404, 409, 412)
+async def release_hold(
+    hold_id: UUID, why: Annotated[ReleaseParameters, Query()], if_match: IfMatch, access: Asking
+) -> Answer:
+    """Let go what it kept: policies apply again, and erasures that it held up go on. It stays
+    listed, with its history."""
+    model_id: str | None = None
+
+    async def build_body(connection: AsyncConnection) -> Entry:
+        nonlocal model_id
+        before = await _lock_unreleased(connection, access, hold_id, if_match)
+        ids = await _find_names(connection, [before.model])
+        model_id = None if before.model is None else ids.get(before.model)
+        return {"id": str(hold_id), "reason": why.reason, "revision": before.revision + 1}
+
+    def build_note(hold: Hold) -> Note:
+        return _build_note(Action.HOLD_RELEASED, model_id, hold, reason=why.reason)
+
+    hold = await access.ledger.write("hold_released", build_body, actor=access.who, note=build_note)
+    async with access.engine.connect() as connection:
+        return await _build_answer(connection, hold)
+
+
+@router.add(f"GET {_ONE}/history", HoldHistory, _NEEDED, "Read a hold's history", 404)
+async def get_hold_history(
+    hold_id: UUID, page: Annotated[PageParameters, Query()], connection: Reading, access: Asking
+) -> Answer:
+    """Every revision of a hold, the oldest first: what it was, when, and who made it so."""
+    await _find_hold(connection, access, hold_id)
+    after = cursors.decode_one(page.cursor, int)
+    revisions = await holds.list_revisions(
+        connection, hold_id, after=after or 0, limit=page.limit + 1
+    )
+    items, following = cursors.cut_page(revisions, page.limit, lambda revision: revision.revision)
+    return Answer(HoldHistory(items=[_show_change(revision) for revision in items], next=following))
+
+
+@router.add(f"GET {_ONE}/held", HoldCount, _NEEDED, "Count what a hold keeps", 404, 409)
+async def get_held(hold_id: UUID, connection: Querying, access: Asking) -> Answer:
+    """What the hold matches of what is stored now, the newest looked at first, as far as time
+    allows."""
+    hold = await _find_hold(connection, access, hold_id)
+    if hold.is_redacted:
+        raise Conflict("The hold is over, and an erasure took its filter: it keeps nothing.")
+    return Answer(
+        HoldCount.show(
+            await count_held(connection, hold, seconds=access.settings.query_timeout_seconds)
+        )
+    )
+
+
+async def _write(
+    access: Access, body: HoldBody, hold_id: UUID | None = None, expected: int | None = None
+) -> Answer:
+    """Write a hold to the ledger: a new one, or in place of one that has the revision `expected`.
+
+    Raises InvalidFilter; Invalid if it would hold nothing.
+    """
+    if body.until is not None and body.until <= datetime.now(UTC):
+        fault = Fault("until", "it has passed: leave it out, or say a time to come")
+        raise Invalid("The hold would keep nothing.", faults=[fault])
+    tree = await read_filter(body.filter, body.filter_lang, clock=_FIXED_CLOCK)
+    warnings: Sequence[str] = ()
+
+    async def build_body(connection: AsyncConnection) -> Entry:
+        nonlocal warnings
+        id, revision = uuid4(), 1
+        if hold_id is not None:
+            before = await _lock_unreleased(connection, access, hold_id, expected)
+            id, revision = hold_id, before.revision + 1
+        entry, warnings = await _build_entry(connection, access, body, tree)
+        return entry | {"id": str(id), "revision": revision}
+
+    kind, action = ("hold_placed", Action.HOLD_PLACED)
+    if hold_id is not None:
+        kind, action = ("hold_changed", Action.HOLD_CHANGED)
+    placement: Placement = await access.ledger.write(
+        kind,
+        build_body,
+        actor=access.who,
+        note=lambda placement: _build_note(action, body.model_id, placement.hold),
+    )
+    hold = placement.hold
+    async with access.engine.connect() as connection:
+        shown = await _show_placed(connection, placement, warnings)
+    if hold_id is not None:
+        return Answer(shown, revision=hold.revision)
+    return Answer(shown, 201, revision=hold.revision, location=f"/v1/holds/{hold.id}")
+
+
+async def _build_entry(
+    connection: AsyncConnection, access: Access, body: HoldBody, tree: Node | None
+) -> tuple[dict[str, Any], Sequence[str]]:
+    """Build the ledger's entry; and warnings about its model and its keys.
+
+    Raises what `holds.build_filter` does; Forbidden, NotFound as the model does.
+    """
+    model, expected = await _find_model(connection, access, body.model_id)
+    is_text = isinstance(body.filter, str) and body.filter_lang != "cql2-json"
+    criteria = holds.HoldCriteria(
+        filter=tree,
+        filter_text=body.filter if is_text else None,
+        inference_ids=body.inference_ids,
+        types=body.types,
+    )
+    hold_filter = await holds.build_filter(connection, model, criteria)
+    until = None if body.until is None else body.until.astimezone(UTC).isoformat()
+    values = body.model_dump(include={"name", "reason", "model_id", "inference_ids"})
+    warnings = (*expected, *hold_filter.warnings)
+    return values | {"filter": hold_filter.text, "until": until}, warnings
+
+
+async def _find_model(
+    connection: AsyncConnection, access: Access, model_id: str | None
+) -> tuple[int | None, Sequence[str]]:
+    over_all = access.scope.is_everything
+    if model_id is None and not over_all:
+        raise Forbidden("A hold of every model needs the rights `read` and `hold` over everything.")
+    if model_id is None:
+        return None, ()
+    try:
+        return (await access.find_model(connection, model_id, lock=True)).model, ()
+    except NotFound:
+        if not over_all:
+            raise
+        warning = f"There is no model {model_id!r} yet: the hold keeps what comes of it."
+        return await model_numbers.reserve(connection, model_id), (warning,)
+
+
+async def _find_listed_model(connection: AsyncConnection, access: Access, model_id: str) -> int:
+    """Return a model's integer.
+
+    Callers with the right over everything can also list holds of an unregistered model.
+    """
+    expected = await model_numbers.number_of(connection, model_id)
+    if expected is not None and access.scope.is_everything:
+        return expected
+    return (await access.find_model(connection, model_id)).model
+
+
+async def _find_hold(
+    connection: AsyncConnection, access: Access, hold_id: UUID, *, lock: bool = False
+) -> Hold:
+    hold = await holds.find_hold(connection, hold_id, within=access.scope, lock=lock)
+    if hold is None:
+        raise NotFound(f"There is no hold {hold_id}.")
+    return hold
+
+
+async def _lock_unreleased(
+    connection: AsyncConnection, access: Access, hold_id: UUID, revision: int | None
+) -> Hold:
+    hold = await _find_hold(connection, access, hold_id, lock=True)
+    if revision is not None and revision != hold.revision:
+        raise PreconditionFailed(f"The hold has revision {hold.revision}, not {revision}.")
+    if hold.released_at is not None:
+        raise Conflict("The hold has been released: place another one.")
+    return hold
+
+
+def _build_note(action: Action, model_id: str | None, hold: Hold, **detail: Any) -> Note:
+    # not its name, which may name a subject that was erased since
+    return Note(action, model_id, {"hold": str(hold.id), "revision": hold.revision, **detail})
+
+
+async def _build_answer(connection: AsyncConnection, hold: Hold) -> Answer:
+    ids = await _find_names(connection, [hold.model])
+    return Answer(_show_hold(hold, ids), revision=hold.revision)
+
+
+async def _find_names(
+    connection: AsyncConnection, models: Collection[int | None]
+) -> Mapping[int, str]:
+    return await model_numbers.names(connection, {model for model in models if model is not None})
+
+
+def _show_hold(hold: Hold, ids: Mapping[int, str]) -> ShownHold:
+    return ShownHold.show(hold, **_describe(hold, ids))
+
+
+async def _show_placed(
+    connection: AsyncConnection, placement: Placement, warnings: Sequence[str]
+) -> PlacedHold:
+    claims = placement.claimed[:_CLAIMS]
+    ids = await _find_names(connection, [placement.hold.model, *(claim.model for claim in claims)])
+    return PlacedHold.show(
+        placement.hold,
+        **_describe(placement.hold, ids),
+        claimed=len(placement.claimed),
+        more=placement.has_more,
+        claims=[ShownClaim.show(claim, model_id=ids.get(claim.model)) for claim in claims],
+        warnings=warnings,
+    )
+
+
+def _show_change(change: HoldRevision) -> HoldChange:
+    document = dict(change.document)
+    if document.get("inference_ids") is None and "filter" in document:
+        document["filter"] = format_filter(document["filter"])
+    else:
+        document.pop("filter", None)
+    return HoldChange.show(change, document=document)
+
+
+def _describe(hold: Hold, ids: Mapping[int, str]) -> dict[str, Any]:
+    has_filter = hold.inference_ids is None
+    return {
+        "model_id": None if hold.model is None else ids.get(hold.model),
+        "filter": format_filter(hold.filter) if has_filter else None,
+        "types": list_declared_types(hold.filter) if has_filter else {},
+        "state": hold.state(datetime.now(UTC)),
+    }

@@ -1,0 +1,371 @@
+"""Parts of HTTP: types and codings (RFC 9110), ranges, ids in paths, bodies with exact numbers.
+
+Answers are compressed as Accept-Encoding allows. A stream is flushed piece by piece, so that a
+reader gets each line as early as it would without compression.
+"""
+
+import asyncio
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from functools import cache, lru_cache, partial
+from typing import Annotated, Any, Final, NamedTuple, ParamSpec, Protocol, TypeVar
+from urllib.parse import quote, unquote_to_bytes
+
+import cramjam
+from fastapi import Path
+from pydantic import AfterValidator
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from inference_store.export.formats import FORMATS
+from inference_store.inference.errors import RangeNotSatisfiable, TooLarge
+from inference_store.inference.ids import check_id
+
+JSON: Final = "application/json"
+NDJSON: Final = "application/x-ndjson"
+ANY: Final = "*/*"
+BYTES: Final = "application/octet-stream"
+CODINGS: Final = ("zstd", "gzip")
+"""The content codings that answers are compressed with; the first is preferred."""
+_SPELLINGS: Final = {"x-gzip": "gzip"}
+_MOST_REMEMBERED: Final = 64
+
+
+class _Rank(NamedTuple):
+    quality: float
+    precision: int
+    """2: named itself, 1: by `type/*`, 0: by `*/*`."""
+    before: int
+    """The earlier in the header, the greater."""
+
+
+def choose_type(accept: str, offered: Sequence[str]) -> str | None:
+    """Return the media type to answer with, out of `offered`; None: none is accepted."""
+    ranges = list(_iterate_ranges(accept or ANY))
+    ranks = [(_rank(kind, ranges), kind) for kind in offered]
+    acceptable = [(rank, kind) for rank, kind in ranks if rank.quality > 0]
+    return max(acceptable, key=lambda pair: pair[0])[1] if acceptable else None
+
+
+@lru_cache(_MOST_REMEMBERED)  # clients send few different headers
+def choose_coding(accept_encoding: str) -> str | None:
+    """Return the content coding to answer with; None: no coding."""
+    qualities = {
+        _SPELLINGS.get(name, name): quality for name, quality in _iterate_ranges(accept_encoding)
+    }
+    others = qualities.get("*", 0.0)
+    best = max(CODINGS, key=lambda name: qualities.get(name, others))
+    quality = qualities.get(best, others)
+    return best if quality > 0 and quality >= qualities.get("identity", 0.0) else None
+
+
+def _rank(kind: str, ranges: Sequence[tuple[str, float]]) -> _Rank:
+    """Rank by the most precise range alone: `*/*;q=0.1, text/html;q=0` accepts no HTML."""
+    patterns = (ANY, f"{kind.partition('/')[0]}/*", kind.partition(";")[0].strip().lower())
+    ranks = [
+        (patterns.index(name), -number, quality)
+        for number, (name, quality) in enumerate(ranges)
+        if name in patterns
+    ]
+    precision, before, quality = max(ranks, default=(0, 0, 0.0))
+    return _Rank(quality, precision, before)
+
+
+def _iterate_ranges(header: str) -> Iterator[tuple[str, float]]:
+    for item in header.split(","):
+        name, *parameters = item.split(";")
+        if name.strip():
+            yield name.strip().lower(), _read_quality(parameters)
+
+
+def _read_quality(parameters: Sequence[str]) -> float:
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "q":
+            try:
+                quality = float(value)
+            except ValueError:
+                return 0.0
+            return quality if 0 <= quality <= 1 else 0.0
+    return 1.0
+
+
+_RANGE: Final = re.compile(r"bytes\s*=\s*([0-9]{0,18})-([0-9]{0,18})\s*", re.ASCII | re.IGNORECASE)
+
+
+def read_range(header: str, size: int) -> tuple[int, int] | None:
+    """Return the first byte of the range, and the one after its last; None: all bytes.
+
+    All bytes are the answer to several ranges and to what is no range, as the RFC allows. Raises
+    RangeNotSatisfiable.
+    """
+    match = _RANGE.fullmatch(header.strip())
+    if match is None or match[1] == match[2] == "":
+        return None
+    if not match[1]:  # the last bytes
+        begin, end = max(0, size - int(match[2])), size
+    else:
+        begin, end = int(match[1]), int(match[2] or size) + (match[2] != "")
+        if match[2] and end <= begin:
+            return None
+    if begin >= size:
+        raise RangeNotSatisfiable(size)
+    return begin, min(end, size)
+
+
+class EscapedPaths:
+    """ASGI: routes are matched on the path as it came: decoded, `a%2Fb` would be two segments."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            raw = scope.get("raw_path") or quote(scope["path"]).encode()
+            # In place: those outside see which route was taken in the same scope.
+            scope["path"] = raw.decode("latin-1")
+        await self._app(scope, receive, send)
+
+
+def decode_segment(segment: str) -> str:
+    """Return the id that a segment of the path spells. Raises ValueError."""
+    try:
+        name = unquote_to_bytes(segment.encode("latin-1")).decode("utf-8")
+    except UnicodeError:
+        raise ValueError("the id is not UTF-8 in percent escapes") from None
+    return check_id(name)
+
+
+def escape_segment(name: str) -> str:
+    """Return an id as one segment of a path."""
+    return quote(name, safe="")
+
+
+ProjectId = Annotated[
+    str,
+    Path(description="The project's id, percent-escaped.", examples=["warehouse"]),
+    AfterValidator(decode_segment),
+]
+ModelId = Annotated[
+    str,
+    Path(description="The model's id, percent-escaped.", examples=["hallway-detector"]),
+    AfterValidator(decode_segment),
+]
+InferenceId = Annotated[
+    str,
+    Path(
+        description="The inference's id, percent-escaped, an alias of it, or `uid:<uuid>`. Where"
+        " an id repeats, it means the newest.",
+        examples=["uid:019ac3f2-7c00-8123-9abc-0123456789ab", "request-17"],
+    ),
+    AfterValidator(decode_segment),
+]
+
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+async def read_in_thread(read: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Return or raise what `read` does, when its turn comes, beside the event loop.
+
+    There is one thread, not several: each that computes makes the loop wait for the interpreter's
+    lock. If the caller leaves before, it never begins.
+    """
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_thread(), partial(read, *args, **kwargs))
+
+
+@cache
+def _thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="reading")
+
+
+MOST_ITEMS: Final = 20_000
+"""Commas and opening brackets of a body: no more are parsed, whatever the body would be refused for
+then."""
+_SMALL_BODY = 64 * 1024
+_SMALL_DIGITS = 18
+
+
+class ExactRequest(Request):
+    """A request whose body was read within the limit, with exact numbers."""
+
+    async def load(self, limit: int) -> None:
+        """Read the body.
+
+        Raises TooLarge as soon as it exceeds `limit` bytes, or if it has more items than any body
+        may have.
+        """
+        pieces, size = [], 0
+        async for piece in self.stream():
+            size += len(piece)
+            if size > limit:
+                raise TooLarge(
+                    f"The body is over {limit} bytes (INFERENCE_STORE_API_MAX_BODY_BYTES)."
+                )
+            pieces.append(piece)
+        self._body = b"".join(pieces)
+        if sum(map(self._body.count, (b",", b"[", b"{"))) > MOST_ITEMS:
+            raise TooLarge(f"The body has over {MOST_ITEMS:,} items: commas, `[` and `{{`.")
+
+    async def json(self) -> Any:
+        """Return the body; a number with a point or many digits is a Decimal."""
+        body = await self.body()
+        return (
+            exact_json(body) if len(body) <= _SMALL_BODY else await read_in_thread(exact_json, body)
+        )
+
+
+def exact_json(body: bytes) -> Any:
+    """Parse a JSON text. Raises json.JSONDecodeError, whatever is wrong with it."""
+    try:
+        return json.loads(
+            body.decode("utf-8"),
+            parse_float=Decimal,
+            parse_int=_parse_integer,
+            parse_constant=_refuse_constant,
+        )
+    except UnicodeDecodeError as exc:
+        raise json.JSONDecodeError("it is not UTF-8", "", exc.start) from None
+    except RecursionError:
+        raise json.JSONDecodeError("it is nested too deep", "", 0) from None
+
+
+def _parse_integer(digits: str) -> int | Decimal:
+    # Python's int() refuses very many digits, and is slow before that.
+    return int(digits) if len(digits) <= _SMALL_DIGITS else Decimal(digits)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise json.JSONDecodeError(f"{name} is not JSON", "", 0)
+
+
+_LEAST_BYTES: Final = 1024  # a smaller answer fits into one packet as it is
+_LARGE_BYTES: Final = 256 * 1024  # this takes about a millisecond: not on the event loop
+# Higher levels save a tenth of the bytes, for twice the time.
+_LEVELS: Final = {"gzip": 1, "zstd": 1}
+_SMALLEST: Final = {"gzip": 9, "zstd": 19}
+_GZIP_WINDOW: Final = 31  # zlib's largest window, 15, and 16 for a gzip header
+# Pictures, audio and archives are compressed already.
+_TYPES: Final = (
+    *("text/", "application/json", "application/x-ndjson", "application/problem+json"),
+    *FORMATS,
+)
+_SCRIPTS: Final = ("application/javascript", "image/svg+xml")
+
+
+class Compressor(Protocol):
+    """A content coding applied to one answer."""
+
+    def next(self, piece: bytes, *, last: bool) -> bytes:
+        """Return the piece compressed, as a whole; and the end, after the last one."""
+
+
+class Gzip:
+    """RFC 1952."""
+
+    def __init__(self) -> None:
+        self._deflate = zlib.compressobj(_LEVELS["gzip"], zlib.DEFLATED, _GZIP_WINDOW)
+
+    def next(self, piece: bytes, *, last: bool) -> bytes:
+        """See Compressor."""
+        end = self._deflate.flush if last else self._flush
+        return self._deflate.compress(piece) + end()
+
+    def _flush(self) -> bytes:
+        return self._deflate.flush(zlib.Z_SYNC_FLUSH)
+
+
+class Zstd:
+    """RFC 8878."""
+
+    def __init__(self) -> None:
+        self._frame = cramjam.zstd.Compressor(_LEVELS["zstd"])
+
+    def next(self, piece: bytes, *, last: bool) -> bytes:
+        """See Compressor."""
+        self._frame.compress(piece)
+        return bytes(self._frame.finish() if last else self._frame.flush())
+
+
+COMPRESSORS: Final[dict[str, type[Gzip] | type[Zstd]]] = {"gzip": Gzip, "zstd": Zstd}
+
+
+def compress(coding: str, content: bytes) -> bytes:
+    """Compress what is kept, as small as it gets: it is compressed once and sent often."""
+    if coding == "zstd":
+        return bytes(cramjam.zstd.compress(content, level=_SMALLEST["zstd"]))
+    return gzip.compress(content, _SMALLEST["gzip"], mtime=0)
+
+
+class Compression:
+    """ASGI: compresses text answers for clients that accept it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        coding = None
+        if scope["type"] == "http":
+            coding = choose_coding(",".join(Headers(scope=scope).getlist("accept-encoding")))
+        await self._app(scope, receive, _Sender(coding, send) if coding else send)
+
+
+class _Sender:
+    def __init__(self, coding: str, send: Send) -> None:
+        self._coding, self._send = coding, send
+        self._start: Message | None = None
+        self._compressor: Compressor | None = None
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._start = message  # the headers depend on the first piece
+        elif message["type"] == "http.response.body":
+            await self._send_body(message)
+        else:
+            await self._send(message)
+
+    async def _send_body(self, message: Message) -> None:
+        piece, last = message.get("body", b""), not message.get("more_body", False)
+        if self._start is not None:
+            start, self._start = self._start, None
+            if _is_compressible(start) and not (last and len(piece) < _LEAST_BYTES):
+                self._compressor = COMPRESSORS[self._coding]()
+                _describe_coding(start, self._coding)
+            await self._send(start)
+        if self._compressor is None:
+            await self._send(message)
+        elif piece or last:
+            compressed = await _compress_piece(self._compressor, piece, last=last)
+            await self._send({**message, "body": compressed})
+
+
+async def _compress_piece(compressor: Compressor, piece: bytes, *, last: bool) -> bytes:
+    if len(piece) < _LARGE_BYTES:
+        return compressor.next(piece, last=last)
+    return await asyncio.to_thread(compressor.next, piece, last=last)
+
+
+def _is_compressible(start: Message) -> bool:
+    headers = Headers(raw=start["headers"])
+    kind = headers.get("content-type", "").lower()
+    whole = start["status"] not in {204, 206, 304}
+    return whole and "content-encoding" not in headers and kind.startswith(_TYPES + _SCRIPTS)
+
+
+def _describe_coding(start: Message, coding: str) -> None:
+    headers = MutableHeaders(scope=start)
+    headers["Content-Encoding"] = coding
+    headers.add_vary_header("Accept-Encoding")
+    del headers["Content-Length"]
+    tag = headers.get("ETag", "")
+    # these are other bytes: no range of them is asked for by it
+    if "Accept-Ranges" in headers and tag.startswith('"'):
+        headers["ETag"] = f"W/{tag}"

@@ -1,0 +1,432 @@
+"""Inferences as they are shown, and the choice of their fields."""
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal, TypeAlias
+from uuid import UUID
+
+import orjson
+from pydantic import ConfigDict, Field
+
+from inference_store.export.fixed_columns import DISTANCE
+from inference_store.inference.errors import Fault, Invalid
+from inference_store.inference.metadata import Entry, MetadataCaps, MetadataType, type_named
+from inference_store.inference.nearest import nearest
+from inference_store.platform.json_encoding import escape_text
+from inference_store.query.aggregates.bins import plain
+from inference_store.query.sort import EXAMPLE
+
+from .answer import Shown
+from .problems import Problem
+
+
+class ResolvedTime(Shown):
+    """A relative time of the filter, and the instant that it was taken for."""
+
+    expression: str = Field(examples=["now() - duration('PT1H')"])
+    """As the filter has it, in CQL2-Text."""
+    instant: datetime
+
+
+class ExplainedStep(Shown):
+    """One statement."""
+
+    what: str = Field(examples=["let an index lead: Index Only Scan on metadata_number x8"])
+    partitions: int
+    """Partitions that its plan reads."""
+    estimated_rows: int | None
+    """Postgres' estimate; null for a caller who may not read every model, as it is made of all
+    models' values together, and for what was not planned once more."""
+    actual_rows: int | None
+    """Rows that came, or were counted; null: time ran out."""
+    milliseconds: float
+
+
+class Explanation(Shown):
+    """What a query did, for people: the words may change."""
+
+    form: str | None = Field(examples=["metadata+prediction; time: inferences in order of time"])
+    """The kinds of its conditions, and how its order was made."""
+    steps: list[ExplainedStep]
+    """The statements; after the first 50 the others are told as one."""
+    partitions_visited: int
+    """Partitions that the plans of its statements read."""
+    partitions_total: int
+    """Partitions of the time that was asked for."""
+    milliseconds: float
+    """Everything, the planning for this explanation too."""
+
+
+def _without_required(schema: dict[str, Any]) -> None:
+    schema.pop("required", None)
+
+
+class InferenceCount(Shown):
+    """How many inferences match."""
+
+    count: int = Field(examples=[17])
+    warnings: list[str]
+    resolved: list[ResolvedTime] | None = None
+    """What the filter's relative times were taken for; where it has some."""
+    explain: Explanation | None = None
+    """Where it was asked for."""
+
+
+class ShownMetadata(Shown):
+    """One metadata item as it came."""
+
+    key: str
+    type: str
+    value: str | None
+    section: Literal["standard", "extended"]
+    flags: list[str]
+
+
+class ShownPrediction(Shown):
+    """One element of a response. Boxes in pixels, y down."""
+
+    ordinal: int
+    rank: int
+    output: int
+    output_name: str | None
+    label: str | None
+    score: float | None
+    xmin: float | None
+    ymin: float | None
+    xmax: float | None
+    ymax: float | None
+    area: float | None
+    cx: float | None
+    cy: float | None
+    w: float | None
+    h: float | None
+    angle: float | None
+    prompt: str | None
+    answer: str | None
+    text: str | None
+    start: int | None
+    end: int | None
+    value: float | None
+
+
+class Urls(Shown):
+    """Links that read the blobs without a token, for a while; null: there is no such blob."""
+
+    data: str | None
+    response: str | None
+    metadata: str | None
+
+
+class PartialPrediction(ShownPrediction):
+    """What `fields` asked for of an element of a response."""
+
+    model_config = ConfigDict(json_schema_extra=_without_required)
+
+
+class PartialUrls(Urls):
+    """What `fields` asked for of the links."""
+
+    model_config = ConfigDict(json_schema_extra=_without_required)
+
+
+class ShownInference(Shown):
+    """One datum and what the model said of it. What is not known is null."""
+
+    uid: UUID
+    model_id: str
+    inference_id: str
+    aliases: list[str]
+    received_at: datetime
+    forwarded_at: datetime | None
+    responded_at: datetime | None
+    published_at: datetime | None
+    indexed_at: datetime | None
+    pre_ms: float | None
+    """Milliseconds from received to forwarded."""
+    model_ms: float | None
+    """Milliseconds from forwarded to responded."""
+    post_ms: float | None
+    """Milliseconds from responded to published."""
+    ok: bool | None
+    http_status: int | None
+    grpc_code: int | None
+    error: str | None
+    trace_id: str | None
+    model_version: str | None
+    task_type: str | None
+    protocol: str | None
+    action: str | None
+    batch_index: int | None
+    batch_size: int | None
+    capture_id: UUID | None
+    data_hash: str | None
+    data_size_bytes: int | None
+    data_content_type: str | None
+    width: int | None
+    height: int | None
+    top_label: str | None
+    top_score: float | None
+    prediction_count: int | None
+    """Null: the response failed or could not be read."""
+    flags: list[str]
+    problem: str | None
+    data_deleted_at: datetime | None
+    response_deleted_at: datetime | None
+    revision: int
+    data_storage_key: str | None
+    response_storage_key: str | None
+    metadata_storage_key: str | None
+    distance_metres: float | None = None
+    """Where the page is sorted by distance: metres to the point; null: it has no location."""
+    metadata: list[ShownMetadata] | dict[str, Any] | None = None
+    """By key, with `metadata_as` object."""
+    predictions: list[ShownPrediction] | None = None
+    urls: Urls | None = None
+    cursor: str | None = None
+    """What goes on after it; where `cursors` asked for it."""
+
+
+class PartialInference(ShownInference):
+    """An inference with the fields alone that were asked for by `fields`."""
+
+    model_config = ConfigDict(json_schema_extra=_without_required)
+
+    metadata: list[ShownMetadata] | dict[str, Any] | None = None
+    """By key, with `metadata_as` object."""
+    predictions: list[PartialPrediction] | None = None  # type: ignore[assignment]
+    urls: PartialUrls | None = None
+
+
+class InferenceDetail(ShownInference):
+    """An inference that was asked for by its id."""
+
+    count: int
+    """How many inferences of the model have this id; 1000: at least so many."""
+
+
+class InferencePage(Shown):
+    """A page of inferences."""
+
+    items: list[ShownInference | PartialInference]
+    next: str | None
+    """Cursor of the next page; null: this was the last."""
+    searched_back_to: datetime | None
+    """Set when time ran out: how far the search came. The cursor goes on from there."""
+    warnings: list[str]
+    resolved: list[ResolvedTime] | None = None
+    """What the filter's relative times were taken for; where it has some."""
+    explain: Explanation | None = None
+    """Where it was asked for."""
+
+
+class StreamedInference(PartialInference):
+    """A line of a stream: an inference."""
+
+    cursor: str
+    """What goes on after this line."""
+
+
+class StreamSearching(Shown):
+    """A line of a stream that has found nothing for a while, and goes on."""
+
+    cursor: str
+    """What goes on from here."""
+    searched_back_to: datetime
+    """How far the search has come."""
+
+
+class StreamEnd(Shown):
+    """The last line of a stream. One without it was cut off: go on with the last line's cursor."""
+
+    count: int
+    """How many inferences were sent."""
+    next: str | None
+    """What goes on from here; null: nothing more matches."""
+    warnings: list[str]
+    problem: Problem | None
+    """Why the stream ended before its end, as a refusal would have said."""
+    resolved: list[ResolvedTime] | None = None
+    """What the filter's relative times were taken for; where it has some."""
+
+
+LINES: Final = (StreamedInference, StreamSearching, StreamEnd)
+"""What a line of a stream may be."""
+
+
+FIELDS: Final = tuple(name for name in ShownInference.model_fields if name != "cursor")
+"""Every field of an inference."""
+PARTS: Final = {
+    "predictions": tuple(ShownPrediction.model_fields),
+    "urls": tuple(Urls.model_fields),
+}
+"""What may be chosen inside a field, as in `predictions.label`; of `metadata` any key."""
+
+
+def _pattern() -> str:
+    parts = [f"{field}\\.({'|'.join(map(re.escape, names))})" for field, names in PARTS.items()]
+    return f"^({'|'.join([*map(re.escape, FIELDS), *parts, 'metadata[.].+'])})$"
+
+
+FIELD_PATTERN: Final = _pattern()
+"""The same as a regular expression of ECMA 262, for the OpenAPI."""
+
+
+def split_fields(names: Any) -> Any:
+    """`a,b` in a link as `a` and `b`; a comma before what is no field belongs to a metadata key."""
+    if not isinstance(names, list):
+        return names
+    return [part for name in names for part in _parts(str(name))]
+
+
+def _parts(name: str) -> list[str]:
+    first, *others = name.split(",")
+    parts = [first]
+    for other in others:
+        if parts[-1].startswith("metadata.") and not re.search(FIELD_PATTERN, other.strip()):
+            parts[-1] += f",{other}"
+        else:
+            parts.append(other.strip())
+    return parts
+
+
+MetadataAs: TypeAlias = Literal["list", "object"]
+"""A list of items as they came, or an object of typed values."""
+_CAPS: Final = MetadataCaps()
+_AS_TEXT: Final = {MetadataType.STRING, MetadataType.TIMESTAMP}
+
+
+def convert_metadata(entries: Iterable[Entry]) -> dict[str, Any]:
+    """Return the values by key, for JSON; of a key that occurs several times, a list of them.
+
+    A value that does not fit its type, or a number that JSON does not have (NaN), is the text that
+    came.
+    """
+    values: dict[str, list[Any]] = {}
+    for entry in entries:
+        if entry.key:
+            values.setdefault(_escape_key(entry.key), []).append(_convert_value(entry))
+    return {key: several if several[1:] else several[0] for key, several in values.items()}
+
+
+def _escape_key(key: str) -> str:
+    return key.encode("utf-8", "backslashreplace").decode()
+
+
+def _convert_value(entry: Entry) -> Any:
+    if entry.value is None:
+        return None
+    kind = type_named(entry.type) if entry.type else None
+    if kind is None:
+        return _convert_unknown(entry.value)
+    if kind.type is MetadataType.JSON:
+        return _parse_json(entry.value)
+    parsed = None if kind.type in _AS_TEXT else kind.parse(entry.value, _CAPS)[0]
+    return escape_text(entry.value) if parsed is None else plain(parsed)
+
+
+def _convert_unknown(value: str) -> Any:
+    """Return a value of unknown type.
+
+    JSON other than a string came as JSON, or spells a number as text does in filters; a string is
+    written without its quotes, so that one with quotes is text.
+    """
+    return escape_text(value) if value.startswith('"') else _parse_json(value)
+
+
+def _parse_json(value: str) -> Any:
+    """Return the JSON that a text spells, its numbers exact; a text that is no JSON is returned as
+    it is."""
+    try:
+        orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return escape_text(value)
+    return orjson.Fragment(value)
+
+
+_METADATA, _PREDICTIONS, _URLS = "metadata", "predictions", "urls"
+_LIST = "/reference"
+"""The page of the OpenAPI."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSelection:
+    """The chosen fields. `fields` None: all; else the chosen parts of each field, all if empty."""
+
+    include: frozenset[str]
+    fields: dict[str, frozenset[str]] | None
+    metadata_as: MetadataAs = "list"
+
+    @classmethod
+    def of(
+        cls,
+        fields: Sequence[str] | None,
+        include: Collection[str],
+        metadata_as: MetadataAs = "list",
+    ) -> "FieldSelection":
+        """Read `fields` and `include` of a body. Raises Invalid for an unknown name."""
+        if fields is None:
+            return cls(frozenset(include), None, metadata_as)
+        parts_by_field: dict[str, set[str]] = {}
+        whole = set(include)
+        for number, name in enumerate(fields):
+            field, _, part = name.partition(".")
+            _refuse_unknown(number, name, field, part)
+            parts_by_field.setdefault(field, set()).add(part)
+            whole |= set() if part else {field}
+        chosen = {name: frozenset(parts) for name, parts in parts_by_field.items()}
+        chosen |= dict.fromkeys(whole, frozenset[str]())
+        return cls(frozenset(chosen) & {_METADATA, _PREDICTIONS, _URLS}, chosen, metadata_as)
+
+    def pick(self, item: dict[str, Any]) -> dict[str, Any]:
+        """Return the chosen parts of an inference for JSON."""
+        if self.fields is None:
+            return item
+        return {
+            name: _select_parts(name, value, self.fields[name])
+            for name, value in item.items()
+            if name in self.fields
+        }
+
+    def find_parts(self, field: str) -> frozenset[str]:
+        """Return the chosen parts of a field; none: all of it."""
+        return frozenset() if self.fields is None else self.fields.get(field, frozenset())
+
+    def refuse_distance(self) -> None:
+        """Raise Invalid if the distance is chosen, and no page is sorted by it."""
+        if DISTANCE in (self.fields or {}):
+            message = f"only pages sorted by distance have it, as in {EXAMPLE}"
+            raise Invalid(f"{DISTANCE}: {message}.", faults=[Fault("fields", message, [EXAMPLE])])
+
+
+def _select_parts(field: str, value: Any, parts: Collection[str]) -> Any:
+    if not parts or value is None:
+        return value
+    if isinstance(value, dict) and field == _METADATA:
+        return {key: value[key] for key in value if any(is_within(p, key) for p in parts)}
+    if field == _METADATA:
+        return [entry for entry in value if any(is_within(p, str(entry["key"])) for p in parts)]
+    if field == _URLS:
+        return {name: value[name] for name in value if name in parts}
+    return [{name: element[name] for name in element if name in parts} for element in value]
+
+
+def is_within(name: str, key: str) -> bool:
+    """Return whether a name is a key, or a path into its value: `a.b` and `a[]` are within `a`."""
+    return name == key or name.startswith((f"{key}.", f"{key}["))
+
+
+def _refuse_unknown(number: int, name: str, field: str, part: str) -> None:
+    if field == _METADATA and (part or name == field):
+        return
+    parts = [f"{field}.{part_name}" for part_name in PARTS.get(field, ())] if part else []
+    known_names = parts or list(FIELDS)
+    if name not in known_names:
+        near = nearest(name, known_names, limit=3)
+        hint = f"the nearest are {', '.join(near)}" if near else "none is spelt alike"
+        message = f"there is no field {name!r}; {hint}; the page {_LIST} of the api lists all"
+        message += "" if part else "; a metadata key is written metadata.KEY"
+        known = tuple(dict.fromkeys((*near, *known_names)))
+        faults = [Fault(f"fields[{number}]", message, known)]
+        raise Invalid(f"{message[0].upper()}{message[1:]}.", faults=faults)

@@ -1,0 +1,255 @@
+"""One inference: read, its blobs, its neighbours, erased."""
+
+from datetime import datetime
+from typing import Annotated
+from uuid import UUID, uuid4
+
+from fastapi import Query
+from pydantic import ConfigDict
+from sqlalchemy.ext.asyncio import AsyncConnection
+from starlette.responses import StreamingResponse
+
+from inference_store.access import Action
+from inference_store.access.rights import Right
+from inference_store.erasure.ledger import Body
+from inference_store.erasure.mark.batches import describe_batch
+from inference_store.erasure.progress import NewErasure, find_erasure
+from inference_store.index.registrations import Registration
+from inference_store.inference.errors import BlobMissing, Conflict, Gone, NotFound
+from inference_store.inference.events.event import parse_stored
+from inference_store.objects import Blobs
+from inference_store.query import lookup
+from inference_store.query.pages import describe_narrowing, find_neighbours
+from inference_store.query.preparation import prepare
+from inference_store.query.read import Inference, get_storage_key, is_erased, is_input_too, read
+from inference_store.query.sort import NEWEST_FIRST, resolve_sort
+
+from .access import Access, Asking
+from .answer import Answer, InferenceAnswer, Shown
+from .conditions import Conditions, Include, IncludeOfLink, Sort, read_requested_filter
+from .dependencies import LookingUp, Querying
+from .erasure_answers import ShownErasure, show_erasure
+from .http import ANY, BYTES, JSON, InferenceId, ModelId
+from .inference_models import InferenceDetail, MetadataAs, ResolvedTime
+from .inference_pages import build_links, format_inference, limit_query_time, read_one, set_deadline
+from .routing import BINARY, Router, require_type
+
+
+class NeighbourQuery(Conditions):
+    """Conditions, and the inference to look from."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"uid": "019ac3f2-7c00-8123-9abc-0123456789ab", "filter": "NOT ok"}]
+        }
+    )
+
+    uid: UUID
+    """It need not match. In order of time it need not be there any more, for a uid is a place in
+    time; in another order it must be (404)."""
+    sort: Sort = NEWEST_FIRST
+    """As a page takes it."""
+
+
+class Neighbour(Shown):
+    """An inference that matches."""
+
+    uid: UUID
+    inference_id: str
+    received_at: datetime
+
+
+class Neighbours(Shown):
+    """The nearest matches before and after an inference, in the order of `sort`."""
+
+    before: Neighbour | None
+    """Null: there is none, or the time ran out."""
+    after: Neighbour | None
+    complete: bool
+    """False: the time ran out on one side, and a null may be one that was not found."""
+    warnings: list[str]
+    resolved: list[ResolvedTime] | None = None
+    """What the filter's relative times were taken for; where it has some."""
+
+
+router = Router("inferences")
+_ONE = "/models/{model_id}/inferences/{inference_id}"
+_MOST_ERASED = 100_000
+# Content of a stranger must never run as a page of ours.
+_INERT = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
+
+
+@router.add(f"GET {_ONE}", InferenceDetail, Right.READ, "Read an inference", 404)
+async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
+    model_id: ModelId,
+    inference_id: InferenceId,
+    connection: LookingUp,
+    access: Asking,
+    include: Annotated[
+        IncludeOfLink | None,
+        Query(
+            description="What is shown beside it; repeat it, or separate names by commas."
+            " Left out: `metadata`, `predictions`, and `urls` where the caller may read inputs."
+        ),
+    ] = None,
+    metadata_as: Annotated[
+        MetadataAs,
+        Query(description="A list of items as they came, or an object of typed values by key."),
+    ] = "list",
+) -> InferenceAnswer:
+    """The newest inference of that id, how many there are, and links to its blobs."""
+    registration, same = await access.find_inferences(connection, model_id, inference_id)
+    included = _choose_include(access, registration, include)
+    inference = await read_one(connection, registration, same.newest, include=included)
+    item = format_inference(model_id, inference, metadata_as=metadata_as)
+    item["count"] = len(same.uids)
+    if "urls" in included:
+        access.note_read(Action.LINKS_MADE, registration, [inference.uid])
+        [item["urls"]] = await build_links(access, model_id, [inference])
+    return InferenceAnswer(item, revision=inference.row["revision"])
+
+
+@router.add(
+    f"DELETE {_ONE}", ShownErasure, Right.DELETE, "Erase an inference", 404, 409, status=202
+)
+async def erase_inference(model_id: ModelId, inference_id: InferenceId, access: Asking) -> Answer:
+    """Erase every inference of that id, with its blobs, also what another erasure hides. Queries
+    stop showing it at once; the retention service does the rest, and GET /v1/erasures/{id} follows
+    it."""
+    new_erasure = NewErasure(uuid4(), "request", "inference", requested_by=access.who.actor)
+
+    async def build_body(connection: AsyncConnection) -> Body:
+        registration = await access.find_model(connection, model_id)
+        model = registration.model
+        most = _MOST_ERASED + 1
+        same = await lookup.find_by_id(connection, model, inference_id, most=most, hidden=True)
+        if len(same.uids) > _MOST_ERASED:
+            raise Conflict(
+                f"More than {_MOST_ERASED} inferences have the id {inference_id!r}: erase them by"
+                " `uid:`, or by a filter."
+            )
+        noted = {"inference_id": inference_id, "erasure": str(new_erasure.id)}
+        await access.note(connection, Action.INFERENCE_ERASED, registration, same.uids, **noted)
+        return await describe_batch(connection, new_erasure, model, same.uids)
+
+    await access.ledger.write("erasure_batch", build_body, actor=access.who)
+    async with access.engine.connect() as connection:
+        erasure = await find_erasure(connection, new_erasure.id)
+        assert erasure is not None, "its batch made it"
+        body = await show_erasure(connection, erasure)
+    return Answer(body, status_code=202, location=f"/v1/erasures/{new_erasure.id}")
+
+
+def _choose_include(
+    access: Access, registration: Registration, include: list[Include] | None
+) -> list[Include]:
+    """Return what to show beside an inference. Raises Forbidden for links that the caller may not
+    have.
+
+    Response links would need only `read`; the three are given together.
+    """
+    if include is None:
+        may = access.has_right(Right.READ_INPUTS, registration)
+        return ["metadata", "predictions", "urls"] if may else ["metadata", "predictions"]
+    if "urls" in include:
+        access.require_right(Right.READ_INPUTS, registration)
+    return include
+
+
+def _add_blob_route(blob: str, right: Right, action: Action | None) -> None:
+    async def stream_blob(
+        model_id: ModelId, inference_id: InferenceId, connection: LookingUp, access: Asking
+    ) -> StreamingResponse:
+        registration, same = await access.find_inferences(connection, model_id, inference_id)
+        inference = await read_one(connection, registration, same.newest)
+        read_as = action
+        if blob == "response" and is_input_too(inference):
+            access.require_right(Right.READ_INPUTS, registration)
+            read_as = Action.DATA_READ
+        answer = await _stream_blob(access.blobs, inference, blob)
+        require_type(access.request, (answer.media_type or BYTES, BYTES))
+        if read_as is not None:
+            access.note_read(read_as, registration, [inference.uid])
+        return answer
+
+    content = {ANY: {}, BYTES: BINARY}
+    stored = {"content": content, "description": f"The {blob} as it was stored."}
+    router.add(
+        f"GET {_ONE}/{blob}",
+        StreamingResponse,
+        right,
+        f"Read an inference's {blob}",
+        *(404, 410),
+        also={200: stored},
+        operation_id=f"get_{blob}",
+        description=f"The {blob} blob of the newest inference of that id, with its content type.",
+    )(stream_blob)
+
+
+# The metadata blob may hold the rest of the request: it is an input, as the datum is.
+_add_blob_route("data", Right.READ_INPUTS, Action.DATA_READ)
+_add_blob_route("response", Right.READ, None)
+_add_blob_route("metadata", Right.READ_INPUTS, Action.METADATA_READ)
+
+
+@router.add(
+    "POST /models/{model_id}/inferences/neighbours",
+    Neighbours,
+    Right.READ,
+    "Find the inferences before and after one",
+    404,
+    501,
+)
+async def query_neighbours(
+    model_id: ModelId, body: NeighbourQuery, connection: Querying, access: Asking
+) -> Answer:
+    """The nearest inference before and the nearest after `uid`, in the order of `sort`, that
+    satisfy every condition."""
+    registration, extent = await access.find_model_to_query(connection, model_id)
+    filter = await read_requested_filter(body.filter, body.filter_lang)
+    question = body.to_query_request(filter.tree)
+    prepared = await prepare(connection, registration.model, question, extent)
+    sort = await resolve_sort(connection, registration.model, body.sort)
+    with limit_query_time("page", describe_narrowing(sort), prepared.query):
+        sides = await find_neighbours(
+            connection, prepared.query, sort, body.uid, set_deadline(body, access.settings)
+        )
+        neighbours = [await _show(connection, registration.model, uid) for uid, _ in sides]
+    # what was erased meanwhile may have another behind it
+    complete = all(
+        neighbour is not None or (uid is None and is_sure)
+        for neighbour, (uid, is_sure) in zip(neighbours, sides, strict=True)
+    )
+    return Answer(
+        Neighbours(
+            before=neighbours[0],
+            after=neighbours[1],
+            complete=complete,
+            warnings=[*prepared.warnings, *sort.warnings],
+            **filter.answer_members,
+        )
+    )
+
+
+async def _show(connection: AsyncConnection, model: int, uid: UUID | None) -> Neighbour | None:
+    inferences = await read(connection, model, [] if uid is None else [uid])
+    return Neighbour.model_validate(dict(inferences[0].row)) if inferences else None
+
+
+async def _stream_blob(blobs: Blobs, inference: Inference, blob: str) -> StreamingResponse:
+    if is_erased(inference, blob):
+        raise Gone(f"The {blob} of this inference has been deleted.")
+    key = get_storage_key(inference, blob)
+    if key is None:
+        raise NotFound(f"The inference has no {blob}.")
+    try:
+        stream = await blobs.stream(parse_stored(key))
+    except BlobMissing:
+        raise NotFound(f"The object {key} is not in the bucket.") from None
+    declared_type = inference.row["data_content_type"] if blob == "data" else None
+    media_type = declared_type or stream.content_type
+    if not media_type or not (media_type.isascii() and media_type.isprintable()):
+        media_type = BYTES if blob == "data" else JSON  # no header can hold it
+    return StreamingResponse(
+        stream.pieces, media_type=media_type, headers={**_INERT, "Content-Length": str(stream.size)}
+    )

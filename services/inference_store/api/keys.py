@@ -1,0 +1,176 @@
+"""API keys: made, listed, rotated, revoked."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import Path, Query
+from pydantic import ConfigDict, Field
+
+from inference_store.access import Action
+from inference_store.access.keys import ApiKey
+from inference_store.access.rights import Grant, Right
+from inference_store.index import api_keys
+from inference_store.inference.errors import Forbidden
+from inference_store.platform.json_encoding import format_instant
+
+from . import cursors
+from .access import Access, Asking, Needs, Over
+from .answer import Answer, Shown
+from .cursors import PageParameters
+from .dependencies import Reading, Writing
+from .fields import Body, Instant, ShortText
+from .routing import Router
+
+
+class NewKey(Body):
+    """A key to make. A key can be given no more than whoever makes it has."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "name": "hallway dashboard",
+                    "grants": [{"role": "analyst", "model_id": "hallway-detector"}],
+                    "expires_at": "2027-06-01T00:00:00Z",
+                }
+            ]
+        }
+    )
+
+    name: Annotated[ShortText, Field(min_length=1)]
+    """Who or what uses it, for people."""
+    grants: Annotated[list[Grant], Field(min_length=1, max_length=100)]
+    expires_at: Instant | None = None
+    """When it stops working; left out: never."""
+
+
+class Rotation(Body):
+    """A new text for a key."""
+
+    old_works_until: Instant | None = None
+    """Until when the text before works beside the new one; left out: it stops at once."""
+    expires_at: Instant | None = None
+    """When the key expires from now on; left out: as it was."""
+
+
+class ShownGrant(Shown):
+    """Rights over everything, a project, or a model."""
+
+    rights: list[Right]
+    project_id: str | None
+    model_id: str | None
+
+
+class ShownApiKey(Shown):
+    """An API key, without its text."""
+
+    id: str
+    name: str
+    grants: list[ShownGrant]
+    created_at: datetime
+    created_by: str
+    expires_at: datetime | None
+    rotated_at: datetime | None
+    old_works_until: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+    """Exact to a minute."""
+    unconfirmed: bool
+    """A restored backup has it, and the ledger does not: it works once it is confirmed."""
+
+
+class ApiKeySecret(ShownApiKey):
+    """An API key with its text, which is shown this once and never again."""
+
+    key: str = Field(examples=["isk_k7mwx2ab9cde_…"])
+
+
+class KeyListPage(Shown):
+    """API keys, the newest first; revoked ones too."""
+
+    items: list[ShownApiKey]
+    next: str | None
+
+
+router = Router("keys and audit")
+KeyId = Annotated[str, Path(pattern="^[a-z0-9]{1,32}$", examples=["k7mwx2ab9cde"])]
+_NEEDED = Needs(Right.ADMIN, Over.EVERYTHING)
+
+
+@router.add("POST /keys", ApiKeySecret, _NEEDED, "Make a key", status=201)
+async def create_api_key(body: NewKey, connection: Writing, access: Asking) -> Answer:
+    """Make a key. Its text is in this answer and nowhere else: of it, only a hash is kept."""
+    grants = tuple(body.grants)
+    _refuse_more(access, grants)
+    _refuse_longer(access, body.expires_at)
+    key, secret = await api_keys.create(
+        connection, body.name, grants, by=access.caller.name, expires_at=body.expires_at
+    )
+    await access.note(connection, Action.KEY_CREATED, key=key.id, grants=_format_grants(key))
+    shown = ApiKeySecret.show(key, key=secret.text)
+    return Answer(shown, status_code=201, location=f"/v1/keys/{key.id}")
+
+
+@router.add("GET /keys", KeyListPage, _NEEDED, "List keys")
+async def list_api_keys(page: Annotated[PageParameters, Query()], connection: Reading) -> Answer:
+    """Keys, the newest first; revoked ones too."""
+    after = cursors.decode_time_key(page.cursor)
+    keys = await api_keys.listed(connection, limit=page.limit + 1, after=after)
+    items, following = cursors.cut_time_page(keys, page.limit, "created_at")
+    return Answer(KeyListPage(items=[ShownApiKey.show(key) for key in items], next=following))
+
+
+@router.add("GET /keys/{key_id}", ShownApiKey, _NEEDED, "Read a key", 404)
+async def get_api_key(key_id: KeyId, connection: Reading) -> Answer:
+    """One key, without its text."""
+    return Answer(ShownApiKey.show(await api_keys.get(connection, key_id)))
+
+
+@router.add("POST /keys/{key_id}/rotate", ApiKeySecret, _NEEDED, "Rotate a key", 404, 409)
+async def rotate_api_key(
+    key_id: KeyId, body: Rotation, connection: Writing, access: Asking
+) -> Answer:
+    """Give a key a new text; the one before works on until the time that is given, if one is."""
+    old_key = await api_keys.get(connection, key_id, lock=True)
+    _refuse_more(access, old_key.grants)
+    _refuse_longer(access, body.expires_at or old_key.expires_at)
+    key, secret = await api_keys.rotate(
+        connection,
+        key_id,
+        by=access.caller.name,
+        old_works_until=body.old_works_until,
+        expires_at=body.expires_at,
+    )
+    until = format_instant(key.old_works_until)
+    await access.note(connection, Action.KEY_ROTATED, key=key_id, old_works_until=until)
+    access.app.authenticator.keys.forget(key_id)
+    return Answer(ApiKeySecret.show(key, key=secret.text))
+
+
+@router.add("POST /keys/{key_id}/revoke", ShownApiKey, _NEEDED, "Revoke a key", 404)
+async def revoke_api_key(key_id: KeyId, connection: Writing, access: Asking) -> Answer:
+    """Let a key work no more, on every replica within two seconds; it stays listed."""
+    key = await api_keys.revoke(connection, key_id, by=access.caller.name)
+    await access.note(connection, Action.KEY_REVOKED, key=key_id)
+    access.app.authenticator.keys.forget(key_id)
+    return Answer(ShownApiKey.show(key))
+
+
+def _refuse_more(access: Access, grants: tuple[Grant, ...]) -> None:
+    """Refuse a key that could do more than the caller, because the caller will see its text."""
+    missing = access.caller.lacks(grants)
+    if missing:
+        names = ", ".join(f"`{right.value}`" for right in dict.fromkeys(missing))
+        raise Forbidden(f"The key would have {names} where you have not: nobody gives more.")
+
+
+def _refuse_longer(access: Access, expires_at: datetime | None) -> None:
+    """Refuse a key that outlives the caller's own: by making new keys, an expiring key would never
+    expire."""
+    if access.caller.outlived_by(expires_at):
+        own = format_instant(access.caller.expires_at)
+        raise Forbidden(f"Your own key expires at {own}: give an `expires_at` no later than that.")
+
+
+def _format_grants(key: ApiKey) -> list[dict[str, Any]]:
+    return [grant.model_dump(mode="json", exclude={"role"}) for grant in key.grants]

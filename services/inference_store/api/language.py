@@ -1,0 +1,187 @@
+"""The filter language: which parts of the standard are kept, and what a model's filters name."""
+
+from collections.abc import Iterable, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+from pydantic import Field
+
+from inference_store.access.rights import Right
+from inference_store.index import key_registry
+from inference_store.index.key_registry import KeySeen, TypeSeen
+from inference_store.platform.json_encoding import escape_text
+from inference_store.query.cql2 import CONFORMANCE, to_text
+from inference_store.query.cql2.tree import Named
+from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES, Property
+
+from .access import Asking, Needs, Over
+from .answer import Answer, JsonAnswer, Shown
+from .dependencies import Reading
+from .http import ModelId
+from .routing import Router
+
+
+class ShownClass(Shown):
+    """A conformance class of CQL2."""
+
+    name: str = Field(examples=["basic-cql2"])
+    title: str
+    meaning: str
+    kept: bool
+    """Wholly; single operations of a class may be kept if it is not."""
+    uri: str
+
+
+class ShownConformance(Shown):
+    """The conformance classes of CQL2."""
+
+    conformsTo: list[str]
+    """The URIs of those that are kept."""
+    classes: list[ShownClass]
+
+
+router = Router("filters")
+_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
+    "number": {"type": "number"},
+    "string": {"type": "string"},
+    "bool": {"type": "boolean"},
+    "timestamp": {"type": "string", "format": "date-time"},
+    "location": {"format": "geometry-point"},
+}
+SCHEMA = "application/schema+json"
+_QUERYABLES: dict[int | str, dict[str, Any]] = {
+    200: {"description": "A JSON Schema.", "content": {SCHEMA: {"schema": {"type": "object"}}}}
+}
+
+
+class SchemaAnswer(JsonAnswer):
+    """A JSON Schema."""
+
+    media_type = SCHEMA
+
+
+@router.add(
+    "GET /conformance", ShownConformance, Needs(Right.READ, Over.SOME), "List conformance classes"
+)
+async def get_conformance() -> Answer:
+    """The conformance classes of OGC CQL2 (21-065r2): which are kept, and which are not."""
+    classes = [ShownClass.show(conformance) for conformance in CONFORMANCE.values()]
+    uris = [conformance.uri for conformance in CONFORMANCE.values() if conformance.kept]
+    return Answer(ShownConformance(conformsTo=uris, classes=classes))
+
+
+@router.add(
+    "GET /models/{model_id}/queryables",
+    SchemaAnswer,
+    Right.READ,
+    "Read what filters may name",
+    404,
+    also=_QUERYABLES,
+)
+async def get_queryables(model_id: ModelId, connection: Reading, access: Asking) -> SchemaAnswer:
+    """Every name that a filter on the model's inferences may use, as JSON Schema: properties,
+    metadata keys with the types and examples seen, columns of predictions."""
+    model = (await access.find_model(connection, model_id)).model
+    keys = await key_registry.keys(connection, model)
+    address = str(access.request.url.replace(query="", fragment=""))
+    return SchemaAnswer(_build_queryables(address, model_id, keys))
+
+
+def _build_queryables(address: str, model_id: str, keys: Sequence[KeySeen]) -> dict[str, Any]:
+    names = {key.name for key in keys}
+    own = {
+        f"inference.{name}" if name in names else name: _describe_property(entry)
+        for name, entry in PROPERTIES.items()
+    }
+    theirs = {
+        f"metadata.{key.name}" if key.name in PROPERTIES else key.name: _describe_key(key)
+        for key in keys
+    }
+    properties = {**own, **theirs}
+    for name, schema in properties.items():
+        schema["x-cql2-text"] = to_text(Named(name))
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": address,
+        "title": f"Queryables of {model_id}",
+        "description": "Properties of an inference, and the metadata keys that inferences of the"
+        " model have; `x-cql2-text` is how a filter in text writes the name.",
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+        "$defs": {"prediction": _describe_prediction()},
+    }
+
+
+def _describe_property(entry: Property) -> dict[str, Any]:
+    schema = dict(_SCHEMAS[entry.kind])
+    if entry.stored == "whole":
+        schema["type"] = "integer"
+    if entry.many:
+        schema = {"type": "array", "items": schema}
+    return {"title": entry.name, "description": entry.meaning, **schema}
+
+
+def _describe_prediction() -> dict[str, Any]:
+    return {
+        "description": "What a condition inside prediction(…) and count_predictions(…) may name.",
+        "type": "object",
+        "properties": {
+            name: _describe_property(entry) for name, entry in PREDICTION_COLUMNS.items()
+        },
+        "additionalProperties": False,
+    }
+
+
+def _describe_key(key: KeySeen) -> dict[str, Any]:
+    schema = _combine_schemas([_SCHEMAS[family] for family in sorted(key.families)])
+    if key.many:
+        schema = {"type": "array", "items": schema}
+    return {
+        "title": key.name,
+        "description": _write_description(key),
+        **schema,
+        "examples": [_format_example(example) for example in _list_examples(key)],
+        "x-types-seen": [
+            {"type": type_seen.type, "flag": type_seen.flag, "count": type_seen.count}
+            for type_seen in key.types
+        ],
+    }
+
+
+def _combine_schemas(schemas: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    if len(schemas) == 1:
+        return dict(schemas[0])
+    return {"anyOf": [dict(schema) for schema in schemas]} if schemas else {}
+
+
+def _write_description(key: KeySeen) -> str:
+    if not key.families:
+        return "Metadata; only whether it was sent can be asked."
+    kinds = " or ".join(sorted(key.families))
+    several = ", several of one inference" if key.many else ""
+    return f"Metadata, compared as {kinds}{several}."
+
+
+def _format_example(example: Any) -> Any:
+    return escape_text(example) if isinstance(example, str) else example
+
+
+def _list_examples(key: KeySeen) -> Iterable[Any]:
+    return dict.fromkeys(
+        _convert_example(type_seen, example)
+        for type_seen in key.types
+        for example in type_seen.examples
+    )
+
+
+def _convert_example(type_seen: TypeSeen, example: str) -> Any:
+    if type_seen.family == "bool":
+        return example.lower() in {"true", "1"}
+    if type_seen.family == "number":
+        try:
+            number = Decimal(example)
+        except InvalidOperation:
+            return example
+        return number if number.is_finite() else example
+    return example

@@ -1,0 +1,500 @@
+"""Carries out edits of metadata: items are added or replaced.
+
+Order: add keys to the dictionary · point to the blob, and commit (`reserve`) · lock the row · try
+the rows and roll back, if a legal hold protects the inference (it must still protect it) · write
+the blob · write the rows · commit. After a crash between blob and rows the inference is as before,
+and its blob, or the new one that it points to, has the change already: the same edit continues from
+there, and an erasure deletes both. While the row is locked nothing of it can be marked for erasure,
+so no blob is written that an eraser has deleted.
+
+A new blob's key is made of the inference's uid. Before it is written, the inference points to it by
+a `blob_reference` that is committed: however the edit ends, the blob is deleted with the inference.
+The fence orders that against an eraser's check (see erasure/mark/pending_deletions.py).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, and_, delete, func, insert, select, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.erasure import holds
+from inference_store.erasure.holds import Hold
+from inference_store.erasure.locks import fence_shared
+from inference_store.erasure.mark.pending_deletions import find_claimed, find_scopes
+from inference_store.index import long_text, partitions
+from inference_store.index.dictionary import Dictionary
+from inference_store.index.registrations import Registration
+from inference_store.index.tables import (
+    SIDE_TABLES,
+    blob_reference,
+    erasing,
+    inference,
+    metadata_key,
+    metadata_key_delta,
+    metadata_presence,
+)
+from inference_store.inference import layout
+from inference_store.inference.errors import (
+    BlobMissing,
+    BlobTooLarge,
+    BlobUnreadable,
+    Conflict,
+    Fault,
+    HeldByHold,
+    Invalid,
+    NotFound,
+    PreconditionFailed,
+)
+from inference_store.inference.events import StorageKey, parse_stored, received_at_of
+from inference_store.inference.json_text import Json, UnreadableJson, read_exactly, write_json
+from inference_store.inference.metadata import (
+    KEY_ALIASES,
+    TYPE_NAMES,
+    Entry,
+    Metadata,
+    MetadataCaps,
+    decode_entries,
+    encode_entries,
+    read_metadata,
+    type_named,
+)
+from inference_store.objects import Blobs
+from inference_store.platform.failpoints import failpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One requested metadata item. `value`: text, or None for null."""
+
+    key: str
+    type: str
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Items to add, or to replace those with the same keys."""
+
+    items: tuple[Item, ...]
+    metadata: Metadata
+    """Return the new items."""
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The keys that change."""
+        return frozenset(_resolve_alias(item.key) for item in self.items)
+
+    def touches(self, key: Json) -> bool:
+        """Return whether the edit changes what the document calls `key`."""
+        return isinstance(key, str) and _resolve_alias(key) in self.keys
+
+    def entries(self, old: Iterable[Entry]) -> tuple[Entry, ...]:
+        """Return the entries after the edit."""
+        unchanged = (entry for entry in old if not self.touches(entry.key))
+        return (*unchanged, *self.metadata.entries)
+
+    def removes(self, name: str, old: Sequence[Entry]) -> bool:
+        """Return whether an indexed name belongs to a key that changes, and to no other."""
+        owners = [entry.key for entry in old if _belongs_to(name, entry.key)]
+        changed = [key for key in self.keys if _belongs_to(name, key)]
+        return bool(changed) and max(map(len, changed)) >= max(map(len, owners), default=0)
+
+    def document(self, old: bytes | None, entries: Sequence[Entry]) -> bytes:
+        """Return the blob after the edit; what is not changed stays as it is.
+
+        `entries`: the known metadata, for an inference whose blob is missing or unreadable.
+        """
+        document: Json = _make_envelope(entries)
+        if old is not None:
+            try:
+                document = read_exactly(old)
+            except UnreadableJson:
+                document = _make_envelope(entries)
+        edited = self._edit(document)
+        return write_json(edited).encode("utf-8", "surrogatepass")
+
+    def _edit(self, document: Json) -> Json:
+        if isinstance(document, dict):
+            return self._edit_object(document)
+        if isinstance(document, list):
+            return [item for item in document if not self._is_touched(item)] + self._format_items
+        if isinstance(document, str) and document:
+            try:
+                return self._edit(read_exactly(document))
+            except UnreadableJson:
+                return self._format_items
+        return self._format_items
+
+    def _edit_object(self, document: dict[str, Json]) -> Json:
+        if "key" in document:
+            return self._edit([document])
+        edited = dict(document)
+        if "standard_metadata" in edited:
+            edited["standard_metadata"] = self._without(edited["standard_metadata"])
+        part = "metadata" if "metadata" in edited or _is_of_proxy(edited) else "extended_metadata"
+        edited[part] = self._edit(edited.get(part))
+        return edited
+
+    def _without(self, section: Json) -> Json:
+        if isinstance(section, dict):
+            return {name: value for name, value in section.items() if not self.touches(name)}
+        if isinstance(section, list):
+            return [item for item in section if not self._is_touched(item)]
+        return section
+
+    def _is_touched(self, item: Json) -> bool:
+        return isinstance(item, dict) and self.touches(item.get("key"))
+
+    @property
+    def _format_items(self) -> list[Json]:
+        return [{"key": i.key, "type": i.type, "value": i.value} for i in self.items]
+
+
+def check_change(items: Sequence[Item], *, caps: MetadataCaps) -> Change:
+    """Check the items, and return the change that they request.
+
+    Raises Invalid for an unknown type, a value that does not fit its type, or a key given twice.
+    """
+    for number, item in enumerate(items):
+        _check_item(f"metadata[{number}]", item, caps)
+    if len({_resolve_alias(item.key) for item in items}) < len(items):
+        raise Invalid("A key is given twice.", faults=[Fault("metadata", "a key is given twice")])
+    document = [{"key": i.key, "type": i.type, "value": i.value} for i in items]
+    metadata = read_metadata(write_json(document).encode(), caps=caps)
+    return Change(tuple(items), metadata)
+
+
+def _check_item(path: str, item: Item, caps: MetadataCaps) -> None:
+    entry = type_named(item.type)
+    if entry is None:
+        raise _make_invalid(f"{path}.type", f"there is no type {item.type!r}", sorted(TYPE_NAMES))
+    if item.value is None:
+        return
+    value, flag = entry.parse(item.value, caps)
+    # JSON has no value of its own: it is split into leaves
+    if flag is not None if entry.family is None else value is None:
+        raise _make_invalid(f"{path}.value", f"the value is no {entry.type.value} ({flag})")
+
+
+def _make_invalid(path: str, message: str, known_types: Sequence[str] = ()) -> Invalid:
+    return Invalid(f"{path}: {message}.", faults=[Fault(path, message, known_types)])
+
+
+def _resolve_alias(key: str) -> str:
+    return KEY_ALIASES.get(key, key)
+
+
+def _belongs_to(name: str, key: str) -> bool:
+    rest = name[len(_resolve_alias(key)) :] if name.startswith(_resolve_alias(key)) else None
+    return rest is not None and rest[:1] in ("", ".", "[")
+
+
+def _is_of_proxy(document: Mapping[str, Json]) -> bool:
+    return "event" in document or "request" in document
+
+
+def _make_envelope(entries: Sequence[Entry]) -> Json:
+    sections: dict[str, list[Json]] = {"standard_metadata": [], "extended_metadata": []}
+    for entry in entries:
+        item = {"key": entry.key, "type": entry.type, "value": entry.value}
+        sections[f"{entry.section}_metadata"].append(item)
+    return sections
+
+
+@dataclass(frozen=True, slots=True)
+class Editor:
+    """The context of an edit, beside the connection."""
+
+    blobs: Blobs
+    dictionary: Dictionary
+    caps: MetadataCaps
+
+
+async def edit(
+    connection: AsyncConnection,
+    editor: Editor,
+    registration: Registration,
+    uid: UUID,
+    change: Change,
+    *,
+    revision: int | None,
+) -> int:
+    """Change an inference's metadata, in its blob and in the index; return the new revision.
+
+    Needs a `reserve` that is committed. Raises NotFound; PreconditionFailed if it has another
+    revision than `revision`; Conflict if the metadata would exceed their caps or another edit was
+    faster; HeldByHold if a legal hold would not protect it any more; ObjectStoreUnavailable.
+    """
+    model = registration.model
+    # Before the row: no hold is placed between the check of holds here and the commit.
+    await holds.block_placement(connection)
+    row = await _lock_row(connection, model, uid, revision)
+    old = () if row.metadata is None else decode_entries(row.metadata)
+    entries = change.entries(old)
+    if len(entries) > editor.caps.keys:
+        raise Conflict(f"An inference has at most {editor.caps.keys} metadata keys.")
+    key = await _choose_key(connection, editor.blobs.buckets.default, registration, row)
+    if not await _is_reserved(connection, row, key):
+        raise Conflict("The metadata blob has just come to be shared: try again.")
+    values = {"metadata": encode_entries(entries), "metadata_storage_key": str(key)}
+    indexing = partial(_index_change, connection, editor, row, change, old, values)
+    await _require_still_held(connection, model, uid, indexing)
+    await _write_blob(editor, row, key, change, old)
+    await indexing()
+    # Last, because it takes the fence, which is held for a moment only.
+    await _leave_old(connection, row, key)
+    return int(row.revision) + 1
+
+
+async def _index_change(  # noqa: PLR0917
+    connection: AsyncConnection,
+    editor: Editor,
+    row: Any,
+    change: Change,
+    old: Sequence[Entry],
+    values: Mapping[str, Any],
+) -> None:
+    model, uid = row.model, row.uid
+    await _remove_rows(connection, model, uid, change, old)
+    await _add_rows(connection, editor.dictionary, model, uid, change, old)
+    where = (inference.c.model == model, inference.c.uid == uid)
+    changed = update(inference).where(*where).values(**values, revision=row.revision + 1)
+    await connection.execute(changed)
+
+
+async def _write_blob(editor: Editor, row: Any, key: StorageKey, change: Change, old: Any) -> None:
+    blob = None
+    if row.metadata_storage_key is not None:
+        storage_key = parse_stored(row.metadata_storage_key)
+        try:
+            blob = await asyncio.to_thread(
+                editor.blobs.get, storage_key, limit=editor.caps.blob_bytes
+            )
+        except BlobUnreadable as exc:  # archived: writing over it would lose what it holds
+            raise Conflict(f"The metadata blob cannot be read, so not be changed: {exc}.") from None
+        except BlobMissing:
+            blob = None
+        except BlobTooLarge as exc:
+            raise Conflict(f"The metadata blob is too large to be changed: {exc}.") from None
+    written = change.document(blob, old)
+    if len(written) > editor.caps.blob_bytes:
+        raise Conflict(f"The metadata blob would be over {editor.caps.blob_bytes} bytes.")
+    failpoint("metadata_edit.blob.before")
+    await asyncio.to_thread(editor.blobs.put, key, written, content_type="application/json")
+    failpoint("metadata_edit.blob.after")
+
+
+async def _require_still_held(
+    connection: AsyncConnection, model: int, uid: UUID, edit: Callable[[], Awaitable[None]]
+) -> None:
+    """Raise HeldByHold if a hold protects the inference, and would not after the edit.
+
+    The edit is tried on the index, and rolled back. Call it after `holds.block_placement`. Raises
+    HoldUnreadable.
+    """
+    keeping = await _filter_holding(
+        connection, await holds.list_in_force(connection, [model]), model, uid
+    )
+    if not keeping:
+        return
+    trial = await connection.begin_nested()
+    await edit()
+    after = await _filter_holding(connection, keeping, model, uid)
+    await trial.rollback()
+    ended = [hold for hold in keeping if hold not in after]
+    if ended:
+        raise HeldByHold(
+            f"The legal hold {ended[0].name!r} ({ended[0].id}) keeps the inference, and would not"
+            " any more: change or release the hold first."
+        )
+
+
+async def _filter_holding(
+    connection: AsyncConnection, candidates: list[Hold], model: int, uid: UUID
+) -> list[Hold]:
+    return [hold for hold in candidates if await holds.find_holds(connection, [hold], model, [uid])]
+
+
+_INDEXED = (*SIDE_TABLES.values(), metadata_presence)
+
+
+async def _remove_rows(
+    connection: AsyncConnection, model: int, uid: UUID, change: Change, old: Sequence[Entry]
+) -> None:
+    for table in _INDEXED:
+        names = select(metadata_key.c.key, metadata_key.c.name).join(
+            table, table.c.key == metadata_key.c.key
+        )
+        rows = await connection.execute(names.where(table.c.model == model, table.c.uid == uid))
+        removed = sorted({row.key for row in rows if change.removes(row.name, old)})
+        if removed:
+            here = (table.c.model == model, table.c.uid == uid, table.c.key.in_(removed))
+            await connection.execute(delete(table).where(*here))
+
+
+async def _add_rows(  # noqa: PLR0917
+    connection: AsyncConnection,
+    dictionary: Dictionary,
+    model: int,
+    uid: UUID,
+    change: Change,
+    old: Sequence[Entry],
+) -> None:
+    """Add the rows of the change, and update the key registry.
+
+    A name that belongs to a longer key, which does not change, keeps that key's row.
+    """
+    counted: set[tuple[Any, ...]] = set()
+    for table, values, delta in _build_rows(dictionary, model, uid, change, old):
+        await connection.execute(upsert(table).values(values).on_conflict_do_nothing())
+        identity = (delta["key"], delta["type"], delta["flag"])
+        if (
+            identity in counted
+        ):  # a text that does not fit its type has a row of presence beside its own
+            continue
+        counted.add(identity)
+        await connection.execute(
+            insert(metadata_key_delta).values(
+                model=model, count=1, first_seen=func.now(), last_seen=func.now(), **delta
+            )
+        )
+
+
+def _build_rows(
+    dictionary: Dictionary, model: int, uid: UUID, change: Change, old: Sequence[Entry]
+) -> list[Any]:
+    rows: list[Any] = []
+    for leaf in change.metadata.leaves:
+        key = dictionary.keys.number(model, leaf.name)
+        if key is None or not change.removes(leaf.name, old):
+            continue
+        row = {"model": model, "key": key, "uid": uid, "value": leaf.value}
+        if leaf.family == "string":
+            row["value"], row["whole"] = long_text.encode(str(leaf.value))
+        flag = leaf.flags[0] if leaf.flags else ""
+        delta: dict[str, Any] = {"key": key, "type": leaf.type.value, "flag": flag}
+        delta["examples"] = [str(leaf.value)[:120]]
+        rows.append((SIDE_TABLES[leaf.family], row, delta))
+    for presence in change.metadata.presences:
+        key = dictionary.keys.number(model, presence.name)
+        if key is None or not change.removes(presence.name, old):
+            continue
+        row = {"model": model, "key": key, "uid": uid, "is_null": presence.is_null}
+        flag = presence.flags[0] if presence.flags else "null" if presence.is_null else "present"
+        rows.append((metadata_presence, row, {"key": key, "type": presence.type, "flag": flag}))
+    return rows
+
+
+async def _lock_row(
+    connection: AsyncConnection, model: int, uid: UUID, revision: int | None
+) -> Any:
+    """Lock the inference's row: nothing of it can be marked for erasure until the commit.
+
+    Raises NotFound; Conflict while something of it is being erased; PreconditionFailed.
+    """
+    await partitions.share(connection, [received_at_of(uid)])
+    here = inference.c
+    query = select(inference).where(here.model == model, here.uid == uid).with_for_update()
+    row = (await connection.execute(query)).first()
+    # Checked after the lock: an erasure marks under the same one.
+    scopes = await find_scopes(connection, model, uid)
+    if row is None or "inference" in scopes:
+        raise NotFound("The inference has just been deleted.")
+    if scopes:
+        # The eraser may be writing the same blob, without the request.
+        raise Conflict("The inference's input is being deleted: try again in a moment.")
+    if revision is not None and revision != row.revision:
+        raise PreconditionFailed(f"The inference has revision {row.revision}, not {revision}.")
+    return row
+
+
+async def reserve(
+    connection: AsyncConnection,
+    bucket: str,
+    registration: Registration,
+    uid: UUID,
+    *,
+    revision: int | None,
+) -> None:
+    """Make the inference point to the key where its metadata blob will be written.
+
+    It has a transaction of its own, which the caller commits before the edit's begins. Raises what
+    `_lock_row` does.
+    """
+    row = await _lock_row(connection, registration.model, uid, revision)
+    # The row first, here as in the edit; otherwise two edits and an eraser would deadlock.
+    await fence_shared(connection)
+    key = await _choose_key(connection, bucket, registration, row)
+    if str(key) == row.metadata_storage_key:
+        return
+    if await find_claimed(connection, [str(key)]):
+        raise Conflict(f"{key} is being deleted for another inference: try again in a moment.")
+    values = {"storage_key": str(key), "model": row.model, "uid": row.uid}
+    await connection.execute(upsert(blob_reference).values(values).on_conflict_do_nothing())
+
+
+async def _choose_key(
+    connection: AsyncConnection, bucket: str, registration: Registration, row: Any
+) -> StorageKey:
+    """Return where to write the metadata blob: its present key, or a new one if that is shared or
+    missing.
+
+    A new key that an edit reserved is used again, even if that edit failed.
+    """
+    new = StorageKey(bucket, layout.edited_key(registration.model_id, row.uid))
+    if row.metadata_storage_key is None:
+        return new
+    key = parse_stored(row.metadata_storage_key)
+    received_at = received_at_of(row.uid)
+    if layout.belongs_to(key.key, registration.model_id, row.capture_id, received_at):
+        return key
+    if await _is_reserved(connection, row, new):
+        return new
+    twice = row.metadata_storage_key in (row.data_storage_key, row.response_storage_key)
+    return new if twice or await _has_others(connection, row, str(key)) else key
+
+
+async def _is_reserved(connection: AsyncConnection, row: Any, key: StorageKey) -> bool:
+    """Return whether the inference points to a key, as its metadata blob or by `reserve`."""
+    if str(key) == row.metadata_storage_key:
+        return True
+    query = select(blob_reference.c.uid).where(_match_ours(row, str(key)))
+    return await connection.scalar(query) is not None
+
+
+async def _leave_old(connection: AsyncConnection, row: Any, key: StorageKey) -> None:
+    """Stop pointing to the old blob, now that `key` is the metadata blob.
+
+    If nobody else points to it, or only inferences that are being erased, whose eraser may have
+    checked already, it stays ours and is deleted with the inference.
+    """
+    old = row.metadata_storage_key
+    if old is None or old == str(key) or old in (row.data_storage_key, row.response_storage_key):
+        return
+    await fence_shared(connection)
+    if await _has_others(connection, row, old):
+        await connection.execute(delete(blob_reference).where(_match_ours(row, old)))
+
+
+async def _has_others(connection: AsyncConnection, row: Any, key: str) -> bool:
+    refers = blob_reference.c
+    going = select(erasing.c.uid).where(
+        erasing.c.model == refers.model, erasing.c.uid == refers.uid, erasing.c.scope == "inference"
+    )
+    query = select(refers.uid).where(
+        refers.storage_key == key,
+        (refers.model != row.model) | (refers.uid != row.uid),
+        ~going.exists(),
+    )
+    return await connection.scalar(query.limit(1)) is not None
+
+
+def _match_ours(row: Any, key: str) -> ColumnElement[bool]:
+    refers = blob_reference.c
+    return and_(refers.storage_key == key, refers.model == row.model, refers.uid == row.uid)

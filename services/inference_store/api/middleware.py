@@ -1,0 +1,326 @@
+"""What surrounds every request: its log and metrics, early refusals, headers, its priority.
+
+A browser sends what any page asks. `Host` has the name that the page used, and the owner of a name
+may point it at 127.0.0.1 (DNS rebinding); `Sec-Fetch-Site` and `Origin` tell whose page it is.
+
+All requests compute in one interpreter: while a stream works, every step of another request waits
+for its turn. So streams give way to ordinary requests, which are in the foreground until their
+answer begins; the pages of a stream are not.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import Final
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import structlog
+from fastapi.routing import APIRoute
+from opentelemetry.trace import Span, SpanKind
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from structlog.contextvars import bound_contextvars
+
+from inference_store.inference.errors import ForeignRequest, HeadersTooLarge, StoreError
+from inference_store.platform import traces
+from inference_store.platform.metrics import IN_PROGRESS, REQUEST_SECONDS, REQUESTS
+from inference_store.platform.settings import is_loopback
+
+from .answer import HEADERS
+from .problems import build_problem
+from .site import CONSOLE, CONSOLE_POLICY, DOCS, DOCS_POLICY
+
+OTHER = "other"
+
+
+class Templates:
+    """The paths of all routes that the OpenAPI shows."""
+
+    def __init__(self, routes: Iterable[APIRoute]) -> None:
+        self._routes = [route for route in routes if route.include_in_schema]
+
+    def of(self, path: str) -> str:
+        """Return the template of an escaped path; a literal one wins; OTHER: there is none."""
+        templates = [route.path_format for route in self._match(path)]
+        return path if path in templates else next(iter(templates), OTHER)
+
+    def methods(self, path: str) -> list[str]:
+        """Return the methods that an escaped path takes, by any of its templates."""
+        return sorted({method for route in self._match(path) for method in route.methods or ()})
+
+    def _match(self, path: str) -> list[APIRoute]:
+        return [route for route in self._routes if route.path_regex.match(path)]
+
+
+CHANGES_NOTHING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_OWN_SITES: Final = frozenset({"same-origin", "none"})
+
+
+class RefuseFirst:
+    """ASGI: refuses a request for which `check` returns why, before anything is done."""
+
+    def __init__(self, app: ASGIApp, check: Callable[[Scope], StoreError | None]) -> None:
+        self._app, self._check = app, check
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._check(scope) if scope["type"] == "http" else None
+        await (self._app if refusal is None else build_problem(refusal))(scope, receive, send)
+
+
+def refuse_foreign_host(scope: Scope) -> StoreError | None:
+    """Refuse a request that does not use a name of this machine itself."""
+    try:
+        is_own = is_loopback(urlsplit(f"//{Headers(scope=scope).get('host', '')}").hostname)
+    except ValueError:
+        is_own = False
+    if is_own:
+        return None
+    return ForeignRequest(
+        "With INFERENCE_STORE_AUTH=off only `Host: localhost` and loopback addresses are"
+        " answered: ask by one of these, or set INFERENCE_STORE_AUTH=on."
+    )
+
+
+def refuse_foreign_page(scope: Scope, allowed: Collection[str]) -> StoreError | None:
+    """Refuse a request that may change something and comes from a page of another origin.
+
+    `allowed`: other origins that may do so; `*`: any.
+    """
+    headers = Headers(scope=scope)
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    if scope["method"] in CHANGES_NOTHING or "*" in allowed or origin in allowed:
+        return None
+    if site is not None:  # what the browser itself says: a proxy may have changed the host
+        is_own = site in _OWN_SITES
+    else:
+        is_own = origin is None or get_host(origin) == headers.get("host", "").lower()
+    if is_own:
+        return None
+    return ForeignRequest(
+        "The request comes from a page of another origin, and"
+        " INFERENCE_STORE_API_CORS_ORIGINS does not name it."
+    )
+
+
+def refuse_large_head(scope: Scope, most_bytes: int) -> StoreError | None:
+    """Refuse a request whose line and headers are too large."""
+    path = scope.get("raw_path") or scope["path"].encode()
+    headers = sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+    if len(path) + len(scope.get("query_string", b"")) + headers <= most_bytes:
+        return None
+    return HeadersTooLarge(
+        f"The request's line and headers are over {most_bytes} bytes"
+        " (INFERENCE_STORE_API_MAX_HEADER_BYTES)."
+    )
+
+
+def get_host(origin: str) -> str:
+    """Return an origin's host and port; for `null` and invalid origins, what no request has."""
+    return origin.partition("://")[2].lower() or origin
+
+
+# A caller that asks one page after the other is idle between an answer and its next request.
+_RECENT_SECONDS: Final = 1.0
+
+
+class Foreground:
+    """The requests in the foreground."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock: Final = clock
+        self._count = 0
+        self._idle_since: float | None = None
+        self._idle: Final = asyncio.Event()
+        self._idle.set()
+
+    def enter(self) -> None:
+        """Count one more request."""
+        self._count += 1
+        self._idle.clear()
+
+    def leave(self) -> None:
+        """Count one less."""
+        self._count -= 1
+        if not self._count:
+            self._idle_since = self._clock()
+            self._idle.set()
+
+    def read_clock(self) -> float:
+        """Return the time, in seconds of a clock that only goes forward."""
+        return self._clock()
+
+    async def wait_until_idle(self, seconds: float, *, since: float) -> bool:
+        """Return when no request is in the foreground, or after so many seconds; and whether there
+        was one now, or after `since` and within the last second."""
+        if self._idle.is_set():
+            return self._was_busy(since)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:  # a stream goes on all the same
+            pass
+        return True
+
+    def _was_busy(self, since: float) -> bool:
+        last = self._idle_since
+        return last is not None and last > since and self._clock() - last < _RECENT_SECONDS
+
+
+class TrackForeground:
+    """ASGI: has each request in the foreground until its answer begins."""
+
+    def __init__(self, app: ASGIApp, foreground: Foreground) -> None:
+        self._app, self._foreground = app, foreground
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        is_inside = True
+
+        def leave() -> None:
+            nonlocal is_inside
+            if is_inside:
+                is_inside = False
+                self._foreground.leave()
+
+        async def sending(message: Message) -> None:
+            await send(message)
+            leave()
+
+        self._foreground.enter()
+        try:
+            await self._app(scope, receive, sending)
+        finally:
+            leave()
+
+
+_REQUEST_ID = "x-request-id"
+_CLIENT_LEFT = 499  # nginx's number: HTTP has no status for it
+# What callers send is written to logs and into their answer.
+_VALID_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+_log = structlog.get_logger()
+Failed = Callable[[Request, Exception], Awaitable[Response]]
+_METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
+
+
+class RequestObserver:
+    """ASGI: counts, times, logs and traces requests by their route: their path has ids."""
+
+    def __init__(self, app: ASGIApp, templates: Templates, failed: Failed) -> None:
+        self._app = app
+        self._templates = templates
+        self._failed = failed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status = time.monotonic(), 0
+        headers = Headers(scope=scope)
+        name = _choose_request_id(headers)
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)[_REQUEST_ID] = name
+            await send(message)
+
+        method = scope["method"] if scope["method"] in _METHODS else "_OTHER"
+        span = _begin_span(method, scope, headers)
+        with IN_PROGRESS.track_inprogress(), traces.ended(span), bound_contextvars(request_id=name):
+            try:
+                await self._app(scope, receive, noted)
+            except ClientDisconnect:  # while its body was read: nobody is there to answer
+                status = status or _CLIENT_LEFT
+            # the outermost place: logged and answered here, with the request's id
+            except Exception as error:
+                if status:
+                    raise
+                answer = await self._failed(Request(scope), error)
+                await answer(scope, receive, noted)
+            finally:
+                # Only now: the path is the one that routes were matched by.
+                route = self._templates.of(scope["path"])
+                REQUESTS.labels(method, route, str(status or 500)).inc()
+                seconds = time.monotonic() - began
+                REQUEST_SECONDS.labels(route).observe(seconds)
+                about = {"method": method, "route": route, "status": status or 500}
+                _log.info("request", action="request", **about, seconds=round(seconds, 4))
+                _describe_span(span, method, route, status or 500)
+
+
+def _choose_request_id(headers: Headers) -> str:
+    sent = headers.get(_REQUEST_ID, "")
+    return sent if _VALID_ID.fullmatch(sent) else str(uuid4())
+
+
+def _begin_span(method: str, scope: Scope, headers: Headers) -> Span:
+    if not traces.is_on():
+        return traces.begin("")
+    # No `url.path` or `url.query`: they hold ids and values of filters.
+    attributes = {
+        "http.request.method": method,
+        "url.scheme": scope["scheme"],
+        "network.protocol.version": scope["http_version"],
+    }
+    return traces.begin(method, SpanKind.SERVER, attributes, headers=headers)
+
+
+def _describe_span(span: Span, method: str, route: str, status: int) -> None:
+    if span.is_recording():
+        span.update_name(f"{method} {route}")
+        span.set_attribute("http.route", route)
+        span.set_attribute("http.response.status_code", status)
+        if status >= 500:
+            traces.failed(span, str(status))
+
+
+# The pages of the OpenAPI: their scripts and styles are served from here, with a few lines inside
+# the page.
+_PAGE_POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline';"
+    " img-src 'self' data:; worker-src 'self' blob:; base-uri 'none'; form-action 'none';"
+    " frame-ancestors 'none'"
+)
+_POLICIES: Final = {
+    ("/reference", "/redoc", "/static-offline-docs/"): _PAGE_POLICY,
+    (f"{DOCS}/",): DOCS_POLICY,
+    (f"{CONSOLE}/",): CONSOLE_POLICY,
+}
+
+
+class SecurityHeaders:
+    """ASGI: adds the headers that an answer does not set itself."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        ours = _find_page_headers(scope["path"])
+
+        async def added(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                if scope.get("scheme") == "https":
+                    headers.setdefault("Strict-Transport-Security", "max-age=31536000")
+                for name, value in {**HEADERS, **ours}.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, added)
+
+
+def _find_page_headers(path: str) -> dict[str, str]:
+    for prefixes, policy in _POLICIES.items():
+        if path.startswith(prefixes):
+            return {"Content-Security-Policy": policy, "Cache-Control": "no-cache"}
+    return {}

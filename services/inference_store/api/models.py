@@ -1,0 +1,374 @@
+"""Models: registrations, moves between projects, metadata keys; and projects."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import Query
+from pydantic import AfterValidator, ConfigDict, Field
+from sqlalchemy.ext.asyncio import AsyncConnection
+from starlette.responses import Response
+
+from inference_store.access import Action
+from inference_store.access.rights import Right
+from inference_store.erasure import policies
+from inference_store.erasure.housekeeping import removed_models
+from inference_store.erasure.ledger import Body as Entry
+from inference_store.erasure.ledger import Note
+from inference_store.index import key_registry, registrations
+from inference_store.index.key_registry import KeySeen
+from inference_store.index.registrations import Details, Registration
+from inference_store.inference.errors import Conflict, Fault, Invalid, NotFound, PreconditionFailed
+from inference_store.inference.ids import check_id
+from inference_store.inference.task_types import TASK_TYPES, OutputMapping, task_type_of
+
+from . import cursors
+from .access import Access, Asking, Needs, Over
+from .answer import Answer, Shown
+from .cursors import PageParameters
+from .dependencies import IfMatch, Reading
+from .fields import Body, ShortText, Text
+from .http import ModelId
+from .metadata import KeyPage, ShownMetadataKey
+from .policies import ShownPolicy, show_state
+from .routing import Router
+
+
+def _task_type(name: str) -> str:
+    task_type = task_type_of(name)
+    if task_type is TASK_TYPES["unknown"] and name != "unknown":
+        raise ValueError(f"there is no task type {name!r}; known are {', '.join(TASK_TYPES)}")
+    return next(key for key, entry in TASK_TYPES.items() if entry is task_type)
+
+
+class RegistrationBody(Body):
+    """What is said of a model. What is left out is unset; it applies to events still to come."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "name": "Hallway detector",
+                    "project_id": "building-7",
+                    "task_type": "object_detection",
+                    "class_labels": ["person", "dog"],
+                }
+            ]
+        }
+    )
+
+    project_id: Annotated[Text, AfterValidator(check_id)] | None = None
+    name: ShortText | None = None
+    task_type: Annotated[Text, Field(max_length=64), AfterValidator(_task_type)] | None = Field(
+        default=None, description=f"One of {', '.join(TASK_TYPES)}, in any common spelling."
+    )
+    class_labels: Annotated[list[ShortText], Field(max_length=100_000)] = Field(default=[])
+    """The names of the classes, in the order of the model's outputs."""
+    output_mapping: OutputMapping | None = None
+    """Which tensors of the answer are boxes, scores and labels."""
+    reason: ShortText | None = None
+    """Why it moves; needed where a minimum age is left behind."""
+
+    def details(self) -> Details:
+        """Return it as the store takes it."""
+        return Details(
+            project_id=self.project_id,
+            name=self.name,
+            task_type=self.task_type,
+            class_labels=tuple(self.class_labels),
+            output_mapping=self.output_mapping,
+        )
+
+
+class PendingMove(Shown):
+    """A move that does not count for retention yet. To move it back takes it away."""
+
+    from_project_id: str | None
+    """The project that it left: its policy decides until then."""
+    effective_at: datetime
+
+
+class ShownRegistration(Shown):
+    """A model's entry."""
+
+    model_id: str
+    project_id: str | None
+    name: str | None
+    task_type: str | None
+    class_labels: tuple[str, ...]
+    output_mapping: OutputMapping | None
+    registered_by: str
+    """`event`: the first event of an unknown model made it; `ledger`: a replay of the ledger did;
+    `removed`: it goes with what is left of it; else `api`."""
+    revision: int
+    registered_at: datetime
+    updated_at: datetime
+    pending_move: PendingMove | None
+    """Where it has moved, and another policy does not decide yet."""
+
+
+class MoveWarning(Shown):
+    """Which retention policies decide about a model after a move, also about what is stored."""
+
+    effective_at: datetime
+    """From when on. Until then those of the project that it left decide."""
+    policies: list[ShownPolicy]
+    """The nearest first. What none of them deletes is kept."""
+
+
+class PutRegistration(ShownRegistration):
+    """A model's entry as it was just put."""
+
+    warning: MoveWarning | None = None
+    """Only where it was moved to another project."""
+
+
+class RegistrationPage(Shown):
+    """Registrations, in order of model id."""
+
+    items: list[ShownRegistration]
+    next: str | None
+
+
+class ModelParameters(PageParameters):
+    """Which page of which models."""
+
+    project_id: ShortText | None = None
+    """Of this project."""
+
+
+class ShownProject(Shown):
+    """What registrations name as their project."""
+
+    project_id: str
+    models: int
+    """How many of its models the caller sees."""
+
+
+class ProjectPage(Shown):
+    """Projects, in order of their ids."""
+
+    items: list[ShownProject]
+    next: str | None
+
+
+router = Router("models")
+_NEEDED = Needs(Right.READ, Over.SOME)
+_NEW = {"model": PutRegistration, "description": "It is new."}
+
+
+@router.add("GET /models", RegistrationPage, _NEEDED, "List models")
+async def list_models(
+    page: Annotated[ModelParameters, Query()], connection: Reading, access: Asking
+) -> Answer:
+    """Registrations, in order of model id."""
+    after = cursors.decode_one(page.cursor, str)
+    rows = await registrations.page(
+        connection,
+        limit=page.limit + 1,
+        after=after,
+        within=access.scope,
+        project_id=page.project_id,
+    )
+    items, following = cursors.cut_page(rows, page.limit, lambda row: row.model_id)
+    shown = [ShownRegistration.show(row, pending_move=_show_move(row)) for row in items]
+    return Answer(RegistrationPage(items=shown, next=following))
+
+
+@router.add("GET /models/{model_id}", ShownRegistration, Right.READ, "Read a model", 404)
+async def get_model(model_id: ModelId, connection: Reading, access: Asking) -> Answer:
+    """A model's registration."""
+    return _build_answer(await access.find_model(connection, model_id))
+
+
+@router.add(
+    "PUT /models/{model_id}",
+    PutRegistration,
+    Right.ADMIN,
+    "Register a model",
+    404,
+    409,
+    412,
+    also={201: _NEW},
+)
+async def put_model(
+    model_id: ModelId, body: RegistrationBody, if_match: IfMatch, access: Asking
+) -> Answer:
+    """Register a model, or replace what is said of it. Another `project_id` moves it: `warning`
+    has the policies there. If they may delete what the present ones keep, these decide for a
+    grace."""
+    if not model_id:
+        raise Invalid("A model's id has at least one character.")
+    try:
+        return await _put(access, model_id, body, if_match)
+    except Conflict:  # an event registered it, or it was moved meanwhile: check everything again
+        return await _put(access, model_id, body, if_match)
+
+
+@router.add(
+    "DELETE /models/{model_id}", Response, Right.ADMIN, "Remove a model", 404, 409, status=204
+)
+async def delete_model(model_id: ModelId, access: Asking) -> Response:
+    """Remove a registration that has no inferences, with its retention policy."""
+
+    async def build_body(connection: AsyncConnection) -> Entry:
+        await access.find_model(connection, model_id)
+        return dict(await removed_models.describe_removal(connection, model_id))
+
+    note = Note(Action.MODEL_REMOVED, model_id, {})
+    await access.ledger.write("model_removed", build_body, actor=access.who, note=note)
+    return Response(status_code=204)
+
+
+@router.add("GET /models/{model_id}/metadata-keys", KeyPage, Right.READ, "List metadata keys", 404)
+async def list_keys(
+    model_id: ModelId, page: Annotated[PageParameters, Query()], connection: Reading, access: Asking
+) -> Answer:
+    """Which metadata keys the model's inferences have: types, counts, examples, conflicts."""
+    model = (await access.find_model(connection, model_id)).model
+    after = cursors.decode_one(page.cursor, str)
+    rows = await key_registry.keys(connection, model, limit=page.limit + 1, after=after)
+    items, following = cursors.cut_page(rows, page.limit, lambda row: row.name)
+    number = await key_registry.count(connection, model)
+    shown, capped = [_show_key(row) for row in items], number >= access.settings.max_keys_per_model
+    return Answer(KeyPage(items=shown, next=following, capped=capped))
+
+
+@router.add("GET /projects", ProjectPage, _NEEDED, "List projects")
+async def list_projects(
+    page: Annotated[PageParameters, Query()], connection: Reading, access: Asking
+) -> Answer:
+    """Projects with models that the caller sees, in order of their ids."""
+    after = cursors.decode_one(page.cursor, str)
+    rows = await registrations.list_projects(
+        connection, limit=page.limit + 1, after=after, within=access.scope
+    )
+    items, following = cursors.cut_page(rows, page.limit, lambda row: row.project_id)
+    return Answer(ProjectPage(items=[ShownProject.show(row) for row in items], next=following))
+
+
+def _show_key(key: KeySeen) -> ShownMetadataKey:
+    return ShownMetadataKey.show(
+        key, compared_as=sorted(key.families), count=sum(type_seen.count for type_seen in key.types)
+    )
+
+
+def _build_answer(
+    registered: Registration, *, status: int = 200, warning: MoveWarning | None = None
+) -> Answer:
+    more = {} if warning is None else {"warning": warning}
+    shown = PutRegistration.show(registered, pending_move=_show_move(registered), **more)
+    return Answer(shown, status_code=status, revision=registered.revision)
+
+
+def _show_move(registered: Registration) -> PendingMove | None:
+    at = registered.moves_at
+    if at is None or at <= datetime.now(UTC):
+        return None
+    return PendingMove(from_project_id=registered.left_project_id, effective_at=at)
+
+
+async def _put(
+    access: Access, model_id: str, body: RegistrationBody, expected: int | None
+) -> Answer:
+    """Put the registration, which must have the revision `expected`. Raises Conflict if somebody
+    else has put it meanwhile."""
+    async with access.engine.connect() as connection:
+        current = (await registrations.find_by_ids(connection, [model_id])).get(model_id)
+    if current is not None and current.project_id != body.project_id:
+        return await _move(access, model_id, body, expected)
+    async with access.engine.begin() as connection:
+        missing = await access.check_registration(connection, model_id, body.project_id)
+        return await _write(connection, access, model_id, body, expected, missing=missing)
+
+
+async def _write(
+    connection: AsyncConnection,
+    access: Access,
+    model_id: str,
+    body: RegistrationBody,
+    expected: int | None,
+    *,
+    missing: bool = False,
+    warning: MoveWarning | None = None,
+) -> Answer:
+    """Write the registration.
+
+    If the model was missing when access was checked, and exists by now, nothing is changed or
+    moved.
+    """
+    if not missing:
+        current = await registrations.get(connection, model_id)
+        if current.project_id != body.project_id:
+            raise Conflict(f"The model {model_id!r} has just been moved: try again.")
+    registration, new = await registrations.put(
+        connection, model_id, body.details(), revision=expected, must_be_new=missing
+    )
+    action = Action.MODEL_REGISTERED if new else Action.MODEL_CHANGED
+    await access.note(connection, action, registration, revision=registration.revision)
+    return _build_answer(registration, status=201 if new else 200, warning=warning)
+
+
+async def _move(
+    access: Access, model_id: str, body: RegistrationBody, expected: int | None
+) -> Answer:
+    """Move the model: the ledger has the move before it takes effect, and the rest is written
+    after.
+
+    After a crash in between, the model has moved, and the caller has no answer.
+    """
+
+    async def build_body(connection: AsyncConnection) -> Entry:
+        return await _build_move(connection, access, model_id, body, expected)
+
+    await access.ledger.write("model_moved", build_body, actor=access.who, note=_build_move_note)
+    async with access.engine.begin() as connection:
+        registration = await registrations.get(connection, model_id, lock=True)
+        warning = await _warn_of_move(connection, registration)
+        if registrations.details_of(registration) == body.details():
+            return _build_answer(registration, warning=warning)
+        expected = None if expected is None else expected + 1
+        return await _write(connection, access, model_id, body, expected, warning=warning)
+
+
+async def _build_move(
+    connection: AsyncConnection,
+    access: Access,
+    model_id: str,
+    body: RegistrationBody,
+    expected: int | None,
+) -> Entry:
+    if await access.check_registration(connection, model_id, body.project_id):
+        raise NotFound(f"There is no model {model_id!r}.")
+    registration = await registrations.get(connection, model_id)
+    if expected not in (None, registration.revision):
+        raise PreconditionFailed(
+            f"The registration has revision {registration.revision}, not {expected}."
+        )
+    if await policies.is_minimum_undercut(connection, registration, body.project_id):
+        access.require_right(Right.OVERRIDE, registration)
+        if not body.reason:
+            fault = Fault("reason", "say why the model may leave a minimum age behind")
+            raise Invalid("Going against a minimum age needs a reason.", faults=[fault])
+    grace_seconds = access.settings.policy_grace_seconds
+    return await policies.describe_move(
+        connection, registration, body.project_id, grace_seconds=grace_seconds, reason=body.reason
+    )
+
+
+async def _warn_of_move(connection: AsyncConnection, moved: Registration) -> MoveWarning:
+    owners = policies.list_owners(moved.model_id, moved.project_id)
+    states = (await policies.find_policy_states(connection, owners)).items()
+    shown = [
+        show_state(owner, version, state, warnings=())
+        for owner, state in states
+        if (version := state.in_force or state.pending) is not None
+    ]
+    return MoveWarning(effective_at=moved.moves_at or moved.updated_at, policies=shown)
+
+
+def _build_move_note(body: Entry) -> Note:
+    more = {name: body[name] for name in ("from_project_id", "moves_at", "reason")}
+    given_values = {name: value for name, value in more.items() if value is not None}
+    return Note(
+        Action.MODEL_MOVED, body["model_id"], {"project_id": body["project_id"], **given_values}
+    )

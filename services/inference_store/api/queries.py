@@ -1,0 +1,205 @@
+"""Which inferences of one model or several, and how many."""
+
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
+
+from fastapi import Query
+from sqlalchemy.ext.asyncio import AsyncConnection
+from starlette.responses import Response
+
+from inference_store.access.rights import Right
+from inference_store.index.registrations import Registration
+from inference_store.query.explain import recording
+from inference_store.query.lookup import Extent
+from inference_store.query.matching import Query as ModelQuery
+from inference_store.query.preparation import PreparedQuery, QueryRequest, prepare
+from inference_store.query.search import build_queries, count
+
+from .access import Access, Asking, Needs, Over
+from .answer import Answer
+from .conditions import (
+    Conditions,
+    ConditionsAcross,
+    InferenceLink,
+    InferenceQuery,
+    InferenceQueryAcross,
+    Models,
+    choose_models,
+    read_requested_filter,
+    warn_of_left_out,
+)
+from .dependencies import Querying
+from .http import ModelId
+from .inference_models import InferenceCount, InferencePage
+from .inference_pages import (
+    AnsweredPage,
+    PageRequest,
+    build_page,
+    compute_fingerprint,
+    explain,
+    limit_query_time,
+    read_page_filter,
+    remove_instant,
+    resolve_page_sort,
+    set_deadline,
+)
+from .routing import Router
+from .streams import STREAMING, answer_page_or_stream
+
+router = Router("inferences")
+_SOME = Needs(Right.READ, Over.SOME)
+_REFUSALS = (404, 501)
+_NARROW = {  # by whether it is asked across models
+    False: "The query took too long: narrow received_at, or add a condition that fewer match.",
+    True: "The query took too long: narrow received_at, ask fewer models, or add a condition.",
+}
+
+
+class _Asked(NamedTuple):
+    """The models of a question; `extent`: where the inferences of the one model of a path are."""
+
+    models: Sequence[Registration]
+    extent: Extent | None = None
+
+    @property
+    def numbers(self) -> int | Sequence[int]:
+        """The integer of the one model, or those of all."""
+        numbers = [model.model for model in self.models]
+        return numbers if self.extent is None else numbers[0]
+
+
+@router.add(
+    "POST /models/{model_id}/inferences/query",
+    InferencePage,
+    Right.READ,
+    "Query inferences",
+    *_REFUSALS,
+    also=STREAMING,
+)
+async def query_inferences(
+    model_id: ModelId, body: InferenceQuery, connection: Querying, access: Asking
+) -> Response:
+    """A page of the inferences that satisfy every condition; or all of them, as a stream, where
+    Accept is application/x-ndjson."""
+    return await _answer_query(connection, access, body, model_id)
+
+
+@router.add(
+    "GET /models/{model_id}/inferences",
+    InferencePage,
+    Right.READ,
+    "List inferences",
+    *_REFUSALS,
+    also=STREAMING,
+)
+async def list_inferences(
+    model_id: ModelId, link: Annotated[InferenceLink, Query()], connection: Querying, access: Asking
+) -> Response:
+    """The query as a link, as far as it fits into one."""
+    return await _answer_query(connection, access, link.query(), model_id)
+
+
+@router.add(
+    "POST /models/{model_id}/inferences/count",
+    InferenceCount,
+    Right.READ,
+    "Count inferences",
+    *_REFUSALS,
+)
+async def count_inferences(
+    model_id: ModelId, body: Conditions, connection: Querying, access: Asking
+) -> Answer:
+    """How many inferences satisfy every condition, exactly."""
+    return await _answer_count(connection, access, body, model_id)
+
+
+@router.add(
+    "POST /inferences/query",
+    InferencePage,
+    _SOME,
+    "Query inferences of several models",
+    *_REFUSALS,
+    also=STREAMING,
+)
+async def query_across(
+    body: InferenceQueryAcross, connection: Querying, access: Asking
+) -> Response:
+    """A page of the inferences of several models that satisfy every condition; or all of them, as
+    a stream, where Accept is application/x-ndjson."""
+    return await _answer_query(connection, access, body)
+
+
+@router.add(
+    "POST /inferences/count",
+    InferenceCount,
+    _SOME,
+    "Count inferences of several models",
+    *_REFUSALS,
+)
+async def count_across_models(
+    body: ConditionsAcross, connection: Querying, access: Asking
+) -> Answer:
+    """How many inferences of several models satisfy every condition, exactly."""
+    return await _answer_count(connection, access, body)
+
+
+async def _answer_query(
+    connection: AsyncConnection, access: Access, body: InferenceQuery, model_id: str | None = None
+) -> Response:
+    filter = await read_page_filter(body)
+
+    async def ask(
+        connection: AsyncConnection, access: Access, page_body: InferenceQuery
+    ) -> AnsweredPage:
+        is_first = page_body.cursor == body.cursor  # a stream keeps its first page's warnings
+        page_body = remove_instant(page_body)
+        asked = await _find_models(connection, access, body, model_id)
+        sort = await resolve_page_sort(connection, asked.numbers, page_body)
+        question = page_body.to_query_request(filter.tree, newest_first=sort.descending)
+        prepared, queries = await _prepare(connection, asked, question)
+        bound_to = "/inferences" if model_id is None else model_id
+        fingerprint = compute_fingerprint(bound_to, page_body, filter.tree)
+        warnings = list(prepared.warnings)
+        if is_first and isinstance(body, Models):
+            warnings += await warn_of_left_out(connection, access, body)
+        page_request = PageRequest(
+            asked.models, prepared.query, queries, sort, fingerprint, warnings, filter
+        )
+        return await build_page(connection, access, page_body, page_request)
+
+    return await answer_page_or_stream(connection, access, body, ask)
+
+
+async def _answer_count(
+    connection: AsyncConnection, access: Access, body: Conditions, model_id: str | None = None
+) -> Answer:
+    asked = await _find_models(connection, access, body, model_id)
+    filter = await read_requested_filter(body.filter, body.filter_lang)
+    prepared, queries = await _prepare(connection, asked, body.to_query_request(filter.tree))
+    deadline = set_deadline(body, access.settings)
+    with recording(body.explain) as recorded:
+        with limit_query_time("count", _NARROW[asked.extent is None], prepared.query):
+            number = await count(connection, queries, deadline=deadline)
+        members = await explain(connection, access, prepared.query, recorded)
+    members = {**filter.answer_members, **members}
+    return Answer(InferenceCount(count=number, warnings=list(prepared.warnings), **members))
+
+
+async def _find_models(
+    connection: AsyncConnection, access: Access, body: Conditions, model_id: str | None
+) -> _Asked:
+    if model_id is None:
+        assert isinstance(body, Models), "it names models if the path names none"
+        return _Asked(await choose_models(connection, access, body))
+    registration, extent = await access.find_model_to_query(connection, model_id)
+    return _Asked([registration], extent)
+
+
+async def _prepare(
+    connection: AsyncConnection, asked: _Asked, question: QueryRequest
+) -> tuple[PreparedQuery, Sequence[ModelQuery]]:
+    prepared = await prepare(connection, asked.numbers, question, asked.extent)
+    if asked.extent is not None:
+        return prepared, [prepared.query]
+    numbers = [model.model for model in asked.models]
+    return prepared, await build_queries(connection, prepared.query, numbers)

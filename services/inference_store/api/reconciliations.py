@@ -1,0 +1,260 @@
+"""Reconciliations: the bucket compared with the index."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import Query
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.access import Action
+from inference_store.access.rights import Right
+from inference_store.index import registrations
+from inference_store.index.registrations import refuse_model
+from inference_store.inference.errors import NotFound
+from inference_store.operations.reconcile import orphans, reconciliations
+from inference_store.operations.reconcile.reconciliations import Kind
+
+from . import cursors
+from .access import Access, Asking, Needs, Over
+from .answer import Answer, AnyText, Shown
+from .cursors import PageParameters
+from .dependencies import Reading, Writing
+from .erasure_answers import ShownErasure, show_erasure
+from .fields import Body, Flag, ShortText
+from .routing import Router
+
+
+class ReconciliationRequest(Body):
+    """What to compare."""
+
+    model_id: ShortText | None = None
+    """Left out: every model."""
+
+
+class OrphanErasureRequest(Body):
+    """Whether to erase a reconciliation's orphans."""
+
+    dry_run: Flag = False
+    """Whether it is only counted what would go."""
+
+
+class OrphanEstimate(Shown):
+    """What would be erased; nothing was changed."""
+
+    objects: int
+    bytes: int
+    held: int
+    """Orphans that a legal hold may keep."""
+    kept: int
+    """Those of the reconciliation that are no orphans any more."""
+    partial: bool
+    """Time was over before all was looked at: there may be more."""
+
+
+class ShownReconciliation(Shown):
+    """One comparison of the bucket with the index."""
+
+    id: UUID
+    model_id: AnyText | None
+    """Null: every model."""
+    cause: str
+    """`schedule`, `request` or `command`."""
+    repair: str
+    """`none` or `rebuild`."""
+    state: str
+    """pending, comparing, repairing, done or failed."""
+    requested_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    places: list[str]
+    """Where it looks."""
+    place: int
+    """How many of the places are done; of the next one it is behind `after`."""
+    after: str
+    noted_at: datetime | None
+    """When it was noted where the topic ends; null: it could not be."""
+    orphans_before: datetime | None
+    """Objects that are younger are not judged; null: none is."""
+    because: str | None
+    """What that time comes from."""
+    counts: Mapping[str, int]
+    """objects, bytes, named (by rows), missing, orphans, orphan_bytes, young, awaited, unjudged,
+    and what a repair did."""
+    books: Mapping[str, int] | None
+    """stored + rebuilt - erased + difference = indexed, in inferences of every model."""
+    error: str | None
+
+
+class RequestedReconciliation(ShownReconciliation):
+    """A comparison that was just asked for."""
+
+    warnings: list[str]
+
+
+class ReconciliationPage(Shown):
+    """Reconciliations, the newest first."""
+
+    items: list[ShownReconciliation]
+    next: str | None
+
+
+class FindingParameters(PageParameters):
+    """Which page of which findings."""
+
+    kind: Kind | None = None
+
+
+class ShownFinding(Shown):
+    """Something of which only the bucket knows, or only the index."""
+
+    kind: Kind
+    """`orphan`: an object without a row; `missing`: a row without its object; `unreadable`: an
+    object that a rebuild could not read."""
+    storage_key: AnyText
+    model_id: str | None
+    uid: UUID | None
+    bytes: int | None
+    modified_at: datetime | None
+    state: str
+    """`found`; of an orphan that was to be erased `erased`, `held` (a legal hold may keep it) or
+    `kept` (it is no orphan any more)."""
+    detail: AnyText | None
+
+
+class FindingPage(Shown):
+    """Findings, by kind and storage key."""
+
+    items: list[ShownFinding]
+    next: str | None
+
+
+router = Router("reconciliation")
+_NEEDED = Needs(Right.ADMIN, Over.EVERYTHING)
+_PATH = "/reconciliations"
+_ESTIMATE: dict[int | str, dict[str, Any]] = {
+    200: {"model": OrphanEstimate, "description": "What a `dry_run` estimates."}
+}
+
+
+@router.add(f"GET {_PATH}", ReconciliationPage, _NEEDED, "List reconciliations")
+async def list_reconciliations(
+    page: Annotated[PageParameters, Query()], connection: Reading
+) -> Answer:
+    """Comparisons of the bucket with the index, the newest first."""
+    rows = await reconciliations.list_page(
+        connection, before=cursors.decode_before(page), limit=page.limit + 1
+    )
+    items, following = cursors.cut_time_page(rows, page.limit)
+    shown = [ShownReconciliation.show(row) for row in items]
+    return Answer(ReconciliationPage(items=shown, next=following))
+
+
+@router.add(
+    f"POST {_PATH}",
+    RequestedReconciliation,
+    _NEEDED,
+    "Compare the bucket with the index",
+    status=202,
+)
+async def request_reconciliation(
+    body: ReconciliationRequest, connection: Writing, access: Asking
+) -> Answer:
+    """Ask the retention service to compare them. A model that is not registered is a warning: it
+    fails unless the bucket has objects of it."""
+    warnings = await _list_warnings(connection, access, body.model_id)
+    reconciliation = await reconciliations.request_reconciliation(
+        connection, model_id=body.model_id, cause="request"
+    )
+    await access.note(
+        connection,
+        Action.RECONCILIATION_REQUESTED,
+        reconciliation=str(reconciliation.id),
+        asked_model_id=body.model_id,
+    )
+    shown = RequestedReconciliation.show(reconciliation, warnings=warnings)
+    return Answer(shown, status_code=202, location=f"/v1{_PATH}/{reconciliation.id}")
+
+
+@router.add(
+    f"GET {_PATH}/{{reconciliation_id}}", ShownReconciliation, _NEEDED, "Read a reconciliation", 404
+)
+async def get_reconciliation(reconciliation_id: UUID, connection: Reading) -> Answer:
+    """How far it is, and what it found."""
+    reconciliation = await reconciliations.find_reconciliation(connection, reconciliation_id)
+    if reconciliation is None:
+        raise _make_not_found(reconciliation_id)
+    return Answer(ShownReconciliation.show(reconciliation))
+
+
+@router.add(
+    f"GET {_PATH}/{{reconciliation_id}}/findings",
+    FindingPage,
+    _NEEDED,
+    "List what a reconciliation found",
+    404,
+)
+async def list_findings(
+    reconciliation_id: UUID, page: Annotated[FindingParameters, Query()], connection: Reading
+) -> Answer:
+    """Objects without rows and rows without objects, by kind and storage key."""
+    if await reconciliations.find_reconciliation(connection, reconciliation_id) is None:
+        raise _make_not_found(reconciliation_id)
+    key = cursors.decode(page.cursor, str, str)
+    findings = await reconciliations.list_findings(
+        connection,
+        reconciliation_id,
+        kind=page.kind,
+        after=None if key is None else (key[0], key[1]),
+        limit=page.limit + 1,
+    )
+    items, following = cursors.cut_page(
+        findings, page.limit, lambda finding: (finding.kind, finding.storage_key)
+    )
+    shown = [ShownFinding.show(finding) for finding in items]
+    return Answer(FindingPage(items=shown, next=following))
+
+
+@router.add(
+    f"POST {_PATH}/{{reconciliation_id}}/erasures",
+    ShownErasure,
+    Needs(Right.DELETE, Over.EVERYTHING),
+    "Erase the orphans of a reconciliation",
+    404,
+    409,
+    status=202,
+    also=_ESTIMATE,
+)
+async def erase_orphans(
+    reconciliation_id: UUID, body: OrphanErasureRequest, access: Asking
+) -> Answer:
+    """Erase the objects that a reconciliation found no row of: each is judged again before it goes,
+    and what a legal hold may keep stays. GET /v1/erasures/{id} follows it."""
+    engine: AsyncEngine = access.engine
+    if body.dry_run:
+        seconds = access.settings.query_timeout_seconds
+        async with engine.connect() as connection:
+            estimate = await orphans.estimate_orphans(
+                connection, reconciliation_id, seconds=seconds
+            )
+        return Answer(OrphanEstimate.show(estimate))
+    erasure = await orphans.request_erasure(access.ledger, reconciliation_id, access.who)
+    async with engine.connect() as connection:
+        answer = await show_erasure(connection, erasure)
+    return Answer(answer, status_code=202, location=f"/v1/erasures/{erasure.id}")
+
+
+async def _list_warnings(
+    connection: AsyncConnection, access: Access, model_id: str | None
+) -> list[str]:
+    """Return a warning if the model is not registered: what the bucket has of it is compared all
+    the same, for the registration may be what was lost."""
+    if model_id is None or await registrations.find_by_ids(connection, [model_id]):
+        return []
+    unknown = await refuse_model(connection, model_id, access.sees)
+    return [f"{unknown.detail} If the bucket has no object of it either, this fails."]
+
+
+def _make_not_found(id: UUID) -> NotFound:
+    return NotFound(f"There is no reconciliation {id}.")

@@ -1,0 +1,224 @@
+"""Routes under /v1: what one needs, reads, refuses and answers with, and the OpenAPI of them."""
+
+from collections.abc import Callable, Coroutine, Sequence
+from inspect import signature
+from typing import Any, Final, TypeVar
+
+from fastapi import APIRouter, Depends, FastAPI
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from inference_store.access.rights import Right
+from inference_store.inference.errors import Fault, Invalid, NotAcceptable
+from inference_store.platform.settings import AccessSettings
+
+from .access import EXTENSION, Needs, Over, declare, finished, read_needs
+from .dependencies import ledger_agrees
+from .http import ANY, JSON, NDJSON, ExactRequest, choose_type
+from .problems import Problem, document_refusals
+
+PREFIX: Final = "/v1"
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+
+
+class Router(APIRouter):
+    """Routes of one subject under /v1.
+
+    FastAPI builds a route again whenever a router with a prefix or dependencies of its own includes
+    it, which would take a tenth of a second for each app: so a router has all of it beforehand.
+    """
+
+    def __init__(self, tag: str) -> None:
+        """`tag`: the OpenAPI shows the routes under it."""
+        super().__init__(
+            prefix=PREFIX,
+            route_class=GuardedRoute,
+            tags=[tag],
+            # The first dependency ends last: after it nothing of a request is open.
+            dependencies=[Depends(finished, scope="function"), Depends(ledger_agrees)],
+            generate_unique_id_function=lambda route: route.name,
+        )
+
+    def add(
+        self,
+        route: str,
+        answer: type[BaseModel] | type[Response],
+        needed: Needs | Right,
+        summary: str,
+        *refusals: int,
+        status: int = 200,
+        also: dict[int | str, dict[str, Any]] | None = None,
+        **options: Any,
+    ) -> Callable[[Endpoint], Endpoint]:
+        """Add a function as a route, such as `GET /models`; it answers with a model or a response.
+
+        `needed`: a right alone is one over the model of the path; `refusals`: the statuses it
+        refuses with, beside those of every route and of every `body`; `also`: answers that the
+        OpenAPI shows beside its own.
+        """
+        method, _, path = route.partition(" ")
+        kind = "response_class" if issubclass(answer, Response) else "response_model"
+        options[kind] = answer
+
+        def add(endpoint: Endpoint) -> Endpoint:
+            of_body = (400, 413) if "body" in signature(endpoint).parameters else ()
+            self.add_api_route(
+                path,
+                endpoint,
+                methods=[method],
+                status_code=status,
+                summary=summary,
+                responses=document_refusals(*refusals, *of_body, also=also),
+                openapi_extra=declare(needed if isinstance(needed, Needs) else Needs(needed)),
+                **options,
+            )
+            return endpoint
+
+        return add
+
+
+class GuardedRoute(APIRoute):
+    """Authenticates a request before it reads it, exactly, and refuses unknown query parameters and
+    types that it cannot answer with."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+        needed = read_needs(self.openapi_extra)
+        known_parameters = sorted(_list_query_names(self.dependant))
+        offered = _list_offered_types(self)
+
+        async def handle(request: Request) -> Response:
+            state = request.app.state
+            access = await state.authenticator.authenticate(request, needed)
+            request.state.access = access
+            request.state.media_type = require_type(request, offered)
+            exact = ExactRequest(request.scope, request.receive)
+            await exact.load(state.settings.api_max_body_bytes)
+            size = len(await exact.body())
+            state.authenticator.charge_undeclared(exact, access.caller, size)
+            _refuse_unknown(exact, known_parameters)
+            return await handler(exact)
+
+        return handle
+
+
+def _list_offered_types(route: APIRoute) -> tuple[str, ...]:
+    """Return the media types that a route answers with; the first one if any will do."""
+    media_types = tuple(route.responses.get(200, {}).get("content", ()))
+    kind = route.response_class
+    has_json = not (isinstance(kind, type) and issubclass(kind, StreamingResponse))
+    return (JSON, *media_types) if has_json else media_types
+
+
+def require_type(request: Request, offered: Sequence[str]) -> str:
+    """Return the type to answer with. Raises NotAcceptable.
+
+    A route that answers with whatever was stored does not know the type yet: */*.
+    """
+    if ANY in offered:
+        return ANY
+    accept = ", ".join(request.headers.getlist("Accept"))
+    chosen = choose_type(accept, offered)
+    if chosen is None:
+        message = f"the route answers with no type that it names: send one of {', '.join(offered)}"
+        fault = Fault("header.accept", message, offered)
+        raise NotAcceptable(f"Accept: {message}.", faults=[fault])
+    return chosen
+
+
+def _list_query_names(dependant: Dependant) -> set[str]:
+    names: set[str] = set()
+    for field in dependant.query_params:
+        kind = field.field_info.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            names |= {info.alias or name for name, info in kind.model_fields.items()}
+        else:
+            names.add(field.alias)
+    return names.union(*map(_list_query_names, dependant.dependencies))
+
+
+def _refuse_unknown(request: Request, known_parameters: list[str]) -> None:
+    unknown = sorted(set(request.query_params) - set(known_parameters))
+    if unknown:
+        faults = [
+            Fault(f"query.{name}", "unknown query parameter", known_parameters) for name in unknown
+        ]
+        raise Invalid(f"Unknown query parameter: {', '.join(unknown)}.", faults=faults)
+
+
+BINARY: Final = {"schema": {"type": "string", "format": "binary"}}
+"""Bytes, as OpenAPI has them."""
+_REF = "#/components/schemas/{model}"
+_OVER = {
+    Over.MODEL: "the model",
+    Over.PROJECT: "the whole project, also the models to come",
+    Over.SOME: "some model; the answer is narrowed to what it was given over",
+    Over.EVERYTHING: "everything",
+}
+
+
+def complete_openapi(
+    app: FastAPI, settings: AccessSettings, kinds: Sequence[type[BaseModel]]
+) -> None:
+    """Add to the OpenAPI what FastAPI does not know. `kinds`: schemas of parts of answers."""
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = generate()
+            _add_kinds(schema["components"]["schemas"], kinds)
+            _add_security(schema, settings)
+        return app.openapi_schema or {}
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def make_ref(kind: type[BaseModel]) -> str:
+    """Return the reference to a schema."""
+    return _REF.format(model=kind.__name__)
+
+
+def _add_kinds(schemas: dict[str, Any], kinds: Sequence[type[BaseModel]]) -> None:
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    parts: list[type[BaseModel]] = [Problem, *kinds]
+    for kind in parts:
+        ours = models_json_schema([(kind, "serialization")], ref_template=_REF)[1]
+        schemas.update(ours["$defs"])
+
+
+def _add_security(schema: dict[str, Any], settings: AccessSettings) -> None:
+    schemes = {} if settings.auth == "off" else _list_schemes(settings)
+    if schemes:
+        schema["components"]["securitySchemes"] = schemes
+    for item in schema["paths"].values():
+        for operation in item.values():
+            if EXTENSION in operation:
+                operation["description"] = _describe_operation(operation)
+                if schemes:
+                    operation["security"] = [{name: []} for name in schemes]
+
+
+def _list_schemes(settings: AccessSettings) -> dict[str, Any]:
+    key = {"type": "http", "scheme": "bearer", "description": "An API key, isk_…"}
+    if settings.oidc_issuer is None:
+        return {"key": key}
+    address = f"{settings.oidc_issuer.rstrip('/')}/.well-known/openid-configuration"
+    return {"key": key, "oidc": {"type": "openIdConnect", "openIdConnectUrl": address}}
+
+
+def _describe_operation(operation: dict[str, Any]) -> str:
+    needed = read_needs(operation)
+    if needed.over is Over.CALLER:
+        return f"{operation.get('description', '')}\n\nNeeds no right: any caller may ask."
+    right = needed.right.value
+    rights = "`read`" if right == "read" else f"`read` and `{right}`"
+    content = operation["responses"].get("200", {}).get("content", {})
+    streams = "anyOf" in content.get(NDJSON, {}).get("schema", {})
+    also = " A stream needs `export` as well, over each model that it reads." if streams else ""
+    sentence = f"Needs {rights} over {_OVER[needed.over]}.{also}"
+    return f"{operation.get('description', '')}\n\n{sentence}"

@@ -1,0 +1,170 @@
+"""Serves the console under `/console/`, and the docs, which `make docs` builds, under `/docs/`.
+
+`make console` builds its files from `console/`; they are committed, so that nobody else needs Node.
+"""
+
+import hashlib
+import mimetypes
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from inference_store.inference.errors import NotFound
+
+from .http import CODINGS, choose_coding, choose_type, compress
+
+CONSOLE: Final = "/console"
+FILES: Final = Path(__file__).parent / "console_files"
+CONSOLE_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:;"
+    " connect-src 'self'; base-uri 'none'; form-action 'none';"
+    " require-trusted-types-for 'script'; frame-ancestors 'none'"
+)
+_START: Final = "index.html"
+_HTML: Final = "text/html"
+# Vite puts a hash of the content into the names below this folder: another content, another name.
+_HASHED: Final = "assets/"
+_FOR_EVER: Final = "public, max-age=31536000, immutable"
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleFile:
+    """A file of the console, in memory, also compressed."""
+
+    content: bytes
+    compressed: Mapping[str, bytes]
+    media_type: str
+    etag: str
+    caching: str
+
+    def answer(self, request: Request) -> Response:
+        """Answer a request for it."""
+        accepted = ",".join(request.headers.getlist("accept-encoding"))
+        coding = choose_coding(accepted) or ""
+        etag = f'"{self.etag}{coding and "-" + coding}"'
+        headers = {"ETag": etag, "Cache-Control": self.caching, "Vary": "Accept-Encoding"}
+        known_tags = {tag.strip() for tag in request.headers.get("if-none-match", "").split(",")}
+        if etag in known_tags:
+            return Response(status_code=304, headers=headers)
+        if coding:
+            headers["Content-Encoding"] = coding
+        content = self.compressed[coding] if coding else self.content
+        return Response(content, media_type=self.media_type, headers=headers)
+
+
+@cache
+def load(folder: Path) -> Mapping[str, ConsoleFile]:
+    """Read the files of a folder, by their paths in it."""
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {path.relative_to(folder).as_posix(): _read_file(path, folder) for path in paths}
+
+
+def _read_file(path: Path, folder: Path) -> ConsoleFile:
+    content, name = path.read_bytes(), path.relative_to(folder).as_posix()
+    return ConsoleFile(
+        content=content,
+        compressed={coding: compress(coding, content) for coding in CODINGS},
+        media_type=mimetypes.guess_type(name)[0] or "application/octet-stream",
+        etag=hashlib.sha256(content).hexdigest()[:32],
+        caching=_FOR_EVER if name.startswith(_HASHED) else "no-cache",
+    )
+
+
+def list_console_routes(folder: Path = FILES) -> list[BaseRoute]:
+    """Return the routes of the console, and that of `/`, which leads a browser there."""
+    files = load(folder)
+
+    async def serve(request: Request) -> Response:
+        name = request.path_params["name"] or _START
+        if name not in files:
+            raise NotFound(f"The console has no file {name!r}.")
+        return files[name].answer(request)
+
+    return [
+        Route("/", _lead_browser, include_in_schema=False),
+        Route(CONSOLE, _lead_to_folder, include_in_schema=False),
+        Route(f"{CONSOLE}/{{name:path}}", serve, include_in_schema=False),
+    ]
+
+
+async def _lead_to_folder(_: Request) -> Response:
+    """Lead to the folder, to which the page's addresses are relative."""
+    return RedirectResponse("console/")
+
+
+async def _lead_browser(request: Request) -> Response:
+    """Lead a browser to the console. Other clients ask for JSON, and there is none."""
+    if choose_type(request.headers.get("accept", ""), ("application/json", _HTML)) == _HTML:
+        return RedirectResponse("console/")
+    raise NotFound("There is nothing at `/`: the API is below `/v1`, the console at `/console/`.")
+
+
+DOCS: Final = "/docs"
+# The wheel and the image have it in the package; in a source tree `make docs` builds it.
+_PACKED: Final = Path(__file__).parents[1] / "docs_site"
+SITE: Final = _PACKED if _PACKED.is_dir() else Path(__file__).parents[3] / "build" / "docs"
+# Each page has this one script, which chooses light or dark before anything is shown.
+_SCRIPT: Final = "sha256-ySvT2PEZeueHGC1y2crNuNTfphBynFPP7i+U21fEgX0="
+DOCS_POLICY: Final = (
+    f"default-src 'none'; script-src 'self' '{_SCRIPT}'; style-src 'self' 'unsafe-inline';"
+    " img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'self';"
+    " frame-ancestors 'none'"
+)
+
+
+class DocsSite(StaticFiles):
+    """The files of the site. A page is found without its `.html`, and without its folder, too."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(directory=folder, html=True, check_dir=False)
+        self._start = folder / "index.html"
+
+    async def check_config(self) -> None:
+        """Accept a folder that does not exist: `get_response` refuses then."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """Return the file at a path below the site."""
+        if not self._start.is_file():
+            raise NotFound("The docs are not built here. In a source tree `make docs` builds them.")
+        if scope["method"] in {"GET", "HEAD"} and (page := self._find_page(path)):
+            return RedirectResponse(page)
+        response = await super().get_response(path, scope)
+        if isinstance(response, RedirectResponse):
+            # to a folder: relative, since a proxy may stand before the api
+            return RedirectResponse(f"{os.path.basename(path)}/")
+        return response
+
+    def _find_page(self, name: str) -> str | None:
+        """Return the path of the one page of this name in a folder of the site.
+
+        Errors link to `/docs/errors`: such links stay the same if a page moves to another folder.
+        """
+        site, name = self._start.parent, name.removesuffix(".html")
+        pages = [page for page in site.glob("[!_]*/*.html") if page.stem == name]
+        if len(pages) != 1 or (site / pages[0].name).exists():
+            return None
+        return str(pages[0].relative_to(site))
+
+    def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
+        """Return the file at a path, and None if there is none below the site."""
+        result = super().lookup_path(path)
+        return super().lookup_path(f"{path}.html") if result[1] is None else result
+
+
+def list_docs_routes(folder: Path = SITE) -> list[BaseRoute]:
+    """Return the routes of the site."""
+    return [Route(DOCS, _lead_to_start, include_in_schema=False), Mount(DOCS, DocsSite(folder))]
+
+
+async def _lead_to_start(_: Request) -> Response:
+    """Lead to the start page, whose links are relative to the folder."""
+    return RedirectResponse("docs/")

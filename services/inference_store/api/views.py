@@ -1,0 +1,354 @@
+"""Saved views: saved, listed, opened, changed, deleted."""
+
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal, TypeAlias
+from uuid import UUID
+
+from fastapi import Query
+from pydantic import AfterValidator, ConfigDict, Field
+from sqlalchemy.ext.asyncio import AsyncConnection
+from starlette.responses import Response
+
+from inference_store.access import Action
+from inference_store.access.rights import Right
+from inference_store.index import registrations, saved_views
+from inference_store.index.registrations import Registration
+from inference_store.index.saved_views import Look, SavedView, Shared
+from inference_store.inference.errors import Conflict, Forbidden, Invalid, NotFound, NotKept
+from inference_store.query.preparation import QueryRequest, check_request
+from inference_store.query.sort import NEWEST_FIRST, resolve_sort
+
+from . import cursors
+from .access import Access, Asking, Needs, OfModel, Over
+from .answer import Answer, Shown
+from .conditions import Sort, read_requested_filter
+from .cursors import PageParameters
+from .dependencies import IfMatch, Reading, Writing
+from .fields import Body, ShortText, Text, instant, refuse_no_time
+from .routing import Router
+
+MOST_CHARACTERS: Final = 10_000
+"""Of a filter: that of a link."""
+_INSTANT: Final = (
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})"
+)
+_TIME: Final = rf"^([0-9]{{1,4}}[mhd]|{_INSTANT}\.\.({_INSTANT})?|\.\.{_INSTANT})$"
+
+
+def _check_time(value: str) -> str:
+    start, between, end = value.partition("..")
+    if between:
+        refuse_no_time(_read_end(end), _read_end(start))
+    return value
+
+
+def _read_end(text: str) -> datetime | None:
+    found: datetime | None = instant(text) if text else None
+    return found
+
+
+Name: TypeAlias = Annotated[ShortText, Field(min_length=1, max_length=120)]
+Filter: TypeAlias = Annotated[
+    Text, Field(min_length=1, max_length=MOST_CHARACTERS, examples=["frame_number > 9000"])
+]
+Time: TypeAlias = Annotated[
+    ShortText, Field(pattern=_TIME, examples=["24h"]), AfterValidator(_check_time)
+]
+Columns: TypeAlias = Annotated[
+    list[Annotated[Text, Field(min_length=1, max_length=300)]], Field(max_length=64)
+]
+
+
+class ViewBody(Body):
+    """A view to save. Its filter and its sort are checked as a query's are."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "name": "doubtful persons",
+                    "model_id": "hallway-detector",
+                    "filter": "prediction(label = 'person' AND score < 0.4)",
+                    "time": "24h",
+                    "shared": "project",
+                }
+            ]
+        }
+    )
+
+    name: Name
+    """What people call it: once in a model for its project, and once for each caller."""
+    model_id: ShortText
+    filter: Filter | None = None
+    """CQL2-Text. A relative time in it is resolved whenever the view is opened."""
+    time: Time | None = None
+    """`30m`, `24h` or `7d` before now, or `<from>..<to>` in RFC 3339, either of which may be
+    missing; left out: all time."""
+    sort: Sort = NEWEST_FIRST
+    """As a query takes it."""
+    view: Look = "grid"
+    """How it is shown."""
+    columns: Columns = Field(default=[])
+    """The columns of a table: properties, and `metadata.` with a key; empty: its own choice."""
+    shared: Shared = "private"
+    """`private`: for you alone; `project`: for whoever may read the model, and that needs the right
+    `annotate` over it."""
+
+
+class ViewChange(Body):
+    """What is to change; what is left out stays as it is."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "doubtful people"}]})
+
+    name: Name | None = None
+    filter: Filter | None = None
+    """Null: none."""
+    time: Time | None = None
+    """Null: all time."""
+    sort: Sort | None = None
+    view: Look | None = None
+    columns: Columns | None = None
+    shared: Shared | None = None
+    """Only who saved it makes it private again."""
+
+    def values(self) -> dict[str, Any]:
+        """The fields that are given; null takes away what may be missing."""
+        given = self.model_dump(include=self.model_fields_set)
+        return {
+            name: value
+            for name, value in given.items()
+            if value is not None or name in ("filter", "time")
+        }
+
+
+class ViewParameters(PageParameters):
+    """Which page of which views."""
+
+    model_id: ShortText | None = None
+    """Those of this model."""
+    shared: Shared | None = None
+
+
+class ViewFault(Shown):
+    """What is wrong with a view by now, though it was right when it was saved."""
+
+    part: Literal["filter", "sort"]
+    detail: str
+    """What is wrong, as a query would be refused."""
+    known: list[str]
+    """The nearest names that there are."""
+
+
+class ListedView(Shown):
+    """A saved view."""
+
+    id: UUID
+    model_id: str
+    project_id: str | None
+    """The project that the model is in now."""
+    name: str | None
+    """Null: an erasure took it."""
+    filter: str | None
+    """CQL2-Text, as it was saved; null: none."""
+    time: str | None
+    """`30m`, `24h` or `7d` before now, or `<from>..<to>`, either of which may be missing; null: all
+    time."""
+    sort: str
+    view: Look
+    """How it is shown."""
+    columns: list[str]
+    """The columns of a table; empty: those that a table has by itself."""
+    shared: Shared
+    """`private`: for whoever saved it; `project`: for whoever may read the model."""
+    revision: int
+    created_by: str
+    created_at: datetime
+    updated_by: str
+    updated_at: datetime
+    erased_by: UUID | None
+    """The erasure that took its name, filter, sort and columns, because one of them mentioned what
+    was erased."""
+    may_change: bool
+    """Whether you may change and delete it."""
+
+
+class ShownView(ListedView):
+    """A saved view, and whether it can still be asked."""
+
+    faults: list[ViewFault]
+    """Empty: a query with its filter and its sort is answered."""
+
+
+class ViewPage(Shown):
+    """Saved views, the newest first."""
+
+    items: list[ListedView]
+    next: str | None
+
+
+router = Router("saved views")
+_NEEDED = Needs(Right.READ, Over.SOME)
+_ONE = "/views/{view_id}"
+
+
+@router.add("POST /views", ShownView, _NEEDED, "Save a view", 404, 409, 501, status=201)
+async def save_view(body: ViewBody, connection: Writing, access: Asking) -> Answer:
+    """Save a question about a model under a name: for yourself, or, with the right `annotate` over
+    the model, for whoever may read it."""
+    model = await access.find_model(connection, body.model_id)
+    await _keep(connection, model)
+    _check_shared(access, model, body.shared)
+    values = body.model_dump(exclude={"model_id"})
+    await _check_question(connection, model.model, values)
+    id = await saved_views.add(connection, model, values, by=access.caller.name)
+    return await _answer_changed(connection, access, Action.VIEW_SAVED, model, id, status=201)
+
+
+@router.add("GET /views", ViewPage, _NEEDED, "List saved views", 404)
+async def list_views(
+    page: Annotated[ViewParameters, Query()], connection: Reading, access: Asking
+) -> Answer:
+    """Your own views, and those of the projects of models that you may read, the newest first."""
+    model = None
+    if page.model_id is not None:
+        model = (await access.find_model(connection, page.model_id)).model
+    views = await saved_views.list_views(
+        connection,
+        by=access.caller.name,
+        within=access.scope,
+        model=model,
+        shared=page.shared,
+        before=cursors.decode_before(page),
+        limit=page.limit + 1,
+    )
+    items, following = cursors.cut_time_page(views, page.limit, "created_at")
+    return Answer(ViewPage(items=[_list_view(access, view) for view in items], next=following))
+
+
+@router.add(f"GET {_ONE}", ShownView, _NEEDED, "Read a saved view", 404)
+async def get_view(view_id: UUID, connection: Reading, access: Asking) -> Answer:
+    """One view, and what is wrong with it by now: a key that it names may be gone."""
+    return await _answer_view(connection, access, await _find(connection, access, view_id))
+
+
+@router.add(f"PATCH {_ONE}", ShownView, _NEEDED, "Change a saved view", 404, 409, 412, 501)
+async def change_view(
+    view_id: UUID, body: ViewChange, connection: Writing, if_match: IfMatch, access: Asking
+) -> Answer:
+    """Change what is given, and nothing else. A view for a project needs the right `annotate` over
+    its model."""
+    model, view = await _lock(connection, access, view_id)
+    given = body.values()
+    _check_change(access, view, given)
+    saved_views.require_revision(view, if_match)
+    await _check_question(connection, model.model, given)
+    await saved_views.change(connection, model, view, given, by=access.caller.name)
+    return await _answer_changed(connection, access, Action.VIEW_CHANGED, model, view_id)
+
+
+@router.add(f"DELETE {_ONE}", Response, _NEEDED, "Delete a saved view", 404, 412, status=204)
+async def delete_view(
+    view_id: UUID, connection: Writing, if_match: IfMatch, access: Asking
+) -> Response:
+    """Delete a view. One for a project needs the right `annotate` over its model."""
+    model, view = await _lock(connection, access, view_id)
+    _check_shared(access, view, view.shared)
+    saved_views.require_revision(view, if_match)
+    await saved_views.remove(connection, view_id)
+    await access.note(connection, Action.VIEW_DELETED, model, **_describe(view))
+    return Response(status_code=204)
+
+
+async def _find(
+    connection: AsyncConnection, access: Access, view_id: UUID, *, lock: bool = False
+) -> SavedView:
+    by, within = access.caller.name, access.scope
+    return await saved_views.find(connection, view_id, by=by, within=within, lock=lock)
+
+
+async def _lock(
+    connection: AsyncConnection, access: Access, view_id: UUID
+) -> tuple[Registration, SavedView]:
+    model_id = (await _find(connection, access, view_id)).model_id
+    model = await registrations.get(connection, model_id, within=access.sees)
+    await _keep(connection, model)
+    return model, await _find(connection, access, view_id, lock=True)
+
+
+async def _keep(connection: AsyncConnection, model: Registration) -> None:
+    if not await registrations.keep(connection, [model.model]):
+        raise NotFound(f"There is no model {model.model_id!r}.")
+
+
+async def _answer_changed(  # noqa: PLR0917
+    connection: AsyncConnection,
+    access: Access,
+    action: Action,
+    model: Registration,
+    view_id: UUID,
+    status: int = 200,
+) -> Answer:
+    view = await _find(connection, access, view_id)
+    await access.note(connection, action, model, **_describe(view))
+    return await _answer_view(connection, access, view, status=status)
+
+
+def _describe(view: SavedView) -> dict[str, Any]:
+    # not its name, which may name a subject that was erased since
+    return {"view": str(view.id), "shared": view.shared, "revision": view.revision}
+
+
+async def _check_question(
+    connection: AsyncConnection, model: int, given: Mapping[str, Any]
+) -> None:
+    if (text := given.get("filter")) is not None:
+        filter = await read_requested_filter(text, "cql2-text")
+        await check_request(connection, model, QueryRequest(filter=filter.tree, filter_text=text))
+    if (sort := given.get("sort")) is not None:
+        await resolve_sort(connection, model, sort)
+
+
+def _check_shared(access: Access, subject: OfModel, shared: Shared) -> None:
+    """Raise Forbidden unless the caller may save, change and delete such views of the model."""
+    if shared == "project":
+        access.require_right(Right.ANNOTATE, subject)
+
+
+def _check_change(access: Access, view: SavedView, given: Mapping[str, Any]) -> None:
+    """Raise Forbidden or Conflict unless the caller may change the view like this."""
+    if view.erased_by is not None:
+        raise Conflict(
+            "An erasure took the view's name and filter: delete it, and save another one."
+        )
+    shared: Shared = given.get("shared", view.shared)
+    for kind in {view.shared, shared}:
+        _check_shared(access, view, kind)
+    if shared == "private" and view.created_by != access.caller.name:
+        raise Forbidden("Only who saved the view makes it private again.")
+
+
+async def _answer_view(
+    connection: AsyncConnection, access: Access, view: SavedView, *, status: int = 200
+) -> Answer:
+    faults = [fault async for fault in _find_faults(connection, view)]
+    shown = ShownView.show(view, may_change=_may_change(access, view), faults=faults)
+    location = f"/v1/views/{view.id}" if status == 201 else None
+    return Answer(shown, status, revision=view.revision, location=location)
+
+
+def _list_view(access: Access, view: SavedView) -> ListedView:
+    return ListedView.show(view, may_change=_may_change(access, view))
+
+
+def _may_change(access: Access, view: SavedView) -> bool:
+    return view.shared == "private" or access.has_right(Right.ANNOTATE, view)
+
+
+async def _find_faults(connection: AsyncConnection, view: SavedView) -> AsyncIterator[ViewFault]:
+    for part in ("filter", "sort"):
+        try:
+            await _check_question(connection, view.model, {part: getattr(view, part)})
+        except (Invalid, NotKept) as refused:
+            known = [name for fault in refused.faults for name in fault.known]
+            yield ViewFault(part=part, detail=refused.detail, known=known)

@@ -1,1 +1,0 @@
-"""The deletion of marked inferences: their rows, and their part of shared metadata."""

@@ -1,1 +1,0 @@
-"""An erasure as it is stored, its states, and what it has erased so far."""

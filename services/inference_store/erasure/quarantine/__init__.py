@@ -1,0 +1,1 @@
+"""Dead letters and parked events of what is erased: finding them, and removing them."""

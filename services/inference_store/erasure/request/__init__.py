@@ -1,1 +1,0 @@
-"""Requests: an erasure, its cancellation, the waiver of what holds protect."""

@@ -1,1 +1,0 @@
-"""The selection of expired inferences, and of spans of time that contain nothing else."""

@@ -1,1 +1,0 @@
-"""The results of verification: blocked objects, and the reasons of failures."""

@@ -1,0 +1,216 @@
+"""The upkeep of the store's own records: what is old goes, deltas are folded, chains are linked.
+
+Batch by batch, each in a transaction of its own; the next schedule repeats failed work.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final
+
+import structlog
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.erasure import audit_chain, runs
+from inference_store.erasure.audit_chain import Sign
+from inference_store.erasure.certify.chain import find_signer
+from inference_store.erasure.housekeeping import removed_exports, removed_models
+from inference_store.erasure.housekeeping.record_kinds import RECORD_KINDS, RecordKind
+from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.log.bucket import ChainHead
+from inference_store.erasure.log.hash_chain import canonical
+from inference_store.erasure.log.keys import signing_keys
+from inference_store.erasure.mark import tombstones
+from inference_store.erasure.preview import preview
+from inference_store.export.jobs.job_deletion import delete_old_jobs
+from inference_store.export.ledger import notices
+from inference_store.index import accounting, key_registry, partitions, web_sessions
+from inference_store.inference.errors import ObjectStoreUnavailable, Unavailable
+from inference_store.platform.metrics import PRUNED
+from inference_store.platform.settings import RetentionSettings
+
+from .leadership_check import LeadershipCheck
+from .work import Leader
+
+_PRODUCERS: Final = 500
+_RECORDS: Final = 10_000
+_LINKED: Final = 2_000
+# Late events are rare by then.
+_MERGED_AFTER: Final = timedelta(days=3)
+_CHECKPOINT_SECONDS: Final = 3600.0
+_LINK_EVERY_SECONDS: Final = 1.0
+_log = structlog.get_logger()
+
+
+async def delete_idle_records(leader: Leader) -> None:
+    """Delete runs that deleted nothing, old previews, and models that were removed."""
+    async with leader.engine.begin() as connection:
+        await runs.delete_idle(connection)
+        await preview.delete_expired(connection)
+        await removed_models.remove_emptied(connection)
+    await _repeat_step(leader, removed_exports.delete_rows)
+
+
+async def delete_ended_sessions(leader: Leader) -> None:
+    """Delete sessions of browsers that have ended by themselves."""
+    await _repeat_step(leader, web_sessions.delete_ended)
+
+
+async def delete_tombstones(leader: Leader) -> None:
+    """Delete tombstones of events that Kafka no longer has, and uids that erasures took of exports
+    as long ago."""
+    seconds = leader.settings.tombstone_seconds
+    await _repeat_step(leader, partial(tombstones.delete_old, older_than_seconds=seconds))
+    await _repeat_step(leader, partial(notices.forget_uids, older_than_seconds=seconds))
+
+
+async def fold_key_registry(leader: Leader) -> None:
+    """Fold the deltas of the key registry into its counts."""
+    await _repeat_step(leader, key_registry.fold)
+
+
+async def fold_producers(leader: Leader) -> None:
+    """Fold producers that have been silent for long into their sums."""
+    await _repeat_step(leader, partial(accounting.fold_producers, limit=_PRODUCERS))
+
+
+async def delete_old_exports(leader: Leader) -> None:
+    """Delete exports that ended long ago, with what they know of copies."""
+    seconds = leader.settings.run_keep_seconds
+    await _repeat_step(leader, partial(delete_old_jobs, older_than_seconds=seconds))
+
+
+async def maintain_partitions(leader: Leader) -> None:
+    """Tune the vacuum of partitions, collect their statistics, and merge small old ones."""
+    await partitions.tune_vacuum(leader.engine)
+    await partitions.analyse(leader.engine)
+    target = leader.settings.partition_inferences
+    await partitions.merge(leader.engine, target=target, older_than=_MERGED_AFTER)
+
+
+async def _repeat_step(leader: Leader, step: Callable[[AsyncConnection], Awaitable[int]]) -> None:
+    count = 1
+    while count:
+        await leader.check.confirm_step()
+        async with leader.engine.begin() as connection:
+            count = await step(connection)
+
+
+async def redact_ledger(leader: Leader) -> None:
+    """Redact the entries of the ledger that are old enough; they stay, and count as `ledger`."""
+    redacted = 1
+    while redacted:
+        await leader.check.confirm_step()
+        seconds = leader.settings.ledger_values_keep_seconds
+        redacted = await leader.ledger.redact(older_than_seconds=seconds)
+        PRUNED.labels("ledger").inc(redacted)
+
+
+async def delete_records(leader: Leader) -> None:
+    """Delete the store's own records that are older than their settings."""
+    about = (leader.engine, leader.settings, leader.check, leader.ledger)
+    await delete_old_records(*about, audit_head=leader.audit_head)
+
+
+class _NotDue(Exception):
+    """Another process has recorded a checkpoint meanwhile."""
+
+
+async def delete_old_records(
+    engine: AsyncEngine,
+    settings: RetentionSettings,
+    check: LeadershipCheck,
+    ledger: Ledger,
+    audit_head: ChainHead | None = None,
+) -> None:
+    """Delete the records of each kind that are older than its setting; of the audit, only chained
+    entries.
+
+    `audit_head`: the locked object for the newest signed checkpoint of the audit.
+    """
+    await link_all(engine)
+    async with engine.connect() as connection:
+        sign = await find_signer(connection, signing_keys(settings))
+    await _checkpoint(engine, ledger, sign)
+    for records in RECORD_KINDS:
+        seconds, pruned = getattr(settings, records.setting), 1
+        while pruned:
+            await check.confirm_step()
+            async with _open_transaction(engine, ledger, records) as connection:
+                pruned = await records.prune(connection, seconds, _RECORDS, sign)
+            PRUNED.labels(records.name).inc(pruned)
+    if audit_head is not None:
+        async with engine.connect() as connection:
+            newest = await audit_chain.find_newest_signed(connection)
+        if newest is not None:
+            await asyncio.to_thread(audit_head.put_once, canonical(newest))
+
+
+@asynccontextmanager
+async def _open_transaction(
+    engine: AsyncEngine, ledger: Ledger, records: RecordKind
+) -> AsyncIterator[AsyncConnection]:
+    """Open a transaction: in the ledger's turn if others sign too, else one of our own."""
+    if records.in_turn:
+        async with ledger.turn() as connection, connection.begin():
+            yield connection
+    else:
+        async with engine.begin() as connection:
+            yield connection
+
+
+async def _checkpoint(engine: AsyncEngine, ledger: Ledger, sign: Sign) -> None:
+    """Write the end of the audit's chain to the bucket too, where it reveals a truncated chain."""
+
+    async def make_body(connection: AsyncConnection) -> dict[str, Any]:
+        # read in the turn, or two services would sign two checkpoints with the same predecessor
+        body = await audit_chain.make_checkpoint(
+            connection, every_seconds=_CHECKPOINT_SECONDS, sign=sign
+        )
+        if body is None:
+            raise _NotDue
+        return body
+
+    async with engine.connect() as connection:
+        is_due = (
+            await audit_chain.make_checkpoint(connection, every_seconds=_CHECKPOINT_SECONDS)
+            is not None
+        )
+    if is_due:
+        with suppress(Unavailable, _NotDue):  # others write: the next run records it
+            await ledger.write("audit_checkpoint", make_body, actor="retention")
+
+
+@asynccontextmanager
+async def link(engine: AsyncEngine, ledger: Ledger) -> AsyncIterator[None]:
+    """Link committed entries and write what waits every second; at a handover two leaders wait for
+    each other."""
+    steps = (("audit", partial(link_all, engine)), ("ledger", ledger.write_outbox))
+    tasks = [asyncio.create_task(_repeat(*step)) for step in steps]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def _repeat(what: str, step: Callable[[], Awaitable[object]]) -> None:
+    while True:
+        try:
+            await step()
+        except (DBAPIError, PoolTimeout, OSError, ObjectStoreUnavailable, Unavailable) as error:
+            _log.warning("entries wait", action=what, error=type(error).__name__)
+        await asyncio.sleep(_LINK_EVERY_SECONDS)
+
+
+async def link_all(engine: AsyncEngine) -> None:
+    """Link all committed entries, batch by batch."""
+    linked = _LINKED
+    while linked == _LINKED:
+        async with engine.begin() as connection:
+            linked = await audit_chain.link_entries(connection, limit=_LINKED)
