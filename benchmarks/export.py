@@ -126,7 +126,7 @@ def _serve(size: int) -> Iterator[_Stage]:
         minio = stack.enter_context(MinioServer())
         minio.create_bucket(_BUCKET)
         api = start_api(stack, dsn, minio, _BUCKET, API_RATE_LIMIT_PER_MINUTE="0")
-        yield _Stage(api, postgres.pids, int(postgres.ask(_COUNT)))
+        yield _Stage(api, postgres.pids, int(Postgres(dsn).ask(_COUNT)))
 
 
 @contextmanager

@@ -12,9 +12,8 @@ import orjson
 from inference_store.inference.json_text import UnreadableJson, read_exactly, write_json
 from inference_store.proxy.exchange import Body, Exchange
 from inference_store.proxy.protocols import PROTOCOLS
-from inference_store.proxy.protocols.content_encoding import decoded
-from inference_store.proxy.protocols.problems import Problem
-from inference_store.proxy.protocols.protocol import Call, Inference, Model, Reading
+from inference_store.proxy.protocols.documents import decoded
+from inference_store.proxy.protocols.protocol import Call, Inference, Model, Problem, Reading
 
 
 def png(width: int = 4, height: int = 3, *, rows: int | None = None) -> bytes:
@@ -53,6 +52,7 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
     ]
     return Reading(
         inferences=inferences,
+        items="inputs",
         request_id=request.get("id"),
         response_id=answer.get("id"),
         error=answer.get("error"),

@@ -121,7 +121,6 @@ class _Bench:
             BUCKET,
             S3_ALLOWED_BUCKETS=",".join(_BUCKETS.values()),
             RETENTION_INTERVAL_SECONDS="86400",
-            RETENTION_POLL_SECONDS="0.1",
             **dict(setting.split("=", 1) for setting in sizes.set),
         )
         self._servers: dict[str, Callable[[], Sequence[int]]] = {

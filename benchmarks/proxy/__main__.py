@@ -162,10 +162,11 @@ class _Bench:
             while load.poll() is None:
                 sizes.append(proxy.resident())
                 time.sleep(max(0.0, began + _EVERY_SECONDS * len(sizes) - time.monotonic()))
-            figures = {name: _read_load(load)[name] for name in ("rate", "failed", "p99")}
+            figures = _read_load(load)
             settled = sizes[len(sizes) // 10 :]
             return {
-                **{"workload": _OVERLOAD, "minutes": minutes, **figures},
+                **{"workload": _OVERLOAD, "minutes": minutes},
+                **{name: figures[name] for name in ("rate", "failed", "p99")},
                 "tenths": [sizes[len(sizes) * tenth // 10] for tenth in range(10)] + [sizes[-1]],
                 **{"least": min(settled), "most": max(settled), "captures": proxy.counted()},
             }

@@ -166,7 +166,7 @@ MATRIX: dict[str, Values] = {
                 "stringData": {"a": "b"},
             }
         ],
-        "settings": {"MAX_METADATA_BYTES": 2097152, "INGESTER_DEAD_LETTER_SHARE": 0.5},
+        "settings": {"MAX_METADATA_BYTES": 2097152, "INGESTER_DEAD_LETTER_LIMIT": 5},
         "traces": {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"},
         "migration": {"existingSecret": "owner"},
         "api": {

@@ -254,7 +254,7 @@ def test_contents_name_the_migration_and_make_new_pods() -> None:
     assert read_names(SERVERS | {"image": {"tag": "2"}})[0] != migration
     elsewhere = {"postgres": {"host": "elsewhere", "existingSecret": "store-postgres"}}
     assert read_names(SERVERS | elsewhere)[0] != migration
-    assert read_names(SERVERS | {"settings": {"MAX_JSON_DEPTH": 9}})[1] != checksum
+    assert read_names(SERVERS | {"settings": {"MAX_PREDICTIONS": 9}})[1] != checksum
     secret = MATRIX["secrets given as values"]
     changed = secret | {"postgres": secret["postgres"] | {"password": "new"}}
     assert read_names(secret)[1] != read_names(changed)[1]

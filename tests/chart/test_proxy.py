@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inference_store.access.secrets import id_of
+from inference_store.access.credentials import id_of
 from inference_store.platform.settings import PREFIX
 from inference_store.proxy.configuration import (
     Configuration,

@@ -109,7 +109,6 @@ def console(
         API_PORT=str(port),
         CERTIFICATE_KEY=SIGNING.pem,
         # an event that lacks an object is soon a dead letter
-        INGESTER_PARKED_FIRST_SECONDS="1",
         INGESTER_PARKED_GIVE_UP_SECONDS="1",
     )
     services = [

@@ -1,6 +1,7 @@
 """Exports: counted, written, downloaded, deleted, from Explore and of a selection."""
 
 import json
+import re
 import urllib.request
 from typing import Any
 
@@ -81,6 +82,21 @@ def test_parts_are_deleted_on_request(open_page: OpenPage) -> None:
     expect(page.get_by_role("button", name="Delete the parts …")).to_have_count(0)
     expect(page.get_by_role("button", name="Get the links")).to_have_count(0)
     expect(progress).not_to_contain_text("in the bucket")
+
+
+def test_an_export_is_started_again(open_page: OpenPage, console: Console) -> None:
+    page = open_page(EXPLORE)
+    open_dialog(page)
+    request_lines(page, 4)
+    first = find_last(console)
+    page.get_by_role("button", name="Start again …").click()
+    page.get_by_role("dialog").get_by_role("button", name="Start again").click()
+    progress = page.get_by_role("region", name="Progress")
+    expect(page).not_to_have_url(re.compile(first["id"]))
+    expect(progress).to_contain_text("done", timeout=WRITE_MS)
+    again = find_last(console)
+    assert again["id"] != first["id"]
+    assert (again["filter"], again["rows"]) == (first["filter"], 4)
 
 
 def test_the_selected_alone_are_exported(open_page: OpenPage, console: Console) -> None:

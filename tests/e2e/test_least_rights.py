@@ -58,7 +58,7 @@ async def test_the_documented_rights_are_enough(
 ) -> None:
     """Capture, ingest with sidecars, read, edit, decide, export with copies, erase and certify."""
     port, key = str(free_port()), new_key().pem
-    more = {"INGESTER_SIDECARS": "on", "RETENTION_POLL_SECONDS": "0.1", "API_PORT": port}
+    more = {"INGESTER_SIDECARS": "on", "API_PORT": port}
     common = {"KAFKA_TOPIC": topic(), "KAFKA_REPORTS_TOPIC": topic(), "CERTIFICATE_KEY": key}
     environments = {
         name: service_environment(
@@ -95,7 +95,7 @@ async def test_the_documented_rights_are_enough(
         await caller.call("POST", f"{path}/inference-3/metadata", item)
         policy = {"level": "default", "id": None, "rules": [{"keep_inference": "P9Y"}]}
         await caller.call("PUT", "/retention-policy", policy)
-        await caller.wait_until_done(await caller.request_all())
+        await caller.wait_until_ended(await caller.request_all())
         await caller.wait_until_certified(await caller.erase(["inference-3"]))
         for service in services:
             assert not re.search("access ?denied|object store", service.text, re.IGNORECASE)

@@ -75,7 +75,7 @@ async def test_no_payload_and_no_secret_is_logged(
     name, port = topic(1), free_port()
     environment = service_environment(
         KAFKA_TOPIC=name, API_PORT=str(port), AUTH="on", API_TOKEN=TOKEN, LOG_FORMAT=log_format,
-        LOG_LEVEL="debug", INGESTER_PARKED_FIRST_SECONDS="0.2",
+        LOG_LEVEL="debug",
     )  # fmt: skip
     async with Collector() as collector:
         environment |= collector.environment()
@@ -159,7 +159,7 @@ async def test_a_service_that_is_not_let_in_does_not_tell_its_secrets(
     service_environment: MakeEnvironment, topic: Callable[..., str], tmp_path: Path, log_format: str
 ) -> None:
     away = f"postgresql://nobody:{DSN_PASSWORD}@127.0.0.1:{free_port()}/nothing"
-    changes = {"LOG_FORMAT": log_format, "LOG_LEVEL": "debug", "INGESTER_RETRY_SECONDS": "0.2"}
+    changes = {"LOG_FORMAT": log_format, "LOG_LEVEL": "debug"}
     environment = service_environment(KAFKA_TOPIC=topic(1), POSTGRES_DSN=away, **changes)
     refused = service_environment(KAFKA_TOPIC=topic(1), S3_SECRET_KEY=S3_SECRET, **changes)
     (tmp_path / "postgres").mkdir()

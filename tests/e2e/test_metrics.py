@@ -146,10 +146,8 @@ async def test_every_metric_moves_when_the_thing_happens(
     environment = service_environment(
         KAFKA_TOPIC=topic(2), KAFKA_REPORTS_TOPIC=topic(1), S3_BUCKET=bucket,
         API_PORT=str(free_port()),
-        INGESTER_PARKED_FIRST_SECONDS="0.5", INGESTER_PARKED_LONGEST_SECONDS="1",
-        INGESTER_RETRY_SECONDS="0.2", INGESTER_POLL_SECONDS="0.1",
         # For so long a query waits, and another takes its turn: meanwhile both are scraped.
-        QUERIES_AT_ONCE_PER_CALLER="1", QUERY_WAIT_SECONDS="15", QUERY_TIMEOUT_SECONDS="30",
+        QUERIES_AT_ONCE="2", QUERY_WAIT_SECONDS="15", QUERY_TIMEOUT_SECONDS="30",
         POSTGRES_READ_DSN=f"postgresql://nobody@127.0.0.1:{free_port()}/nothing",
         RETENTION_INTERVAL_SECONDS="3600", POLICY_GRACE_SECONDS="0",
         INGESTER_DEAD_LETTER_LIMIT="12",

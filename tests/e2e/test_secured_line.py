@@ -101,7 +101,6 @@ def environment(
         POSTGRES_TLS="verify-full",
         POSTGRES_CA_FILE=ca,
         POSTGRES_PASSWORD_FILE=str(tmp_path / "password"),
-        INGESTER_RETRY_SECONDS="0.2",
         **secured_kafka.login("SCRAM-SHA-512"),
     )
     service_settings["INFERENCE_STORE_KAFKA_SASL_PASSWORD_FILE"] = str(tmp_path / "password")

@@ -9,7 +9,7 @@ from typing import Self
 
 from inference_store.local.broker import find_library
 from inference_store.local.folder import LocalFolder
-from inference_store.local.s3 import start_s3
+from inference_store.local.servers import start_s3
 
 from .kafka import Kafka
 from .minio import S3

@@ -14,9 +14,8 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from inference_store.local.errors import LocalStackError
-from inference_store.local.folder import LocalFolder
-from inference_store.local.postgres_home import find_home
+from inference_store.local.folder import LocalFolder, LocalStackError
+from inference_store.local.postgres import find_home
 
 from .ports import free_port
 from .process import LeashedProcess

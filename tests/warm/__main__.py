@@ -18,7 +18,7 @@ import sys
 from importlib import import_module
 from typing import Any, NoReturn
 
-from inference_store.cli.main import COMMANDS
+from inference_store.cli.main import COMMANDS, import_command
 
 _MOST_BYTES = 1024 * 1024
 _PR_SET_PDEATHSIG = 1
@@ -27,8 +27,9 @@ _libc = ctypes.CDLL(None)
 
 def main(path: str, *more: str) -> None:
     """Import all commands and `more` modules, and serve until killed."""
-    commands = (f"inference_store.cli.{name}" for name in COMMANDS if name != "demo")
-    for module in (*commands, *more):
+    for name in COMMANDS.keys() - {"demo"}:
+        import_command(name)
+    for module in more:
         import_module(module)
     gc.collect()
     gc.freeze()  # else the first collection in each process would copy every page

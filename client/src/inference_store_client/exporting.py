@@ -1,7 +1,7 @@
 """Exports that the store carries out: requested, waited for, their parts downloaded. No I/O."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final, TypeVar
@@ -13,6 +13,7 @@ from .disk_errors import name_target
 from .errors import ExportFailed, SettingsError
 from .instants import format_duration
 from .new_folder import NewFolder
+from .plurals import write_count
 from .question import NEWEST_FIRST, Question
 from .reading import fetch, read_list, request_any
 from .requests import Request, make_path, make_request
@@ -96,40 +97,32 @@ def wait_until_written(id: UUID, build: Build[T], settings: ClientSettings) -> S
             break
         yield Wait(next(waits))
     if export.state != "done":
-        reason = export.error or "its parts are deleted"
-        raise ExportFailed(f"the export {id} is {export.state}: {reason}")
+        raise ExportFailed(f"the export {id} is {export.state}: {_explain_end(export)}")
     return export
+
+
+def _explain_end(export: ExportFields) -> str:
+    """Return why an export that has ended is not there as a whole, and the remedy."""
+    if export.state == "stale":
+        deleted, lost = export.parts_deleted, export.inferences_deleted
+        return (
+            f"an erasure deleted {write_count(deleted, 'part')} of it, with"
+            f" {write_count(lost, 'inference')}; `restart()` or `istore exports restart"
+            f" {export.id}` starts it again"
+        )
+    return export.error or "its parts are deleted"
 
 
 def wait_for_parts(
     id: UUID, build: Build[T], settings: ClientSettings
 ) -> Steps[tuple[T, list[ExportPart]]]:
-    """Wait until an export is done and no part of it is to be written again; return both.
-
-    An erasure can reach a part after the export was seen done. Raises as `wait_until_written`.
-    """
-    waits = _list_waits()
-    while True:
+    """Wait until an export is done; return it with its parts. Raises as `wait_until_written`."""
+    export = yield from wait_until_written(id, build, settings)
+    parts = yield from list_parts(id, settings)
+    if len(parts) < export.parts or any(part.state != "written" for part in parts):
+        # A part is empty; or an erasure or the end of the export came after it was seen done.
         export = yield from wait_until_written(id, build, settings)
-        parts = yield from list_parts(id, settings)
-        if (yield from _is_whole(export, parts, settings)):
-            return export, parts
-        yield Wait(next(waits))
-
-
-def _is_whole(
-    export: ExportFields, parts: Sequence[ExportPart], settings: ClientSettings
-) -> Steps[bool]:
-    """Return whether the parts are all that an export has."""
-    states = {part.state for part in parts}
-    if not states <= {"written", "removed"}:
-        return False
-    if "removed" not in states and len(parts) >= export.parts:
-        return True
-    # Nothing is left in a part; or the export ended after it was seen done, and all are removed.
-    request = make_request("GET", make_path("exports", str(export.id)))
-    now = yield from fetch(ExportFields, request, settings)
-    return now.state == "done" and len(parts) >= now.parts
+    return export, parts
 
 
 def _list_waits() -> Iterator[float]:

@@ -12,7 +12,6 @@ from .chunks import RESTART, accept_delivered
 from .commands import Close, Deliver, Failure, Read, Response, Steps, Wait
 from .errors import ExportFailed, Refused
 from .exchange import open_content
-from .exporting import list_parts
 from .requests import ANY, Request
 from .settings import ClientSettings
 from .values.exports import ExportPart
@@ -56,13 +55,7 @@ def stream_part(export: UUID, part: ExportPart, settings: ClientSettings) -> Ste
     second = yield from _stream_once(part, settings)
     if second == part.sha256:
         return
-    for now in (yield from list_parts(export, settings)):
-        if now.number == part.number and now.sha256 == part.sha256:
-            raise ExportFailed(_describe_damage(export, part, first, second))
-    raise ExportFailed(
-        f"part {part.number} of export {export} was written again since it was listed, because an"
-        " erasure took something of it: download the export again"
-    )
+    raise ExportFailed(_describe_damage(export, part, first, second))
 
 
 def _stream_once(part: ExportPart, settings: ClientSettings) -> Steps[str]:
@@ -104,7 +97,8 @@ def _read_once(
 ) -> Steps[Failure | None]:
     """Read what one connection brings; None: that was the end."""
     if part.url is None:
-        raise ExportFailed(f"part {part.number} is not there: it is {part.state}")
+        remedy = "; start the export again" if part.state == "stale" else ""
+        raise ExportFailed(f"part {part.number} is not there: it is {part.state}{remedy}")
     request = Request("GET", part.url, accept=ANY, may_leave=True, begin=received.bytes)
     opened = yield from open_content(request, settings)
     if isinstance(opened, Failure):
@@ -120,7 +114,7 @@ def _name_deleted(part: ExportPart, failure: Failure) -> Failure:
         return failure
     error = ExportFailed(
         f"the link of part {part.number} leads nowhere ({failure.error.status}): its object was"
-        " deleted, perhaps by an erasure; download the export again"
+        " deleted, perhaps by an erasure; start the export again"
     )
     error.__cause__ = failure.error
     return Failure(error, is_transient=False)

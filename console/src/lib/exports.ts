@@ -22,6 +22,9 @@ export interface Export {
   rows: number;
   bytes: number;
   gone: number;
+  parts_deleted: number;
+  /** Inferences of the parts that erasures deleted. */
+  inferences_deleted: number;
   /** Blobs that are in no part: they were deleted, are not in the bucket, or too large. */
   missing: number;
   error: string | null;
@@ -45,6 +48,7 @@ export const STATES: Record<string, string> = {
   listing: "What matches is being listed.",
   writing: "Its parts are being written.",
   done: "All parts are written.",
+  stale: "An erasure deleted some of its parts. Start it again to have the rest of them.",
   failed: "It cannot be written.",
   cancelling: "Its parts are being deleted.",
   cancelled: "Somebody cancelled it: its parts are deleted.",
@@ -60,7 +64,7 @@ export const PART_STATES: Record<string, string> = {
   listed: "It is still to be written.",
   writing: "It is being written.",
   written: "It is there.",
-  stale: "An erasure took an inference of it: it is written again.",
+  stale: "An erasure deleted it, because it named something erased.",
   removed: "Nothing is left in it, or the export is over.",
 };
 
@@ -97,7 +101,7 @@ export interface Draft {
 }
 
 const OVER = ["cancelled", "expired"];
-const WRITTEN = ["done", "failed"];
+const WRITTEN = ["done", "stale", "failed"];
 const SOON_MS = 1500;
 
 /** After how long its progress is asked for again; null: nothing more happens to it for now. */
@@ -108,6 +112,11 @@ export function findPause({ state, retry_at }: Export): number | null {
 /** Whether its parts are there, or are being written. */
 export function mayCancel({ state }: Export): boolean {
   return !OVER.includes(state) && state !== "cancelling";
+}
+
+/** Whether its question can be asked again, as another export. */
+export function mayRestart({ state, erased_by }: Export): boolean {
+  return [...WRITTEN, ...OVER].includes(state) && !erased_by;
 }
 
 /** What the API takes, of what matches `conditions`. The number of it was shown, and that confirms it. */

@@ -56,7 +56,6 @@ PROXY_SPOOL_FSYNC: proxy.spool.fsync
 PROXY_TLS_CERTIFICATE_FILE: proxy.tlsSecret
 PROXY_TLS_KEY_FILE: proxy.tlsSecret
 RECONCILE_GRACE_SECONDS: retention.reconcile.graceSeconds
-RECONCILE_KEEP_SECONDS: retention.keep.reconcileSeconds
 RECONCILE_PREFIXES: retention.reconcile.prefixes
 RECONCILE_SCHEDULE: retention.reconcile.daily
 RETENTION_INTERVAL_SECONDS: retention.intervalSeconds

@@ -55,7 +55,7 @@
 {{- $_ := set $s "CONSOLE" (ternary "on" "off" $v.console.enabled) -}}
 {{- $_ := set $s "API_CORS_ORIGINS" (join "," $v.api.corsOrigins) -}}
 {{- $_ := set $s "RETENTION_INTERVAL_SECONDS" (include "inference-store.text" $v.retention.intervalSeconds) -}}
-{{- range $setting, $value := dict "AUDIT" "auditSeconds" "DEAD_LETTER" "deadLetterSeconds" "RECONCILE" "reconcileSeconds" "RUN" "runSeconds" -}}
+{{- range $setting, $value := dict "AUDIT" "auditSeconds" "DEAD_LETTER" "deadLetterSeconds" "RUN" "runSeconds" -}}
 {{- $_ := set $s (printf "%s_KEEP_SECONDS" $setting) (include "inference-store.text" (index $v.retention.keep $value)) -}}
 {{- end -}}
 {{- range $setting, $value := dict "GRACE" "graceSeconds" "PREVIEW" "previewSeconds" -}}
@@ -66,8 +66,8 @@
 {{- $_ := set $s "RECONCILE_GRACE_SECONDS" (include "inference-store.text" $v.retention.reconcile.graceSeconds) -}}
 {{- $_ := set $s "API_HOST" "0.0.0.0" -}}
 {{- $_ := set $s "API_PORT" "8080" -}}
+{{- $_ := set $s "ADMIN_HOST" "0.0.0.0" -}}
 {{- range $component, $port := dict "INGESTER" "9101" "API" "9102" "RETENTION" "9103" -}}
-{{- $_ := set $s (printf "%s_ADMIN_HOST" $component) "0.0.0.0" -}}
 {{- $_ := set $s (printf "%s_ADMIN_PORT" $component) $port -}}
 {{- end -}}
 {{- if or $v.postgres.ca.configMap $v.postgres.ca.secret -}}{{- $_ := set $s "POSTGRES_CA_FILE" "/etc/inference-store/postgres-ca/ca.crt" -}}{{- end -}}

@@ -1,7 +1,6 @@
 """Callers, and what they may do with which models."""
 
 from .audit import Action, Who
-from .caller import Caller
-from .scope import EVERYTHING, AccessScope
+from .rights import EVERYTHING, AccessScope, Caller
 
 __all__ = ["EVERYTHING", "AccessScope", "Action", "Caller", "Who"]

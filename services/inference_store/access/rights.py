@@ -1,11 +1,22 @@
 """The rights of callers, and grants of them for models. `RIGHTS` is the one list."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from inference_store.inference.field_docs import DocumentedModel
+from inference_store.platform.settings import RoleSettings, WrongSetting, sentences
 
 
 class Right(StrEnum):
@@ -95,3 +106,112 @@ class Grant(DocumentedModel):
 
 Grants = Annotated[tuple[Grant, ...], Field(max_length=100)]
 OWNER: Final = (Grant(rights=tuple(Right)),)
+
+
+@dataclass(frozen=True, slots=True)
+class ScopePart:
+    """The models of these projects, and these models."""
+
+    projects: frozenset[str]
+    models: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class AccessScope:
+    """Models that are in all parts; everything if there are no parts."""
+
+    parts: tuple[ScopePart, ...] = ()
+
+    @property
+    def is_everything(self) -> bool:
+        """True if it is unlimited, and includes what belongs to no model."""
+        return not self.parts
+
+    @property
+    def is_nothing(self) -> bool:
+        """True if it cannot contain a model."""
+        return any(not part.projects and not part.models for part in self.parts)
+
+    def __and__(self, other: "AccessScope") -> "AccessScope":
+        return AccessScope(tuple(dict.fromkeys((*self.parts, *other.parts))))
+
+    def settled(self, models_of: Mapping[str, frozenset[str]]) -> "AccessScope":
+        """Return the scope with the models that its projects have now instead of the projects."""
+        nothing: frozenset[str] = frozenset()
+        return AccessScope(
+            tuple(
+                ScopePart(
+                    nothing,
+                    part.models.union(
+                        *(models_of.get(project, nothing) for project in part.projects)
+                    ),
+                )
+                for part in self.parts
+            )
+        )
+
+    def has(self, model_id: str, project_id: str | None) -> bool:
+        """Return whether a model is in the scope."""
+        return all(model_id in part.models or project_id in part.projects for part in self.parts)
+
+    def has_project(self, project_id: str | None) -> bool:
+        """Return whether every model of a project is in the scope, including future ones."""
+        return all(project_id in part.projects for part in self.parts)
+
+
+EVERYTHING = AccessScope()
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """`name` is how the audit calls them: `key:<id>`, `oidc:<subject>`, `token`, `anyone`."""
+
+    name: str
+    grants: tuple[Grant, ...]
+    expires_at: datetime | None = None
+    """When the caller's key expires: no key that the caller makes or rotates outlives it. None: no
+    limit."""
+    display_name: str | None = None
+    """The name of the caller's key for people."""
+
+    @property
+    def projects(self) -> frozenset[str]:
+        """The projects that any grant covers."""
+        return frozenset(grant.project_id for grant in self.grants if grant.project_id is not None)
+
+    def scope(self, right: Right) -> AccessScope:
+        """Return the models that a right was granted for."""
+        giving = [grant for grant in self.grants if right in grant.held]
+        if any(grant.project_id is None and grant.model_id is None for grant in giving):
+            return EVERYTHING
+        projects = frozenset(grant.project_id for grant in giving if grant.project_id is not None)
+        models = frozenset(grant.model_id for grant in giving if grant.model_id is not None)
+        return AccessScope((ScopePart(projects, models),))
+
+    def lacks(self, grants: tuple[Grant, ...]) -> list[Right]:
+        """Return the rights in these grants that the caller does not have, and so may not give."""
+        return [
+            right
+            for right in Right
+            for grant in grants
+            if right in grant.held
+            and not any(right in own.held and own.includes(grant) for own in self.grants)
+        ]
+
+    def outlived_by(self, expires_at: datetime | None) -> bool:
+        """Return whether a key that expires then (None: never) would outlive the caller's own."""
+        bound = self.expires_at
+        return bound is not None and (expires_at is None or expires_at > bound)
+
+
+# The callers if access control is off, and with the token of the settings.
+ANYONE = Caller("anyone", OWNER)
+TOKEN = Caller("token", OWNER)
+
+
+def read_roles(settings: RoleSettings) -> dict[str, tuple[Grant, ...]]:
+    """Return the grants of each role. Raise WrongSetting, with a line for each that is wrong."""
+    try:
+        return TypeAdapter(dict[str, Grants]).validate_python(settings.oidc_roles)
+    except ValidationError as wrong:
+        raise WrongSetting("\n".join(sentences(wrong, "oidc_roles"))) from None

@@ -11,11 +11,11 @@ from urllib.parse import quote, urlencode, urlsplit
 import aiohttp
 import structlog
 
-from inference_store.access.sessions import Identity
 from inference_store.inference.errors import Unauthorized, Unavailable
 from inference_store.platform.settings import AccessSettings
 
-from .issuer_http import IssuerUnavailable, ask, discover, read_endpoint
+from .credentials import Identity
+from .issuer import IssuerUnavailable, ask, discover, read_endpoint
 from .sign_in_attempt import CALLBACK, Attempt
 from .tokens import Tokens
 
@@ -136,7 +136,6 @@ class SignIn:
             raise self._away(exc) from None
 
     async def _endpoint(self, name: str) -> str:
-        """Return an endpoint of the issuer. Raises Unavailable."""
         async with self._fetching:
             await self._refresh()
         try:

@@ -15,14 +15,13 @@ from typing import Any, Final
 
 import jwt
 
-from inference_store.access import Caller
-from inference_store.access.rights import Grant
-from inference_store.access.roles import read_roles
-from inference_store.access.sessions import Identity
 from inference_store.inference.errors import Unauthorized
 from inference_store.platform.settings import AccessSettings
 
+from . import Caller
+from .credentials import Identity
 from .issuer import Issuer, SigningKey
+from .rights import Grant, read_roles
 
 # Only asymmetric ones: with a shared secret, every verifier could sign.
 ALGORITHMS: Final = (
@@ -40,6 +39,8 @@ ALGORITHMS: Final = (
 _REQUIRED = ["exp", "iss", "aud", "sub"]
 _SUBJECT_CHARACTERS = 200
 _MOST = 10_000
+SKEW_SECONDS: Final = 60.0
+"""How far the issuer's clock and ours may differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,13 @@ class _Verified:
 class Tokens:
     """Finds the grants of tokens."""
 
-    def __init__(self, settings: AccessSettings, issuer: Issuer) -> None:
+    def __init__(
+        self, settings: AccessSettings, issuer: Issuer, *, skew_seconds: float = SKEW_SECONDS
+    ) -> None:
+        self._skew = skew_seconds
         self._issuer = issuer
         self._url = settings.oidc_issuer
         self._audience = settings.oidc_audience
-        self._skew = settings.oidc_clock_skew_seconds
         self._claim = settings.oidc_roles_claim
         self._roles = read_roles(settings)
         self._verified: OrderedDict[bytes, _Verified] = OrderedDict()
@@ -111,7 +114,6 @@ class Tokens:
         return verified
 
     async def _find_key(self, token: str) -> tuple[SigningKey, str]:
-        """Return the key that a token says it is signed by, and the algorithm."""
         try:
             header = jwt.get_unverified_header(token)
         except jwt.PyJWTError:
@@ -152,7 +154,6 @@ class Tokens:
         return verified.expires_at.timestamp() > time.time() - self._skew
 
     def _list_roles(self, claims: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the roles in the claims that the settings name."""
         roles = _find_claim(claims, self._claim)
         words = [roles, *roles.split()] if isinstance(roles, str) else roles
         if not isinstance(words, list):
@@ -161,7 +162,6 @@ class Tokens:
         return tuple(word for word in held if word in self._roles)
 
     def _grants(self, roles: Iterable[str]) -> tuple[Grant, ...]:
-        """Return the grants that the settings give to roles."""
         return tuple(grant for role in roles for grant in self._roles.get(role, ()))
 
 

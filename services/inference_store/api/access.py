@@ -12,9 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from starlette.datastructures import State
 
 from inference_store.access import AccessScope, Action, Caller, Who
-from inference_store.access.caller import ANYONE
-from inference_store.access.rights import Right
-from inference_store.access.sessions import Session
+from inference_store.access.credentials import Session
+from inference_store.access.rights import ANYONE, Right
 from inference_store.erasure.ledger import Ledger
 from inference_store.index import registrations
 from inference_store.index.audit import note

@@ -134,8 +134,7 @@ def create_app(
     app.add_middleware(TrackForeground, foreground=app.state.foreground)
     app.add_middleware(Compression)
     app.add_middleware(EscapedPaths)
-    most_bytes = settings.api_max_header_bytes
-    app.add_middleware(RefuseFirst, check=partial(refuse_large_head, most_bytes=most_bytes))
+    app.add_middleware(RefuseFirst, check=refuse_large_head)
     origins = [name.strip() for name in settings.api_cors_origins.split(",") if name.strip()]
     app.add_middleware(RefuseFirst, check=partial(refuse_foreign_page, allowed=origins))
     _allow_origins(app, origins)
@@ -172,8 +171,7 @@ def _admit_queries(to: ApiSettings) -> tuple[AdmissionControl, AdmissionControl]
 
 
 def _admit_followers(to: ApiSettings) -> AdmissionControl:
-    most = to.followers_at_once
-    return AdmissionControl("follow", most, to.most_followers_of_one, wait_seconds=0)
+    return AdmissionControl("follow", to.streams_at_once, to.most_followers_of_one, wait_seconds=0)
 
 
 def _admit_thumbnails(to: ApiSettings) -> AdmissionControl:

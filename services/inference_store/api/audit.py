@@ -8,8 +8,7 @@ from fastapi import Query
 from pydantic import Field
 
 from inference_store.access.audit import Action
-from inference_store.access.rights import Right
-from inference_store.access.scope import AccessScope
+from inference_store.access.rights import AccessScope, Right
 from inference_store.index import audit
 from inference_store.index.audit import Filter
 

@@ -25,10 +25,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from inference_store.access import Caller
-from inference_store.access.caller import ANYONE, TOKEN
-from inference_store.access.keys import HashedApiKey
-from inference_store.access.secrets import Secret, id_of
-from inference_store.access.sessions import Identity, Session, hash_id
+from inference_store.access.credentials import (
+    HashedApiKey,
+    Identity,
+    Secret,
+    Session,
+    hash_session_id,
+    id_of,
+)
+from inference_store.access.rights import ANYONE, TOKEN
 from inference_store.index import api_keys, web_sessions
 from inference_store.inference.errors import NotFound, TooManyRequests, Unauthorized
 from inference_store.platform.settings import AccessSettings
@@ -102,7 +107,9 @@ class Authenticator:
         text = self._read_text(request)
         if self.tokens is not None and caller.name.startswith("oidc:"):
             return await self.tokens.identity(text)
-        return Identity(caller.name, secret_hash=hash_id(text), expires_at=caller.expires_at)
+        return Identity(
+            caller.name, secret_hash=hash_session_id(text), expires_at=caller.expires_at
+        )
 
     def require_sign_in(self) -> "SignIn":
         """Return the client of the issuer. Raises NotFound if nobody can sign in there."""
@@ -134,7 +141,11 @@ class Authenticator:
         """Return who asks, and in which session. A key or token has precedence over a cookie."""
         id = find_session_id(request)
         text = self._read_text(request) if id is None else id
-        known = self._is_in_use(text) if id is None else self.sessions.peek(hash_id(id)) is not None
+        known = (
+            self._is_in_use(text)
+            if id is None
+            else self.sessions.peek(hash_session_id(id)) is not None
+        )
         # Before anything is compared: a client over its limit learns nothing from the answer.
         is_limited = counted and not known
         with self.limit_failures(request) if is_limited else nullcontext():
@@ -151,7 +162,7 @@ class Authenticator:
     async def _resume(
         self, id: str, host: str, *, is_use: bool, fresh_seconds: float
     ) -> tuple[Caller, Session]:
-        session = await self.sessions.get(hash_id(id), fresh_seconds=fresh_seconds)
+        session = await self.sessions.get(hash_session_id(id), fresh_seconds=fresh_seconds)
         caller, now = None, datetime.now(UTC)
         if session is not None and session.host == host and session.is_live(now):
             caller = await self._accept(session.identity, fresh_seconds)

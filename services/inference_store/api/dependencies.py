@@ -50,9 +50,9 @@ _MOST_WAITING = 512
 
 # The settings of the limits: of one caller, and of all.
 _SETTINGS: Final = {
-    "query": ("QUERIES_AT_ONCE_PER_CALLER", "QUERIES_AT_ONCE"),
+    "query": ("QUERIES_AT_ONCE", "QUERIES_AT_ONCE"),
     "stream": ("STREAMS_AT_ONCE", "STREAMS_AT_ONCE"),
-    "follow": ("FOLLOWERS_AT_ONCE", "FOLLOWERS_AT_ONCE"),
+    "follow": ("STREAMS_AT_ONCE", "STREAMS_AT_ONCE"),
     "thumbnail": ("THUMBNAIL_PROCESSES", "THUMBNAIL_PROCESSES"),
 }
 Kind = Literal["query", "stream", "follow", "thumbnail"]

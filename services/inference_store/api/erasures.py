@@ -35,7 +35,7 @@ from inference_store.erasure.requests import (
     request_cancellation,
     request_waiver,
 )
-from inference_store.export.ledger.member_lists import MemberLists
+from inference_store.export.erased import MemberLists
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import InvalidCursor, NotFound
 from inference_store.query import lookup

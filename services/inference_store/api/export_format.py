@@ -7,9 +7,9 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.api.schemas.exports import ShownDownload, ShownExport, ShownPart
-from inference_store.export.jobs.downloads import Download, list_downloads
-from inference_store.export.jobs.job import ExportJob
-from inference_store.export.jobs.members import Part
+from inference_store.export.erased import Download, list_downloads
+from inference_store.export.jobs import ExportJob
+from inference_store.export.parts import Part
 from inference_store.index import registrations
 from inference_store.inference.events.event import parse_stored
 from inference_store.objects import Blobs

@@ -13,10 +13,15 @@ from inference_store.api.fields import Window
 from inference_store.api.schemas.exports import ExportRequest
 from inference_store.erasure import policies
 from inference_store.erasure.policies.rules import parse_duration
-from inference_store.export.blob_choices import BlobChoice
-from inference_store.export.jobs.job import ExportJob, count_unfinished
-from inference_store.export.jobs.question import build_question, describe_question
-from inference_store.export.jobs.state_changes import request_export
+from inference_store.export.columns import BlobChoice
+from inference_store.export.jobs import (
+    RESTORED,
+    UNFINISHED,
+    ExportJob,
+    count_unfinished,
+    request_export,
+)
+from inference_store.export.listing import build_question, describe_question
 from inference_store.export.part_formats import PART_FORMATS
 from inference_store.inference.errors import Conflict, Fault, Invalid
 from inference_store.platform.settings import ApiSettings
@@ -25,6 +30,7 @@ from inference_store.query.search import count
 
 MOST_UNFINISHED: Final = 20
 """Exports of one caller that are not written yet."""
+_EXPIRES_SECONDS: Final = 7 * 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +51,7 @@ async def prepare_export(
     Raises InvalidFilter, UnknownKey, ImpossibleComparison; Invalid for a format that is not
     installed or has no such blobs, and a bad duration; Conflict for too much without `confirm`.
     """
-    PART_FORMATS[body.format].check_installed()
-    _check_blobs(settings, body)
+    _check_format(settings, body.format, choose_blobs(body))
     now = datetime.now(UTC)
     expires_at = await _find_end(connection, settings, model, body, now)
     document = await _describe(connection, model, body, now)
@@ -75,6 +80,29 @@ async def insert_export(
     )
 
 
+async def insert_again(
+    connection: AsyncConnection, settings: ApiSettings, job: ExportJob, *, requested_by: str
+) -> ExportJob:
+    """Insert another export with the question of one that has ended, which stays as long.
+
+    Raises Conflict for one that has not ended, or whose question is lost, and as `insert_export`;
+    Invalid for a format that is not installed, or links that are switched off since.
+    """
+    if job.state in UNFINISHED:
+        raise Conflict(f"The export is {job.state}: wait until it has ended, or cancel it.")
+    if job.erased_by is not None or RESTORED in job.document:
+        cause = "Postgres was restored" if job.erased_by is None else f"Erasure {job.erased_by}"
+        raise Conflict(f"{cause}: the filter of this export is lost. Request a new export.")
+    _check_format(settings, job.format, job.blobs)
+    now = datetime.now(UTC)
+    most = timedelta(seconds=settings.export_most_seconds)
+    lasting = min(job.expires_at - job.requested_at, most)
+    expires_at = await _limit_end(connection, job.model, now + lasting, now)
+    document = {name: value for name, value in job.document.items() if name != "keys"}
+    again = NewExport(job.model, job.format, document, expires_at)
+    return await insert_export(connection, again, requested_by=requested_by)
+
+
 async def _describe(
     connection: AsyncConnection, model: int, body: ExportRequest, now: datetime
 ) -> dict[str, Any]:
@@ -98,11 +126,13 @@ def choose_blobs(body: ExportRequest) -> BlobChoice:
     return PART_FORMATS[body.format].default_blobs if body.blobs is None else body.blobs
 
 
-def _check_blobs(settings: ApiSettings, body: ExportRequest) -> None:
-    choice = choose_blobs(body)
-    PART_FORMATS[body.format].check_blobs(choice)
+def _check_format(settings: ApiSettings, name: str, choice: BlobChoice) -> None:
+    """Raise Invalid for a format that is not installed, or that has no such blobs."""
+    format = PART_FORMATS[name]
+    format.check_installed()
+    format.check_blobs(choice)
     if choice == "links" and settings.presigned_urls == "off":
-        others = "copy or none" if PART_FORMATS[body.format].copied else "none"
+        others = "copy or none" if format.copied else "none"
         message = (
             "links are presigned, which this server does not do"
             f" (INFERENCE_STORE_PRESIGNED_URLS): choose {others}"
@@ -137,10 +167,17 @@ async def _find_end(
     body: ExportRequest,
     now: datetime,
 ) -> datetime:
-    """Return when the export expires: at the latest when a policy lets all of it expire."""
-    expires_at = now + timedelta(seconds=settings.export_expires_seconds)
+    """Return when the export expires."""
+    expires_at = now + timedelta(seconds=min(_EXPIRES_SECONDS, settings.export_most_seconds))
     if body.expires_in is not None:
         expires_at = _read_duration(body.expires_in, settings, now)
+    return await _limit_end(connection, model, expires_at, now)
+
+
+async def _limit_end(
+    connection: AsyncConnection, model: int, expires_at: datetime, now: datetime
+) -> datetime:
+    """Return the end, at the latest when a policy lets everything expire that is there now."""
     effective = (await policies.find_effective_policies(connection, {model})).get(model)
     end = None if effective is None else effective.find_end(now)
     return expires_at if end is None else min(expires_at, now + (now - end))

@@ -10,7 +10,7 @@ from uuid import UUID
 import orjson
 from pydantic import ConfigDict, Field
 
-from inference_store.export.fixed_columns import DISTANCE
+from inference_store.export.columns import DISTANCE
 from inference_store.inference.errors import Fault, Invalid
 from inference_store.inference.metadata import Entry, MetadataCaps, MetadataType, type_named
 from inference_store.inference.nearest import nearest

@@ -16,8 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
-from inference_store.export import inference_object
-from inference_store.export.fixed_columns import DISTANCE, Row
+from inference_store.export import columns
+from inference_store.export.columns import DISTANCE, Row
 from inference_store.index import key_registry
 from inference_store.index.key_registry import Models
 from inference_store.index.registrations import Registration
@@ -72,12 +72,12 @@ def format_inference(
 ) -> dict[str, Any]:
     """Format an inference for JSON; its times have been through `fit_times`."""
     if metadata_as == "object":
-        return inference_object.format_inference(
+        return columns.format_inference(
             model_id,
             inference,
             show_metadata=lambda stored: convert_metadata(decode_entries(stored)),
         )
-    return inference_object.format_inference(model_id, inference)
+    return columns.format_inference(model_id, inference)
 
 
 async def build_links(

@@ -7,7 +7,7 @@ from fastapi import Path, Query
 from pydantic import ConfigDict, Field
 
 from inference_store.access import Action
-from inference_store.access.keys import ApiKey
+from inference_store.access.credentials import ApiKey
 from inference_store.access.rights import Grant, Right
 from inference_store.index import api_keys
 from inference_store.inference.errors import Forbidden

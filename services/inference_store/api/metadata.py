@@ -175,8 +175,5 @@ def _read_exact(value: Any) -> Any:
 def _read_caps(settings: ApiSettings) -> MetadataCaps:
     return MetadataCaps(
         keys=settings.max_keys_per_inference,
-        key_characters=settings.max_key_characters,
-        levels=settings.max_json_depth,
-        leaves=settings.max_json_leaves,
         blob_bytes=settings.max_metadata_bytes,
     )

@@ -106,16 +106,17 @@ def refuse_foreign_page(scope: Scope, allowed: Collection[str]) -> StoreError | 
     )
 
 
-def refuse_large_head(scope: Scope, most_bytes: int) -> StoreError | None:
+# Largest head of a request: its line and its headers.
+MOST_HEADER_BYTES: Final = 16 * 1024
+
+
+def refuse_large_head(scope: Scope) -> StoreError | None:
     """Refuse a request whose line and headers are too large."""
     path = scope.get("raw_path") or scope["path"].encode()
     headers = sum(len(name) + len(value) + 4 for name, value in scope["headers"])
-    if len(path) + len(scope.get("query_string", b"")) + headers <= most_bytes:
+    if len(path) + len(scope.get("query_string", b"")) + headers <= MOST_HEADER_BYTES:
         return None
-    return HeadersTooLarge(
-        f"The request's line and headers are over {most_bytes} bytes"
-        " (INFERENCE_STORE_API_MAX_HEADER_BYTES)."
-    )
+    return HeadersTooLarge(f"The request's line and headers are over {MOST_HEADER_BYTES} bytes.")
 
 
 def get_host(origin: str) -> str:

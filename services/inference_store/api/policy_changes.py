@@ -23,7 +23,7 @@ from inference_store.erasure.policies import (
 from inference_store.erasure.policies.rules import is_never_longer
 from inference_store.erasure.preview import preview
 from inference_store.erasure.preview.preview import Preview
-from inference_store.export.ledger.member_lists import MemberLists
+from inference_store.export.erased import MemberLists
 from inference_store.inference.errors import Fault, Invalid, PreconditionFailed
 from inference_store.query.cql2 import Clock
 from inference_store.query.cql2.tree import Node

@@ -13,8 +13,8 @@ from inference_store.access.rights import Right
 from inference_store.index import registrations
 from inference_store.index.registrations import refuse_model
 from inference_store.inference.errors import NotFound
-from inference_store.operations.reconcile import orphans, reconciliations
-from inference_store.operations.reconcile.reconciliations import Kind
+from inference_store.operations.reconcile import orphans, stored_reports
+from inference_store.operations.reconcile.stored_reports import Kind
 
 from . import cursors
 from .access import Access, Asking, Needs, Over
@@ -143,7 +143,7 @@ async def list_reconciliations(
     page: Annotated[PageParameters, Query()], connection: Reading
 ) -> Answer:
     """Comparisons of the bucket with the index, the newest first."""
-    rows = await reconciliations.list_page(
+    rows = await stored_reports.list_page(
         connection, before=cursors.decode_before(page), limit=page.limit + 1
     )
     items, following = cursors.cut_time_page(rows, page.limit)
@@ -164,7 +164,7 @@ async def request_reconciliation(
     """Ask the retention service to compare them. A model that is not registered is a warning: it
     fails unless the bucket has objects of it."""
     warnings = await _list_warnings(connection, access, body.model_id)
-    reconciliation = await reconciliations.request_reconciliation(
+    reconciliation = await stored_reports.request_reconciliation(
         connection, model_id=body.model_id, cause="request"
     )
     await access.note(
@@ -182,7 +182,7 @@ async def request_reconciliation(
 )
 async def get_reconciliation(reconciliation_id: UUID, connection: Reading) -> Answer:
     """How far it is, and what it found."""
-    reconciliation = await reconciliations.find_reconciliation(connection, reconciliation_id)
+    reconciliation = await stored_reports.find_reconciliation(connection, reconciliation_id)
     if reconciliation is None:
         raise _make_not_found(reconciliation_id)
     return Answer(ShownReconciliation.show(reconciliation))
@@ -199,10 +199,10 @@ async def list_findings(
     reconciliation_id: UUID, page: Annotated[FindingParameters, Query()], connection: Reading
 ) -> Answer:
     """Objects without rows and rows without objects, by kind and storage key."""
-    if await reconciliations.find_reconciliation(connection, reconciliation_id) is None:
+    if await stored_reports.find_reconciliation(connection, reconciliation_id) is None:
         raise _make_not_found(reconciliation_id)
     key = cursors.decode(page.cursor, str, str)
-    findings = await reconciliations.list_findings(
+    findings = await stored_reports.list_findings(
         connection,
         reconciliation_id,
         kind=page.kind,

@@ -35,12 +35,12 @@ from inference_store.platform.serving import (
     build_limits,
     listen,
 )
-from inference_store.platform.serving.heads import BoundedHeads
-from inference_store.platform.serving.server import GuardedServer
 from inference_store.platform.settings import ApiSettings
+from inference_store.platform.uvicorn_server import BoundedHeads, GuardedServer
 
 from .app import create_app
 from .dependencies import Replica
+from .middleware import MOST_HEADER_BYTES
 from .streams import ENDS
 
 _BEAT_SECONDS = 1.0
@@ -88,7 +88,7 @@ async def serve(settings: ApiSettings) -> None:
     sockets = listen(settings.api_host, settings.api_port, setting="API")
     try:
         await _refuse_old_schema(engine, settings.api_token)
-        await admin.start(settings.api_admin_host, settings.api_admin_port, settings)
+        await admin.start(settings.admin_host, settings.api_admin_port, settings)
         server = Server(_make_config(settings, app), sockets, connections, build_limits(settings))
         # Objects that exist at the start stay: the garbage collector skips them. Checking them
         # would stop all requests for a tenth of a second and more.
@@ -174,7 +174,7 @@ def _make_config(settings: ApiSettings, app: FastAPI) -> uvicorn.Config:
     inner: Any = app
     behind: Any = ProxyHeadersMiddleware(inner, trusted) if trusted else inner
     # Above the app's own limit, with room for what is read at once.
-    most = settings.api_max_header_bytes + _READ_AHEAD_BYTES
+    most = MOST_HEADER_BYTES + _READ_AHEAD_BYTES
     http: Any = partial(BoundedHeads, most_head_bytes=most)
     return uvicorn.Config(
         Served(behind),

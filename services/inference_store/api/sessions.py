@@ -15,9 +15,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from inference_store.access import Action, Who
-from inference_store.access.caller import ANYONE
-from inference_store.access.rights import ROLES, Grant, Right, Role
-from inference_store.access.sessions import Identity, Session, hash_id
+from inference_store.access.credentials import Identity, Session, hash_session_id
+from inference_store.access.rights import ANYONE, ROLES, Grant, Right, Role
 from inference_store.access.sign_in_attempt import CALLBACK, Attempt
 from inference_store.index import web_sessions
 from inference_store.index.audit import note
@@ -229,7 +228,7 @@ async def _start(
 
 async def _end(request: Request, connection: AsyncConnection, client: str | None) -> None:
     id = authentication.read_cookie(request)
-    ended = None if id is None else await web_sessions.end(connection, hash_id(id))
+    ended = None if id is None else await web_sessions.end(connection, hash_session_id(id))
     if ended is not None:
         who = Who(ended.identity.caller, client)
         await note(connection, who, Action.SESSION_ENDED, session=ended.label)

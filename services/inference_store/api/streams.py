@@ -18,12 +18,19 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from inference_store.access.rights import Right
-from inference_store.export.columns import Columns
-from inference_store.export.fixed_columns import DISTANCE, FIXED_COLUMNS, link_columns
+from inference_store.export.columns import (
+    DISTANCE,
+    FIXED_COLUMNS,
+    Column,
+    Columns,
+    Kind,
+    MetadataColumns,
+    Values,
+    choose_columns,
+    link_columns,
+    predictions_column,
+)
 from inference_store.export.formats import FORMATS, Format
-from inference_store.export.kinds import Column, Kind, Values
-from inference_store.export.metadata_columns import MetadataColumns, choose_columns
-from inference_store.export.prediction_columns import predictions_column
 from inference_store.index import key_registry
 from inference_store.inference.errors import Fault, Invalid
 from inference_store.platform.metrics import STREAMED, STREAMS

@@ -5,19 +5,14 @@ import asyncio
 
 import uvloop
 
-from inference_store.access.roles import read_roles
+from inference_store.access.rights import read_roles
 from inference_store.api.run import serve
-from inference_store.objects.identity import web_identity
+from inference_store.objects.clients import web_identity
 from inference_store.platform.settings import ApiSettings, BlobSettings, Checks, RoleSettings
 
-from .start import start_service
+from .command import Command, start_service
 
-SETTINGS = ApiSettings
 CHECKS: Checks = {BlobSettings: web_identity, RoleSettings: read_roles}
-
-
-def add_arguments(_: argparse.ArgumentParser) -> None:
-    """Add no arguments: the settings are enough."""
 
 
 def run(_: argparse.Namespace) -> int:
@@ -26,3 +21,6 @@ def run(_: argparse.Namespace) -> int:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(settings))
     return 0
+
+
+API = Command(run, ApiSettings)

@@ -1,13 +1,31 @@
-"""Runs the command that was chosen: reads its arguments and calls it."""
+"""What all commands share: their arguments, settings and help, and how they end."""
 
 import argparse
+import getpass
+import inspect
+import math
+import shutil
 import sys
-from collections.abc import Sequence
-from types import ModuleType
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, NamedTuple, TypeVar
+
+from pydantic import SecretStr
 
 from inference_store.inference.errors import SchemaBehind
-from inference_store.platform import traces
-from inference_store.platform.settings import SettingsGroup, WrongSetting
+from inference_store.inference.field_docs import field_docs
+from inference_store.platform import logs, traces
+from inference_store.platform.settings import (
+    PREFIX,
+    Checks,
+    LogSettings,
+    SettingsGroup,
+    WrongSetting,
+)
+from inference_store.platform.settings import read as read_settings
+
+from .closed_pipe import raise_if_reader_is_gone
 
 
 class _Parser(argparse.ArgumentParser):
@@ -18,20 +36,136 @@ class _Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         if self.settings is None:
             return super().format_help()
-        # Read from the sources, only on request.
-        from .settings_help import list_settings  # noqa: PLC0415
-
         return f"{super().format_help()}\n{list_settings(self.settings)}\n"
 
 
-def run(command: ModuleType, arguments: Sequence[str], *, program: str, description: str) -> int:
-    """Run a module of this folder; its result is the exit code."""
-    parser = _Parser(prog=program, description=description)
-    parser.settings = getattr(command, "SETTINGS", None)
-    command.add_arguments(parser)
+class Command(NamedTuple):
+    """A command: its result is the exit code."""
+
+    run: Callable[[argparse.Namespace], int]
+    settings: type[SettingsGroup] | None = None
+    add_arguments: Callable[[argparse.ArgumentParser], object] = lambda _: None
+
+    def call(self, arguments: Sequence[str], program: str, description: str) -> int:
+        """Read the arguments and run."""
+        parser = _Parser(prog=program, description=description)
+        parser.settings = self.settings
+        self.add_arguments(parser)
+        try:
+            return self.run(parser.parse_args(arguments))
+        except (SchemaBehind, WrongSetting) as refused:
+            sys.exit(str(refused))
+        finally:
+            traces.stop()
+
+
+S = TypeVar("S", bound=LogSettings)
+
+
+def start_service(settings: type[S], service: str, checks: Checks | None = None) -> S:
+    """Return the service's settings, with logging configured.
+
+    Exits with a sentence for each invalid setting, and for what the checks find.
+    """
     try:
-        return int(command.run(parser.parse_args(arguments)))
-    except (SchemaBehind, WrongSetting) as refused:
-        sys.exit(str(refused))
-    finally:
-        traces.stop()
+        read = read_settings(settings, checks)
+    except WrongSetting as wrong:
+        sys.exit(str(wrong))
+    logs.configure(read, service=service)
+    traces.configure(service)
+    return read
+
+
+def list_settings(group: type[SettingsGroup]) -> str:
+    """List all settings by their groups; the command's own come first."""
+    return "\n".join(_format_lines(group, min(shutil.get_terminal_size().columns - 2, 100)))
+
+
+def _format_lines(group: type[SettingsGroup], width: int) -> Iterator[str]:
+    yield "settings, of the environment or of .env; a secret NAME may be a file, NAME_FILE:"
+    docs = field_docs(group)
+    for kind in group.__mro__:
+        own = [name for name in inspect.get_annotations(kind) if name in group.model_fields]
+        if own:
+            yield f"\n {str(kind.__doc__).splitlines()[0]}"
+        for name in own:
+            yield f"  {PREFIX}{name.upper()}{_format_default(group, name)}"
+            yield textwrap.indent(textwrap.fill(docs.get(name, ""), width - 6), " " * 6)
+
+
+def _format_default(group: type[SettingsGroup], name: str) -> str:
+    value = group.model_fields[name].get_default()
+    if isinstance(value, SecretStr):
+        value = value.get_secret_value()
+    if isinstance(value, float):
+        value = f"{value:.15g}"
+    return "" if value is None or value == "" else f" (default: {value})"
+
+
+def find_cli_user() -> str:
+    """Return the user's name; `unknown` for an id without one, as in a container."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
+def parse_seconds(text: str) -> float:
+    """Parse a number of seconds. Raises ArgumentTypeError, which says how to write it."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not math.isfinite(seconds) or seconds < 0:
+        message = f"{text!r} is no number of seconds: write a plain number, such as 15"
+        raise argparse.ArgumentTypeError(message)
+    return seconds
+
+
+_MOST_NAME_CHARACTERS: Final = 256
+
+
+def parse_positive_seconds(text: str) -> float:
+    """Parse a number of seconds above 0. Raises ArgumentTypeError."""
+    if (seconds := parse_seconds(text)) == 0:
+        raise argparse.ArgumentTypeError("0 seconds are no time: write more than 0, such as 15")
+    return seconds
+
+
+def parse_number(text: str) -> int:
+    """Parse the number of an entry, 0 or more. Raises ArgumentTypeError."""
+    return _parse_whole(text, least=0)
+
+
+def parse_limit(text: str) -> int:
+    """Parse how many are wanted, 1 or more. Raises ArgumentTypeError."""
+    return _parse_whole(text, least=1)
+
+
+def parse_name(text: str) -> str:
+    """Return a name for people: 1 to 256 characters. Raises ArgumentTypeError."""
+    if not 0 < len(text.strip()) <= len(text) <= _MOST_NAME_CHARACTERS:
+        message = f"a name has 1 to {_MOST_NAME_CHARACTERS} characters, such as 'hallway dashboard'"
+        raise argparse.ArgumentTypeError(message)
+    return text
+
+
+def _parse_whole(text: str, *, least: int) -> int:
+    if not (text.isascii() and text.isdigit()) or len(text) > 18 or int(text) < least:
+        message = f"{text!r} is not {least} or more: write a whole number, such as 100"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)
+
+
+@contextmanager
+def require_postgres() -> Iterator[None]:
+    """Exit with a sentence if Postgres is unavailable in the body."""
+    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415 -- the proxy knows no database
+
+    try:
+        yield
+    except (DBAPIError, OSError) as error:
+        raise_if_reader_is_gone(error)
+        sys.exit(
+            f"Postgres is unavailable, or not migrated (inference-store migrate): {error}"[:500]
+        )

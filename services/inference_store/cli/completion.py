@@ -2,10 +2,9 @@
 
 import argparse
 from contextlib import suppress
-from importlib import import_module
 
-from .client import import_client_module
-from .main import CLIENT_COMMANDS, COMMANDS, build_root_parser
+from .command import Command
+from .main import CLIENT_COMMANDS, COMMANDS, build_root_parser, import_client_module, import_command
 
 _SHELLS = ("bash", "zsh", "fish")
 _EPILOG = """examples:
@@ -36,9 +35,12 @@ def _all_commands() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command")
     for name, sentence in COMMANDS.items():
         command = commands.add_parser(name, help=sentence, description=sentence)
-        import_module(f"inference_store.cli.{name}").add_arguments(command)
+        import_command(name).add_arguments(command)
     for name, sentence in CLIENT_COMMANDS.items():
         command = commands.add_parser(name, help=sentence, description=sentence)
         with suppress(ModuleNotFoundError):
             import_client_module(name).add_arguments(command)
     return parser
+
+
+COMPLETION = Command(run, add_arguments=add_arguments)

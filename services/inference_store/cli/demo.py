@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
+from .command import Command
+
 _PREFIX = "INFERENCE_STORE_"
 _PORT_SETTINGS = {f"{_PREFIX}API_PORT": "api", f"{_PREFIX}PROXY_PORT": "proxy"}
 """The settings that the demo reads from its environment, and the part of each port."""
@@ -42,8 +44,11 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         from inference_store.local.demo.screen import Screen  # noqa: PLC0415
         from inference_store.local.demo.story import tell  # noqa: PLC0415
-        from inference_store.local.errors import LocalStackError  # noqa: PLC0415
-        from inference_store.local.folder import NAME, LocalFolder  # noqa: PLC0415
+        from inference_store.local.folder import (  # noqa: PLC0415
+            NAME,
+            LocalFolder,
+            LocalStackError,
+        )
     except ModuleNotFoundError as error:  # the extra is not installed
         print(f"{error}: run `make demo`, or install inference-store[demo].", file=sys.stderr)
         return 1
@@ -101,3 +106,6 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> None:
     for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signal_number, signal.SIG_IGN)
     raise KeyboardInterrupt
+
+
+DEMO = Command(run, add_arguments=add_arguments)

@@ -7,16 +7,10 @@ import gc
 import uvloop
 
 from inference_store.ingester.run import run as ingest
-from inference_store.objects.identity import web_identity
+from inference_store.objects.clients import web_identity
 from inference_store.platform.settings import BlobSettings, IngesterSettings
 
-from .start import start_service
-
-SETTINGS = IngesterSettings
-
-
-def add_arguments(_: argparse.ArgumentParser) -> None:
-    """Add no arguments: the settings are enough."""
+from .command import Command, start_service
 
 
 def run(_: argparse.Namespace) -> int:
@@ -29,3 +23,6 @@ def run(_: argparse.Namespace) -> int:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(ingest(settings))
     return 0
+
+
+INGESTER = Command(run, IngesterSettings)

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action, Who
-from inference_store.access.keys import ApiKey
+from inference_store.access.credentials import ApiKey
 from inference_store.access.rights import ROLES, Grant, Right
 from inference_store.erasure.policies.rules import parse_duration
 from inference_store.index import api_keys
@@ -24,10 +24,7 @@ from inference_store.inference.errors import StoreError
 from inference_store.inference.plural import counted
 from inference_store.platform.settings import LogSettings, PostgresSettings
 
-from .entered import parse_name
-from .postgres import require_postgres
-from .start import start_service
-from .user import find_cli_user
+from .command import Command, find_cli_user, parse_name, require_postgres, start_service
 
 _MOST_LISTED = 10_000
 # Returns a sentence for people and the text to print, once it is committed.
@@ -36,9 +33,6 @@ Work = Callable[[AsyncConnection, Who], Awaitable[tuple[str, str]]]
 
 class _Settings(LogSettings, PostgresSettings):
     """The settings of the command."""
-
-
-SETTINGS = _Settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -220,3 +214,6 @@ def _describe_rights(key: ApiKey) -> str:
         return f"{','.join(grant.rights)} over {f'{kind} {over}' if over else 'everything'}"
 
     return "; ".join(map(describe, key.grants))
+
+
+KEYS = Command(run, _Settings, add_arguments)

@@ -1,15 +1,18 @@
-"""`inference-store <command>`: runs a command; each has a file of its own."""
+"""`inference-store <command>`: runs a command."""
 
 import argparse
 import gc
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .closed_pipe import CLOSED_PIPE, is_reader_gone
+
+if TYPE_CHECKING:  # it imports the settings, which `--help` does not need
+    from .command import Command
 
 # Imported when run: a command needs only its own parts installed.
 COMMANDS = {
@@ -30,6 +33,12 @@ COMMANDS = {
     "demo": "Start everything on this machine and feed it real detections.",
     "completion": "Print a script by which your shell completes these commands.",
 }
+_MODULES = {
+    **dict.fromkeys(("migrate", "distribute", "resume", "parked"), "database"),
+    **dict.fromkeys(("certificates", "ledger", "audit"), "proof"),
+    **dict.fromkeys(("doctor", "reconcile"), "upkeep"),
+}
+"""The modules that hold several commands; any other command has one of its own name."""
 # The commands for users, which the Python client has: the same as those of `istore`.
 CLIENT_COMMANDS = {
     "models": "List the models that you may read.",
@@ -39,7 +48,7 @@ CLIENT_COMMANDS = {
     "tail": "Show the last arrivals, and follow what arrives.",
     "sample": "Show a random sample of the inferences that match.",
     "export": "Write all inferences that match to a file.",
-    "exports": "List the store's exports; get or cancel one, or see what was erased of it.",
+    "exports": "List the store's exports; get, cancel or restart one, or list what was erased.",
     "erase": "Show what an erasure would take; with --yes, erase it.",
 }
 
@@ -74,12 +83,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, rest = parser.parse_known_args(arguments)
     chosen: str = options.command
     if chosen in CLIENT_COMMANDS:
-        from .client import run_client_command  # noqa: PLC0415 -- the client may be missing
-
         return run_client_command(chosen, rest)
-    run, module = _import_command(chosen)
     try:
-        ended = run(module, rest, program=f"inference-store {chosen}", description=COMMANDS[chosen])
+        command = import_command(chosen)
+        ended = command.call(rest, f"inference-store {chosen}", COMMANDS[chosen])
         sys.stdout.flush()
     except BrokenPipeError:
         if not is_reader_gone():
@@ -90,21 +97,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return ended
 
 
-def _import_command(name: str) -> tuple[Callable[..., int], ModuleType]:
-    """Import a command's module; return what runs it, and the module.
+def import_command(name: str) -> "Command":
+    """Import a command.
 
     The garbage collector stays off for imported objects: it would find nothing, and take a fifth of
     the time.
     """
     gc.disable()
     try:
-        # Not before a command is chosen: it imports the settings, which `--help` does not need.
-        from .command import run  # noqa: PLC0415
-
-        return run, import_module(f"inference_store.cli.{name}")
+        module = import_module(f"inference_store.cli.{_MODULES.get(name, name)}")
+        command: Command = getattr(module, name.upper())
+        return command
     finally:
         gc.freeze()
         gc.enable()
+
+
+_CLIENT = "inference_store_client"
+
+
+def run_client_command(name: str, arguments: Sequence[str]) -> int:
+    """Run a command of the client; its result is the exit code. Exits if it is not installed."""
+    try:
+        commands = import_client_module("main")
+    except ModuleNotFoundError as missing:
+        sys.exit(
+            f"`inference-store {name}` needs the Python client ({missing.name} is missing):"
+            " python -m pip install ./client, in the source tree"
+        )
+    return int(commands.run_command(name, arguments, program=f"inference-store {name}"))
+
+
+def import_client_module(name: str) -> ModuleType:
+    """Import a module of the client's command line. Raises ModuleNotFoundError."""
+    import_module(_CLIENT)
+    return import_module(f"{_CLIENT}.command_line.{name}")
 
 
 if __name__ == "__main__":

@@ -8,15 +8,9 @@ import uvloop
 from inference_store.platform.settings import Checks, ProxySettings, UpstreamSettings
 from inference_store.proxy.run import read_configuration, serve
 
-from .start import start_service
+from .command import Command, start_service
 
 CHECKS: Checks = {UpstreamSettings: read_configuration}
-
-SETTINGS = ProxySettings
-
-
-def add_arguments(_: argparse.ArgumentParser) -> None:
-    """Add no arguments: the settings are enough."""
 
 
 def run(_: argparse.Namespace) -> int:
@@ -25,3 +19,6 @@ def run(_: argparse.Namespace) -> int:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(settings))
     return 0
+
+
+PROXY = Command(run, ProxySettings)

@@ -8,7 +8,7 @@ import uvloop
 from pydantic import ValidationError
 
 from inference_store.erasure.log.keys import signing_keys
-from inference_store.objects.identity import web_identity
+from inference_store.objects.clients import web_identity
 from inference_store.platform.settings import (
     BlobSettings,
     CertificateSettings,
@@ -18,15 +18,9 @@ from inference_store.platform.settings import (
 )
 from inference_store.retention.run import run as retain
 
-from .start import start_service
+from .command import Command, start_service
 
 CHECKS: Checks = {CertificateSettings: signing_keys, BlobSettings: web_identity}
-
-SETTINGS = RetentionSettings
-
-
-def add_arguments(_: argparse.ArgumentParser) -> None:
-    """Add no arguments: the settings are enough."""
 
 
 def run(_: argparse.Namespace) -> int:
@@ -49,3 +43,6 @@ def _read_kafka_settings() -> KafkaSettings | None:
         return KafkaSettings()
     except ValidationError:
         return None
+
+
+RETENTION = Command(run, RetentionSettings)

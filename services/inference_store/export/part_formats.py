@@ -17,14 +17,239 @@ from inference_store.inference.image_types import find_image_type
 from inference_store.platform.json_encoding import encode_json
 from inference_store.query.read import BLOBS
 
-from .arrow import ArrowEncoder
-from .blob_choices import NO_BLOBS, BlobChoice, ChosenBlobs
-from .columns import Columns
-from .csv_text import CsvEncoder
-from .fixed_columns import Row
-from .formats import Encoder
-from .inference_object import format_inference
-from .kinds import Column
+from .columns import NO_BLOBS, BlobChoice, ChosenBlobs, Column, Columns, Row, format_inference
+from .formats import ArrowEncoder, CsvEncoder, Encoder
+
+
+class PartEncoder(Protocol):
+    """Encodes one part into a file."""
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Add a page of inferences: a thousand or so, or fewer with some megabytes of blobs."""
+
+    def close(self) -> None:
+        """Write what is not in the file yet; the file stays open."""
+
+
+class Extra(NamedTuple):
+    """An extra of this distribution, and a module that comes with it."""
+
+    name: str
+    module: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartFormat:
+    """A format of parts."""
+
+    name: str
+    media_type: str
+    suffix: str
+    """Of the names of files."""
+    make_encoder: Callable[[Columns, BinaryIO], PartEncoder]
+    extra: Extra | None = None
+    """What has to be installed for it."""
+    linked: Sequence[str] = BLOBS
+    """The blobs that its parts can have links to."""
+    copied: Sequence[str] = ()
+    """The blobs whose bytes its parts can have; none: it cannot have copies."""
+    default_blobs: BlobChoice = "none"
+    """What its parts have if nobody says it."""
+
+    def choose_blobs(self, choice: BlobChoice) -> ChosenBlobs:
+        """Return the blobs that its parts have."""
+        return {
+            "none": NO_BLOBS,
+            "links": ChosenBlobs(linked=self.linked),
+            "copy": ChosenBlobs(copied=self.copied),
+        }[choice]
+
+    def check_blobs(self, choice: BlobChoice) -> None:
+        """Raise Invalid for copies in a format that cannot have them."""
+        if choice != "copy" or self.copied:
+            return
+        others = ", ".join(format.name for format in PART_FORMATS.values() if format.copied)
+        message = f"{self.name} has no copies of blobs: choose none or links, or {others}"
+        raise Invalid(f"blobs: {message}.", faults=[Fault("blobs", message)])
+
+    def check_installed(self) -> None:
+        """Raise Invalid if the format needs an extra that is not installed."""
+        if self.extra is None or _is_installed(self.extra.module):
+            return
+        remedy = f"install inference-store[{self.extra.name}], or choose another format"
+        message = f"{self.name} needs a package that this server does not have: {remedy}"
+        raise Invalid(f"format: {message}.", faults=[Fault("format", message)])
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package that it is in
+        return False
+
+
+class StreamPart:
+    """Writes a part as the stream of the same format is, without cursors."""
+
+    def __init__(
+        self, make_encoder: Callable[[Sequence[Column]], Encoder], columns: Columns, file: BinaryIO
+    ) -> None:
+        self._columns, self._file = columns, file
+        self._encoder = make_encoder(columns.list_all())
+        file.write(self._encoder.encode_head({}))
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """See PartEncoder."""
+        if rows:
+            self._file.write(self._encoder.encode_page(self._columns.read(rows), len(rows)))
+
+    def close(self) -> None:
+        """See PartEncoder."""
+        self._file.write(self._encoder.encode_end())
+
+
+_COMPRESSION: Final = "zstd(3)"
+_GROUP_ROWS: Final = 5_000
+"""Rows of a row group, which arro3 holds in memory."""
+_GROUP_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of blobs in a row group, unless a single row has more."""
+
+
+class ParquetPart:
+    """Puts the batches of a part on the disk as an Arrow stream, and makes of it the Parquet file
+    when it is closed. So what is in memory is a page, and then a row group."""
+
+    def __init__(self, columns: Columns, file: BinaryIO) -> None:
+        self._file = file
+        self._batches = TemporaryFile(prefix="inference-store-export-")  # noqa: SIM115  (see close)
+        self._part = StreamPart(ArrowEncoder, columns, self._batches)
+        self._sizes: list[int] = []  # of the blobs of each row
+        self._copied = [column.name for column in columns.contents]
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """See PartEncoder."""
+        self._part.add(rows)
+        if self._copied:
+            self._sizes += map(_measure, rows)
+
+    def close(self) -> None:
+        """See PartEncoder."""
+        from arro3.io import write_parquet  # noqa: PLC0415  (an extra)
+
+        self._part.close()
+        with self._batches as batches:
+            batches.seek(0)
+            stream = InputStream.from_readable(batches)
+            write_parquet(
+                stream,
+                self._file,
+                compression=_COMPRESSION,
+                max_row_group_size=_count_group_rows(self._sizes),
+                # a dictionary would be in memory beside the row group
+                column_dictionary_enabled=dict.fromkeys(self._copied, False),
+            )
+
+
+def _measure(row: Row) -> int:
+    return sum(len(content or b"") for content in (row.contents or {}).values())
+
+
+def _count_group_rows(sizes: Sequence[int]) -> int:
+    """Return how many rows a group has, so that no group has too many bytes."""
+    rows = _GROUP_ROWS
+    while rows > 1 and _measure_largest(sizes, rows) > _GROUP_BYTES:
+        rows //= 2
+    return rows
+
+
+def _measure_largest(sizes: Sequence[int], rows: int) -> int:
+    groups = (sizes[begin : begin + rows] for begin in range(0, len(sizes), rows))
+    return max(map(sum, groups), default=0)
+
+
+class LinePart:
+    """Writes a line for each inference. Metadata and predictions are whole, if they are
+    included. `reshape`: makes another object of the API's."""
+
+    def __init__(
+        self,
+        columns: Columns,
+        file: BinaryIO,
+        *,
+        reshape: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda item: item,
+    ) -> None:
+        self._file, self._format, self._reshape = file, ObjectFormat(columns), reshape
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """See PartEncoder."""
+        for row in rows:
+            item = self._reshape(self._format.build(row))
+            self._file.write(encode_json(item, times_fit=True) + b"\n")
+
+    def close(self) -> None:
+        """See PartEncoder."""
+
+
+# An inference under the names of the reference system's event.
+#
+# `inference_store_client.chariot` gives the same of an inference of the API; a test compares them.
+
+_NAMES: Final = MappingProxyType(
+    {
+        "model_id": "model_id",
+        "inference_id": "inference_id",
+        "inference_action": "action",
+        "data_hash": "data_hash",
+        "request_received_at": "received_at",
+        "request_forwarded_at": "forwarded_at",
+        "request_responded_at": "responded_at",
+        "event_published_at": "published_at",
+        "data_storage_key": "data_storage_key",
+        "inference_storage_key": "response_storage_key",
+        "metadata_storage_key": "metadata_storage_key",
+    }
+)
+"""The name that the store has for each; `metadata` and `presigned_url` are beside them."""
+_ENTRY: Final = ("key", "type", "value")
+
+
+def format_chariot(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the reference system's object of the store's. Predictions have no name there."""
+    entries = item.get("metadata") or ()
+    urls = item.get("urls") or {}
+    return {
+        **{name: item[ours] for name, ours in _NAMES.items()},
+        "metadata": [{name: entry[name] for name in _ENTRY} for entry in entries],
+        "presigned_url": urls.get("data"),
+    }
+
+
+class ObjectFormat:
+    """Builds the object of each inference: what the API shows of it, and what an export adds."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._names = {column.name for column in columns.fixed}
+        self._names |= set() if columns.metadata is None else {"metadata"}
+        self._names |= set() if columns.predictions is None else {"predictions"}
+
+    def build(self, row: Row, *, contents: bool = True) -> dict[str, Any]:
+        """Return the object; its times have been through `fit_times`. `urls`: the links of the API;
+        `bytes`: in base64, if there are `contents`."""
+        item = format_inference(row.model_id, row.inference)
+        chosen = {name: value for name, value in item.items() if name in self._names}
+        if row.urls is not None:
+            chosen["urls"] = row.urls
+        if contents and row.contents is not None:
+            chosen["bytes"] = _encode(row.contents)
+        return chosen
+
+
+def _encode(contents: Mapping[str, bytes | None]) -> dict[str, str | None]:
+    return {
+        blob: None if content is None else b64encode(content).decode()
+        for blob, content in contents.items()
+    }
+
 
 # A part as a tar file for WebDataset: of each inference `<uid>.json`, and its input beside it.
 #
@@ -109,209 +334,6 @@ def find_suffix(content: bytes, content_type: str | None) -> str:
     return suffix or _SUFFIXES.get(media_type, _OTHER)
 
 
-class StreamPart:
-    """Writes a part as the stream of the same format is, without cursors."""
-
-    def __init__(
-        self, make_encoder: Callable[[Sequence[Column]], Encoder], columns: Columns, file: BinaryIO
-    ) -> None:
-        self._columns, self._file = columns, file
-        self._encoder = make_encoder(columns.list_all())
-        file.write(self._encoder.encode_head({}))
-
-    def add(self, rows: Sequence[Row]) -> None:
-        """See PartEncoder."""
-        if rows:
-            self._file.write(self._encoder.encode_page(self._columns.read(rows), len(rows)))
-
-    def close(self) -> None:
-        """See PartEncoder."""
-        self._file.write(self._encoder.encode_end())
-
-
-_COMPRESSION: Final = "zstd(3)"
-_GROUP_ROWS: Final = 5_000
-"""Rows of a row group, which arro3 holds in memory."""
-_GROUP_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of blobs in a row group, unless a single row has more."""
-
-
-class ParquetPart:
-    """Puts the batches of a part on the disk as an Arrow stream, and makes of it the Parquet file
-    when it is closed. So what is in memory is a page, and then a row group."""
-
-    def __init__(self, columns: Columns, file: BinaryIO) -> None:
-        self._file = file
-        self._batches = TemporaryFile(prefix="inference-store-export-")  # noqa: SIM115  (see close)
-        self._part = StreamPart(ArrowEncoder, columns, self._batches)
-        self._sizes: list[int] = []  # of the blobs of each row
-        self._copied = [column.name for column in columns.contents]
-
-    def add(self, rows: Sequence[Row]) -> None:
-        """See PartEncoder."""
-        self._part.add(rows)
-        if self._copied:
-            self._sizes += map(_measure, rows)
-
-    def close(self) -> None:
-        """See PartEncoder."""
-        from arro3.io import write_parquet  # noqa: PLC0415  (an extra)
-
-        self._part.close()
-        with self._batches as batches:
-            batches.seek(0)
-            stream = InputStream.from_readable(batches)
-            write_parquet(
-                stream,
-                self._file,
-                compression=_COMPRESSION,
-                max_row_group_size=_count_group_rows(self._sizes),
-                # a dictionary would be in memory beside the row group
-                column_dictionary_enabled=dict.fromkeys(self._copied, False),
-            )
-
-
-def _measure(row: Row) -> int:
-    return sum(len(content or b"") for content in (row.contents or {}).values())
-
-
-def _count_group_rows(sizes: Sequence[int]) -> int:
-    """Return how many rows a group has, so that no group has too many bytes."""
-    rows = _GROUP_ROWS
-    while rows > 1 and _measure_largest(sizes, rows) > _GROUP_BYTES:
-        rows //= 2
-    return rows
-
-
-def _measure_largest(sizes: Sequence[int], rows: int) -> int:
-    groups = (sizes[begin : begin + rows] for begin in range(0, len(sizes), rows))
-    return max(map(sum, groups), default=0)
-
-
-# An inference under the names of the reference system's event.
-#
-# `inference_store_client.chariot` gives the same of an inference of the API; a test compares them.
-
-_NAMES: Final = MappingProxyType(
-    {
-        "model_id": "model_id",
-        "inference_id": "inference_id",
-        "inference_action": "action",
-        "data_hash": "data_hash",
-        "request_received_at": "received_at",
-        "request_forwarded_at": "forwarded_at",
-        "request_responded_at": "responded_at",
-        "event_published_at": "published_at",
-        "data_storage_key": "data_storage_key",
-        "inference_storage_key": "response_storage_key",
-        "metadata_storage_key": "metadata_storage_key",
-    }
-)
-"""The name that the store has for each; `metadata` and `presigned_url` are beside them."""
-_ENTRY: Final = ("key", "type", "value")
-
-
-def format_chariot(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the reference system's object of the store's. Predictions have no name there."""
-    entries = item.get("metadata") or ()
-    urls = item.get("urls") or {}
-    return {
-        **{name: item[ours] for name, ours in _NAMES.items()},
-        "metadata": [{name: entry[name] for name in _ENTRY} for entry in entries],
-        "presigned_url": urls.get("data"),
-    }
-
-
-class LinePart:
-    """Writes a line for each inference. Metadata and predictions are whole, if they are
-    included. `reshape`: makes another object of the API's."""
-
-    def __init__(
-        self,
-        columns: Columns,
-        file: BinaryIO,
-        *,
-        reshape: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda item: item,
-    ) -> None:
-        self._file, self._format, self._reshape = file, ObjectFormat(columns), reshape
-
-    def add(self, rows: Sequence[Row]) -> None:
-        """See PartEncoder."""
-        for row in rows:
-            item = self._reshape(self._format.build(row))
-            self._file.write(encode_json(item, times_fit=True) + b"\n")
-
-    def close(self) -> None:
-        """See PartEncoder."""
-
-
-class PartEncoder(Protocol):
-    """Encodes one part into a file."""
-
-    def add(self, rows: Sequence[Row]) -> None:
-        """Add a page of inferences: a thousand or so, or fewer with some megabytes of blobs."""
-
-    def close(self) -> None:
-        """Write what is not in the file yet; the file stays open."""
-
-
-class Extra(NamedTuple):
-    """An extra of this distribution, and a module that comes with it."""
-
-    name: str
-    module: str
-
-
-@dataclass(frozen=True, slots=True)
-class PartFormat:
-    """A format of parts."""
-
-    name: str
-    media_type: str
-    suffix: str
-    """Of the names of files."""
-    make_encoder: Callable[[Columns, BinaryIO], PartEncoder]
-    extra: Extra | None = None
-    """What has to be installed for it."""
-    linked: Sequence[str] = BLOBS
-    """The blobs that its parts can have links to."""
-    copied: Sequence[str] = ()
-    """The blobs whose bytes its parts can have; none: it cannot have copies."""
-    default_blobs: BlobChoice = "none"
-    """What its parts have if nobody says it."""
-
-    def choose_blobs(self, choice: BlobChoice) -> ChosenBlobs:
-        """Return the blobs that its parts have."""
-        return {
-            "none": NO_BLOBS,
-            "links": ChosenBlobs(linked=self.linked),
-            "copy": ChosenBlobs(copied=self.copied),
-        }[choice]
-
-    def check_blobs(self, choice: BlobChoice) -> None:
-        """Raise Invalid for copies in a format that cannot have them."""
-        if choice != "copy" or self.copied:
-            return
-        others = ", ".join(format.name for format in PART_FORMATS.values() if format.copied)
-        message = f"{self.name} has no copies of blobs: choose none or links, or {others}"
-        raise Invalid(f"blobs: {message}.", faults=[Fault("blobs", message)])
-
-    def check_installed(self) -> None:
-        """Raise Invalid if the format needs an extra that is not installed."""
-        if self.extra is None or _is_installed(self.extra.module):
-            return
-        remedy = f"install inference-store[{self.extra.name}], or choose another format"
-        message = f"{self.name} needs a package that this server does not have: {remedy}"
-        raise Invalid(f"format: {message}.", faults=[Fault("format", message)])
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:  # of the package that it is in
-        return False
-
-
 _BOTH: Final = ("data", "response")
 """The metadata blob is not copied: the metadata are in columns, and the rest of it is input."""
 
@@ -355,30 +377,3 @@ PART_FORMATS: Final = _table(
     ),
 )
 """By name. Parquet holds a row group in memory; the others hold a page."""
-
-
-class ObjectFormat:
-    """Builds the object of each inference: what the API shows of it, and what an export adds."""
-
-    def __init__(self, columns: Columns) -> None:
-        self._names = {column.name for column in columns.fixed}
-        self._names |= set() if columns.metadata is None else {"metadata"}
-        self._names |= set() if columns.predictions is None else {"predictions"}
-
-    def build(self, row: Row, *, contents: bool = True) -> dict[str, Any]:
-        """Return the object; its times have been through `fit_times`. `urls`: the links of the API;
-        `bytes`: in base64, if there are `contents`."""
-        item = format_inference(row.model_id, row.inference)
-        chosen = {name: value for name, value in item.items() if name in self._names}
-        if row.urls is not None:
-            chosen["urls"] = row.urls
-        if contents and row.contents is not None:
-            chosen["bytes"] = _encode(row.contents)
-        return chosen
-
-
-def _encode(contents: Mapping[str, bytes | None]) -> dict[str, str | None]:
-    return {
-        blob: None if content is None else b64encode(content).decode()
-        for blob, content in contents.items()
-    }

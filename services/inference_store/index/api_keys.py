@@ -13,10 +13,9 @@ from sqlalchemy import DateTime, false, func, select, true, update
 from sqlalchemy.dialects.postgresql import BYTEA, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.access import secrets
-from inference_store.access.keys import ApiKey, HashedApiKey
+from inference_store.access import credentials
+from inference_store.access.credentials import ApiKey, HashedApiKey, Secret
 from inference_store.access.rights import Grant
-from inference_store.access.secrets import Secret
 from inference_store.inference.errors import Conflict, Invalid, NotFound
 
 from .tables import api_key, ledger_outbox, saved_view
@@ -41,8 +40,8 @@ async def create(
 ) -> tuple[ApiKey, Secret]:
     """Create a key; its text is only in the returned secret. Raises Invalid."""
     _in_future("expires_at", expires_at)
-    id = secrets.new_id()
-    secret = secrets.new_secret(id)
+    id = credentials.new_id()
+    secret = credentials.new_secret(id)
     values = {
         "id": id,
         "name": name,
@@ -61,7 +60,7 @@ async def keep(
 ) -> bool:
     """Create the key of a text that is made elsewhere, and return whether it is new. A key of its
     id that is there gets its text; a revoked one stays revoked. Raises Invalid."""
-    id = secrets.id_of(secret.text)
+    id = credentials.id_of(secret.text)
     if id is None:
         raise Invalid("the text of a key is `isk_`, an id of 12 letters, `_` and 43 letters")
     values = {"id": id, "name": name, "hash": secret.hash, "created_by": by}
@@ -137,7 +136,7 @@ async def rotate(
     key = await get(connection, id, lock=True)
     if key.revoked_at is not None:
         raise Conflict(f"The key {id!r} is revoked: make a new one.")
-    secret = secrets.new_secret(id)
+    secret = credentials.new_secret(id)
     values: dict[str, Any] = {
         "hash": secret.hash,
         "old_hash": None if old_works_until is None else api_key.c.hash,

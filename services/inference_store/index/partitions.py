@@ -181,6 +181,8 @@ _DEFAULT_WIDTH = timedelta(days=1)
 _OLD = timedelta(days=60)
 # The next partition exists this long before its first event.
 AHEAD = timedelta(hours=1)
+# The inferences that one partition should hold.
+TARGET = 2_000_000
 
 
 async def make_missing(
@@ -203,7 +205,9 @@ async def make_missing(
     return partitions
 
 
-async def make_ahead(engine: AsyncEngine, *, target: int, at: datetime | None = None) -> bool:
+async def make_ahead(
+    engine: AsyncEngine, *, target: int = TARGET, at: datetime | None = None
+) -> bool:
     """Create partitions until they reach further than AHEAD from now, or `at`; return whether any.
 
     If no partition is in use, none is created. One may not be enough: a partition may end at a
@@ -394,7 +398,7 @@ _MOST_DAYS = timedelta(days=366)
 
 
 async def merge(
-    engine: AsyncEngine, *, target: int, older_than: timedelta, lock_timeout: str = "2s"
+    engine: AsyncEngine, *, target: int = TARGET, older_than: timedelta, lock_timeout: str = "2s"
 ) -> int:
     """Merge neighbours that together hold less than half of `target`; return the number of merges.
 

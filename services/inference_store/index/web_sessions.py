@@ -6,8 +6,8 @@ from typing import Any, Final
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.access import sessions
-from inference_store.access.sessions import Identity, Session
+from inference_store.access import credentials
+from inference_store.access.credentials import Identity, Session
 
 from .tables import web_session
 
@@ -29,12 +29,12 @@ async def start(
     """Start a session, which ends when what was signed in with expires, or before; return its id
     with it, which is nowhere else."""
     await _end_longest_unused(connection, identity.caller)
-    now, id = datetime.now(UTC), sessions.new_id()
+    now, id = datetime.now(UTC), credentials.new_session_id()
     expires_at = now + timedelta(seconds=seconds)
     if identity.expires_at is not None:
         expires_at = min(expires_at, identity.expires_at)
     values = {
-        "id_hash": sessions.hash_id(id),
+        "id_hash": credentials.hash_session_id(id),
         "caller": identity.caller,
         "secret_hash": identity.secret_hash,
         "issuer": identity.issuer,

@@ -12,6 +12,7 @@ from inference_store.inference.errors import LedgerDiverged, ObjectStoreUnavaila
 from inference_store.platform.admin import Heartbeat
 from inference_store.platform.metrics import TROUBLE
 
+_FIRST_SECONDS = 0.5
 _LONGEST_SECONDS = 30.0
 _log = structlog.get_logger()
 T = TypeVar("T")
@@ -40,7 +41,11 @@ class Backoff:
     """Runs work again and again while a server that it needs is unavailable."""
 
     def __init__(
-        self, stop: asyncio.Event, *, first_seconds: float, heartbeat: Heartbeat | None = None
+        self,
+        stop: asyncio.Event,
+        *,
+        first_seconds: float = _FIRST_SECONDS,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
         self._stop = stop
         self._first = first_seconds

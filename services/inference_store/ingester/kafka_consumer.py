@@ -52,6 +52,8 @@ from inference_store.platform.settings import IngesterSettings
 
 _METADATA, _VERSION = 3, 12
 _FETCH_BYTES = 4 * 1024 * 1024
+# The longest wait for new messages.
+_POLL_MILLISECONDS = 500
 # How often a broker is asked for a sign of life while no records arrive, and for how long:
 # aiokafka itself would wait for 40, and say nothing.
 _ASK_SECONDS = 5.0
@@ -249,10 +251,9 @@ class KafkaConsumer:
         return True
 
     async def _poll_ranges(self) -> list[OffsetRange]:
-        timeout = int(self._settings.ingester_poll_seconds * 1000)
         try:
             polled = await self._kafka.getmany(
-                timeout_ms=timeout, max_records=self._settings.ingester_batch_events
+                timeout_ms=_POLL_MILLISECONDS, max_records=self._settings.ingester_batch_events
             )
         except IllegalStateError as error:  # a rebalance in between
             raise KafkaError(f"{type(error).__name__}: {error}") from error

@@ -23,6 +23,9 @@ from inference_store.ingester.batch import ReadRecord
 from inference_store.platform.metrics import HALTED
 from inference_store.platform.settings import IngesterSettings
 
+WINDOW_SECONDS: Final = 600.0
+MOST_SHARE: Final = 0.2
+"""Share of the window's events that may be set aside; over it and over the limit it stops."""
 GENERAL_SHARE: Final = 0.5
 """Failures are general if their sources sent more than this share of recently stored events."""
 _log = structlog.get_logger()
@@ -41,7 +44,7 @@ class DeadLetterLimit:
     def __init__(self, settings: IngesterSettings) -> None:
         self.reason: str | None = None
         self._settings = settings
-        self._sources = Sources(settings.ingester_dead_letter_window_seconds)
+        self._sources = Sources(WINDOW_SECONDS)
         self._last_reported: Source | None = None
 
     async def check(
@@ -52,7 +55,7 @@ class DeadLetterLimit:
         It runs in the batch's transaction, so that the batch's quarantined events are counted.
         """
         if any(outcome in {Outcome.DEAD, Outcome.PARKED} for _, outcome in outcomes):
-            window = timedelta(seconds=self._settings.ingester_dead_letter_window_seconds)
+            window = timedelta(seconds=WINDOW_SECONDS)
             counts = await unsettled.count_quarantined(connection, window)
             counts = QuarantineShare(counts.quarantined, counts.events + len(outcomes))
             if self._is_over(counts) and not await unsettled.limit_is_lifted(connection):
@@ -65,9 +68,8 @@ class DeadLetterLimit:
         self._sources.note(outcomes)
 
     def _is_over(self, counts: QuarantineShare) -> bool:
-        settings = self._settings
-        over = counts.quarantined > settings.ingester_dead_letter_limit
-        return over and counts.quarantined > settings.ingester_dead_letter_share * counts.events
+        over = counts.quarantined > self._settings.ingester_dead_letter_limit
+        return over and counts.quarantined > MOST_SHARE * counts.events
 
     def _refuse_general(
         self, counts: QuarantineShare, outcomes: Sequence[tuple[ReadRecord, Outcome]]
@@ -88,7 +90,7 @@ class DeadLetterLimit:
         self.reason = (
             f"{counts.quarantined} of the last {counts.events} events could not be stored"
             f" (limit {self._settings.ingester_dead_letter_limit},"
-            f" share {self._settings.ingester_dead_letter_share}): look at the dead letters,"
+            f" share {MOST_SHARE}): look at the dead letters,"
             " then fix the cause, raise INFERENCE_STORE_INGESTER_DEAD_LETTER_LIMIT, or let them"
             " be set aside for a while: inference-store resume"
         )

@@ -43,7 +43,9 @@ SMALLEST_SLICE = 50
 LARGEST_SLICE = 400
 FIRST_EVENTS = 8
 """Events of the first batch after a start."""
-# More than any batch has: its rows are bounded by INGESTER_BATCH_ROWS.
+# In one transaction; a batch with more is cut.
+_MOST_ROWS = 100_000
+# More than any batch has: its rows are bounded.
 _MOST_EVENTS = 1_000_000
 # Sidecars are written while the fence is held: retention waits a second or two for this many.
 MOST_SIDECARS = 200
@@ -215,7 +217,7 @@ class Pipeline:
                 BATCH_SECONDS.labels("read").observe(time.perf_counter() - started)
                 builder.add(records, reads)
                 self._slice = size_next_slice(self._slice, reads)
-                if builder.is_full(self._settings.ingester_batch_rows, self._sizer.events):
+                if builder.is_full(_MOST_ROWS, self._sizer.events):
                     yield builder.build()
         if builder.has_begun:
             yield builder.build()

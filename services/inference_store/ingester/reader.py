@@ -31,7 +31,7 @@ from inference_store.objects import OVER_BUDGET, Blobs, Fetched
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import STAGE_SECONDS
 from inference_store.platform.settings import IngesterSettings
-from inference_store.platform.stages import stage
+from inference_store.platform.traces import stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +111,6 @@ class Reader:
         self._blobs = blobs
         self._metadata_caps = MetadataCaps(
             keys=settings.max_keys_per_inference,
-            key_characters=settings.max_key_characters,
-            levels=settings.max_json_depth,
-            leaves=settings.max_json_leaves,
             blob_bytes=settings.max_metadata_bytes,
         )
         self._prediction_caps = PredictionCaps(predictions=settings.max_predictions)

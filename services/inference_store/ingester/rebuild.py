@@ -34,9 +34,12 @@ from inference_store.ingester.batch import MissingBlob, ReadRecord
 from inference_store.ingester.reader import BucketCopy, Reader
 from inference_store.ingester.writer import RegistrationGone, Writer
 from inference_store.objects import OVER_BUDGET, Blobs, Fetched, Found
-from inference_store.operations.reconcile import reconciliations
-from inference_store.operations.reconcile.bucket_prefixes import BucketPrefix
-from inference_store.operations.reconcile.reconciliations import Finding, Reconciliation
+from inference_store.operations.reconcile import stored_reports
+from inference_store.operations.reconcile.stored_reports import (
+    BucketPrefix,
+    Finding,
+    Reconciliation,
+)
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.settings import IngesterSettings
 
@@ -233,13 +236,10 @@ class Rebuild:
         # It treats unknown models as the ingester's settings say, and writes no sidecars.
         settings = settings.model_copy(update={"ingester_sidecars": "off"})
         self._reader = Reader(settings, engine, blobs)
-        dictionary = Dictionary(
-            engine, most_keys=settings.max_keys_per_model, most_labels=settings.max_labels_per_model
-        )
+        dictionary = Dictionary(engine, most_keys=settings.max_keys_per_model)
         # nothing is parked: events that would wait are reported
         never = Schedule(timedelta(), timedelta(), timedelta())
-        target = settings.partition_inferences
-        self._writer = Writer(engine, dictionary, never, blobs, partition_target=target)
+        self._writer = Writer(engine, dictionary, never, blobs)
 
     async def run(
         self,
@@ -345,12 +345,12 @@ class Rebuild:
                     _not_indexed(page, read, why) for read, why in _list_unindexed(arrivals)
                 ]
             counts["unreadable"] += len(findings)
-            await reconciliations.add_findings(connection, reconciliation.id, findings)
+            await stored_reports.add_findings(connection, reconciliation.id, findings)
             after = page.listed.after
             how_far = (
                 {"after": after} if after else {"place": reconciliation.place + 1, "after": ""}
             )
-            written = await reconciliations.update_reconciliation(
+            written = await stored_reports.update_reconciliation(
                 connection, reconciliation.id, state="repairing", counts=dict(counts), **how_far
             )
             failpoint("rebuild.commit.before")

@@ -62,7 +62,7 @@ class Reports:
         self._silent_after = silent_after
         self._look_seconds = look_seconds
         # A backoff of its own: waiting for reports must not make the ingester unready.
-        self._backoff = Backoff(stop, first_seconds=settings.ingester_retry_seconds)
+        self._backoff = Backoff(stop)
 
     async def run(self) -> None:
         """Run until stopped; while the topic is missing, check for it regularly."""

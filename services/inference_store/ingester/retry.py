@@ -30,6 +30,8 @@ from inference_store.platform.settings import IngesterSettings
 from .backoff import Backoff, Stopped
 
 _EVERY_SECONDS = 1.0
+# At once, before the next look.
+_MOST_TRIED = 200
 # In one transaction.
 _MOST_EVENTS = 20
 
@@ -71,9 +73,7 @@ class Retries:
     async def once(self) -> int:
         """Try the events that are due, and return their number."""
         async with self._engine.connect() as connection:
-            events = await unsettled.find_due(
-                connection, limit=self._settings.ingester_parked_batch_events
-            )
+            events = await unsettled.find_due(connection, limit=_MOST_TRIED)
         if not events:
             return 0
         attributes: traces.Attributes = {

@@ -54,6 +54,10 @@ _STORE_SECONDS = 15.0
 _PRODUCERS_SECONDS = 60.0
 # By then another ingester has the partitions, and waits for the locks of the frozen one.
 STALLED_SECONDS = 60.0
+FETCH_THREADS = 16
+# A parked event is tried again after this, then after twice as long each time.
+_PARKED_FIRST = timedelta(seconds=1)
+_PARKED_LONGEST = timedelta(hours=1)
 _POSTGRES = (DBAPIError, PoolTimeout)
 _log = structlog.get_logger()
 
@@ -74,7 +78,7 @@ async def run(
         idle_transaction_seconds=STALLED_SECONDS,
     )
     refuse_another_database(engine)
-    blobs = Blobs(settings, threads=settings.ingester_fetch_threads)
+    blobs = Blobs(settings, threads=FETCH_THREADS)
     try:
         heartbeat = Heartbeat(limit_seconds=live_seconds)
         await _Ingester(settings, engine, blobs, heartbeat, stop).run()
@@ -86,8 +90,8 @@ async def run(
 def schedule_of(settings: IngesterSettings) -> Schedule:
     """Return the schedule by which parked events are tried again."""
     return Schedule(
-        first=timedelta(seconds=settings.ingester_parked_first_seconds),
-        longest=timedelta(seconds=settings.ingester_parked_longest_seconds),
+        first=_PARKED_FIRST,
+        longest=_PARKED_LONGEST,
         give_up=timedelta(seconds=settings.ingester_parked_give_up_seconds),
     )
 
@@ -106,11 +110,9 @@ class _Ingester:
         self._blobs = blobs
         self._stop = stop
         self._heartbeat = heartbeat
-        self._backoff = Backoff(
-            stop, first_seconds=settings.ingester_retry_seconds, heartbeat=self._heartbeat
-        )
+        self._backoff = Backoff(stop, heartbeat=self._heartbeat)
         # Its own backoff: a retry that waits must not hide that the pipeline runs.
-        self._retry_backoff = Backoff(stop, first_seconds=settings.ingester_retry_seconds)
+        self._retry_backoff = Backoff(stop)
         self._limit = DeadLetterLimit(settings)
         self._consumer: Consumer = KafkaConsumer(settings, engine)
         self._ledger_watch = LedgerWatch(Ledger(engine, blobs, prefix=settings.ledger_prefix))
@@ -132,9 +134,7 @@ class _Ingester:
         metrics.from_zero(metrics.DEAD_LETTERS, DEAD_LETTER_REASONS)
         metrics.from_zero(metrics.TROUBLE, SERVERS)
         metrics.from_zero(metrics.REPORTS, OUTCOMES)
-        await self._admin.start(
-            settings.ingester_admin_host, settings.ingester_admin_port, settings
-        )
+        await self._admin.start(settings.admin_host, settings.ingester_admin_port, settings)
         try:
             while not await self._work_until_replaced():
                 await self._consumer.stop()
@@ -220,8 +220,7 @@ class _Ingester:
 
     async def _keep_partitions(self) -> None:
         """Create the next span before it is needed, and statistics long before autovacuum does."""
-        target = self._settings.partition_inferences
-        ahead = partial(partitions.make_ahead, self._engine, target=target)
+        ahead = partial(partitions.make_ahead, self._engine)
         while not await pause(self._stop, _PARTITIONS_SECONDS):
             try:
                 await self._retry_backoff.retry(ahead)
@@ -235,19 +234,8 @@ class _Ingester:
 
     def _writer(self, schedule: Schedule, beat: Callable[[], None]) -> Writer:
         settings = self._settings
-        dictionary = Dictionary(
-            self._engine,
-            most_keys=settings.max_keys_per_model,
-            most_labels=settings.max_labels_per_model,
-        )
-        return Writer(
-            self._engine,
-            dictionary,
-            schedule,
-            self._blobs,
-            partition_target=settings.partition_inferences,
-            beat=beat,
-        )
+        dictionary = Dictionary(self._engine, most_keys=settings.max_keys_per_model)
+        return Writer(self._engine, dictionary, schedule, self._blobs, beat=beat)
 
     async def _kafka(self) -> str | None:
         away = await self._backoff.find_reason("kafka")

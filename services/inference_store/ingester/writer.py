@@ -44,7 +44,7 @@ from inference_store.ingester.batch import Batch, MissingBlob, OffsetRange, Read
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import STAGE_SECONDS
-from inference_store.platform.stages import stage
+from inference_store.platform.traces import stage
 
 Settled = Sequence[tuple[ReadRecord, Outcome]]
 """The outcome of each event that was read."""
@@ -67,7 +67,7 @@ class Writer:
         schedule: unsettled.Schedule,
         blobs: Blobs,
         *,
-        partition_target: int,
+        partition_target: int = partitions.TARGET,
         beat: Callable[[], None] = lambda: None,
     ) -> None:
         """`beat` is called between the PUTs of a long transaction: it is slow, not stuck."""

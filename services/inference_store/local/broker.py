@@ -13,7 +13,7 @@ import signal
 import sys
 from pathlib import Path
 
-from .errors import LocalStackError
+from .folder import LocalStackError
 
 _PRODUCER = 0
 _BROKERS = 1

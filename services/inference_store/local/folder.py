@@ -1,18 +1,66 @@
-"""The folder the local stack writes to: data, logs, pid files and passwords."""
+"""The folder of a local stack, its ports, and the errors that keep it from starting."""
 
 import fcntl
 import json
 import os
 import secrets
 import shlex
+import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from inference_store.erasure.log.keys import new_key
 
-from .errors import LocalStackError
+
+class LocalStackError(Exception):
+    """The local stack cannot start or go on; the message says why and what to do."""
+
+
+class PartEnded(LocalStackError):
+    """A process of the stack ended by itself."""
+
+    def __init__(self, name: str, exit_code: int | None, log: str, last_lines: str) -> None:
+        super().__init__(f"{name} ended with code {exit_code}; the end of {log}:\n{last_lines}")
+
+
+class PartNotReady(LocalStackError):
+    """A process of the stack runs, and does not become ready."""
+
+    def __init__(self, name: str, seconds: float, reason: str, log: str) -> None:
+        super().__init__(f"{name} was not ready after {seconds:.0f} s: {reason}; see {log}")
+
+
+HOST = "127.0.0.1"
+
+
+def free_ports(count: int) -> list[int]:
+    """Return `count` different ports that no program listens on now."""
+    with ExitStack() as stack:
+        # All bound at once, or the system could give one port twice.
+        held = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for bound in held:
+            bound.bind((HOST, 0))
+        return [bound.getsockname()[1] for bound in held]
+
+
+def is_free(port: int) -> bool:
+    """Return whether a server could listen on `port` now."""
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((HOST, port))
+        except OSError:
+            return False
+        return True
+
+
+def free_from(first: int, *, without: frozenset[int] = frozenset()) -> int:
+    """Return the next free port from `first` on; any free one if the next hundred are in use."""
+    near = (port for port in range(first, min(first + 100, 65536)) if port not in without)
+    return next((port for port in near if is_free(port)), None) or free_ports(1)[0]
+
 
 NAME = ".inference-store"
 

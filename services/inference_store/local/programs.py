@@ -9,10 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from .folder import LocalFolder
-from .model_server import ModelServer
+from .folder import HOST, LocalFolder
 from .part import READY_SECONDS, Part, RunningPart
-from .ports import HOST
 from .servers import Servers
 
 PREFIX = "INFERENCE_STORE_"
@@ -36,6 +34,21 @@ class ServicePorts:
     proxy_grpc: int
     admin: Mapping[str, int]
     """Each service's port of health and metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelServer:
+    """A started server."""
+
+    running: RunningPart
+    rest: str
+    """`http://127.0.0.1:<port>`."""
+    grpc: str
+    """`127.0.0.1:<port>`."""
+
+    def wait_ready(self) -> None:
+        """Wait until its models are loaded. Raises LocalStackError."""
+        self.running.wait_ready(lambda: _model_server_problem(self.rest), READY_SECONDS)
 
 
 def settings(
@@ -130,7 +143,6 @@ def _part(name: str, folder: LocalFolder, chosen: Mapping[str, str], *arguments:
 
 
 def _problem(admin_port: int) -> str | None:
-    """Return why the service is not ready, as it reports it; None if it is ready."""
     try:
         urllib.request.urlopen(f"http://{HOST}:{admin_port}/health/ready", timeout=5).close()
     except urllib.error.HTTPError as error:
@@ -146,3 +158,27 @@ def _reasons(body: bytes) -> str:
         return json.dumps(json.loads(body))
     except ValueError:
         return body.decode("utf-8", errors="replace")
+
+
+MODEL_SERVER = "model-server"
+_MODEL_SERVER_MODULE = "inference_store.local.demo.model_server"
+
+
+def start_model_server(folder: LocalFolder, rest_port: int, grpc_port: int) -> ModelServer:
+    """Start the server; it is not ready yet. Must be called by the main thread."""
+    part = Part(
+        name=MODEL_SERVER,
+        command=(sys.executable, "-m", _MODEL_SERVER_MODULE, str(rest_port), str(grpc_port)),
+        environment=dict(os.environ),
+        current_folder=folder.run,
+    )
+    running = RunningPart(part, folder)
+    return ModelServer(running, f"http://{HOST}:{rest_port}", f"{HOST}:{grpc_port}")
+
+
+def _model_server_problem(rest: str) -> str | None:
+    try:
+        urllib.request.urlopen(f"{rest}/v2/health/ready", timeout=5).close()
+    except OSError as error:
+        return str(error)
+    return None

@@ -15,13 +15,12 @@ from pathlib import Path
 from types import MappingProxyType
 
 from inference_store.inference.plural import counted
+from inference_store.local import postgres, servers
 
-from . import model_server, postgres, programs, s3
-from .errors import LocalStackError
-from .folder import LocalFolder
-from .model_server import ModelServer
+from . import programs
+from .folder import HOST, LocalFolder, LocalStackError, free_from, free_ports, is_free
 from .part import RunningPart
-from .ports import HOST, free_from, free_ports, is_free
+from .programs import ModelServer
 from .servers import Servers, end_what_is_left, running_servers
 
 API, PROXY = "api", "proxy"
@@ -84,7 +83,6 @@ def _choose_port(part: str, last: int | None, used: frozenset[int]) -> int:
 
 
 def _read_last(file: Path) -> Mapping[str, int]:
-    """Return the ports of the last start; none if the file is missing or unreadable."""
     try:
         return {str(part): int(port) for part, port in json.loads(file.read_text()).items()}
     except (OSError, ValueError, TypeError, AttributeError):
@@ -108,7 +106,7 @@ _POLL_SECONDS = 0.2
 _STUCK_SECONDS = 60.0
 """So long an ingester may take for the next event before the wait for it ends."""
 _PROXY_GRPC = "proxy-grpc"
-_MODELS_GRPC = f"{model_server.NAME}-grpc"
+_MODELS_GRPC = f"{programs.MODEL_SERVER}-grpc"
 
 
 def _admin(service: str) -> str:
@@ -117,7 +115,7 @@ def _admin(service: str) -> str:
 
 _PARTS = (
     *(API, PROXY, _PROXY_GRPC, *map(_admin, programs.SERVICES)),
-    *(model_server.NAME, _MODELS_GRPC, postgres.NAME, s3.NAME),
+    *(programs.MODEL_SERVER, _MODELS_GRPC, postgres.NAME, servers.S3_NAME),
 )
 """All parts that listen, except Kafka's test broker: it takes any port."""
 
@@ -162,7 +160,9 @@ def running_stack(
     and about what is indexed at the start and the end. Must be called by the main thread, with the
     folder made and locked. Raises LocalStackError.
     """
-    end_what_is_left(folder, (*reversed(programs.SERVICES), programs.MIGRATE, model_server.NAME))
+    end_what_is_left(
+        folder, (*reversed(programs.SERVICES), programs.MIGRATE, programs.MODEL_SERVER)
+    )
     # A kill after this and before the first capture costs one look through the bucket.
     is_complete = folder.drained.exists() or not any(folder.s3.glob("*/*"))
     folder.drained.unlink(missing_ok=True)
@@ -173,8 +173,8 @@ def running_stack(
             say(sentence)
         ports = _select_ports(chosen_ports)
         # First: loading its models takes longest, and nothing waits for it before the services.
-        models = model_server.start_model_server(
-            folder, chosen_ports[model_server.NAME], chosen_ports[_MODELS_GRPC]
+        models = programs.start_model_server(
+            folder, chosen_ports[programs.MODEL_SERVER], chosen_ports[_MODELS_GRPC]
         )
         stack.callback(models.running.stop)
         servers = stack.enter_context(

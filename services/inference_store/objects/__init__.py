@@ -1,11 +1,10 @@
 """The object store: reads, writes and deletes objects, and proves that deleted ones are gone."""
 
 from .blobs import NOT_ALLOWED, Blobs
+from .bucket import LockedObject
 from .deletion import Deleted, DeleteFault, Listed
-from .locking import LockedObject
-from .many_reads import OVER_BUDGET, Fetched, OverBudget
-from .pages import Found
-from .streaming import BlobStream
+from .listing import Found
+from .transfers import OVER_BUDGET, BlobStream, Fetched, OverBudget
 
 __all__ = [
     "NOT_ALLOWED",

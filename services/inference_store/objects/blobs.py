@@ -26,15 +26,23 @@ from inference_store.inference.events import Buckets, StorageKey
 from inference_store.inference.layout import CLOSED
 from inference_store.platform.settings import BlobSettings
 
-from .clients import minio_client, obstore_client, translate_errors
+from .clients import minio_client, minio_encryption, obstore_client, translate_errors
 from .deletion import Deleted, DeleteFault, Deletion, Listed
-from .encryption import minio_encryption
-from .keys import is_addressable, is_plain
-from .listing import first_after
-from .many_reads import Fetched, get_many, get_odd, get_plain, refuse_size
-from .many_writes import put_many, put_odd, put_plain, put_whole_file
-from .pages import Found, page
-from .streaming import BlobStream, stream_plain, stream_whole
+from .listing import Found, first_after, is_addressable, is_plain, page
+from .transfers import (
+    BlobStream,
+    Fetched,
+    get_many,
+    get_odd,
+    get_plain,
+    put_many,
+    put_odd,
+    put_plain,
+    put_whole_file,
+    refuse_size,
+    stream_plain,
+    stream_whole,
+)
 
 _REFUSED_SECONDS: Final = 1.0
 P = ParamSpec("P")
@@ -304,7 +312,6 @@ class Blobs:
     def _split_allowed(
         self, keys: Iterable[StorageKey]
     ) -> tuple[list[StorageKey], list[StorageKey]]:
-        """Return the keys in allowed buckets, and the others."""
         all_keys = list(keys)
         strange = [key for key in all_keys if key.bucket not in self.buckets.allowed]
         return [key for key in all_keys if key.bucket in self.buckets.allowed], strange
@@ -339,7 +346,6 @@ class Blobs:
         return not refused and self._probe(StorageKey(bucket, _NO_OBJECT)) != "refused"
 
     def _probe(self, key: StorageKey) -> Literal["given", "missing", "refused"]:
-        """Return how S3 answers a GET."""
         try:
             self.get(key, limit=0)
         except AccessDenied:

@@ -7,8 +7,9 @@ by version and no presigned links. Nothing connects before the first request.
 import os
 import re
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -18,17 +19,25 @@ from urllib.parse import urlsplit
 import certifi
 import urllib3
 from minio import Minio
+from minio.credentials.providers import (
+    AWSConfigProvider,
+    ChainedProvider,
+    EnvAWSProvider,
+    IamAwsProvider,
+    Provider,
+    WebIdentityProvider,
+)
 from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
+from minio.sse import Sse, SseKMS, SseS3
 from obstore.store import S3Store
+from urllib3 import PoolManager
 
 from inference_store.inference.errors import AccessDenied, ObjectStoreUnavailable
-from inference_store.platform.settings import BlobSettings
+from inference_store.platform.settings import PREFIX, BlobSettings, WrongSetting
 
-from .encryption import obstore_encryption
-from .identity import provider, web_identity
-
-if TYPE_CHECKING:  # typed dictionaries that obstore has only for type checkers
+if TYPE_CHECKING:  # typed dictionaries that obstore has for type checkers alone
     from obstore.store import ClientConfig, S3Config
+
 
 RETRIES = 2
 # What fails in this time is tried again; what has timed out is not: callers have their own retries.
@@ -198,3 +207,86 @@ def knows_no_versions(error: MinioException) -> bool:
     if isinstance(error, S3Error):
         return error.code in _NO_VERSIONS
     return isinstance(error, InvalidResponseError) and "Response code: 501" in str(error)
+
+
+_SESSION = "inference-store"
+
+
+@dataclass(frozen=True, slots=True)
+class WebIdentity:
+    """A role, the file of the token that proves it, and the endpoint that exchanges it for keys."""
+
+    role: str
+    token_file: Path
+    sts_endpoint: str
+    session: str
+
+
+def web_identity(
+    settings: BlobSettings, environment: Mapping[str, str] | None = None
+) -> WebIdentity | None:
+    """Return what the settings name, else the AWS_* names that a cluster injects; None for neither.
+
+    Raises WrongSetting if a role has no token, or a token no role.
+    """
+    if settings.s3_access_key.get_secret_value():
+        return None
+    variables = os.environ if environment is None else environment
+    role = settings.s3_role_arn or variables.get("AWS_ROLE_ARN")
+    token = settings.s3_web_identity_token_file or variables.get("AWS_WEB_IDENTITY_TOKEN_FILE")
+    if not role and not token:
+        return None
+    if not role or not token:
+        present, missing = ("ROLE_ARN", "WEB_IDENTITY_TOKEN_FILE")[:: 1 if role else -1]
+        raise WrongSetting(
+            f"{PREFIX}S3_{present} (or AWS_{present}) is given and {PREFIX}S3_{missing}"
+            f" (or AWS_{missing}) is not: S3 by web identity needs both."
+        )
+    region = settings.s3_region
+    aws = f"https://sts.{region}.amazonaws.com" + (".cn" if region.startswith("cn-") else "")
+    endpoint = settings.s3_sts_endpoint or variables.get("AWS_ENDPOINT_URL_STS") or aws
+    session = variables.get("AWS_ROLE_SESSION_NAME") or _SESSION
+    return WebIdentity(role, Path(token), endpoint, session)
+
+
+def provider(settings: BlobSettings, http: PoolManager) -> Provider:
+    """Return minio's credentials if no key is set: web identity, else the places where AWS's
+    clients look."""
+    identity = web_identity(settings)
+    if identity is None:
+        return ChainedProvider(
+            [EnvAWSProvider(), AWSConfigProvider(), IamAwsProvider(http_client=http)]
+        )
+    return WebIdentityProvider(
+        # read again each time: a cluster renews the token
+        jwt_provider_func=lambda: {"access_token": identity.token_file.read_text().strip()},
+        sts_endpoint=identity.sts_endpoint,
+        role_arn=identity.role,
+        role_session_name=identity.session,
+        http_client=http,
+    )
+
+
+class _Kms(SseKMS):
+    """A key that stays with the server: unlike a client's key, it may be named over http."""
+
+    def tls_required(self) -> bool:
+        return False
+
+
+def obstore_encryption(settings: BlobSettings) -> "S3Config":
+    """Return obstore's configuration of encryption, which it sends with every put."""
+    if settings.s3_encryption == "SSE-S3":
+        return {"server_side_encryption": "AES256"}
+    if settings.s3_encryption == "SSE-KMS" and settings.s3_kms_key_id:
+        return {"server_side_encryption": "aws:kms", "sse_kms_key_id": settings.s3_kms_key_id}
+    return {}
+
+
+def minio_encryption(settings: BlobSettings) -> Sse | None:
+    """Return minio's argument for encryption of every put."""
+    if settings.s3_encryption == "SSE-S3":
+        return SseS3()
+    if settings.s3_encryption == "SSE-KMS" and settings.s3_kms_key_id:
+        return _Kms(settings.s3_kms_key_id, {})
+    return None

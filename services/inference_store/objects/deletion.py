@@ -16,12 +16,10 @@ from minio.versioningconfig import OFF
 
 from inference_store.inference.events import StorageKey
 from inference_store.platform.metrics import STEP_SECONDS
-from inference_store.platform.stages import stage
+from inference_store.platform.traces import stage
 
 from .clients import knows_no_versions, translate_errors
-from .keys import is_addressable, is_plain
-from .list_page import PAGE, ObjectVersion
-from .listing import survivors
+from .listing import PAGE, ObjectVersion, is_addressable, is_plain, survivors
 
 _VERSIONING_SECONDS = 60.0
 THREADS = 4  # bulk deletes in flight: more do not help on one server

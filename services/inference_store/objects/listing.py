@@ -1,22 +1,42 @@
 """Finds which keys are still in a bucket, in any version, by listing."""
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
+from datetime import UTC, datetime
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from os.path import commonprefix
-from typing import Final
+from typing import Final, NamedTuple
+from urllib.parse import unquote_plus
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 from minio import Minio
+from minio.datatypes import Object
+from minio.error import MinioException, S3Error
 
-from .list_page import PAGE, ListPage, ObjectVersion, after, parse_page
+from inference_store.inference.events import StorageKey
+from inference_store.platform.settings import BlobSettings
+
+from .clients import knows_no_versions, minio_client, translate_errors
 
 # A few names are enough to see that nothing is there: a page of a thousand takes long.
 _FEW: Final = 20
 # If a page covers fewer keys than this share of its names, their folders are listed one by one: a
 # page of a thousand takes MinIO as long as 150 folders, which hold three keys each.
 _DENSE: Final = 0.4
+
+
+class ObjectVersion(NamedTuple):
+    """One version, or delete marker, of an object; `id` is None if the bucket keeps none."""
+
+    key: str
+    id: str | None = None
+    latest: bool = True
+    marker: bool = False
+    size: int = 0
 
 
 def survivors(
@@ -84,6 +104,18 @@ def _begin(keys: Sequence[str], *, versions: bool) -> tuple[str, dict[str, str]]
     return prefix, after(before, versions=versions)
 
 
+class ListPage(NamedTuple):
+    """The answer to a list request. `next`: parameters of the next one; None if there is none."""
+
+    entries: list[ObjectVersion]
+    next: dict[str, str] | None
+
+    @property
+    def last(self) -> str | None:
+        """The last name; if more pages follow, it may have more versions than are here."""
+        return max((entry.key for entry in self.entries), default=None)
+
+
 def _select(keys: Sequence[str], page: ListPage) -> Iterator[ObjectVersion]:
     names = frozenset(keys)
     return (entry for entry in page.entries if entry.key in names)
@@ -112,3 +144,142 @@ def first_after(client: Minio, bucket: str, prefix: str, after: str) -> str | No
     names = (entry.object_name for entry in objects)
     # a server without "start after" begins at the first
     return next((name for name in names if name is not None and name > after), None)
+
+
+# One page of a bucket's list: only names, versions and delete markers.
+#
+# minio-py creates fifteen attributes for each entry, which takes ten times as long as the rest and
+# the server, and it always requests a thousand entries.
+
+PAGE: Final = 1000
+_MARKER: Final = "DeleteMarker"
+_ENTRIES: Final = {"Contents", "Version", _MARKER}
+
+
+def after(name: str | None, *, versions: bool) -> dict[str, str]:
+    """Return the parameters of a first page: of the names after this one, or of all."""
+    return {"key-marker" if versions else "start-after": name} if name else {}
+
+
+def parse_page(
+    client: Minio, bucket: str, prefix: str, position: dict[str, str], *, size: int, versions: bool
+) -> ListPage:
+    """Return at most `size` entries from a position on."""
+    query = {"versions": ""} if versions else {"list-type": "2"}
+    query |= {"delimiter": "", "encoding-type": "url", "max-keys": str(size), "prefix": prefix}
+    answer = client._execute("GET", bucket, query_params={**query, **position})
+    root = ElementTree.fromstring(answer.data)
+    ours = root.tag[: root.tag.find("}") + 1]
+    encoded = root.findtext(f"{ours}EncodingType") == "url"
+    entries = [_read_entry(e, ours, encoded) for e in root if e.tag[len(ours) :] in _ENTRIES]
+    return ListPage(entries, _find_next(root, ours, encoded, entries, versions=versions))
+
+
+def _read_entry(element: Element, ours: str, encoded: bool) -> ObjectVersion:
+    name = element.findtext(f"{ours}Key") or ""
+    latest = element.findtext(f"{ours}IsLatest")
+    return ObjectVersion(
+        unquote_plus(name) if encoded else name,
+        element.findtext(f"{ours}VersionId"),
+        latest is None or latest.lower() == "true",
+        element.tag == ours + _MARKER,
+        int(element.findtext(f"{ours}Size") or 0),
+    )
+
+
+def _find_next(
+    root: Element, ours: str, encoded: bool, entries: list[ObjectVersion], *, versions: bool
+) -> dict[str, str] | None:
+    def find_text(name: str) -> str | None:
+        return root.findtext(ours + name) or None
+
+    if (find_text("IsTruncated") or "").lower() != "true":
+        return None
+    if token := find_text("NextContinuationToken"):
+        return {"continuation-token": token}
+    marker = find_text("NextKeyMarker")
+    if marker is None:
+        return after(entries[-1].key if entries else None, versions=versions)
+    position = {"key-marker": unquote_plus(marker) if encoded else marker}
+    version = find_text("NextVersionIdMarker")
+    return position if version is None else position | {"version-id-marker": version}
+
+
+class Found(NamedTuple):
+    """A listed object."""
+
+    place: StorageKey
+    size: int
+    modified_at: datetime
+
+
+def page(client: Minio, bucket: str, prefix: str, after: str, limit: int) -> list[Found]:
+    """Return the first `limit` objects under a prefix whose keys come after `after` (UTF-8's
+    order)."""
+    # MinIO refuses a start that is not under the prefix.
+    start = after if after.startswith(prefix) and after != prefix else None
+    listed = client.list_objects(bucket, prefix=prefix, start_after=start, recursive=True)
+    objects = (entry for entry in listed if entry.object_name is not None and not entry.is_dir)
+    return [
+        Found(
+            StorageKey(bucket, entry.object_name or ""),
+            entry.size or 0,
+            entry.last_modified or datetime.now(UTC),
+        )
+        for entry in islice(objects, limit)
+    ]
+
+
+class Held(NamedTuple):
+    """An object that exists, in some version; `modified`: when it was written."""
+
+    key: StorageKey
+    modified: datetime | None
+
+
+def inventory(settings: BlobSettings) -> Iterator[Held]:
+    """Yield every object of every allowed bucket, each version once, without delete markers.
+
+    Blocks; raises ObjectStoreUnavailable. Without the right to list versions: current ones only.
+    """
+    client = minio_client(settings, settings.s3_endpoint)
+    for bucket in sorted(settings.buckets):
+        with translate_errors():
+            for entry in _list_entries(client, bucket):
+                if entry.object_name is not None and not entry.is_delete_marker:
+                    yield Held(StorageKey(bucket, entry.object_name), entry.last_modified)
+
+
+def _list_entries(client: Minio, bucket: str) -> Iterator[Object]:
+    listed = client.list_objects(bucket, recursive=True, include_version=True)
+    try:
+        first = next(listed, None)
+    except MinioException as exc:
+        refused = isinstance(exc, S3Error) and exc.code == "AccessDenied"
+        if not (refused or knows_no_versions(exc)):
+            raise
+        yield from client.list_objects(bucket, recursive=True)
+        return
+    if first is not None:
+        yield first
+    yield from listed
+
+
+# Control characters, and characters that XML cannot contain: obstore refuses the first, a bulk
+# delete both.
+_UNWRITABLE = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
+
+
+def is_plain(key: str) -> bool:
+    """Return whether every client and a bulk delete address exactly this key.
+
+    obstore silently strips a slash at either end, and then reads another object.
+    """
+    if _UNWRITABLE.search(key):
+        return False
+    return not any(segment in {"", ".", ".."} for segment in key.split("/"))
+
+
+def is_addressable(key: str) -> bool:
+    """Return whether any client can request the key: `.` and `..` are resolved on the way."""
+    return not any(segment in {".", ".."} for segment in key.split("/"))

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.erasure import audit_chain
 from inference_store.erasure.holds.hold import is_in_force
 from inference_store.erasure.progress import ENDED, STATES
-from inference_store.export.jobs.job import count_all_unfinished
+from inference_store.export.jobs import count_all_unfinished
 from inference_store.index import accounting
 from inference_store.index.accounting import Outcome
 from inference_store.index.partitions import TimePartitions, list_partitions

@@ -83,7 +83,8 @@ class AdminApp:
         app.router.add_get("/metrics", self._metrics)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
-        sockets = listen(host, port, setting=f"{self._service.upper()}_ADMIN", backlog=_MOST)
+        own = f"{self._service.upper()}_ADMIN"
+        sockets = listen(host, port, setting=own, host_setting="ADMIN", backlog=_MOST)
         server: Any = self._runner.server
         connections = Connections("admin", connections_within(_MOST), _MOST // 2)
         self._listening = Listener(sockets, server, connections, _LIMITS, _tls(settings))
@@ -137,7 +138,6 @@ class AdminApp:
 
 @web.middleware
 async def _mark_answering(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Tell the connection when it answers."""
     connection = current()
     if connection is None:
         return await handler(request)

@@ -123,7 +123,6 @@ async def failpoint_of_task(name: str) -> None:
 
 
 def _find_action(name: str) -> str | None:
-    """Return the action at this passage; None if there is none."""
     setting = os.environ.get("INFERENCE_STORE_FAILPOINT")
     if setting is None:
         return None

@@ -72,7 +72,6 @@ def escape_text(value: str | None) -> Any:
 
 
 def _escape_all(content: Any) -> Any:
-    """Return the content with every text that is no UTF-8 escaped."""
     match content:
         case str():
             return escape_text(content)

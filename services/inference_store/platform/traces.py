@@ -11,6 +11,7 @@ only its class.
 
 import os
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, TypeAlias
@@ -20,11 +21,13 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from prometheus_client import Histogram
 
 from .log_throttle import throttle_logs
 
 if TYPE_CHECKING:  # imported when traces are on
     from opentelemetry.sdk.trace import TracerProvider
+
 
 Attributes: TypeAlias = Mapping[str, str | int | bool]
 _STOP_SECONDS = 3.0
@@ -177,3 +180,14 @@ def ids() -> dict[str, str]:
         "trace_id": trace.format_trace_id(context.trace_id),
         "span_id": trace.format_span_id(context.span_id),
     }
+
+
+@contextmanager
+def stage(histogram: Histogram, name: str) -> Iterator[None]:
+    """Time the block under the histogram's label `name`, even if it fails."""
+    began = time.perf_counter()
+    try:
+        with span(name):
+            yield
+    finally:
+        histogram.labels(name).observe(time.perf_counter() - began)

@@ -10,11 +10,10 @@ import structlog
 from inference_store.platform.freed_memory import keep_releasing
 from inference_store.platform.serving import Connections, PortTaken
 from inference_store.platform.settings import ProxySettings
-
-from .capture import Captures
-from .configuration import Configuration, UpstreamEntry
-from .grpc import Calls, CallTarget, channel, limit_connections, server
-from .routing import Routing
+from inference_store.proxy.capture import Captures
+from inference_store.proxy.configuration import Configuration, UpstreamEntry
+from inference_store.proxy.grpc import Calls, CallTarget, channel, limit_connections, server
+from inference_store.proxy.routing import Routing
 
 _log = structlog.get_logger()
 
@@ -130,11 +129,7 @@ def read_server_credentials(certificate: Path, key: Path) -> grpc.ServerCredenti
 
 def limit_calls(settings: ProxySettings) -> Calls:
     """Return the limits of calls that the settings give."""
-    return Calls(
-        settings.proxy_grpc_calls,
-        most_of_one=settings.proxy_grpc_calls_per_address,
-        message_seconds=settings.proxy_grpc_message_seconds,
-    )
+    return Calls(settings.connections)
 
 
 def open_channel(entry: UpstreamEntry, target: str, message_bytes: int) -> grpc.aio.Channel:

@@ -9,15 +9,15 @@ caller's `traceparent`, not the span's.
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind
 
 from inference_store.platform import traces
 from inference_store.platform.metrics import CALL_SECONDS, CALLS_IN_PROGRESS
-
-from .exchange import Transport
-from .protocols import Call
+from inference_store.proxy.exchange import Exchange, Transport
+from inference_store.proxy.protocols import Call
+from inference_store.proxy.rules import Rules
 
 Outcome: TypeAlias = Literal["ok", "refused", "failed", "gone"]
 """`refused`: the caller's mistake; `failed`: the model server's, or it gave no whole answer;
@@ -36,6 +36,23 @@ _STATUS: Final[Mapping[Transport, str]] = {
     "rest": "http.response.status_code",
     "grpc": "rpc.grpc.status_code",
 }
+
+
+class Reservation(Protocol):
+    """The memory that an exchange may use; `proxy.capture` implements it."""
+
+    @property
+    def refused(self) -> bool:
+        """True if the declared size is over the cap of a body, which is not kept then."""
+        ...
+
+    def reserve_more(self, size: int) -> bool:
+        """Reserve more bytes; return False if no more parts may be kept."""
+        ...
+
+    def finish(self, exchange: Exchange, call: Call, rules: Rules, model: str) -> None:
+        """Hand over the captured exchange."""
+        ...
 
 
 class ObservedCall:

@@ -16,16 +16,18 @@ import structlog
 from inference_store.platform.admin import AdminApp, Heartbeat
 from inference_store.platform.serving import Connections, build_connections, build_limits
 from inference_store.platform.settings import ProxySettings, UpstreamSettings
-
-from .capture import Captures
-from .configuration import Configuration, build_configuration, read_configuration_file
-from .grpc import Calls
-from .grpc_port import GrpcPort, limit_calls
-from .omi_bridge import open_bridges
-from .paths import PathPrefixes
-from .protocols import PROTOCOLS
-from .rest import Forwarding, Server, Stripping, Upstreams, build_server
-from .routing import Routing
+from inference_store.proxy.capture import Captures
+from inference_store.proxy.configuration import (
+    Configuration,
+    build_configuration,
+    read_configuration_file,
+)
+from inference_store.proxy.grpc import Calls
+from inference_store.proxy.grpc_port import GrpcPort, limit_calls
+from inference_store.proxy.omi_bridge import open_bridges
+from inference_store.proxy.protocols import PROTOCOLS
+from inference_store.proxy.rest import Forwarding, Server, Stripping, Upstreams, build_server
+from inference_store.proxy.routing import PathPrefixes, Routing
 
 _BEAT_SECONDS = 1.0
 # The share of the grace for calls in progress; the rest is for captures.
@@ -55,12 +57,16 @@ async def serve(settings: ProxySettings) -> None:
     ended: float | None = None
     try:
         await captures.start()
-        await admin.start(settings.proxy_admin_host, settings.proxy_admin_port, settings)
+        await admin.start(settings.admin_host, settings.proxy_admin_port, settings)
         # Objects of the start stay: garbage collection skips them.
         gc.collect()
         gc.freeze()
-        async with _keep_beating(heartbeat):
-            ended = await _serve_with_bridges(settings, configuration, captures, stop, ports)
+        message_bytes = settings.proxy_grpc_message_bytes
+        async with (
+            _keep_beating(heartbeat),
+            open_bridges(configuration, message_bytes) as bridged,
+        ):
+            ended = await _serve(settings, bridged, captures, stop, ports)
     finally:
         spent_seconds = 0.0 if ended is None else time.monotonic() - ended
         await captures.stop(max(1.0, settings.proxy_grace_seconds - spent_seconds))
@@ -82,18 +88,6 @@ class _Ports:
         return "no new calls: the proxy ends" if self.rest.should_exit else None
 
 
-async def _serve_with_bridges(
-    settings: ProxySettings,
-    configuration: Configuration,
-    captures: Captures,
-    stop: asyncio.Event,
-    ports: _Ports,
-) -> float:
-    """Serve both ports until they have to stop; return when that was (monotonic seconds)."""
-    async with open_bridges(configuration, settings.proxy_grpc_message_bytes) as bridged:
-        return await _serve(settings, bridged, captures, stop, ports)
-
-
 async def _serve(
     settings: ProxySettings,
     configuration: Configuration,
@@ -101,6 +95,7 @@ async def _serve(
     stop: asyncio.Event,
     ports: _Ports,
 ) -> float:
+    """Serve both ports until they have to stop; return when that was (monotonic seconds)."""
     prefixes = PathPrefixes(_split_names(settings.proxy_path_prefixes))
     routing = Routing(configuration, prefixes)
     upstreams = Upstreams(configuration.upstreams)
@@ -165,8 +160,6 @@ def _split_names(text: str) -> list[str]:
 
 @asynccontextmanager
 async def _keep_beating(heartbeat: Heartbeat) -> AsyncIterator[None]:
-    """Beat while the event loop runs."""
-
     async def beat() -> None:
         while True:
             heartbeat.beat()

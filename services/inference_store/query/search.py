@@ -412,7 +412,7 @@ async def _fetch(
 ) -> list[Hit]:
     rows = await fetch(
         search.connection,
-        lambda: union_all(*(part() for part in parts)),
+        lambda: parts[0]() if len(parts) == 1 else union_all(*(part() for part in parts)),
         search.until,
         large=large and search.first.large,
         share=share,

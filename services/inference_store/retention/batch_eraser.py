@@ -22,7 +22,7 @@ from inference_store.erasure.mark.pending_deletions import PendingDeletion, Posi
 from inference_store.erasure.progress import Erasure, add_erased, advance_erasure, record_blocked
 from inference_store.erasure.rows import Moves
 from inference_store.erasure.runs import count_failure, find_reason
-from inference_store.export.ledger.recording import EntryHash, ErasedBatch, record_batch
+from inference_store.export.erased import EntryHash, ErasedBatch, record_batch
 from inference_store.index import sidecars
 from inference_store.index.inferences import Identity
 from inference_store.index.sidecars import CONTENT_TYPE, without_request
@@ -31,7 +31,7 @@ from inference_store.inference.events import FIELDS, StorageKey, parse_stored
 from inference_store.objects import NOT_ALLOWED, Blobs, Deleted, DeleteFault, Listed
 from inference_store.platform.failpoints import failpoint, failpoint_of_task
 from inference_store.platform.metrics import ERASED, OBJECTS_DELETED, STEP_SECONDS
-from inference_store.platform.stages import stage
+from inference_store.platform.traces import stage
 
 from .certifier import Certifier
 

@@ -46,7 +46,7 @@ from inference_store.erasure.progress import (
     find_erasure,
     list_models,
 )
-from inference_store.export.ledger.reached import ReachedExport, list_reached
+from inference_store.export.erased import ReachedExport, list_reached
 from inference_store.index import registrations
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint

@@ -56,7 +56,7 @@ from inference_store.objects import Blobs
 from inference_store.platform import traces
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import STEP_SECONDS
-from inference_store.platform.stages import stage
+from inference_store.platform.traces import stage
 
 from .batch_eraser import NOTHING, Batch, BatchEraser
 from .certifier import Certifier, end_erasure

@@ -1,32 +1,26 @@
-"""Deletes the copies in exports that hold what an erasure erased. The order makes every crash
+"""Deletes the parts of exports that name what an erasure erased. The order makes every crash
 harmless:
 
-1. record   (`export_records`) with the rows of each batch: lists are without its uids, and parts
+1. record   (`export.erased`) with the rows of each batch: lists are without its uids, and parts
             that have an object are stale, so that nobody is given a link to them
 2. delete   the objects of stale parts and the manifests that name them, in every version; write the
             lists in the bucket again without the uids
 3. verify   by listing again that they are gone
-4. forget   the objects: the parts wait to be written again without what was erased
+4. forget   the keys of the objects
 
-A crash before 4 leaves the parts stale, and the next run begins again at 2: deleting an object
-twice is no error, and a list is written the same. Nobody writes a stale part. If an object still
-exists (S3 has locked it), its part stays stale, and the erasure fails: it gets no certificate.
+A crash before 4 leaves the keys, and the next run begins again at 2: deleting an object twice is no
+error, and a list is written the same. If an object still exists (S3 has locked it), its key stays,
+and the erasure fails: it gets no certificate.
 """
 
 import asyncio
 from collections.abc import Sequence
-from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.progress import Erasure
-from inference_store.export.jobs.object_keys import make_manifest_key, make_members_key
-from inference_store.export.ledger.stale_parts import (
-    FIRST_PART,
-    TouchedPart,
-    forget_objects,
-    list_touched,
-)
+from inference_store.export.erased import FIRST_PART, TouchedPart, forget_objects, list_touched
+from inference_store.export.parts import make_manifest_key, make_members_key
 from inference_store.inference.errors import AccessDenied
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import Blobs, DeleteFault
@@ -51,16 +45,15 @@ class ExportEraser:
     async def delete_copies(self, erasure: Erasure) -> str | None:
         """Delete what the erasure has recorded; return the first failures as a text. Repeatable."""
         after, failures = FIRST_PART, None
-        while parts := await self._list_page(erasure, after):
+        while True:
+            async with self._engine.connect() as connection:
+                parts = await list_touched(connection, erasure.id, after=after, limit=_PAGE)
+            if not parts:
+                return failures
             await self._check.confirm_step()
             faults = await self._delete_page(erasure, parts)
             failures = failures or format_failures(faults)
-            after = parts[-1].position
-        return failures
-
-    async def _list_page(self, erasure: Erasure, after: tuple[UUID, int]) -> Sequence[TouchedPart]:
-        async with self._engine.connect() as connection:
-            return await list_touched(connection, erasure.id, after=after, limit=_PAGE)
+            after = parts[-1].export, parts[-1].number
 
     async def _delete_page(
         self, erasure: Erasure, parts: Sequence[TouchedPart]
@@ -80,29 +73,29 @@ class ExportEraser:
 
     def _delete_objects(self, parts: Sequence[TouchedPart]) -> list[DeleteFault]:
         """Delete objects and write lists; return faults for what is there still. Blocks."""
-        lists = {self._find_members_key(part): part.uids for part in parts}
+        lists = {
+            self._name(make_members_key(part.export, part.number)): part.uids for part in parts
+        }
         doomed = {key for part in parts for key in self._list_objects_of(part)}
         keys = [key for key in doomed if not lists.get(key)]
-        deleted = self._blobs.delete_objects(keys)
-        faults = [*deleted, *self._write_lists({k: uids for k, uids in lists.items() if uids})]
-        return merge_faults(faults, keys, self._blobs.still_there(keys))
-
-    def _write_lists(self, lists: dict[StorageKey, bytes]) -> list[DeleteFault]:
-        faults: list[DeleteFault] = []
+        faults = [*self._blobs.delete_objects(keys)]
         for key, uids in lists.items():
             try:
-                faults += self._blobs.replace(key, uids, content_type=_BYTES)
+                faults += self._blobs.replace(key, uids, content_type=_BYTES) if uids else ()
             except AccessDenied as error:
                 faults.append(DeleteFault(key, "AccessDenied", str(error)))
-        return faults
+        return merge_faults(faults, keys, self._blobs.still_there(keys))
 
     def _list_objects_of(self, part: TouchedPart) -> list[StorageKey]:
-        """List every object that may have what was erased; if one is left, the part stays."""
-        keys = [self._find_members_key(part)]
+        """List every object that may have what was erased; if one is left, the part keeps its
+        key."""
+        keys = [self._find_list(part)]
         if part.storage_key is not None:
-            manifest = StorageKey(self._blobs.buckets.default, make_manifest_key(part.export))
-            keys += [parse_stored(part.storage_key), manifest]
+            keys += [parse_stored(part.storage_key), self._name(make_manifest_key(part.export))]
         return keys
 
-    def _find_members_key(self, part: TouchedPart) -> StorageKey:
-        return StorageKey(self._blobs.buckets.default, make_members_key(part.export, part.number))
+    def _find_list(self, part: TouchedPart) -> StorageKey:
+        return self._name(make_members_key(part.export, part.number))
+
+    def _name(self, key: str) -> StorageKey:
+        return StorageKey(self._blobs.buckets.default, key)

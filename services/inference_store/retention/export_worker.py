@@ -10,14 +10,11 @@ from typing import Final
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.export.jobs import incomplete_parts, members, state_changes
-from inference_store.export.jobs import job as jobs
-from inference_store.export.jobs.blob_copies import CopyLimits
-from inference_store.export.jobs.job import ExportJob
-from inference_store.export.jobs.listing import begin_listing, list_some
-from inference_store.export.jobs.manifest import finish_export
-from inference_store.export.jobs.part_writing import write_part
-from inference_store.export.jobs.removal import remove_export
+from inference_store.export import jobs, parts
+from inference_store.export.jobs import ExportJob
+from inference_store.export.listing import Listing, begin_listing
+from inference_store.export.part_contents import CopyLimits
+from inference_store.export.part_writing import finish_export, remove_export, write_part
 from inference_store.inference.errors import Invalid, ObjectStoreUnavailable
 from inference_store.objects import Blobs
 from inference_store.platform.metrics import EXPORTED_BYTES, EXPORTS
@@ -28,11 +25,6 @@ from .leadership_check import LeadershipCheck
 SHARE_SECONDS: Final = 10.0
 """Of a turn."""
 _RETRY_SECONDS: Final = 30.0
-_STALE_SECONDS: Final = 5.0
-_INCOMPLETE_SECONDS: Final = 60.0
-_INCOMPLETE_PARTS: Final = 20
-"""That are looked at in each minute."""
-_STALE: Final = "an erasure has still to delete a part, and S3 may keep it"
 _log = structlog.get_logger()
 
 
@@ -57,14 +49,11 @@ class ExportWorker:
         self._check = check
         self._most = most
         self._copies = copies
-        self._look_at = 0.0
-        self._looked_to = incomplete_parts.FIRST
 
     async def run_turn(self) -> None:
         """Work for a few seconds. What cannot be written now says why, and is tried again."""
         until = time.monotonic() + SHARE_SECONDS
         await self._remove_ended()
-        await self._reopen_incomplete()
         while time.monotonic() < until and (unfinished := await self._list_unfinished()):
             for job in unfinished:
                 if time.monotonic() >= until:
@@ -89,38 +78,29 @@ class ExportWorker:
         if job.state == "pending":
             await begin_listing(self._engine, self._blobs, job)
         elif job.state == "listing":
-            listing = list_some(
-                self._engine,
-                self._blobs,
-                job,
-                most=self._most,
-                copies=self._copies,
-                confirm=self._check.confirm_leading,
-            )
+            about = (job, self._most, self._copies, self._check.confirm_leading)
+            listing = Listing(self._engine, self._blobs, *about).list_some()
             await self._check.unless_stopped(listing)
         else:  # cut off between two batches alone: a thread would go on to write
             await self._write(job)
 
     async def _write(self, job: ExportJob) -> None:
         async with self._engine.connect() as connection:
-            part = await members.find_next(connection, job.id)
-            is_waiting = part is None and await members.has_stale(connection, job.id)
-        if part is not None:
-            size = await write_part(
-                self._engine,
-                self._blobs,
-                job,
-                part,
-                limits=self._copies,
-                confirm=self._check.confirm_step,
-            )
-            EXPORTED_BYTES.inc(size)
-        elif is_waiting:  # for years if S3 has locked the part: the other exports go on
-            await self._delay(job, _STALE, seconds=_STALE_SECONDS)
-        else:
+            part = await parts.find_next(connection, job.id)
+        if part is None:
             confirm = self._check.confirm_leading
-            await finish_export(self._engine, self._blobs, job, confirm=confirm)
-            EXPORTS.labels("done").inc()
+            state = await finish_export(self._engine, self._blobs, job, confirm=confirm)
+            EXPORTS.labels(state).inc()
+            return
+        size = await write_part(
+            self._engine,
+            self._blobs,
+            job,
+            part,
+            limits=self._copies,
+            confirm=self._check.confirm_step,
+        )
+        EXPORTED_BYTES.inc(size)
 
     async def _remove_ended(self) -> None:
         """Delete parts for at most half of a turn's share; the next turn goes on."""
@@ -138,33 +118,14 @@ class ExportWorker:
             else:
                 EXPORTS.labels("cancelled" if job.state == "cancelling" else "expired").inc()
 
-    async def _reopen_incomplete(self) -> None:
-        """Let parts be written again whose members are visible again."""
-        if time.monotonic() < self._look_at:
-            return
-        self._look_at = time.monotonic() + _INCOMPLETE_SECONDS
-        async with self._engine.connect() as connection:
-            parts = await incomplete_parts.list_incomplete(
-                connection, after=self._looked_to, limit=_INCOMPLETE_PARTS
-            )
-        for part in parts:
-            await self._check.confirm_step()
-            async with self._engine.begin() as connection:
-                if await incomplete_parts.count_visible(connection, part) > (part.rows or 0):
-                    await incomplete_parts.reopen_part(connection, part)
-        is_last = len(parts) < _INCOMPLETE_PARTS
-        self._looked_to = incomplete_parts.FIRST if is_last else parts[-1].position
-
     async def _fail(self, job: ExportJob, reason: str) -> None:
         async with self._engine.begin() as connection:
-            await state_changes.fail_job(connection, job.id, reason)
+            await jobs.fail_job(connection, job.id, reason)
         EXPORTS.labels("failed").inc()
         _log.warning("export failed", action="export_failed", export=str(job.id), error=reason)
 
-    async def _delay(
-        self, job: ExportJob, error: Exception | str, *, seconds: float = _RETRY_SECONDS
-    ) -> None:
+    async def _delay(self, job: ExportJob, error: Exception) -> None:
         reason = "the search took too long" if isinstance(error, OutOfTime) else str(error)
         async with self._engine.begin() as connection:
-            await state_changes.delay_job(connection, job.id, reason, seconds=seconds)
+            await jobs.delay_job(connection, job.id, reason, seconds=_RETRY_SECONDS)
         _log.warning("export waits", action="export_waits", export=str(job.id), error=reason[:500])

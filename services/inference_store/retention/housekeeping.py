@@ -26,8 +26,8 @@ from inference_store.erasure.log.hash_chain import canonical
 from inference_store.erasure.log.keys import signing_keys
 from inference_store.erasure.mark import tombstones
 from inference_store.erasure.preview import preview
-from inference_store.export.jobs.job_deletion import delete_old_jobs
-from inference_store.export.ledger import notices
+from inference_store.export import erased
+from inference_store.export.jobs import delete_old_jobs
 from inference_store.index import accounting, key_registry, partitions, web_sessions
 from inference_store.inference.errors import ObjectStoreUnavailable, Unavailable
 from inference_store.platform.metrics import PRUNED
@@ -65,7 +65,7 @@ async def delete_tombstones(leader: Leader) -> None:
     as long ago."""
     seconds = leader.settings.tombstone_seconds
     await _repeat_step(leader, partial(tombstones.delete_old, older_than_seconds=seconds))
-    await _repeat_step(leader, partial(notices.forget_uids, older_than_seconds=seconds))
+    await _repeat_step(leader, partial(erased.forget_uids, older_than_seconds=seconds))
 
 
 async def fold_key_registry(leader: Leader) -> None:
@@ -88,8 +88,7 @@ async def maintain_partitions(leader: Leader) -> None:
     """Tune the vacuum of partitions, collect their statistics, and merge small old ones."""
     await partitions.tune_vacuum(leader.engine)
     await partitions.analyse(leader.engine)
-    target = leader.settings.partition_inferences
-    await partitions.merge(leader.engine, target=target, older_than=_MERGED_AFTER)
+    await partitions.merge(leader.engine, older_than=_MERGED_AFTER)
 
 
 async def _repeat_step(leader: Leader, step: Callable[[AsyncConnection], Awaitable[int]]) -> None:

@@ -29,7 +29,7 @@ from inference_store.erasure.selection import UnmarkedModel, find_requested, lis
 from inference_store.inference.errors import HoldUnreadable, StoreError, Unavailable
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import STEP_SECONDS
-from inference_store.platform.stages import stage
+from inference_store.platform.traces import stage
 from inference_store.query.deadline import OutOfTime
 
 from .leadership_check import ACTOR, LeadershipCheck

@@ -43,11 +43,11 @@ from inference_store.erasure.progress import (
 )
 from inference_store.inference.events import parse_stored
 from inference_store.objects import Blobs, Deleted
-from inference_store.operations.reconcile import age_bound, judgement, orphans, unstored_names
+from inference_store.operations.reconcile import orphans, owned, stored_reports
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import ERASED, OBJECTS_DELETED, STEP_SECONDS
 from inference_store.platform.settings import RetentionSettings
-from inference_store.platform.stages import stage
+from inference_store.platform.traces import stage
 
 from .batch_eraser import Batch, erase_objects, format_failures, record_failures
 from .certifier import Certifier, end_erasure
@@ -114,10 +114,10 @@ class OrphanEraser:
         async with self._engine.begin() as connection:
             # in the fence: a lower number may become visible after a higher one
             await fence_exclusive(connection)
-            newest = await unstored_names.find_newest(connection)
+            newest = await owned.find_newest(connection)
         async with self._engine.begin() as connection:
             await orphans.ensure_report(connection, parse_report(erasure))
-            await unstored_names.store_names(connection, parse_report(erasure), self._blobs.buckets)
+            await owned.store_names(connection, parse_report(erasure), self._blobs.buckets)
         progress.seen = newest
         progress.gathered = True
 
@@ -167,7 +167,7 @@ class OrphanEraser:
         existing = [key for key in keys if key not in gone]
         async with self._engine.begin() as connection:
             await fence_exclusive(connection)
-            progress.seen = await unstored_names.store_names(
+            progress.seen = await owned.store_names(
                 connection, report, self._blobs.buckets, after=progress.seen
             )
             judged = await orphans.judge(connection, report, existing)
@@ -201,16 +201,16 @@ class OrphanEraser:
     async def _measure_aged(self, erasure: Erasure, keys: Sequence[str]) -> Mapping[str, int]:
         before = datetime.fromisoformat((erasure.asked or {})["before"])
         async with self._engine.connect() as connection:
-            waiting = await age_bound.list_waiting(connection, now=before)
-        if waiting and (since := min(at for at, _ in waiting)) != age_bound.NEVER:
+            waiting = await stored_reports.list_waiting(connection, now=before)
+        if waiting and (since := min(at for at, _ in waiting)) != stored_reports.NEVER:
             before = min(before, since - self._grace)
         elif waiting:
-            before = age_bound.NEVER
+            before = stored_reports.NEVER
         inspected = await asyncio.to_thread(inspect_objects, self._blobs, keys)
         old = {
             key: size
             for key, (size, at) in inspected.items()
-            if at is None or judgement.is_older(at, before)
+            if at is None or owned.is_older(at, before)
         }
         young = set(keys) - set(old)
         if young:
@@ -255,7 +255,7 @@ class OrphanEraser:
             certifying = self._certifier is not None
             state = await finish_erasure(connection, erasure, error=error, certifying=certifying)
             if state != "failed":
-                await unstored_names.remove_names(connection, parse_report(erasure))
+                await owned.remove_names(connection, parse_report(erasure))
             erasure = await find_erasure(connection, erasure.id) or erasure
         state = await end_erasure(self._engine, self._certifier, erasure, state)
         _log.info("erasure", action="erasure", id=str(erasure.id), state=state, error=error)

@@ -99,6 +99,8 @@ def _set_reconciliation_gauges(figures_now: figures.ReconciliationFigures | None
 
 
 _log = structlog.get_logger()
+# How often requested runs and erasures are looked for.
+_POLL_SECONDS = 0.5
 _LIVE_SECONDS = 300.0
 _LONGEST_WAIT_SECONDS = 30.0
 
@@ -156,7 +158,7 @@ class _Retention:
         self._ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
         self._watch = LedgerWatch(self._ledger)
         self._schedule = Schedule(settings.retention_interval_seconds)
-        self._wait_seconds = settings.retention_poll_seconds
+        self._wait_seconds = _POLL_SECONDS
         self._admin = AdminApp(
             "retention",
             {
@@ -169,9 +171,7 @@ class _Retention:
 
     async def run(self) -> None:
         settings = self._settings
-        await self._admin.start(
-            settings.retention_admin_host, settings.retention_admin_port, settings
-        )
+        await self._admin.start(settings.admin_host, settings.retention_admin_port, settings)
         from_zero(UNCERTIFIED, UNCERTIFIED_REASONS)
         # If no run has ever succeeded, the delay counts from here.
         LAST_RUN.set_to_current_time()
@@ -197,7 +197,7 @@ class _Retention:
                     # the failure is another replica's now, if there still is any
                     self._unavailable.clear()
                     self._heartbeat.beat()
-                    await self._sleep(self._settings.retention_poll_seconds)
+                    await self._sleep(_POLL_SECONDS)
                 await self._lead(election)
         except Unavailable as exc:  # ledger divergence, or others were always faster to write
             await self._wait_after_error("ledger", exc)
@@ -220,7 +220,7 @@ class _Retention:
                     await self._watch.compare_if_due()
                     await worker.run_turn()
                     self._unavailable.clear()
-                    self._wait_seconds = self._settings.retention_poll_seconds
+                    self._wait_seconds = _POLL_SECONDS
                     await self._sleep(self._wait_seconds)
             except Stopped:
                 await worker.end()

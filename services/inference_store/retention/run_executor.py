@@ -28,7 +28,7 @@ from inference_store.inference.errors import HoldUnreadable
 from inference_store.inference.events import received_at_of
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import STEP_SECONDS
-from inference_store.platform.stages import stage
+from inference_store.platform.traces import stage
 from inference_store.query.deadline import Deadline, OutOfTime
 
 from .eraser import Eraser

@@ -21,13 +21,13 @@ from inference_store.erasure.log.keys import signing_keys
 from inference_store.erasure.mark.held_deletions import resume_released
 from inference_store.erasure.progress import Erasure, list_uncertified, list_unfinished
 from inference_store.erasure.runs import RetentionRun, count_failure
-from inference_store.export.jobs import members
-from inference_store.export.jobs.blob_copies import CopyLimits
+from inference_store.export import parts
+from inference_store.export.part_contents import CopyLimits
 from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.inference.events import parse_stored
 from inference_store.objects import Blobs
 from inference_store.operations.reconcile.reconciler import Reconciler
-from inference_store.operations.reconcile.reconciliations import FINAL, Reconciliation
+from inference_store.operations.reconcile.stored_reports import FINAL, Reconciliation
 from inference_store.platform import traces
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import LAST_RUN, RECONCILIATIONS, RETENTION_RUNS, RUN_SECONDS
@@ -295,7 +295,7 @@ class TakenOverParts:
     async def remember(self) -> None:
         """Read the keys, before this service writes or erases anything."""
         async with self._engine.connect() as connection:
-            self._keys = await members.list_writing(connection)
+            self._keys = await parts.list_writing(connection)
         self._until = time.monotonic() + _TAKEOVER_SECONDS
 
     def is_due(self, *, is_scheduled: bool = False) -> bool:
@@ -306,7 +306,7 @@ class TakenOverParts:
         """Delete the objects that no part names any more, in every version; an erasure finds those
         that a part names. Raises ObjectStoreUnavailable."""
         async with self._engine.connect() as connection:
-            named = await members.find_named(connection, self._keys)
+            named = await parts.find_named(connection, self._keys)
         keys = [parse_stored(key) for key in self._keys if key not in named]
         present = await asyncio.to_thread(self._blobs.still_there, keys) if keys else []
         if present:

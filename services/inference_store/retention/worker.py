@@ -9,8 +9,7 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import runs
-from inference_store.export.ledger.bucket_exports import BucketExports
-from inference_store.export.ledger.restoring import restore_exports
+from inference_store.export.restoring import restore_exports
 from inference_store.index import registrations
 from inference_store.objects import Blobs
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
@@ -109,8 +108,7 @@ class RetentionWorker:
         if leader.certifier is not None:
             await leader.certifier.begin()
         # before anything is erased: an erasure finds what is listed
-        exports = BucketExports(leader.blobs)
-        await restore_exports(leader.engine, exports, leader.check.confirm_step)
+        await restore_exports(leader.engine, leader.blobs, leader.check.confirm_step)
 
     async def end(self) -> None:
         """Write the newest certificate to the head before the service ends."""

@@ -122,8 +122,6 @@ async def test_a_restored_store_reads_on_and_misses_nothing(
         "KAFKA_TOPIC": topic(2),
         "KAFKA_GROUP": unique(),
         "INGESTER_BATCH_EVENTS": "50",
-        "INGESTER_POLL_SECONDS": "0.1",
-        "RETENTION_POLL_SECONDS": "0.2",
     }
 
     def site(dsn: str, s3: S3, folder: str) -> Site:

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from inference_store.proxy.capture.request_remainder import rebuild_messages
+from inference_store.proxy.capture.stored_request import rebuild_messages
 from tests.proxy_process import Proxy
 from tests.servers.minio import S3
 from tests.servers.waiting import wait_until

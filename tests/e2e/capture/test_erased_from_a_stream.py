@@ -93,8 +93,11 @@ def test_one_request_of_a_stream_is_erased(line: RealLine, clients: Clients) -> 
     items = {name: find(line, name).json() for name in WORDS}
     ids_and_counts = {name: (item["inference_id"], item["count"]) for name, item in items.items()}
     assert ids_and_counts == {name: (name, 1) for name in WORDS}
-    again = [rebuilt.messages for rebuilt in line.again("words")]
-    assert sorted(again) == [(message,) for message in sorted(messages)]
+    again = [
+        clients.decode("ModelInferRequest", *rebuilt.messages) for rebuilt in line.again("words")
+    ]
+    sent = [clients.decode("ModelInferRequest", message) for message in messages]
+    assert sorted(again, key=lambda each: each["id"]) == sorted(sent, key=lambda each: each["id"])
     before = read_objects(line)
 
     erase(line, "tB")

@@ -59,7 +59,7 @@ def test_digits_over_rest_and_grpc(
     assert json.loads(real_line.blob(rest, "response")) == answer.json()
 
     first, second = real_line.again("digits")
-    assert first.messages == (json.dumps(request).encode(),)
+    assert [json.loads(body) for body in first.messages] == [request]
     sent = httpx.post(
         mlserver.url + first.path, content=first.messages[0], headers=first.headers, timeout=120
     )
@@ -91,7 +91,7 @@ def test_two_images_are_two_inferences(real_line: RealLine, clients: Clients) ->
     ]
     assert real_line.blob(items[1], "data") == images[1]
     (again,) = real_line.again("faces")
-    assert again.messages == (json.dumps(request).encode(),)
+    assert [json.loads(body) for body in again.messages] == [request]
 
     inputs = [tensor(f"image-{at}", "BYTES", [1], [content]) for at, content in enumerate(images)]
     clients.infer("grpc", proxy.grpc, "faces-text", inputs, id="g")
@@ -179,7 +179,7 @@ def test_json_lines_of_chariot(real_line: RealLine, chariot_engine: ChariotEngin
     assert {(item["protocol"], item["action"]) for item in items} == {("chariot-v2", "detect")}
     assert (items[0]["top_label"], items[0]["width"]) == ("face", 512)
     (again,) = real_line.again("detector")
-    assert again.messages == (body,)
+    assert [json.loads(line) for line in again.messages[0].splitlines()] == lines
     sent = httpx.post(
         chariot_engine.url + again.path,
         content=again.messages[0],
@@ -207,7 +207,8 @@ def test_items_of_omi(real_line: RealLine, clients: Clients, omi_container: OmiC
     assert (failed["ok"], failed["error"]) == (False, "input.txt is missing or empty")
     assert read_metadata(failed)["frame_number"] == "9001"
     (again,) = real_line.again("friendly")
-    assert again.messages == (message,)
+    rebuilt = [clients.decode("RunRequest", part) for part in again.messages]
+    assert rebuilt == [clients.decode("RunRequest", message)]
     sent = clients.call(omi_container.address, again.path, *again.messages)
     assert sent.responses == called.responses
 
@@ -232,7 +233,7 @@ def test_a_chat_that_is_streamed(real_line: RealLine, stub: Stub) -> None:
     assert b"c b a" in data
     assert item["data_hash"] == hash_content(data)
     (again,) = real_line.again("chat")
-    assert again.messages == (json.dumps(request).encode(),)
+    assert [json.loads(body) for body in again.messages] == [request]
     sent = httpx.post(
         stub.url + again.path, content=again.messages[0], headers=again.headers, timeout=120
     )
@@ -293,7 +294,7 @@ def test_a_generated_text(real_line: RealLine, huggingface: HuggingFace) -> None
     assert json.loads(metadata["arguments"]) == {name: v for name, (_, v) in ARGUMENTS.items()}
 
     (again,) = real_line.again("story")
-    assert again.messages == (json.dumps(body).encode(),)
+    assert [json.loads(sent) for sent in again.messages] == [body]
     url = huggingface.url + again.path
     sent = httpx.post(url, content=again.messages[0], headers=again.headers, timeout=120)
     assert sent.content == answer.content

@@ -49,12 +49,7 @@ def environment(
         "KAFKA_GROUP": unique("group"),
         "INGESTER_INSTANCE": unique("ingester"),
         "INGESTER_BATCH_EVENTS": "50",
-        "INGESTER_PARKED_FIRST_SECONDS": "1",
         # The wait between two tries doubles: on a slow machine the next would come too late.
-        "INGESTER_PARKED_LONGEST_SECONDS": "8",
-        "INGESTER_PARKED_BATCH_EVENTS": "2",
-        "INGESTER_RETRY_SECONDS": "0.2",
-        "INGESTER_POLL_SECONDS": "0.1",
     }
     return environment_of(database, kafka_server, minio_server, shared_bucket, **changes)
 

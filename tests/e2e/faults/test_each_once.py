@@ -36,10 +36,6 @@ from tests.service_process import Service
 MODEL = "sums"
 QUICK = {
     "INGESTER_BATCH_EVENTS": "50",
-    "INGESTER_RETRY_SECONDS": "0.2",
-    "INGESTER_POLL_SECONDS": "0.1",
-    "RETENTION_POLL_SECONDS": "0.2",
-    "PROXY_RETRY_SECONDS": "0.2",
     "PROXY_REPORT_SECONDS": "0.5",
     # Tests of a proxy that a server keeps waiting end it while it waits.
     "S3_TIMEOUT_SECONDS": "20",

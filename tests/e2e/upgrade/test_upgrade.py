@@ -144,7 +144,6 @@ async def test_the_version_before_runs_on_the_new_schema(
         KAFKA_TOPIC=topic(2),
         KAFKA_GROUP=unique(),
         INGESTER_BATCH_EVENTS="50",
-        INGESTER_POLL_SECONDS="0.1",
     )
     before = step.before.environment(settings)
 

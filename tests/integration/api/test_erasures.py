@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import select
 
 from inference_store.index.tables import inference, metadata_number
-from inference_store.operations.reconcile import reconciliations
-from inference_store.operations.reconcile.reconciliations import Finding
+from inference_store.operations.reconcile import stored_reports
+from inference_store.operations.reconcile.stored_reports import Finding
 
 from .conftest import Api
 from .people import (
@@ -164,11 +164,11 @@ async def _add_report(api: Api, **values: Any) -> str:
     done = {"state": "done", "finished_at": now, "orphans_before": now - timedelta(days=1)}
     orphans = [Finding("orphan", f"s3://{api.bucket}/p/{n}", bytes=7) for n in range(3)]
     async with api.engine.begin() as connection:
-        report = await reconciliations.request_reconciliation(
+        report = await stored_reports.request_reconciliation(
             connection, model_id=None, cause="request"
         )
-        await reconciliations.update_reconciliation(connection, report.id, **done | values)
-        await reconciliations.add_findings(connection, report.id, orphans)
+        await stored_reports.update_reconciliation(connection, report.id, **done | values)
+        await stored_reports.add_findings(connection, report.id, orphans)
     return f"/v1/reconciliations/{report.id}/erasures"
 
 

@@ -81,22 +81,12 @@ async def test_links_lead_to_the_blobs_as_long_as_the_export_lives(api: Api) -> 
             assert (await anybody.get(links[1])).content == make_data(1), format
 
 
-async def test_links_end_after_seven_days_and_are_the_same_when_they_are_written_again(
-    api: Api, stored: list[NewInference]
-) -> None:
+@pytest.mark.usefixtures("stored")
+async def test_links_end_after_seven_days(api: Api) -> None:
     export = await request_export(api, format="jsonl", blobs="links", expires_in="P30D")
     await api.run_retention()
-    before = await list_parts(api, export)
-    content = await download(before[0])
+    content = await download((await list_parts(api, export))[0])
     assert read_seconds(read_links("jsonl", content)[0]) == 7 * 24 * 3600
-    erased = {"inference_ids": [stored[0].inference_id]}
-    await api.ask("/v1/models/model/erasures", erased, status=202)
-    await api.run_retention()
-    await api.run_retention()
-    after = await list_parts(api, export)
-    assert [part["rows"] for part in after] == [4, 5, 2]
-    assert [part["sha256"] for part in after][1:] == [part["sha256"] for part in before][1:]
-    assert (await download(after[0])).splitlines() == content.splitlines()[1:]
 
 
 async def test_a_blob_that_is_missing_is_null_and_counted(

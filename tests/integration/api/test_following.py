@@ -136,12 +136,12 @@ async def test_ends_when_the_api_stops_or_time_is_over(make_app: MakeApp) -> Non
 
 async def test_limits_followers_per_caller(make_app: MakeApp) -> None:
     """A stream that ended makes room for another."""
-    async with serve_app(make_app(followers_at_once=4)) as client:
+    async with serve_app(make_app(streams_at_once=4)) as client:
         async with _follow(client):
             refused = await client.get(_PATH)
             assert refused.status_code == 429
             assert refused.json()["type"] == "/docs/errors#too-many-queries"
-            assert "FOLLOWERS_AT_ONCE" in refused.json()["detail"]
+            assert "STREAMS_AT_ONCE" in refused.json()["detail"]
 
         async def request_status() -> int:
             return (await client.get(f"{_PATH}?seconds=0")).status_code

@@ -142,7 +142,7 @@ async def test_disconnected_client_stops_the_stream(api: Api, make_app: MakeApp)
 async def test_slow_reader_occupies_no_connection_or_query(api: Api, make_app: MakeApp) -> None:
     """More streams than queries may run at once, and all of them wait for their clients."""
     await api.store(*_LARGE)
-    app = make_app(queries_at_once=1, queries_at_once_per_caller=1, streams_at_once=8)
+    app = make_app(queries_at_once=1, streams_at_once=8)
     before = _count_sent()
 
     async def count_connections() -> int:

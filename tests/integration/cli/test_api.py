@@ -45,15 +45,15 @@ def test_start_and_stop(service_environment: MakeEnvironment, tmp_path: Path) ->
         assert api.process.stop() == 0
 
 
-@pytest.mark.parametrize("port", ["API", "API_ADMIN"])
+@pytest.mark.parametrize(("host", "port"), [("API", "API"), ("ADMIN", "API_ADMIN")])
 def test_a_port_that_is_taken_ends_it_with_a_sentence(
-    service_environment: MakeEnvironment, tmp_path: Path, port: str
+    service_environment: MakeEnvironment, tmp_path: Path, host: str, port: str
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         taken = str(listener.getsockname()[1])
         ports = {"API_PORT": "0", "API_ADMIN_PORT": "0", f"{port}_PORT": taken}
         done = run_command("api", environment=service_environment(**ports), folder=tmp_path)
-    settings = f"INFERENCE_STORE_{port}_HOST and INFERENCE_STORE_{port}_PORT"
+    settings = f"INFERENCE_STORE_{host}_HOST and INFERENCE_STORE_{port}_PORT"
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].endswith(f"Address already in use. Change {settings}.")

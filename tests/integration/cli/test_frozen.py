@@ -114,7 +114,6 @@ def test_an_ingester_waits_for_a_frozen_kafka(
         KAFKA_BOOTSTRAP_SERVERS=own_kafka.bootstrap_servers,
         KAFKA_TOPIC=own_kafka.create_topic(unique()),
         INGESTER_ADMIN_PORT="0",
-        INGESTER_RETRY_SECONDS="0.2",
     )
     ingester = Service("ingester", environment, tmp_path)
     try:

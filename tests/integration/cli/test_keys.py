@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.access.sessions import Identity
+from inference_store.access.credentials import Identity
 from inference_store.index import web_sessions
 from inference_store.index.tables import audit, ledger_outbox, web_session
 from tests.integration.backups import Backup, Restore, backup, restore

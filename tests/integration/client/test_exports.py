@@ -144,13 +144,18 @@ async def test_what_was_erased_of_an_export_is_listed(
         inference = await both.ask(lambda: model.inference("frame-051"))
         erasure = await both.ask(inference.erase)
         [erased] = await until(lambda: both.ask(export.list_erased), bool)
-        files = await both.ask(lambda: export.download(tmp_path / "after"))
+        with pytest.raises(ExportFailed, match="1 part of it"):
+            await both.ask(lambda: export.download(tmp_path / "stale"))
+        again = await both.ask(export.restart)
+        files = await both.ask(lambda: again.download(tmp_path / "after"))
     assert (erased.uid, erased.inferences, erased.scope) == (inference.uid, 1, "inference")
     assert erased.erasure == erasure.id
     assert sum(len(path.read_text().splitlines()) for path in files) == 89
     istore = Istore(url, tmp_path)
     lines = await istore.run("exports", "erased", str(export.id))
     assert json.loads(lines.stdout)["uid"] == str(inference.uid)
+    restarted = await istore.run("exports", "restart", str(export.id))
+    assert "`istore exports get " in restarted.stderr
     table = await istore.run("exports", "erased", str(export.id), "--format", "table")
     head, row = table.stdout.splitlines()
     assert head.split() == ["uid", "inferences", "scope", "erased_at", "erasure"]

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.export.jobs.members import pack_uids, unpack_uids
-from inference_store.export.ledger.recording import EntryHash, ErasedBatch, record_batch
+from inference_store.export.erased import EntryHash, ErasedBatch, record_batch
+from inference_store.export.parts import pack_uids, unpack_uids
 from inference_store.index.tables import export_erased, export_job, export_part
 from tests.integration.statements import record_statements
 
@@ -62,8 +62,8 @@ async def test_exactly_what_was_erased_leaves_the_lists(engine: AsyncEngine, see
     chance = random.Random(seed)
     async with engine.begin() as connection:
         lists = await add_exports(connection, chance)
-        marked = {
-            (part.export, part.number): part.gone
+        before = {
+            (part.export, part.number): part
             for part in await connection.execute(select(export_part))
         }
         taken = Counter[tuple[UUID, int]]()
@@ -100,14 +100,20 @@ async def test_exactly_what_was_erased_leaves_the_lists(engine: AsyncEngine, see
             assert row.hashed_by == "key"
         assert +recorded == +taken
         for job in await connection.execute(select(export_job)):
-            assert job.state == ("writing" if job.id in stale else "done")
-            parts = [part_key for part_key in lists if part_key[0] == job.id]
+            assert job.state == ("stale" if job.id in stale else "done")
+            parts = {key: part for key, part in before.items() if key[0] == job.id}
             if touched.isdisjoint(parts):
                 continue
-            left = sum(len(lists[part_key][1]) for part_key in parts)
-            # those of parts that are written again are counted then
-            unwritten = sum(marked[part_key] for part_key in parts if part_key not in touched)
-            assert job.gone == job.members - left + unwritten
+            deleted = [part for key, part in parts.items() if key in touched and part.storage_key]
+            assert job.parts_deleted == len(deleted)
+            assert job.inferences_deleted == sum(part.rows for part in deleted)
+            # of the others, what left a list before its part was written
+            unwritten = sum(
+                len(part.uids) // 16 - len(lists[key][1])
+                for key, part in parts.items()
+                if part.state == "listed"
+            )
+            assert job.gone == unwritten + sum(part.gone for part in parts.values())
 
 
 async def test_a_model_without_exports_costs_one_query(engine: AsyncEngine) -> None:

@@ -81,11 +81,7 @@ async def start_ingester(
 
         async def start(*, partitions: int = 1, **changes: str) -> RunningIngester:
             name = topic(partitions)
-            quick = {
-                "INGESTER_PARKED_FIRST_SECONDS": "0.2",
-                "INGESTER_RETRY_SECONDS": "0.2",
-                "INGESTER_POLL_SECONDS": "0.1",
-            }
+            quick = {}
             # After a kill and a restart it has its partitions at once.
             quick["INGESTER_INSTANCE"] = unique("ingester")
             environment = service_environment(KAFKA_TOPIC=name, **(quick | changes))

@@ -59,7 +59,6 @@ class TestKafkaConsumer(ConsumerContract):
             kafka_bootstrap_servers=servers,
             kafka_topic=topic(2),
             kafka_group=unique("group"),
-            ingester_poll_seconds=0.1,
         )
         async with AIOKafkaProducer(bootstrap_servers=servers) as producer:
             yield KafkaWorld(settings, engine, producer)

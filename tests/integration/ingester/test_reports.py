@@ -202,7 +202,6 @@ async def test_continues_after_kafka_was_away_and_stops_without_it(
     environment = service_environment(
         KAFKA_REPORTS_TOPIC=name,
         KAFKA_BOOTSTRAP_SERVERS=own_kafka.bootstrap_servers,
-        INGESTER_RETRY_SECONDS="0.2",
     )
     reports = Reports(_settings(environment), engine, stop, look_seconds=0.2)
     running = asyncio.create_task(reports.run())

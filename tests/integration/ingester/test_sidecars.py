@@ -130,9 +130,7 @@ async def wait_for_erasures(engine: AsyncEngine, least: int = 1) -> None:
 
 @pytest.fixture
 def retention(service_environment: Any, tmp_path: Path) -> Iterator[Service]:
-    environment = service_environment(
-        RETENTION_POLL_SECONDS="0.1", RETENTION_INTERVAL_SECONDS="0.5"
-    )
+    environment = service_environment(RETENTION_INTERVAL_SECONDS="0.5")
     service = Service("retention", environment, tmp_path)
     yield service
     service.stop()
@@ -190,7 +188,7 @@ async def test_policies_delete_the_sidecar_and_expired_events_get_none(
     blobs.put(leftover, b"{}", content_type="application/json")
     await producer.produce(old, input_old)
     await wait_for_counts(engine, stored=1, expired=1)
-    environment = service._environment | {"INFERENCE_STORE_RETENTION_POLL_SECONDS": "0.1"}
+    environment = service._environment
     retention = Service("retention", environment, service.log.parent)
     try:
         await wait_for_erasures(engine, 2)
@@ -220,7 +218,6 @@ async def test_waits_while_no_sidecar_can_be_written(
 ) -> None:
     bucket, name = own_minio.create_bucket(unique()), topic(1)
     changes = {"KAFKA_TOPIC": name, "INGESTER_SIDECARS": "on", "S3_TIMEOUT_SECONDS": "1"}
-    changes |= {"INGESTER_RETRY_SECONDS": "0.2", "INGESTER_POLL_SECONDS": "0.1"}
     environment = environment_of(database, kafka_server, own_minio, bucket, **changes)
     service = Service("ingester", environment, tmp_path)
     try:

@@ -11,7 +11,7 @@ import pytest
 from inference_store.inference.errors import BlobMissing, BlobTooLarge, ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs, LockedObject
-from inference_store.objects.inventory import inventory
+from inference_store.objects.listing import inventory
 from tests.servers.fixtures import unique
 from tests.servers.minio import S3
 

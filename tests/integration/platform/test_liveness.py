@@ -83,9 +83,7 @@ async def test_ingester_with_a_stalled_writer_is_not_live(
     clock: StoppedClock,
 ) -> None:
     port, name = free_port(), topic(1)
-    environment = service_environment(
-        KAFKA_TOPIC=name, INGESTER_ADMIN_PORT=str(port), INGESTER_POLL_SECONDS="0.05"
-    )
+    environment = service_environment(KAFKA_TOPIC=name, INGESTER_ADMIN_PORT=str(port))
     settings, stop = read_settings(IngesterSettings, environment), asyncio.Event()
     async with (
         run_in_background(ingester.run(settings, stop), stop),
@@ -118,7 +116,6 @@ async def test_ingester_that_waits_for_a_server_is_live(
     environment = service_environment(
         POSTGRES_DSN=f"postgresql://nobody@127.0.0.1:{free_port()}/nothing",
         INGESTER_ADMIN_PORT=str(port),
-        INGESTER_RETRY_SECONDS="0.1",
     )
     settings, stop = read_settings(IngesterSettings, environment), asyncio.Event()
     async with run_in_background(ingester.run(settings, stop), stop):
@@ -134,7 +131,7 @@ async def test_stalled_retention_service_is_not_live(
     service_environment: MakeEnvironment, engine: AsyncEngine, clock: StoppedClock
 ) -> None:
     port = free_port()
-    environment = service_environment(RETENTION_ADMIN_PORT=str(port), RETENTION_POLL_SECONDS="0.05")
+    environment = service_environment(RETENTION_ADMIN_PORT=str(port))
     settings, stop = read_settings(RetentionSettings, environment), asyncio.Event()
     async with run_in_background(retention.run(settings, stop), stop):
         await until(lambda: fetch_live_status(port), lambda status: status == 200)

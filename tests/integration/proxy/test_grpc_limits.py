@@ -11,7 +11,7 @@ import pytest
 from inference_store.platform.metrics import SHOWN
 from inference_store.platform.serving import Connections
 from inference_store.proxy.grpc import Calls, limit_connections
-from inference_store.proxy.grpc.connection_limit import Caller, close_surplus
+from inference_store.proxy.grpc.server import Caller, close_surplus
 from tests.polling import until
 
 from .grpc_upstream import (

@@ -16,18 +16,17 @@ import httpx
 from sqlalchemy import Row, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.export.blob_choices import BlobChoice
-from inference_store.export.jobs.job import ExportJob, State, find_job
-from inference_store.export.jobs.members import pack_uids
-from inference_store.export.jobs.object_keys import (
+from inference_store.export.columns import BlobChoice
+from inference_store.export.jobs import ExportJob, State, find_job, request_export
+from inference_store.export.listing import Included, describe_question
+from inference_store.export.part_formats import PART_FORMATS
+from inference_store.export.parts import (
     make_head_key,
     make_manifest_key,
     make_members_key,
     make_part_key,
+    pack_uids,
 )
-from inference_store.export.jobs.question import Included, describe_question
-from inference_store.export.jobs.state_changes import request_export
-from inference_store.export.part_formats import PART_FORMATS
 from inference_store.index.tables import export_download, export_erased, export_job, export_part
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
@@ -283,13 +282,20 @@ class Exporting:
     async def follow(self, exports: Mapping[str, str]) -> list[Shown]:
         return [await self.call("GET", f"/exports/{export}") for export in exports.values()]
 
-    async def wait_until_done(self, exports: Mapping[str, str], seconds: float = 180) -> None:
-        """Wait until every part is written, and the manifests."""
+    async def restart(self, exports: Mapping[str, str]) -> dict[str, str]:
+        """Start exports again; return the id of each new one by its format."""
+        return {
+            format: (await self.call("POST", f"/exports/{export}/restart"))["id"]
+            for format, export in exports.items()
+        }
 
-        def are_done(shown: list[Shown]) -> bool:
-            return {export["state"] for export in shown} == {"done"}
+    async def wait_until_ended(self, exports: Mapping[str, str], seconds: float = 180) -> None:
+        """Wait until nothing is left to write."""
 
-        await until(lambda: self.follow(exports), are_done, seconds=seconds)
+        def have_ended(shown: list[Shown]) -> bool:
+            return {export["state"] for export in shown} <= {"done", "stale"}
+
+        await until(lambda: self.follow(exports), have_ended, seconds=seconds)
 
     async def list_parts(self, export: str) -> list[Shown]:
         """Return the parts of an export. Who asks counts as having downloaded them."""

@@ -42,7 +42,7 @@ from inference_store.index.tables import (
 from inference_store.inference.events import StorageKey, uid_of
 from inference_store.inference.layout import Kind, key_of
 from inference_store.objects import Blobs
-from inference_store.objects.many_reads import translate_error
+from inference_store.objects.transfers import translate_error
 from inference_store.platform.admin import Heartbeat
 from inference_store.platform.settings import RetentionSettings
 from inference_store.query.cql2 import parse
@@ -86,7 +86,6 @@ def environment_of(settings: RetentionSettings) -> dict[str, str]:
         "S3_BUCKET": settings.s3_bucket,
         "RETENTION_ADMIN_PORT": "0",
         "RETENTION_BATCH_INFERENCES": "5",
-        "RETENTION_POLL_SECONDS": "0.1",
     }
     return inherited | {PREFIX + name: value for name, value in settings_by_name.items()}
 

@@ -14,8 +14,8 @@ from inference_store.erasure.log.signed_chain import NotSigned, read_document
 from inference_store.index.tables import certificate, erased_leaves, inference
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
-from inference_store.objects.inventory import inventory
-from inference_store.objects.locking import LockedObject
+from inference_store.objects.bucket import LockedObject
+from inference_store.objects.listing import inventory
 from inference_store.platform.settings import RetentionSettings
 
 _PREFIX = "certificates/"

@@ -309,7 +309,7 @@ async def test_each_certificate_of_an_erasure_names_what_no_earlier_one_does(
     erasure = await storing.request(members[0], members[11])
     assert await storing.eraser.finish(erasure) == "partly_held"
     parts = await exported.parts()
-    assert [part.state for part in parts] == ["listed", "written"]
+    assert [part.state for part in parts] == ["stale", "written"]
     await storing.release(hold)
     assert await storing.transact(resume_released, limit=10) == 1
     assert await storing.eraser.finish(erasure) == "certified"

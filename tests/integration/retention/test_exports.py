@@ -11,9 +11,9 @@ from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.log.keys import new_key
-from inference_store.erasure.requests import request_cancellation
-from inference_store.export.jobs.listing import begin_listing, list_some
-from inference_store.export.jobs.members import pack_uids, unpack_uids
+from inference_store.export.listing import Listing, begin_listing
+from inference_store.export.part_writing import write_part
+from inference_store.export.parts import find_next, pack_uids, unpack_uids
 from inference_store.index import partitions, registrations
 from inference_store.index.tables import export_job, inference
 from inference_store.inference.events.event import received_at_of
@@ -24,11 +24,19 @@ from inference_store.retention.marker import Marker
 from tests.integration.backups import Backup, Restore
 
 from .conftest import NoPace
-from .exported import PLANTED, Exported, export_all, plant, read_bucket, read_job
+from .exported import (
+    PLANTED,
+    Exported,
+    export_all,
+    find_objects,
+    plant,
+    read_bucket,
+    read_job,
+)
 from .stored import NOW, Stored, Storing, ago
 from .test_certificates import list_erasures
 from .test_erasures import request_by_ids
-from .test_export_jobs import COPIES, check_written, store_and_request
+from .test_export_jobs import COPIES, store_and_request
 
 
 async def store_exported(storing: Storing, count: int) -> tuple[list[Stored], Exported]:
@@ -47,12 +55,12 @@ async def test_the_parts_that_name_it_are_deleted_and_their_lists_are_without_it
     names = {"export.json", "part 2", *(f"members/{n:05}" for n in (1, 2, 3))}
     assert exported.objects() == names
     job, parts, erased = await exported.job(), await exported.parts(), await exported.erased()
-    assert [part.state for part in parts] == ["listed", "written", "listed"]
+    assert [part.state for part in parts] == ["stale", "written", "stale"]
     assert [part.storage_key is None for part in parts] == [True, False, True]
-    assert (parts[0].rows, parts[0].bytes, parts[0].sha256, parts[0].written_at) == (None,) * 4
-    assert [part.gone for part in parts] == [2, 0, 1]
-    assert (job.state, job.finished_at, job.gone) == ("writing", None, 3)
-    assert (job.written, job.rows, job.bytes) == (1, 10, parts[1].bytes)
+    assert (job.state, job.parts_deleted, job.inferences_deleted) == ("stale", 2, 15)
+    assert (job.written, job.rows, job.bytes, job.gone) == (1, 10, parts[1].bytes, 0)
+    await run_turn(storing.engine, storing.blobs)
+    assert exported.objects() == names, "no part is written again"
     remaining = sorted({stored.uid for stored in members} - {stored.uid for stored in doomed})
     assert [uid for part in parts for uid in unpack_uids(part.uids)] == remaining
     for part in parts:
@@ -77,7 +85,7 @@ async def test_a_part_with_what_was_erased_of_its_members_goes_and_they_stay_lis
     await storing.erase(members[0], scope="input")
     await storing.erase(members[10], scope="response")
     parts, erased = await exported.parts(), await exported.erased()
-    assert [part.state for part in parts] == ["listed", "listed", "written"]
+    assert [part.state for part in parts] == ["stale", "stale", "written"]
     assert [part.uids for part in parts] == before
     assert [(row.scope, row.inferences) for row in erased] == [("input", 1), ("response", 1)]
     assert [part.gone for part in parts] == [0, 0, 0]
@@ -88,10 +96,13 @@ async def test_what_was_erased_does_not_come_back_into_an_export_that_is_over(
     storing: Storing,
 ) -> None:
     members, exported = await store_exported(storing, 3)
-    await exported.set_state("cancelled")
+    await exported.set_state("cancelling")
     await storing.erase(members[0])
-    [part], job = await exported.parts(), await exported.job()
-    assert (part.state, part.uids, job.state) == ("removed", b"", "cancelled")
+    assert (await exported.job()).state == "cancelling"
+    assert exported.objects() == {"export.json"}
+    await run_turn(storing.engine, storing.blobs)
+    assert (await exported.parts(), exported.objects()) == ([], set())
+    assert (await exported.job()).state == "cancelled"
 
 
 async def test_the_list_of_a_downloaded_export_stays_when_its_objects_are_gone(
@@ -99,8 +110,9 @@ async def test_the_list_of_a_downloaded_export_stays_when_its_objects_are_gone(
 ) -> None:
     members, exported = await store_exported(storing, 3)
     await exported.download("key:reader")
-    await exported.set_state("expired")
+    await exported.set_state("cancelling")
     await storing.erase(members[0])
+    await run_turn(storing.engine, storing.blobs)
     [part] = await exported.parts()
     assert (part.state, part.uids) == ("removed", pack_uids(sorted(s.uid for s in members[1:])))
     await storing.erase(members[1])
@@ -132,10 +144,10 @@ async def test_what_a_policy_takes_with_whole_partitions_is_recorded(storing: St
     await storing.keep(model, inference="P50D")
     assert (await storing.retain()).partitions_dropped > 0
     parts = await exported.parts()
-    # written again by the same turn: there is nothing to write
-    assert [part.state for part in parts] == ["removed", "removed", "written"]
+    assert [part.state for part in parts] == ["stale", "stale", "written"]
     assert [part.uids for part in parts[:2]] == [b"", b""]
-    assert (await exported.job()).state == "done"
+    job = await exported.job()
+    assert (job.state, job.parts_deleted, job.inferences_deleted) == ("stale", 2, 12)
     assert sum(row.inferences for row in await exported.erased()) == 12
 
 
@@ -147,7 +159,7 @@ async def list_all(storing: Storing, engine: AsyncEngine, blobs: Blobs, id: UUID
     await begin_listing(engine, blobs, await read_job(storing, id))
     while (job := await read_job(storing, id)).state == "listing":
         confirm = NoPace().confirm_leading
-        await list_some(engine, blobs, job, most=_MOST, copies=COPIES, confirm=confirm)
+        await Listing(engine, blobs, job, _MOST, COPIES, confirm).list_some()
 
 
 async def run_turn(engine: AsyncEngine, blobs: Blobs) -> None:
@@ -155,7 +167,9 @@ async def run_turn(engine: AsyncEngine, blobs: Blobs) -> None:
     await ExportWorker(engine, blobs, NoPace(), most=_MOST, copies=COPIES).run_turn()
 
 
-async def test_members_that_are_visible_again_come_back(storing: Storing, marker: Marker) -> None:
+async def test_members_that_are_hidden_are_left_out_and_counted(
+    storing: Storing, marker: Marker
+) -> None:
     stored, id = await store_and_request(storing)
     await list_all(storing, storing.engine, storing.blobs, id)
     erasure = await request_by_ids(storing.engine, stored[1], stored[2])
@@ -163,12 +177,28 @@ async def test_members_that_are_visible_again_come_back(storing: Storing, marker
     await run_turn(storing.engine, storing.blobs)
     hidden = await read_job(storing, id)
     assert (hidden.state, hidden.rows, hidden.gone) == ("done", len(stored) - 2, 2)
-    await storing.transact(request_cancellation, erasure.id)
-    assert await marker.mark(erasure) == "over"
+
+
+async def test_an_export_that_an_erasure_reaches_while_it_is_written_ends_as_stale(
+    storing: Storing,
+) -> None:
+    stored, id = await store_and_request(storing)
+    await list_all(storing, storing.engine, storing.blobs, id)
+    [first, _, third] = [stored[at : at + _MOST] for at in range(0, len(stored), _MOST)]
+    await storing.erase(third[0])
+    async with storing.engine.connect() as connection:
+        part = await find_next(connection, id)
+    assert part is not None
+    job = await read_job(storing, id)
+    confirm = NoPace().confirm_leading
+    await write_part(storing.engine, storing.blobs, job, part, limits=COPIES, confirm=confirm)
+    await storing.erase(first[0])
+    assert (await read_job(storing, id)).state == "writing"
     await run_turn(storing.engine, storing.blobs)
-    whole = await read_job(storing, id)
-    assert (whole.state, whole.rows, whole.gone) == ("done", len(stored), 0)
-    await check_written(storing, stored, id)
+    ended = await read_job(storing, id)
+    assert (ended.state, ended.written, ended.parts_deleted) == ("stale", 2, 1)
+    assert (ended.rows, ended.gone, ended.inferences_deleted) == (2 * _MOST - 1, 1, _MOST)
+    assert f"exports/{id}/manifest.json" not in find_objects(storing, f"exports/{id}/")
 
 
 @pytest.fixture
@@ -245,8 +275,7 @@ async def test_an_export_is_found_whose_model_comes_back_after_the_restore(
     [named] = certificate["exports"]
     assert (named["export"], named["inferences"], named["restored"]) == (str(exported.id), 1, True)
     if expires_in > timedelta():
-        assert "part 1" in exported.objects()
-        assert (await replace(exported, engine=older.engine).job()).document["keys"] == []
+        assert [name for name in exported.objects() if "part" in name] == ["part 2"]
 
 
 @pytest.mark.long
@@ -260,18 +289,15 @@ async def test_what_an_erasure_took_since_the_backup_goes_again(
     assert members[0].uid.bytes not in read_bucket(storing)
     older = storing.on(await restore(dump))
     exported = replace(exported, engine=older.engine)
-    # written again since, under a key that the backup does not have
-    assert "part 1" in exported.objects()
+    left = {"export.json", "part 2", "members/00001", "members/00002"}
+    assert exported.objects() == left
     await older.ledger.replay()
     await older.lead()
-    assert exported.objects() == {"export.json", "manifest.json", "part 2"} | {
-        f"members/{number:05}" for number in (1, 2)
-    }
     await older.request(members[0])
     await older.lead()
-    assert "part 1" in exported.objects()
+    assert exported.objects() == left
     assert members[0].uid.bytes not in read_bucket(storing)
-    assert (await exported.job()).state == "done"
+    assert (await exported.job()).state == "stale"
 
 
 @pytest.mark.long

@@ -169,7 +169,7 @@ async def test_an_erasure_waits_for_a_locked_copy_in_an_export(
     client.disable_object_legal_hold(key.bucket, key.key, version)
     assert await storing.eraser.finish(await storing.reload(erasure)) == "deleted"
     [part] = await exported.parts()
-    assert (part.state, part.storage_key) == ("listed", None)
+    assert (part.state, part.storage_key) == ("stale", None)
     versions = [name for name, _ in list_versions(minio_server, key.bucket)]
     assert [name for name in versions if name.startswith(prefix)] == [
         f"{prefix}export.json",

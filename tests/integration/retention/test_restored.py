@@ -16,7 +16,7 @@ from inference_store.erasure.log.bucket import AUDIT_HEAD, ChainHead
 from inference_store.erasure.log.keys import SigningKey, new_key
 from inference_store.index.tables import certificate, tombstone
 from inference_store.objects import Blobs
-from inference_store.objects.inventory import inventory
+from inference_store.objects.listing import inventory
 from inference_store.platform.settings import ApiSettings, RetentionSettings
 from tests.integration.api.conftest import make_client
 from tests.integration.backups import Backup, Restore

@@ -22,7 +22,7 @@ from inference_store.erasure.log.signed_chain import read_document, sign_documen
 from inference_store.index.tables import certificate, inference
 from inference_store.inference.events import StorageKey, received_at_of
 from inference_store.objects import Blobs
-from inference_store.objects.inventory import inventory
+from inference_store.objects.listing import inventory
 from inference_store.platform.settings import RetentionSettings
 from tests.warm.process import run_command
 

@@ -4,9 +4,8 @@ import pytest
 from pydantic import ValidationError
 
 from inference_store.access import EVERYTHING, Caller
-from inference_store.access.rights import OWNER, RIGHTS, ROLES, Grant, Right
-from inference_store.access.roles import read_roles
-from inference_store.access.secrets import Secret, id_of, new_id, new_secret
+from inference_store.access.credentials import Secret, id_of, new_id, new_secret
+from inference_store.access.rights import OWNER, RIGHTS, ROLES, Grant, Right, read_roles
 from inference_store.platform.settings import RoleSettings, WrongSetting
 from tests.settings import make_settings
 

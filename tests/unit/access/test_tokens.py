@@ -77,8 +77,8 @@ def issuer(public: Counted) -> OneKey:
 
 @pytest.fixture
 def tokens(issuer: OneKey) -> Tokens:
-    fields = {"oidc_issuer": _URL, "oidc_audience": "store", "oidc_clock_skew_seconds": 0}
-    return Tokens(make_settings(ApiSettings, **fields), issuer)
+    fields = {"oidc_issuer": _URL, "oidc_audience": "store"}
+    return Tokens(make_settings(ApiSettings, **fields), issuer, skew_seconds=0)
 
 
 def _make_token(*, subject: str = "ada") -> str:

@@ -38,7 +38,7 @@ async def _hold_turns(admission: AdmissionControl, *callers: str) -> AsyncIterat
 async def test_one_caller_cannot_take_more_than_its_share() -> None:
     admission = AdmissionControl("query", 3, 2, wait_seconds=0)
     async with _hold_turns(admission, "a", "a"):
-        with pytest.raises(TooManyQueries, match="QUERIES_AT_ONCE_PER_CALLER") as refused:
+        with pytest.raises(TooManyQueries, match="QUERIES_AT_ONCE") as refused:
             await _ask(admission, "a")
         assert refused.value.retry_after_seconds == 1
         async with admission.admit("b"):

@@ -10,8 +10,7 @@ from fastapi import APIRouter, FastAPI
 from starlette.requests import Request
 
 from inference_store import api
-from inference_store.access.caller import ANYONE
-from inference_store.access.rights import Right
+from inference_store.access.rights import ANYONE, Right
 from inference_store.api.access import Access, Needs, Over
 from inference_store.api.app import create_app
 from inference_store.api.middleware import OTHER, Templates

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from inference_store.cli.api import CHECKS as API_CHECKS
+from inference_store.cli.command import start_service
 from inference_store.cli.proxy import CHECKS as PROXY_CHECKS
 from inference_store.cli.retention import CHECKS as RETENTION_CHECKS
-from inference_store.cli.start import start_service
 from inference_store.platform.settings import (
     ApiSettings,
     Checks,
@@ -116,7 +116,7 @@ def test_a_number_says_its_unit_with_an_example(start_in_vain: Start) -> None:
     days = "; write days as a plain number, such as 365 (the default)."
     for setting, value, sentence in (
         ("TOMBSTONE_SECONDS", "30d", f"as a number; {plain} 2592000 (30 days, the default)."),
-        ("RETENTION_POLL_SECONDS", "0", f"greater than 0; {plain} 1 (the default)."),
+        ("TOMBSTONE_SECONDS", "0", f"greater than 0; {plain} 2592000 (30 days, the default)."),
         ("CERTIFICATE_HEAD_LOCK_DAYS", "1y", days),
         ("RETENTION_INTERVAL_SECONDS", "inf", f"{finite} 300 (5 minutes, the default)."),
         ("RECONCILE_GRACE_SECONDS", "inf", f"{finite} 86400 (1 day, the default)."),

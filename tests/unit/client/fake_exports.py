@@ -11,7 +11,10 @@ _LINK: Final = "https://bucket.example/exports/1/parts/00001-ab.jsonl?X-Amz-Sign
 _NOTHING: Final = (
     *("filter", "since", "until", "started_at", "finished_at", "error", "retry_at", "erased_by"),
 )
-_COUNTS: Final = ("members", "parts", "parts_written", "rows", "bytes", "gone", "missing")
+_COUNTS: Final = (
+    *("members", "parts", "parts_written", "rows", "bytes", "gone", "missing"),
+    *("parts_deleted", "inferences_deleted"),
+)
 
 
 def make_export(state: str, **changes: Any) -> httpx.Response:

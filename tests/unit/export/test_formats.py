@@ -13,12 +13,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from inference_store.api.inference_models import ShownInference, ShownPrediction
-from inference_store.export.arrow import ArrowEncoder
-from inference_store.export.csv_text import CsvEncoder
-from inference_store.export.fixed_columns import FIXED_COLUMNS
-from inference_store.export.kinds import Column, Kind
-from inference_store.export.metadata_columns import MetadataColumns, choose_columns
-from inference_store.export.prediction_columns import predictions_column
+from inference_store.export.columns import (
+    FIXED_COLUMNS,
+    Column,
+    Kind,
+    MetadataColumns,
+    choose_columns,
+    predictions_column,
+)
+from inference_store.export.formats import ArrowEncoder, CsvEncoder
 from inference_store.index.key_registry import KeySeen, TypeSeen
 from inference_store.inference.metadata import METADATA_TYPES, Entry, MetadataCaps, encode_entries
 from inference_store.inference.metadata.values import read_timestamp

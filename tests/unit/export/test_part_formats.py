@@ -18,9 +18,7 @@ from hypothesis import strategies as st
 from inference_store.api.inference_models import FieldSelection
 from inference_store.api.inference_pages import AnsweredPage
 from inference_store.api.streams import LineStream
-from inference_store.export.columns import Columns
-from inference_store.export.fixed_columns import Row
-from inference_store.export.kinds import Column, Kind, Values
+from inference_store.export.columns import Column, Columns, Kind, Row, Values
 from inference_store.export.part_formats import PART_FORMATS, Extra, PartFormat, find_suffix
 from inference_store.index import tables
 from inference_store.index.key_registry import KeySeen, TypeSeen

@@ -2,13 +2,12 @@
 
 import argparse
 from collections.abc import Iterator
-from importlib import import_module
 
 from pydantic_core import PydanticUndefined
 
 from inference_store.access.audit import Action
 from inference_store.access.rights import ROLES, Right
-from inference_store.cli.main import COMMANDS, build_root_parser
+from inference_store.cli.main import COMMANDS, build_root_parser, import_command
 from inference_store.erasure.ledger import KINDS
 from inference_store.inference import errors
 from inference_store.inference.errors import StoreError
@@ -43,7 +42,7 @@ def test_commands() -> None:
     options = [*list_options("inference-store", build_root_parser())]
     for name in COMMANDS:
         parser = argparse.ArgumentParser()
-        import_module(f"inference_store.cli.{name}").add_arguments(parser)
+        import_command(name).add_arguments(parser)
         options += list_options(f"inference-store {name}", parser)
     check("commands.txt", join_lines(options))
 

@@ -12,7 +12,7 @@ from inference_store.inference.events import StorageKey
 from inference_store.inference.layout import Kind, key_of
 from inference_store.ingester.rebuild import list_events
 from inference_store.objects import Found
-from inference_store.operations.reconcile.bucket_prefixes import BucketPrefix
+from inference_store.operations.reconcile.stored_reports import BucketPrefix
 
 AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
 PREFIX = BucketPrefix("b", "captures")

@@ -20,12 +20,12 @@ import orjson
 from inference_store.grpc_messages import message
 from inference_store.local.demo.feed import Request, frame_requests, grpc_message, rest_body
 from inference_store.local.demo.model_server.__main__ import serve_grpc
+from inference_store.local.demo.model_server.models import Serving
 from inference_store.local.demo.model_server.opencv import opencv_models
 from inference_store.local.demo.model_server.rest import serve_rest
-from inference_store.local.demo.model_server.serving import Serving
-from inference_store.local.demo.rest import Rest
+from inference_store.local.demo.models import Rest
 from inference_store.local.demo.story import QUERIES, own_picture, short
-from inference_store.local.ports import HOST
+from inference_store.local.folder import HOST
 from tests.servers.ports import free_port
 
 IMAGE = {"name": "image", "datatype": "BYTES", "shape": [1]}

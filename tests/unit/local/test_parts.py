@@ -14,13 +14,17 @@ import psutil
 import pytest
 
 from inference_store.local.demo.screen import Screen
-from inference_store.local.errors import LocalStackError, PartEnded, PartNotReady
-from inference_store.local.folder import LocalFolder
+from inference_store.local.folder import (
+    HOST,
+    LocalFolder,
+    LocalStackError,
+    PartEnded,
+    PartNotReady,
+    free_ports,
+)
 from inference_store.local.installing import install
-from inference_store.local.leftover_processes import end_leftovers
-from inference_store.local.part import Part, RunningPart
-from inference_store.local.ports import HOST, free_ports
-from inference_store.local.postgres_home import reachable_by_all
+from inference_store.local.part import Part, RunningPart, end_leftovers
+from inference_store.local.postgres import reachable_by_all
 from inference_store.local.programs import environment
 from inference_store.local.stack import PortTaken, choose_ports
 from tests.servers.waiting import wait_until

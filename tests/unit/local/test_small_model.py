@@ -10,14 +10,14 @@ import zlib
 
 import pytest
 
-from inference_store.local.demo.model_server.serving import NoPicture
-from inference_store.local.demo.model_server.small_models import (
+from inference_store.local.demo.model_server.models import (
     MOST_PIXELS,
+    NoPicture,
     SmallClassifier,
     read_png,
 )
 from inference_store.local.demo.models import HELD_OUT, LABELS
-from inference_store.local.ports import HOST
+from inference_store.local.folder import HOST
 from tests.servers.ports import free_port
 from tests.servers.waiting import wait_until
 
@@ -44,8 +44,8 @@ def make_png(width: int, height: int, colour: int, lines: bytes, *, depth: int =
 
 def test_it_finds_what_the_demos_classifier_finds() -> None:
     pytest.importorskip("cv2", reason="the demo's packages are not installed")
-    from inference_store.local.demo.digits import DigitClassifier, held_out_digits  # noqa: PLC0415
     from inference_store.local.demo.feed import digit_requests  # noqa: PLC0415
+    from inference_store.local.demo.sources import DigitClassifier, held_out_digits  # noqa: PLC0415
 
     digits, small, large = held_out_digits(), SmallClassifier(), DigitClassifier()
     assert len(digits) == HELD_OUT

@@ -9,7 +9,7 @@ import pytest
 from inference_store.inference.errors import BlobMissing, ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
-from inference_store.objects.keys import is_addressable, is_plain
+from inference_store.objects.listing import is_addressable, is_plain
 from inference_store.platform.settings import BlobSettings
 from tests.http_stub import Request, Response, serve_http
 

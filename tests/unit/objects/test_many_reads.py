@@ -19,9 +19,8 @@ from inference_store.inference.errors import (
 )
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
-from inference_store.objects.clients import http_pool, without_secrets
-from inference_store.objects.identity import WebIdentity, web_identity
-from inference_store.objects.many_reads import OVER_BUDGET, Fetched, get_many, translate_error
+from inference_store.objects.clients import WebIdentity, http_pool, web_identity, without_secrets
+from inference_store.objects.transfers import OVER_BUDGET, Fetched, get_many, translate_error
 from inference_store.platform.settings import BlobSettings, WrongSetting
 from tests.settings import make_settings
 

@@ -2,8 +2,14 @@
 
 from prometheus_client import generate_latest
 
-from inference_store.platform.metrics import CAPTURE_SECONDS, CAPTURES_DROPPED, SPOOLED
-from inference_store.platform.multiprocess_metrics import MultiprocessMetrics, Samples, list_samples
+from inference_store.platform.metrics import (
+    CAPTURE_SECONDS,
+    CAPTURES_DROPPED,
+    SPOOLED,
+    MultiprocessMetrics,
+    Samples,
+    list_samples,
+)
 
 
 def read_sample(metrics: MultiprocessMetrics, name: str) -> float | None:

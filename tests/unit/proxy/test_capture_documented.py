@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from inference_store.inference.field_docs import field_docs
-from inference_store.proxy.configuration import read_configuration_file
-from inference_store.proxy.configuration.entries import (
+from inference_store.proxy.configuration import (
     ModelEntry,
     RedactionEntry,
     SamplingEntry,
     UpstreamEntry,
+    read_configuration_file,
 )
 from inference_store.proxy.protocols import PROTOCOLS
 

@@ -1,8 +1,11 @@
-from inference_store.proxy.configuration import Configuration, ModelEntry, UpstreamEntry
-from inference_store.proxy.configuration.entries import RedactionEntry
+from inference_store.proxy.configuration import (
+    Configuration,
+    ModelEntry,
+    RedactionEntry,
+    UpstreamEntry,
+)
 from inference_store.proxy.exchange import Transport
-from inference_store.proxy.paths import PathPrefixes, normalize
-from inference_store.proxy.routing import Routing
+from inference_store.proxy.routing import PathPrefixes, Routing, normalize
 from inference_store.proxy.rules import find_rules
 
 DETECTORS = UpstreamEntry(name="detectors", url="http://a:1", grpc="a:2", models=("yolo*", "m-AB"))

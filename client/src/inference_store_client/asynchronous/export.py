@@ -78,6 +78,12 @@ class AsyncExport(ExportFields):
         steps = exporting.read_export(request, self._build, self._transport.settings)
         return await self._transport.run(steps)
 
+    async def restart(self) -> "AsyncExport":
+        """Ask its question again: return another export, with parts of its own."""
+        request = make_request("POST", make_path("exports", str(self.id), "restart"))
+        steps = exporting.read_export(request, self._build, self._transport.settings)
+        return await self._transport.run(steps)
+
     async def _wait_for_parts(self) -> "tuple[AsyncExport, list[ExportPart]]":
         settings = self._transport.settings
         return await self._transport.run(exporting.wait_for_parts(self.id, self._build, settings))

@@ -1,4 +1,4 @@
-"""`istore exports`: lists the exports that the store writes, downloads one, or stops one.
+"""`istore exports`: lists the exports that the store writes, downloads, stops or restarts one.
 
 It also lists what erasures took of one.
 """
@@ -39,13 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         return action
 
     listing, getting, cancelling = add("list", _list), add("get", _get), add("cancel", _cancel)
-    erased = add("erased", _list_erased)
+    restarting, erased = add("restart", _restart), add("erased", _list_erased)
     listing.add_argument(
         "--limit", type=parse_size, default=20, help="show at most so many (default: %(default)s)"
     )
     for action in (listing, erased):
         add_format(action)
-    for action in (getting, cancelling, erased):
+    for action in (getting, cancelling, restarting, erased):
         action.add_argument("id", help="the id of the export")
     getting.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FOLDER", help="the folder to make"
@@ -86,6 +86,14 @@ def _cancel(options: argparse.Namespace) -> None:
     with open_store(options, IMPATIENT) as transport:
         export = _read(transport, options.id).cancel()
     say(f"Export {export.id} is {export.state}: the store deletes its parts.")
+
+
+def _restart(options: argparse.Namespace) -> None:
+    """Ask the question of an export again, as another export: for one that is stale."""
+    with open_store(options, IMPATIENT) as transport:
+        again = _read(transport, options.id).restart()
+    get = f"`istore exports get {again.id} -o FOLDER` fetches it"
+    say(f"Export {again.id}: the store writes it; {get}.")
 
 
 def _read(transport: Transport, id: str) -> Export:

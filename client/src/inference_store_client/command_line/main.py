@@ -21,7 +21,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "tail": "Show the last arrivals, and follow what arrives.",
     "sample": "Show a random sample of the inferences that match.",
     "export": "Write all inferences that match to a file.",
-    "exports": "List the store's exports; get or cancel one, or see what was erased of it.",
+    "exports": "List the store's exports; get, cancel or restart one, or list what was erased.",
     "erase": "Show what an erasure would take; with --yes, erase it.",
     "login": "Sign in at the issuer of the store.",
     "logout": "Forget the sign-in to the store.",

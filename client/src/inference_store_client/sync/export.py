@@ -64,6 +64,12 @@ class Export(ExportFields):
         steps = exporting.read_export(request, self._build, self._transport.settings)
         return self._transport.run(steps)
 
+    def restart(self) -> "Export":
+        """Ask its question again: return another export, with parts of its own."""
+        request = make_request("POST", make_path("exports", str(self.id), "restart"))
+        steps = exporting.read_export(request, self._build, self._transport.settings)
+        return self._transport.run(steps)
+
     def _wait_for_parts(self) -> "tuple[Export, list[ExportPart]]":
         settings = self._transport.settings
         return self._transport.run(exporting.wait_for_parts(self.id, self._build, settings))

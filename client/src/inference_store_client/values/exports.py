@@ -7,7 +7,7 @@ from uuid import UUID
 
 ExportFormat: TypeAlias = Literal["parquet", "arrow", "csv", "jsonl", "webdataset", "chariot"]
 ExportBlobs: TypeAlias = Literal["none", "links", "copy"]
-ENDED: Final = ("done", "failed", "cancelling", "cancelled", "expired")
+ENDED: Final = ("done", "stale", "failed", "cancelling", "cancelled", "expired")
 """The states in which nothing more is written."""
 
 
@@ -23,7 +23,8 @@ class Download:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportFields:
-    """An export as the store has it. `state` is `done` when every part is written."""
+    """An export as the store has it. `state` is `done` when every part is written, and `stale` when
+    an erasure deleted some of them."""
 
     id: UUID
     model_id: str
@@ -49,9 +50,13 @@ class ExportFields:
     """Inferences in the parts that are written."""
     bytes: int
     gone: int
-    """Members that are in no part, because they were erased."""
+    """Members that were erased before their part was written."""
     missing: int
     """Blobs that the parts should have and do not."""
+    parts_deleted: int
+    """Parts that erasures deleted, because they named something erased."""
+    inferences_deleted: int
+    """Inferences in those parts, erased or not."""
     error: str | None
     """Why it failed, or waits."""
     retry_at: datetime | None

@@ -22,7 +22,7 @@
 {{- /* Those that a proxy has alone, and that the chart makes, as JSON. Takes {root}, and `sidecar`. */ -}}
 {{- define "inference-store.ownProxySettings" -}}
 {{- $p := .root.Values.proxy -}}
-{{- $own := dict "PROXY_HOST" "0.0.0.0" "PROXY_ADMIN_HOST" "0.0.0.0" "PROXY_ADMIN_PORT" "9104" -}}
+{{- $own := dict "PROXY_HOST" "0.0.0.0" "ADMIN_HOST" "0.0.0.0" "PROXY_ADMIN_PORT" "9104" -}}
 {{- $_ := set $own "PROXY_PORT" "8090" -}}
 {{- $_ := set $own "PROXY_GRPC_PORT" "8091" -}}
 {{- if .sidecar -}}

@@ -16,7 +16,12 @@ from inference_store.api.answer import Answer
 from inference_store.api.cursors import PageParameters
 from inference_store.api.dependencies import BlobStore, Reading, Settings, Writing, querying
 from inference_store.api.export_format import show_exports, show_parts
-from inference_store.api.export_requests import choose_blobs, insert_export, prepare_export
+from inference_store.api.export_requests import (
+    choose_blobs,
+    insert_again,
+    insert_export,
+    prepare_export,
+)
 from inference_store.api.http import ANY, BYTES, ModelId, read_range
 from inference_store.api.problems import document_refusals
 from inference_store.api.routing import BINARY, Router
@@ -27,11 +32,17 @@ from inference_store.api.schemas.exports import (
     ExportRequest,
     ShownExport,
 )
-from inference_store.export.jobs.downloads import record_download
-from inference_store.export.jobs.job import REMOVED, ExportJob, find_job, list_jobs, read_model_id
-from inference_store.export.jobs.members import Part, list_parts
-from inference_store.export.jobs.state_changes import request_removal
+from inference_store.export.erased import record_download
+from inference_store.export.jobs import (
+    REMOVED,
+    ExportJob,
+    find_job,
+    list_jobs,
+    read_model_id,
+    request_removal,
+)
 from inference_store.export.part_formats import PART_FORMATS
+from inference_store.export.parts import Part, list_parts
 from inference_store.inference.errors import BlobMissing, Conflict, Gone, InvalidCursor, NotFound
 from inference_store.inference.events.event import parse_stored
 
@@ -131,6 +142,29 @@ async def cancel_export(export_id: UUID, connection: Writing, access: Asking) ->
     return Answer(shown, status_code=202)
 
 
+@router.post(
+    f"{_ONE}/restart",
+    status_code=202,
+    response_model=ShownExport,
+    responses=document_refusals(404, 409),
+    openapi_extra=_NEEDED,
+    summary="Start an export again",
+)
+async def restart_export(
+    export_id: UUID, connection: Writing, to: Settings, access: Asking
+) -> Answer:
+    """Ask the same question again, as another export with an id of its own: for a stale one, whose
+    parts an erasure deleted, and for any other that has ended. The parts that are left of the first
+    one stay until it expires or is cancelled."""
+    job = await _find_readable(connection, access, export_id)
+    again = await insert_again(connection, to, job, requested_by=access.who.actor)
+    await _note(
+        connection, access, Action.EXPORT_REQUESTED, again, blobs=again.blobs, restarts=str(job.id)
+    )
+    [shown] = await show_exports(connection, [again])
+    return Answer(shown, status_code=202, headers={"Location": f"/v1/exports/{again.id}"})
+
+
 @router.get(
     f"{_ONE}/parts",
     response_model=ExportPartPage,
@@ -185,14 +219,18 @@ async def get_export_part(  # noqa: PLR0917  (FastAPI calls it by name)
     (`bytes=n-`, `bytes=n-m`, `bytes=-n`), with `If-Range` only if `ETag` is still that."""
     job = await _find_readable(connection, access, export_id)
     parts = await list_parts(connection, export_id, after=number - 1, limit=1, lock=True)
+    remedy = f"start the export again with POST /v1/exports/{export_id}/restart"
     if job.state in REMOVED:
-        raise Gone(f"The export is {job.state}: its parts are deleted.")
+        raise Gone(f"The export is {job.state}, and its parts are deleted: {remedy}.")
     if not parts or parts[0].number != number:
         raise NotFound(f"The export has no part {number}.")
     part = parts[0]
+    if part.state == "stale":
+        cause = "an erasure deleted it, because it named something erased"
+        raise Gone(f"The part {number} is not there: {cause}. For the rest of it, {remedy}.")
+    if part.state == "removed":
+        raise Gone(f"The part {number} is not there: all that it had was erased.")
     if part.state != "written" or part.storage_key is None:
-        if part.state == "removed":
-            raise Gone(f"The part {number} is not there: nothing of it is left.")
         raise Conflict(f"The part {number} is {part.state}: ask again when the export is done.")
     assert part.bytes is not None, "it is written"
     assert part.sha256 is not None, "it is written"
@@ -202,7 +240,7 @@ async def get_export_part(  # noqa: PLR0917  (FastAPI calls it by name)
     try:
         stream = await blobs.stream(parse_stored(part.storage_key), span)
     except BlobMissing:
-        raise NotFound(f"The object {part.storage_key} is not in the bucket.") from None
+        raise Gone(f"The object {part.storage_key} is not in the bucket: {remedy}.") from None
     format = PART_FORMATS[job.format]
     name = f"{export_id}-{number:05}{format.suffix}"
     headers = {

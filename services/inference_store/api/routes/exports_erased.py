@@ -14,8 +14,8 @@ from inference_store.api.dependencies import Reading
 from inference_store.api.problems import document_refusals
 from inference_store.api.routing import Router
 from inference_store.api.schemas.exports_erased import ErasedMemberPage, ShownErasedMember
-from inference_store.export.jobs.job import find_job
-from inference_store.export.ledger.notices import FIRST, list_erased
+from inference_store.export.erased import FIRST, list_erased
+from inference_store.export.jobs import find_job
 from inference_store.inference.errors import NotFound
 
 router = Router("exports")

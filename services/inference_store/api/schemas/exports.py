@@ -9,10 +9,10 @@ from inference_store.api.answer import Shown
 from inference_store.api.conditions import filter_schema
 from inference_store.api.cursors import PageParameters
 from inference_store.api.fields import Body, Flag, ShortText, Window
-from inference_store.export.blob_choices import BlobChoice
-from inference_store.export.jobs.downloads import Download
-from inference_store.export.jobs.job import STATES, ExportJob, State
-from inference_store.export.jobs.members import Part
+from inference_store.export.columns import BlobChoice
+from inference_store.export.erased import Download
+from inference_store.export.jobs import STATES, ExportJob, State
+from inference_store.export.parts import Part
 from inference_store.query.cql2 import FilterLang
 
 Format: TypeAlias = Literal["parquet", "arrow", "csv", "jsonl", "webdataset", "chariot"]
@@ -58,7 +58,7 @@ class ExportRequest(Body):
         ShortText | None, Field(json_schema_extra={"format": "duration"}, examples=["P7D"])
     ] = None
     """When its parts are deleted, as an ISO 8601 duration after the request; left out:
-    INFERENCE_STORE_EXPORT_EXPIRES_SECONDS. A retention policy of the model may end it sooner."""
+    seven days. A retention policy of the model may end it sooner."""
     confirm: Flag = False
     """Needed for more than INFERENCE_STORE_EXPORT_CONFIRM_ABOVE inferences."""
 
@@ -93,8 +93,9 @@ class ShownExport(
     format: str
     """parquet, arrow, csv, jsonl, webdataset or chariot."""
     state: str
-    """`pending`; `listing`: the matches are being listed; `writing`; `done`; `failed`;
-    `cancelling`; `cancelled` and `expired`: the parts are deleted."""
+    """`pending`; `listing`: the matches are being listed; `writing`; `done`; `stale`: an erasure
+    deleted some of its parts, start it again for the rest; `failed`; `cancelling`; `cancelled` and
+    `expired`: the parts are deleted."""
     filter: str | None
     """As it was written; null: none, or `erased_by` took its values."""
     since: datetime | None
@@ -126,8 +127,8 @@ class ShownPart(
     """A part of an export."""
 
     state: str
-    """`listed`: it is still to be written; `writing`; `written`; `stale`: an erasure took a member,
-    and it is written again; `removed`: nothing is left in it, or the export is over."""
+    """`listed`: it is still to be written; `writing`; `written`; `stale`: an erasure deleted it,
+    because it named something erased; `removed`: it is empty, or the export is over."""
     url: str | None
     """Where it can be read, without a key if it is a presigned link; null: it is not written."""
     sha256: str | None

@@ -1,7 +1,7 @@
 """What erasures took of an export."""
 
 from inference_store.api.answer import Shown
-from inference_store.export.ledger.notices import ErasedMember
+from inference_store.export.erased import ErasedMember
 
 
 class ShownErasedMember(Shown, of=ErasedMember, instead={"position": ("cursor",)}):

@@ -16,7 +16,7 @@ from inference_store.erasure.log.hash_chain import Link, VerificationFailure, fo
 from inference_store.erasure.log.keys import SigningKey
 from inference_store.erasure.log.signed_chain import KeyPolicy, SignedChain, SignedDocument
 from inference_store.index.tables import inference
-from inference_store.objects.inventory import Held
+from inference_store.objects.listing import Held
 
 from . import chain, erased_lists
 from .chain import CERTIFICATE, Archive, StoredDocument

@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, Select, case, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import EVERYTHING, AccessScope
-from inference_store.access.scope import ScopePart
+from inference_store.access.rights import ScopePart
 from inference_store.erasure.audit_chain import redact_mentions
 from inference_store.erasure.mentions import mentions
 from inference_store.erasure.progress import ENDED, Erasure, list_models, match_erasures

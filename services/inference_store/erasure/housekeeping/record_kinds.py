@@ -135,7 +135,7 @@ RECORD_KINDS: Final = (
         name="reconciliations",
         sentence="Reports of reconciliations, with what was found; not while their orphans are"
         " erased.",
-        setting="reconcile_keep_seconds",
+        setting="run_keep_seconds",
         time=_REPORT.finished_at,
         may_go=_REPORTS,
         prune=_delete_reports,

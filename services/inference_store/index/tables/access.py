@@ -203,7 +203,8 @@ export_job = Table(
     # {"filter", "saved", "since", "until", "include", "blobs"}; after an erasure took the filter's
     # values, both forms of it are null
     Column("document", JSONB, nullable=False),
-    # 'pending', 'listing', 'writing', 'done', 'failed', 'cancelling', 'cancelled', 'expired'
+    # 'pending', 'listing', 'writing', 'done', 'stale': an erasure deleted parts; 'failed',
+    # 'cancelling', 'cancelled', 'expired'
     Column("state", CODE_POINTS, nullable=False),
     Column("requested_by", CODE_POINTS, nullable=False),
     _now("requested_at"),
@@ -214,6 +215,9 @@ export_job = Table(
     # the last uid that was looked at for the lists; NULL: none
     Column("listed_to", UUID(as_uuid=True)),
     *(_count(name) for name in ("members", "lists", "written", "rows", "bytes", "gone", "missing")),
+    # of parts that erasures deleted
+    _count("parts_deleted"),
+    _count("inferences_deleted"),
     # why it waits or has failed
     Column("error", CODE_POINTS),
     # when it is tried again after an error
@@ -237,15 +241,16 @@ export_part = Table(
     # 16 bytes each, sorted, without those that were erased
     Column("uids", LargeBinary, nullable=False),
     # 'listed'; 'writing': its object may be in the bucket; 'written'; 'stale': an erasure took
-    # members, and the object has to be deleted; 'removed': with the export
+    # members, and the object is deleted before it ends; 'removed': with the export
     Column("state", CODE_POINTS, nullable=False),
     # NULL: there is no object
     Column("storage_key", CODE_POINTS),
+    # that the object has, or had before it was deleted
     Column("rows", BigInteger),
     Column("bytes", BigInteger),
     Column("sha256", LargeBinary),
     Column("written_at", DateTime(timezone=True)),
-    # members that are not in the object, because they were erased
+    # members that were erased before the object was written
     _count("gone"),
     # blobs that the object should have and has not
     _count("missing"),

@@ -10,11 +10,10 @@ from typing import Any
 
 from inference_store.local import programs
 from inference_store.local.folder import LocalFolder
-from inference_store.local.postgres_home import OPEN_FOLDER
+from inference_store.local.postgres import OPEN_FOLDER
 from inference_store.local.stack import Stack, running_stack
 
-from .models import DEMO_MODELS, DIGITS, FACES, FRAMES, PEOPLE
-from .rest import Rest
+from .models import DEMO_MODELS, DIGITS, FACES, FRAMES, PEOPLE, Rest
 from .screen import Screen
 
 _WATCH_SECONDS = 0.5
@@ -67,7 +66,6 @@ def _feed(stack: Stack, rest: Rest, screen: Screen) -> None:
 
 
 def _open_image(rest: Rest) -> str:
-    """Return the command that shows the datum of the first answer."""
     answer = rest.ask("POST", FIRST.path, FIRST.body)
     if not answer["items"]:
         return ""

@@ -8,10 +8,10 @@ from aiokafka.errors import KafkaError
 
 from inference_store.index import accounting
 from inference_store.inference.plural import counted
-from inference_store.platform.kafka import inspection
-from inference_store.platform.kafka.inspection import TopicSettings
+from inference_store.platform import kafka
+from inference_store.platform.kafka import TopicSettings
 
-from .finding import DoctorSettings, Finding, Subject, failed, ok, warning
+from .findings import DoctorSettings, Finding, Subject, failed, ok, warning
 
 _UNAVAILABLE = (KafkaError, OSError, ssl.SSLError, ValueError)
 # Shorter than this, an outage over a weekend loses events.
@@ -28,7 +28,7 @@ _NOT_REPORTED = (
 async def check_kafka(subject: Subject) -> list[Finding]:
     """Check that Kafka answers, and is of a supported version."""
     try:
-        major, version = await inspection.version(subject.settings)
+        major, version = await kafka.version(subject.settings)
     except _UNAVAILABLE as error:
         return [
             failed(
@@ -46,7 +46,7 @@ async def check_topic(subject: Subject) -> list[Finding]:
     """Check that the topic keeps its records long enough, and not too long."""
     name = subject.settings.kafka_topic
     try:
-        topic = await inspection.topic(subject.settings)
+        topic = await kafka.topic(subject.settings)
     except _UNAVAILABLE as error:
         remedy = f"May we Describe and DescribeConfigs the topic {name!r}? Are its brokers well?"
         return [failed(f"the topic {name!r} cannot be described: {error}"[:300], remedy)]
@@ -113,7 +113,7 @@ def _check_retention(topic: TopicSettings, settings: DoctorSettings) -> Iterator
 async def check_lag(subject: Subject) -> list[Finding]:
     """Check that the records of the topic are in the offset accounting, or will be soon."""
     try:
-        ends = await inspection.ends(subject.settings)
+        ends = await kafka.ends(subject.settings)
     except _UNAVAILABLE as error:
         return [failed(f"the topic's ends are not known: {error}"[:300], "May we read it?")]
     async with subject.engine.connect() as connection:

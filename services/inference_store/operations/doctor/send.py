@@ -22,7 +22,7 @@ from inference_store.inference.events import encode
 from inference_store.objects import Blobs
 from inference_store.platform.kafka import client_arguments
 
-from .finding import DoctorSettings, Finding, failed, ok
+from .findings import DoctorSettings, Finding, failed, ok
 
 MODEL: Final = "inference-store-doctor"
 _TASK_TYPE: Final[dict[str, Any]] = {"task_type": "image_classification"}
@@ -177,13 +177,11 @@ def _follow(
 
 
 def _register(api: Server) -> None:
-    """Register the model, for ingesters that refuse unknown ones."""
     if api.read("GET", f"/v1/models/{MODEL}") is None:
         api.read("PUT", f"/v1/models/{MODEL}", {"name": "Doctor", **_TASK_TYPE})
 
 
 def _make_objects(inference_id: str) -> dict[str, tuple[str, bytes]]:
-    """Return the keys and contents of the objects that the event names."""
     metadata = [{"key": "doctor_run", "type": "string", "value": inference_id}]
     prediction = orjson.dumps([{"label": "doctor", "score": 0.25}]).decode()
     output = {"name": "predictions", "shape": [1], "datatype": "BYTES", "data": [prediction]}

@@ -24,7 +24,7 @@ from inference_store.inference.errors import Conflict, NotFound
 from inference_store.inference.events import parse_stored
 from inference_store.inference.layout import EDITED, SIDECARS, capture_of, segment_of
 
-from . import judgement, reconciliations, unstored_names
+from . import owned, stored_reports
 
 # A report is an estimate: an older one may be out of date.
 FRESH: Final = timedelta(days=1)
@@ -84,7 +84,7 @@ async def _check_request(connection: AsyncConnection, report: UUID, id: UUID) ->
     running = await find_erasure_of_report(connection, report)
     if running is not None:
         raise Conflict(f"The erasure {running.id} is of the orphans of this reconciliation.")
-    reconciled = await reconciliations.find_reconciliation(connection, report)
+    reconciled = await stored_reports.find_reconciliation(connection, report)
     if reconciled is None:
         raise NotFound(f"There is no reconciliation {report}.")
     if (
@@ -108,8 +108,8 @@ async def judge(connection: AsyncConnection, report: UUID, keys: Collection[str]
 
     `report`: the report that the names of dead letters and parked events were stored for.
     """
-    awaited = await unstored_names.find_named(connection, report, sorted(keys))
-    orphans = sorted(await judgement.find_unknown(connection, set(keys) - awaited, objects=False))
+    awaited = await owned.find_named(connection, report, sorted(keys))
+    orphans = sorted(await owned.find_unknown(connection, set(keys) - awaited, objects=False))
     held = set(await _find_held(connection, orphans))
     return Judgement([key for key in orphans if key not in held], sorted(held))
 
@@ -140,7 +140,7 @@ def _is_protecting(hold: Hold, names: dict[int, str], key: str) -> bool:
 
 async def find_following(connection: AsyncConnection, report: UUID, *, after: str) -> list[str]:
     """Return the next orphans of a report that nobody has decided about yet."""
-    findings = await reconciliations.list_findings(
+    findings = await stored_reports.list_findings(
         connection, report, kind="orphan", state="found", after=("orphan", after), limit=_BATCH
     )
     return [finding.storage_key for finding in findings]
@@ -170,7 +170,7 @@ async def estimate_orphans(
 
     The erasure checks again what dead letters and parked events name. Raises NotFound.
     """
-    if await reconciliations.find_reconciliation(connection, report) is None:
+    if await stored_reports.find_reconciliation(connection, report) is None:
         raise NotFound(f"There is no reconciliation {report}.")
     until = time.monotonic() + seconds
     after, doomed, size, held, checked = "", 0, 0, 0, 0

@@ -1,30 +1,62 @@
 """Carries out reconciliations, step by step: whoever works may stop between two steps."""
 
 import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import structlog
 from sqlalchemy import func, select, text
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import EVERYTHING
 from inference_store.index import registrations, tables
 from inference_store.index.registrations import refuse_model
-from inference_store.index.tables import erased_total, inference, kafka_partition, reconciliation
-from inference_store.inference.errors import StoreError
-from inference_store.objects import Blobs
+from inference_store.index.tables import (
+    blob_reference,
+    erased_total,
+    inference,
+    kafka_partition,
+    reconciliation,
+    registration,
+)
+from inference_store.inference.errors import BlobMissing, StoreError
+from inference_store.inference.events import StorageKey, parse_stored
+from inference_store.inference.layout import EDITED, SIDECARS, model_segment
+from inference_store.objects import Blobs, Found
+from inference_store.platform.failpoints import failpoint
 from inference_store.platform.settings import KafkaSettings, ReconcileSettings
 
-from . import age_bound, reconciliations, unstored_names
-from .bucket_prefixes import BucketPrefix, parse_prefixes
-from .compare import WINDOW, Comparison
-from .reconciliations import Reconciliation
+from . import owned, stored_reports
+from .owned import Named
+from .stored_reports import (
+    MOST_FINDINGS,
+    BucketPrefix,
+    Finding,
+    Kind,
+    Reconciliation,
+    parse_prefixes,
+)
 
 _DAY = timedelta(days=1)
 # The time that ingesters have to read what is in the topic when a reconciliation begins.
 _READING_TIME = timedelta(seconds=15)
 _RETRY_SECONDS = 0.5
 _log = structlog.get_logger()
+
+
+# Compares bucket and index: two streams in the order of their keys, a window of both at a time.
+#
+# The index is read before the bucket, so that a row that is written meanwhile has its objects in
+# the listing. A window ends where the shorter of the two pages ends. It is compared, differences
+# are checked again (`owned`), and its end is written with the findings, in one transaction:
+# after a crash it begins again at the last window, and finds the same.
+
+WINDOW = 10_000
 
 
 class Reconciler:
@@ -59,13 +91,13 @@ class Reconciler:
     async def find_due(self, *, scheduled: bool) -> Reconciliation | None:
         """Return the reconciliation to work on; with `scheduled`, once a day a new one."""
         async with self._engine.begin() as connection:
-            unfinished = await reconciliations.find_unfinished(connection, repairs=("none",))
+            unfinished = await stored_reports.find_unfinished(connection, repairs=("none",))
             if unfinished is not None or not scheduled:
                 return unfinished
-            last = await reconciliations.find_last_request(connection, "schedule")
+            last = await stored_reports.find_last_request(connection, "schedule")
             if last is not None and datetime.now(UTC) - last < _DAY:
                 return None
-            return await reconciliations.request_reconciliation(
+            return await stored_reports.request_reconciliation(
                 connection, model_id=None, cause="schedule"
             )
 
@@ -119,23 +151,22 @@ class Reconciler:
                 await asyncio.sleep(_RETRY_SECONDS)
                 return reconciliation
             read = await self._find_newest_read()
-        except age_bound.NotKnown as error:
+        except stored_reports.NotKnown as error:
             return await self._store_beginning(
-                reconciliation, prefixes, age_bound.Bound(None, str(error))
+                reconciliation, prefixes, stored_reports.Bound(None, str(error))
             )
         async with self._engine.connect() as connection:
             grace = self._settings.reconcile_grace_seconds
-            bound = await age_bound.find_bound(connection, read, grace_seconds=grace)
+            bound = await stored_reports.find_bound(connection, read, grace_seconds=grace)
         return await self._store_beginning(reconciliation, prefixes, bound)
 
     async def _note_end(self, reconciliation: Reconciliation) -> Reconciliation:
-        """Note, once, where the topic ends."""
         if reconciliation.noted_at is not None:
             return reconciliation
         async with self._engine.begin() as connection:
-            note = await age_bound.note_end(connection, self._kafka)
+            note = await stored_reports.note_end(connection, self._kafka)
             values = {"noted_at": note.at, "noted": note.document}
-            return await reconciliations.update_reconciliation(
+            return await stored_reports.update_reconciliation(
                 connection, reconciliation.id, **values
             )
 
@@ -145,27 +176,30 @@ class Reconciler:
         if at is None or kafka is None or datetime.now(UTC) - at > self._patience:
             return False
         async with self._engine.connect() as connection:
-            if not await age_bound.is_ever_read(connection, kafka):
+            if not await stored_reports.is_ever_read(connection, kafka):
                 return False
-            note = age_bound.Note.of(at, reconciliation.noted or {})
-            return not await age_bound.is_read(connection, kafka, note)
+            note = stored_reports.Note.of(at, reconciliation.noted or {})
+            return not await stored_reports.is_read(connection, kafka, note)
 
-    async def _find_newest_read(self) -> age_bound.Note | None:
+    async def _find_newest_read(self) -> stored_reports.Note | None:
         """Return the newest note up to which everything is read, perhaps of an earlier
         reconciliation."""
         assert self._kafka is not None, "without Kafka there is no note"
         async with self._engine.connect() as connection:
-            for note in await reconciliations.list_notes(connection):
-                if await age_bound.is_read(connection, self._kafka, note):
+            for note in await stored_reports.list_notes(connection):
+                if await stored_reports.is_read(connection, self._kafka, note):
                     return note
         return None
 
     async def _store_beginning(
-        self, reconciliation: Reconciliation, prefixes: list[BucketPrefix], bound: age_bound.Bound
+        self,
+        reconciliation: Reconciliation,
+        prefixes: list[BucketPrefix],
+        bound: stored_reports.Bound,
     ) -> Reconciliation:
         async with self._engine.begin() as connection:
-            await unstored_names.store_names(connection, reconciliation.id, self._blobs.buckets)
-            return await reconciliations.update_reconciliation(
+            await owned.store_names(connection, reconciliation.id, self._blobs.buckets)
+            return await stored_reports.update_reconciliation(
                 connection,
                 reconciliation.id,
                 state="comparing",
@@ -182,9 +216,9 @@ class Reconciler:
     ) -> Reconciliation:
         books = None if error else await count_against_accounting(self._engine)
         async with self._engine.begin() as connection:
-            await unstored_names.remove_names(connection, reconciliation.id)
-            await reconciliations.update_reconciliation(connection, reconciliation.id, books=books)
-            ended = await reconciliations.finish_reconciliation(
+            await owned.remove_names(connection, reconciliation.id)
+            await stored_reports.update_reconciliation(connection, reconciliation.id, books=books)
+            ended = await stored_reports.finish_reconciliation(
                 connection, reconciliation.id, error=error
             )
         _log.info(
@@ -225,3 +259,203 @@ async def count_against_accounting(engine: AsyncEngine) -> dict[str, int]:
     }
     expected = counts["stored"] + counts["rebuilt"] - counts["erased"]
     return {**counts, "difference": counts["indexed"] - expected}
+
+
+_THREADS = 16
+_COUNTED: Mapping[Kind, str] = {
+    "orphan": "orphans",
+    "missing": "missing",
+    "unreadable": "unreadable",
+}
+
+
+@dataclass(slots=True)
+class Window:
+    """A part of both streams: all that lies after `after`, up to `until` (None: to the end)."""
+
+    until: str | None
+    named: dict[str, Named]
+    strays: Sequence[Named]
+    objects: Mapping[str, Found]
+    counts: Counter[str] = field(default_factory=Counter)
+    findings: list[Finding] = field(default_factory=list)
+
+
+class Comparison:
+    """Compares prefix after prefix.
+
+    Raises ObjectStoreUnavailable and the errors of the database: continue later.
+    """
+
+    def __init__(
+        self, engine: AsyncEngine, blobs: Blobs, *, apart: Sequence[str] = (), window: int = WINDOW
+    ) -> None:
+        """`apart`: prefixes of the default bucket that do not belong to inferences."""
+        self._engine = engine
+        self._blobs = blobs
+        self._apart = tuple(f"s3://{blobs.buckets.default}/{prefix}" for prefix in apart if prefix)
+        self._window = window
+
+    async def step(
+        self, reconciliation: Reconciliation, prefixes: Sequence[BucketPrefix]
+    ) -> Reconciliation:
+        """Compare the next window, and store the progress."""
+        prefix = prefixes[reconciliation.place]
+        async with self._engine.connect() as connection:
+            window = await self._read(connection, prefix, reconciliation.after)
+        await self._judge(window, reconciliation)
+        failpoint("reconcile.window.after")
+        if window.until is None:
+            progress: dict[str, Any] = {"place": reconciliation.place + 1, "after": ""}
+        else:
+            progress = {"after": window.until}
+        counts = Counter(reconciliation.counts)
+        counts.update(window.counts)
+        findings = [
+            finding
+            for finding in window.findings
+            if reconciliation.count(_COUNTED[finding.kind]) < MOST_FINDINGS
+        ]
+        async with self._engine.begin() as connection:
+            await stored_reports.add_findings(connection, reconciliation.id, findings)
+            return await stored_reports.update_reconciliation(
+                connection, reconciliation.id, **progress, counts=dict(counts)
+            )
+
+    async def _read(self, connection: AsyncConnection, prefix: BucketPrefix, after: str) -> Window:
+        segments = await _find_segments(connection, prefix)
+        mine = await owned.find_page(connection, prefix, segments, after=after, limit=self._window)
+        others = await find_page(connection, prefix, after=after, limit=self._window)
+        ends = [mine.until]
+        if len(others) >= self._window:
+            ends.append(others[-1].storage_key)
+        objects, listed_to = await asyncio.to_thread(self._list, prefix, after)
+        until = _find_first([*ends, listed_to])
+        named = {item.storage_key: item for item in (*mine.named, *others)}
+        if until is not None:
+            named = {key: item for key, item in named.items() if key <= until}
+            objects = {key: item for key, item in objects.items() if key <= until}
+        return Window(until, named, mine.strays, objects)
+
+    def _list(self, prefix: BucketPrefix, after: str) -> tuple[dict[str, Found], str | None]:
+        """List the objects after `after`; return also the key up to which they are complete, None:
+        to the end."""
+        start = after.removeprefix(f"s3://{prefix.bucket}/") if after else ""
+        page = self._blobs.page(prefix.bucket, prefix.listed, after=start, limit=self._window)
+        objects = {str(item.place): item for item in page}
+        if len(page) < self._window:
+            return objects, None
+        return objects, str(page[-1].place)
+
+    async def _judge(self, window: Window, reconciliation: Reconciliation) -> None:
+        objects, counts = window.objects, window.counts
+        counts["objects"] += len(objects)
+        counts["bytes"] += sum(item.size for item in objects.values())
+        counts["named"] += len(window.named) + len(window.strays)
+        missing = [item for key, item in window.named.items() if key not in objects]
+        missing += [item for item in window.strays if item.storage_key not in objects]
+        await self._judge_missing(window, missing)
+        unknown = [key for key in objects if key not in window.named]
+        await self._judge_unknown(
+            window, reconciliation, [k for k in unknown if not self._is_apart(k)]
+        )
+
+    async def _judge_missing(self, window: Window, missing: Sequence[Named]) -> None:
+        if not missing:
+            return
+        by_key = {parse_stored(item.storage_key): item for item in missing}
+        absent = await asyncio.to_thread(self._find_missing, list(by_key))
+        async with self._engine.connect() as connection:
+            missing_still = await owned.find_still_named(
+                connection, [by_key[key] for key in absent]
+            )
+            names = await registrations.names(connection, {item.model for item in missing_still})
+        window.counts["missing"] += len(missing_still)
+        window.findings += [
+            Finding("missing", item.storage_key, names.get(item.model), item.uid)
+            for item in missing_still
+        ]
+
+    def _find_missing(self, keys: Sequence[StorageKey]) -> list[StorageKey]:
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="reconcile") as executor:
+            exist = list(executor.map(self._exists, keys))
+        return [key for key, exists in zip(keys, exist, strict=True) if not exists]
+
+    def _exists(self, key: StorageKey) -> bool:
+        try:
+            self._blobs.head(key)
+        except BlobMissing:
+            return False
+        return True
+
+    async def _judge_unknown(
+        self, window: Window, reconciliation: Reconciliation, unknown: Sequence[str]
+    ) -> None:
+        objects = window.objects
+        old = [
+            k
+            for k in unknown
+            if owned.is_older(objects[k].modified_at, reconciliation.orphans_before)
+        ]
+        window.counts["young" if reconciliation.orphans_before else "unjudged"] += len(
+            unknown
+        ) - len(old)
+        if not old:
+            return
+        async with self._engine.connect() as connection:
+            awaited = await owned.find_named(connection, reconciliation.id, old)
+            orphans = sorted(await owned.find_unknown(connection, set(old) - awaited))
+        window.counts["awaited"] += len(awaited)
+        window.counts["orphans"] += len(orphans)
+        window.counts["orphan_bytes"] += sum(objects[key].size for key in orphans)
+        window.findings += [
+            Finding("orphan", k, bytes=objects[k].size, modified_at=objects[k].modified_at)
+            for k in orphans
+        ]
+
+    def _is_apart(self, key: str) -> bool:
+        return key.startswith(self._apart) if self._apart else False
+
+
+def _find_first(ends: Sequence[str | None]) -> str | None:
+    finite = [end for end in ends if end is not None]
+    return min(finite) if finite else None
+
+
+async def _find_segments(
+    connection: AsyncConnection, prefix: BucketPrefix
+) -> dict[str, tuple[int, str]]:
+    """Return the models that may own captures under a prefix, by their segments in keys."""
+    if prefix.prefix in {SIDECARS, EDITED}:
+        return {}
+    rows = await connection.execute(select(registration.c.model_id, registration.c.model))
+    segments = {model_segment(row.model_id): (row.model, row.model_id) for row in rows}
+    if prefix.segment is None:
+        return segments
+    return {prefix.segment: segments[prefix.segment]} if prefix.segment in segments else {}
+
+
+async def find_page(
+    connection: AsyncConnection, prefix: BucketPrefix, *, after: str, limit: int
+) -> Sequence[Named]:
+    """Return the first storage keys of a prefix after `after`, each with one inference that uses
+    it.
+
+    Fewer than `limit`: there are no more.
+    """
+    here = blob_reference.c
+    query = (
+        select(here.storage_key, func.min(here.model).label("model"))
+        .where(here.storage_key > max(after, prefix.first), here.storage_key < prefix.end)
+        .group_by(here.storage_key)
+        .order_by(here.storage_key)
+        .limit(limit)
+    )
+    first = query.subquery()
+    owners = (
+        select(here.storage_key, here.model, here.uid)
+        .join(first, (first.c.storage_key == here.storage_key) & (first.c.model == here.model))
+        .ext(distinct_on(here.storage_key))
+        .order_by(here.storage_key, here.uid)
+    )
+    return [Named(*row) for row in await connection.execute(owners)]

@@ -3,27 +3,42 @@
 Durations are seconds and sizes are bytes, and the names say so.
 """
 
-from .access import AccessSettings, AuditSettings, RoleSettings, is_loopback
-from .admin import AdminSettings
-from .api import ApiSettings
-from .blobs import BlobSettings
-from .caps import CapSettings
-from .certificates import CertificateSettings
-from .checked_settings import Checks, read
-from .connections import ConnectionSettings
-from .dsn import TLS_PARAMETERS, check_dsn
-from .errors import sentences
-from .group import PREFIX, SettingsGroup
-from .ingester import IngesterSettings
-from .kafka import KafkaSettings
-from .logs import LogSettings
-from .names import GROUPS, UnknownSetting, names, refuse_unknown
-from .postgres import PostgresSettings
-from .proxy import CaptureSettings, ProxySettings, RegistryKeySettings, UpstreamSettings
-from .reconcile import ReconcileSettings
-from .retention import RetentionSettings
-from .secret_files import WrongSetting, secrets_of
-from .tls_files import presenting, trusting
+from .group import (
+    PREFIX,
+    TLS_PARAMETERS,
+    SettingsGroup,
+    WrongSetting,
+    check_dsn,
+    presenting,
+    secrets_of,
+    sentences,
+    trusting,
+)
+from .parts import (
+    AdminSettings,
+    BlobSettings,
+    CapSettings,
+    CertificateSettings,
+    ConnectionSettings,
+    KafkaSettings,
+    LogSettings,
+    PostgresSettings,
+)
+from .processes import (
+    AccessSettings,
+    ApiSettings,
+    AuditSettings,
+    CaptureSettings,
+    IngesterSettings,
+    ProxySettings,
+    ReconcileSettings,
+    RegistryKeySettings,
+    RetentionSettings,
+    RoleSettings,
+    UpstreamSettings,
+    is_loopback,
+)
+from .reading import GROUPS, Checks, UnknownSetting, names, read, refuse_unknown
 
 __all__ = [
     "GROUPS",

@@ -1,8 +1,7 @@
 """Captures exchanges, from the answer that the caller received to the event on Kafka."""
 
-from .captures import Captures
+from .captures import Captures, Reservation, head_size
 from .ids import ID_HEADER, id_for_answer
-from .json_paths import parse_path
-from .reservation import Reservation, head_size
+from .removed_values import parse_path
 
 __all__ = ["ID_HEADER", "Captures", "Reservation", "head_size", "id_for_answer", "parse_path"]

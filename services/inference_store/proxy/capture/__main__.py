@@ -34,28 +34,27 @@ from inference_store.platform.metrics import (
     CAPTURES_DROPPED,
     INCOMPLETE_CAPTURES,
     from_zero,
+    list_samples,
 )
-from inference_store.platform.multiprocess_metrics import list_samples
-from inference_store.platform.stages import stage
+from inference_store.platform.traces import stage
 from inference_store.proxy.protocols import PROTOCOLS, Protocol
 
-from .backoff import SERVERS
-from .budget import Budget
-from .counts import Counts
+from .counts import Budget, CounterId, Counts, SharedCounters
 from .deliveries import Deliveries, Held, Spooled, Store, Topic, release
-from .frames import Reader, SentExchange
-from .handshake import Handshake, read_handshake
+from .frames import Handshake, Reader, SentExchange, read_handshake
 from .prepare import Preparation
 from .prepared_capture import PreparedCapture
 from .process import set_niceness
-from .publisher import Publisher
+from .publisher import SERVERS, Publisher
 from .registrations import Registrations
-from .reporting import Reporting
-from .shared_counters import CounterId, SharedCounters
 from .shutdown_deadline import ShutdownDeadline, final_report_seconds
-from .spools import Spools
+from .spools import Reporting, Spools
 
 BUFFER = 256 * 1024
+UPLOAD_THREADS: Final = 8
+"""Threads that write blobs."""
+_RETRY_SECONDS: Final = 0.2
+"""First wait after trouble with a server; doubles up to 10 seconds."""
 _NICER = 10
 """Than the serving process: beside it on a busy processor this one gets a tenth."""
 
@@ -147,15 +146,13 @@ class Recorder:
         self._topic = topic or Publisher(settings)
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="capture-read")
         self._decoding = ThreadPoolExecutor(1, thread_name_prefix="capture-decode")
-        self._threads = ThreadPoolExecutor(
-            settings.proxy_upload_threads, thread_name_prefix="capture-write"
-        )
+        self._threads = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="capture-write")
         self._deliveries = Deliveries(
             store or self._blobs or Blobs(settings, threads=1),
             self._topic,
             settings.s3_bucket,
             self._threads,
-            first_seconds=settings.proxy_retry_seconds,
+            first_seconds=_RETRY_SECONDS,
         )
         self._spools = Spools(settings, self._counts, lock)
         self._reporting = Reporting(self._topic, self._counts, self._spools)
@@ -173,7 +170,7 @@ class Recorder:
         await asyncio.to_thread(self._spools.open)
         await asyncio.to_thread(self._registrations.open)
         self._counts.go_on(self._handed_before, self._spools.own_waiting)
-        senders = _SENDERS_PER_THREAD * self._settings.proxy_upload_threads
+        senders = _SENDERS_PER_THREAD * UPLOAD_THREADS
         drainers = senders if self._settings.proxy_spool == "all" else _DRAINERS
         work = [self._send_queued() for _ in range(senders)]
         if self._spools.is_on:
@@ -221,7 +218,6 @@ class Recorder:
 
     @property
     def _unpublished(self) -> int:
-        """Exchanges received and not published, including those in the spools of dead producers."""
         return self._counts.queued + self._spools.adopted_waiting
 
     def _prepare(self, sent: SentExchange) -> None:
@@ -334,7 +330,6 @@ class Recorder:
             await asyncio.sleep(_STATUS_SECONDS)
 
     def _write_status(self) -> None:
-        """Write the status that the admin port of the serving process shows."""
         backoffs = (self._deliveries.object_store, self._deliveries.kafka)
         unavailable = {
             server: backoff.unavailable for server, backoff in zip(SERVERS, backoffs, strict=True)
@@ -343,7 +338,6 @@ class Recorder:
         self._counters.write_status(orjson.dumps(state))
 
     async def _send_final_report(self, deadline: ShutdownDeadline) -> None:
-        """Send the final reports, and log how many exchanges are left."""
         spooled = self._spools.own_waiting
         report = await self._reporting.send_final_reports(
             max(deadline.seconds_left / 2, _REPORT_SECONDS)

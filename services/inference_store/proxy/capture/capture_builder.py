@@ -17,18 +17,99 @@ from inference_store.inference.events import gravest
 from inference_store.inference.image_types import find_image_type
 from inference_store.inference.json_text import UnreadableJson, read_json
 from inference_store.inference.layout import Kind, key_of, model_segment
+from inference_store.proxy.encodings import from_header
 from inference_store.proxy.exchange import Exchange
-from inference_store.proxy.protocols.protocol import Inference, Reading
+from inference_store.proxy.protocols.protocol import Inference, Model, Reading, Reason, list_gaps
+from inference_store.proxy.rules import Rules, find_rules
 
-from .documents import event_bytes, metadata_blob, metadata_text, plain_text
-from .exchange_reading import is_ok, list_problems, standard_metadata
-from .ids import Ids, ids_of
-from .prepared_capture import Blob, Message, PreparedCapture
+from .ids import Ids, ids_of, uuid7
+from .prepared_capture import (
+    Blob,
+    Message,
+    PreparedCapture,
+    event_bytes,
+    metadata_blob,
+    metadata_text,
+    plain_text,
+)
 from .redaction import Redactor
-from .request_headers import find_trace
-from .request_remainder import build_remainders
-from .uuid7 import uuid7
+from .request_headers import find_trace, metadata_from_headers
+from .stored_request import build_requests
 from .work import Work
+
+
+def read_by_protocol(work: Work, exchange: Exchange) -> Reading:
+    """Read an exchange by its protocol, redacted or not; at least one inference."""
+    rules = work.rules
+    model = Model(
+        task_type=rules.task_type or work.registered.task_type,
+        batched=rules.batched or work.registered.batched,
+        dialect=rules.dialect,
+    )
+    reading = work.call.protocol.read(exchange, work.call, model)
+    # A header's metadata are about every inference; what the body says of one wins.
+    envelope = from_header(exchange.request_headers)
+    added = () if envelope is None else (envelope,)
+    inferences_read = reading.inferences or (Inference(),)
+    if not added and inferences_read is reading.inferences:
+        return reading
+    inferences = [
+        replace(inference, metadata=(*added, *inference.metadata)) for inference in inferences_read
+    ]
+    return replace(reading, inferences=inferences)
+
+
+def count_written_bytes(reading: Reading) -> int:
+    """Return how many bytes would be written: data about all inferences is written with each."""
+    return sum(
+        len(inference.data or b"")
+        + len(inference.response or b"")
+        + sum(map(len, inference.metadata))
+        for inference in reading.inferences
+    )
+
+
+def apply_named_rules(work: Work, reading: Reading) -> Work:
+    """Return the exchange with the rules of the model's name, if only the body names the model."""
+    if not work.rules.by_name:
+        return work
+    name = reading.model or ""
+    rules = find_rules(work.rules.by_name, name, reading.version) if name else None
+    if rules is None:  # it is unknown whose rules apply
+        return replace(work, rules=replace(work.rules, redactions=work.rules.if_unnamed))
+    return replace(work, rules=rules, model=name)
+
+
+def standard_metadata(reading: Reading, exchange: Exchange, rules: Rules) -> dict[str, Any]:
+    """Return the standard metadata: those the protocol reads, and those of headers."""
+    trace = find_trace(exchange.request_headers)
+    standard = dict(reading.standard)
+    standard |= metadata_from_headers(exchange.request_headers, rules.metadata_headers)
+    return standard if trace is None else standard | {"traceparent": trace[0]}
+
+
+def list_problems(reading: Reading, exchange: Exchange) -> list[Reason]:
+    """Return the problems of a capture: what is missing from its bodies, and what was not read."""
+    reasons = [] if reading.problem is None else list(reading.problem.reasons)
+    return [
+        *list_gaps(exchange.request, "request"),
+        *list_gaps(exchange.response, "response"),
+        *reasons,
+    ]
+
+
+def is_ok(exchange: Exchange, reading: Reading, inference: Inference) -> bool:
+    """Return whether an inference succeeded: by its own statement, else its answer's, else its
+    status."""
+    stated = inference.ok if inference.ok is not None else reading.ok
+    if exchange.error is not None or exchange.grpc_code:
+        return False
+    if exchange.transport == "rest" and not 200 <= (exchange.http_status or 0) < 400:
+        return False
+    if exchange.transport == "grpc" and exchange.grpc_code is None:
+        return False
+    return stated is not False
+
 
 _LONGEST_ERROR = 4096
 _LONGEST_WORD = 256
@@ -116,20 +197,15 @@ class CaptureBuilder:
         )
 
     def _build_requests(self) -> list[dict[str, Any]]:
-        first, *others = build_remainders(
+        first, *others = build_requests(
             self._exchange,
-            [inference.data for inference in self._inferences],
-            [inference.metadata for inference in self._inferences],
+            self._reading,
             self._work.rules.metadata_headers,
-            division=self._reading.division,
             limit=self._form.limit,
         )
         if self._redactor.keeps_body(self._exchange.transport):
             return [first, *others]
-        return [
-            first | {"messages": None, "why": "a redaction takes it out"},
-            *({} for _ in others),
-        ]
+        return [first | {"messages": None, "why": "a redaction removes it"}, *({} for _ in others)]
 
     def _build_inference(
         self, index: int, inference: Inference, ids: Ids, request: Mapping[str, Any]
@@ -210,7 +286,6 @@ class CaptureBuilder:
         }
 
     def _inline(self, inference: Inference) -> dict[str, str]:
-        """Return metadata and response as texts, if they are small."""
         inlined: dict[str, str] = {}
         limit = self._form.inline
         metadata = metadata_text(self._standard, inference.metadata)

@@ -1,7 +1,7 @@
 """Captures as the serving process sees them: it hands exchanges to a separate process.
 
-This module holds the budget, the reservations, and the counts of exchanges seen and refused;
-nothing in it blocks, decodes or waits. The capture process does the rest (`recorder.py`), so that
+This module holds the reservations, and the counts of exchanges seen and refused;
+nothing in it blocks, decodes or waits. The capture process does the rest (`__main__.py`), so that
 it never takes the interpreter's lock from the loop that serves.
 """
 
@@ -9,10 +9,10 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import orjson
 
@@ -23,27 +23,124 @@ from inference_store.platform.metrics import (
     CAPTURE_QUEUE,
     CAPTURES,
     CAPTURES_DROPPED,
+    MultiprocessMetrics,
     from_zero,
 )
-from inference_store.platform.multiprocess_metrics import MultiprocessMetrics
 from inference_store.platform.settings import ProxySettings
+from inference_store.proxy.exchange import Exchange
+from inference_store.proxy.protocols.protocol import Call
+from inference_store.proxy.rules import Rules
 
-from .backoff import SERVERS, Server
-from .budget import Budget
-from .counts import Counts
-from .folder_locks import make_folder
-from .frames import Buffers, Writer
-from .handshake import Handshake
+from .counts import Budget, CounterId, Counts, SharedCounters
+from .frames import Buffers, Handshake, Writer
+from .ids import uuid7
 from .process import CaptureProcess, Start, StartedProcess, start_process
-from .reservation import Reservation, reservation_size
-from .shared_counters import CounterId, SharedCounters
-from .uuid7 import uuid7
+from .publisher import SERVERS, Server
+from .spool import make_folder
 from .work import Work
+
+OVERHEAD: Final = 8192
+"""Bytes counted for an exchange in addition to its bodies: a queue of empty ones is bounded, and
+there is room for its documents. Larger heads are counted in full."""
+PART: Final = 64
+"""Bytes counted for a part of a body, and for a header, in addition to its content."""
+Hand: TypeAlias = Callable[[Work, int], None]
+"""Takes over an exchange, and the bytes reserved for it; never blocks, never raises."""
+
+
+def head_size(head: Iterable[tuple[str | bytes, str | bytes]]) -> int:
+    """Return how many bytes headers or metadata are counted with."""
+    return sum(len(name) + len(value) + PART for name, value in head)
+
+
+class Reservation:
+    """The memory of one exchange, from its first byte until it is handed over. For the loop's
+    thread."""
+
+    __slots__ = ("_budget", "_chunks", "_hand", "_head", "_refuse", "_reserved", "_room", "refused")
+
+    def __init__(
+        self,
+        budget: Budget,
+        hand: Hand,
+        refuse: Callable[[], None],
+        *,
+        head: int,
+        size: int,
+        body_bytes: int,
+        chunks: int,
+    ) -> None:
+        """`reservation_size` bytes are reserved already.
+
+        `refuse` counts that there was no budget.
+        """
+        self._budget, self._hand, self._refuse = budget, hand, refuse
+        self._head, self._chunks = head, chunks
+        self.refused = size > body_bytes
+        """True if the initial size is over the cap: keep no part of that body
+        (Body.whole=False)."""
+        self._room = body_bytes - (0 if self.refused else size)
+        self._reserved = reservation_size(head, size, body_bytes)
+
+    def reserve_more(self, size: int) -> bool:
+        """Reserve more as a body streams through; return False if that exceeds the budget or a
+        cap."""
+        self._chunks -= 1
+        if self._chunks < 0 or size > self._room:
+            return False
+        if not self._reserved or not self._budget.take(size + PART):
+            return False
+        self._room -= size
+        self._reserved += size + PART
+        return True
+
+    def finish(self, exchange: Exchange, call: Call, rules: Rules, model: str) -> None:
+        """Hand the exchange over; never blocks, never raises. `model`: its name, mapped by the
+        rules.
+
+        If there is no budget for the answer's head, it is counted as dropped.
+        """
+        if not self._reserved or not rules.capture:
+            self.pass_through()
+        elif self._reserve_answer_head(exchange):
+            reserved, self._reserved = self._reserved, 0
+            self._hand(Work(exchange, call, rules, model), reserved)
+        else:
+            self.pass_through()
+            self._refuse()
+
+    def _reserve_answer_head(self, exchange: Exchange) -> bool:
+        head = self._head + len(exchange.error or "")
+        head += head_size(exchange.response_headers) + head_size(exchange.response_trailers)
+        reserve_more = max(OVERHEAD, head) - max(OVERHEAD, self._head)
+        if reserve_more and not self._budget.take(reserve_more):
+            return False
+        self._reserved += reserve_more
+        return True
+
+    def pass_through(self) -> None:
+        """Release the memory: there is nothing to capture."""
+        reserved, self._reserved = self._reserved, 0
+        self._budget.give_back(reserved)
+
+    def __del__(self) -> None:
+        # A forgotten reservation must not keep its bytes forever.
+        if getattr(self, "_reserved", 0):
+            self.pass_through()
+
+
+def reservation_size(head: int, size: int, body_bytes: int) -> int:
+    """Return the bytes to reserve for an exchange that begins with a head and a body of these
+    sizes."""
+    return max(OVERHEAD, head) + (size if size <= body_bytes else 0)
+
 
 # A capture process writes its status as soon as it has begun.
 _SILENT_SECONDS: Final = 10.0
 # Longest wait for Kafka to take a report in the place of the capture process.
 _REPORT_SECONDS: Final = 5.0
+MOST_CHUNKS: Final = 10_000
+"""Parts of one exchange's bodies that are kept; further ones are left out."""
 
 
 class Captures:
@@ -62,7 +159,7 @@ class Captures:
         self._counts = Counts(self.producer, self.producer, now, self._counters.values)
         self._budget = Budget(self._counters.values, settings.proxy_capture_bytes)
         self._body_bytes = settings.proxy_body_bytes
-        self._chunks = settings.proxy_stream_chunks
+        self._chunks = MOST_CHUNKS
         self._refuse = partial(self._counts.refuse, "no_budget")
         self._writer = Writer()
         self._lock = -1
@@ -158,8 +255,7 @@ class Captures:
         report: what is in the spool waits for the next proxy, the rest is lost."""
         # Imported here, because a capture process nearly always ends by itself.
         from .publisher import Publisher  # noqa: PLC0415
-        from .reporting import Reporting  # noqa: PLC0415
-        from .spools import Spools  # noqa: PLC0415
+        from .spools import Reporting, Spools  # noqa: PLC0415
 
         topic = Publisher(self._settings)
         spools = Spools(self._settings, self._counts, self._lock if self._lock >= 0 else None)
@@ -191,7 +287,6 @@ class Captures:
         return [handshake.frame(), *self._writer.rules]
 
     def _has_ended(self, handed_bytes: int) -> None:
-        """Free the bytes and clear the status of a capture process that has ended."""
         self._counters.values[CounterId.FREED] = handed_bytes
         self.metrics.add_former()
         self._counters.values[CounterId.WRITING_STATUS] = 0

@@ -20,14 +20,11 @@ from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey
 from inference_store.inference.events.wire import rfc3339
 from inference_store.platform.metrics import CAPTURE_SECONDS
-from inference_store.platform.stages import stage
+from inference_store.platform.traces import stage
 
-from .backoff import Backoff
-from .budget import Budget
-from .counts import Counts
-from .documents import set_published_at
-from .prepared_capture import Blob, Message, PreparedCapture
-from .publisher import KAFKA_ERRORS, MessageRefused
+from .counts import Budget, Counts
+from .prepared_capture import Blob, Message, PreparedCapture, set_published_at
+from .publisher import KAFKA_ERRORS, Backoff, MessageRefused
 from .spool import Folder
 
 # An idempotent producer does not report that it waits: after so long we log it.
@@ -140,7 +137,6 @@ class Deliveries:
                 work.cancel()
 
     async def _settle(self, item: Held | Spooled, events: int) -> None:
-        """Count an exchange that Kafka has acknowledged, and remove it from the spool."""
         if isinstance(item, Held):
             item.counts.publish(events)
         else:

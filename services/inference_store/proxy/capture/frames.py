@@ -8,15 +8,18 @@ texts.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
+from pathlib import Path
 from struct import Struct
 from typing import Any, Final
 from typing import Protocol as Shape
 
 import orjson
+from pydantic import SecretStr
 
-from inference_store.proxy.exchange import Body, Exchange, Headers
+from inference_store.platform.settings import ProxySettings
+from inference_store.proxy.exchange import Body, Exchange
 from inference_store.proxy.protocols.protocol import Call, Protocol
 from inference_store.proxy.rules import NamedRules, Redaction, Rules, Sampling
 
@@ -26,6 +29,11 @@ HANDSHAKE, RULES, EXCHANGE = b"H", b"R", b"X"
 _HEAD: Final = Struct(">cI")
 # Rules are looked up by identity before by value: those of a route are one object.
 _REMEMBERED: Final = 4096
+_FIELDS: Final = tuple(
+    field.name for field in fields(Exchange) if field.name not in ("request", "response")
+)
+_TIMES: Final = tuple(name for name in _FIELDS if name.endswith("_at"))
+_HEADERS: Final = ("request_headers", "response_headers", "response_trailers")
 Buffers = list[bytes]
 
 
@@ -56,29 +64,10 @@ class Writer:
                 "reserved": reserved,
                 "model": work.model,
                 "protocol": call.protocol.name,
-                "kind": call.kind,
-                "named": call.model,
-                "version": call.version,
-                "operation": call.operation,
-                "transport": exchange.transport,
-                "method": exchange.method,
-                "path": exchange.path,
-                "query": exchange.query,
-                "position": exchange.position,
-                "in_doubt": exchange.is_matched_in_doubt,
-                "request_headers": exchange.request_headers,
+                "call": [call.kind, call.model, call.version, call.operation],
                 "request": _body(exchange.request),
-                "response_headers": exchange.response_headers,
                 "response": _body(exchange.response),
-                "response_trailers": exchange.response_trailers,
-                "http_status": exchange.http_status,
-                "grpc_code": exchange.grpc_code,
-                "error": exchange.error,
-                "received_at": exchange.received_at,
-                "forwarded_at": exchange.forwarded_at,
-                "responded_at": exchange.responded_at,
-                "first_part_at": exchange.first_part_at,
-                "finished_at": exchange.finished_at,
+                **{name: getattr(exchange, name) for name in _FIELDS},
             }
         )
         buffers += (_HEAD.pack(EXCHANGE, len(raw)), raw)
@@ -96,10 +85,8 @@ class Writer:
             buffers.append(self.rules[number])
         if len(self._by_identity) >= _REMEMBERED:
             self._by_identity.clear()
-        self._by_identity[id(rules)] = (
-            rules,
-            number,
-        )  # keeps the object, so that no other gets its id
+        # keeps the object, so that no other gets its id
+        self._by_identity[id(rules)] = (rules, number)
         return number
 
 
@@ -122,29 +109,13 @@ class SentExchange:
         """Return the exchange. Raises KeyError if its protocol is none of these."""
         head = self.head
         protocol = protocols[head["protocol"]]
-        exchange = Exchange(
-            transport=head["transport"],
-            method=head["method"],
-            path=head["path"],
-            query=head["query"],
-            position=head["position"],
-            is_matched_in_doubt=head["in_doubt"],
-            request_headers=_headers(head["request_headers"]),
-            request=_body_of(head["request"], self.request),
-            response_headers=_headers(head["response_headers"]),
-            response=_body_of(head["response"], self.response),
-            response_trailers=_headers(head["response_trailers"]),
-            http_status=head["http_status"],
-            grpc_code=head["grpc_code"],
-            error=head["error"],
-            received_at=datetime.fromisoformat(head["received_at"]),
-            forwarded_at=_time(head["forwarded_at"]),
-            responded_at=_time(head["responded_at"]),
-            first_part_at=_time(head["first_part_at"]),
-            finished_at=_time(head["finished_at"]),
-        )
-        named = (head["named"], head["version"], head["operation"])
-        call = Call(protocol, head["kind"], *named)
+        values = {name: head[name] for name in _FIELDS}
+        values |= {name: datetime.fromisoformat(head[name]) for name in _TIMES if head[name]}
+        values |= {name: [(key, value) for key, value in head[name]] for name in _HEADERS}
+        request = _body_of(head["request"], self.request)
+        response = _body_of(head["response"], self.response)
+        exchange = Exchange(request=request, response=response, **values)
+        call = Call(protocol, *head["call"])
         return Work(exchange, call, self.rules, head["model"])
 
 
@@ -202,14 +173,14 @@ def read_rules(head: Mapping[str, Any]) -> Rules:
     by_name = (
         NamedRules(e["model"], e["version"], read_rules(e["rules"])) for e in head["by_name"]
     )
-    fields = {
+    nested = {
         "sampling": Sampling(**head["sampling"]),
         "redactions": tuple(Redaction(**redaction) for redaction in head["redactions"]),
         "if_unnamed": tuple(Redaction(**redaction) for redaction in head["if_unnamed"]),
         "metadata_headers": tuple(head["metadata_headers"]),
         "by_name": tuple(by_name),
     }
-    return Rules(**{**head, **fields})
+    return Rules(**{**head, **nested})
 
 
 def _json(head: Mapping[str, Any]) -> bytes:
@@ -229,9 +200,42 @@ def _body_of(head: Mapping[str, Any], parts: Sequence[bytes]) -> Body:
     return Body(parts=parts, size=head["size"], whole=head["whole"])
 
 
-def _headers(pairs: Sequence[Sequence[str]]) -> Headers:
-    return [(name, value) for name, value in pairs]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handshake:
+    """The first frame."""
+
+    settings: ProxySettings
+    producer: str
+    booted_at: datetime
+    handed: int
+    """Exchanges that were given to the processes before this one."""
+
+    def frame(self) -> bytes:
+        """Return its bytes; they contain secrets."""
+        settings = {name: getattr(self.settings, name) for name in type(self.settings).model_fields}
+        head = {
+            "settings": orjson.Fragment(orjson.dumps(settings, default=_plain)),
+            "producer": self.producer,
+            "booted_at": self.booted_at,
+            "handed": self.handed,
+        }
+        return frame(HANDSHAKE, head)
 
 
-def _time(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
+def read_handshake(reader: Reader) -> Handshake:
+    """Read the first frame. Raises EOFError if none came."""
+    head = reader.handshake()
+    return Handshake(
+        settings=ProxySettings(**{"_env_file": None, **head["settings"]}),
+        producer=head["producer"],
+        booted_at=datetime.fromisoformat(head["booted_at"]),
+        handed=head["handed"],
+    )
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(type(value).__name__)

@@ -1,14 +1,29 @@
 """The id of an inference: the caller's own, if it sent one."""
 
+import os
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
+from uuid import UUID
 
 from inference_store.inference.ids import MOST_CHARACTERS, is_id
 from inference_store.proxy.exchange import Headers, header
 
-from .uuid7 import uuid7
+
+def uuid7() -> UUID:
+    """Return a new UUID: 48 bits of Unix milliseconds, 74 random bits."""
+    milliseconds = time.time_ns() // 1_000_000
+    random = int.from_bytes(os.urandom(10), "big")
+    return UUID(
+        int=(milliseconds & (1 << 48) - 1) << 80
+        | 7 << 76
+        | (random >> 68) << 64
+        | 2 << 62
+        | random & (1 << 62) - 1
+    )
+
 
 ID_HEADER = "inference-store-id"
 """The header that names the id in the answer, if it came from a header or was made here."""

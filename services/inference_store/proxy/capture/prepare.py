@@ -3,44 +3,44 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Final
 
 from inference_store.inference.json_text import UnreadableJson, read_json, write_json
 from inference_store.inference.metadata import read_metadata
 from inference_store.inference.task_types import read_predictions, task_type_of
 from inference_store.platform.settings import CaptureSettings
 from inference_store.proxy.exchange import Exchange
-from inference_store.proxy.protocols.content_encoding import decoded, list_codings
-from inference_store.proxy.protocols.problems import Problem, join_problems
-from inference_store.proxy.protocols.protocol import Inference, Reading
+from inference_store.proxy.protocols.documents import decoded, list_codings
+from inference_store.proxy.protocols.protocol import Inference, Problem, Reading, join_problems
 from inference_store.proxy.rules import Sampling
 
-from .capture_builder import CaptureBuilder, ChosenExchange, OutputLimits
-from .exchange_reading import (
+from .capture_builder import (
+    CaptureBuilder,
+    ChosenExchange,
+    OutputLimits,
     apply_named_rules,
     count_written_bytes,
     is_ok,
     read_by_protocol,
     standard_metadata,
 )
-from .ids import storable_name
+from .ids import storable_name, uuid7
 from .prepared_capture import PreparedCapture
 from .redaction import Redactor
-from .registered_model import NO_REGISTRY, Registry
-from .uuid7 import uuid7
-from .work import Work, remove_cut_bodies
+from .work import Registry, Work, remove_cut_bodies
+
+INLINE_BYTES: Final = 16 * 1024
+"""Largest metadata, and largest response, that travel in the event beside their blobs."""
 
 
 class Preparation:
     """Prepares exchanges by the settings; may be shared between threads."""
 
-    def __init__(self, settings: CaptureSettings, registered: Registry = NO_REGISTRY) -> None:
+    def __init__(self, settings: CaptureSettings, registered: Registry = lambda _: None) -> None:
         """`registered` returns a model's registration by its id."""
         self._registered = registered
         self._limit = 4 * settings.proxy_body_bytes
-        self._form = OutputLimits(
-            settings.proxy_key_prefix, settings.proxy_inline_bytes, self._limit
-        )
+        self._form = OutputLimits(settings.proxy_key_prefix, INLINE_BYTES, self._limit)
         self._key = settings.proxy_redaction_key.get_secret_value()
 
     def choose(self, work: Work) -> ChosenExchange | None:
@@ -67,7 +67,6 @@ class Preparation:
         return ChosenExchange(work, reading, model, model_id) if is_chosen else None
 
     def _with_registration(self, work: Work) -> Work:
-        """Add the model's registration, if the call or the configuration names the model."""
         registered = self._registered(storable_name(work.rules.model_id or work.model, "unknown"))
         return work if registered is None else replace(work, registered=registered)
 
@@ -148,7 +147,6 @@ def is_sampled(
 
 
 def _draw_number(model_id: str, token: bytes) -> int:
-    """Return a number from 0 to 2^64, the same for the same model and token in every process."""
     model = model_id.encode("utf-8", "replace")
     digest = blake2b(len(model).to_bytes(4, "big") + model + token, digest_size=8)
     return int.from_bytes(digest.digest(), "big")
@@ -157,7 +155,6 @@ def _draw_number(model_id: str, token: bytes) -> int:
 def _find_value(
     key: str, inferences: Iterable[Inference], standard: Mapping[str, Any]
 ) -> str | None:
-    """Return the key's value in the first inference that has it."""
     for inference in inferences:
         for envelope in reversed(inference.metadata):
             entries = read_metadata(envelope).entries
@@ -175,7 +172,6 @@ def _find_value(
 
 
 def _is_below(limit: float, task_type: str | None, inferences: Iterable[Inference]) -> bool:
-    """Return whether the best score of one of the inferences is below the limit."""
     scores = (_best_score(inference.response, task_type) for inference in inferences)
     return any(score is not None and score < limit for score in scores)
 

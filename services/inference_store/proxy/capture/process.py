@@ -156,7 +156,6 @@ class CaptureProcess(asyncio.Protocol):
         self._lost.set()
 
     def _flush(self) -> None:
-        """Write waiting frames as long as the socket accepts them."""
         if self._flushing is not None:
             self._flushing.cancel()
             self._flushing = None
@@ -213,7 +212,6 @@ class CaptureProcess(asyncio.Protocol):
         return f"the capture process has ended with {code}" if code else None
 
     def _give_up(self) -> None:
-        """End a process that was not completely started."""
         if self._transport is not None:
             self._transport.abort()
         if self._process is not None:
@@ -221,7 +219,6 @@ class CaptureProcess(asyncio.Protocol):
         self._ended(self._handed_bytes)
 
     async def _connect(self) -> StartedProcess:
-        """Start a process and send it its first frames."""
         self._process = None
         ours, theirs = socket.socketpair()
         try:

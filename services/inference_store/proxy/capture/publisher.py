@@ -1,8 +1,8 @@
 """Publishes events and reports to Kafka with an idempotent producer."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import structlog
 from aiokafka import AIOKafkaProducer
@@ -15,16 +15,82 @@ from aiokafka.errors import (
 
 from inference_store.platform.kafka import client_arguments
 from inference_store.platform.log_throttle import throttle_logs
+from inference_store.platform.metrics import CAPTURE_TROUBLE
 from inference_store.platform.settings import KafkaSettings
 
 from .prepared_capture import Message
+
+Server: TypeAlias = Literal["object store", "kafka"]
+SERVERS: Sequence[Server] = ("object store", "kafka")
+_LONGEST_SECONDS = 10.0
+_log = structlog.get_logger()
+T = TypeVar("T")
+
+
+class Backoff:
+    """The retries against one server: as soon as one call succeeds, all that wait try again."""
+
+    def __init__(
+        self, server: Server, expected: tuple[type[BaseException], ...], *, first_seconds: float
+    ) -> None:
+        self._server: Server = server
+        self._expected = expected
+        self._first = first_seconds
+        self._back = asyncio.Event()
+        self.unavailable: str | None = None
+        """Why work waits for the server; None if none does."""
+
+    async def retry(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Return the work's result, however long it takes. Raises only unexpected errors."""
+        wait = self._first
+        while True:
+            try:
+                result = await work()
+            except self._expected as error:
+                self.note_failure(f"{type(error).__name__}: {error}", wait)
+            else:
+                self.note_success()
+                return result
+            await self._pause(wait)
+            wait = min(wait * 2, _LONGEST_SECONDS)
+
+    def note_failure(self, why: str, seconds: float) -> None:
+        """Note that the server does not answer."""
+        CAPTURE_TROUBLE.labels(self._server).inc()
+        if self.unavailable is None:
+            _log.warning(
+                "a server is unavailable",
+                action="waiting",
+                server=self._server,
+                error=why[:500],
+                seconds=seconds,
+            )
+        self.unavailable = why[:500]
+
+    def note_success(self) -> None:
+        """Note that the server answers."""
+        if self.unavailable is not None:
+            _log.info("a server is available again", action="going_on", server=self._server)
+            self.unavailable = None
+            self._back.set()
+            self._back.clear()
+
+    async def find_reason(self) -> str | None:
+        """Return why captures wait, for the admin port; None if they do not."""
+        return self.unavailable
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._back.wait(), seconds)
+        except TimeoutError:
+            return
+
 
 KAFKA_ERRORS = (KafkaError, OSError)
 """Errors that mean that Kafka is unavailable, or cannot accept a message now."""
 _TOO_LARGE = (MessageSizeTooLargeError, RecordTooLargeError)
 _STOP_SECONDS = 3.0
 _LINGER_MILLISECONDS = 5
-_log = structlog.get_logger()
 
 
 class MessageRefused(Exception):

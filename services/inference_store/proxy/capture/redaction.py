@@ -15,18 +15,24 @@ from functools import partial
 from typing import Any
 
 from inference_store.inference.json_text import Json, UnreadableJson, read_exactly, write_json
-from inference_store.proxy.base64_text import from_base64
+from inference_store.proxy.encodings import BINARY_HEADER, from_base64, utf8
 from inference_store.proxy.exchange import Body, Exchange, Headers, header
-from inference_store.proxy.metadata_header import BINARY_HEADER, utf8
-from inference_store.proxy.protocols.content_encoding import decoded
-from inference_store.proxy.protocols.problems import Problem
-from inference_store.proxy.protocols.protocol import Inference, Reading
+from inference_store.proxy.protocols.documents import decoded
+from inference_store.proxy.protocols.protocol import Inference, Problem, Reading
+from inference_store.proxy.protocols.v2 import JSON_LENGTH
 from inference_store.proxy.rules import Redaction
 
-from .coded_texts import encode_in_codings, find_base64_bytes
-from .json_paths import ELEMENTS, GONE, Change, change_values, parse_path
-from .removed_values import RemovedValues
-from .request_headers import JSON_LENGTH, METADATA_HEADERS, headers_of
+from .removed_values import (
+    ELEMENTS,
+    GONE,
+    Change,
+    RemovedValues,
+    change_values,
+    encode_in_codings,
+    find_base64_bytes,
+    parse_path,
+)
+from .request_headers import METADATA_HEADERS, headers_of
 
 HASHED = "hmac-sha256:"
 """The prefix of a hash that replaces a value."""
@@ -271,7 +277,6 @@ class Redactor:
         return response if self._keys.removed_count == before else written
 
     def _redact_answer(self, inference: Inference, exchange: Exchange) -> Inference:
-        """Return the answer without the values that were removed from the request."""
         response = inference.response
         if response is not None:
             response = None if self._must_hide(exchange) else self._removed.answer(response)
@@ -294,7 +299,6 @@ class Redactor:
 
 
 def _can_be_read(exchange: Exchange, limit: int) -> bool:
-    """Return whether the request's bytes can be decoded."""
     request, headers = exchange.request, exchange.request_headers
     if exchange.transport == "grpc" or not request.size:
         return True
@@ -384,7 +388,6 @@ class MetadataKeys:
         return self._redact_object(value, levels - 1) if isinstance(value, dict) else value
 
     def _redact_text(self, value: str, levels: int) -> str:
-        """Redact metadata in a text."""
         try:
             inner = read_exactly(value)
         except UnreadableJson:

@@ -15,7 +15,7 @@ import structlog
 
 from inference_store.platform.settings import PREFIX, CaptureSettings
 
-from .registered_model import RegisteredModel
+from .work import RegisteredModel
 
 _PAGE: Final = 500
 _MOST_MODELS: Final = 100_000

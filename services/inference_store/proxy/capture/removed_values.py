@@ -1,10 +1,14 @@
 """Removes a request's removed values from the answer, too: a model server may repeat its input in
-an answer, in an error, or as an id."""
+an answer, in an error, or as an id.
 
+Bytes that are not UTF-8 are written as base64, so the values are searched for in base64, too.
+"""
+
+import binascii
 import json
 import re
-from base64 import b64encode
-from collections.abc import Iterator
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from inference_store.inference.json_text import (
@@ -16,7 +20,103 @@ from inference_store.inference.json_text import (
     write_json,
 )
 
-from .coded_texts import encode_in_codings, from_text, may_hold_bytes
+Change: TypeAlias = Callable[[Json], Json]
+"""Returns a value's replacement; GONE if it is removed."""
+GONE = object()
+ELEMENTS = "[]"
+_STEP = re.compile(r'"((?:[^"\\]|\\.)*)"|([^.\[\]"]+)|(\[\])|(\.)')
+
+
+def parse_path(path: str) -> tuple[str, ...]:
+    """Return the steps of a path: names, and ELEMENTS for all elements of an array.
+
+    A name with dots is written in double quotes. Raises ValueError if the text is not a path.
+    """
+    steps: list[str] = []
+    at = 0
+    while at < len(path):
+        match = _STEP.match(path, at)
+        if match is None:
+            raise ValueError(f"{path!r} is no path: character {at} cannot be read")
+        quoted, name, elements, _ = match.groups()
+        if quoted is not None:
+            steps.append(re.sub(r"\\(.)", r"\1", quoted))
+        elif name or elements:
+            steps.append(name or elements)
+        at = match.end()
+    if not steps:
+        raise ValueError("a path has at least one name")
+    return tuple(steps)
+
+
+def change_values(document: Json, steps: Sequence[str], change: Change) -> None:
+    """Change every value that a path leads to, in place; what is not there is left alone."""
+    *way, last = steps
+    for holder in list(_find_holders(document, way)):
+        if last == ELEMENTS and isinstance(holder, list):
+            holder[:] = [new for item in holder if (new := change(item)) is not GONE]
+        elif isinstance(holder, dict) and last in holder:
+            new = change(holder[last])
+            if new is GONE:
+                del holder[last]
+            else:
+                holder[last] = new
+
+
+def _find_holders(document: Json, way: Sequence[str]) -> Iterator[Json]:
+    if not way:
+        yield document
+        return
+    step, *rest = way
+    if step == ELEMENTS and isinstance(document, list):
+        for item in document:
+            yield from _find_holders(item, rest)
+    elif isinstance(document, dict) and step in document:
+        yield from _find_holders(document[step], rest)
+
+
+_CODINGS = ("utf-8", "latin-1", "cp1252", "utf-16-le", "utf-16-be")
+# Names that stand beside base64 wherever we write it: `b64`, `base64`, `data_base64`.
+_MARKS = (b"b64", b"base64")
+
+
+def encode_in_codings(text: str) -> dict[bytes, str]:
+    """Return a text as bytes in all codings, each with the first coding that yields them."""
+    list_codings: dict[bytes, str] = {}
+    for coding in _CODINGS:
+        try:
+            list_codings.setdefault(text.encode(coding), coding)
+        except UnicodeEncodeError:
+            continue
+    return list_codings
+
+
+def may_hold_bytes(raw: bytes) -> bool:
+    """Return whether JSON may contain base64 that we wrote."""
+    return any(mark in raw for mark in _MARKS)
+
+
+def from_text(text: str) -> bytes | None:
+    """Return the bytes of a base64 text; None if it is not base64."""
+    try:
+        return b64decode(text, validate=True) if len(text) % 4 == 0 else None
+    except (binascii.Error, ValueError):
+        return None
+
+
+def find_base64_bytes(raw: bytes) -> Iterator[bytes]:
+    """Yield all bytes that stand in JSON as base64."""
+    try:
+        waiting: list[Json] = [read_exactly(raw)] if may_hold_bytes(raw) else []
+    except UnreadableJson:
+        return
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, (dict, list)):
+            waiting.extend(value.values() if isinstance(value, dict) else value)
+        elif type(value) is str and (decoded := from_text(value)):
+            yield decoded
+
 
 GAP = "[redacted]"
 """Replaces a dropped value in an answer."""
@@ -153,7 +253,6 @@ class _DocumentReplacer:
 
 
 def _find_texts(root: Json) -> Iterator[str]:
-    """Yield the texts and long whole numbers in a value."""
     waiting = [root]
     while waiting:
         value = waiting.pop()
@@ -177,7 +276,6 @@ def _list_forms(text: str) -> dict[str, None]:
 
 
 def _list_misread(text: str) -> Iterator[str]:
-    """Yield a text in latin-1 misread as UTF-8, if enough of it is left to recognize it."""
     for raw, coding in encode_in_codings(text).items():
         misread = raw.decode("utf-8", "replace") if coding in _ONE_BYTE else ""
         if len(misread.replace("\ufffd", "")) >= SHORTEST:

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from urllib.parse import unquote_plus
 
 from inference_store.inference.json_text import storable
+from inference_store.proxy.encodings import BINARY_HEADER, METADATA_HEADER
 from inference_store.proxy.exchange import Headers, header
-from inference_store.proxy.metadata_header import BINARY_HEADER, METADATA_HEADER
+from inference_store.proxy.protocols.v2 import JSON_LENGTH
 
 METADATA_HEADERS = frozenset({METADATA_HEADER, BINARY_HEADER, "chariot-inference-parameters"})
 """Headers that hold the caller's metadata."""
-JSON_LENGTH = "inference-header-content-length"
-"""The header that says how much of a body is JSON, if tensors follow it."""
 _OF_THE_LENGTH = frozenset({"content-encoding", "content-length", JSON_LENGTH})
 # Headers that are needed to read the body.
 _NEEDED = frozenset({"content-type", "accept", JSON_LENGTH, "grpc-encoding"}) | METADATA_HEADERS

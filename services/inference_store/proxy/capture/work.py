@@ -1,12 +1,27 @@
 """An exchange that was handed over, with its rules and its model's registration."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
-from inference_store.proxy.exchange import Body, Exchange, header
+from inference_store.proxy.exchange import Body, Exchange
+from inference_store.proxy.protocols.documents import is_event_stream
 from inference_store.proxy.protocols.protocol import Call
 from inference_store.proxy.rules import Rules
 
-from .registered_model import NOT_REGISTERED, RegisteredModel
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredModel:
+    """A registration."""
+
+    task_type: str | None = None
+    batched: bool = False
+    """True if the output mapping says so."""
+
+
+NOT_REGISTERED: Final = RegisteredModel()
+Registry: TypeAlias = Callable[[str], RegisteredModel | None]
+"""Returns a registration by model id; None if the model is not registered, or not known yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +42,11 @@ def remove_cut_bodies(work: Work) -> Work:
     exchange = work.exchange
     request = _remove_if_cut(exchange.request)
     response = exchange.response
-    if work.call.kind == "infer" and not _is_event_stream(exchange):
+    if work.call.kind == "infer" and not is_event_stream(exchange.response_headers):
         response = _remove_if_cut(response)
     if request is exchange.request and response is exchange.response:
         return work
     return replace(work, exchange=replace(exchange, request=request, response=response))
-
-
-def _is_event_stream(exchange: Exchange) -> bool:
-    kind = header(exchange.response_headers, "content-type") or ""
-    return kind.strip().lower().startswith("text/event-stream")
 
 
 def _remove_if_cut(body: Body) -> Body:

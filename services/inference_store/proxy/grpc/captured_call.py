@@ -1,31 +1,78 @@
 """A captured exchange: recorded while it passes, handed over when it ends."""
 
-from collections.abc import Callable
+import asyncio
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
+
+import grpc
+from grpc import StatusCode
 
 from inference_store.proxy.capture import head_size, id_for_answer
 from inference_store.proxy.exchange import Body, Exchange, Headers
+from inference_store.proxy.observed_call import Reservation
 from inference_store.proxy.protocols.protocol import Call
 from inference_store.proxy.rules import Rules
 
-from .call_target import CallTarget
-from .metadata import Metadata, metadata_as_headers
+Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
+
+# gRPC's own, which each side creates: those of a connection, or those that would conflict with its
+# own.
+_RESERVED: Final = frozenset(
+    {"connection", "content-type", "host", "proxy-connection", "te", "user-agent"}
+    | {"grpc-accept-encoding", "grpc-encoding", "grpc-message", "grpc-message-type"}
+    | {"grpc-previous-rpc-attempts", "grpc-retry-pushback-ms", "grpc-status", "grpc-timeout"}
+)
+
+
+def select_metadata(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], ...]:
+    """Return the metadata to forward, in either direction: names and values unchanged, in order."""
+    pairs = ((key, value) for key, value in metadata or ())
+    return tuple(pair for pair in pairs if pair[0] not in _RESERVED and pair[0][:1] != ":")
+
+
+def metadata_as_headers(metadata: Metadata | None) -> Headers:
+    """Return metadata as headers: binary values (names end in `-bin`) in Base64, as on the wire."""
+    return tuple((key, _text(value)) for key, value in metadata or ())
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else b64encode(value).rstrip(b"=").decode()
+
+
+_NO_RULES: Final = Rules()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallTarget:
+    """The upstream of one call, and its rules."""
+
+    channel: grpc.aio.Channel
+    call: Call | None = None
+    """None if it only passes through."""
+    is_unrecognised: bool = False
+    """True if it passes through, but may be an inference."""
+    upstream: str = ""
+    """Its name in the configuration."""
+    rules: Rules = _NO_RULES
+    model: str = ""
+    """The model's name for capture: the request's, else the configuration's."""
+    timeout_seconds: float | None = None
+    """The longest that a call may take; the caller's own deadline applies if it is earlier."""
+    allow_shutdown: bool = False
+    """True if OMI's Shutdown is forwarded."""
+
+
+Route: TypeAlias = Callable[[str, str | None, str | None], CallTarget | None]
+"""Returns the target of a method, a model and a version (None if the request does not name it);
+None if no upstream serves the model."""
+
 
 FindTarget: TypeAlias = Callable[[bytes], CallTarget | None]
 """Returns the target by a request's message."""
-
-
-class Reservation(Protocol):
-    """The memory that a captured call holds of the budget; `proxy.capture` implements it."""
-
-    @property
-    def refused(self) -> bool:
-        """True if the initial size is over the cap of a body, which is not kept then."""
-        ...
-
-    def reserve_more(self, size: int) -> bool: ...
-    def finish(self, exchange: Exchange, call: Call, rules: Rules, model: str) -> None: ...
 
 
 class Captures(Protocol):
@@ -194,3 +241,73 @@ class CapturedExchange:
         target = self._target
         if target.call:
             self._reservation.finish(self.exchange, target.call, target.rules, target.model)
+
+
+Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+UpstreamCall: TypeAlias = Any
+"""A call of grpc.aio, of either arity."""
+
+
+async def end(call: UpstreamCall, context: Context, captured_call: RecordedCall) -> None:
+    """Send the caller the status, the message and the trailers of a call that is over."""
+    code, details = await call.code(), await call.details()
+    trailers = await call.trailing_metadata()
+    if trailing := (*select_metadata(trailers), *captured_call.id_trailers):
+        context.set_trailing_metadata(trailing)
+    if code is not StatusCode.OK:
+        context.set_code(code)
+    if details:
+        context.set_details(details)
+    captured_call.record_end(
+        number(code), details, await call.initial_metadata() or (), trailers or ()
+    )
+
+
+async def fail(context: Context) -> None:
+    """Send the status of a call with one answer, if it failed: returning would send an empty answer
+    before it. Does not return then. Raises CancelledError if the caller is gone."""
+    code: Any = context.code()
+    if code:
+        with cancelled_if_gone():
+            await context.abort(code)
+
+
+@contextmanager
+def cancelled_if_gone() -> Iterator[None]:
+    """Raise CancelledError if the caller is gone: grpc notices that only when it writes, and would
+    log its own error as a fault of ours."""
+    try:
+        yield
+    except grpc.aio.AbortError:  # the status is sent
+        raise
+    except grpc.aio.BaseError as exc:
+        raise asyncio.CancelledError from exc
+
+
+def record_cut_off(context: Context, captured_call: RecordedCall) -> None:
+    """Record that the caller is gone: its deadline has passed, or it cancelled the call."""
+    remaining = context.time_remaining()
+    if remaining is not None and remaining <= 0:
+        captured_call.record_end(
+            number(StatusCode.DEADLINE_EXCEEDED), "the caller's deadline passed"
+        )
+    else:
+        captured_call.record_end(
+            number(StatusCode.CANCELLED), "the caller was gone before the answer's end"
+        )
+
+
+def refuse(context: Context, target: CallTarget | None) -> None:
+    """Set the status of a call that is not forwarded."""
+    if target is None:
+        context.set_code(StatusCode.NOT_FOUND)
+        context.set_details("no upstream of this proxy serves that model")
+    else:
+        context.set_code(StatusCode.PERMISSION_DENIED)
+        context.set_details("Shutdown is not passed on: the proxy's configuration can allow it")
+
+
+def number(code: StatusCode) -> int:
+    """Return the code on the wire."""
+    value: int = code.value[0]
+    return value

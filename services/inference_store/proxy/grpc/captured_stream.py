@@ -7,17 +7,29 @@ place among the open ones, so that the answers after it still find theirs.
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import grpc
+
 from inference_store.proxy.capture import id_for_answer
 
-from .call_target import CallTarget
-from .captured_call import CapturedExchange, Captures, FindTarget, IdHeader, id_trailers
-from .metadata import Metadata, metadata_as_headers
-from .methods import METHODS
-from .stream_messages import AnswerHead, RequestHead, read_answer, read_request
+from .captured_call import (
+    CallTarget,
+    CapturedExchange,
+    Captures,
+    Context,
+    FindTarget,
+    IdHeader,
+    Metadata,
+    UpstreamCall,
+    id_trailers,
+    metadata_as_headers,
+    select_metadata,
+)
+from .methods import METHODS, AnswerHead, RequestHead, read_answer, read_request
 
 # Matches the answers of a stream to its requests as they come: by the id, else in order.
 #
@@ -134,7 +146,6 @@ class AnswerMatching:
         self._answered, self._waiting = {}, {}
 
     def _find_by_id(self, head: AnswerHead) -> OpenRequest | None:
-        """Return the first unanswered request of an id, else the last answered."""
         if not head.id or (self._is_by_order and head.id == self._first_id):
             return None
         waiting = (each for each in self._waiting.values() if each.id == head.id)
@@ -161,7 +172,6 @@ class AnswerMatching:
         return False
 
     def _trust_ids(self) -> None:
-        """Give the held answers to the request whose id they have."""
         self._do_ids_tell, self._is_by_order = True, False
         if self._holder is not None and self._holder.capture is not None:
             for message in self._held:
@@ -169,7 +179,6 @@ class AnswerMatching:
         self._held, self._holder = [], None
 
     def _go_by_order(self, now: float) -> None:
-        """Give the held answers to the requests in order, and all answers from now on."""
         self._is_by_order = True
         held, self._held, self._holder = self._held, [], None
         for message in held:
@@ -207,7 +216,6 @@ class AnswerMatching:
         return last if head.id else next(nameless, last)
 
     def _note_order(self, request: OpenRequest, head: AnswerHead) -> None:
-        """Note what the id of an answer says that comes to a request in order."""
         if not head.id:
             return
         if request.is_named or (head.id == self._first_id and not self._is_first(request)):
@@ -224,7 +232,6 @@ class AnswerMatching:
         return request.position == 0
 
     def _add_stray(self, head: AnswerHead) -> OpenRequest:
-        """Add what stands for the request of an answer that is no open request's."""
         self._make_room()
         stray = OpenRequest(RequestHead(head.id), self._next_stray, self._begin_stray())
         self._next_stray -= 1
@@ -232,7 +239,6 @@ class AnswerMatching:
         return stray
 
     def _answer(self, request: OpenRequest, message: bytes, head: AnswerHead, now: float) -> None:
-        """Add an answer to a request, and complete those that it shows to be complete."""
         if request.capture is not None:
             request.capture.add_answer(message)
         self._waiting.pop(request.position, None)
@@ -247,7 +253,6 @@ class AnswerMatching:
         self._complete_earlier(keeps, only_nameless=not self._is_by_order and not head.id)
 
     def _complete_earlier(self, keeps: int, *, only_nameless: bool) -> None:
-        """Complete answered requests but the last ones, unless more is known to come."""
         if len(self._answered) <= keeps:
             return
         ended = [
@@ -273,7 +278,6 @@ class AnswerMatching:
             self._finish(request)
 
     def _give_up(self, request: OpenRequest) -> None:
-        """End a request without waiting for its answer."""
         request.is_given_up = True
         self._given_up += not (request.id and self._do_ids_tell)
         self._finish(request)
@@ -369,7 +373,6 @@ class CapturedStream:
         return capture
 
     def _begin_stray(self) -> CapturedExchange | None:
-        """Begin the exchange of an answer whose request is not known."""
         capture = self._begin(None)
         self._next += 1
         return capture
@@ -440,3 +443,76 @@ class CapturedStream:
 
 def _is_whole(target: CallTarget | None) -> bool:
     return target is not None and target.call is not None and target.call.kind == "infer"
+
+
+_FAILED: Final = (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
+_STATUS_SECONDS: Final = 5.0
+
+
+async def exchange_messages(
+    first: Any,
+    context: Context,
+    call: UpstreamCall,
+    captured_stream: CapturedStream,
+    *,
+    first_message_seconds: float,
+) -> None:
+    """Forward messages until the upstream has ended the call; `first`: a message that was already
+    read, or EOF; None if nothing was read. A call that failed before its request arrived waits at
+    most `first_message_seconds` for it."""
+    forwarding = asyncio.create_task(_forward_requests(first, context, call, captured_stream))
+    try:
+        await _forward_answers(context, call, captured_stream)
+    except grpc.aio.AioRpcError:  # the call has its status
+        # an unavailable upstream answers before the request arrives
+        if not captured_stream.has_request:
+            await asyncio.wait([forwarding], timeout=first_message_seconds)
+    finally:
+        forwarding.cancel()
+        call.cancel()
+        await asyncio.gather(forwarding, return_exceptions=True)
+
+
+async def _forward_requests(
+    first: Any, context: Context, call: UpstreamCall, captured_stream: CapturedStream
+) -> None:
+    try:
+        message = await context.read() if first is None else first
+        while message is not grpc.aio.EOF:
+            captured_stream.record_request(message)
+            await _write(call, message)
+            captured_stream.hand_over_complete()
+            message = await context.read()
+        await call.done_writing()
+    except _FAILED:
+        await _await_status(call)
+
+
+async def _write(call: UpstreamCall, message: bytes) -> None:
+    """Send a message. If the upstream has already ended the call, the library's own `write` would
+    replace the upstream's status by INTERNAL (grpc/grpc#36066)."""
+    await call.wait_for_connection()
+    await call._cython_call.send_serialized_message(message)
+
+
+async def _await_status(call: UpstreamCall) -> None:
+    """Wait for the status, and cancel the call: the upstream has ended it, so nothing can be
+    sent."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_STATUS_SECONDS):
+            await call.code()
+    call.cancel()
+
+
+async def _forward_answers(
+    context: Context, call: UpstreamCall, captured_stream: CapturedStream
+) -> None:
+    # Even if it is empty: a caller may wait for it before it sends.
+    initial = await call.initial_metadata()
+    await context.send_initial_metadata(select_metadata(initial))
+    captured_stream.record_initial(initial)
+    # not `read`: once the status has arrived, it omits the messages before it
+    async for message in call:
+        captured_stream.record_response(message)
+        await context.write(message)
+        captured_stream.hand_over_complete()

@@ -1,7 +1,16 @@
-"""The server for callers: it answers every method of every service."""
+"""The server for callers: it answers every method of every service, within limits of calls and of
+connections by address.
+
+gRPC's server limits the total of connections, but does not list them. The process's open files do:
+a connection is a socket that does not listen, with the port at its own end and a caller at the
+other.
+"""
 
 import asyncio
-from collections.abc import Callable, Mapping
+import os
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -12,10 +21,17 @@ from grpc import ChannelConnectivity, StatusCode
 
 from inference_store.grpc_messages import message, parsed
 from inference_store.platform import traces
+from inference_store.platform.metrics import REFUSED_CALLS
+from inference_store.platform.serving import Connections
 from inference_store.proxy.observed_call import TRACE_HEADERS, ObservedCall, Outcome
 
-from .call_end import (
+from .captured_call import (
+    CallTarget,
+    CapturedCall,
+    Captures,
     Context,
+    RecordedCall,
+    Route,
     UpstreamCall,
     cancelled_if_gone,
     end,
@@ -23,15 +39,196 @@ from .call_end import (
     number,
     record_cut_off,
     refuse,
+    select_metadata,
 )
-from .call_target import CallTarget, Route
-from .calls import MOST_CALLS, Calls
-from .captured_call import CapturedCall, Captures, RecordedCall
-from .captured_stream import CapturedStream
-from .channels import MESSAGE_BYTES, options
-from .metadata import select_metadata
+from .captured_stream import CapturedStream, exchange_messages
 from .methods import METHODS, RUN, SHUTDOWN, STATUS, UNKNOWN, Method, read_names
-from .streams import exchange_messages
+
+MESSAGE_BYTES: Final = 256 << 20
+"""The largest message that is forwarded by default: a larger one is refused, not cut."""
+_METADATA_BYTES: Final = 1 << 20
+_RECONNECT_MILLISECONDS: Final = 1_000
+
+
+def options(message_bytes: int = MESSAGE_BYTES) -> Sequence[tuple[str, int]]:
+    """Return the options of clients and servers: gRPC's default limits (4 MiB, and 8 KiB of
+    metadata) would apply instead of the upstream's."""
+    return (
+        ("grpc.max_receive_message_length", message_bytes),
+        ("grpc.max_send_message_length", message_bytes),
+        ("grpc.max_metadata_size", _METADATA_BYTES),
+        ("grpc.absolute_max_metadata_size", _METADATA_BYTES),
+    )
+
+
+def channel(
+    target: str,
+    *,
+    credentials: grpc.ChannelCredentials | None = None,
+    compression: grpc.Compression | None = None,
+    message_bytes: int = MESSAGE_BYTES,
+) -> grpc.aio.Channel:
+    """Return a channel to `host:port`; it connects when first used, and again when the upstream is
+    available again.
+
+    Call it inside the loop. `compression`: of messages sent; gRPC does not report what the caller
+    used.
+    """
+    all_options = (
+        *options(message_bytes),
+        # a call is forwarded once: only the caller may repeat it
+        ("grpc.enable_retries", 0),
+        ("grpc.max_reconnect_backoff_ms", _RECONNECT_MILLISECONDS),
+        ("grpc.initial_reconnect_backoff_ms", _RECONNECT_MILLISECONDS // 10),
+        ("grpc.min_reconnect_backoff_ms", _RECONNECT_MILLISECONDS),
+    )
+    if credentials is None:
+        return grpc.aio.insecure_channel(target, options=all_options, compression=compression)
+    return grpc.aio.secure_channel(
+        target, credentials, options=all_options, compression=compression
+    )
+
+
+Caller: TypeAlias = tuple[str, int]
+"""An address and a port."""
+
+_OPEN_FILES: Final = "/dev/fd"
+_EVERY_SECONDS: Final = 1.0
+
+
+async def limit_connections(
+    port: int, connections: Connections, accepted: set[Caller] | None = None
+) -> None:
+    """Close connections over an address's limit on this port, the newest first, until cancelled.
+
+    `accepted`: callers that connected before.
+    """
+    accepted = accepted or set()
+    while True:
+        accepted = close_surplus(port, connections, accepted)
+        await asyncio.sleep(_EVERY_SECONDS)
+
+
+def close_surplus(port: int, connections: Connections, earlier: set[Caller]) -> set[Caller]:
+    """Close and count connections over the limit of an address, and return the callers that stay.
+
+    `earlier`: those that stayed last time; they have precedence.
+    """
+    staying: set[Caller] = set()
+    by_address: Counter[str] = Counter()
+    for caller, file_number in sorted(_list_callers(port), key=lambda item: item[0] not in earlier):
+        if by_address[caller[0]] < connections.most_of_one:
+            by_address[caller[0]] += 1
+            staying.add(caller)
+        elif _close(file_number, caller, port):
+            connections.refuse("address")
+    return staying
+
+
+def _list_callers(port: int) -> Iterator[tuple[Caller, int]]:
+    for name in os.listdir(_OPEN_FILES):
+        with suppress(OSError), _duplicate(int(name)) as connection:
+            if (caller := _find_caller(connection, port)) is not None:
+                yield caller, int(name)
+
+
+def _close(number: int, caller: Caller, port: int) -> bool:
+    """Shut down a caller's connection, for gRPC, too; return False if the caller had already closed
+    it."""
+    with suppress(OSError), _duplicate(number) as connection:
+        if _find_caller(connection, port) == caller:
+            connection.shutdown(socket.SHUT_RDWR)
+            return True
+    return False
+
+
+def _duplicate(number: int) -> socket.socket:
+    """Return a duplicate of the socket of an open file, which others may close meanwhile. Raises
+    OSError if it is not a socket."""
+    duplicate = os.dup(number)
+    try:
+        return socket.socket(fileno=duplicate)
+    except OSError:
+        os.close(duplicate)
+        raise
+
+
+def _find_caller(connection: socket.socket, port: int) -> Caller | None:
+    """Return the caller at the other end; None if this is not a connection of the port. Raises
+    OSError if the socket listens."""
+    if connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return None
+    if connection.getsockname()[1] != port:
+        return None
+    address, caller_port, *_ = connection.getpeername()
+    return address, caller_port
+
+
+MOST_CALLS: Final = 4096
+MESSAGE_SECONDS: Final = 300.0
+FIRST_MESSAGE_SECONDS: Final = 1.0
+
+
+class Calls:
+    """Takes calls while there is room for them, and counts those refused: the server's own limit
+    refuses without a log line or a metric."""
+
+    def __init__(
+        self,
+        most: int = MOST_CALLS,
+        *,
+        most_of_one: int | None = None,
+        message_seconds: float = MESSAGE_SECONDS,
+        first_message_seconds: float = FIRST_MESSAGE_SECONDS,
+    ) -> None:
+        """`most` in total, `most_of_one` from one address (None: half of them); a call with a
+        single message may take `message_seconds` to send it. A stream that the upstream refused
+        before its first message arrived waits `first_message_seconds` for it: without it the call
+        has no model, and is not captured."""
+        self._most = most
+        self._most_of_one = min(most, most_of_one or max(1, most // 2))
+        self.message_seconds = message_seconds
+        self.first_message_seconds = first_message_seconds
+        self._by_address: Counter[str] = Counter()
+        self._all = 0
+
+    def take(self, peer: str) -> str | None:
+        """Count a call until its task ends, and return None; or return why there is no room for it.
+        Call it in the task of that call, before its messages are read. `peer`: gRPC's name of the
+        caller, which ends with a port."""
+        address = peer.rpartition(":")[0]
+        if reason := self._find_refusal(address):
+            REFUSED_CALLS.inc()
+            return reason
+        task: asyncio.Task[Any] | None = asyncio.current_task()
+        if task is not None:
+            self._all += 1
+            self._by_address[address] += 1
+            task.add_done_callback(lambda _: self._release(address))
+        return None
+
+    def _find_refusal(self, address: str) -> str | None:
+        if self._all >= self._most:
+            return "the proxy has as many calls under way as it may: try again later"
+        if self._by_address.get(address, 0) >= self._most_of_one:
+            return "the proxy has as many calls from one address as it may: try again later"
+        return None
+
+    def _release(self, address: str) -> None:
+        self._all -= 1
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+
+    async def why_full(self) -> str | None:
+        """Return why no call is taken, for the readiness check; None if there is room."""
+        if self._all < self._most:
+            return None
+        return (
+            f"all {self._most} gRPC calls are taken:"
+            " raise INFERENCE_STORE_CONNECTIONS, or find who holds them"
+        )
+
 
 # Forwards the bytes of calls both ways without decoding them.
 #
@@ -137,7 +334,6 @@ class Forwarding:
         return bytes(message)
 
     def _find_target(self, path: str, method: Method, first: Any) -> CallTarget | None:
-        """Return the target by the first message, if there is one."""
         model_and_version = read_names(method, first) if isinstance(first, bytes) else (None, None)
         target = self._route(path, *model_and_version)
         return target and self._omi_versions.add_version(target, path)
@@ -155,7 +351,6 @@ async def _read_answer(call: UpstreamCall) -> bytes | None:
 async def _finish(
     call: UpstreamCall, context: Context, captured_call: CapturedCall, answer: bytes
 ) -> None:
-    """Send the metadata and the status after a single answer."""
     if await call.code() is StatusCode.OK:
         captured_call.record_response(answer)
     if initial := select_metadata(await call.initial_metadata()):
@@ -252,7 +447,6 @@ def observe(target: CallTarget, path: str, context: Context, captured_call: Reco
 
 
 def _describe(path: str, context: Context) -> tuple[traces.Attributes, Mapping[str, str]]:
-    """Return a span's attributes, and the caller's context."""
     attributes = {"rpc.system": "grpc"}
     if path in METHODS:  # any other is untrusted text
         _, attributes["rpc.service"], attributes["rpc.method"] = path.split("/")

@@ -4,8 +4,7 @@
 are routed and captured as usual. File names are tensor names, both ways.
 """
 
-from .bridge import Bridge
-from .bridges import open_bridges
+from .bridge import Bridge, open_bridges
 from .container import Container, ContainerFailed
 
 __all__ = ["Bridge", "Container", "ContainerFailed", "open_bridges"]

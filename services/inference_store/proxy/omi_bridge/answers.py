@@ -4,19 +4,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from inference_store.inference.json_text import UnreadableJson, read_json
-from inference_store.proxy.base64_text import from_base64
-from inference_store.proxy.protocols.v2.elements import bytes_values
-from inference_store.proxy.protocols.v2.items import ERROR, MODEL_VERSION, STATUS_CODE, Run
-from inference_store.proxy.protocols.v2.splitting import MOST_INFERENCES
-from inference_store.proxy.protocols.v2.tensors import (
+from inference_store.proxy.encodings import from_base64
+from inference_store.proxy.protocols.tensor_reading import (
+    ERROR,
+    MODEL_VERSION,
+    MOST_INFERENCES,
+    STATUS_CODE,
+    Run,
+)
+from inference_store.proxy.protocols.tensors import (
     BYTES,
     InferRequest,
     InferResponse,
     Tensor,
+    bytes_values,
 )
 
-from .container import LEAST_FAILED, Container, ContainerFailed
-from .container_status import PLATFORM, ContainerStatus, File
+from .container import LEAST_FAILED, PLATFORM, Container, ContainerFailed, ContainerStatus, File
 
 
 async def infer(

@@ -2,7 +2,8 @@
 
 import re
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self
@@ -12,13 +13,15 @@ import grpc
 import orjson
 from aiohttp import web
 
-from inference_store.platform.serving.heads import MOST_HEAD_BYTES
+from inference_store.platform.uvicorn_server import MOST_HEAD_BYTES
+from inference_store.proxy.configuration import Configuration, UpstreamEntry
 from inference_store.proxy.exchange import Body, Headers
-from inference_store.proxy.protocols.v2.bodies import request_in
-from inference_store.proxy.protocols.v2.tensor_json import envelope_json
-from inference_store.proxy.protocols.v2.tensors import Tensor
+from inference_store.proxy.grpc_port import open_channel
+from inference_store.proxy.omi_bridge import answers
+from inference_store.proxy.protocols.tensor_datum import envelope_json
+from inference_store.proxy.protocols.tensors import Tensor
+from inference_store.proxy.protocols.v2 import request_in
 
-from . import answers
 from .container import Container, ContainerFailed
 from .grpc_methods import handlers
 
@@ -139,7 +142,6 @@ async def _infer(container: Container, request: web.Request, name: str) -> web.R
 
 
 def _write_as_texts(output: Tensor) -> Tensor:
-    """Return files that are not all UTF-8 as base64, which the output's `content_type` says."""
     files = [file for file in output.values or () if isinstance(file, bytes)]
     try:
         b"".join(files).decode()
@@ -153,3 +155,31 @@ def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = Non
     http_status = status if 400 <= status < 600 or status == 200 else 500
     body = orjson.dumps(value)
     return web.Response(body=body, status=http_status, content_type=_JSON, headers=headers)
+
+
+@asynccontextmanager
+async def open_bridges(
+    configuration: Configuration, message_bytes: int
+) -> AsyncIterator[Configuration]:
+    """Yield the configuration in which every upstream answers V2; bridges stop with the context."""
+    async with AsyncExitStack() as open_bridges:
+        entries = [
+            entry
+            if entry.omi is None
+            else await _open_bridge(entry, entry.omi, message_bytes, open_bridges)
+            for entry in configuration.upstreams
+        ]
+        yield Configuration(entries, configuration.models)
+
+
+async def _open_bridge(
+    entry: UpstreamEntry, target: str, message_bytes: int, open_bridges: AsyncExitStack
+) -> UpstreamEntry:
+    channel = await open_bridges.enter_async_context(open_channel(entry, target, message_bytes))
+    container = Container(
+        channel, status_seconds=entry.read_seconds, run_seconds=entry.read_seconds
+    )
+    bridge = await open_bridges.enter_async_context(Bridge(container, message_bytes=message_bytes))
+    addresses = {"omi": None, "url": bridge.url, "grpc": bridge.target}
+    secrets = dict.fromkeys(("ca_file", "certificate_file", "key_file"))
+    return entry.model_copy(update=addresses | secrets)

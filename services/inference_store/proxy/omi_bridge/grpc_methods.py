@@ -7,10 +7,10 @@ import grpc
 from grpc import StatusCode
 
 from inference_store.grpc_messages import message, parsed
-from inference_store.proxy.protocols.v2.items import Run
-from inference_store.proxy.protocols.v2_grpc.decoding import request_in
+from inference_store.proxy.omi_bridge import answers
+from inference_store.proxy.protocols.tensor_reading import Run
+from inference_store.proxy.protocols.v2_grpc import request_in
 
-from . import answers
 from .container import Container, ContainerFailed
 
 _SERVICE: Final = "inference.GRPCInferenceService"

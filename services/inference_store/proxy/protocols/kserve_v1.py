@@ -10,14 +10,23 @@ from typing import Final
 
 from inference_store.inference.json_text import Json
 from inference_store.inference.task_types import task_type_of
-from inference_store.proxy.base64_text import from_base64, from_data_url
+from inference_store.proxy.encodings import from_base64, from_data_url
 from inference_store.proxy.exchange import Exchange
 
-from .answers import answer_json, find_failure, output, v2_answer_json
-from .documents import JSON, Document, data_at, elements, member, read_document
-from .problems import Problem, join_problems
-from .protocol import Call, Inference, Model, Protocol, Reading
-from .v2.splitting import MOST_INFERENCES
+from .documents import (
+    JSON,
+    Document,
+    answer_json,
+    data_at,
+    elements,
+    find_failure,
+    member,
+    output,
+    read_document,
+    v2_answer_json,
+)
+from .protocol import Call, Inference, Model, Problem, Protocol, Reading, join_problems
+from .tensor_reading import MOST_INFERENCES
 
 _ANSWERS: Final = ("predictions", "explanations")
 
@@ -40,6 +49,7 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
             Inference(data=datum, data_content_type=kind, response=response)
             for (datum, kind), response in zip(data, responses, strict=True)
         ],
+        items="instances",
         action=call.operation or "predict",
         ok=ok,
         error=error,
@@ -74,7 +84,6 @@ def _read_data(
 def _read_responses(
     answer: Document, count: int, call: Call, *, failed: bool
 ) -> tuple[list[bytes | None], Problem | None]:
-    """Return an answer for each datum, and the problem if their numbers differ."""
     predictions = _find_list(answer, _ANSWERS)
     if count == 1 or failed or answer.problem or not answer.raw.strip():
         return [answer_json(answer)] * count, None
@@ -89,7 +98,6 @@ def _read_responses(
 
 
 def _find_base64(instance: Json, vision: bool) -> tuple[bytes, str | None] | None:
-    """Return the bytes of the only base64 in an instance."""
     if type(instance) is str:
         return _from_text(instance) if vision else from_data_url(instance)
     if not isinstance(instance, dict):

@@ -4,8 +4,8 @@ import re
 from typing import Final
 
 from inference_store.proxy.exchange import Exchange
+from inference_store.proxy.protocols import kserve_v1, raw
 
-from . import kserve_v1, raw
 from .documents import read_document
 from .openai import OPENAI
 from .protocol import Call, Model, Protocol, Reading

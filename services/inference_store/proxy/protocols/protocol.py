@@ -5,20 +5,65 @@ describes what cannot be read, and it is kept whole.
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import unquote
 
-from inference_store.proxy.exchange import Exchange, Headers, Transport
+from inference_store.inference.events import CaptureKind, CaptureSide
+from inference_store.proxy.exchange import Body, Exchange, Headers, Transport
 
-from .problems import Problem
+from .tensors import Tensor
+
+Reason: TypeAlias = tuple[CaptureSide, CaptureKind]
+"""A side and its problem: an entry of `CAPTURE_PROBLEMS`."""
+NAMES: Final[dict[CaptureSide, str]] = {"request": "the request", "response": "the answer"}
+"""The names of the two sides in sentences."""
+_MOST_SENTENCES: Final = 8
+
+
+class Problem(str):
+    """A sentence and its reasons."""
+
+    __slots__ = ("reasons",)
+    reasons: Sequence[Reason]
+
+    def __new__(cls, sentence: str, *reasons: Reason) -> "Problem":
+        """`reasons`: one for each problem in the sentence."""
+        problem = super().__new__(cls, sentence)
+        problem.reasons = reasons
+        return problem
+
+
+def join_problems(
+    problems: Iterable[Problem | None], most: int = _MOST_SENTENCES
+) -> Problem | None:
+    """Join problems to one, without repetitions; None if there is none. It has the first few
+    sentences, and all reasons."""
+    distinct = list(dict.fromkeys(problem for problem in problems if problem))
+    if not distinct:
+        return None
+    reasons = dict.fromkeys(reason for problem in distinct for reason in problem.reasons)
+    return Problem("; ".join(distinct[:most]), *reasons)
+
+
+def describe_missing(body: Body, side: CaptureSide) -> Problem | None:
+    """Return the problem of a body with missing parts; None if it is whole."""
+    size = sum(map(len, body.parts))
+    sentence = f"of {NAMES[side]}'s {body.size} bytes only {size} are there"
+    return None if body.whole else Problem(sentence, *list_gaps(body, side))
+
+
+def list_gaps(body: Body, side: CaptureSide) -> list[Reason]:
+    """Return the reasons of a body with missing parts. A call without any answer failed, and has
+    none."""
+    if body.gap is None or (side == "response" and not body.size):
+        return []
+    return [(side, body.gap)]
+
 
 Kind: TypeAlias = Literal["infer", "stream"]
 """`stream`: the answer comes in parts (SSE, gRPC messages)."""
-Division: TypeAlias = Literal["inputs", "rows", "elements"]
-"""The part of V2's tensors that an inference has: one of them, or an element of one of BYTES; a row
-of each; an element of each, whatever its datatype."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +85,7 @@ class Model:
     """The configuration of a model, as far as reading needs it."""
 
     task_type: str | None = None
-    """A name of `store.task_types.TASK_TYPES`, in any accepted spelling."""
+    """A name of `TASK_TYPES`, in any accepted spelling."""
     batched: bool = False
     """The first dimension of each tensor counts the inputs: the output mapping says so."""
     dialect: str | None = None
@@ -90,9 +135,11 @@ class Reading:
     """The error text of the answer."""
     standard: Mapping[str, Any] = field(default_factory=dict)
     """Standard metadata that the protocol knows: prompts, tokens, timings; JSON values."""
-    division: Division | None = None
-    """How tensors were divided into several inferences; None if they were not, or there are
-    none."""
+    shares: Sequence[Sequence[Tensor]] = field(default=(), repr=False, compare=False)
+    """Each inference's part of V2's tensors; empty if there are no tensors."""
+    items: str | None = None
+    """The member of the request's JSON whose items are those of several inferences; None if lines,
+    tensors or messages are."""
     not_split: bool = False
     """True if it may be a batch, but was read as one inference."""
     problem: Problem | None = None

@@ -10,10 +10,17 @@ from typing import Any, Final
 
 from inference_store.proxy.exchange import Body, Exchange, Headers, header
 
-from .answers import answer_json, find_failure, output, v2_answer_json
-from .documents import media_type, parsed, read_bytes, text_or_base64
-from .problems import describe_missing, join_problems
-from .protocol import Call, Inference, Model, Protocol, Reading
+from .documents import (
+    answer_json,
+    find_failure,
+    media_type,
+    output,
+    parsed,
+    read_bytes,
+    text_or_base64,
+    v2_answer_json,
+)
+from .protocol import Call, Inference, Model, Protocol, Reading, describe_missing, join_problems
 
 
 def read(exchange: Exchange, call: Call, _model: Model) -> Reading:

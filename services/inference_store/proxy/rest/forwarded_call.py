@@ -22,13 +22,22 @@ from yarl import URL
 
 from inference_store.proxy.capture import id_for_answer
 from inference_store.proxy.exchange import Exchange
+from inference_store.proxy.observed_call import Reservation
 from inference_store.proxy.protocols.protocol import Strip
 from inference_store.proxy.routing import Route
 
-from .asgi import Receive, Send
-from .captured_body import CapturedBody, Reservation
-from .headers import Raw, as_raw, as_text, end_to_end, read_length, to_upstream
-from .stripping import Stripping
+from .messages import (
+    CapturedBody,
+    Raw,
+    Receive,
+    Send,
+    Stripping,
+    as_raw,
+    as_text,
+    end_to_end,
+    read_length,
+    to_upstream,
+)
 
 CALLER_GONE: Final = "the caller went away before it had the answer"
 _LARGE: Final = 1 << 20
@@ -136,7 +145,6 @@ class ForwardedCall:
         return part
 
     async def _read_rest(self, *first: bytes) -> AsyncIterator[bytes]:
-        """Yield the request's parts, those already read and the others as they come."""
         for part in filter(None, first):
             yield part
         while not self._has_whole_request:
@@ -147,7 +155,6 @@ class ForwardedCall:
     async def _strip_metadata(
         self, strip: Strip, headers: Raw, first: bytes
     ) -> tuple[Raw, bytes | AsyncIterator[bytes]]:
-        """Return the request without its metadata, or unchanged."""
         fits = self._held.add(first)
         while fits and not self._has_whole_request:
             fits = self._held.add(await self._read_part())

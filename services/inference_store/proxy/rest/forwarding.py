@@ -4,23 +4,39 @@ Order: reserve a capture's memory, forward the request as it comes, forward the 
 and only then hand the exchange over. Whatever capture does, the caller has its answer.
 """
 
-from collections.abc import Callable, Mapping
+import asyncio
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
+from socket import socket
 from typing import Final, TypeAlias
 
+import uvicorn
+
 from inference_store.platform import traces
+from inference_store.platform.serving import Connections, Limits, Served, listen
+from inference_store.platform.uvicorn_server import GuardedServer
 from inference_store.proxy.capture import head_size
 from inference_store.proxy.exchange import Exchange
-from inference_store.proxy.observed_call import TRACE_HEADERS, ObservedCall, Outcome
+from inference_store.proxy.observed_call import TRACE_HEADERS, ObservedCall, Outcome, Reservation
 from inference_store.proxy.routing import Routing
 
-from .asgi import Receive, Scope, Send
-from .captured_body import Reservation
 from .forwarded_call import CALLER_GONE, ForwardedCall
-from .headers import Raw, as_text, end_to_end, read_length
-from .heads import EMPTY_QUERY
-from .stripping import Stripping
-from .upstreams import Upstreams
+from .messages import (
+    EMPTY_QUERY,
+    ForwardedHeads,
+    Raw,
+    Receive,
+    Scope,
+    Send,
+    Stripping,
+    Upstreams,
+    as_text,
+    end_to_end,
+    read_length,
+)
 
 Begin: TypeAlias = Callable[[int, int], Reservation | None]
 """Returns a reservation for the sizes of a body and a head; None if there is no memory."""
@@ -121,3 +137,62 @@ def classify(exchange: Exchange) -> Outcome:
     if status is None or status >= 500 or exchange.error is not None:
         return "failed"
     return "refused" if status >= 400 else "ok"
+
+
+_BACKLOG: Final = 2048
+
+
+class Server(GuardedServer):
+    """A server that reports when it listens, and stops when `should_exit` is set."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        sockets: Sequence[socket],
+        connections: Connections,
+        limits: Limits,
+    ) -> None:
+        super().__init__(config, sockets, connections, limits)
+        self.port: int = sockets[0].getsockname()[1]
+        self.listening = asyncio.Event()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # the caller handles signals, and stops gRPC as well
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+
+def build_server(
+    app: Forwarding,
+    *,
+    host: str,
+    port: int,
+    grace_seconds: float,
+    connections: Connections,
+    limits: Limits,
+    certificate: Path | None = None,
+    key: Path | None = None,
+) -> Server:
+    """Return the server of one application; its calls have `grace_seconds` to end when it stops.
+    Raises PortTaken."""
+    sockets = listen(host, port, setting="PROXY", backlog=_BACKLOG)
+    config = uvicorn.Config(
+        Served(app),
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+        http=ForwardedHeads,
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=math.ceil(limits.idle),
+        timeout_graceful_shutdown=max(1, round(grace_seconds)),
+    )
+    return Server(config, sockets, connections, limits)

@@ -75,14 +75,6 @@ def compile_condition(predicate: Predicate, names: Names, *, when: bool = True) 
     return _COMPILERS[type(predicate)](predicate, names.compiled_by(compile_condition), when)
 
 
-def _fixed(predicate: typed.Fixed, _: Names, when: bool) -> Condition:
-    return EVERYTHING if predicate.value is when else NOTHING
-
-
-def _not(predicate: typed.Not, names: Names, when: bool) -> Condition:
-    return compile_condition(predicate.of, names, when=not when)
-
-
 def _and(predicate: typed.And, names: Names, when: bool) -> Condition:
     parts = [compile_condition(part, names, when=when) for part in predicate.parts]
     return combine_all(merge_scores(parts)) if when else combine_either(parts)
@@ -172,14 +164,6 @@ def _sent(predicate: typed.Sent, names: Names, when: bool) -> Condition:
     return OfKey(predicate.key, names, valued=False, when=when, many=predicate.many)
 
 
-def _located(predicate: typed.Located, names: Names, when: bool) -> Condition:
-    return WithinArea(predicate, when, names) if _mapped(names) else NOTHING
-
-
-def _array(predicate: typed.Array, names: Names, when: bool) -> Condition:
-    return NOTHING if _has_none(predicate.of, names) else OfSet(predicate, when, names)
-
-
 def _sets(predicate: typed.Sets, names: Names, when: bool) -> Condition:
     left, right = (
         tuple(_there(element, names) for element in side)
@@ -195,7 +179,7 @@ def _there(element: typed.Element, names: Names) -> typed.Element:
 
 
 _COMPILERS: Final[Mapping[type[Any], Callable[[Any, Names, bool], Condition]]] = {
-    typed.Fixed: _fixed,
+    typed.Fixed: lambda of, _, when: EVERYTHING if of.value is when else NOTHING,
     typed.Compared: _comparison,
     typed.Between: _comparison,
     typed.Among: _comparison,
@@ -205,10 +189,14 @@ _COMPILERS: Final[Mapping[type[Any], Callable[[Any, Names, bool], Condition]]] =
     typed.Unknown: _unknown,
     typed.Sent: _sent,
     typed.Predicted: lambda predicate, names, when: Predicts(predicate.condition, when, names),
-    typed.Located: _located,
-    typed.Array: _array,
+    typed.Located: lambda of, names, when: (
+        WithinArea(of, when, names) if _mapped(names) else NOTHING
+    ),
+    typed.Array: lambda of, names, when: (
+        NOTHING if _has_none(of.of, names) else OfSet(of, when, names)
+    ),
     typed.Sets: _sets,
-    typed.Not: _not,
+    typed.Not: lambda of, names, when: compile_condition(of.of, names, when=not when),
     typed.And: _and,
     typed.Or: _or,
 }

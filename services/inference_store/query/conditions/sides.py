@@ -383,10 +383,6 @@ def _truthful(value: typed.PredicateValue, rows: Combination) -> Side:
     return Side("bool", case((true, literal(True)), (false, literal(False))), rows.names)
 
 
-def _distance(value: typed.Distance, rows: Combination) -> Side:
-    return compute_metres(value, rows)
-
-
 _SIDES: Final[Mapping[type[Any], Callable[[Any, Combination], Side]]] = {
     typed.Constant: _constant,
     typed.Metadata: _metadata,
@@ -395,7 +391,7 @@ _SIDES: Final[Mapping[type[Any], Callable[[Any, Combination], Side]]] = {
     typed.Calculated: _calculated,
     typed.Folded: _folded,
     typed.Counted: _counted,
-    typed.Distance: _distance,
+    typed.Distance: compute_metres,
     typed.PredicateValue: _truthful,
 }
 

@@ -27,281 +27,6 @@ from .evaluate import FOLDINGS
 from .names import KINDS, FilterCheck, KnownKey, hinted, impossible, meaningless
 from .typed import Calculated, Calculation, Constant, Folding, Kind, Point, Value
 
-_A: Final[Mapping[Kind, str]] = {
-    "number": "a number",
-    "string": "a text",
-    "bool": "a truth value",
-    "timestamp": "an instant",
-}
-
-
-def mismatch(
-    nodes: Sequence[Node],
-    kinds: Sequence[frozenset[Kind]],
-    checking: FilterCheck,
-    *,
-    stands_in: Node | None = None,
-) -> ImpossibleComparison:
-    """Return the error for values without a common kind, at the place of the first odd one.
-
-    `stands_in`: a node that the caller did not write, and that gets no hint.
-    """
-    odd = _odd(nodes, kinds)
-    others = [kinds[n] for n, node in enumerate(nodes) if node is not odd]
-    keys = [key_of_node for node in nodes if (key_of_node := _key(node, checking)) is not None]
-    histories = [f"{key.name!r} has been seen as {', '.join(key.types)}" for key in keys]
-    described = [_describe_node(node, kind) for node, kind in zip(nodes, kinds, strict=True)]
-    message = "; ".join(
-        [f"{' and '.join(dict.fromkeys(described))} cannot be compared", *histories]
-    )
-    hinted_at = None if odd is stands_in else odd
-    hint = _hint(hinted_at, frozenset().union(*others) if others else frozenset(), keys)
-    types = tuple(dict.fromkeys(type_name for key in keys for type_name in key.types))
-    refusal = impossible(odd, checking.source, message + hint, types)
-    return hinted(refusal, next(filter(None, map(_name_meant, nodes)), None))
-
-
-def _name_meant(node: Node) -> str | None:
-    return meant_by(node) if isinstance(node, Operation) else None
-
-
-def _odd(nodes: Sequence[Node], kinds: Sequence[frozenset[Kind]]) -> Node:
-    for node, kind in zip(nodes, kinds, strict=True):
-        if not kind:
-            return node
-    written = [node for node in nodes if not isinstance(node, Named)]
-    return written[-1] if written else nodes[-1]
-
-
-def _key(node: Node, checking: FilterCheck) -> KnownKey | None:
-    if not isinstance(node, Named) or checking.inside:
-        return None
-    resolved = names.meaning(node, checking)
-    return resolved if isinstance(resolved, KnownKey) else None
-
-
-def _describe_node(node: Node, kinds: frozenset[Kind]) -> str:
-    kind_names = " or ".join(_A[kind] for kind in sorted(kinds)) or "nothing that has an order"
-    match node:
-        case Named():
-            return f"{node.name!r} ({kind_names})" if kinds else f"{node.name!r}"
-        case Scalar(value=str() as text):
-            return f"{kind_names} ({text[:80]!r})" if text else kind_names
-        case Listed():
-            return "a list"
-        case Operation() if kinds == {"bool"}:
-            return "a condition"
-    return kind_names if kinds else "a geometry or an interval"
-
-
-def _hint(odd: Node | None, expected: frozenset[Kind], keys: Sequence[KnownKey]) -> str:
-    if any(not key.kinds and "json" in key.types for key in keys):
-        return "; name a value inside it, such as `position.angle` or `tags[]`"
-    if isinstance(odd, Scalar) and isinstance(odd.value, str):
-        return _text_hint(odd.value, expected)
-    if isinstance(odd, Scalar) and isinstance(odd.value, Decimal) and expected == {"string"}:
-        return f"; a text stands in single quotes: '{odd.value}'"
-    if isinstance(odd, Instant) and expected == {"string"}:
-        return f"; a text stands in single quotes: '{odd.value.isoformat()}'"
-    return ""
-
-
-def _text_hint(text: str, expected: frozenset[Kind]) -> str:
-    if "number" in expected and is_number(text):
-        return f"; a number stands without quotes: {text}"
-    if "bool" in expected and text.lower() in ("true", "false"):
-        return f"; a truth value stands without quotes: {text.upper()}"
-    parse = METADATA_TYPES["timestamp"].parse
-    instant = parse(text, MetadataCaps())[0] if "timestamp" in expected else None
-    if isinstance(instant, datetime):
-        spelt = instant.isoformat().replace("+00:00", "Z")
-        return f"; an instant is written TIMESTAMP('{spelt}')"
-    return ""
-
-
-_SWAPPED = "longitude and latitude may be swapped"
-
-
-def point_of(coordinates: Any, node: Node, checking: FilterCheck) -> Point:
-    """Return longitude and latitude of a position. Raises InvalidFilter if it is off the map."""
-    longitude, latitude = coordinates[:2]
-    if not _is_on_map(longitude, latitude):
-        message = (
-            f"({longitude} {latitude}) lies off the map: the longitude comes first, from -180 to "
-            "180, then the latitude, from -90 to 90"
-        )
-        if _is_on_map(latitude, longitude):
-            message += f"; {_SWAPPED}"
-        raise meaningless(node, checking.source, message)
-    return longitude, latitude
-
-
-def _is_on_map(longitude: Any, latitude: Any) -> bool:
-    most = COORDINATES
-    return bool(abs(longitude) <= most["longitude"] and abs(latitude) <= most["latitude"])
-
-
-def refuse_off_map(name: str, constant: Constant, node: Node, checking: FilterCheck) -> None:
-    """Raise ImpossibleComparison for degrees that the coordinate never has, unless an inference of
-    the requested models was sent with such a value."""
-    degrees: Any = constant.value
-    most = COORDINATES[name]
-    if abs(degrees) <= most or checking.keys[name].off_map:
-        return
-    message = f"a {name} is from -{most} to {most}, and {degrees} is none"
-    if abs(degrees) <= max(COORDINATES.values()):
-        message += f": {_SWAPPED}"
-    raise impossible(node, checking.source, message)
-
-
-MOST_MANY: Final = 2
-"""Names with several values in one comparison, which tests all their combinations."""
-MOST_NAMES: Final = 8
-"""Different names in one comparison: a row is joined for each."""
-
-
-def refuse_many(node: Node, values: Sequence[Value], checking: FilterCheck) -> None:
-    """Raise InvalidFilter for too many combinations of values."""
-    leaves = [leaf for value in values for leaf in names_within(value)]
-    if sum(map(typed.is_many, leaves)) > MOST_MANY:
-        message = f"at most {MOST_MANY} names with several values can stand in one comparison"
-        raise meaningless(node, checking.source, message)
-    if len(set(leaves)) > MOST_NAMES:
-        message = f"at most {MOST_NAMES} different names can stand in one comparison"
-        raise meaningless(node, checking.source, message)
-
-
-def names_within(of: Value) -> Iterator[Value]:
-    """Yield the names that a value is calculated from."""
-    names = (typed.Metadata, typed.Property, typed.Column)
-    return (leaf for leaf in typed.leaves_of(of) if isinstance(leaf, names))
-
-
-_CAPS: Final = MetadataCaps()
-
-
-def kind_of(scalar: Scalar) -> Kind:
-    """Return the kind of a literal."""
-    if isinstance(scalar.value, bool):
-        return "bool"
-    return "string" if isinstance(scalar.value, str) else "number"
-
-
-def constant(scalar: Scalar, checking: FilterCheck) -> Constant:
-    """Return the value of a literal. Raises InvalidFilter if no stored value can equal it."""
-    stood = scalar.value
-    if isinstance(stood, str) and not storable(stood):
-        message = "the text holds NUL or a lone surrogate, and no stored text does"
-        raise meaningless(scalar, checking.source, message)
-    if isinstance(stood, Decimal):
-        most = _CAPS.digits + _CAPS.exponent
-        if not stood.is_finite() or max(digits_of_literal(stood)) > most:
-            message = f"a number has at most {most} digits on either side of the point"
-            raise meaningless(scalar, checking.source, message)
-    return Constant(kind_of(scalar), stood)
-
-
-def instant(node: Instant) -> datetime:
-    """Return the instant in UTC; for a date, its midnight."""
-    if isinstance(node.value, datetime):
-        return node.value.astimezone(UTC)
-    return datetime(node.value.year, node.value.month, node.value.day, tzinfo=UTC)
-
-
-_GIVES: Final[dict[str, Kind]] = {"number": "number", "text": "string", "truth": "bool"}
-
-
-def possible(node: Node, checking: FilterCheck) -> frozenset[Kind]:
-    """Return the possible kinds of a node; empty: it cannot be compared."""
-    match node:
-        case Scalar():
-            return frozenset[Kind]({kind_of(node)})
-        case Instant():
-            return frozenset[Kind]({"timestamp"})
-        case Named():
-            return _possible_name(node, checking)
-        case Operation():
-            entry = entry_of(node.op)
-            kind = None if entry is None else _GIVES.get(entry.gives)
-            return frozenset[Kind]({kind} if kind is not None else ())
-    return frozenset()
-
-
-def is_condition(node: Node) -> bool:
-    """Check whether a node is a condition by its form; a name may be one too."""
-    entry = entry_of(node.op) if isinstance(node, Operation) else None
-    return entry is not None and entry.gives == "truth"
-
-
-def _possible_name(node: Named, checking: FilterCheck) -> frozenset[Kind]:
-    resolved = described(node, checking)
-    if isinstance(resolved, KnownKey):
-        return resolved.kinds
-    if resolved.kind == "location":
-        message = "a location is no value to compare: ask by S_INTERSECTS(location, …)"
-        raise meaningless(node, checking.source, message)
-    return frozenset[Kind]({resolved.kind})
-
-
-def described(node: Named, checking: FilterCheck) -> Described | KnownKey:
-    """Return the property, key or column that a name means at its place."""
-    return names.column(node, checking) if checking.inside else names.meaning(node, checking)
-
-
-def common(nodes: Sequence[Node], checking: FilterCheck) -> Kind:
-    """Return the kind that all can be compared as, with most rows. Raises ImpossibleComparison."""
-    kinds = [possible(node, checking) for node in nodes]
-    shared = frozenset(KINDS).intersection(*kinds)
-    if not shared:
-        raise mismatch(nodes, kinds, checking)
-    keys = [key for node in nodes if (key := _key(node, checking)) is not None]
-
-    def weight(kind: Kind) -> tuple[int, int]:
-        rows = min((key.rows.get(kind, 0) for key in keys), default=0)
-        return -rows, KINDS.index(kind)
-
-    return min(shared, key=weight)
-
-
-def counted(node: Operation, checking: FilterCheck) -> Value:
-    """Return the value of `count_predictions(…)`."""
-    return typed.Counted(condition(node, checking))
-
-
-def condition(node: Operation, checking: FilterCheck) -> typed.Predicate | None:
-    """Return the condition of `prediction(…)` or `count_predictions(…)`; None: it has none."""
-    refuse_inside(node, checking)
-    if not node.args:
-        return None
-    with checking.of_predictions():
-        return checking.to_predicate(node.args[0], checking)
-
-
-def refuse_inside(node: Operation, checking: FilterCheck) -> None:
-    """Refuse a function of the inference inside a condition on a prediction."""
-    if checking.inside:
-        message = f"{node.op}() cannot stand inside prediction(…)"
-        raise meaningless(node, checking.source, message)
-
-
-def distance(node: Operation, checking: FilterCheck) -> Value:
-    """Return the value of `distance(location, POINT(…))`."""
-    refuse_inside(node, checking)
-    for of, to in (node.args, node.args[::-1]):
-        if is_location(of, checking) and isinstance(to, Geometry) and to.shape == "Point":
-            return typed.Distance(*point_of(to.coordinates, to, checking))
-    message = "distance() takes the location and a point: distance(location, POINT(13.4 52.5))"
-    raise meaningless(node, checking.source, message)
-
-
-def is_location(node: Node, checking: FilterCheck) -> bool:
-    """Check whether a node is the inference's location."""
-    if not isinstance(node, Named):
-        return False
-    resolved = names.meaning(node, checking)
-    return not isinstance(resolved, KnownKey) and resolved.kind == "location"
-
-
 _NUMBER: Final = frozenset[Kind]({"number"})
 _TEXT: Final = frozenset[Kind]({"string"})
 
@@ -431,3 +156,278 @@ def _refuse_digits(node: Operation, calculation: Value, checking: FilterCheck) -
     if digits(calculation).too_many:
         message = "the calculation may come to more digits than can be calculated exactly"
         raise meaningless(node, checking.source, message)
+
+
+def counted(node: Operation, checking: FilterCheck) -> Value:
+    """Return the value of `count_predictions(…)`."""
+    return typed.Counted(condition(node, checking))
+
+
+def condition(node: Operation, checking: FilterCheck) -> typed.Predicate | None:
+    """Return the condition of `prediction(…)` or `count_predictions(…)`; None: it has none."""
+    refuse_inside(node, checking)
+    if not node.args:
+        return None
+    with checking.of_predictions():
+        return checking.to_predicate(node.args[0], checking)
+
+
+def refuse_inside(node: Operation, checking: FilterCheck) -> None:
+    """Refuse a function of the inference inside a condition on a prediction."""
+    if checking.inside:
+        message = f"{node.op}() cannot stand inside prediction(…)"
+        raise meaningless(node, checking.source, message)
+
+
+def distance(node: Operation, checking: FilterCheck) -> Value:
+    """Return the value of `distance(location, POINT(…))`."""
+    refuse_inside(node, checking)
+    for of, to in (node.args, node.args[::-1]):
+        if is_location(of, checking) and isinstance(to, Geometry) and to.shape == "Point":
+            return typed.Distance(*point_of(to.coordinates, to, checking))
+    message = "distance() takes the location and a point: distance(location, POINT(13.4 52.5))"
+    raise meaningless(node, checking.source, message)
+
+
+def is_location(node: Node, checking: FilterCheck) -> bool:
+    """Check whether a node is the inference's location."""
+    if not isinstance(node, Named):
+        return False
+    resolved = names.meaning(node, checking)
+    return not isinstance(resolved, KnownKey) and resolved.kind == "location"
+
+
+_GIVES: Final[dict[str, Kind]] = {"number": "number", "text": "string", "truth": "bool"}
+
+
+def possible(node: Node, checking: FilterCheck) -> frozenset[Kind]:
+    """Return the possible kinds of a node; empty: it cannot be compared."""
+    match node:
+        case Scalar():
+            return frozenset[Kind]({kind_of(node)})
+        case Instant():
+            return frozenset[Kind]({"timestamp"})
+        case Named():
+            return _possible_name(node, checking)
+        case Operation():
+            entry = entry_of(node.op)
+            kind = None if entry is None else _GIVES.get(entry.gives)
+            return frozenset[Kind]({kind} if kind is not None else ())
+    return frozenset()
+
+
+def is_condition(node: Node) -> bool:
+    """Check whether a node is a condition by its form; a name may be one too."""
+    entry = entry_of(node.op) if isinstance(node, Operation) else None
+    return entry is not None and entry.gives == "truth"
+
+
+def _possible_name(node: Named, checking: FilterCheck) -> frozenset[Kind]:
+    resolved = described(node, checking)
+    if isinstance(resolved, KnownKey):
+        return resolved.kinds
+    if resolved.kind == "location":
+        message = "a location is no value to compare: ask by S_INTERSECTS(location, …)"
+        raise meaningless(node, checking.source, message)
+    return frozenset[Kind]({resolved.kind})
+
+
+def described(node: Named, checking: FilterCheck) -> Described | KnownKey:
+    """Return the property, key or column that a name means at its place."""
+    return names.column(node, checking) if checking.inside else names.meaning(node, checking)
+
+
+def common(nodes: Sequence[Node], checking: FilterCheck) -> Kind:
+    """Return the kind that all can be compared as, with most rows. Raises ImpossibleComparison."""
+    kinds = [possible(node, checking) for node in nodes]
+    shared = frozenset(KINDS).intersection(*kinds)
+    if not shared:
+        raise mismatch(nodes, kinds, checking)
+    keys = [key for node in nodes if (key := _key(node, checking)) is not None]
+
+    def weight(kind: Kind) -> tuple[int, int]:
+        rows = min((key.rows.get(kind, 0) for key in keys), default=0)
+        return -rows, KINDS.index(kind)
+
+    return min(shared, key=weight)
+
+
+_CAPS: Final = MetadataCaps()
+
+
+def kind_of(scalar: Scalar) -> Kind:
+    """Return the kind of a literal."""
+    if isinstance(scalar.value, bool):
+        return "bool"
+    return "string" if isinstance(scalar.value, str) else "number"
+
+
+def constant(scalar: Scalar, checking: FilterCheck) -> Constant:
+    """Return the value of a literal. Raises InvalidFilter if no stored value can equal it."""
+    stood = scalar.value
+    if isinstance(stood, str) and not storable(stood):
+        message = "the text holds NUL or a lone surrogate, and no stored text does"
+        raise meaningless(scalar, checking.source, message)
+    if isinstance(stood, Decimal):
+        most = _CAPS.digits + _CAPS.exponent
+        if not stood.is_finite() or max(digits_of_literal(stood)) > most:
+            message = f"a number has at most {most} digits on either side of the point"
+            raise meaningless(scalar, checking.source, message)
+    return Constant(kind_of(scalar), stood)
+
+
+def instant(node: Instant) -> datetime:
+    """Return the instant in UTC; for a date, its midnight."""
+    if isinstance(node.value, datetime):
+        return node.value.astimezone(UTC)
+    return datetime(node.value.year, node.value.month, node.value.day, tzinfo=UTC)
+
+
+MOST_MANY: Final = 2
+"""Names with several values in one comparison, which tests all their combinations."""
+MOST_NAMES: Final = 8
+"""Different names in one comparison: a row is joined for each."""
+
+
+def refuse_many(node: Node, values: Sequence[Value], checking: FilterCheck) -> None:
+    """Raise InvalidFilter for too many combinations of values."""
+    leaves = [leaf for value in values for leaf in names_within(value)]
+    if sum(map(typed.is_many, leaves)) > MOST_MANY:
+        message = f"at most {MOST_MANY} names with several values can stand in one comparison"
+        raise meaningless(node, checking.source, message)
+    if len(set(leaves)) > MOST_NAMES:
+        message = f"at most {MOST_NAMES} different names can stand in one comparison"
+        raise meaningless(node, checking.source, message)
+
+
+def names_within(of: Value) -> Iterator[Value]:
+    """Yield the names that a value is calculated from."""
+    names = (typed.Metadata, typed.Property, typed.Column)
+    return (leaf for leaf in typed.leaves_of(of) if isinstance(leaf, names))
+
+
+_SWAPPED = "longitude and latitude may be swapped"
+
+
+def point_of(coordinates: Any, node: Node, checking: FilterCheck) -> Point:
+    """Return longitude and latitude of a position. Raises InvalidFilter if it is off the map."""
+    longitude, latitude = coordinates[:2]
+    if not _is_on_map(longitude, latitude):
+        message = (
+            f"({longitude} {latitude}) lies off the map: the longitude comes first, from -180 to "
+            "180, then the latitude, from -90 to 90"
+        )
+        if _is_on_map(latitude, longitude):
+            message += f"; {_SWAPPED}"
+        raise meaningless(node, checking.source, message)
+    return longitude, latitude
+
+
+def _is_on_map(longitude: Any, latitude: Any) -> bool:
+    most = COORDINATES
+    return bool(abs(longitude) <= most["longitude"] and abs(latitude) <= most["latitude"])
+
+
+def refuse_off_map(name: str, constant: Constant, node: Node, checking: FilterCheck) -> None:
+    """Raise ImpossibleComparison for degrees that the coordinate never has, unless an inference of
+    the requested models was sent with such a value."""
+    degrees: Any = constant.value
+    most = COORDINATES[name]
+    if abs(degrees) <= most or checking.keys[name].off_map:
+        return
+    message = f"a {name} is from -{most} to {most}, and {degrees} is none"
+    if abs(degrees) <= max(COORDINATES.values()):
+        message += f": {_SWAPPED}"
+    raise impossible(node, checking.source, message)
+
+
+_A: Final[Mapping[Kind, str]] = {
+    "number": "a number",
+    "string": "a text",
+    "bool": "a truth value",
+    "timestamp": "an instant",
+}
+
+
+def mismatch(
+    nodes: Sequence[Node],
+    kinds: Sequence[frozenset[Kind]],
+    checking: FilterCheck,
+    *,
+    stands_in: Node | None = None,
+) -> ImpossibleComparison:
+    """Return the error for values without a common kind, at the place of the first odd one.
+
+    `stands_in`: a node that the caller did not write, and that gets no hint.
+    """
+    odd = _odd(nodes, kinds)
+    others = [kinds[n] for n, node in enumerate(nodes) if node is not odd]
+    keys = [key_of_node for node in nodes if (key_of_node := _key(node, checking)) is not None]
+    histories = [f"{key.name!r} has been seen as {', '.join(key.types)}" for key in keys]
+    described = [_describe_node(node, kind) for node, kind in zip(nodes, kinds, strict=True)]
+    message = "; ".join(
+        [f"{' and '.join(dict.fromkeys(described))} cannot be compared", *histories]
+    )
+    hinted_at = None if odd is stands_in else odd
+    hint = _hint(hinted_at, frozenset().union(*others) if others else frozenset(), keys)
+    types = tuple(dict.fromkeys(type_name for key in keys for type_name in key.types))
+    refusal = impossible(odd, checking.source, message + hint, types)
+    return hinted(refusal, next(filter(None, map(_name_meant, nodes)), None))
+
+
+def _name_meant(node: Node) -> str | None:
+    return meant_by(node) if isinstance(node, Operation) else None
+
+
+def _odd(nodes: Sequence[Node], kinds: Sequence[frozenset[Kind]]) -> Node:
+    for node, kind in zip(nodes, kinds, strict=True):
+        if not kind:
+            return node
+    written = [node for node in nodes if not isinstance(node, Named)]
+    return written[-1] if written else nodes[-1]
+
+
+def _key(node: Node, checking: FilterCheck) -> KnownKey | None:
+    if not isinstance(node, Named) or checking.inside:
+        return None
+    resolved = names.meaning(node, checking)
+    return resolved if isinstance(resolved, KnownKey) else None
+
+
+def _describe_node(node: Node, kinds: frozenset[Kind]) -> str:
+    kind_names = " or ".join(_A[kind] for kind in sorted(kinds)) or "nothing that has an order"
+    match node:
+        case Named():
+            return f"{node.name!r} ({kind_names})" if kinds else f"{node.name!r}"
+        case Scalar(value=str() as text):
+            return f"{kind_names} ({text[:80]!r})" if text else kind_names
+        case Listed():
+            return "a list"
+        case Operation() if kinds == {"bool"}:
+            return "a condition"
+    return kind_names if kinds else "a geometry or an interval"
+
+
+def _hint(odd: Node | None, expected: frozenset[Kind], keys: Sequence[KnownKey]) -> str:
+    if any(not key.kinds and "json" in key.types for key in keys):
+        return "; name a value inside it, such as `position.angle` or `tags[]`"
+    if isinstance(odd, Scalar) and isinstance(odd.value, str):
+        return _text_hint(odd.value, expected)
+    if isinstance(odd, Scalar) and isinstance(odd.value, Decimal) and expected == {"string"}:
+        return f"; a text stands in single quotes: '{odd.value}'"
+    if isinstance(odd, Instant) and expected == {"string"}:
+        return f"; a text stands in single quotes: '{odd.value.isoformat()}'"
+    return ""
+
+
+def _text_hint(text: str, expected: frozenset[Kind]) -> str:
+    if "number" in expected and is_number(text):
+        return f"; a number stands without quotes: {text}"
+    if "bool" in expected and text.lower() in ("true", "false"):
+        return f"; a truth value stands without quotes: {text.upper()}"
+    parse = METADATA_TYPES["timestamp"].parse
+    instant = parse(text, MetadataCaps())[0] if "timestamp" in expected else None
+    if isinstance(instant, datetime):
+        spelt = instant.isoformat().replace("+00:00", "Z")
+        return f"; an instant is written TIMESTAMP('{spelt}')"
+    return ""

@@ -64,7 +64,6 @@ def living(environment: dict[str, str], locking_bucket: str) -> dict[str, str]:
     changes = {
         "S3_BUCKET": locking_bucket,
         "RETENTION_INTERVAL_SECONDS": "1",
-        "RETENTION_POLL_SECONDS": "0.2",
         "RETENTION_BATCH_INFERENCES": "7",
         "CERTIFICATE_KEY": KEY.pem,
         "CERTIFICATE_HEAD_LOCK_DAYS": "1",

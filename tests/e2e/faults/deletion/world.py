@@ -26,7 +26,7 @@ from inference_store.erasure.progress import find_erasures, list_uncertified, li
 from inference_store.erasure.runs import list_pending, request_run
 from inference_store.index.tables import PARTITIONED, erasing, retention_run
 from inference_store.objects import Blobs
-from inference_store.objects.inventory import inventory
+from inference_store.objects.listing import inventory
 from inference_store.platform.settings import RetentionSettings
 from tests.integration.retention.stored import METADATA_BLOB, Stored, Storing, ago, environment_of
 from tests.policy_owners import name_owner

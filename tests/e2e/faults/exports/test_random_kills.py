@@ -1,7 +1,11 @@
 """kill -9 of the retention service at random moments of exports in every format, of which an
-erasure takes 1 % meanwhile. With the kills at each failpoint they are 50."""
+erasure takes 1 % meanwhile. With the kills at each failpoint they are 50.
+
+Whatever is killed: each part that named something erased is gone, no part is written twice or
+differently, the exports that lost one are stale, and started again they have all that is left."""
 
 import asyncio
+import hashlib
 import json
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -15,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api.app import create_app
 from inference_store.erasure.log.keys import new_key
-from inference_store.export.jobs.members import unpack_uids
+from inference_store.export.parts import unpack_uids
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import FAILPOINTS
 from inference_store.platform.settings import ApiSettings, RetentionSettings
@@ -40,6 +44,7 @@ KILLS = 50 - sum(name.startswith("export.") for name in FAILPOINTS)
 SEED = 11
 PLANTED = "planted-41f0c2"
 _STORED, _PART = 2000, 100
+ENDED = {"done", "stale"}
 _MOST_CHANGES = 5
 """Changes that are seen of a process before it is killed, at most."""
 
@@ -59,6 +64,9 @@ def make_inference(number: int) -> NewInference:
     return NewInference(f"frame-{number}", at(number), metadata, [("person", 0.5)])
 
 
+TOUCHED = {number // _PART + 1 for number in ERASED}
+"""Parts that name somebody who is erased; not all do."""
+assert len(TOUCHED) < _STORED // _PART
 INFERENCES = [make_inference(number) for number in range(_STORED)]
 GONE = [INFERENCES[number] for number in sorted(ERASED)]
 REMAINING = [INFERENCES[number].uid for number in range(_STORED) if number not in ERASED]
@@ -73,7 +81,6 @@ def retention_environment(database: str, minio_server: S3) -> dict[str, str]:
         minio_server,
         minio_server.create_bucket(unique(), object_lock=True),
         EXPORT_PART_INFERENCES=str(_PART),
-        RETENTION_POLL_SECONDS="0.1",
         CERTIFICATE_KEY=new_key().pem,
     )
 
@@ -120,15 +127,15 @@ class Killing:
             await asyncio.to_thread(self.service.kill)
 
     async def _prepare(self) -> None:
-        """Request more if all is done."""
-        if {export["state"] for export in await self._list()} <= {"done"}:
+        """Request more if all have ended."""
+        if {export["state"] for export in await self._list()} <= ENDED:
             self.rounds.append(await self.exporting.request_all())
 
     async def _erase(self) -> None:
         """Request the erasure as soon as every member is listed: mostly amid the writing."""
 
         def are_listed(shown: list[dict[str, Any]]) -> bool:
-            return {export["state"] for export in shown} <= {"writing", "done"}
+            return {export["state"] for export in shown} <= {"writing", *ENDED}
 
         await until(self._list, are_listed)
         self.rounds_before = len(self.rounds)
@@ -148,7 +155,7 @@ class Killing:
             state = [(each["state"], each["parts"], each["parts_written"]) for each in shown]
             if not seen or seen[-1] != state:
                 seen.append(state)
-            return len(seen) - 1, all(export["state"] == "done" for export in shown)
+            return len(seen) - 1, all(export["state"] in ENDED for export in shown)
 
         await until(count, lambda answer: answer[0] >= wanted or answer[1])
 
@@ -166,7 +173,7 @@ async def test_killed_at_random_moments(
     service = Service("retention", retention_environment, tmp_path)
     try:
         undisturbed = await caller.request_all()
-        await caller.wait_until_done(undisturbed)
+        await caller.wait_until_ended(undisturbed)
         whole = {
             format: await read_hashes(caller, export) for format, export in undisturbed.items()
         }
@@ -176,26 +183,70 @@ async def test_killed_at_random_moments(
         service.restart()
         certificate = await caller.wait_until_certified(killing.erasure)
         for some in (undisturbed, *killing.rounds):
-            await caller.wait_until_done(some)
-        undisturbed_later = await caller.request_all()
-        await caller.wait_until_done(undisturbed_later)
+            await caller.wait_until_ended(some)
+        restarted = await caller.restart(undisturbed)
+        await caller.wait_until_ended(restarted)
     finally:
         print(service.text[-3000:])
         service.stop()
     before = [undisturbed, *killing.rounds[: killing.rounds_before]]
-    after = [undisturbed_later, *killing.rounds[killing.rounds_before :]]
+    after = [restarted, *killing.rounds[killing.rounds_before :]]
     assert len(before) > 1
     print(f"{len(before) - 1} rounds before the erasure, {len(after) - 1} after it")
-    for rounds in (before, after):
-        await check_same(caller, blobs, rounds)
-    await check_untouched(caller, undisturbed, whole)
+    for some in before:
+        await check_left(caller, blobs, some, whole)
+    for format, export in undisturbed.items():
+        left = await read_hashes(caller, export)
+        assert left.keys() == whole[format].keys() - TOUCHED, format
+    await check_same(caller, blobs, after)
     check_planted(blobs)
     await check_told(caller, before, certificate)
 
 
 async def read_hashes(caller: Exporting, export: str) -> dict[int, str]:
-    """Return the SHA-256 of each part. Who asks has downloaded them."""
-    return {part["number"]: part["sha256"] for part in await caller.list_parts(export)}
+    """Return the SHA-256 of each part that is there. Who asks has downloaded them."""
+    parts = await caller.list_parts(export)
+    return {part["number"]: part["sha256"] for part in parts if part["state"] == "written"}
+
+
+async def check_left(
+    caller: Exporting,
+    blobs: Blobs,
+    exports: Mapping[str, str],
+    whole: Mapping[str, Mapping[int, str]],
+) -> None:
+    """Check what is left of exports that the erasure reached: the parts that named nobody, as if
+    nothing had been killed; those that were written after the erasure, without the erased; the
+    lists; and no manifest of an export that lost a part."""
+    for format, export in exports.items():
+        shown = await caller.call("GET", f"/exports/{export}")
+        hashes = await read_hashes(caller, export)
+        lost = whole[format].keys() - hashes.keys()
+        assert lost <= TOUCHED, format
+        assert (shown["state"], shown["parts_deleted"]) == (
+            "stale" if lost else "done",
+            len(lost),
+        ), format
+        assert shown["rows"] + shown["gone"] + shown["inferences_deleted"] == _STORED, format
+        for number in hashes.keys() - TOUCHED:
+            assert hashes[number] == whole[format][number], (format, number)
+        prefix = f"exports/{export}/"
+        names = list_versions(blobs, prefix)
+        parts = {
+            int(name.removeprefix(f"{prefix}parts/")[:5]): name
+            for name in names
+            if "/parts/" in name
+        }
+        lists = [f"{prefix}members/{number:05}" for number in whole[format]]
+        named = [f"{prefix}export.json", *lists, *parts.values()]
+        assert names == sorted(named + ([] if lost else [f"{prefix}manifest.json"])), format
+        assert parts.keys() == hashes.keys(), format
+        listed = [unpack_uids(get(blobs, name)) for name in lists]
+        assert [uid for uids in listed for uid in uids] == REMAINING, format
+        for number, name in parts.items():
+            content = get(blobs, name)
+            assert hashlib.sha256(content).hexdigest() == hashes[number], format
+            assert read_uids(format, content) == listed[number - 1], format
 
 
 async def check_same(caller: Exporting, blobs: Blobs, rounds: Sequence[Mapping[str, str]]) -> None:
@@ -227,18 +278,6 @@ def check_written(
         assert uids == unpack_uids(get(blobs, lists[part["number"]]))
         members.append(uids)
     return members
-
-
-async def check_untouched(
-    caller: Exporting, undisturbed: Mapping[str, str], whole: Mapping[str, Mapping[int, str]]
-) -> None:
-    """Check that exactly the parts with an erased member were written again."""
-    touched = {number // _PART + 1 for number in ERASED}
-    assert len(touched) < _STORED // _PART
-    for format, export in undisturbed.items():
-        now = await read_hashes(caller, export)
-        changed = {number for number, sha256 in now.items() if whole[format][number] != sha256}
-        assert changed == touched, format
 
 
 def check_planted(blobs: Blobs) -> None:

@@ -14,14 +14,14 @@ from inference_store.erasure.certify import chain, documents, erased_lists
 from inference_store.erasure.log.keys import new_key
 from inference_store.erasure.log.signed_chain import sign_document
 from inference_store.erasure.policies import DEFAULT, PolicyOwner
-from inference_store.export.jobs.question import describe_question
-from inference_store.export.jobs.state_changes import request_export
+from inference_store.export.jobs import request_export
+from inference_store.export.listing import describe_question
 from inference_store.index import api_keys, registrations, saved_views, unsettled
 from inference_store.index.accounting import PartitionId, open_partition
 from inference_store.index.audit import note
 from inference_store.index.unsettled import Record, Rejection
 from inference_store.inference.events import uid_of
-from inference_store.operations.reconcile import reconciliations
+from inference_store.operations.reconcile import stored_reports
 from inference_store.query.cql2 import parse
 from tests.builders import NOW
 from tests.integration import erasure_requests
@@ -68,7 +68,7 @@ async def add_path_values(connection: Any, model_id: str, model: int, offset: in
     grant = Grant(rights=(Right.READ,), model_id=model_id)
     key, _ = await api_keys.create(connection, f"{model_id}'s", [grant], by="test")
     await note(connection, Who("test", None), Action.POLICY_SET, model=(model, model_id))
-    reconciliation = await reconciliations.request_reconciliation(
+    reconciliation = await stored_reports.request_reconciliation(
         connection, model_id=model_id, cause="request"
     )
     return {

@@ -119,6 +119,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/v1/exports"): Row(EXPORT, SOME, 200),
     ("GET", "/v1/exports/{export_id}"): Row(EXPORT, SOME, 200),
     ("POST", "/v1/exports/{export_id}/cancel"): Row(EXPORT, SOME, 202),
+    ("POST", "/v1/exports/{export_id}/restart"): Row(EXPORT, SOME, 409),
     ("GET", "/v1/exports/{export_id}/parts"): Row(EXPORT, SOME, 200),
     ("GET", "/v1/exports/{export_id}/parts/{number}"): Row(EXPORT, SOME, 404),
     ("GET", "/v1/exports/{export_id}/erased"): Row(EXPORT, SOME, 200, shows_stored=False),

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 
 from inference_store.access import issuer as issuer_keys
 from inference_store.access.issuer import Issuer
-from inference_store.access.tokens import Tokens
+from inference_store.access.tokens import SKEW_SECONDS, Tokens
 from tests.integration.api.conftest import Api, MakeApp, make_client
 from tests.polling import until
 from tests.stopped_clock import StoppedClock
@@ -28,7 +28,6 @@ ED = ed25519.Ed25519PrivateKey.generate()
 RETRY_SECONDS = 10.0
 # Long enough for any machine: the test of the limit sets its own.
 PATIENT_SECONDS = 600.0
-SKEW_SECONDS = 300
 _ROLES = {
     "analysts": [{"role": "analyst", "project_id": f"{OPEN}-project"}],
     "ops": [{"role": "owner"}],
@@ -64,7 +63,6 @@ def app(make_app: MakeApp, issuer: OidcIssuer, clock: StoppedClock) -> FastAPI: 
         oidc_issuer=issuer.url,
         oidc_audience=AUDIENCE,
         oidc_roles=_ROLES,
-        oidc_clock_skew_seconds=SKEW_SECONDS,
     )
     _change_issuer(app, issuer)
     return app

@@ -16,8 +16,8 @@ from inference_store.erasure.progress import advance_erasure, find_erasures
 from inference_store.index import registrations
 from inference_store.index.registrations import Details
 from inference_store.platform.settings import CaptureSettings
-from inference_store.proxy.capture.registered_model import RegisteredModel
 from inference_store.proxy.capture.registrations import Registrations
+from inference_store.proxy.capture.work import RegisteredModel
 from tests.builders import make_event
 from tests.integration.api.app_server import serve_app
 from tests.integration.api.conftest import OWNER, Api, MakeApp, make_client
@@ -209,7 +209,7 @@ async def test_keys(keys: Keys) -> None:
 async def test_limits_and_what_is_switched_on(make_app: MakeApp) -> None:
     app = make_app(
         **{"auth": "on", "api_token": TOKEN, "api_rate_limit_per_minute": 9},
-        **{"presigned_urls": "off", "streams_at_once": 4, "queries_at_once_per_caller": 2},
+        **{"presigned_urls": "off", "streams_at_once": 4, "queries_at_once": 4},
     )
     async with make_client(app) as client:
         caller = await client.call("GET", "/v1/me", headers=OWNER)

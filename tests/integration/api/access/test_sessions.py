@@ -8,7 +8,7 @@ import httpx
 import pytest
 from sqlalchemy import func, select, update
 
-from inference_store.access.sessions import Identity, hash_id
+from inference_store.access.credentials import Identity, hash_session_id
 from inference_store.api import authentication
 from inference_store.api.authentication import (
     COOKIE,
@@ -62,7 +62,7 @@ class Browser:
 
     async def change_session(self, **values: Any) -> None:
         """Change the row of the session, as only time does otherwise."""
-        is_this_session = web_session.c.id_hash == hash_id(self.id)
+        is_this_session = web_session.c.id_hash == hash_session_id(self.id)
         await self.client.execute(update(web_session).where(is_this_session).values(**values))
 
 
@@ -113,7 +113,7 @@ async def test_a_key_starts_a_session(keys: Keys, browser: Browser) -> None:
 async def test_stores_only_a_hash_of_the_id(browser: Browser, guarded: Api) -> None:
     await browser.sign_in(TOKEN)
     [row] = await guarded.fetch(select(web_session))
-    assert row.id_hash == hash_id(browser.id)
+    assert row.id_hash == hash_session_id(browser.id)
     assert browser.id not in str(row)
     assert TOKEN not in str(row)
 

@@ -67,7 +67,7 @@ async def test_services_wait_until_a_restored_backup_was_given_what_came_since(
     restore: Restore,
     tmp_path: Path,
 ) -> None:
-    environment = service_environment(KAFKA_TOPIC=topic(), RETENTION_POLL_SECONDS="0.1")
+    environment = service_environment(KAFKA_TOPIC=topic())
     dump = backup()
     api, address = start_api(environment, tmp_path)
     api.wait_ready()

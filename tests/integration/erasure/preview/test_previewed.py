@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from inference_store.erasure import policies
 from inference_store.erasure.policies import EffectivePolicy, PolicyOwner, RetentionPolicy
 from inference_store.erasure.preview import preview
-from inference_store.export.ledger.member_lists import MemberLists
+from inference_store.export.erased import MemberLists
 from inference_store.query.cql2 import parse_text
 from inference_store.query.filters.names import find_known_keys
 from inference_store.query.filters.saved import save

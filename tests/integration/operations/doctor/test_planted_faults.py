@@ -21,14 +21,14 @@ from minio.objectlockconfig import DAYS, ObjectLockConfig
 from minio.versioningconfig import SUSPENDED, VersioningConfig
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.cli import doctor
+from inference_store.cli import upkeep
 from inference_store.erasure import policies
 from inference_store.erasure.ledger.entries import Content, Entry
 from inference_store.erasure.log.keys import new_key
 from inference_store.erasure.policies import RetentionPolicy
 from inference_store.index import partitions, registrations
 from inference_store.index.partitions import TimePartition, lock_catalogue
-from inference_store.operations.doctor import CHECKS, DoctorSettings, Subject, store
+from inference_store.operations.doctor import CHECKS, DoctorSettings, Subject, checks
 from tests.servers.fixtures import MakeEnvironment, unique
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
@@ -100,7 +100,7 @@ class Patient:
             for name, value in (self.environment | new).items():
                 if name.startswith("INFERENCE_STORE_"):
                     patch.setenv(name, value)
-            code = doctor.run(argparse.Namespace(json=True, deadline=300.0, send=False))
+            code = upkeep.run_doctor(argparse.Namespace(json=True, deadline=300.0, send=False))
         output = self.capsys.readouterr().out
         assert not [secret for secret in SECRETS if secret in output]
         return Examination(code, json.loads(output))
@@ -316,23 +316,23 @@ async def test_finds_partitions_that_end_soon(
     engine: AsyncEngine, minutes: int, state: str
 ) -> None:
     await _create_span(engine, 12, minutes)
-    (finding,) = await store.check_partitions(Subject(DoctorSettings(), engine))
+    (finding,) = await checks.check_partitions(Subject(DoctorSettings(), engine))
     assert finding.state == state, finding
     await partitions.make_ahead(engine, target=1000)
     if minutes > 0:
-        (finding,) = await store.check_partitions(Subject(DoctorSettings(), engine))
+        (finding,) = await checks.check_partitions(Subject(DoctorSettings(), engine))
         assert finding.state == "ok", finding
 
 
 async def test_finds_a_link_that_outlives_its_input(engine: AsyncEngine) -> None:
     subject = Subject(DoctorSettings(presigned_url_seconds=900), engine)
-    assert [finding.state for finding in await store.check_links(subject)] == ["ok"]
+    assert [finding.state for finding in await checks.check_links(subject)] == ["ok"]
     rule = {"keep_input": "PT5M", "keep_inference": "P1D"}
     async with engine.begin() as connection:
         model = await registrations.ensure(connection, "model")
         await policies.set_policy(
             connection, model, RetentionPolicy.model_validate({"rules": [rule]})
         )
-    (finding,) = await store.check_links(subject)
+    (finding,) = await checks.check_links(subject)
     assert (finding.state, "keeps inputs for 300 s" in finding.seen) == ("warning", True)
-    assert "a run has ended well never" in (await store.check_retention(subject))[0].seen
+    assert "a run has ended well never" in (await checks.check_retention(subject))[0].seen

@@ -13,9 +13,9 @@ from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.log.keys import new_key
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
-from inference_store.operations.reconcile import reconciliations
+from inference_store.operations.reconcile import stored_reports
 from inference_store.operations.reconcile.reconciler import Reconciler
-from inference_store.operations.reconcile.reconciliations import FINAL, Finding, Reconciliation
+from inference_store.operations.reconcile.stored_reports import FINAL, Finding, Reconciliation
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
 from inference_store.retention.orphan_eraser import OrphanEraser
 from tests.integration.backups import backup, restore
@@ -68,7 +68,7 @@ def reconcile(
     """Return a function that runs a reconciliation to its end, in many small windows."""
 
     async def run_to_end(
-        *, model_id: str | None = None, repair: reconciliations.Repair = "none", **changed: object
+        *, model_id: str | None = None, repair: stored_reports.Repair = "none", **changed: object
     ) -> tuple[Reconciliation, list[Finding]]:
         changed_settings = settings.model_copy(update=changed)
         patience = timedelta(seconds=1)
@@ -76,13 +76,13 @@ def reconcile(
             changed_settings, engine, blobs, kafka=kafka, window=4, patience=patience
         )
         async with engine.begin() as connection:
-            reconciliation = await reconciliations.request_reconciliation(
+            reconciliation = await stored_reports.request_reconciliation(
                 connection, model_id=model_id, cause="request", repair=repair
             )
         while reconciliation.state not in FINAL:
             reconciliation = await worker.step(reconciliation)
         return reconciliation, await transact(
-            engine, reconciliations.list_findings, reconciliation.id, limit=1000
+            engine, stored_reports.list_findings, reconciliation.id, limit=1000
         )
 
     return run_to_end

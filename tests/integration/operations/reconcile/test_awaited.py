@@ -10,7 +10,7 @@ from inference_store.index import accounting
 from inference_store.index.accounting import PartitionId, ReceivedReport
 from inference_store.index.tables import kafka_partition
 from inference_store.inference.producer_reports import ProducerReport
-from inference_store.operations.reconcile import age_bound
+from inference_store.operations.reconcile import stored_reports
 from inference_store.platform.settings import KafkaSettings
 from tests.integration.retention.stored import Storing
 from tests.transactions import transact
@@ -105,16 +105,16 @@ async def test_waits_for_spools_of_any_reporter(engine: AsyncEngine, kafka: Kafk
     partition_id = PartitionId(kafka.kafka_cluster, "reports", 0, 0)
     received = [ReceivedReport(report, partition_id, 0) for report in reports]
     await transact(engine, accounting.store_reports, received)
-    waited = await transact(engine, age_bound.list_waiting, now=NOW)
+    waited = await transact(engine, stored_reports.list_waiting, now=NOW)
     hours = sorted(round((NOW - at) / timedelta(hours=1)) for at, _ in waited)
     assert hours == [0, 30, 50]
-    later = await transact(engine, age_bound.list_waiting, now=NOW + timedelta(days=8))
+    later = await transact(engine, stored_reports.list_waiting, now=NOW + timedelta(days=8))
     assert [round((NOW - at) / timedelta(hours=1)) for at, _ in later] == [50]
     stranger = _make_report("unheard", "finder", 1, 0.5, queued=1, spooled=1)
     async with engine.begin() as connection:
         await accounting.store_reports(connection, [ReceivedReport(stranger, partition_id, 0)])
         (waiting_since,) = [
-            at for at, _ in await age_bound.list_waiting(connection, now=NOW) if at.year == 1
+            at for at, _ in await stored_reports.list_waiting(connection, now=NOW) if at.year == 1
         ]
     assert waiting_since.tzinfo is UTC
 
@@ -124,6 +124,6 @@ async def test_grace_before_the_earliest_time_is_no_error(engine: AsyncEngine) -
     stranger = _make_report("unheard", "finder", 1, 0.5, queued=1, spooled=1)
     async with engine.begin() as connection:
         await accounting.store_reports(connection, [ReceivedReport(stranger, partition_id, 0)])
-        note = age_bound.Note(NOW, "default", "t", {})
-        bound = await age_bound.find_bound(connection, note, grace_seconds=86400)
+        note = stored_reports.Note(NOW, "default", "t", {})
+        bound = await stored_reports.find_bound(connection, note, grace_seconds=86400)
     assert bound.before is None

@@ -11,7 +11,7 @@ from inference_store.index.accounting import PartitionId, open_partition
 from inference_store.index.tables import erasure_held, unsettled_event
 from inference_store.index.unsettled import Record, Rejection
 from inference_store.inference.layout import key_of
-from inference_store.operations.reconcile import judgement
+from inference_store.operations.reconcile import owned
 from inference_store.platform.settings import KafkaSettings
 from inference_store.query.explain import Explain, summarize_plan
 from tests.integration import erasure_requests
@@ -182,7 +182,7 @@ async def test_finds_held_keys_by_index(engine: AsyncEngine) -> None:
         " gen_random_uuid(), 1 FROM generate_series(1, 20000) AS n"
     )
     held_keys = {f"s3://b/{name}/{n}" for name in KEYS for n in (7, 20000)}
-    query = judgement.select_held({*held_keys, "s3://b/data_storage_key/0"})
+    query = owned.select_held({*held_keys, "s3://b/data_storage_key/0"})
     async with engine.begin() as connection:
         for statement in (insert, "ANALYZE erasure_held"):
             await connection.exec_driver_sql(statement)

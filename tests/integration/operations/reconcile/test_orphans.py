@@ -27,7 +27,7 @@ from inference_store.inference.errors import LedgerDiverged
 from inference_store.inference.events import StorageKey
 from inference_store.inference.layout import key_of
 from inference_store.objects import Blobs
-from inference_store.operations.reconcile import orphans, reconciliations
+from inference_store.operations.reconcile import orphans, stored_reports
 from inference_store.platform.admin import Heartbeat
 from inference_store.platform.failpoints import FAILPOINTS
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
@@ -66,7 +66,7 @@ def erase(storing: Storing, ledger: Ledger, orphan_eraser: OrphanEraser) -> Eras
 
 
 async def _states(engine: AsyncEngine, report: UUID) -> dict[str, str]:
-    findings = await transact(engine, reconciliations.list_findings, report, limit=1000)
+    findings = await transact(engine, stored_reports.list_findings, report, limit=1000)
     return {finding.storage_key.split("/", 3)[3]: finding.state for finding in findings}
 
 

@@ -31,7 +31,7 @@ from inference_store.inference.layout import Kind, key_of
 from inference_store.inference.metadata import MetadataCaps
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import FAILPOINTS
-from inference_store.proxy.capture.documents import event_bytes, metadata_blob, metadata_text
+from inference_store.proxy.capture.prepared_capture import event_bytes, metadata_blob, metadata_text
 from tests.integration import erasure_requests
 from tests.integration.ingester.conftest import StartIngester, start_ingester, wait_for_counts
 from tests.integration.retention.stored import Storing

@@ -18,7 +18,6 @@ from tests.servers.process import LeashedProcess
 from tests.servers.waiting import wait_until
 
 SOCKETS = 2000
-HEAD_SECONDS = 12
 OTHER = "127.0.0.2"
 
 
@@ -83,7 +82,6 @@ def test_silent_sockets_do_not_take_a_service_down(
     upper = name.upper()
     environment = service_environment(
         KAFKA_TOPIC=topic(1),
-        CONNECTION_HEAD_SECONDS=str(HEAD_SECONDS),
         **{f"{upper}_PORT": str(port), f"{upper}_ADMIN_PORT": str(admin)},
         **({"PROXY_UPSTREAM": f"http://127.0.0.1:{upstream}"} if name == "proxy" else {}),
     )

@@ -29,7 +29,6 @@ def capturing(
         PROXY_SPOOL="all",
         PROXY_SPOOL_DIRECTORY=str(tmp_path / "spool"),
         PROXY_REPORT_SECONDS="0.3",
-        PROXY_RETRY_SECONDS="0.1",
         PROXY_GRACE_SECONDS="120",
         S3_TIMEOUT_SECONDS="20",
         LOG_FORMAT="text",

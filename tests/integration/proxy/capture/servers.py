@@ -36,7 +36,6 @@ def make_proxy_settings(kafka: Kafka, s3: S3, bucket: str, **changes: Any) -> Pr
         "s3_timeout_seconds": 20,
         "proxy_upstream": "http://up",
         "proxy_report_seconds": 0.5,
-        "proxy_retry_seconds": 0.1,
         **changes,
     }
     return make_settings(ProxySettings, **values)

@@ -19,8 +19,12 @@ from inference_store.operations.doctor import (
     failed,
 )
 from inference_store.operations.doctor.checks import check_buckets, compare_clocks
-from inference_store.operations.doctor.finding import ok, warning
-from inference_store.operations.doctor.settings import SETTING_CONFLICTS, check_settings
+from inference_store.operations.doctor.findings import (
+    SETTING_CONFLICTS,
+    check_settings,
+    ok,
+    warning,
+)
 from tests.http_stub import Request, Response, serve_http
 from tests.settings import make_settings
 
@@ -90,12 +94,9 @@ def test_a_clock_is_judged() -> None:
 PLANTED: list[dict[str, object]] = [
     {"auth": "off", "api_host": "0.0.0.0"},
     {"postgres_dsn": "postgresql://db.example/x"},
-    {"ingester_parked_first_seconds": 60, "ingester_parked_longest_seconds": 30},
-    {"ingester_parked_give_up_seconds": 5},
     {"tombstone_seconds": 3600, "ingester_parked_give_up_seconds": 7200},
     {"tombstone_seconds": 60, "ingester_parked_give_up_seconds": 30},
     {"postgres_pool_size": 2},
-    {"ingester_batch_rows": 10},
     {"log_level": "debug"},
 ]
 

@@ -14,9 +14,8 @@ import uvicorn
 from inference_store.platform.admin import AdminApp, Heartbeat
 from inference_store.platform.metrics import SHOWN
 from inference_store.platform.serving import Connections, Limits, PortTaken, Served, listen
-from inference_store.platform.serving.heads import BoundedHeads
-from inference_store.platform.serving.server import GuardedServer
 from inference_store.platform.settings import AdminSettings
+from inference_store.platform.uvicorn_server import BoundedHeads, GuardedServer
 from tests.polling import until
 from tests.servers.certificates import Authority, Pair
 from tests.settings import make_settings

@@ -195,8 +195,6 @@ def test_given_they_leave_a_connection() -> None:
     assert _make_settings(queries_at_once=9).most_queries == 9
     with pytest.raises(ValidationError, match="leaves none"):
         _make_settings(queries_at_once=10)
-    with pytest.raises(ValidationError, match="more than the 6"):
-        _make_settings(queries_at_once_per_caller=7)
 
 
 PASSWORD = "INFERENCE_STORE_POSTGRES_PASSWORD"

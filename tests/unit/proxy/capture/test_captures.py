@@ -16,8 +16,8 @@ import pytest
 from inference_store.inference.producer_reports import ProducerReport
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture import process, shutdown_deadline
-from inference_store.proxy.capture.captures import Captures
-from inference_store.proxy.capture.reservation import OVERHEAD, PART
+from inference_store.proxy.capture.__main__ import UPLOAD_THREADS
+from inference_store.proxy.capture.captures import MOST_CHUNKS, OVERHEAD, PART, Captures
 from inference_store.proxy.exchange import Body
 from inference_store.proxy.protocols.protocol import Call
 from inference_store.proxy.rules import Rules, Sampling
@@ -41,7 +41,7 @@ DEFECT = replace(PROTOCOL, name="broken", read=broken)
 
 @asynccontextmanager
 async def run_captures(log: Log, **changes: Any) -> AsyncIterator[Captures]:
-    quick: dict[str, Any] = {"proxy_report_seconds": 0.05, "proxy_retry_seconds": 0.02}
+    quick: dict[str, Any] = {"proxy_report_seconds": 0.05}
     quick |= {"proxy_upstream": "http://up"}
     settings = make_settings(ProxySettings, **(quick | changes))
     protocols = {protocol.name: protocol for protocol in (PROTOCOL, DEFECT)}
@@ -155,7 +155,7 @@ async def test_an_exchange_that_grows_waits_in_its_original_form() -> None:
 
 async def test_bodies_over_a_cap_and_too_many_chunks_are_not_kept() -> None:
     log = Log()
-    async with run_captures(log, proxy_body_bytes=1000, proxy_stream_chunks=3) as captures:
+    async with run_captures(log, proxy_body_bytes=1000) as captures:
         reservation = captures.begin(1001)
         assert reservation is not None
         assert reservation.refused
@@ -165,7 +165,8 @@ async def test_bodies_over_a_cap_and_too_many_chunks_are_not_kept() -> None:
         reservation = captures.begin(0)
         assert reservation is not None
         assert not reservation.refused
-        assert [reservation.reserve_more(1) for _ in range(4)] == [True, True, True, False]
+        assert [reservation.reserve_more(0) for _ in range(MOST_CHUNKS)] == [True] * MOST_CHUNKS
+        assert not reservation.reserve_more(0)
         sample = exchange()
         sample.response = Body(parts=(b"{",), size=5000, whole=False)
         reservation.finish(sample, CALL, Rules(), "m")
@@ -219,10 +220,10 @@ async def test_reports_captures_left_in_memory_as_lost(monkeypatch: pytest.Monke
 
 async def test_writing_is_bounded_by_its_threads() -> None:
     log = Log()
-    async with run_captures(log, proxy_upload_threads=2) as captures:
+    async with run_captures(log) as captures:
         hand_over(captures, 60)
         await wait_for_report(log, lambda report: report.published == 60)
-    assert log.bucket.most_at_once <= 2
+    assert log.bucket.most_at_once <= UPLOAD_THREADS
 
 
 @pytest.mark.parametrize("mode", ["all", "overflow"])

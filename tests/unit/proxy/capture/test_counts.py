@@ -6,9 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from inference_store.proxy.capture.budget import Budget
-from inference_store.proxy.capture.counts import Counts
-from inference_store.proxy.capture.shared_counters import CounterId, SharedCounters
+from inference_store.proxy.capture.counts import Budget, CounterId, Counts, SharedCounters
 
 
 def make_counts(counters: SharedCounters) -> Counts:

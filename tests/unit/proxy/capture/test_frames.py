@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_store.platform.settings import ProxySettings
-from inference_store.proxy.capture.frames import Reader, Writer
-from inference_store.proxy.capture.handshake import Handshake, read_handshake
+from inference_store.proxy.capture.frames import Handshake, Reader, Writer, read_handshake
 from inference_store.proxy.capture.work import Work
 from inference_store.proxy.exchange import Body, Exchange
 from inference_store.proxy.protocols import PROTOCOLS, Call

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_store.grpc_messages import message
-from inference_store.proxy.capture.request_remainder.parts import bytes_of
+from inference_store.proxy.capture.request_pieces import read_part
 from inference_store.proxy.rules import Rules
 
 from .captured import (
@@ -22,6 +22,8 @@ from .captured import (
     SampleRequest,
     Tensors,
     capture_request,
+    check_equal,
+    check_rebuilt,
     encode_run,
     make_sized_request,
     pack,
@@ -85,7 +87,7 @@ def list_stored(call: SampleRequest) -> list[bytes]:
     """Return what is stored of a message with each inference, without its datum."""
     captured = capture_request(call)
     assert len(captured.data) > 1
-    assert captured.rebuild() == call.messages
+    check_equal(captured, call)
     first, *others = captured.requests
     return [
         join_texts(first["messages"][0]),
@@ -95,7 +97,7 @@ def list_stored(call: SampleRequest) -> list[bytes]:
 
 def join_texts(parts: Sequence[Any]) -> bytes:
     texts = [part for part in parts if isinstance(part, str) or "base64" in part]
-    return b"".join(bytes_of(part, {}, {}) for part in texts)
+    return b"".join(read_part(part, {}, {}) for part in texts)
 
 
 def check_each_is_alone(
@@ -214,8 +216,10 @@ def test_an_object_does_not_depend_on_another_item(datatype: str) -> None:
 def test_numbers_that_are_not_packed_are_divided() -> None:
     """A writer of proto2 sends each number with its tag."""
     text = b"\x0a\x01t\x12\x05BYTES\x1a\x01\x02\x2a\x06\x42\x01a\x42\x01b"
-    ages = [b"\x10\x07", b"\x10\xb9\x60"]
-    numbers = b"\x0a\x01n\x12\x05INT32\x1a\x01\x02\x2a\x05" + b"".join(ages)
+    ages = [b"\xac\x02", b"\xb9\x60"]
+    numbers = b"\x0a\x01n\x12\x05INT32\x1a\x01\x02\x2a\x06" + b"".join(
+        b"\x10" + age for age in ages
+    )
     inputs = (b"\x2a%c%s" % (len(tensor), tensor) for tensor in (text, numbers))
     result = list_stored(SampleRequest("v2-grpc", INFER, [b"".join(inputs)], b"", rules=BATCHED))
     found = [[age in stored_text for age in ages] for stored_text in result]
@@ -227,20 +231,18 @@ TENSOR = b'{"name":"t","datatype":"BYTES","parameters":{"binary_data_size":%d}}'
 HEAD = b'{"inputs":[%s]}' % TENSOR
 
 
-def make_mixed_contents(raw_count: int) -> SampleRequest:
+def make_mixed_contents() -> SampleRequest:
     """Make a message with raw and typed contents. Servers differ in which of the two they read."""
     built = message("inference.ModelInferRequest")(model_name="m")
     for name in "ab":
         built.inputs.add(name=name, datatype="INT32", shape=[2])
     built.inputs[1].contents.int_contents.extend([71001, 71002])
-    built.raw_input_contents.extend([pack("INT32", [1, 2])] * raw_count)
+    built.raw_input_contents.extend([pack("INT32", [1, 2])] * 2)
     return SampleRequest("v2-grpc", INFER, [bytes(built.SerializeToString())], b"", rules=BATCHED)
 
 
 UNKNOWN_OWNERS = {
     "bytes of no tensor": (HEAD, TEXTS + b"Eve", "where the binary data end"),
-    "bytes that are not there": (HEAD.replace(b"10", b"11"), TEXTS, "where the binary data end"),
-    "another encoding": (HEAD.decode().encode("utf-16"), TEXTS, "not in UTF-8"),
     "a list that was not read": (b'{"inputs":["Eve"],"inputs":[%s]}' % TENSOR, TEXTS, "repeated"),
 }
 
@@ -250,9 +252,7 @@ def test_does_not_keep_values_without_a_known_owner() -> None:
         name: (make_sized_request(head, tail, BATCHED), why)
         for name, (head, tail, why) in UNKNOWN_OWNERS.items()
     }
-    for count in (1, 2):
-        mixed = make_mixed_contents(count), "raw contents and typed ones"
-        requests[f"{count} raw contents beside typed ones"] = mixed
+    requests["raw contents beside typed ones"] = make_mixed_contents(), "were not read"
     for name, (request, why) in requests.items():
         first, _ = capture_request(request).requests
         assert first["messages"] is None, name
@@ -264,8 +264,7 @@ def test_a_batch_beyond_any_search_is_kept() -> None:
     rows = [bytes([at % 3]) * 64 for at in range(1000)]
     numbers: Sequence[int] = list(b"".join(rows))
     tensors: Tensors = [("INT8", [1000, 64], numbers), ("INT8", [1000, 64], numbers[::-1])]
-    request = write_binary(tensors, BATCHED)
-    assert capture_request(request).rebuild() == request.messages
+    check_rebuilt(write_binary(tensors, BATCHED), count=1000)
 
 
 def make_subject(name: str) -> str:
@@ -324,7 +323,7 @@ BATCHES = {
 def test_no_object_holds_data_of_another_inference() -> None:
     for case, request in BATCHES.items():
         captured = capture_request(request)
-        assert captured.rebuild() == request.messages, case
+        check_equal(captured, request)
         documents = captured.list_blobs("metadata")
         assert len(documents) == len(NAMES), case
         for index, text in enumerate(documents):

@@ -8,8 +8,8 @@ import pytest
 
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.captures import Captures
+from inference_store.proxy.capture.counts import CounterId
 from inference_store.proxy.capture.process import CaptureProcess
-from inference_store.proxy.capture.shared_counters import CounterId
 from tests.polling import until
 from tests.settings import make_settings
 

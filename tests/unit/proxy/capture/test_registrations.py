@@ -15,12 +15,11 @@ from aiohttp import web
 from inference_store.platform.settings import CaptureSettings, ProxySettings
 from inference_store.proxy.capture.captures import Captures
 from inference_store.proxy.capture.prepare import Preparation
-from inference_store.proxy.capture.registered_model import NO_REGISTRY, RegisteredModel, Registry
 from inference_store.proxy.capture.registrations import Registrations
-from inference_store.proxy.capture.work import Work
+from inference_store.proxy.capture.work import RegisteredModel, Registry, Work
 from inference_store.proxy.protocols import PROTOCOLS, Call, Model
-from inference_store.proxy.protocols.v2.splitting import split
-from inference_store.proxy.protocols.v2.tensors import InferRequest, InferResponse, Tensor
+from inference_store.proxy.protocols.tensor_reading import split
+from inference_store.proxy.protocols.tensors import InferRequest, InferResponse, Tensor
 from inference_store.proxy.rules import Rules
 from tests.exchanges import exchange, png
 from tests.settings import make_settings
@@ -35,7 +34,7 @@ KEY = "a-key-that-reads"
 def make_events(
     inputs: list[dict[str, Any]],
     outputs: list[dict[str, Any]],
-    registered: Registry = NO_REGISTRY,
+    registered: Registry = lambda _: None,
     rules: Rules | None = None,
 ) -> list[dict[str, Any]]:
     preparation = Preparation(make_settings(ProxySettings, proxy_upstream="http://up"), registered)

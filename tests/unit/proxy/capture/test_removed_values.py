@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_store.proxy.capture.ids import ID_HEADER
-from inference_store.proxy.capture.json_paths import GONE
-from inference_store.proxy.capture.removed_values import GAP, RemovedValues
+from inference_store.proxy.capture.removed_values import GAP, GONE, RemovedValues
 from inference_store.proxy.exchange import Body, Exchange, Headers
 from inference_store.proxy.rules import Redaction, Rules
 from tests.exchanges import exchange

@@ -13,7 +13,6 @@ from inference_store.inference.producer_reports import encode as encode_report
 from inference_store.platform.metrics import SPOOL_TROUBLE
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.counts import Counts
-from inference_store.proxy.capture.folder_locks import lock_dead_producers, make_folder
 from inference_store.proxy.capture.prepared_capture import (
     Blob,
     Message,
@@ -22,7 +21,7 @@ from inference_store.proxy.capture.prepared_capture import (
     decode,
     encode,
 )
-from inference_store.proxy.capture.spool import Folder, Room
+from inference_store.proxy.capture.spool import Folder, Room, lock_dead_producers, make_folder
 from inference_store.proxy.capture.spools import Spools
 from tests.settings import make_settings
 

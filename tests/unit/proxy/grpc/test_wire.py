@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_store.grpc_messages import message, parsed
-from inference_store.proxy.grpc.methods import METHODS, read_names
-from inference_store.proxy.grpc.wire import MOST_FIELDS, read_texts
+from inference_store.proxy.grpc.methods import METHODS, MOST_FIELDS, read_names, read_texts
 
 REQUEST = message("inference.ModelInferRequest")
 INFER = METHODS["/inference.GRPCInferenceService/ModelInfer"]

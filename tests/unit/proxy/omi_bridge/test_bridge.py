@@ -13,7 +13,7 @@ from grpc import StatusCode
 
 from inference_store.grpc_messages import message
 from inference_store.proxy.omi_bridge import Bridge, Container
-from inference_store.proxy.omi_bridge.container_status import parse_seconds, read_status
+from inference_store.proxy.omi_bridge.container import parse_seconds, read_status
 
 from .omi import Omi, open_bridge
 

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_store.proxy.protocols.content_encoding import (
+from inference_store.proxy.protocols.documents import (
     NotDecoded,
     decode,
     encode,
+    events,
+    is_event_stream,
     list_codings,
 )
-from inference_store.proxy.protocols.event_stream import events, is_event_stream
 
 GZIP = [("content-encoding", "gzip")]
 

@@ -7,14 +7,7 @@ import orjson
 
 from inference_store.proxy.protocols import Reading
 
-from .exchanged import (
-    PIXEL,
-    list_data,
-    list_predictions,
-    list_texts,
-    read_call,
-    read_envelope,
-)
+from .exchanged import PIXEL, list_data, list_predictions, list_texts, read_call, read_envelope
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"

@@ -5,7 +5,7 @@ from typing import Any
 from inference_store.inference.events import CAPTURE_PROBLEMS
 from inference_store.proxy.exchange import Body
 from inference_store.proxy.protocols import PROTOCOLS, Call, Model
-from inference_store.proxy.protocols.problems import Problem, join_problems, list_gaps
+from inference_store.proxy.protocols.protocol import Problem, join_problems, list_gaps
 from tests.exchanges import exchange
 
 from .exchanged import list_data, make_body, read_call

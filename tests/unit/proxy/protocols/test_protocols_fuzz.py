@@ -16,7 +16,7 @@ from inference_store.inference.task_types import TASK_TYPES, read_predictions, t
 from inference_store.proxy.exchange import Headers
 from inference_store.proxy.protocols import PROTOCOLS, Reading
 from inference_store.proxy.protocols.protocol import Model
-from inference_store.proxy.protocols.v2.tensors import CODES
+from inference_store.proxy.protocols.tensors import CODES
 from tests.properties import draw_json, examples
 
 from .exchanged import make_body, make_exchange, read_by

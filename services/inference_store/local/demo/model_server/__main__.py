@@ -10,10 +10,9 @@ import grpc
 import orjson
 
 from inference_store.grpc_messages import message
-from inference_store.local.ports import HOST
+from inference_store.local.folder import HOST
 
-from .rest import serve_rest
-from .serving import (
+from .models import (
     DATATYPE,
     MOST_BYTES,
     NAME,
@@ -25,6 +24,7 @@ from .serving import (
     Output,
     Serving,
 )
+from .rest import serve_rest
 
 _STOP_SECONDS = 5.0
 
@@ -63,10 +63,10 @@ def main() -> None:
 def _models(*, small: bool) -> Mapping[str, Model]:
     # Unused models may not be installed.
     if small:
-        from .small_models import small_models  # noqa: PLC0415
+        from .models import small_models  # noqa: PLC0415
 
         return small_models()
-    from .opencv import opencv_models  # noqa: PLC0415
+    from inference_store.local.demo.model_server.opencv import opencv_models  # noqa: PLC0415
 
     return opencv_models()
 
@@ -135,7 +135,6 @@ async def _infer(serving: Serving, request: Any) -> Any:
 
 
 def _inputs(request: Any) -> Sequence[Input]:
-    """Return the inputs of a request. Raises BadRequest."""
     if request.raw_input_contents:
         raise BadRequest("raw_input_contents are not read here: send bytes_contents")
     for tensor in request.inputs:

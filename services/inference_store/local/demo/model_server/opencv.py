@@ -5,12 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 import cv2
 import numpy as np
 
-from inference_store.local.demo.detectors import FaceDetector, PeopleDetector
-from inference_store.local.demo.digits import DigitClassifier
 from inference_store.local.demo.models import DIGITS, FACES, PEOPLE
-from inference_store.local.demo.photographs import Image
+from inference_store.local.demo.sources import DigitClassifier, FaceDetector, Image, PeopleDetector
 
-from .serving import Finding, Model, NoPicture
+from .models import Finding, Model, NoPicture
 
 
 def opencv_models() -> Mapping[str, Model]:

@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from inference_store.local.ports import HOST
+from inference_store.local.folder import HOST
 
-from .serving import (
+from .models import (
     DATATYPE,
     MOST_BYTES,
     NAME,
@@ -92,7 +92,6 @@ async def _infer(request: web.Request) -> web.Response:
 
 
 def _check_model(request: web.Request) -> str:
-    """Return the model's name. Raises NoSuchModel."""
     name = request.match_info["model"]
     request.app[_SERVING].check(name, request.match_info.get("version", ""))
     return name

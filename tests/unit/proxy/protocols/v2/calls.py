@@ -6,9 +6,8 @@ from typing import Any, TypeAlias
 
 from inference_store.proxy.exchange import Exchange, Headers
 from inference_store.proxy.protocols.protocol import Call, Model, Reading
-from inference_store.proxy.protocols.v2 import V2_REST
-from inference_store.proxy.protocols.v2.documents import Document, request_of, response_of
-from inference_store.proxy.protocols.v2.tensors import InferRequest, InferResponse
+from inference_store.proxy.protocols.tensors import InferRequest, InferResponse
+from inference_store.proxy.protocols.v2 import V2_REST, Document, request_of, response_of
 from tests.unit.proxy.protocols import exchanged
 
 JPEG = b"\xff\xd8\xff\xe0 a photograph \xff\xd9"

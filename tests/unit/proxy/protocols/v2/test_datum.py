@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from inference_store.inference.json_text import Number
-from inference_store.proxy.protocols.v2.datum import arguments_of, datum_of, has_image
-from inference_store.proxy.protocols.v2.tensors import Tensor
+from inference_store.proxy.protocols.tensor_datum import arguments_of, datum_of, has_image
+from inference_store.proxy.protocols.tensors import Tensor
 
 from .calls import JPEG, PNG, make_tensor, make_text_tensor, parse_request, prefix_lengths
 

@@ -5,8 +5,8 @@ from base64 import b64encode
 from typing import Any, NamedTuple
 
 from inference_store.proxy.protocols.protocol import Model
-from inference_store.proxy.protocols.v2.splitting import MOST_INFERENCES, Split, split
-from inference_store.proxy.protocols.v2.tensors import InferRequest, InferResponse, Tensor
+from inference_store.proxy.protocols.tensor_reading import MOST_INFERENCES, Split, split
+from inference_store.proxy.protocols.tensors import InferRequest, InferResponse, Tensor
 
 from .calls import (
     JPEG,

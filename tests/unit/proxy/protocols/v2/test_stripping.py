@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_store.proxy.exchange import header
-from inference_store.proxy.protocols.v2 import strip
-from inference_store.proxy.protocols.v2.stripping import remove_metadata
+from inference_store.proxy.protocols.v2 import remove_metadata, strip
 from tests.properties import draw_json
 
 EXACT = [

@@ -10,9 +10,9 @@ from typing import Any
 from inference_store.inference.metadata import read_metadata
 from inference_store.inference.task_types import read_predictions, task_type_of
 from inference_store.proxy.exchange import Body
-from inference_store.proxy.protocols.content_encoding import MOST_BYTES
+from inference_store.proxy.protocols.documents import MOST_BYTES
 from inference_store.proxy.protocols.protocol import MOST_ERROR, Inference, Model
-from inference_store.proxy.protocols.v2.documents import Document, request_of
+from inference_store.proxy.protocols.v2 import Document, request_of
 from tests.unit.proxy.protocols.exchanged import list_data
 
 from .calls import (

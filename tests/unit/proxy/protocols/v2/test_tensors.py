@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_store.proxy.protocols.v2.tensor_json import tensor_json
-from inference_store.proxy.protocols.v2.tensors import (
+from inference_store.proxy.protocols.tensor_datum import tensor_json
+from inference_store.proxy.protocols.tensors import (
     MOST_ELEMENTS,
     Tensor,
     bytes_elements,

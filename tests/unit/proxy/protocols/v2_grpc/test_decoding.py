@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_store.proxy.protocols.protocol import Model
-from inference_store.proxy.protocols.v2_grpc.decoding import request_in, response_in
+from inference_store.proxy.protocols.v2_grpc import request_in, response_in
 from tests.unit.proxy.protocols.v2_grpc.calls import (
     INFER,
     JPEG,

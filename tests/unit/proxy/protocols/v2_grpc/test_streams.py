@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from inference_store.proxy.protocols.protocol import Model, Reading
-from inference_store.proxy.protocols.v2_grpc.streams import find_dialect
+from inference_store.proxy.protocols.v2_grpc import find_dialect
 from tests.unit.proxy.protocols.exchanged import list_data
 from tests.unit.proxy.protocols.v2_grpc.calls import (
     JPEG,

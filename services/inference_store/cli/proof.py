@@ -1,0 +1,471 @@
+"""`inference-store certificates`, `ledger` and `audit`: what was deleted, and its proof.
+
+What is wrong, or was asked for, goes to standard output, a line each; all else to standard error.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.erasure import audit_chain
+from inference_store.erasure.audit_chain import Verdict
+from inference_store.erasure.certify.chain import (
+    Archive,
+    CannotRestart,
+    CheckpointCheck,
+    recover_key,
+)
+from inference_store.erasure.certify.proofs import (
+    KeyNotGiven,
+    find_proofs,
+    is_of_filter,
+    is_of_inference,
+    is_of_subject,
+    read_certificate,
+)
+from inference_store.erasure.certify.verification import Recheck, Verification
+from inference_store.erasure.ledger import Entry, Ledger
+from inference_store.erasure.ledger.entries import Entries
+from inference_store.erasure.log.bucket import AUDIT_HEAD, ChainHead
+from inference_store.erasure.log.hash_chain import Link
+from inference_store.erasure.log.keys import is_key_id, new_key, signing_keys
+from inference_store.export.rechecking import ExportRecheck
+from inference_store.index.database import engine_of
+from inference_store.index.schema import require_schema
+from inference_store.inference.errors import LedgerDiverged, NotFound, ObjectStoreUnavailable
+from inference_store.inference.plural import counted
+from inference_store.objects import Blobs
+from inference_store.objects.listing import inventory
+from inference_store.platform.settings import (
+    BlobSettings,
+    CertificateSettings,
+    LogSettings,
+    PostgresSettings,
+)
+
+from .closed_pipe import raise_if_reader_is_gone
+from .command import (
+    Command,
+    find_cli_user,
+    parse_limit,
+    parse_number,
+    require_postgres,
+    start_service,
+)
+
+_NEEDS_KEY = "needs INFERENCE_STORE_CERTIFICATE_KEY: the lists are hashed with it"
+
+
+class _CertificatesSettings(LogSettings, PostgresSettings, BlobSettings, CertificateSettings):
+    """The settings of the command."""
+
+
+def add_certificates_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the action to run, and its arguments."""
+    commands = parser.add_subparsers(dest="what", required=True)
+    verify = commands.add_parser("verify", help="check the chain, its signatures and its lists")
+    verify.add_argument(
+        "--trust",
+        action="append",
+        default=[],
+        type=_parse_key_id,
+        metavar="KEY",
+        help="id of the only key that the chain may begin with; may be repeated (default: the keys"
+        " of the settings)",
+    )
+    verify.add_argument(
+        "--head", action="store_true", help="also hold the chain's end against its locked head"
+    )
+    verify.add_argument(
+        "--objects",
+        action="store_true",
+        help="also look again for every row, object and member of an export (needs the key)",
+    )
+    prove = commands.add_parser("prove", help="prove that an inference is in a certificate")
+    prove.add_argument("uid", type=UUID, help="the inference's uid")
+    match = commands.add_parser(
+        "match", help="say whether a certificate is of a subject, a filter or an inference"
+    )
+    match.add_argument("number", type=int, help="the certificate's number")
+    subject = match.add_mutually_exclusive_group(required=True)
+    subject.add_argument("--subject", nargs=2, metavar=("KEY", "VALUE"), help="of whom it is")
+    subject.add_argument("--filter", metavar="TEXT", help="a filter, written as it was asked for")
+    subject.add_argument("--uid", type=UUID, help="an inference's uid")
+    match.add_argument("--type", help="the subject's type, as it was asked for; else any")
+    restart = commands.add_parser(
+        "restart-chain",
+        help="go on with a new key, because that of the newest certificates is lost",
+    )
+    restart.add_argument(
+        "--reason", required=True, help="why; the certificate and the audit say it"
+    )
+    keys = commands.add_parser("keys", help="the keys that sign").add_subparsers(
+        dest="which", required=True
+    )
+    keys.add_parser("new", help="make a key and print it (PEM, secret)")
+
+
+def _parse_key_id(text: str) -> str:
+    if not is_key_id(text):
+        message = f"{text!r} is no id of a key, which has 32 digits of 0-9 and a-f"
+        raise argparse.ArgumentTypeError(message)
+    return text
+
+
+def run_certificates(arguments: argparse.Namespace) -> int:
+    """Run the subcommand; return 1 if something is not as it was signed."""
+    if arguments.what == "keys":
+        key = new_key()
+        print(f"The key {key.id}, for INFERENCE_STORE_CERTIFICATE_KEY:", file=sys.stderr)
+        print(key.pem, end="")
+        return 0
+    settings = start_service(_CertificatesSettings, "certificates")
+    try:
+        with require_postgres():
+            return asyncio.run(_run_certificates(settings, arguments))
+    except ObjectStoreUnavailable as error:
+        sys.exit(f"The object store is unavailable: {error}"[:500])
+
+
+async def _run_certificates(settings: _CertificatesSettings, arguments: argparse.Namespace) -> int:
+    engine = engine_of(settings, application="inference-store-certificates", pool_size=2)
+    try:
+        if arguments.what == "prove":
+            return await _prove(settings, engine, arguments.uid)
+        if arguments.what == "match":
+            return await _match(settings, engine, arguments)
+        if arguments.what == "restart-chain":
+            return await _restart_certificates(settings, engine, arguments.reason)
+        return await _verify_certificates(settings, engine, arguments)
+    finally:
+        await engine.dispose()
+
+
+async def _prove(settings: _CertificatesSettings, engine: AsyncEngine, uid: UUID) -> int:
+    keys = signing_keys(settings)
+    if not keys:
+        sys.exit(f"`prove` {_NEEDS_KEY}.")
+    proofs = [proof for key in keys for proof in await find_proofs(engine, key, uid)]
+    for proof in proofs:
+        print(json.dumps(proof.format(uid)))
+    holding = [proof for proof in proofs if proof.holds]
+    print(f"{uid} is proved to be in {counted(len(holding), 'certificate')}.", file=sys.stderr)
+    return 0 if proofs and len(holding) == len(proofs) else 1
+
+
+async def _match(
+    settings: _CertificatesSettings, engine: AsyncEngine, arguments: argparse.Namespace
+) -> int:
+    keys = signing_keys(settings)
+    try:
+        async with engine.connect() as connection:
+            certificate = await read_certificate(connection, arguments.number)
+        if arguments.uid is not None:
+            is_of = await is_of_inference(engine, certificate, keys, arguments.uid)
+        elif arguments.filter is not None:
+            is_of = is_of_filter(certificate, keys, arguments.filter)
+        else:
+            is_of = is_of_subject(certificate, keys, *arguments.subject, type=arguments.type)
+    except (NotFound, KeyNotGiven) as why:
+        sys.exit(str(why))
+    print(f"Certificate {arguments.number} is {'' if is_of else 'not '}of it.", file=sys.stderr)
+    return 0 if is_of else 1
+
+
+async def _restart_certificates(
+    settings: _CertificatesSettings, engine: AsyncEngine, reason: str
+) -> int:
+    keys = signing_keys(settings)
+    if not keys:
+        sys.exit("`restart-chain` needs INFERENCE_STORE_CERTIFICATE_KEY: the new key.")
+    by = f"cli:{find_cli_user()}"
+    with Blobs(settings) as blobs:
+        try:
+            new_entry = await recover_key(engine, Archive(blobs), keys, by=by, reason=reason)
+        except CannotRestart as why:
+            sys.exit(str(why))
+    print(
+        f"From {new_entry.document['number']} on the key {keys[0].id} signs: give its id to whoever"
+        " verifies.",
+        file=sys.stderr,
+    )
+    return 0
+
+
+async def _verify_certificates(
+    settings: _CertificatesSettings, engine: AsyncEngine, arguments: argparse.Namespace
+) -> int:
+    # If ids are given, the keys of the settings are not trusted: someone who signed everything
+    # again may have put their own key there.
+    trusted = set(arguments.trust) or {key.id for key in signing_keys(settings)}
+    wrong = 0
+    with Blobs(settings) as blobs:
+        verification = Verification(engine, Archive(blobs), trusted=trusted)
+        failures = _find_failures(settings, engine, blobs, verification, arguments)
+        async for failure in failures:
+            wrong += 1
+            print(failure)
+    counts, end = verification.counts, verification.chain.end
+    print(
+        f"{counted(counts.certificates, 'certificate')} over"
+        f" {counted(counts.leaves, 'entry', 'entries')}, head {end.number}"
+        f" {end.hash.hex()}: {counted(wrong, 'fault') if wrong else 'all as it was signed'}.",
+        file=sys.stderr,
+    )
+    for number, key in verification.restarts:
+        sentence = f"The chain restarts at {number} with key {key}, which no key before has signed."
+        print(sentence, file=sys.stderr)
+    if counts.head_locked is False:
+        print("The head is not locked: who may delete in the bucket can cut it.", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+async def _find_failures(
+    settings: _CertificatesSettings,
+    engine: AsyncEngine,
+    blobs: Blobs,
+    verification: Verification,
+    arguments: argparse.Namespace,
+) -> AsyncIterator[str]:
+    async for failure in verification.find_failures():
+        yield str(failure)
+    if arguments.head:
+        head = ChainHead(settings, lock_days=settings.certificate_head_lock_days)
+        async for failure in verification.find_head_failures(head):
+            yield str(failure)
+    if arguments.objects:
+        keys = signing_keys(settings)
+        if not keys:
+            sys.exit(f"`--objects` {_NEEDS_KEY}.")
+        recheck, exports = Recheck(engine, keys), ExportRecheck(engine, blobs)
+        for unknown in sorted(await recheck.find_unknown_keys()):
+            yield f"lists are hashed by key {unknown}, which is not given: not looked for again"
+        objects = exports.pass_objects(inventory(settings))
+        async for failure in recheck.find_failures(objects, exports.list_members()):
+            yield str(failure)
+        async for undeleted in exports.find_undeleted():
+            yield undeleted
+
+
+# `inference-store ledger show|replay|restart-chain`: the decisions about deletion in the bucket.
+#
+# Entries go to standard output, one JSON object a line; everything else goes to standard error.
+
+_DIVERGED = 1
+_UNAVAILABLE = 3
+_AFTER_A_RESTORE = """If Postgres was restored from a backup:
+- all sessions have ended, and API keys are as they were last. A key that the ledger does not know
+  works once you confirm it: `inference-store keys list`, `inference-store keys confirm ID`;
+- the audit lacks its entries since the backup."""
+Work = Callable[[Ledger], Awaitable[int]]
+
+
+class _LedgerSettings(LogSettings, PostgresSettings, BlobSettings):
+    """The settings of the command."""
+
+
+def add_ledger_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommands and their arguments."""
+    commands = parser.add_subparsers(dest="what", required=True)
+    show = commands.add_parser("show", help="compare bucket and Postgres, and print entries")
+    show.add_argument("--after", type=parse_number, default=0, help="print those after this number")
+    show.add_argument("--limit", type=parse_limit, default=100, help="print at most so many")
+    replay = commands.add_parser("replay", help="give a restored Postgres what came since")
+    replay.add_argument(
+        "--skip-forgotten",
+        action="store_true",
+        help="pass over entries that have forgotten what they said; they are named",
+    )
+    commands.add_parser(
+        "restart-chain",
+        help="go on in a bucket, or under a prefix, that is empty",
+    )
+
+
+def run_ledger(arguments: argparse.Namespace) -> int:
+    """Run the subcommand; return 1 if bucket and Postgres diverge, with the remedy, and 3 if one is
+    unavailable."""
+    settings = start_service(_LedgerSettings, "ledger")
+    try:
+        return asyncio.run(_run_ledger(settings, _choose_work(arguments)))
+    except LedgerDiverged as error:
+        _say(error.detail)
+        return _DIVERGED
+    except ObjectStoreUnavailable as error:
+        _say(f"The object store is unavailable: {error}")
+        return _UNAVAILABLE
+    except (DBAPIError, OSError) as error:
+        raise_if_reader_is_gone(error)
+        _say(f"Postgres is unavailable: {error}"[:500])
+        return _UNAVAILABLE
+
+
+async def _run_ledger(settings: _LedgerSettings, work: Work) -> int:
+    engine = engine_of(settings, application="inference-store-ledger", pool_size=1)
+    try:
+        async with engine.connect() as connection:
+            await require_schema(connection)
+        with Blobs(settings) as blobs:
+            return await work(Ledger(engine, blobs, prefix=settings.ledger_prefix))
+    finally:
+        await engine.dispose()
+
+
+def _choose_work(arguments: argparse.Namespace) -> Work:
+    match arguments.what:
+        case "show":
+            return _show(arguments.after, arguments.limit)
+        case "replay":
+            return _replay(arguments.skip_forgotten)
+        case _:
+            return _restart_ledger
+
+
+def _show(after: int, limit: int) -> Work:
+    async def work(ledger: Ledger) -> int:
+        for entry in await asyncio.to_thread(ledger.entries.read_after, after, limit):
+            print(json.dumps(_format_entry(entry), ensure_ascii=False, sort_keys=True))
+        comparison = await ledger.compare()
+        _say(f"Bucket and Postgres agree: entry {comparison.head.number} is the last.")
+        return 0
+
+    return work
+
+
+def _replay(skip_forgotten: bool) -> Work:
+    def say(entry: Entry) -> None:
+        passed = "" if entry.content is not None else ", forgotten: passed over"
+        _say(f"{entry.number}  {entry.at:%Y-%m-%d %H:%M:%S} UTC  {entry.kind}{passed}")
+
+    async def work(ledger: Ledger) -> int:
+        count = await ledger.replay(skip_forgotten=skip_forgotten, report=say)
+        _say(f"{counted(count, 'entry', 'entries')} replayed: bucket and Postgres agree.")
+        if count:
+            _say(_AFTER_A_RESTORE)
+        return 0
+
+    return work
+
+
+async def _restart_ledger(ledger: Ledger) -> int:
+    entry = await ledger.restart(actor=f"cli:{find_cli_user()}")
+    _say(f"The ledger goes on in {ledger.entries.location} with entry {entry.number}.")
+    return 0
+
+
+def _format_entry(entry: Entry) -> dict[str, object]:
+    content = entry.content
+    return {
+        "number": entry.number,
+        "kind": entry.kind,
+        "at": entry.at.isoformat(),
+        "actor": entry.actor,
+        "body": None if content is None else content.body,
+        "forgotten": content is None,
+    }
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
+
+
+class _AuditSettings(LogSettings, PostgresSettings):
+    """The settings of the command."""
+
+
+class _WithLedger(_AuditSettings, BlobSettings):
+    """The settings of the command, and of the ledger."""
+
+
+def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the action to run, and its arguments."""
+    commands = parser.add_subparsers(dest="what", required=True)
+    verify = commands.add_parser("verify", help="walk the chain, and say what was changed")
+    verify.add_argument(
+        "--ledger", action="store_true", help="compare with the checkpoints in the bucket too"
+    )
+
+
+def run_audit(arguments: argparse.Namespace) -> int:
+    """Print each failure on a line of standard output; return 1 if there is one."""
+    settings = start_service(_WithLedger if arguments.ledger else _AuditSettings, "audit")
+    try:
+        with require_postgres():
+            verdict = asyncio.run(_verify_audit(settings))
+    except (ObjectStoreUnavailable, LedgerDiverged) as error:
+        sys.exit(str(error))
+    for failure in verdict.failures:
+        print(f"{failure.number}: {failure.reason}")
+    print(_summarize(verdict), file=sys.stderr)
+    return 1 if verdict.failures else 0
+
+
+async def _verify_audit(settings: _AuditSettings) -> Verdict:
+    engine = engine_of(settings, application="inference-store-audit", pool_size=1)
+    try:
+        anchors: list[Link] = []
+        locked: list[dict[str, Any]] = []
+        if isinstance(settings, _WithLedger):
+            anchors = await asyncio.to_thread(_find_anchors, settings)
+            locked = await asyncio.to_thread(_read_locked, settings)
+        async with engine.connect() as connection:
+            # One snapshot: what is written meanwhile is not a failure.
+            await connection.execution_options(isolation_level="REPEATABLE READ")
+            await require_schema(connection)
+            check = await _open_check(settings, connection)
+            return await audit_chain.verify(connection, check, anchors, locked)
+    finally:
+        await engine.dispose()
+
+
+async def _open_check(settings: _AuditSettings, connection: AsyncConnection) -> CheckpointCheck:
+    if not isinstance(settings, _WithLedger):
+        return await CheckpointCheck.of(connection)
+    with Blobs(settings) as blobs:
+        return await CheckpointCheck.of(connection, Archive(blobs))
+
+
+def _find_anchors(settings: _WithLedger) -> list[Link]:
+    """Return the newest checkpoint of the ledger, searched backwards from its end."""
+    with Blobs(settings) as blobs:
+        entries = Entries(blobs, settings.ledger_prefix)
+        for number in range(entries.find_last(), 0, -1):
+            entry = entries.get(number)
+            if entry is None:  # the chain of the ledger was restarted: its beginning is elsewhere
+                break
+            if entry.kind == "audit_checkpoint" and entry.content is not None:
+                body = entry.content.body
+                return [Link(body["number"], bytes.fromhex(body["hash"]))]
+    return []
+
+
+def _read_locked(settings: _WithLedger) -> list[dict[str, Any]]:
+    """Return the signed checkpoints that are locked in the bucket, so that nobody can remove
+    them."""
+    head = ChainHead(settings, lock_days=0, key=AUDIT_HEAD)
+    return [json.loads(version.text) for version in head.versions()]
+
+
+def _summarize(verdict: Verdict) -> str:
+    failure_count, end = len(verdict.failures), verdict.end
+    return (
+        f"{counted(verdict.linked, 'entry', 'entries')} ({verdict.first} to {end.number}), of"
+        f" {verdict.redacted} an erasure took the values;"
+        f" {counted(verdict.checkpoints, 'checkpoint')}"
+        f" ({verdict.signed} signed);"
+        f" {counted(verdict.unlinked, 'entry is', 'entries are')} not in the chain yet;"
+        f" {counted(failure_count, 'fault') if failure_count else 'no faults'}."
+        f" The head is {end.hash.hex()}."
+    )
+
+
+CERTIFICATES = Command(run_certificates, _CertificatesSettings, add_certificates_arguments)
+LEDGER = Command(run_ledger, _LedgerSettings, add_ledger_arguments)
+AUDIT = Command(run_audit, _WithLedger, add_audit_arguments)

@@ -1,0 +1,435 @@
+"""`inference-store doctor` and `reconcile`: what is wrong with a store, and how to repair it."""
+
+import argparse
+import asyncio
+import json
+import logging
+import ssl
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import orjson
+from pydantic import ValidationError
+from sqlalchemy import func
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.access import Action, Who
+from inference_store.access.rights import read_roles
+from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.locks import RECONCILING, open_election
+from inference_store.erasure.progress import ENDED, Erasure, find_erasure
+from inference_store.erasure.progress import FINAL as FINAL_ERASURE
+from inference_store.index.audit import note
+from inference_store.index.database import engine_of
+from inference_store.index.schema import require_schema
+from inference_store.inference.errors import ObjectStoreUnavailable, StoreError
+from inference_store.inference.plural import counted
+from inference_store.ingester.rebuild import Rebuild
+from inference_store.objects import Blobs
+from inference_store.operations import doctor
+from inference_store.operations.doctor import DoctorSettings, Report, Result, State, Subject, send
+from inference_store.operations.reconcile import orphans, stored_reports
+from inference_store.operations.reconcile.reconciler import Reconciler
+from inference_store.operations.reconcile.stored_reports import FINAL, REPAIRS, Reconciliation
+from inference_store.platform.logs import secrets_of, strike_out
+from inference_store.platform.settings import (
+    IngesterSettings,
+    ReconcileSettings,
+    WrongSetting,
+    refuse_unknown,
+    sentences,
+)
+
+from .closed_pipe import raise_if_reader_is_gone
+from .command import Command, find_cli_user, parse_positive_seconds, start_service
+
+# 1: it works and will cause trouble; 2: it does not work
+_CODES = {State.OK: 0, State.WARNING: 1, State.FAILED: 2}
+_MARKS = {State.OK: "ok     ", State.WARNING: "WARNING", State.FAILED: "FAILED "}
+
+
+def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments: the output format, how long a check may take, and what is sent."""
+    parser.add_argument("--json", action="store_true", help="one JSON object, for programs")
+    parser.add_argument(
+        "--deadline",
+        type=parse_positive_seconds,
+        default=15.0,
+        metavar="SECONDS",
+        help="of one check (default: 15); --send waits four times as long for an ingester",
+    )
+    parser.add_argument(
+        "--send", action="store_true", help="also send an event, or a call (--proxy), the whole way"
+    )
+    parser.add_argument("--api", help="where (default: INFERENCE_STORE_URL, else of its settings)")
+    parser.add_argument("--proxy", help="through which a call is sent, with a path or without one")
+    parser.add_argument("--proxy-request", type=_parse_json, help="JSON, to be answered well")
+    parser.add_argument("--proxy-model", default=send.MODEL, help="(default: %(default)s)")
+    parser.add_argument("--ca", action="append", help="file to check certificates by; may repeat")
+
+
+def _parse_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"it is no JSON: {error}") from None
+
+
+def run_doctor(arguments: argparse.Namespace) -> int:
+    """Run the checks and print the report; return 0 (all well), 1 (warnings) or 2 (something
+    fails)."""
+    # The checks report unavailable servers better than the logs of libraries.
+    logging.basicConfig(level=logging.CRITICAL, force=True)
+    unknown = _list_names()
+    try:
+        settings = _read_settings()
+    except WrongSetting as wrong:
+        report, secrets = Report([*unknown, _make_unreadable(wrong)]), frozenset[str]()
+    else:
+        examined = asyncio.run(_examine(settings, arguments.deadline))
+        sent = [_send(settings, arguments)] if arguments.send else []
+        report, secrets = Report([*unknown, *examined.results, *sent]), secrets_of(settings)
+    # Texts of servers and libraries are not trusted.
+    print(
+        strike_out(
+            format_doctor_json(report) if arguments.json else format_doctor_text(report), secrets
+        )
+    )
+    return _CODES[report.state]
+
+
+def _list_names() -> list[Result]:
+    try:
+        refuse_unknown()
+    except WrongSetting as wrong:
+        remedy = "Spell it as docs/reference/settings.md does, or remove it: no service starts."
+        return [Result("names of settings", [doctor.failed(str(wrong), remedy)])]
+    return []
+
+
+def _read_settings() -> DoctorSettings:
+    """Return the settings. Raise WrongSetting, with a line for each that is wrong."""
+    try:
+        settings = DoctorSettings()
+    except ValidationError as wrong:
+        raise WrongSetting("\n".join(sentences(wrong))) from None
+    read_roles(settings)
+    return settings
+
+
+def _make_unreadable(wrong: WrongSetting) -> Result:
+    remedy = "Fix it first: without settings nothing else can be looked at."
+    return Result("settings", [doctor.failed(line, remedy) for line in str(wrong).splitlines()])
+
+
+async def _examine(settings: DoctorSettings, deadline: float) -> Report:
+    # There are two retries, and all of them are within a check's deadline.
+    seconds = min(settings.s3_timeout_seconds, deadline / 4)
+    settings = settings.model_copy(update={"s3_timeout_seconds": seconds})
+    engine = engine_of(settings, application="inference-store-doctor")
+    try:
+        subject = Subject(settings, engine)
+        return await doctor.examine(doctor.CHECKS, subject, deadline_seconds=deadline)
+    finally:
+        await engine.dispose()
+
+
+def _send(settings: DoctorSettings, arguments: argparse.Namespace) -> Result:
+    try:
+        texts = [Path(file).read_text() for file in arguments.ca or ()]
+        tls = ssl.create_default_context(cadata="\n".join(texts)) if texts else None
+    except (OSError, ValueError) as error:
+        return Result("send", [doctor.failed(f"--ca: {error}", "Name files of certificates.")])
+    api, seconds = send.find_api(settings, arguments.api, tls), 4 * arguments.deadline
+    steps = send.send_event(settings, api, seconds=seconds)
+    if arguments.proxy:
+        call = (arguments.proxy, arguments.proxy_request, arguments.proxy_model)
+        steps = send.send_call(*call, api, seconds=seconds)
+    return Result("send", send.run_steps(steps))
+
+
+def format_doctor_text(report: Report) -> str:
+    """Format the report as text: a line for each finding, and below it what to do."""
+    return "\n".join([*_format_lines(report.results), "", f"All in all: {report.state.value}."])
+
+
+def _format_lines(results: Iterable[Result]) -> Iterable[str]:
+    for result in results:
+        for finding in result.findings:
+            yield f"{_MARKS[finding.state]} {result.name}: {finding.seen}"
+            if finding.remedy:
+                yield f"        → {finding.remedy}"
+
+
+def format_doctor_json(report: Report) -> str:
+    """Format the report as JSON: `{"state", "checks": [{"name", "state", "findings": [{"state",
+    "seen", "remedy"}]}]}`"""
+    checks = [
+        {
+            "name": result.name,
+            "state": result.state,
+            "findings": [asdict(finding) for finding in result.findings],
+        }
+        for result in report.results
+    ]
+    return json.dumps({"state": report.state, "checks": checks}, indent=2, ensure_ascii=False)
+
+
+_PROGRESS_SECONDS = 5.0
+_POLL_SECONDS = 0.5
+_FETCH_THREADS = 16
+_SHOWN = 20
+
+
+class _Settings(IngesterSettings, ReconcileSettings):
+    """The settings for comparing, and for indexing again."""
+
+
+def add_reconcile_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments: the model, and what to do with the findings."""
+    parser.add_argument("--model", help="one model alone")
+    parser.add_argument(
+        "--repair",
+        choices=[*(repair for repair in REPAIRS if repair != "none"), "erase"],
+        default="none",
+        help="rebuild: index again from the bucket alone, then compare; erase: the orphans of a"
+        " --report, or, without one, compare and tell what would be erased",
+    )
+    parser.add_argument("--report", type=UUID, help="with --repair erase: whose orphans go")
+    parser.add_argument("--json", action="store_true", help="the report as one JSON object")
+
+
+def run_reconcile(arguments: argparse.Namespace) -> int:
+    """Compare and report; return 0 (all well), 1 (something was found) or 2 (it failed)."""
+    if arguments.report is not None and (arguments.repair != "erase" or arguments.model):
+        print("--report goes with --repair erase, and without --model.", file=sys.stderr)
+        return 2
+    settings = start_service(_Settings, "reconcile")
+    try:
+        return asyncio.run(_Command(settings, arguments).run())
+    except ObjectStoreUnavailable as error:
+        print(
+            f"The object store is unavailable; the same command goes on: {error}", file=sys.stderr
+        )
+    except StoreError as wrong:
+        print(wrong.detail, file=sys.stderr)
+    except (DBAPIError, OSError) as error:
+        raise_if_reader_is_gone(error)
+        print(f"Postgres is unavailable; the same command goes on: {error}", file=sys.stderr)
+    return 2
+
+
+class _Command:
+    """One run of the command."""
+
+    def __init__(self, settings: _Settings, arguments: argparse.Namespace) -> None:
+        self._settings = settings
+        self._model: str | None = arguments.model
+        self._erases = arguments.repair == "erase"
+        self._report: UUID | None = arguments.report
+        self._repair: stored_reports.Repair = "none" if self._erases else arguments.repair
+        self._json: bool = arguments.json
+        self._reported_at = 0.0
+
+    async def run(self) -> int:
+        engine = engine_of(self._settings, application="inference-store-reconcile")
+        with Blobs(self._settings, threads=_FETCH_THREADS) as blobs:
+            try:
+                async with engine.connect() as connection:
+                    await require_schema(connection)
+                if self._report is not None:
+                    erasure = await self._erase(engine, blobs, self._report)
+                    print(
+                        _format_erasure_json(erasure)
+                        if self._json
+                        else _format_erasure_text(erasure)
+                    )
+                    return 0 if erasure.state in ENDED else 2
+                async with open_election(engine, RECONCILING) as lock:
+                    while not await lock.take():
+                        self._report_progress("another process reconciles; waiting for it")
+                        await asyncio.sleep(1)
+                    ended = await self._work(engine, blobs)
+                async with engine.connect() as connection:
+                    findings = await stored_reports.list_findings(
+                        connection, ended.id, limit=_SHOWN
+                    )
+                    estimate = await self._estimate(connection, ended)
+            finally:
+                await engine.dispose()
+        print(
+            format_json(ended, findings, estimate)
+            if self._json
+            else format_text(ended, findings, estimate)
+        )
+        return 2 if ended.state == "failed" else int(_has_problems(ended))
+
+    async def _estimate(
+        self, connection: AsyncConnection, ended: Reconciliation
+    ) -> orphans.OrphanEstimate | None:
+        if not self._erases or ended.state == "failed":
+            return None
+        return await orphans.estimate_orphans(connection, ended.id)
+
+    async def _erase(self, engine: AsyncEngine, blobs: Blobs, report: UUID) -> Erasure:
+        """Request the erasure, unless it was requested, and follow it: the retention service
+        carries it out."""
+        async with engine.connect() as connection:
+            erasure = await orphans.find_erasure_of_report(connection, report)
+        if erasure is None:
+            who = Who(f"cli:{find_cli_user()}", None)
+            ledger = Ledger(engine, blobs, prefix=self._settings.ledger_prefix)
+            erasure = await orphans.request_erasure(ledger, report, who)
+        while erasure.state not in FINAL_ERASURE:
+            self._report_progress(
+                f"{erasure.state}: {erasure.objects} erased; the retention service works on it"
+            )
+            await asyncio.sleep(_POLL_SECONDS)
+            async with engine.connect() as connection:
+                erasure = await find_erasure(connection, erasure.id) or erasure
+        return erasure
+
+    async def _work(self, engine: Any, blobs: Blobs) -> Reconciliation:
+        if self._repair != "none":
+            # Replay the decisions about deletion since the backup first, or they would be undone.
+            await Ledger(engine, blobs, prefix=self._settings.ledger_prefix).compare()
+        reconciliation = await self._find_or_request(engine)
+        worker = Reconciler(self._settings, engine, blobs, kafka=self._settings)
+        if reconciliation.repair == "rebuild" and reconciliation.state in {"pending", "repairing"}:
+            reconciliation = await self._rebuild(engine, blobs, worker, reconciliation)
+        while reconciliation.state not in FINAL:
+            reconciliation = await worker.step(reconciliation)
+            self._report_state(reconciliation)
+        return reconciliation
+
+    async def _rebuild(
+        self, engine: Any, blobs: Blobs, worker: Reconciler, reconciliation: Reconciliation
+    ) -> Reconciliation:
+        """Index from the bucket, continuing where it stopped; then begin the comparison."""
+        prefixes = worker.list_prefixes(reconciliation)
+        names = [str(prefix) for prefix in prefixes]
+        if reconciliation.places != names:
+            async with engine.begin() as connection:
+                reconciliation = await stored_reports.update_reconciliation(
+                    connection,
+                    reconciliation.id,
+                    places=names,
+                    place=0,
+                    after="",
+                    started_at=func.now(),
+                )
+        reconciliation = await Rebuild(self._settings, engine, blobs).run(
+            reconciliation, prefixes, self._report_state
+        )
+        return await worker.begin(reconciliation, prefixes)
+
+    def _report_state(self, reconciliation: Reconciliation) -> None:
+        place, places = reconciliation.place + 1, len(reconciliation.places)
+        counts = _format_counts(reconciliation)
+        self._report_progress(f"{reconciliation.state}: place {place} of {places}, {counts}")
+
+    async def _find_or_request(self, engine: Any) -> Reconciliation:
+        """Return a reconciliation that has begun and not ended; else request a new one."""
+        async with engine.begin() as connection:
+            unfinished = await stored_reports.find_unfinished(
+                connection, repairs=(self._repair,), cause="command", model_id=self._model
+            )
+            if unfinished is not None:
+                return unfinished
+            requested = await stored_reports.request_reconciliation(
+                connection, model_id=self._model, cause="command", repair=self._repair
+            )
+            detail: dict[str, Any] = {"asked_model_id": self._model, "repair": self._repair}
+            action = Action.RECONCILIATION_REQUESTED
+            who = Who(f"cli:{find_cli_user()}", None)
+            await note(connection, who, action, reconciliation=str(requested.id), **detail)
+            return requested
+
+    def _report_progress(self, sentence: str) -> None:
+        if time.monotonic() - self._reported_at >= _PROGRESS_SECONDS:
+            self._reported_at = time.monotonic()
+            print(sentence, file=sys.stderr, flush=True)
+
+
+def _format_erasure_text(erasure: Erasure) -> str:
+    lines = [f"Erasure {erasure.id}: {erasure.state}."]
+    lines.append(
+        f"{counted(erasure.objects, 'object')} erased, {erasure.bytes} bytes; {erasure.held} held."
+    )
+    if erasure.certificate:
+        lines.append(f"Certificate {erasure.certificate}.")
+    if erasure.error:
+        lines.append(f"LEFT: {erasure.error}")
+    return "\n".join(lines)
+
+
+def _format_erasure_json(erasure: Erasure) -> str:
+    return orjson.dumps(asdict(erasure), default=str, option=orjson.OPT_INDENT_2).decode()
+
+
+def format_text(
+    reconciliation: Reconciliation,
+    findings: list[stored_reports.Finding],
+    estimate: orphans.OrphanEstimate | None = None,
+) -> str:
+    """Format the report for people."""
+    lines = [
+        f"{reconciliation.state}: {_format_counts(reconciliation)}",
+        f"Judged are objects before {reconciliation.orphans_before or 'nothing'}:"
+        f" {reconciliation.because}.",
+    ]
+    if reconciliation.books:
+        lines.append(
+            "Books: " + ", ".join(f"{name} {n}" for name, n in reconciliation.books.items())
+        )
+    lines += [
+        f"{finding.kind:<10} {finding.state:<8} {finding.storage_key}" for finding in findings
+    ]
+    if len(findings) == _SHOWN:
+        lines.append(f"… all of them: GET /v1/reconciliations/{reconciliation.id}/findings")
+    if estimate is not None:
+        lines.append(
+            f"Nothing was erased. {counted(estimate.objects, 'object')} ({estimate.bytes} bytes)"
+            f" would be; {estimate.held} more held."
+        )
+        lines.append(
+            f"Erase them: inference-store reconcile --repair erase --report {reconciliation.id}"
+        )
+    if reconciliation.error:
+        lines.append(f"FAILED: {reconciliation.error}")
+    return "\n".join(lines)
+
+
+def format_json(
+    reconciliation: Reconciliation,
+    findings: list[stored_reports.Finding],
+    estimate: orphans.OrphanEstimate | None = None,
+) -> str:
+    """Format the report for programs, with only the first findings."""
+    report = {
+        name: getattr(reconciliation, name) for name in Reconciliation.__slots__ if name != "noted"
+    }
+    report |= {"findings": findings} | ({} if estimate is None else {"would_erase": estimate})
+    return orjson.dumps(report, default=str, option=orjson.OPT_INDENT_2).decode()
+
+
+def _format_counts(reconciliation: Reconciliation) -> str:
+    return (
+        ", ".join(f"{name} {count}" for name, count in reconciliation.counts.items())
+        or "nothing yet"
+    )
+
+
+def _has_problems(reconciliation: Reconciliation) -> bool:
+    has_findings = any(reconciliation.count(name) for name in ("missing", "orphans", "unreadable"))
+    return has_findings or bool((reconciliation.books or {}).get("difference"))
+
+
+DOCTOR = Command(run_doctor, DoctorSettings, add_doctor_arguments)
+RECONCILE = Command(run_reconcile, _Settings, add_reconcile_arguments)

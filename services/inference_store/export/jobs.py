@@ -1,0 +1,380 @@
+"""Export jobs as they are stored: everything that matches, written to the bucket as parts.
+
+1. list    the uids that match, in order, in lists of 10,000 or so. The lists are the snapshot, the
+           position at which a restarted process goes on, and what erasures look their uids up in.
+2. write   one object for each list. What was erased meanwhile is left out, and counted as `gone`.
+3. end     the manifest, which names every part with its SHA-256.
+
+An erasure deletes each part that names something erased. No part is written twice: the export is
+`stale` then, without a manifest, and its question can be asked again as another export.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from itertools import accumulate
+from typing import Any, Final, Literal, TypeAlias, get_args
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Text, cast, func, or_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.access import EVERYTHING, AccessScope
+from inference_store.index import registrations
+from inference_store.index.key_registry import KeySeen, TypeSeen
+from inference_store.index.scope_filters import match_models
+from inference_store.index.tables import (
+    export_download,
+    export_erased,
+    export_job,
+    export_part,
+    registration,
+)
+from inference_store.inference.errors import Invalid, NotFound
+
+from .columns import BlobChoice
+
+Confirm: TypeAlias = Callable[[], Awaitable[None]]
+"""Raises if the service leads no more."""
+State: TypeAlias = Literal[
+    "pending", "listing", "writing", "done", "stale", "failed", "cancelling", "cancelled", "expired"
+]
+STATES: Final[Sequence[State]] = get_args(State)
+UNFINISHED: Final[Sequence[State]] = ("pending", "listing", "writing")
+"""States in which parts are still to be written."""
+REMOVED: Final[Sequence[State]] = ("cancelled", "expired")
+"""States of exports whose parts are deleted."""
+RESTORED: Final = "restored"
+"""The member of a job's document that says: Postgres was restored, and found it in the bucket."""
+SavedKey: TypeAlias = tuple[str, list[list[str]]]
+"""A key's name, and the type and flag of each way its values came."""
+_HERE: Final = export_job.c
+_LOCK: Final = 7_302_042
+_PAGE_BYTES: Final = 1_048_576
+"""Of the documents of a page, unless the first one has more."""
+_MOST_REMOVED: Final = 100
+_ERROR_CHARACTERS: Final = 2000
+_NEVER: Final = datetime(1970, 1, 1, tzinfo=UTC)  # no column depends on when a key was seen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportJob:
+    """An export: what is written, for whom, how far it is."""
+
+    id: UUID
+    model: int
+    format: str
+    document: Mapping[str, Any]
+    """`filter` as it was written and `saved` as it was resolved, `since` and `until`, `include`,
+    `blobs`. Both forms of the filter are null without one, and after an erasure took its values."""
+    state: State
+    requested_by: str
+    requested_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    expires_at: datetime
+    """From then on its parts are deleted."""
+    listed_to: UUID | None
+    members: int
+    """Inferences that were listed."""
+    lists: int
+    """Lists of members, each of which becomes a part."""
+    written: int
+    """Parts that are written."""
+    rows: int
+    """Inferences in the parts that are written."""
+    bytes: int
+    """Of the parts that are written."""
+    gone: int
+    """Members that were erased before their part was written."""
+    missing: int
+    """Blobs that the parts should have and do not: erased, not in the bucket, or too large."""
+    parts_deleted: int
+    """Parts that erasures deleted, because they named something erased."""
+    inferences_deleted: int
+    """Inferences in those parts, erased or not."""
+    error: str | None
+    """Why it failed, or waits."""
+    retry_at: datetime | None
+    erased_by: UUID | None
+    """The erasure that took the values of its filter."""
+
+    @property
+    def blobs(self) -> BlobChoice:
+        """What its parts have of the blobs."""
+        choice: BlobChoice = self.document.get("blobs", "none")
+        return choice
+
+
+_COLUMNS: Final = [_HERE[field.name] for field in fields(ExportJob)]
+
+
+async def request_export(
+    connection: AsyncConnection,
+    id: UUID,
+    *,
+    model: int,
+    format: str,
+    document: Mapping[str, Any],
+    requested_by: str,
+    expires_at: datetime,
+) -> ExportJob:
+    """Insert an export, and return it; the retention service begins it within seconds.
+
+    Raises NotFound if the model has just been removed: until the transaction ends it stays.
+    """
+    if not await registrations.keep(connection, [model]):
+        raise NotFound("The model has just been removed.")
+    values = {
+        "id": id,
+        "model": model,
+        "format": format,
+        "document": dict(document),
+        "state": "pending",
+        "requested_by": requested_by,
+        "expires_at": expires_at,
+    }
+    await connection.execute(export_job.insert().values(values))
+    job = await find_job(connection, id)
+    assert job is not None, "it has just been inserted"
+    return job
+
+
+async def find_job(
+    connection: AsyncConnection, id: UUID, *, within: AccessScope = EVERYTHING, lock: bool = False
+) -> ExportJob | None:
+    """Return an export of a model in the scope. `lock`: against change until the transaction
+    ends."""
+    query = select(*_COLUMNS).where(_HERE.id == id, match_models(within, _HERE.model))
+    query = query.where(_is_registered())
+    row = (await connection.execute(query.with_for_update() if lock else query)).first()
+    return None if row is None else ExportJob(**row._mapping)
+
+
+async def list_jobs(
+    connection: AsyncConnection,
+    *,
+    model: int | None = None,
+    states: Sequence[State] | None = None,
+    before: tuple[datetime, UUID] | None = None,
+    limit: int = 100,
+    within: AccessScope = EVERYTHING,
+) -> tuple[list[ExportJob], bool]:
+    """Return exports, the newest first, and whether there are more; `before`: (requested_at, id) of
+    the last one of a page. A page whose filters are large has fewer than `limit`."""
+    size = func.octet_length(cast(_HERE.document, Text))
+    query = select(_HERE.id, size).where(match_models(within, _HERE.model), _is_registered())
+    if model is not None:
+        query = query.where(_HERE.model == model)
+    if states is not None:
+        query = query.where(_HERE.state.in_(states))
+    if before is not None:
+        at, id = before
+        query = query.where(
+            (_HERE.requested_at < at) | ((_HERE.requested_at == at) & (_HERE.id < id))
+        )
+    order = (_HERE.requested_at.desc(), _HERE.id.desc())
+    sizes = (await connection.execute(query.order_by(*order).limit(limit + 1))).all()
+    totals = accumulate(row[1] for row in sizes)
+    fitting = max(1, sum(total <= _PAGE_BYTES for total in totals))
+    ids = [row.id for row in sizes[: min(limit, fitting)]]
+    rows = await connection.execute(select(*_COLUMNS).where(_HERE.id.in_(ids)).order_by(*order))
+    return [ExportJob(**row._mapping) for row in rows], len(sizes) > len(ids)
+
+
+def _is_registered() -> ColumnElement[bool]:
+    """Return the condition of exports whose model was not removed; those of others go."""
+    return select(registration.c.model).where(registration.c.model == _HERE.model).exists()
+
+
+async def list_unfinished(connection: AsyncConnection) -> list[ExportJob]:
+    """Return the exports to work on now, the oldest first."""
+    query = select(*_COLUMNS).where(_HERE.state.in_(UNFINISHED), _is_due())
+    rows = await connection.execute(query.order_by(_HERE.requested_at, _HERE.id))
+    return [ExportJob(**row._mapping) for row in rows]
+
+
+async def list_removable(connection: AsyncConnection) -> list[ExportJob]:
+    """Return the first exports whose parts are to be deleted now."""
+    has_expired = _HERE.state.not_in(REMOVED) & (_HERE.expires_at <= func.now())
+    query = select(*_COLUMNS).where(or_(_HERE.state == "cancelling", has_expired), _is_due())
+    query = query.order_by(_HERE.expires_at, _HERE.id).limit(_MOST_REMOVED)
+    rows = await connection.execute(query)
+    return [ExportJob(**row._mapping) for row in rows]
+
+
+def _is_due() -> ColumnElement[bool]:
+    return or_(_HERE.retry_at.is_(None), _HERE.retry_at <= func.now())
+
+
+async def count_all_unfinished(connection: AsyncConnection) -> tuple[int, int]:
+    """Return how many exports are unfinished, and how many of them are blocked by an error."""
+    counts = (func.count(), func.count().filter(_HERE.error.is_not(None)))
+    query = select(*counts).where(_HERE.state.in_(UNFINISHED))
+    unfinished, waiting = (await connection.execute(query)).one()
+    return int(unfinished), int(waiting)
+
+
+async def count_unfinished(connection: AsyncConnection, *, requested_by: str) -> int:
+    """Return how many unfinished exports a caller has; nobody requests one until the transaction
+    ends."""
+    await connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+    query = select(func.count()).where(
+        _HERE.requested_by == requested_by, _HERE.state.in_(UNFINISHED)
+    )
+    return int(await connection.scalar(query) or 0)
+
+
+async def read_model_id(connection: AsyncConnection, job: ExportJob) -> str:
+    """Return the id of an export's model. Raises Invalid if it was removed."""
+    names = await registrations.names(connection, [job.model])
+    if job.model not in names:
+        raise Invalid("The model of this export was removed.")
+    return names[job.model]
+
+
+def describe_job(job: ExportJob, model_id: str) -> dict[str, Any]:
+    """Return what the bucket says of an export; not its filter, which may hold a value that is
+    erased."""
+    return {
+        "export": str(job.id),
+        "model_id": model_id,
+        "format": job.format,
+        "include": job.document["include"],
+        "blobs": job.blobs,
+        "requested_by": job.requested_by,
+        "requested_at": job.requested_at.isoformat(),
+        "expires_at": job.expires_at.isoformat(),
+    }
+
+
+def load_keys(saved_keys: Sequence[SavedKey]) -> list[KeySeen]:
+    """Return the metadata keys of a job's document. They give all its parts the same columns."""
+    return [
+        KeySeen(0, name, tuple(TypeSeen(type, flag, 0, _NEVER, _NEVER, ()) for type, flag in types))
+        for name, types in saved_keys
+    ]
+
+
+# Changes of a job's state and counts. Each belongs to the transaction of what it counts.
+
+
+async def start_listing(
+    connection: AsyncConnection, job: ExportJob, *, keys: Sequence[KeySeen]
+) -> None:
+    """Record that a job has begun, and the metadata keys that give its columns."""
+    saved: list[SavedKey] = [
+        (key.name, [[seen.type, seen.flag] for seen in key.types]) for key in keys
+    ]
+    document = {**job.document, "keys": saved}
+    values = {"state": "listing", "started_at": func.now(), "document": document}
+    await _update(connection, job.id, ("pending",), values)
+
+
+async def count_listed(
+    connection: AsyncConnection, id: UUID, *, members: int, lists: int, listed_to: UUID
+) -> None:
+    """Count listed members and new lists, up to a uid."""
+    values = {
+        "members": _HERE.members + members,
+        "lists": _HERE.lists + lists,
+        "listed_to": listed_to,
+        "error": None,
+        "retry_at": None,
+    }
+    await _update(connection, id, ("listing",), values)
+
+
+async def start_writing(connection: AsyncConnection, id: UUID) -> None:
+    """Record that all members are listed."""
+    await _update(connection, id, ("listing",), {"state": "writing"})
+
+
+async def recount(connection: AsyncConnection, id: UUID) -> None:
+    """Count the parts again; called with every change of one."""
+    here = export_part.c
+    is_written, is_stale = here.state == "written", here.state == "stale"
+    sums = {
+        "rows": func.sum(here.rows).filter(is_written),
+        "bytes": func.sum(here.bytes).filter(is_written),
+        "gone": func.sum(here.gone),
+        "missing": func.sum(here.missing).filter(is_written),
+        "inferences_deleted": func.sum(here.rows).filter(is_stale),
+    }
+    counted = (
+        select(
+            here.export,
+            func.count().filter(is_written).label("written"),
+            func.count().filter(is_stale).label("parts_deleted"),
+            *(func.coalesce(total, 0).label(name) for name, total in sums.items()),
+        )
+        .where(here.export == id)
+        .group_by(here.export)
+        .subquery("counted")
+    )
+    values = {column.name: column for column in counted.c if column.name != "export"}
+    where = (_HERE.id == id, counted.c.export == _HERE.id)
+    await connection.execute(export_job.update().where(*where).values(values))
+
+
+async def finish_job(connection: AsyncConnection, id: UUID) -> State:
+    """Record that no part is left to write; return whether it is `done` or `stale`."""
+    values = {"state": "done", "finished_at": func.now(), "error": None, "retry_at": None}
+    await _update(connection, id, ("writing",), values)
+    # another statement: it sees what an erasure committed while this one waited for the job's lock
+    return "stale" if await mark_stale(connection, id) else "done"
+
+
+async def mark_stale(connection: AsyncConnection, id: UUID) -> bool:
+    """Record of an export that is done that an erasure took a part of it; False: none did."""
+    here = export_part.c
+    is_stale = select(here.number).where(here.export == id, here.state == "stale").exists()
+    done = export_job.update().where(_HERE.id == id, _HERE.state == "done", is_stale)
+    return bool((await connection.execute(done.values(state="stale"))).rowcount)
+
+
+async def fail_job(connection: AsyncConnection, id: UUID, error: str) -> None:
+    """Record that a job cannot be done; it is not tried again."""
+    values = {"state": "failed", "finished_at": func.now(), "error": error[:_ERROR_CHARACTERS]}
+    await _update(connection, id, UNFINISHED, values)
+
+
+async def delay_job(connection: AsyncConnection, id: UUID, error: str, *, seconds: float) -> None:
+    """Record why a job waits, and that it goes on after some seconds."""
+    later = func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+    values = {"error": error[:_ERROR_CHARACTERS], "retry_at": later}
+    await _update(connection, id, STATES, values)
+
+
+async def end_removed(connection: AsyncConnection, id: UUID, state: State) -> None:
+    """Record that an export's parts are deleted: it is `cancelled` or `expired`."""
+    finished_at = func.coalesce(_HERE.finished_at, func.now())
+    values = {"state": state, "finished_at": finished_at, "error": None, "retry_at": None}
+    await _update(connection, id, STATES, values)
+
+
+async def request_removal(connection: AsyncConnection, id: UUID) -> None:
+    """Let an export be cancelled: its parts are deleted, and nothing more is written."""
+    values = {"state": "cancelling", "retry_at": None}
+    await _update(connection, id, (*UNFINISHED, "done", "stale", "failed"), values)
+
+
+async def _update(
+    connection: AsyncConnection, id: UUID, states: Sequence[State], values: Mapping[str, Any]
+) -> None:
+    where = (_HERE.id == id, _HERE.state.in_(states))
+    await connection.execute(export_job.update().where(*where).values(dict(values)))
+
+
+async def delete_old_jobs(connection: AsyncConnection, *, older_than_seconds: float) -> int:
+    """Delete some exports whose parts were deleted long ago, with their lists, downloads and
+    erased members; return how many."""
+    cutoff = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, older_than_seconds)
+    query = select(_HERE.id).where(
+        _HERE.state.in_(REMOVED), _HERE.finished_at < cutoff, _HERE.expires_at < cutoff
+    )
+    ids = list((await connection.execute(query.limit(_MOST_REMOVED))).scalars())
+    for table in (export_part, export_download, export_erased):
+        await connection.execute(table.delete().where(table.c.export.in_(ids)))
+    await connection.execute(export_job.delete().where(_HERE.id.in_(ids)))
+    return len(ids)

@@ -1,0 +1,301 @@
+"""The question of an export, and the lists of what matches it.
+
+The order of listing makes every crash harmless:
+
+1. search   the next uids that match
+2. bucket   write the list there, so that a restored Postgres can find it again
+3. commit   the list in Postgres, with the position at which the search goes on
+
+After a crash before 3 the same list is written again. Before 2 and in 3 the service confirms that
+it leads: one that was frozen meanwhile deletes its list, which may name what the next leader has
+erased.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from uuid import UUID
+
+from sqlalchemy import ARRAY, any_, literal, select
+from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.index import key_registry
+from inference_store.index.tables import inference
+from inference_store.inference.errors import (
+    AccessDenied,
+    BlobMissing,
+    Invalid,
+    ObjectStoreUnavailable,
+)
+from inference_store.inference.events import StorageKey, parse_stored
+from inference_store.inference.json_text import write_json
+from inference_store.objects import Blobs
+from inference_store.platform.failpoints import failpoint
+from inference_store.query.cql2 import Node, resolved_in, to_json, to_text
+from inference_store.query.deadline import Deadline
+from inference_store.query.filters import saved
+from inference_store.query.filters.check import check
+from inference_store.query.filters.names import find_known_keys, names_in
+from inference_store.query.matching import Query
+from inference_store.query.preparation import build_query
+from inference_store.query.read import STORAGE_KEYS
+from inference_store.query.scan_range import range_of_time
+from inference_store.query.search import find_by_time
+
+from . import jobs, parts
+from .columns import BlobChoice
+from .jobs import Confirm, ExportJob
+from .part_contents import CopyLimits
+from .part_formats import PART_FORMATS
+
+MOST_LISTS: Final = 50
+"""Lists that are added in one step."""
+_CHUNK: Final = 500
+_THREADS: Final = 8
+_SECONDS: Final = 30.0
+"""The longest search for one list; then it goes on with what was found."""
+_HERE: Final = inference.c
+_UIDS: Final = ARRAY(UUID_TYPE(as_uuid=True))
+Included: TypeAlias = Literal["metadata", "predictions"]
+Measure: TypeAlias = Callable[[Sequence[UUID]], Awaitable[Sequence[int]]]
+"""Returns the bytes of each of some members."""
+
+
+async def describe_question(
+    connection: AsyncConnection,
+    model: int,
+    tree: Node | None,
+    *,
+    text: str | None,
+    since: datetime | None,
+    until: datetime,
+    include: Sequence[Included],
+    blobs: BlobChoice = "none",
+) -> dict[str, Any]:
+    """Return the document of a job; `tree`: the filter, `text`: as it was written.
+
+    Names are resolved now, and relative times replaced by their instants. Raises UnknownKey,
+    ImpossibleComparison, InvalidFilter, NotKept.
+    """
+    document = {
+        "filter": None,
+        "saved": None,
+        "since": None if since is None else since.isoformat(),
+        "until": until.isoformat(),
+        "include": list(include),
+        "blobs": blobs,
+    }
+    if tree is None:
+        return document
+    keys = await find_known_keys(connection, [model], names_in(tree))
+    check(tree, keys, source=text)  # a key that nobody has is a typo: it is refused
+    if text is not None and resolved_in(tree):
+        text = to_text(tree)
+    return document | {
+        "filter": text or write_json(to_json(tree)),
+        "saved": saved.save(tree, keys, source=text).text,
+    }
+
+
+async def build_question(
+    connection: AsyncConnection, model: int, document: Mapping[str, Any]
+) -> Query:
+    """Return the query of a job's document, the oldest first."""
+    saved_filter = document["saved"]
+    predicates = [] if saved_filter is None else [await saved.load(connection, saved_filter)]
+    since = None if document["since"] is None else datetime.fromisoformat(document["since"])
+    until = datetime.fromisoformat(document["until"])
+    query = await build_query(connection, range_of_time(model, since, until), predicates)
+    return query.in_order()
+
+
+class ListLimits(NamedTuple):
+    """Most members of a list, and most bytes of their blobs, unless a single member has more."""
+
+    members: int
+    bytes: int
+
+
+async def cut_lists(
+    begun: Sequence[UUID], uids: Sequence[UUID], limits: ListLimits, measure: Measure
+) -> list[list[UUID]]:
+    """Return the lists of the next members, of as many as one step adds; the first list begins with
+    what was listed before (`begun`)."""
+    lists: list[list[UUID]] = [[*begun]]
+    size = sum(await measure(begun)) if begun else 0
+    for at in range(0, len(uids), _CHUNK):
+        chunk = uids[at : at + _CHUNK]
+        for uid, added in zip(chunk, await measure(chunk), strict=True):
+            is_full = len(lists[-1]) >= limits.members or size + added > limits.bytes
+            if lists[-1] and is_full:
+                if len(lists) == MOST_LISTS:
+                    return lists
+                lists.append([])
+                size = 0
+            lists[-1].append(uid)
+            size += added
+    return lists
+
+
+async def begin_listing(engine: AsyncEngine, blobs: Blobs, job: ExportJob) -> None:
+    """Write the head to the bucket, and let the listing begin. Raises ObjectStoreUnavailable,
+    Invalid."""
+    async with engine.connect() as connection:
+        model_id = await jobs.read_model_id(connection, job)
+        keys = await key_registry.keys(connection, job.model)
+    key = StorageKey(blobs.buckets.default, parts.make_head_key(job.id))
+    head = json.dumps(jobs.describe_job(job, model_id), indent=2).encode()
+    await asyncio.to_thread(blobs.replace, key, head, content_type="application/json")
+    async with engine.begin() as connection:
+        await jobs.start_listing(connection, job, keys=keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Lists the members of one job, at most `most` to a list; `copies` may close one earlier.
+    `confirm` raises if the service leads no more."""
+
+    engine: AsyncEngine
+    blobs: Blobs
+    job: ExportJob
+    most: int
+    copies: CopyLimits
+    confirm: Confirm
+
+    async def list_some(self) -> None:
+        """Add the next members to the lists; with the last ones, let the writing begin.
+
+        Raises OutOfTime, Invalid, ObjectStoreUnavailable.
+        """
+        job = self.job
+        async with self.engine.connect() as connection:
+            query = await self._build_query(connection)
+            begun = await parts.read_members(connection, job.id, job.lists) if job.lists else []
+            begun = begun if len(begun) < self.most else []
+            space = self.most - len(begun)
+            page = await find_by_time(
+                connection,
+                [query],
+                limit=space,
+                deadline=Deadline.after(_SECONDS),
+                goes_on=job.listed_to is not None,
+            )
+        limits = ListLimits(self.most, self.copies.part)
+        lists = await cut_lists(begun, page.uids, limits, self._measure)
+        listed = sum(map(len, lists)) - len(begun)
+        is_partial = page.out_of_time or len(page.uids) == space or listed < len(page.uids)
+        if page.uids:
+            is_searched_farther = page.out_of_time and listed == len(page.uids) < space
+            end = page.searched if is_searched_farther else None
+            for number, uids in enumerate(lists, job.lists if begun else job.lists + 1):
+                old = len(begun) if number == job.lists else 0
+                listed_to = end if end is not None and uids is lists[-1] else uids[-1]
+                if len(uids) > old and not await self._add(number, uids, old, listed_to):
+                    return
+        elif is_partial and page.searched is not None:
+            async with self.engine.begin() as connection:
+                about = {"members": 0, "lists": 0}
+                await jobs.count_listed(connection, job.id, **about, listed_to=page.searched)
+        if not is_partial:
+            async with self.engine.begin() as connection:
+                await jobs.start_writing(connection, job.id)
+
+    async def _build_query(self, connection: AsyncConnection) -> Query:
+        """Return the query after what is listed. Raises Invalid if its filter was erased."""
+        job = self.job
+        if job.erased_by is not None:
+            raise Invalid(
+                f"The erasure {job.erased_by} took the filter of this export: request it again."
+            )
+        query = await build_question(connection, job.model, job.document)
+        return query if job.listed_to is None else query.after(job.listed_to)
+
+    async def _add(self, number: int, uids: Sequence[UUID], old: int, listed_to: UUID) -> bool:
+        """Write a list whose first members may be `old`. False: the export was cancelled, and its
+        objects are deleted later."""
+        job = self.job
+        key = StorageKey(self.blobs.buckets.default, parts.make_members_key(job.id, number))
+        content = parts.pack_uids(uids)
+        await self.confirm()
+        failpoint("export.list.before")
+        await asyncio.to_thread(
+            self.blobs.replace, key, content, content_type="application/octet-stream"
+        )
+        failpoint("export.list.after")
+        async with self.engine.begin() as connection:
+            current = await jobs.find_job(connection, job.id, lock=True)
+            if current is None or current.state != "listing":
+                return False
+            await self._confirm_or_delete(key)
+            await parts.put_members(connection, job.id, number, job.model, uids)
+            counts = {"members": len(uids) - old, "lists": int(number > job.lists)}
+            await jobs.count_listed(connection, job.id, **counts, listed_to=listed_to)
+        failpoint("export.list.commit.after")
+        return True
+
+    async def _confirm_or_delete(self, key: StorageKey) -> None:
+        """Delete a list if the service leads no more. It is missing in the bucket then only for a
+        restore, which deletes parts without a list."""
+        try:
+            await self.confirm()
+        except Exception:
+            with suppress(ObjectStoreUnavailable):
+                await asyncio.to_thread(self.blobs.delete_objects, [key])
+            raise
+
+    async def _measure(self, uids: Sequence[UUID]) -> Sequence[int]:
+        """Return the bytes to copy of each inference; blobs that are too large are not copied.
+
+        The index has the size of most inputs; S3 is asked for the others. Raises
+        ObjectStoreUnavailable.
+        """
+        copied = PART_FORMATS[self.job.format].choose_blobs(self.job.blobs).copied
+        if not copied:
+            return [0] * len(uids)
+        columns = (_HERE.data_size, *(_HERE[STORAGE_KEYS[blob]] for blob in copied))
+        query = select(_HERE.uid, *columns).where(
+            _HERE.model == self.job.model, _HERE.uid == any_(literal(uids, _UIDS))
+        )
+        async with self.engine.connect() as connection:  # none is open while S3 is asked
+            rows = {row.uid: row for row in await connection.execute(query)}
+        wanted = [(rows.get(uid), blob) for uid in uids for blob in copied]
+        one = partial(_measure_one, self.blobs, self.copies.blob)
+
+        def measure() -> list[int]:
+            with ThreadPoolExecutor(_THREADS, thread_name_prefix="blobs-head") as executor:
+                return [*executor.map(one, *zip(*wanted, strict=True))]
+
+        sizes = await asyncio.to_thread(measure)
+        width = len(copied)
+        return [sum(sizes[at : at + width]) for at in range(0, len(sizes), width)]
+
+
+def _measure_one(blobs: Blobs, most: int, row: Any, blob: str) -> int:
+    """Return the size of a blob; 0 if it will be missing."""
+    text = None if row is None else row._mapping[STORAGE_KEYS[blob]]
+    if text is None:
+        return 0
+    size = row.data_size if blob == "data" else None
+    if size is None:
+        size = _request_size(blobs, text, most)
+    return int(size) if size <= most else 0
+
+
+def _request_size(blobs: Blobs, text: str, most: int) -> int:
+    key = parse_stored(text)
+    if key.bucket not in blobs.buckets.allowed:
+        return 0
+    try:
+        return blobs.head(key)
+    except BlobMissing:
+        return 0
+    except AccessDenied:  # a HEAD does not tell whether S3 refuses this object alone
+        [content] = blobs.get_many([key], limit=most)
+        return len(content) if isinstance(content, bytes) else 0

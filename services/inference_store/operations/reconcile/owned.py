@@ -1,0 +1,370 @@
+"""The objects that stored inferences own by their captures, in the order of their keys.
+
+A capture's own objects have no row in `blob_reference`: their keys are computed from the
+inferences. Our layout puts model, hour and capture before the kind, so an hour of a model, sorted
+by capture, is sorted by key; models are read in the order of their segments and hours in the order
+of time.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import orjson
+from sqlalchemy import (
+    ARRAY,
+    CompoundSelect,
+    Select,
+    Text,
+    any_,
+    cast,
+    delete,
+    func,
+    literal,
+    select,
+    union,
+)
+from sqlalchemy import UUID as UUID_TYPE
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.erasure.mark.pending_deletions import KEYS, find_claimed
+from inference_store.index import registrations
+from inference_store.index.inferences import among, by_model
+from inference_store.index.partitions import TimePartition, list_partitions
+from inference_store.index.tables import (
+    blob_reference,
+    erasing,
+    erasure_held,
+    inference,
+    reconciliation_named,
+    unsettled_event,
+)
+from inference_store.inference.events import Buckets, parse_stored, received_at_of, uid_floor
+from inference_store.inference.layout import around, belongs_to, capture_of, hour_folder
+
+from .stored_reports import BucketPrefix
+
+_HOUR = timedelta(hours=1)
+_FIRST = datetime(2000, 1, 1, tzinfo=UTC)
+_HOURS = 24 * 366 * 200
+# characters of a capture's id in a key
+_CAPTURE = 36
+
+
+class Named(NamedTuple):
+    """An object that a stored inference names."""
+
+    storage_key: str
+    model: int
+    uid: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Objects in the order of their keys. `until`: all up to it are included; None: to the end.
+
+    `strays` are a capture's own too, but not under the key that its model and hour give.
+    """
+
+    named: Sequence[Named]
+    strays: Sequence[Named]
+    until: str | None
+
+
+async def find_page(
+    connection: AsyncConnection,
+    prefix: BucketPrefix,
+    segments: Mapping[str, tuple[int, str]],
+    *,
+    after: str,
+    limit: int,
+) -> Page:
+    """Return the first objects after `after` that inferences of these models own.
+
+    `segments`: a model's segment in keys → its integer and its id.
+    """
+    partitions = await list_partitions(connection, closed=True)
+    named: list[Named] = []
+    strays: list[Named] = []
+    for segment in sorted(segments, key=lambda name: f"{name}/"):
+        model, model_id = segments[segment]
+        root = f"{prefix.root}{segment}/"
+        if root[:-1] + "0" <= after:
+            continue
+        hour = _find_hour(root, after)
+        while (at := await _find_next_hour(connection, model, hour, partitions)) is not None:
+            folder = f"{root}{hour_folder(at)}/"
+            start = after.removeprefix(folder)[:_CAPTURE] if after.startswith(folder) else ""
+            while rows := await _read_captures(connection, model, at, start, limit):
+                for owned, is_stray in _list_objects(rows, prefix, model_id, folder):
+                    if is_stray:
+                        strays.append(owned)
+                    elif owned.storage_key > after:
+                        named.append(owned)
+                start = f"{rows[-1].capture_id}0"
+                if len(named) + len(strays) >= limit:
+                    return Page(named, strays, f"{folder}{start}")
+                if len(rows) < limit:
+                    break
+            hour = at + _HOUR
+    return Page(named, strays, None)
+
+
+def _find_hour(root: str, after: str) -> datetime:
+    """Return the first hour whose folder has keys after `after`."""
+    low, high = 0, _HOURS
+    while low < high:
+        middle = (low + high) // 2
+        if f"{root}{hour_folder(_FIRST + middle * _HOUR)}0" <= after:
+            low = middle + 1
+        else:
+            high = middle
+    return _FIRST + low * _HOUR
+
+
+async def _find_next_hour(
+    connection: AsyncConnection, model: int, hour: datetime, partitions: Sequence[TimePartition]
+) -> datetime | None:
+    """Return the first hour from `hour` on in which a model has captures, partition by
+    partition."""
+    here = inference.c
+    for partition in sorted(partitions):
+        if partition.hi <= hour:
+            continue
+        query = select(here.uid).where(
+            here.model == model,
+            here.uid >= uid_floor(max(hour, partition.lo)),
+            here.uid < uid_floor(partition.hi),
+            here.capture_id.is_not(None),
+        )
+        uid = await connection.scalar(query.order_by(here.uid).limit(1))
+        if uid is not None:
+            return received_at_of(uid).replace(minute=0, second=0, microsecond=0)
+    return None
+
+
+async def _read_captures(
+    connection: AsyncConnection, model: int, hour: datetime, start: str, limit: int
+) -> Sequence[Any]:
+    """Return the first captures of an hour whose text is not before `start`: sorted, never all of
+    it."""
+    query = _select_hour(model, hour)
+    if start:
+        query = query.where(cast(inference.c.capture_id, Text(collation="C")) >= start)
+    query = query.order_by(inference.c.capture_id, inference.c.uid).limit(limit)
+    return list(await connection.execute(query))
+
+
+def _select_hour(model: int, hour: datetime) -> Select[Any]:
+    here = inference.c
+    keys = (here.data_storage_key, here.metadata_storage_key, here.response_storage_key)
+    return select(here.model, here.uid, here.capture_id, *keys, *select_deleted()).where(
+        here.model == model,
+        here.uid >= uid_floor(hour),
+        here.uid < uid_floor(hour + _HOUR),
+        here.capture_id.is_not(None),
+    )
+
+
+def select_deleted() -> list[Any]:
+    """Return the columns that say of a blob that it was deleted while the row stays."""
+    return [column for column in inference.c if column.name.endswith("_deleted_at")]
+
+
+def list_live_keys(row: Any) -> list[str]:
+    """Return the storage keys of the blobs that an inference still has, in the order of their
+    kinds."""
+    keys = []
+    for kind in ("data", "metadata", "response"):
+        key = getattr(row, f"{kind}_storage_key")
+        if key is not None and getattr(row, f"{kind}_deleted_at", None) is None:
+            keys.append(key)
+    return keys
+
+
+def _list_objects(
+    rows: Sequence[Any], prefix: BucketPrefix, model_id: str, folder: str
+) -> Iterator[tuple[Named, bool]]:
+    """Yield what inferences own under a prefix; True: its key is not the one that model and hour
+    give."""
+    for row in rows:
+        for key in dict.fromkeys(list_live_keys(row)):
+            if not key.startswith(prefix.first):
+                continue
+            if key.startswith(f"{folder}{row.capture_id}/"):
+                yield Named(key, row.model, row.uid), False
+            elif belongs_to(
+                parse_stored(key).key, model_id, row.capture_id, received_at_of(row.uid)
+            ):
+                yield Named(key, row.model, row.uid), True
+
+
+# Checks differences between the two streams again, one by one: only what still differs is
+# reported.
+#
+# Between the two checks an ingester may have written, and an eraser deleted.
+
+
+async def find_still_named(connection: AsyncConnection, named: Sequence[Named]) -> list[Named]:
+    """Return those that their inference still has, and that nothing is deleting."""
+    rows: dict[tuple[int, UUID], set[str]] = {}
+    for model, uids in by_model((item.model, item.uid) for item in named):
+        inferences = await connection.execute(
+            select(inference).where(among(inference, model, uids))
+        )
+        for row in inferences:
+            sidecar = {row.sidecar_storage_key} - {None}
+            rows[model, row.uid] = {*list_live_keys(row), *sidecar}
+        marked = select(erasing.c.uid).where(among(erasing, model, uids))
+        for uid in (await connection.execute(marked)).scalars():
+            rows.pop((model, uid), None)
+    return [item for item in named if item.storage_key in rows.get((item.model, item.uid), ())]
+
+
+async def find_unknown(
+    connection: AsyncConnection, keys: Iterable[str], *, objects: bool = True
+) -> set[str]:
+    """Return the keys that no inference owns or uses, no erasure is deleting, and no hold protects.
+
+    Without `objects`: also those that are being deleted as orphans.
+    """
+    unknown = set(keys)
+    if not unknown:
+        return unknown
+    here = blob_reference.c.storage_key
+    query = select(here).where(here == any_(literal(sorted(unknown), ARRAY(Text(collation="C")))))
+    unknown -= set((await connection.execute(query)).scalars())
+    unknown -= await find_claimed(connection, unknown, objects=objects)
+    unknown -= set((await connection.execute(select_held(unknown))).scalars())
+    return unknown - await _find_owned(connection, unknown)
+
+
+def select_held(keys: Iterable[str]) -> CompoundSelect[Any]:
+    """Select the keys that are kept for a legal hold although nothing is stored of them.
+
+    What arrived after it had expired has no row, and no mark any more. Each column uses its index,
+    because this runs in the fence.
+    """
+    listed = any_(literal(sorted(keys), ARRAY(Text(collation="C"))))
+    columns = [erasure_held.c[name] for name in KEYS]
+    return union(*(select(column).where(column == listed) for column in columns))
+
+
+async def _find_owned(connection: AsyncConnection, keys: Iterable[str]) -> set[str]:
+    """Return the keys whose capture is stored, in the hour of the key by whatever clock."""
+    of_model: dict[str, list[tuple[datetime, UUID, str]]] = defaultdict(list)
+    for key in keys:
+        capture_key = capture_of(parse_stored(key).key)
+        if capture_key is not None:
+            model_id, hour, capture = capture_key
+            of_model[model_id].append((hour, capture, key))
+    owned: set[str] = set()
+    for model_id, registered in (
+        await registrations.find_by_ids(connection, set(of_model))
+    ).items():
+        for lo, hi in around(hour for hour, *_ in of_model[model_id]):
+            near = [(capture, key) for hour, capture, key in of_model[model_id] if lo <= hour < hi]
+            stored = await _find_stored(
+                connection, registered.model, lo, hi, {capture for capture, _ in near}
+            )
+            owned.update(key for capture, key in near if capture in stored)
+    return owned
+
+
+async def _find_stored(
+    connection: AsyncConnection, model: int, lo: datetime, hi: datetime, captures: Set[UUID]
+) -> set[UUID]:
+    here = inference.c
+    query = select(here.capture_id).where(
+        here.model == model,
+        here.uid >= uid_floor(lo),
+        here.uid < uid_floor(hi),
+        here.capture_id == any_(literal(list(captures), ARRAY(UUID_TYPE(as_uuid=True)))),
+    )
+    return set((await connection.execute(query)).scalars())
+
+
+def is_older(modified_at: datetime, before: datetime | None) -> bool:
+    """Return whether an object is old enough to be judged."""
+    return before is not None and modified_at.astimezone(UTC) < before
+
+
+# Finds objects that unstored events name: dead letters, whatever was decided about them, and
+# parked events. No such object is an orphan.
+
+_PAGE = 500
+# In a message that is no JSON, any quoted text may be a key.
+_QUOTED = re.compile(rb'"([^"\\\x00-\x1f]{1,1024})"')
+
+
+async def store_names(
+    connection: AsyncConnection, id: UUID, buckets: Buckets, *, after: int = 0
+) -> int:
+    """Store what unsettled events name, of those after `after`; return the last one. Repeatable.
+
+    It runs in one transaction, with a page of events in memory.
+    """
+    while rows := await _read_page(connection, after):
+        after = rows[-1][0]
+        keys = sorted({key for _, payload in rows for key in list_names(payload, buckets)})
+        for start in range(0, len(keys), _PAGE):
+            values = [{"reconciliation": id, "storage_key": k} for k in keys[start:][:_PAGE]]
+            inserted = insert(reconciliation_named).values(values).on_conflict_do_nothing()
+            await connection.execute(inserted)
+    return after
+
+
+async def find_newest(connection: AsyncConnection) -> int:
+    """Return the last event, to store names after it. In the fence: no lower one can come."""
+    newest = func.coalesce(func.max(unsettled_event.c.id), 0)
+    return int(await connection.scalar(select(newest)) or 0)
+
+
+async def remove_names(connection: AsyncConnection, id: UUID) -> None:
+    """Remove what was stored: the next reconciliation collects the names again."""
+    await connection.execute(
+        delete(reconciliation_named).where(reconciliation_named.c.reconciliation == id)
+    )
+
+
+async def find_named(connection: AsyncConnection, id: UUID, keys: Sequence[str]) -> set[str]:
+    """Return the keys that are named."""
+    here = reconciliation_named.c
+    query = select(here.storage_key).where(here.reconciliation == id, here.storage_key.in_(keys))
+    return set((await connection.execute(query)).scalars())
+
+
+def list_names(payload: bytes | None, buckets: Buckets) -> Iterator[str]:
+    """Yield every storage key that a message may name, whatever its fields are called."""
+    for text in _list_texts(payload or b""):
+        try:
+            yield str(buckets.resolve(text))
+        except ValueError:
+            continue
+
+
+def _list_texts(payload: bytes) -> Iterator[str]:
+    try:
+        waiting = [orjson.loads(payload)]
+    except orjson.JSONDecodeError:
+        # a slash may be escaped in JSON
+        quoted = _QUOTED.findall(payload.replace(rb"\/", b"/"))
+        yield from (text.decode("utf-8", "replace") for text in quoted)
+        return
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, str):
+            yield node
+        elif isinstance(node, dict | list):
+            waiting.extend(node.values() if isinstance(node, dict) else node)
+
+
+async def _read_page(connection: AsyncConnection, after: int) -> Sequence[tuple[int, bytes | None]]:
+    here = unsettled_event.c
+    query = select(here.id, here.payload).where(here.id > after).order_by(here.id).limit(_PAGE)
+    return [(row.id, row.payload) for row in await connection.execute(query)]

@@ -1,0 +1,400 @@
+"""Ports for untrusted callers: limits on connections, and on how long each may be silent."""
+
+import asyncio
+import resource
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
+
+import structlog
+
+from .metrics import CONNECTIONS, CONNECTIONS_LATE, CONNECTIONS_REFUSED
+from .settings import ConnectionSettings, WrongSetting
+
+Port: TypeAlias = Literal["api", "proxy", "admin"]
+Late: TypeAlias = Literal["head", "body", "idle", "write"]
+"""The part of a connection that took too long."""
+Limit: TypeAlias = Literal["all", "address"]
+"""The limit that leaves no room for a connection."""
+
+
+class Connections:
+    """Takes connections while there is room for them."""
+
+    def __init__(self, port: Port, most: int, most_of_one: int) -> None:
+        """`most`: in total; `most_of_one`: from one address."""
+        self.port = port
+        self.most = most
+        self.most_of_one = min(most, most_of_one)
+        self._by_address: Counter[str] = Counter()
+        self._all = 0
+        CONNECTIONS.labels(port).set_function(lambda: self._all)
+        # From zero, so that the first one is an increase.
+        for limit in get_args(Limit):
+            CONNECTIONS_REFUSED.labels(port, limit)
+        for late in get_args(Late):
+            CONNECTIONS_LATE.labels(port, late)
+
+    def take(self, address: str) -> bool:
+        """Count a new connection; return False if there is no room for it."""
+        if self._all >= self.most:
+            return self.refuse("all")
+        if self._by_address.get(address, 0) >= self.most_of_one:
+            return self.refuse("address")
+        self._all += 1
+        self._by_address[address] += 1
+        return True
+
+    def release(self, address: str) -> None:
+        """Count a taken connection that has ended."""
+        self._all -= 1
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+
+    def count_late(self, late: Late) -> None:
+        """Count a connection that is closed because something took too long."""
+        CONNECTIONS_LATE.labels(self.port, late).inc()
+
+    def refuse(self, limit: Limit) -> bool:
+        """Count a connection without room, and return False."""
+        CONNECTIONS_REFUSED.labels(self.port, limit).inc()
+        return False
+
+    async def why_full(self) -> str | None:
+        """Return why no connection is taken, for the readiness check; None if there is room."""
+        if self._all < self.most:
+            return None
+        return (
+            f"all {self.most} connections are taken:"
+            " raise INFERENCE_STORE_CONNECTIONS, or find who holds them"
+        )
+
+
+# A connection with time limits, for any server.
+#
+# Between requests it may be idle for a time, and then the head of the next one has a time limit.
+# While a request is answered the connection may be silent; but the caller has to read what is
+# written. The time limit of a body is where the body is read (`Served`).
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Seconds."""
+
+    head: float = 20.0
+    """From a request's first byte, or the connection's beginning, to the end of its head."""
+    idle: float = 75.0
+    """From an answer to the first byte of the next request."""
+    body: float = 30.0
+    """For a request's body, and more as it comes (`Served`)."""
+    write: float = 60.0
+    """For the caller to read a part of what is written."""
+
+
+class GuardedConnection(asyncio.Protocol):
+    """Forwards everything to the server's own protocol, and closes it if it takes too long.
+
+    The application finds it by `current`, and calls `begin` and `end` around an answer.
+    """
+
+    def __init__(
+        self, inner: asyncio.Protocol, limits: Limits, connections: Connections, address: str
+    ) -> None:
+        """`connections` have already counted it."""
+        self.limits = limits
+        self._inner = inner
+        self._connections = connections
+        self._address = address
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._requests = 0
+        self._is_idle = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._stalled: asyncio.TimerHandle | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """True if `connection_lost` will be called, and releases it."""
+        return self._transport is not None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport has another class
+        self._expect(self.limits.head)
+        with self._make_current():
+            self._inner.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_idle:
+            self._is_idle = False
+            self._expect(self.limits.head)
+        with self._make_current():
+            self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self._stalled = self._loop.call_later(self.limits.write, self.close, "write")
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+        self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for timer in (self._timer, self._stalled):
+            if timer is not None:
+                timer.cancel()
+        self._connections.release(self._address)
+        self._inner.connection_lost(exc)
+
+    def begin(self) -> None:
+        """Note that a request is answered from now on."""
+        self._requests += 1
+        self._expect(None)
+
+    def end(self) -> None:
+        """Note the end of an answer."""
+        self._requests -= 1
+        self._is_idle = True
+        self._expect(self.limits.idle)
+
+    def close(self, late: Late) -> None:
+        """Close at once, whatever is still to be written; `late`: what took too long."""
+        self._connections.count_late(late)
+        if self._transport is not None:
+            self._transport.abort()
+
+    @contextmanager
+    def _make_current(self) -> Iterator[None]:
+        """Let tasks that the server begins inside find this connection."""
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+
+    def _expect(self, seconds: float | None) -> None:
+        """Close after `seconds` without a change; None: wait."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if seconds is not None and not self._requests:
+            self._timer = self._loop.call_later(seconds, self._end)
+
+    def _end(self) -> None:
+        self.close("idle" if self._is_idle else "head")
+
+
+_current: ContextVar[GuardedConnection | None] = ContextVar("connection", default=None)
+
+
+def current() -> GuardedConnection | None:
+    """Return the connection of this task's request; None if it has no limits."""
+    return _current.get()
+
+
+# For Postgres, Kafka, the object store, logs and files.
+_RESERVED: Final = 256
+_log = structlog.get_logger()
+
+
+def connections_within(requested: int, *, shares: int = 1) -> int:
+    """Return the connections requested, or fewer if one of `shares` of the open files allows no
+    more; raises the soft limit to the hard one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard == resource.RLIM_INFINITY:
+        return requested
+    room = max(1, (hard - _RESERVED) // shares)
+    if room < requested:
+        fields = {"open_files": hard, "connections": room, "wanted": requested}
+        _log.warning("few open files allowed", action="connections_lowered", **fields)
+    return min(requested, room)
+
+
+def build_connections(settings: ConnectionSettings, port: Port, *, shares: int = 1) -> Connections:
+    """Return the connections of a port: as many as the settings and a share of the open files
+    allow."""
+    most = connections_within(settings.connections, shares=shares)
+    return Connections(port, most, max(1, most // 2))
+
+
+def build_limits(settings: ConnectionSettings) -> Limits:
+    """Return the time limits."""
+    return Limits(idle=settings.connection_idle_seconds)
+
+
+# A port: its sockets, and the connections that it takes.
+#
+# A refused connection is closed at once: the caller learns it sooner than from a stuck queue.
+
+_HANDSHAKE_SECONDS: Final = 15.0
+_SHORT_OF_FILES_SECONDS: Final = 0.5
+
+
+class PortTaken(WrongSetting):
+    """The address cannot be listened on; the text names the settings."""
+
+
+def listen(
+    host: str, port: int, *, setting: str, host_setting: str = "", backlog: int = 512
+) -> list[socket.socket]:
+    """Return sockets that listen on each address of a host. `setting`: the settings' names, without
+    `_HOST` and `_PORT`; `host_setting`: that of the host, if it is another. Raises PortTaken."""
+    host_setting = host_setting or setting
+    settings = f"INFERENCE_STORE_{host_setting}_HOST and INFERENCE_STORE_{setting}_PORT"
+    sockets: list[socket.socket] = []
+    try:
+        addresses = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        for family, kind, protocol, _, address in dict.fromkeys(addresses):
+            sockets.append(listening := socket.socket(family, kind, protocol))
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            # a free port that was chosen for the first address is used for the others, too
+            listening.bind((address[0], sockets[0].getsockname()[1] or port, *address[2:]))
+            listening.listen(backlog)
+            listening.setblocking(False)
+    except OSError as error:
+        for listening_socket in sockets:
+            listening_socket.close()
+        reason = error.strerror or str(error)
+        raise PortTaken(f"cannot listen on {host}:{port}: {reason}. Change {settings}.") from None
+    return sockets
+
+
+class Listener:
+    """Takes connections from listening sockets, for a server's own protocols."""
+
+    def __init__(
+        self,
+        sockets: Sequence[socket.socket],
+        protocol: Callable[[], asyncio.Protocol],
+        connections: Connections,
+        limits: Limits,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._sockets = sockets
+        self._protocol = protocol
+        self._connections = connections
+        self._limits = limits
+        self._tls = tls
+        self._tasks = [
+            asyncio.create_task(self._accept_connections(listening)) for listening in sockets
+        ]
+        self._opening: set[asyncio.Task[None]] = set()
+
+    async def stop(self) -> None:
+        """Take no more connections, and close the sockets; open connections continue."""
+        for task in (*self._tasks, *self._opening):
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._opening, return_exceptions=True)
+        for listening in self._sockets:
+            listening.close()
+
+    async def _accept_connections(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, address = await loop.sock_accept(listening)
+            except ConnectionError:
+                continue
+            except OSError as error:  # no file descriptors, for one
+                _log.error("no connection taken", action="accept_failed", error=str(error))
+                await asyncio.sleep(_SHORT_OF_FILES_SECONDS)
+                continue
+            if self._connections.take(address[0]):
+                task = loop.create_task(self._open(accepted, address[0]))
+                self._opening.add(task)
+                task.add_done_callback(self._opening.discard)
+            else:
+                accepted.close()
+
+    async def _open(self, accepted: socket.socket, address: str) -> None:
+        """Open a connection. It is released once, by itself or, if it never began, here."""
+        guarded: list[GuardedConnection] = []
+
+        def protocol() -> GuardedConnection:
+            guarded.append(
+                GuardedConnection(self._protocol(), self._limits, self._connections, address)
+            )
+            return guarded[0]
+
+        handshake = None if self._tls is None else _HANDSHAKE_SECONDS
+        try:
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await asyncio.get_running_loop().connect_accepted_socket(
+                protocol, accepted, ssl=self._tls, ssl_handshake_timeout=handshake
+            )
+        except BaseException as error:
+            if not (guarded and guarded[0].has_begun):
+                self._connections.release(address)
+                with suppress(OSError):
+                    accepted.close()
+            if not isinstance(error, Exception):
+                raise
+
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+LEAST_RATE: Final = 500
+"""The bytes per second that a body needs to arrive with, once its seconds are over."""
+
+
+class Served:
+    """An application of ASGI that tells each connection when it answers, and limits the wait for a
+    body. Time in which the application does not read is not counted."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        connection = current()
+        if scope["type"] != "http" or connection is None:
+            await self._app(scope, receive, send)
+            return
+        connection.begin()
+        try:
+            await self._app(scope, _Body(receive, connection), send)
+        finally:
+            connection.end()
+
+
+class _Body:
+    """Reads a body within its time limit."""
+
+    def __init__(self, receive: Receive, connection: GuardedConnection) -> None:
+        self._receive = receive
+        self._connection = connection
+        self._seconds_left = connection.limits.body
+        self._is_whole = False
+
+    async def __call__(self) -> Message:
+        if self._is_whole:  # a further call waits for the caller to leave
+            return await self._receive()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            async with asyncio.timeout(max(0.0, self._seconds_left)):
+                message = await self._receive()
+        except TimeoutError:
+            self._connection.close("body")
+            self._is_whole = True  # what still arrives must not be counted as late again
+            return await self._receive()  # the message that it is closed
+        self._seconds_left += len(message.get("body", b"")) / LEAST_RATE - (loop.time() - began)
+        self._is_whole = not message.get("more_body", False)
+        return message

@@ -1,0 +1,404 @@
+"""The settings of each service."""
+
+import json
+from collections.abc import Iterator
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, FilePath, SecretStr
+from pydantic_settings import NoDecode
+
+from .group import CheckDsn, Count, Port, Seconds, SecondsOrZero, SettingsGroup, pair_faults
+from .parts import (
+    AdminSettings,
+    BlobSettings,
+    CapSettings,
+    CertificateSettings,
+    ConnectionSettings,
+    KafkaSettings,
+    LogSettings,
+    PostgresSettings,
+)
+
+_LEAST_TOKEN_BYTES: Final = 16
+
+
+def _secure(url: str) -> str:
+    """Return a URL if it is secure: an impostor of the issuer could let anyone in, so only this
+    machine may do without TLS. It stays as it is written: issuers are compared by text."""
+    parts = urlsplit(url)
+    if parts.scheme == "https" and parts.hostname:
+        return url
+    if parts.scheme == "http" and is_loopback(parts.hostname):
+        return url
+    raise ValueError("it is a URL that begins with https:// (http:// on loopback alone)")
+
+
+def is_loopback(host: str | None) -> bool:
+    """Return whether a host is `localhost` or a loopback address."""
+    try:
+        return host == "localhost" or ip_address(host or "").is_loopback
+    except ValueError:
+        return False
+
+
+def _hard_to_guess(token: SecretStr | None) -> SecretStr | None:
+    """An empty token is none."""
+    if token is not None and 0 < len(token.get_secret_value().encode()) < _LEAST_TOKEN_BYTES:
+        raise ValueError(
+            f"it has fewer than {_LEAST_TOKEN_BYTES} bytes and could be guessed:"
+            " `openssl rand -base64 32` prints a longer one"
+        )
+    return token
+
+
+def _parsed(roles: Any) -> Any:
+    """Parse JSON: if pydantic-settings did and refused it, no other error would be reported."""
+    try:
+        return json.loads(roles) if isinstance(roles, str) else roles
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"it is no JSON ({error.msg} at character {error.pos + 1}): write"
+            ' {"ops": [{"role": "owner"}]}'
+        ) from None
+
+
+class RoleSettings(SettingsGroup):
+    """What the roles of an OIDC issuer's tokens may do."""
+
+    oidc_roles_claim: str = "roles"
+    """Claim with the roles of a token's bearer; `realm_access.roles` is one inside another."""
+    oidc_roles: Annotated[dict[str, Any], NoDecode, BeforeValidator(_parsed)] = Field(default={})
+    """What each value of that claim may do, as JSON: `{"ops": [{"role": "owner"}]}`."""
+
+
+class AccessSettings(RoleSettings):
+    """Keys, tokens of an OIDC issuer, limits."""
+
+    auth: Literal["on", "off"] = "on"
+    """`off`: no access control, on purpose: who reaches the api by a loopback name may do all."""
+    api_token: Annotated[SecretStr | None, AfterValidator(_hard_to_guess)] = None
+    """A token of at least 16 bytes with every right over everything, to make the first keys."""
+    oidc_issuer: Annotated[str, AfterValidator(_secure)] | None = None
+    """URL of an OpenID Connect issuer whose tokens are accepted, as its tokens spell it."""
+    oidc_audience: str | None = None
+    """Audience that a token must be meant for; needed with `OIDC_ISSUER`."""
+    oidc_jwks_url: Annotated[str, AfterValidator(_secure)] | None = None
+    """URL of the issuer's keys; unset: as its discovery says."""
+    oidc_client_id: str | None = None
+    """The api's name at the issuer: with it, people sign in to the console at the issuer."""
+    oidc_client_secret: SecretStr | None = None
+    """The client's secret, if the issuer gave it one."""
+    oidc_device_client_id: str | None = None
+    """A client without a secret at the issuer, with the device flow: for `istore login`."""
+    oidc_scopes: str = "openid"
+    """Scopes that signing in asks for, separated by spaces; `openid` is one of them."""
+    api_public_url: Annotated[str, AfterValidator(_secure)] | None = None
+    """Where browsers reach the api, such as `https://store.example`; needed to sign in by OIDC."""
+    api_session_seconds: Annotated[float, Field(ge=60, le=30 * 24 * 3600)] = 12 * 3600.0
+    """How long a session of the console lasts at most; it ends with its key or token too."""
+    api_session_idle_seconds: Annotated[float, Field(ge=300, le=30 * 24 * 3600)] = 3600.0
+    """A session that is not used for so long ends."""
+    api_rate_limit_per_minute: Annotated[int, Field(ge=0)] = 6000
+    """Most requests a minute of a key or subject; 0: no limit."""
+    api_failed_tokens_per_minute: Annotated[int, Field(ge=0)] = 60
+    """Keys and tokens of an address that may fail in a minute; those in use pass. 0: no limit."""
+    api_cors_origins: str = ""
+    """Origins whose pages may ask from a browser, separated by commas; `*`: any."""
+    api_trusted_proxies: str = ""
+    """Addresses or networks, by commas, whose X-Forwarded-For names the client's address."""
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield a sentence for each setting that the issuer or signing in lacks."""
+        yield from super().contradictions()
+        if self.oidc_issuer is not None and not self.oidc_audience:
+            yield (
+                "$OIDC_ISSUER needs $OIDC_AUDIENCE: else tokens that were meant for other programs"
+                " would open this one"
+            )
+        if self.oidc_client_id is not None:
+            for name in ("oidc_issuer", "api_public_url"):
+                if getattr(self, name) is None:
+                    yield f"$OIDC_CLIENT_ID needs ${name.upper()}"
+        elif self.oidc_client_secret is not None:
+            yield "$OIDC_CLIENT_SECRET is set and $OIDC_CLIENT_ID is not"
+        if self.oidc_device_client_id is not None and self.oidc_issuer is None:
+            yield "$OIDC_DEVICE_CLIENT_ID needs $OIDC_ISSUER"
+        if "openid" not in self.oidc_scopes.split():
+            yield "$OIDC_SCOPES lacks `openid`: the issuer would send no ID token"
+
+
+class AuditSettings(SettingsGroup):
+    """How long it is kept what was done."""
+
+    audit_keep_seconds: Seconds = 400 * 24 * 3600.0
+    """How long entries of the audit are kept."""
+
+
+class ApiSettings(
+    LogSettings,
+    AdminSettings,
+    PostgresSettings,
+    BlobSettings,
+    CapSettings,
+    ConnectionSettings,
+    AccessSettings,
+):
+    """Questions and administration."""
+
+    api_host: str = "127.0.0.1"
+    """Address the api binds."""
+    api_port: Port = 8080
+    """Port of the api; 0: any free one."""
+    api_tls_certificate_file: FilePath | None = None
+    """Certificate (PEM, with its chain) of the api; set: it is served over https."""
+    api_tls_key_file: FilePath | None = None
+    """Private key (PEM) of that certificate."""
+    api_admin_port: Port = 9102
+    """Admin port of the api; 0: any free one."""
+    postgres_read_dsn: Annotated[SecretStr | None, CheckDsn] = None
+    """A read replica that answers the questions; unset: `POSTGRES_DSN` answers them."""
+    query_timeout_seconds: Seconds = 10.0
+    """Longest time a query may run in Postgres."""
+    page_seconds: Seconds = 0.8
+    """How long a page in order of time searches on once it can say how far it has come."""
+    queries_at_once: Count | None = None
+    """Most queries of a process at once; unset: 6 for each 10 of `POSTGRES_POOL_SIZE`."""
+    query_wait_seconds: SecondsOrZero = 2.0
+    """How long a query waits for its turn before it is refused."""
+    streams_at_once: Count = 32
+    """Most streams of a process at once, and as many of arrivals."""
+    console: Literal["on", "off"] = "on"
+    """`off`: the api serves no console, and `/` leads nowhere."""
+    thumbnail_processes: Annotated[int, Field(ge=0, le=64)] = 2
+    """Most processes that make thumbnails at once, with up to 384 MiB each; 0: none are made."""
+    presigned_urls: Literal["on", "off"] = "on"
+    """`off`: `urls` name the api's own routes, and blobs are read only through the api."""
+    presigned_url_seconds: Annotated[int, Field(gt=0, le=7 * 24 * 3600)] = 900
+    """How long a presigned link works."""
+    export_most_seconds: Seconds = 90 * 24 * 3600.0
+    """How long an export can stay in the bucket at most."""
+    export_confirm_above: Count = 1_000_000
+    """Most inferences of an export that needs no `confirm`."""
+    policy_grace_seconds: SecondsOrZero = 3600.0
+    """How long a retention policy that would delete something stored waits before it begins."""
+    policy_preview_seconds: Seconds = 10.0
+    """How long is looked for what a policy would delete; beyond it the answer is `partial`."""
+    api_max_body_bytes: Count = 2 * 1024 * 1024
+    """Largest body of a request."""
+
+    @property
+    def most_queries(self) -> int:
+        """Queries at once: the connections that are left are for look-ups, writes and keys."""
+        return self.queries_at_once or max(1, self.postgres_pool_size * 6 // 10)
+
+    @property
+    def most_queries_of_one(self) -> int:
+        """Queries at once of one caller."""
+        return max(1, self.most_queries // 2)
+
+    @property
+    def most_streams_of_one(self) -> int:
+        """Streams at once of one caller."""
+        return max(1, self.streams_at_once // 2)
+
+    @property
+    def most_followers_of_one(self) -> int:
+        """Streams of arrivals at once of one caller."""
+        return max(1, self.streams_at_once // 4)
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield the faults of certificates, and of limits on queries that leave no connections."""
+        yield from super().contradictions()
+        names = ("API_TLS_CERTIFICATE_FILE", "API_TLS_KEY_FILE")
+        yield from pair_faults(names, self.api_tls_certificate_file, self.api_tls_key_file)
+        if self.queries_at_once is not None and self.queries_at_once >= self.postgres_pool_size:
+            yield (
+                f"$QUERIES_AT_ONCE={self.queries_at_once} leaves none of the"
+                f" $POSTGRES_POOL_SIZE={self.postgres_pool_size} connections for look-ups and"
+                " writes: make it smaller, or the pool larger"
+            )
+
+
+class RedactionSettings(SettingsGroup):
+    """What redactions need."""
+
+    proxy_redaction_key: SecretStr = SecretStr("")
+    """Key of the hash that a redaction puts in the place of a value."""
+
+
+class RegistryKeySettings(SettingsGroup):
+    """The key by which a proxy reads registrations."""
+
+    proxy_registry_key: SecretStr = SecretStr("")
+    """Key that may read the models there (role `reader`); `migrate` makes the one it is given."""
+
+
+class CaptureSettings(RedactionSettings, RegistryKeySettings):
+    """What is done with an exchange after its answer went back."""
+
+    proxy_capture_bytes: Count = 64 * 1024 * 1024
+    """Most bytes of captures held in memory; without room a call passes through uncaptured."""
+    proxy_body_bytes: Count = 16 * 1024 * 1024
+    """Most bytes of one exchange's bodies that are kept; over it, it is recorded without them."""
+    proxy_key_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]*(/[A-Za-z0-9_.\-]+)*$")] = (
+        "captures"
+    )
+    """What the keys of captured blobs begin with."""
+    proxy_report_seconds: Seconds = 10.0
+    """Time between two reports of the proxy's books."""
+    proxy_registry_url: Annotated[str, Field(pattern=r"^(https?://[^ ]+)?$")] = ""
+    """Address of the api, to read there which models are registered; unset: the file alone says."""
+    proxy_registry_file: Path | None = None
+    """File that keeps what was read, for a start while the api is unavailable."""
+    proxy_registry_seconds: Seconds = 60.0
+    """Time between two readings of the registrations."""
+    proxy_spool: Literal["off", "overflow", "all"] = "off"
+    """Captures go to disk first: `overflow`: when half the memory is full; `all`: every one."""
+    proxy_spool_directory: Path | None = None
+    """Folder of the spool; several proxies may share it."""
+    proxy_spool_bytes: Count = 1024 * 1024 * 1024
+    """Most bytes of the spool's folder, whoever shares it; over it captures wait in memory."""
+    proxy_spool_fsync: Literal["on", "off"] = "off"
+    """`on`: a capture is spooled once it is on the disk itself, and outlives a power cut."""
+    proxy_grace_seconds: Seconds = 20.0
+    """How long, at its end, the proxy waits for calls to finish and captures to be published."""
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield a sentence for each setting that needs another one."""
+        yield from super().contradictions()
+        if self.proxy_spool != "off" and self.proxy_spool_directory is None:
+            yield f"$PROXY_SPOOL={self.proxy_spool} needs $PROXY_SPOOL_DIRECTORY"
+        if self.proxy_registry_url and not self.proxy_registry_key.get_secret_value():
+            yield "$PROXY_REGISTRY_URL needs $PROXY_REGISTRY_KEY: a key that may read"
+        if self.proxy_body_bytes > self.proxy_capture_bytes:
+            yield "$PROXY_BODY_BYTES is over $PROXY_CAPTURE_BYTES: none would be kept"
+
+
+class UpstreamSettings(RedactionSettings):
+    """Which model servers there are."""
+
+    proxy_config: FilePath | None = None
+    """File of upstreams and models; unset: the one upstream of the two settings below."""
+    proxy_upstream: str | None = None
+    """URL where the model server answers REST, where there is no file."""
+    proxy_upstream_grpc: str | None = None
+    """`host:port` where the model server answers gRPC, where there is no file."""
+    proxy_protocols: str = "v2,v2-grpc"
+    """Protocols of that model server whose calls are captured, separated by commas."""
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield a sentence if upstreams are set twice, or not at all."""
+        yield from super().contradictions()
+        upstream = self.proxy_upstream or self.proxy_upstream_grpc
+        if self.proxy_config is not None and upstream:
+            other = "PROXY_UPSTREAM" if self.proxy_upstream else "PROXY_UPSTREAM_GRPC"
+            yield f"$PROXY_CONFIG and ${other} are set: keep the file, or the other"
+        if self.proxy_config is None and not upstream:
+            yield "set $PROXY_UPSTREAM, $PROXY_UPSTREAM_GRPC or $PROXY_CONFIG"
+
+
+class ProxySettings(
+    UpstreamSettings,
+    CaptureSettings,
+    KafkaSettings,
+    BlobSettings,
+    ConnectionSettings,
+    AdminSettings,
+    LogSettings,
+):
+    """Stands before model servers and captures what goes through."""
+
+    proxy_host: str = "127.0.0.1"
+    """Address that calls come to."""
+    proxy_port: Port = 8090
+    """Port of REST; 0: any free one."""
+    proxy_grpc_port: Port = 8091
+    """Port of gRPC, open where an upstream answers it; 0: any free one."""
+    proxy_tls_certificate_file: FilePath | None = None
+    """Certificate (PEM, with its chain) of both ports; set: they are TLS."""
+    proxy_tls_key_file: FilePath | None = None
+    """Private key (PEM) of that certificate."""
+    proxy_path_prefixes: Annotated[str, Field(pattern=r"^(/[^, ]+( *, */[^, ]+)*)?$")] = (
+        "/api/serve/serve-model-*-pred"
+    )
+    """What may stand before a call's path, `*` for any part of one segment, separated by commas."""
+    proxy_grpc_message_bytes: Count = 256 * 1024 * 1024
+    """Largest gRPC message that passes; a larger one is refused."""
+    proxy_strip_bytes: Count = 64 * 1024 * 1024
+    """Most bytes of requests held to take metadata out; without room one goes on as it came."""
+    proxy_admin_port: Port = 9104
+    """Admin port of the proxy; 0: any free one."""
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield a sentence if a certificate has no key, or a key no certificate."""
+        yield from super().contradictions()
+        names = ("PROXY_TLS_CERTIFICATE_FILE", "PROXY_TLS_KEY_FILE")
+        yield from pair_faults(names, self.proxy_tls_certificate_file, self.proxy_tls_key_file)
+
+
+class IngesterSettings(
+    LogSettings, AdminSettings, PostgresSettings, KafkaSettings, BlobSettings, CapSettings
+):
+    """Kafka → Postgres."""
+
+    ingester_admin_port: Port = 9101
+    """Admin port of the ingester; 0: any free one."""
+    ingester_instance: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,249}$")] = ""
+    """Name in the consumer group, unique and kept over restarts; empty: host and admin port."""
+    ingester_batch_events: Count = 1000
+    """Most events written in one transaction."""
+    ingester_sidecars: Literal["on", "off"] = "off"
+    """`on`: other producers' events are kept in the bucket too: it alone can rebuild the index."""
+    ingester_parked_give_up_seconds: Seconds = 24 * 3600.0
+    """A parked event whose blob has not come by then is a dead letter."""
+    ingester_unknown_models: Literal["register", "refuse"] = "register"
+    """What an event of an unknown model does: registers it, or is a dead letter."""
+    ingester_dead_letter_limit: Count = 500
+    """Dead letters and parked events in ten minutes above which the ingester stops."""
+
+
+class ReconcileSettings(SettingsGroup):
+    """Where inferences' objects lie, and when they are compared with the index."""
+
+    reconcile_schedule: Literal["off", "daily"] = "off"
+    """`daily`: the retention service compares the bucket with the index once a day."""
+    reconcile_prefixes: str = "captures"
+    """Where nothing lies but inferences' blobs: prefixes, or `s3://bucket/prefix`, by commas."""
+    reconcile_grace_seconds: SecondsOrZero = 24 * 3600.0
+    """How much older than what the ingesters have read an object must be to count as an orphan."""
+
+
+class RetentionSettings(
+    LogSettings,
+    AdminSettings,
+    PostgresSettings,
+    BlobSettings,
+    AuditSettings,
+    ReconcileSettings,
+    CertificateSettings,
+):
+    """Deletes by policy, on a schedule."""
+
+    retention_admin_port: Port = 9103
+    """Admin port of the retention service; 0: any free one."""
+    retention_interval_seconds: Seconds = 300.0
+    """Time between two scheduled runs."""
+    retention_batch_inferences: Count = 1000
+    """Most inferences marked, deleted and forgotten in one step."""
+    export_part_inferences: Annotated[int, Field(ge=1, le=100_000)] = 10_000
+    """Most inferences in one part of an export."""
+    export_part_bytes: Annotated[int, Field(ge=1, le=1024**3)] = 256 * 1024 * 1024
+    """Most bytes of blobs in one part of an export that copies them; takes the disk twice."""
+    export_blob_bytes: Annotated[int, Field(ge=1, le=256 * 1024 * 1024)] = 16 * 1024 * 1024
+    """Largest blob that an export copies; a larger one is left out, and counted."""
+    dead_letter_keep_seconds: Seconds = 90 * 24 * 3600.0
+    """How long dead letters are kept after they were discarded or redriven; open ones stay."""
+    run_keep_seconds: Seconds = 400 * 24 * 3600.0
+    """How long ended runs, exports, reconciliations and erasures are kept."""
+    ledger_values_keep_seconds: Seconds = 90 * 24 * 3600.0
+    """How long entries of the ledger say what they said: longer than the oldest backup is kept."""
+    tombstone_seconds: Seconds = 30 * 24 * 3600.0
+    """How long an erased inference is remembered: longer than an event can still arrive."""

@@ -1,0 +1,284 @@
+"""`chariot-v2`: one datum per request, several as JSON Lines, or the datum itself as the body.
+
+- JSON, or no content type: `{"input": "<base64>", "parameters": {…}}` → `{"output": […]}`
+- `application/jsonl`: such a request a line → such an answer a line
+- any other content type: the body is the datum, its parameters the JSON of a header
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from inference_store.inference.json_text import Json, UnreadableJson
+from inference_store.proxy.encodings import from_base64, from_data_url, utf8
+from inference_store.proxy.exchange import Exchange, Headers, header
+
+from .documents import (
+    Document,
+    NotDecoded,
+    answer_json,
+    data_at,
+    decode,
+    encode,
+    find_error,
+    find_failure,
+    media_type,
+    member,
+    parsed,
+    read_bytes,
+    written,
+)
+from .protocol import (
+    MOST_STRIPPED,
+    NAMES,
+    Call,
+    Inference,
+    Model,
+    Problem,
+    Protocol,
+    Reading,
+    join_problems,
+)
+from .tensor_reading import MOST_INFERENCES
+from .v2 import remove_metadata
+
+LINES: Final = "application/jsonl"
+PARAMETERS: Final = "chariot-inference-parameters"
+_ENVELOPE: Final = frozenset({"", "application/json"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestItem:
+    """One datum and its parameters."""
+
+    data: bytes = field(repr=False)
+    content_type: str | None = None
+    parameters: dict[str, Json] = field(default_factory=dict)
+    problem: Problem | None = None
+
+    @property
+    def metadata(self) -> Sequence[bytes]:
+        """The envelope in the parameters, as JSON."""
+        envelope = self.parameters.get("metadata")
+        return () if envelope is None or envelope == "" else (written(envelope),)
+
+    @property
+    def action(self) -> str | None:
+        """The action that is requested for the datum."""
+        action = self.parameters.get("action")
+        return action if type(action) is str and action else None
+
+    @property
+    def prompts(self) -> list[str]:
+        """The prompts about an image."""
+        prompts = self.parameters.get("prompts")
+        return (
+            [prompt for prompt in prompts if type(prompt) is str]
+            if isinstance(prompts, list)
+            else []
+        )
+
+
+def read_items(body: Document, headers: Headers) -> list[RequestItem]:
+    """Return the items of a request, at least one; an unreadable body is one datum."""
+    kind = media_type(headers)
+    if body.problem:
+        return [RequestItem(data=body.raw, content_type=kind or None, problem=body.problem)]
+    if kind == LINES:
+        return [
+            _read_envelope(line, f"line {number}") for number, line in split_lines(body.raw)
+        ] or [
+            RequestItem(
+                data=body.raw,
+                content_type=kind,
+                problem=_describe_unreadable("the request has no line"),
+            )
+        ]
+    if kind in _ENVELOPE:
+        return [_read_envelope(body.raw, NAMES["request"])]
+    parameters, problem = _read_header(headers)
+    return [RequestItem(data=body.raw, content_type=kind, parameters=parameters, problem=problem)]
+
+
+def split_lines(raw: bytes) -> list[tuple[int, bytes]]:
+    """Return the lines that are not blank, each with its number from 1."""
+    lines = enumerate(raw.split(b"\n"), start=1)
+    return [(number, line.strip()) for number, line in lines if line.strip()]
+
+
+def _read_envelope(raw: bytes, part: str) -> RequestItem:
+    """Read an item `{"input", "parameters"}`; `part`: its name in a sentence."""
+    document = parsed(raw, "request", part, exact=b'"metadata"' in raw)
+    if document.problem:
+        return RequestItem(data=raw, problem=document.problem)
+    if not isinstance(document.value, dict) or document.value.get("input") is None:
+        problem = f'{part} has no `input`, expected {{"input": "<base64>", "parameters": {{…}}}}'
+        return RequestItem(
+            data=raw, content_type="application/json", problem=_describe_unreadable(problem)
+        )
+    value = document.value["input"]
+    data, content_type = _decode(value) or data_at(raw, member(raw, "input"), value)
+    parameters = document.value.get("parameters")
+    if parameters is None or isinstance(parameters, dict):
+        return RequestItem(data=data, content_type=content_type, parameters=parameters or {})
+    problem = f"the `parameters` of {part} are no object"
+    return RequestItem(data=data, content_type=content_type, problem=_describe_unreadable(problem))
+
+
+def _describe_unreadable(sentence: str) -> Problem:
+    return Problem(sentence, ("request", "unreadable"))
+
+
+def _decode(value: Json) -> tuple[bytes, str | None] | None:
+    """Return the bytes of base64; None for another text, and for other JSON."""
+    if type(value) is not str:
+        return None
+    raw = from_base64(value)
+    return from_data_url(value) or (None if raw is None else (raw, None))
+
+
+def _read_header(headers: Headers) -> tuple[dict[str, Json], Problem | None]:
+    value = header(headers, PARAMETERS)
+    if value is None or not value.strip():
+        return {}, None
+    document = parsed(utf8(value), "request", f"the header {PARAMETERS}", exact=True)
+    if document.problem or not isinstance(document.value, dict):
+        return {}, document.problem or _describe_unreadable(
+            f"the header {PARAMETERS} is not a JSON object"
+        )
+    return document.value, None
+
+
+def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
+    """Read one inference per line if there is an answer line for each, or one error for all; else a
+    single inference."""
+    request = read_bytes(exchange.request, exchange.request_headers, "request")
+    answer = read_bytes(exchange.response, exchange.response_headers, "response")
+    items = read_items(request, exchange.request_headers)
+    by_line = media_type(exchange.request_headers) == LINES and not _is_for_all(exchange, answer)
+    answers = _parse_lines(answer) if by_line else [_parse_answer(answer)] * len(items)
+    mismatch = _find_mismatch(len(items), len(answers))
+    if mismatch:
+        whole = _parse_answer(answer) if not by_line else Document(raw=answer.raw, problem=mismatch)
+        inferences = [_join_inferences(request, items, whole)]
+    else:
+        pairs = zip(items, answers, strict=True)
+        inferences = [_build_inference(item, line, alone=by_line) for item, line in pairs]
+    ok, error = (None, None) if by_line else find_failure(exchange, answers[0])
+    prompts = items[0].prompts
+    alike = prompts and all(item.prompts == prompts for item in items)
+    request_problems = [item.problem for item in items if item.problem][:3]
+    answer_problems = [line.problem for line in answers if line.problem][:1]
+    return Reading(
+        inferences=inferences,
+        action=items[0].action,
+        standard={"prompts": prompts} if alike else {},
+        ok=ok,
+        error=error,
+        problem=join_problems([*request_problems, *answer_problems, mismatch]),
+    )
+
+
+def _is_for_all(exchange: Exchange, answer: Document) -> bool:
+    """Return whether one answer is for all lines: it failed, is missing, or cannot be read."""
+    failed = (exchange.http_status or 0) >= 400
+    return failed or answer.problem is not None or not answer.raw.strip()
+
+
+def _parse_lines(answer: Document) -> list[Document]:
+    return [
+        parsed(line, "response", f"line {number} of the answer")
+        for number, line in split_lines(answer.raw)
+    ]
+
+
+def _parse_answer(answer: Document) -> Document:
+    return answer if answer.problem or not answer.raw.strip() else parsed(answer.raw, "response")
+
+
+def _find_mismatch(request_lines: int, answer_lines: int) -> Problem | None:
+    if request_lines != answer_lines:
+        sentence = f"{answer_lines} answer lines to {request_lines} lines: kept as one inference"
+        return Problem(sentence, ("response", "not_divided"))
+    if request_lines > MOST_INFERENCES:
+        sentence = f"{request_lines} lines, over {MOST_INFERENCES}: kept as one inference"
+        return Problem(sentence, ("request", "not_divided"))
+    return None
+
+
+def _join_inferences(request: Document, items: list[RequestItem], answer: Document) -> Inference:
+    return Inference(
+        data=request.raw,
+        data_content_type=LINES,
+        response=answer_json(answer),
+        metadata=[envelope for item in items for envelope in item.metadata],
+    )
+
+
+def _build_inference(item: RequestItem, answer: Document, *, alone: bool) -> Inference:
+    """Return an inference. `alone`: the answer, and an error in it, are about this datum only."""
+    error = find_error(answer.value) if alone else None
+    return Inference(
+        data=item.data,
+        data_content_type=item.content_type,
+        response=answer_json(answer),
+        metadata=item.metadata,
+        ok=None if error is None else False,
+        error=error,
+    )
+
+
+_BEFORE: Final = b'{"parameters":'
+_AFTER: Final = b"}"
+
+
+def strip(body: bytes, headers: Headers) -> tuple[bytes, Headers] | None:
+    """Return the body and its headers; None if it has no metadata, or cannot be read."""
+    kind = media_type(headers)
+    if kind not in {"", "application/json", LINES}:
+        return _strip_header(body, headers)
+    try:
+        raw = decode(body, headers, MOST_STRIPPED)
+    except NotDecoded:
+        return None
+    lines = raw.split(b"\n") if kind == LINES else [raw]
+    stripped = b"\n".join([_strip_json(line) for line in lines])
+    if len(stripped) == len(raw):
+        return None
+    coded = encode(stripped, headers)
+    return coded, [_correct_length(name, value, len(coded)) for name, value in headers]
+
+
+def _strip_header(body: bytes, headers: Headers) -> tuple[bytes, Headers] | None:
+    value = header(headers, PARAMETERS)
+    raw = b"" if value is None else utf8(value)
+    stripped = _strip_json(_BEFORE + raw + _AFTER)[len(_BEFORE) : -len(_AFTER)]
+    if len(stripped) == len(raw):
+        return None
+    new = (PARAMETERS, stripped.decode("latin-1"))
+    return body, [new if name == PARAMETERS else (name, value) for name, value in headers]
+
+
+def _correct_length(name: str, value: str, size: int) -> tuple[str, str]:
+    return name, str(size) if name == "content-length" else value
+
+
+def _strip_json(text: bytes) -> bytes:
+    """Return a JSON text without its metadata; unchanged if it cannot be read."""
+    try:
+        return remove_metadata(text) or text
+    except UnreadableJson:
+        return text
+
+
+CHARIOT_V2: Final = Protocol(
+    name="chariot-v2",
+    transport="rest",
+    calls="`POST /infer`",
+    datum="the decoded `input`, a line each of JSON Lines, or the body",
+    answer="as it came",
+    path=re.compile("/infer/?"),
+    read=read,
+    strip=strip,
+)

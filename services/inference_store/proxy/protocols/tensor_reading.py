@@ -1,0 +1,438 @@
+"""Reads the inferences of an exchange from its tensors, the same for REST and gRPC, split by the
+task type.
+
+| task type | the request | inferences |
+|---|---|---|
+| any, `model.batched` | all tensors have N along their first dimension | N |
+| vision | N inputs of one datatype | one each |
+| vision | an input of N BYTES elements | one an element |
+| unknown | N inputs of one image each, N outputs | one each |
+| any other | named arguments | one |
+
+Outputs are split with them: one per input (by name if the names are the same, else in order), or
+each output by its first dimension. If the answer fits neither, the answer and the request stay
+whole: a prediction for the wrong datum is worse than none. If there is no answer (an error, or one
+that could not be read), the request is split anyway.
+
+Behind the bridge to an OMI container, element i of each tensor is a file of item i. The bridge
+reports in headers (over gRPC: in trailing metadata) the facts of a Run that V2 has no field for.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from inference_store.inference.events import CaptureSide
+from inference_store.inference.json_text import UnreadableJson, read_json
+from inference_store.inference.task_types import task_type_of
+from inference_store.proxy.exchange import Headers, header
+
+from .protocol import Inference, Model, Problem, Reading, join_problems
+from .tensor_datum import (
+    Datum,
+    WrittenJson,
+    arguments_of,
+    datum_of,
+    element_bytes,
+    envelope_json,
+    has_image,
+    may_be_file,
+    select_element,
+)
+from .tensors import (
+    BYTES,
+    InferRequest,
+    InferResponse,
+    Parameters,
+    Tensor,
+    bytes_values,
+    contradicts_shape,
+    divide,
+    first_dimension,
+)
+
+MOST_INFERENCES: Final = 1024
+"""The most inferences of one request; a request with more is kept as one inference."""
+
+_MOST_OPENED: Final = 16
+"""How many elements are opened to see whether they may be files."""
+_PIXELS: Final = 3
+"""The dimensions of a picture's pixels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One inference's part of a request and of its answer."""
+
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor] | None
+    """None if there is no answer that could be split."""
+    error: str | None = None
+    """Why this inference failed, if others did not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """All shares, at least one, and why there are not more, if there should be."""
+
+    shares: Sequence[Share]
+    problem: Problem | None = None
+    not_split: bool = False
+    """True if it may be a batch, but it is unknown how to divide it."""
+
+
+def split(request: InferRequest, response: InferResponse | None, model: Model) -> Split:
+    """Split a request into inferences. An answer that is an error counts as none."""
+    whole = keep_whole(request, response)
+    outputs = whole.shares[0].outputs
+    try:
+        inputs = _divide_inputs(request.inputs, outputs, model)
+    except _TooMany as exc:
+        problem = Problem(str(exc), ("request", "not_divided"))
+        return replace(whole, problem=problem, not_split=True)
+    if not inputs or len(inputs) == 1:
+        return replace(whole, not_split=_may_be_batch(request.inputs, outputs, model))
+    if outputs is None:
+        return Split([Share(part, None) for part in inputs])
+    parts = _divide_outputs(outputs, inputs)
+    if parts is None:
+        sentence = f"{len(inputs)} inputs and {len(outputs)} outputs do not match: kept as one"
+        problem = Problem(sentence, ("response", "not_divided"))
+        return replace(whole, problem=problem, not_split=True)
+    shares = [Share(*pair) for pair in zip(inputs, parts, strict=True)]
+    return Split(shares)
+
+
+def keep_whole(request: InferRequest, response: InferResponse | None) -> Split:
+    """Return a request as one inference, whatever it contains."""
+    outputs = None if response is None or response.error is not None else response.outputs
+    return Split([Share(request.inputs, outputs)])
+
+
+def _divide_inputs(
+    inputs: Sequence[Tensor], outputs: Sequence[Tensor] | None, model: Model
+) -> list[Sequence[Tensor]] | None:
+    """Return the inputs of each inference; None if they belong to one."""
+    if model.batched and (batch := _divide_rows(inputs)) is not None:
+        return batch
+    return _by_input(inputs, outputs, model)
+
+
+def _by_input(
+    inputs: Sequence[Tensor], outputs: Sequence[Tensor] | None, model: Model
+) -> list[Sequence[Tensor]] | None:
+    task_type = task_type_of(model.task_type)
+    if task_type.vision:
+        return _divide_images(inputs)
+    if task_type.read is None and outputs is not None and 1 < len(inputs) == len(outputs):
+        are_images = all(tensor.datatype == BYTES and has_image(tensor) for tensor in inputs)
+        return [[tensor] for tensor in inputs] if are_images else None
+    return None
+
+
+def _may_be_batch(inputs: Sequence[Tensor], outputs: Sequence[Tensor] | None, model: Model) -> bool:
+    """Return whether a request that was not divided looks like a batch, if the model may be a
+    vision model: several files or arrays of pixels, or inputs and outputs with the same first
+    dimension."""
+    task_type = task_type_of(model.task_type)
+    if task_type.read is not None and not task_type.vision:
+        return False
+    if _may_hold_files(inputs) or _are_arrays_alike(inputs):
+        return True
+    counts = {_count_rows(tensor) for tensor in (*inputs, *(outputs or ()))}
+    return bool(inputs and outputs) and len(counts) == 1 and (counts.pop() or 0) > 1
+
+
+def _may_hold_files(inputs: Sequence[Tensor]) -> bool:
+    """Return whether more than one element may be a file; only the first ones are opened."""
+    elements = [
+        (tensor, element)
+        for tensor in inputs
+        if tensor.datatype == BYTES
+        for element in islice(bytes_values(tensor, _MOST_OPENED) or (), _MOST_OPENED)
+    ][:_MOST_OPENED]
+    return len(elements) > 1 and sum(may_be_file(*element) for element in elements) > 1
+
+
+def _are_arrays_alike(inputs: Sequence[Tensor]) -> bool:
+    shapes = [(tensor.datatype, tensor.shape) for tensor in inputs if len(tensor.shape) >= _PIXELS]
+    return len(shapes) > len(set(shapes))
+
+
+def _count_rows(tensor: Tensor) -> int | None:
+    """Return the first dimension of a tensor; None without counting if the shape says that it is 1,
+    which is usual."""
+    is_single_row = len(tensor.shape) < 2 or tensor.shape[0] == 1
+    return None if is_single_row else first_dimension(tensor)
+
+
+def _divide_rows(inputs: Sequence[Tensor]) -> list[Sequence[Tensor]] | None:
+    counts = {first_dimension(tensor) for tensor in inputs}
+    count = counts.pop() if len(counts) == 1 else None
+    if not count:
+        return None
+    _expect_few(count)
+    return _transpose([divide(tensor, count) for tensor in inputs])
+
+
+def _divide_images(inputs: Sequence[Tensor]) -> list[Sequence[Tensor]] | None:
+    """Divide by inputs and their elements; inputs of several datatypes are arguments of one
+    inference."""
+    if len({tensor.datatype for tensor in inputs}) != 1:
+        return None
+    if inputs[0].datatype != BYTES:
+        _expect_few(len(inputs))
+        return [[tensor] for tensor in inputs]
+    parts: list[Sequence[Tensor]] = []
+    for tensor in inputs:
+        elements = bytes_values(tensor, MOST_INFERENCES)
+        if elements is None or len(elements) < 2:
+            parts.append([tensor])
+        else:
+            _expect_few(len(elements))
+            parts += [[select_element(tensor, element)] for element in elements]
+    _expect_few(len(parts))
+    return parts
+
+
+class _TooMany(Exception):
+    """More inputs than can be inferences of their own."""
+
+    def __init__(self) -> None:
+        super().__init__(f"more than {MOST_INFERENCES} inputs: kept as one inference")
+
+
+def _expect_few(count: int) -> None:
+    if count > MOST_INFERENCES:
+        raise _TooMany
+
+
+def _divide_outputs(
+    outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]]
+) -> list[Sequence[Tensor]] | None:
+    """Return the outputs of each inference; None if they do not match."""
+    count = len(inputs)
+    by_dimension = _transpose([divide(tensor, count) for tensor in outputs])
+    if len(outputs) != count:
+        return by_dimension
+    names = [part[0].name for part in inputs]
+    by_name = {tensor.name: tensor for tensor in outputs}
+    if len(by_name) == count and by_name.keys() == set(names):
+        return [[by_name[name]] for name in names]
+    has_one_name = len(set(names)) == 1 and by_dimension is not None
+    return by_dimension if has_one_name else [[tensor] for tensor in outputs]
+
+
+def _transpose(divided_tensors: Sequence[list[Tensor] | None]) -> list[Sequence[Tensor]] | None:
+    """Turn tensors of inferences into inferences of tensors; None if one did not divide."""
+    columns = [parts for parts in divided_tensors if parts is not None]
+    if len(columns) < len(divided_tensors) or not columns:
+        return None
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+STATUS_CODE: Final = "omi-status-code"
+MODEL_VERSION: Final = "omi-model-version"
+ERROR: Final = "error"
+"""The output with the reason why each item failed; empty if it did not."""
+_MOST_DIGITS: Final = 9
+
+
+class Run(NamedTuple):
+    """The outcome that a container reports of a call."""
+
+    status_code: int
+    """The highest, if the bridge made several requests."""
+    version: str | None
+
+
+def read_run(headers: Headers) -> Run | None:
+    """Return the outcome that the bridge reports; None if the answer is not a bridge's, or the
+    container was not called."""
+    code = (header(headers, STATUS_CODE) or "").strip()
+    if not (code.isascii() and code.isdecimal() and len(code) <= _MOST_DIGITS):
+        return None
+    return Run(int(code), header(headers, MODEL_VERSION) or None)
+
+
+def split_items(request: InferRequest, response: InferResponse | None) -> Split:
+    """Split a request into one inference per item; if the answer is an error, the items have no
+    outputs."""
+    outputs = None if response is None or response.error is not None else response.outputs
+    inputs = _transpose_elements(request.inputs)
+    if inputs is None:
+        return Split([Share(request.inputs, outputs)])
+    if outputs is None:
+        return Split([Share(item, None) for item in inputs])
+    answers = _transpose_elements(outputs)
+    if answers is None or len(answers) != len(inputs):
+        sentence = f"the outputs are not of {len(inputs)} items: kept as one inference"
+        problem = Problem(sentence, ("response", "not_divided"))
+        return Split([Share(request.inputs, outputs)], problem)
+    return Split([_build_share(*pair) for pair in zip(inputs, answers, strict=True)])
+
+
+def _build_share(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Share:
+    contents = [(output, _read_content(output)) for output in outputs]
+    error = next((content for output, content in contents if output.name == ERROR), b"")
+    if error:
+        return Share(inputs, (), error=error.decode("utf-8", "replace"))
+    # a file that this item does not have is empty
+    return Share(inputs, [output for output, content in contents if content])
+
+
+def _transpose_elements(tensors: Sequence[Tensor]) -> list[list[Tensor]] | None:
+    """Turn tensors of items into items of tensors; None if their numbers of elements differ."""
+    columns = [bytes_values(tensor, MOST_INFERENCES) for tensor in tensors]
+    counts = {0 if column is None else len(column) for column in columns}
+    if len(counts) != 1 or not 0 < min(counts) <= MOST_INFERENCES:
+        return None
+    pairs = list(zip(tensors, columns, strict=True))
+    return [
+        [select_element(tensor, (column or ())[at]) for tensor, column in pairs]
+        for at in range(*counts)
+    ]
+
+
+def _read_content(tensor: Tensor) -> bytes:
+    values = bytes_values(tensor, 1)
+    return element_bytes(tensor, values[0])[0] if values else b""
+
+
+_MOST_PROMPTS: Final = 64 * 1024
+"""The most bytes of `prompts` that are kept as standard metadata."""
+
+
+def read_inferences(
+    request: InferRequest | None,
+    response: InferResponse | None,
+    model: Model,
+    *,
+    stream: bool = False,
+    request_bytes: bytes | None = None,
+    response_bytes: bytes | None = None,
+    problems: Sequence[Problem | None] = (),
+    run: Run | None = None,
+) -> Reading:
+    """Read the inferences of one request and its answer.
+
+    `request` is None if it could not be read; then `request_bytes` are the datum. `response` is
+    None if there is none (the call failed by its status) or it could not be read; then
+    `response_bytes` are the answer. `stream`: read one inference, whatever the request contains;
+    `merge` joins the answers of a stream before. `problems`: those of the steps before; None and
+    repetitions are dropped. `run`: the outcome that an OMI container reports through a bridge.
+    """
+    parsed_request = request or InferRequest()
+    if run:
+        split_request = split_items(parsed_request, response)
+    else:
+        split_request = (
+            keep_whole(parsed_request, response)
+            if stream
+            else split(parsed_request, response, model)
+        )
+    vision = task_type_of(model.task_type).vision
+    inferences, all_problems = [], [*problems, split_request.problem]
+    for share in split_request.shares:
+        data = Datum(request_bytes) if request is None else datum_of(share.inputs, vision=vision)
+        answer = _build_answer(
+            share, response, response_bytes, alone=len(split_request.shares) == 1
+        )
+        inferences.append(_build_inference(parsed_request, share, data, answer))
+        all_problems.append(data.problem)
+        if answer and answer.problem:
+            all_problems.append(Problem(answer.problem, ("response", "unreadable")))
+    return Reading(
+        inferences=inferences,
+        model=(response.model if response else None) or parsed_request.model or None,
+        version=(response.version if response else None)
+        or (run.version if run else None)
+        or parsed_request.version
+        or None,
+        request_id=parsed_request.id or None,
+        response_id=response.id or None if response else None,
+        action=_find_action(parsed_request),
+        ok=False if response is not None and response.error is not None else None,
+        error=response.error if response else None,
+        standard=_find_standard(parsed_request, run, alone=len(inferences) == 1),
+        shares=[share.inputs for share in split_request.shares] if request else (),
+        not_split=split_request.not_split,
+        problem=join_problems([*all_problems, *_list_misshapen(parsed_request, response)]),
+    )
+
+
+def _list_misshapen(request: InferRequest, response: InferResponse | None) -> Iterator[Problem]:
+    sides: tuple[tuple[CaptureSide, str, Sequence[Tensor]], ...] = (
+        ("request", "input", request.inputs),
+        ("response", "output", () if response is None else response.outputs),
+    )
+    for side, name, tensors in sides:
+        tensor = next(filter(contradicts_shape, tensors), None)
+        if tensor is not None:
+            sentence = f"{name} {tensor.name[:80]!r} does not have the values of its shape"
+            yield Problem(sentence, (side, "misshapen"))
+
+
+def _build_inference(
+    request: InferRequest, share: Share, data: Datum, answer: WrittenJson | None
+) -> Inference:
+    holders = (request.parameters, *(tensor.parameters for tensor in share.inputs))
+    envelopes = [
+        holder["metadata"] for holder in holders if holder.get("metadata", b"null") != b"null"
+    ]
+    return Inference(
+        data=data.data,
+        data_content_type=data.content_type,
+        response=answer.text if answer else None,
+        metadata=envelopes,
+        ok=None if share.error is None else False,
+        error=share.error,
+    )
+
+
+def _build_answer(
+    share: Share, response: InferResponse | None, whole: bytes | None, *, alone: bool
+) -> WrittenJson | None:
+    """Return the answer to one inference; unchanged if it is about this inference alone, or cannot
+    be divided."""
+    if response is None:
+        return WrittenJson(whole) if whole else None
+    if response.text is not None and (alone or share.outputs is None):
+        return WrittenJson(response.text)
+    members = {"model_name": response.model, "model_version": response.version, "id": response.id}
+    error = share.error if response.error is None else response.error
+    if error is not None:
+        members["error"] = error
+    outputs = response.outputs if share.outputs is None else share.outputs
+    return envelope_json(members, response.parameters, "outputs", outputs)
+
+
+def _list_parameters(request: InferRequest) -> list[Parameters]:
+    return [request.parameters, *(tensor.parameters for tensor in request.inputs)]
+
+
+def _find_action(request: InferRequest) -> str | None:
+    """Return the first `action` that is a text: the request's, then its inputs'."""
+    actions = [
+        _read_value(holder["action"]) for holder in _list_parameters(request) if "action" in holder
+    ]
+    return next((action for action in actions if type(action) is str), None)
+
+
+def _find_standard(request: InferRequest, run: Run | None, *, alone: bool) -> Mapping[str, Any]:
+    standard: dict[str, Any] = {} if run is None else {"status_code": run.status_code}
+    prompts = next(
+        (holder["prompts"] for holder in _list_parameters(request) if "prompts" in holder), b""
+    )
+    if prompts and len(prompts) <= _MOST_PROMPTS:
+        standard["prompts"] = _read_value(prompts)
+    arguments = arguments_of(request.inputs) if alone else {}
+    return standard | ({"arguments": arguments} if arguments else {})
+
+
+def _read_value(text: bytes) -> Any:
+    try:
+        return read_json(text)
+    except UnreadableJson:  # impossible: the whole was read
+        return None

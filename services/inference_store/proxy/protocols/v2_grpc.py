@@ -1,0 +1,250 @@
+"""The Open Inference Protocol (V2) over gRPC: messages, read as the tensors of V2 over REST."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
+
+from inference_store.grpc_messages import parsed
+from inference_store.inference.events import CaptureSide
+from inference_store.proxy.exchange import Exchange
+
+from .protocol import NAMES, Call, Model, Problem, Protocol, Reading, describe_missing
+from .tensor_reading import read_inferences, read_run
+from .tensors import InferRequest, InferResponse, Parameters, Tensor, Value, merge, parameter_text
+
+# The field of a tensor's values, by its datatype; FP16 and unknown datatypes have only raw bytes.
+_CONTENTS: Final[Mapping[str, str]] = {
+    "BOOL": "bool_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    "INT64": "int64_contents",
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+_SHARED_MEMORY: Final = "shared_memory_region"
+"""Triton's parameter for a tensor whose bytes are not in the message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedMessage:
+    """The content of a message; both are None if it could not be read."""
+
+    request: InferRequest | None = None
+    response: InferResponse | None = None
+    problem: Problem | None = None
+
+
+def request_in(written: bytes, what: str = NAMES["request"]) -> DecodedMessage:
+    """Decode a ModelInferRequest; `what`: its name in a sentence."""
+    read = parsed("inference.ModelInferRequest", written)
+    if read is None:
+        return DecodedMessage(
+            problem=_describe_unreadable(f"{what} is no ModelInferRequest", "request")
+        )
+    inputs, problem = _read_tensors(read.inputs, read.raw_input_contents, what, "request")
+    request = InferRequest(
+        model=read.model_name or None,
+        version=read.model_version or None,
+        id=read.id or None,
+        parameters=_read_parameters(read.parameters),
+        inputs=inputs,
+    )
+    return DecodedMessage(request=request, problem=problem)
+
+
+def response_in(written: bytes, what: str = NAMES["response"]) -> DecodedMessage:
+    """Decode a ModelInferResponse; `what`: its name in a sentence."""
+    read = parsed("inference.ModelInferResponse", written)
+    if read is None:
+        return DecodedMessage(
+            problem=_describe_unreadable(f"{what} is no ModelInferResponse", "response")
+        )
+    return _build_response(read, what, error=None)
+
+
+def stream_response_in(written: bytes, what: str) -> DecodedMessage:
+    """Decode Triton's ModelStreamInferResponse; `what`: its name in a sentence."""
+    read = parsed("inference.ModelStreamInferResponse", written)
+    if read is None:
+        return DecodedMessage(
+            problem=_describe_unreadable(f"{what} is no ModelStreamInferResponse", "response")
+        )
+    return _build_response(read.infer_response, what, error=read.error_message or None)
+
+
+def _build_response(read: Any, what: str, *, error: str | None) -> DecodedMessage:
+    outputs, problem = _read_tensors(read.outputs, read.raw_output_contents, what, "response")
+    response = InferResponse(
+        model=read.model_name or None,
+        version=read.model_version or None,
+        id=read.id or None,
+        parameters=_read_parameters(read.parameters),
+        outputs=outputs,
+        error=error,
+    )
+    return DecodedMessage(response=response, problem=problem)
+
+
+def _read_tensors(
+    tensors: Sequence[Any], raw: Sequence[bytes], what: str, side: CaptureSide
+) -> tuple[Sequence[Tensor], Problem | None]:
+    contents = assign_raw(tensors, raw)
+    decoded = [
+        _read_tensor(*read, at) for at, read in enumerate(zip(tensors, contents, strict=True))
+    ]
+    expected = sum(_has_raw(tensor, tensors, raw) for tensor in tensors)
+    if raw and len(raw) != expected:
+        sentence = f"{what} has {len(raw)} raw contents for {expected} tensors"
+        return decoded, _describe_unreadable(sentence, side)
+    return decoded, None
+
+
+def assign_raw(tensors: Sequence[Any], raw: Sequence[bytes]) -> list[bytes | None]:
+    """Return the raw contents of each tensor. They are in the order of the tensors; those in
+    shared memory may be left out."""
+    remaining = iter(raw)
+    return [next(remaining, None) if _has_raw(tensor, tensors, raw) else None for tensor in tensors]
+
+
+def contents_field(read: Any) -> str | None:
+    """Return the field of a tensor's typed values: that of its datatype; if it is empty, any
+    other."""
+    own = _CONTENTS.get(read.datatype)
+    names: Iterable[str] = (*([own] if own else []), *_CONTENTS.values())
+    return next((name for name in names if getattr(read.contents, name)), None)
+
+
+def _describe_unreadable(sentence: str, side: CaptureSide) -> Problem:
+    return Problem(sentence, (side, "unreadable"))
+
+
+def _has_raw(tensor: Any, tensors: Sequence[Any], raw: Sequence[bytes]) -> bool:
+    return len(raw) == len(tensors) or _SHARED_MEMORY not in tensor.parameters
+
+
+def _read_tensor(read: Any, raw: bytes | None, position: int) -> Tensor:
+    return Tensor(
+        position=position,
+        name=read.name,
+        datatype=read.datatype,
+        shape=tuple(read.shape),
+        parameters=_read_parameters(read.parameters),
+        raw=raw,
+        values=_read_values(read) if raw is None and read.HasField("contents") else None,
+    )
+
+
+def _read_values(read: Any) -> Sequence[Value]:
+    field = contents_field(read)
+    return list(getattr(read.contents, field)) if field else ()
+
+
+def _read_parameters(read: Mapping[str, Any]) -> Parameters:
+    """Return parameters as JSON; a value of an unknown kind is null."""
+    parameters: dict[str, bytes] = {}
+    for name, value in read.items():
+        kind = value.WhichOneof("parameter_choice")
+        parameters[name] = parameter_text(getattr(value, kind)) if kind else b"null"
+    return parameters
+
+
+_IN_DOUBT = Problem(
+    "neither ids nor the order tell which answers of the stream are this request's",
+    ("response", "not_divided"),
+)
+
+
+def read_stream(exchange: Exchange, model: Model) -> Reading:
+    """Read the inference of a request of ModelStreamInfer, which has any number of answers."""
+    decode = DIALECTS.get(model.dialect or "") or DIALECTS[find_dialect(exchange.response.parts)]
+    request = DecodedMessage()
+    if exchange.request.parts:
+        request = request_in(exchange.request.bytes)
+    decoded = [
+        decode(part, f"answer {number}") for number, part in enumerate(exchange.response.parts)
+    ]
+    answers = [message.response for message in decoded if message.response is not None]
+    reading = read_inferences(
+        request.request,
+        merge(answers) if answers else None,
+        model,
+        stream=True,
+        request_bytes=exchange.request.bytes or None,
+        response_bytes=exchange.response.bytes or None,
+        problems=[
+            request.problem,
+            *(message.problem for message in decoded),
+            describe_missing(exchange.request, "request"),
+            describe_missing(exchange.response, "response"),
+            _IN_DOUBT if exchange.is_matched_in_doubt else None,
+        ],
+    )
+    # the id may be another request's
+    return replace(reading, response_id=None) if exchange.is_matched_in_doubt else reading
+
+
+# The message that answers a stream: ModelInferResponse of MLServer, ModelStreamInferResponse of
+# Triton.
+#
+# Both answer the same method. Triton's has only the fields 1 and 2, a text and a message; in the
+# other, these are its name and version, both texts, and its content follows.
+
+Decode: TypeAlias = Callable[[bytes, str], DecodedMessage]
+DIALECTS: Final[Mapping[str, Decode]] = {"mlserver": response_in, "triton": stream_response_in}
+
+
+def find_dialect(answers: Iterable[bytes]) -> str:
+    """Return the dialect of the first answer that shows it; if none does, both read the same."""
+    return next((dialect for answer in answers if (dialect := _find_in(answer))), "mlserver")
+
+
+def _find_in(answer: bytes) -> str | None:
+    plain = parsed("inference.ModelInferResponse", answer)
+    if plain is not None and (
+        plain.id or plain.parameters or plain.outputs or plain.raw_output_contents
+    ):
+        return "mlserver"
+    wrapped = parsed("inference.ModelStreamInferResponse", answer)
+    if wrapped is not None and (wrapped.error_message or wrapped.HasField("infer_response")):
+        return "triton"
+    return None if plain is None or not plain.ByteSize() else "mlserver"
+
+
+def read(exchange: Exchange, call: Call, model: Model) -> Reading:
+    """Read the inferences of a call."""
+    if call.kind == "stream":
+        return read_stream(exchange, model)
+    request, answer = DecodedMessage(), DecodedMessage()
+    if exchange.request.whole:
+        request = request_in(exchange.request.bytes)
+    if exchange.response.whole and exchange.response.parts:
+        answer = response_in(exchange.response.bytes)
+    return read_inferences(
+        request.request,
+        answer.response,
+        model,
+        request_bytes=exchange.request.bytes or None,
+        response_bytes=exchange.response.bytes or None,
+        problems=[
+            describe_missing(exchange.request, "request"),
+            request.problem,
+            describe_missing(exchange.response, "response"),
+            answer.problem,
+        ],
+        run=read_run(exchange.response_trailers),
+    )
+
+
+V2_GRPC: Final = Protocol(
+    name="v2-grpc",
+    transport="grpc",
+    calls="`ModelInfer`, `ModelStreamInfer` of `inference.GRPCInferenceService`",
+    datum="the same",
+    answer="the same, in JSON",
+    path=re.compile(r"/inference\.GRPCInferenceService/(?P<operation>ModelInfer|ModelStreamInfer)"),
+    streams=("ModelStreamInfer",),
+    read=read,
+)
