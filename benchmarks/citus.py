@@ -40,8 +40,7 @@ from benchmarks.query.measure import (
     measure_look_ups,
 )
 from benchmarks.query.questions import CASES, Body, metadata
-from inference_store.index.distributing import distribute
-from inference_store.index.distribution import DISTRIBUTED, REFERENCE
+from inference_store.index.distribution import DISTRIBUTED, REFERENCE, distribute
 
 from .results import add_results_option, deliver, describe_machine, format_ms, format_table
 

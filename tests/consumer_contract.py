@@ -5,8 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from inference_store.ingester.batch import OffsetRange
-from inference_store.ingester.consumer import Consumer
+from inference_store.ingester.batch import Consumer, OffsetRange
 from tests.polling import until
 
 

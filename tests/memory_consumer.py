@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from inference_store.index.accounting import PartitionId
-from inference_store.index.records import Record
-from inference_store.ingester.batch import AssignedPartition, OffsetRange
-from inference_store.ingester.offset_ranges import build_range
+from inference_store.index.unsettled import Record
+from inference_store.ingester.batch import AssignedPartition, OffsetRange, build_range
 
 _TOPIC = "events"
 

@@ -14,7 +14,7 @@ from inference_store.erasure.holds import hold
 from inference_store.export import jobs, parts
 from inference_store.export.columns import BlobChoice
 from inference_store.export.part_formats import PART_FORMATS
-from inference_store.index import dead_letters
+from inference_store.index import unsettled
 from inference_store.index.accounting import Outcome
 
 NODE = Path(sys.prefix) / "bin" / "node"
@@ -49,7 +49,7 @@ def test_rights_and_roles() -> None:
 def test_states_and_outcomes() -> None:
     assert read_export("books.ts", "OUTCOMES") == [outcome.value for outcome in Outcome]
     assert list_names("erasures.ts", "STATES") == set(progress.STATES)
-    assert list_names("states.ts", "LETTER_STATES") == set(dead_letters.STATES)
+    assert list_names("states.ts", "LETTER_STATES") == set(unsettled.STATES)
     assert list_names("holds.ts", "STATES") == set(get_args(hold.State))
     assert list_names("exports.ts", "STATES") == set(jobs.STATES)
     assert list_names("exports.ts", "PART_STATES") == set(get_args(parts.PartState))

@@ -42,7 +42,10 @@ async def count_parked_and_dead(engine: AsyncEngine) -> tuple[int, int]:
     async with engine.connect() as connection:
         row = (
             await connection.execute(
-                text("SELECT (SELECT count(*) FROM parked_event), count(*) FROM dead_letter")
+                text(
+                    "SELECT count(*) FILTER (WHERE NOT was_dead), count(*) FILTER (WHERE was_dead)"
+                    " FROM unsettled_event"
+                )
             )
         ).one()
     return int(row[0]), int(row[1])

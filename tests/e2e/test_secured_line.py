@@ -195,7 +195,6 @@ async def test_a_wrong_authority_makes_the_line_wait_and_loses_nothing(
             await asyncio.to_thread(ingester.stop)
             ingester.restart(**{setting: str(authority.ca_file)})
             await until(partial(count_rows, engine), partial(eq, number + 1))
-        assert await count_rows(engine, "dead_letter") == 0
-        assert await count_rows(engine, "parked_event") == 0
+        assert await count_rows(engine, "unsettled_event") == 0
     finally:
         ingester.stop()

@@ -13,8 +13,7 @@ from inference_store.index import partitions, registrations
 from inference_store.index.dictionary import Dictionary
 from inference_store.index.writing import Indexable, build_deltas, rows_of, write, write_deltas
 from inference_store.inference.events import InferenceEvent, StorageKey
-from inference_store.inference.events.event import NO_EXTRAS, Extras
-from inference_store.inference.events.uid import uid_of
+from inference_store.inference.events.event import NO_EXTRAS, Extras, uid_of
 from inference_store.inference.metadata import Metadata, read_metadata
 from inference_store.inference.task_types import Prediction, Predictions
 

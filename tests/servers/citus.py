@@ -121,7 +121,7 @@ def make_cluster(dsn: str, workers: Sequence[str]) -> Iterator[Citus]:
 
 def distribute_tables(dsn: str) -> None:
     """Migrate a database of a Citus cluster and distribute its tables, into few shards."""
-    from inference_store.index.distributing import distribute  # noqa: PLC0415  (few tests need it)
+    from inference_store.index.distribution import distribute  # noqa: PLC0415  (few tests need it)
     from inference_store.index.migration import upgrade  # noqa: PLC0415
 
     # In its own thread, since this one may have a running loop.

@@ -19,7 +19,7 @@ _SHOWN_AS = {"data_size": "data_size_bytes"}
 
 def test_a_field_of_the_event_is_a_column_a_property_and_part_of_answers() -> None:
     assert _COLUMNS
-    assert set(inference.columns.keys()) >= _COLUMNS, "see index/tables/inference.py; migrate"
+    assert set(inference.columns.keys()) >= _COLUMNS, "see index/tables/inferences.py; migrate"
     assert set(PROPERTIES) >= _COLUMNS - _NO_PROPERTY, "give the column a `doc`"
     shown_names = {_SHOWN_AS.get(name, name) for name in _COLUMNS}
     assert shown_names <= set(ShownInference.model_fields), "see api/schemas/inferences.py"

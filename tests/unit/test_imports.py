@@ -26,7 +26,7 @@ HOMES = {
     "PIL": {"api/thumbnail_worker.py"},
     "jwt": {"access"},
     "lark": {"query/cql2"},
-    "asyncpg": {"index", "query", "retention", "ingester/write"},
+    "asyncpg": {"index", "query", "retention", "ingester/writer.py"},
     "cryptography": {"erasure/log"},
     "sqlalchemy": {
         *("index", "query", "erasure", "export"),

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 
 from inference_store.access.rights import Right
 from inference_store.index import accounting
-from inference_store.index.accounting.producer_account import State
+from inference_store.index.accounting.producers import State
 
 from .access import Needs, Over
 from .answer import Answer, Shown

@@ -11,10 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
-from inference_store.index import dead_letters, parked, registrations
-from inference_store.index.dead_letters import DeadLetter, Selection
-from inference_store.index.parked import ParkedEvent
+from inference_store.index import registrations, unsettled
 from inference_store.index.registrations import Registration
+from inference_store.index.unsettled import Selection, UnsettledEvent
 
 from . import cursors
 from .access import Access, Asking, Needs, Over
@@ -165,8 +164,8 @@ async def list_dead_letters(
     """Events that could not be indexed, the newest first; those of no known model only where
     everything is administered."""
     before = cursors.decode_one(page.cursor, int)
-    chosen = replace(page.selection(), within=access.scope)
-    letters = await dead_letters.find(connection, chosen, limit=page.limit + 1, before=before)
+    chosen = replace(page.selection(), kind="dead letter", within=access.scope)
+    letters = await unsettled.find(connection, chosen, limit=page.limit + 1, before=before)
     items, following = cursors.cut_page(letters, page.limit, lambda letter: letter.id)
     shown = [ShownDeadLetter.show(letter, **_read_record(letter)) for letter in items]
     return Answer(DeadLetterPage(items=shown, next=following))
@@ -175,15 +174,15 @@ async def list_dead_letters(
 @router.add("GET /dead-letters/{id}", DeadLetterDetail, _NEEDED, "Read a dead letter", 404)
 async def get_dead_letter(id: LetterId, connection: Reading, access: Asking) -> Answer:
     """One dead letter, with its bytes where the caller may read inputs."""
-    letter = await dead_letters.get(connection, id, within=access.scope)
+    letter = await unsettled.get(connection, id, "dead letter", within=access.scope)
     return Answer(await _show_whole(connection, access, letter))
 
 
 @router.add("POST /dead-letters/redrive", Redriven, _NEEDED, "Redrive dead letters", status=202)
 async def redrive_dead_letters(body: EventSelection, connection: Writing, access: Asking) -> Answer:
     """Ask the ingesters to try every open one that is chosen again."""
-    chosen = replace(body.selection(), within=access.scope)
-    redriven = await dead_letters.redrive(connection, chosen)
+    chosen = replace(body.selection(), kind="dead letter", within=access.scope)
+    redriven = await unsettled.retry(connection, chosen)
     selection = body.model_dump(mode="json", exclude_none=True)
     await access.note(connection, Action.DEAD_LETTERS_REDRIVEN, redriven=redriven, chosen=selection)
     return Answer(Redriven(redriven=redriven), status_code=202)
@@ -200,8 +199,8 @@ async def redrive_dead_letters(body: EventSelection, connection: Writing, access
 )
 async def redrive_dead_letter(id: LetterId, connection: Writing, access: Asking) -> Answer:
     """Ask the ingesters to try it again."""
-    await dead_letters.get(connection, id, within=access.scope)
-    letter = await dead_letters.redrive_one(connection, id)
+    await unsettled.get(connection, id, "dead letter", within=access.scope)
+    letter = await unsettled.retry_one(connection, id, "dead letter")
     model = await _find_model(connection, letter)
     await access.note(connection, Action.DEAD_LETTER_REDRIVEN, model, dead_letter=id)
     return Answer(await _show_whole(connection, access, letter), status_code=202)
@@ -214,8 +213,8 @@ async def discard_dead_letter(
     id: LetterId, body: Discard, connection: Writing, access: Asking
 ) -> Answer:
     """Decide that it will never be indexed; it stays listed, with the reason."""
-    await dead_letters.get(connection, id, within=access.scope)
-    letter = await dead_letters.discard(connection, id, body.reason)
+    await unsettled.get(connection, id, "dead letter", within=access.scope)
+    letter = await unsettled.discard(connection, id, "dead letter", body.reason)
     model = await _find_model(connection, letter)
     noted: dict[str, Any] = {"dead_letter": id, "reason": body.reason}
     await access.note(connection, Action.DEAD_LETTER_DISCARDED, model, **noted)
@@ -228,8 +227,8 @@ async def list_parked_events(
 ) -> Answer:
     """Events that wait for an object, the newest first, each with the key that is `missing`."""
     before = cursors.decode_one(page.cursor, int)
-    chosen = replace(page.selection(), within=access.scope)
-    events = await parked.find(connection, chosen, limit=page.limit + 1, before=before)
+    chosen = replace(page.selection(), kind="parked event", within=access.scope)
+    events = await unsettled.find(connection, chosen, limit=page.limit + 1, before=before)
     items, following = cursors.cut_page(events, page.limit, lambda event: event.id)
     shown = [ShownParkedEvent.show(event, **_read_record(event)) for event in items]
     return Answer(ParkedEventPage(items=shown, next=following))
@@ -238,8 +237,8 @@ async def list_parked_events(
 @router.add("POST /parked-events/retry", Retried, _NEEDED, "Retry parked events", status=202)
 async def retry_parked_events(body: EventSelection, connection: Writing, access: Asking) -> Answer:
     """Let the ingesters try every one that is chosen now, and not when its turn comes."""
-    chosen = replace(body.selection(), within=access.scope)
-    retried = await parked.retry_now(connection, chosen)
+    chosen = replace(body.selection(), kind="parked event", within=access.scope)
+    retried = await unsettled.retry(connection, chosen)
     selection = body.model_dump(mode="json", exclude_none=True)
     await access.note(connection, Action.PARKED_RETRIED, retried=retried, chosen=selection)
     return Answer(Retried(retried=retried), status_code=202)
@@ -255,8 +254,8 @@ async def retry_parked_events(body: EventSelection, connection: Writing, access:
 )
 async def retry_parked_event(event_id: LetterId, connection: Writing, access: Asking) -> Answer:
     """Let the ingesters try it now."""
-    await parked.get(connection, event_id, within=access.scope)
-    event = await parked.retry_one(connection, event_id)
+    await unsettled.get(connection, event_id, "parked event", within=access.scope)
+    event = await unsettled.retry_one(connection, event_id, "parked event")
     model = await _find_model(connection, event)
     await access.note(connection, Action.PARKED_RETRIED, model, parked_event=event_id, retried=1)
     return Answer(ShownParkedEvent.show(event, **_read_record(event)), status_code=202)
@@ -273,22 +272,22 @@ async def discard_parked_event(
     event_id: LetterId, body: Discard, connection: Writing, access: Asking
 ) -> Answer:
     """Decide that it will never be indexed: it becomes a discarded dead letter."""
-    await parked.get(connection, event_id, within=access.scope)
-    letter = await parked.discard(connection, event_id, body.reason)
+    await unsettled.get(connection, event_id, "parked event", within=access.scope)
+    letter = await unsettled.discard(connection, event_id, "parked event", body.reason)
     model = await _find_model(connection, letter)
     noted: dict[str, Any] = {"dead_letter": letter.id, "reason": body.reason}
     await access.note(connection, Action.PARKED_DISCARDED, model, parked_event=event_id, **noted)
     return Answer(ShownDeadLetter.show(letter, **_read_record(letter)))
 
 
-def _read_record(letter: DeadLetter | ParkedEvent) -> dict[str, Any]:
-    record = letter.record
+def _read_record(event: UnsettledEvent) -> dict[str, Any]:
+    record = event.record
     position = {"offset": record.offset, "record_time": record.time}
-    return {**record.partition_id.values, **letter.rejection.values, **position}
+    return {**record.partition_id.values, **event.rejection.values, **position}
 
 
 async def _show_whole(
-    connection: AsyncConnection, access: Access, letter: DeadLetter
+    connection: AsyncConnection, access: Access, letter: UnsettledEvent
 ) -> DeadLetterDetail:
     """Return a dead letter; its bytes are an input, and withheld from callers who may not read
     inputs."""
@@ -309,10 +308,8 @@ async def _show_whole(
     )
 
 
-async def _find_model(
-    connection: AsyncConnection, letter: DeadLetter | ParkedEvent
-) -> Registration | None:
-    model_id = letter.rejection.model_id
+async def _find_model(connection: AsyncConnection, event: UnsettledEvent) -> Registration | None:
+    model_id = event.rejection.model_id
     by_id = await registrations.find_by_ids(connection, [] if model_id is None else [model_id])
     return by_id.get(model_id or "")
 

@@ -27,7 +27,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure.ledger import Ledger, LedgerWatch
-from inference_store.index import session_settings
+from inference_store.index import database
 from inference_store.index.distribution import is_known_whole
 from inference_store.inference.errors import Fault, Invalid, TooManyQueries
 from inference_store.objects import Blobs
@@ -174,7 +174,7 @@ class Replica:
 
     @asynccontextmanager
     async def connect(
-        self, settings: session_settings.Settings = session_settings.NONE
+        self, settings: database.Settings = database.NONE
     ) -> AsyncIterator[AsyncConnection]:
         """Open a connection for one query. Raises what the first Postgres raises.
 
@@ -186,7 +186,7 @@ class Replica:
         finally:
             await connection.close()
 
-    async def _open(self, settings: session_settings.Settings) -> AsyncConnection:
+    async def _open(self, settings: database.Settings) -> AsyncConnection:
         replica = self._get_available()
         if replica is not None:
             try:
@@ -223,12 +223,8 @@ class Replica:
         return None
 
 
-async def _take_connection(
-    engine: AsyncEngine, settings: session_settings.Settings
-) -> AsyncConnection:
-    with session_settings.acquire_with(
-        settings if is_known_whole(engine.sync_engine) else session_settings.NONE
-    ):
+async def _take_connection(engine: AsyncEngine, settings: database.Settings) -> AsyncConnection:
+    with database.acquire_with(settings if is_known_whole(engine.sync_engine) else database.NONE):
         return await engine.connect()
 
 
@@ -255,7 +251,7 @@ async def looking_up(access: Access) -> AsyncIterator[AsyncConnection]:
 
 @asynccontextmanager
 async def _read_only(
-    access: Access, settings: session_settings.Settings = session_settings.NONE
+    access: Access, settings: database.Settings = database.NONE
 ) -> AsyncIterator[AsyncConnection]:
     replica: Replica = access.app.replica
     if replica.is_lagging:

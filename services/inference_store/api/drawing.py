@@ -14,7 +14,7 @@ from pydantic import Field
 from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.inference.errors import BlobMissing, BlobTooLarge
-from inference_store.inference.events.storage_key import parse_stored
+from inference_store.inference.events.event import parse_stored
 from inference_store.inference.task_types import (
     Outline,
     Outlines,

@@ -11,7 +11,7 @@ from inference_store.export.erased import Download, list_downloads
 from inference_store.export.jobs import ExportJob
 from inference_store.export.parts import Part
 from inference_store.index import registrations
-from inference_store.inference.events.storage_key import parse_stored
+from inference_store.inference.events.event import parse_stored
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
 

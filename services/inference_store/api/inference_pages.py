@@ -29,7 +29,7 @@ from inference_store.inference.errors import (
     QueryTimeout,
     UnknownKey,
 )
-from inference_store.inference.events.storage_key import parse_stored
+from inference_store.inference.events.event import parse_stored
 from inference_store.inference.metadata import KEY_ALIASES, MetadataCaps, decode_entries
 from inference_store.inference.nearest import MOST_WARNED, list_warnings, nearest, shortened
 from inference_store.objects import Blobs

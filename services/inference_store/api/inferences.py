@@ -16,7 +16,7 @@ from inference_store.erasure.mark.batches import describe_batch
 from inference_store.erasure.progress import NewErasure, find_erasure
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import BlobMissing, Conflict, Gone, NotFound
-from inference_store.inference.events.storage_key import parse_stored
+from inference_store.inference.events.event import parse_stored
 from inference_store.objects import Blobs
 from inference_store.query import lookup
 from inference_store.query.pages import describe_narrowing, find_neighbours

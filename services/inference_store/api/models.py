@@ -14,7 +14,7 @@ from inference_store.erasure import policies
 from inference_store.erasure.housekeeping import removed_models
 from inference_store.erasure.ledger import Body as Entry
 from inference_store.erasure.ledger import Note
-from inference_store.index import key_registry, projects, registrations
+from inference_store.index import key_registry, registrations
 from inference_store.index.key_registry import KeySeen
 from inference_store.index.registrations import Details, Registration
 from inference_store.inference.errors import Conflict, Fault, Invalid, NotFound, PreconditionFailed
@@ -239,7 +239,9 @@ async def list_projects(
 ) -> Answer:
     """Projects with models that the caller sees, in order of their ids."""
     after = cursors.decode_one(page.cursor, str)
-    rows = await projects.listed(connection, limit=page.limit + 1, after=after, within=access.scope)
+    rows = await registrations.list_projects(
+        connection, limit=page.limit + 1, after=after, within=access.scope
+    )
     items, following = cursors.cut_page(rows, page.limit, lambda row: row.project_id)
     return Answer(ProjectPage(items=[ShownProject.show(row) for row in items], next=following))
 

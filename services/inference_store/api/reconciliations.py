@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.index import registrations
-from inference_store.index.unknown_models import refuse_model
+from inference_store.index.registrations import refuse_model
 from inference_store.inference.errors import NotFound
 from inference_store.operations.reconcile import orphans, stored_reports
 from inference_store.operations.reconcile.stored_reports import Kind

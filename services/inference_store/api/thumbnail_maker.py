@@ -22,7 +22,7 @@ from inference_store.inference.errors import (
     NoThumbnail,
     StoreError,
 )
-from inference_store.inference.events.storage_key import parse_stored
+from inference_store.inference.events.event import parse_stored
 from inference_store.objects import Blobs
 from inference_store.query.read import Inference, get_storage_key, is_erased
 

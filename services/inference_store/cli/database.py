@@ -11,15 +11,13 @@ from inference_store.access import Action, Who
 from inference_store.access.credentials import Secret, id_of
 from inference_store.access.rights import Grant
 from inference_store.erasure.policies.rules import parse_duration
-from inference_store.index import api_keys, parked, quarantine
+from inference_store.index import api_keys, unsettled
 from inference_store.index.audit import note
 from inference_store.index.database import DatabaseMissing, engine_of, opened
-from inference_store.index.dead_letters import Selection
-from inference_store.index.distributing import distribute
-from inference_store.index.distribution import CannotDistribute
+from inference_store.index.distribution import CannotDistribute, distribute
 from inference_store.index.migration import MigrationBusy, upgrade
-from inference_store.index.parked import ParkedEvent
 from inference_store.index.schema import DatabaseUnavailable, require_schema, wait_for_schema
+from inference_store.index.unsettled import Selection, UnsettledEvent
 from inference_store.inference.errors import Invalid, StoreError
 from inference_store.inference.plural import counted
 from inference_store.platform.settings import LogSettings, PostgresSettings, RegistryKeySettings
@@ -166,7 +164,7 @@ async def _lift(settings: _DatabaseSettings, duration: timedelta) -> datetime:
     try:
         async with engine.begin() as connection:
             await require_schema(connection)
-            until = await quarantine.lift_limit(connection, duration)
+            until = await unsettled.lift_limit(connection, duration)
             who = Who(f"cli:{find_cli_user()}", None)
             await note(connection, who, Action.LIMIT_LIFTED, until=until.isoformat())
             return until
@@ -224,23 +222,25 @@ async def _run_parked(settings: _DatabaseSettings, arguments: argparse.Namespace
 async def _work_on_parked(connection: AsyncConnection, arguments: argparse.Namespace) -> str:
     who = Who(f"cli:{find_cli_user()}", None)
     if arguments.what == "discard":
-        letter = await parked.discard(connection, arguments.id, arguments.because)
+        letter = await unsettled.discard(
+            connection, arguments.id, "parked event", arguments.because
+        )
         noted = {"parked_event": arguments.id, "dead_letter": letter.id}
         because = {"reason": arguments.because}
         await note(connection, who, Action.PARKED_DISCARDED, **noted, **because)
         return f"It is the dead letter {letter.id} now, discarded."
-    chosen = Selection(model_id=arguments.model, reason=arguments.reason)
+    chosen = Selection(kind="parked event", model_id=arguments.model, reason=arguments.reason)
     if arguments.what == "list":
-        events = await parked.find(connection, chosen, limit=_MOST_LISTED)
+        events = await unsettled.find(connection, chosen, limit=_MOST_LISTED)
         return "\n".join(map(_describe_parked, events)) or "No event is parked."
-    retried = await parked.retry_now(connection, chosen)
+    retried = await unsettled.retry(connection, chosen)
     named = {"model_id": arguments.model, "reason": arguments.reason}
     described = {name: value for name, value in named.items() if value is not None}
     await note(connection, who, Action.PARKED_RETRIED, retried=retried, chosen=described)
     return f"{counted(retried, 'event')} will be tried within a second or two."
 
 
-def _describe_parked(event: ParkedEvent) -> str:
+def _describe_parked(event: UnsettledEvent) -> str:
     rejection = event.rejection
     about = f"{rejection.model_id} {rejection.inference_id}: {rejection.reason}, {event.missing}"
     tries = f"{event.attempts} tries, next {event.next_attempt_at:%Y-%m-%dT%H:%M:%SZ}"

@@ -20,7 +20,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index import registrations
-from inference_store.index.identities import among
+from inference_store.index.inferences import among
 from inference_store.index.key_registry import Models
 from inference_store.index.tables import erasing, erasure, erasure_held, erasure_model
 from inference_store.inference.errors import Conflict, Invalid, UnknownKey

@@ -24,7 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.erasure import audit_chain
 from inference_store.erasure.mark import tombstones
 from inference_store.erasure.mark.claims import find_referenced
-from inference_store.index.identities import among, by_model
+from inference_store.index.inferences import among, by_model
 from inference_store.index.tables import (
     PARTITIONED,
     blob_reference,

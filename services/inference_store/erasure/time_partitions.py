@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import holds
 from inference_store.index import registrations
-from inference_store.index.identities import among
+from inference_store.index.inferences import among
 from inference_store.index.partitions import TimePartition, TimePartitions
 from inference_store.index.tables import erased_batch, erased_span, inference, partition_span
 from inference_store.inference.events import received_at_of, uid_floor

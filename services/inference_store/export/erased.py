@@ -18,7 +18,7 @@ from sqlalchemy import case, distinct, func, select, tuple_
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.index.identities import Identity, by_model
+from inference_store.index.inferences import Identity, by_model
 from inference_store.index.tables import (
     export_download,
     export_erased,

@@ -185,7 +185,6 @@ async def _delete_views(connection: AsyncConnection, id: str) -> None:
 
 
 async def _tell(connection: AsyncConnection, kind: str, row: Any, by: str) -> None:
-    """Put what a key is now into the outbox of the ledger."""
     change, told = uuid4(), {}
     for column in _TOLD:
         value = row._mapping[column]

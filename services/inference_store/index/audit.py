@@ -97,7 +97,6 @@ async def note(
 
 @cache
 def _noting() -> PreparedStatement:
-    """Build the statement that inserts an entry for each of `uids`, in their order."""
     here = audit.c
     columns = (here.actor, here.client, here.action, here.model, here.model_id, here.detail)
     values = [bindparam(column.name, type_=column.type) for column in columns]

@@ -1,9 +1,19 @@
-"""Connections to Postgres, and the classes of its errors."""
+"""The database of a service: its engine and pool, its errors, and what its connections have.
 
+The settings of a connection are set at checkout, and only if the previous user had other ones:
+mostly that takes no round trip. Nobody gets the settings of another user. If a change was
+interrupted, the settings are not known, and the pool replaces the connection.
+"""
+
+import asyncio
+import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
-from typing import Any, TypeAlias
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
 import asyncpg
@@ -21,18 +31,157 @@ from asyncpg.exceptions import (
     SerializationError,
     UndefinedTableError,
 )
-from sqlalchemy import event
+from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, get_current_span
+from sqlalchemy import URL, event, text
 from sqlalchemy.exc import DBAPIError, DisconnectionError, InvalidatePoolError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from inference_store.index.server_watch import ServerWatch
 from inference_store.platform import traces
 from inference_store.platform.settings import TLS_PARAMETERS, PostgresSettings, check_dsn, trusting
 
-from .server_watch import ServerWatch
-from .session_settings import release
-from .statement_spans import trace_statements
+Settings: TypeAlias = Mapping[str, str]
+NONE: Final[Settings] = MappingProxyType({})
+"""No settings besides those of all connections."""
+# The key of the settings in the pool's info of a connection; None there: they are not known.
+_HELD: Final = "held_settings"
+_wanted: ContextVar[Settings] = ContextVar("wanted_settings", default=NONE)
+
+
+@contextmanager
+def acquire_with(settings: Settings) -> Iterator[None]:
+    """Check out connections with these settings while the context is open."""
+    token = _wanted.set(settings)
+    try:
+        yield
+    finally:
+        _wanted.reset(token)
+
+
+def release(connection: Any, record: ConnectionPoolEntry, *_: object) -> None:
+    """Set the settings of a connection at checkout. It is an event handler of the pool.
+
+    Raises DisconnectionError, after which the pool replaces the connection.
+    """
+    command = _command(record.info, _wanted.get())
+    if command is None:
+        return
+    try:
+        connection.run_async(lambda driver: _send(driver, record.info, command, _wanted.get()))
+    except (PostgresError, InterfaceError, OSError) as exc:
+        raise DisconnectionError(f"its settings cannot be changed: {exc}") from exc
+
+
+async def hold(connection: AsyncConnection, settings: Settings) -> None:
+    """Give a checked out connection other settings, outside of its transactions."""
+    info = _info(connection)
+    command = _command(info, settings)
+    if command is not None:
+        raw = await connection.get_raw_connection()
+        await _send(raw.driver_connection, info, command, settings)
+
+
+def settings_of(connection: AsyncConnection) -> Settings:
+    """Return the current settings of a connection."""
+    held: Settings | None = _info(connection).get(_HELD, NONE)
+    assert held is not None, "it is closed as soon as they are not known"
+    return held
+
+
+def _command(info: Mapping[Any, Any], settings: Settings) -> str | None:
+    """Return the command that changes them; None: they are set already.
+
+    Raises DisconnectionError if none are known.
+    """
+    held = info.get(_HELD, NONE)
+    if held is None:
+        raise DisconnectionError("a change of its settings was interrupted")
+    if held == settings:
+        return None
+    reset = [f"RESET {name}" for name in held if name not in settings]
+    return "; ".join([*reset, *(f"SET {name} = '{value}'" for name, value in settings.items())])
+
+
+async def _send(driver: Any, info: Any, command: str, settings: Settings) -> None:
+    info[_HELD] = None
+    try:
+        await driver.execute(command)
+    except asyncio.CancelledError:
+        driver.terminate()
+        raise
+    info[_HELD] = settings
+
+
+def _info(connection: AsyncConnection) -> Any:
+    return connection.sync_connection.info  # type: ignore[union-attr]  # it is open
+
+
+# A span for each statement is named after its operation and table. It does not have the statement's
+# text, which adds nothing for our own statements, and might contain a value as a literal.
+
+_TARGET = re.compile(r"\b(?:FROM|INTO|UPDATE|TABLE(?: IF NOT EXISTS)?)\s+\"?(\w+)", re.IGNORECASE)
+_MOST_CHARACTERS = 2000
+
+
+def trace_statements(engine: AsyncEngine) -> None:
+    """Trace the statements of this engine; COPY bypasses it, and is traced at its call."""
+
+    def before(_c: Any, _cursor: Any, statement: str, _p: Any, context: Any, _m: bool) -> None:
+        context.span = _begin(engine.url, statement)
+
+    def after(_c: Any, _cursor: Any, _s: str, _p: Any, context: Any, _m: bool) -> None:
+        getattr(context, "span", INVALID_SPAN).end()
+
+    def error(context: Any) -> None:
+        span = getattr(context.execution_context, "span", INVALID_SPAN)
+        if span.is_recording():
+            traces.failed(span, str(getattr(context.original_exception, "sqlstate", "") or "error"))
+            span.end()
+
+    event.listen(engine.sync_engine, "before_cursor_execute", before)
+    event.listen(engine.sync_engine, "after_cursor_execute", after)
+    event.listen(engine.sync_engine, "handle_error", error)
+
+
+@contextmanager
+def traced(url: URL, statement: str) -> Iterator[None]:
+    """Trace a statement that the driver sends itself."""
+    span = _begin(url, statement)
+    try:
+        yield
+    except Exception as error:  # any error is recorded and raised
+        traces.failed(span, str(getattr(error, "sqlstate", "") or "error"))
+        raise
+    finally:
+        span.end()
+
+
+def _begin(url: URL, statement: str) -> Span:
+    if not get_current_span().is_recording():
+        return INVALID_SPAN
+    operation, table = _summary(statement)
+    target = {
+        "db.namespace": url.database,
+        "server.address": url.host,
+        "server.port": url.port,
+        "db.collection.name": table or None,
+    }
+    attributes: dict[str, str | int] = {
+        "db.system.name": "postgresql",
+        "db.operation.name": operation,
+        **{name: value for name, value in target.items() if value is not None},
+    }
+    return traces.begin(f"{operation} {table}".strip(), SpanKind.CLIENT, attributes)
+
+
+def _summary(statement: str) -> tuple[str, str]:
+    start = statement[:_MOST_CHARACTERS].lstrip()
+    operation = start.split(None, 1)[0].upper() if start else "QUERY"
+    match = _TARGET.search(start)
+    return operation, match[1].lower() if match else ""
+
 
 # Trouble of the database itself: worth a retry, and never the fault of the written rows.
 _TROUBLE = (
@@ -326,3 +475,26 @@ def _is_any(error: BaseException, kinds: tuple[type[Exception], ...]) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return any(_is_any(inner, kinds) for inner in error.exceptions)
     return isinstance(error, kinds) or isinstance(cause_of(error), kinds)
+
+
+# Ends sessions whose client is stuck during a COPY, like a frozen process.
+#
+# For Postgres such a session is active: neither `idle_in_transaction_session_timeout` ends it, nor
+# `statement_timeout`, which waits for the client's next message. Its locks block others.
+
+_END = text(
+    "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND usename = current_user"
+    " AND application_name = current_setting('application_name') AND pid <> pg_backend_pid()"
+    # a coordinator of Citus that waits for its workers also has the event ClientRead
+    " AND state = 'active' AND wait_event = 'ClientRead' AND query LIKE 'COPY %'"
+    " AND query_start < clock_timestamp() - make_interval(secs => :seconds)"
+)
+
+
+async def end_stalled_sessions(connection: AsyncConnection, *, seconds: float) -> int:
+    """End the sessions of our user and application that are stuck so long; return their number.
+
+    A process that wakes up afterwards has lost its transaction, and repeats it.
+    """
+    return int(await connection.scalar(_END, {"seconds": seconds}) or 0)

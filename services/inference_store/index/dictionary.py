@@ -143,7 +143,6 @@ async def _make_of_model(
 async def _load(
     connection: AsyncConnection, names: Names, model: int, requested_names: set[str]
 ) -> None:
-    """Read the names that the model uses, and the integers of the requested ones."""
     used = names.used.c[names.column]
     rows = await connection.execute(select(used).where(names.used.c.model == model))
     names.by_model[model] = set(rows.scalars())

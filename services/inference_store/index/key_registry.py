@@ -189,7 +189,6 @@ async def _types(connection: AsyncConnection, of: Mapping[str, Any]) -> dict[int
 
 @cache
 def _merged() -> PreparedStatement:
-    """Build the statement that adds up folded and new rows, for `keys` of `models`."""
     keys = bindparam("keys", type_=ARRAY(INTEGER()))
     parts = [
         select(*(table.c[name] for name in _COLUMNS)).where(

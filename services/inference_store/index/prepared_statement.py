@@ -13,10 +13,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ClauseElement
 
+from inference_store.index.database import driver_now, is_autocommit, is_in_transaction, traced
 from inference_store.platform import traces
-
-from .database import driver_now, is_autocommit, is_in_transaction
-from .statement_spans import traced
 
 
 class _Parameter(NamedTuple):

@@ -1,6 +1,7 @@
-"""Registrations: the models that the store knows, and how their responses are read."""
+"""Registrations: the models that the store knows, how their responses are read, their projects."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import lru_cache
@@ -11,14 +12,14 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import EVERYTHING, AccessScope
+from inference_store.index.model_numbers import former
+from inference_store.index.prepared_statement import PreparedStatement
+from inference_store.index.scope_filters import match_registrations
+from inference_store.index.tables import registration
 from inference_store.inference.errors import Conflict, NotFound, PreconditionFailed
 from inference_store.inference.events import InferenceEvent
+from inference_store.inference.nearest import MOST_COMPARED, nearest
 from inference_store.inference.task_types import OutputMapping
-
-from .model_numbers import former
-from .prepared_statement import PreparedStatement
-from .scope_filters import match_registrations
-from .tables import registration
 
 MOST_REACHES: Final = 256
 """The number of scopes for which the look-up of a model stays compiled."""
@@ -298,3 +299,57 @@ async def names(connection: AsyncConnection, models: Collection[int | None]) -> 
     query = select(registration.c.model, registration.c.model_id)
     rows = await connection.execute(query.where(registration.c.model.in_(numbers)))
     return {row.model: row.model_id for row in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A project, with the number of its models in a scope."""
+
+    project_id: str
+    models: int
+
+
+async def list_projects(
+    connection: AsyncConnection,
+    *,
+    limit: int,
+    after: str | None = None,
+    within: AccessScope = EVERYTHING,
+) -> list[Project]:
+    """Return the projects that have models in the scope, in order of their ids, after `after`."""
+    here = registration.c
+    query = (
+        select(here.project_id, func.count().label("models"))
+        .where(match_registrations(within), here.project_id.is_not(None))
+        .group_by(here.project_id)
+        .order_by(here.project_id)
+        .limit(limit)
+    )
+    if after is not None:
+        query = query.where(here.project_id > after)
+    return [Project(row.project_id, row.models) for row in await connection.execute(query)]
+
+
+_MOST_NAMED: Final = 3
+
+
+@asynccontextmanager
+async def naming_nearest_models(
+    connection: AsyncConnection, model_id: str, within: AccessScope
+) -> AsyncIterator[None]:
+    """Raise NotFound with the nearest ids within the scope in place of NotFound without them."""
+    try:
+        yield
+    except NotFound:
+        raise await refuse_model(connection, model_id, within) from None
+
+
+async def refuse_model(connection: AsyncConnection, model_id: str, within: AccessScope) -> NotFound:
+    """Return the error for a model that is not within the scope, with the nearest ids that are.
+
+    Its words are the same whether or not the model exists outside the scope.
+    """
+    model_ids = await list_ids(connection, within=within, limit=MOST_COMPARED)
+    near = nearest(model_id, model_ids, limit=_MOST_NAMED)
+    hint = f" The nearest are {', '.join(near)}." if near else ""
+    return NotFound(f"There is no model {model_id!r}.{hint}")

@@ -10,9 +10,9 @@ from sqlalchemy import ColumnElement, Select, delete, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import AccessScope
+from inference_store.index.registrations import Registration
 from inference_store.inference.errors import Conflict, NotFound, PreconditionFailed
 
-from .registrations import Registration
 from .scope_filters import match_registrations
 from .tables import registration, saved_view
 
@@ -167,7 +167,6 @@ async def _require_free_name(
 async def _require_room(
     connection: AsyncConnection, model: Registration, shared: Shared, *, by: str
 ) -> None:
-    """Raise Conflict if there is no room for another view of this kind."""
     here, most = registration.c, MOST_OF_A_CALLER
     query = select(func.count()).select_from(saved_view).where(_HERE.shared == shared)
     if shared == "private":

@@ -17,9 +17,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.index.database import Database, is_transient, opened
 from inference_store.inference.errors import SchemaBehind
-
-from .database import Database, is_transient, opened
 
 # In the image they lie in the package, in a source tree at its root.
 _PACKED = Path(__file__).parents[1] / "migrations"

@@ -120,6 +120,5 @@ class ServerWatch:
 
 
 def _end_late(opening: "asyncio.Future[Any]") -> None:
-    """End a connection that nobody waits for any more."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result().terminate()

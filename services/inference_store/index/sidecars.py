@@ -21,7 +21,7 @@ from inference_store.inference.events import InferenceEvent, StorageKey
 from inference_store.inference.json_text import Json, UnreadableJson, read_exactly, write_json
 from inference_store.inference.layout import belongs_to, sidecar_key
 
-from .records import Record
+from .unsettled import Record
 
 CONTENT_TYPE = "application/json"
 REQUEST = "request"

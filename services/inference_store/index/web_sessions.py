@@ -88,7 +88,6 @@ async def delete_ended(connection: AsyncConnection) -> int:
 
 
 async def _end_longest_unused(connection: AsyncConnection, caller: str) -> None:
-    """Make room for one more session of a caller."""
     here = web_session.c
     order = here.used_at.desc(), here.id_hash
     over = select(here.id_hash).where(here.caller == caller).order_by(*order)

@@ -56,7 +56,6 @@ def _doc(model: type, name: str) -> str | None:
 
 @cache
 def _docs_of(module: str) -> dict[str, str]:
-    """Return the docstrings of the attributes of a module's classes, by `Class.attribute`."""
     try:
         source = inspect.getsource(sys.modules[module])
     except (OSError, TypeError):  # installed only as bytecode; typed in by hand

@@ -85,7 +85,6 @@ def _skip(text: bytes, at: int) -> int:
 
 
 def _match_end(pattern: re.Pattern[bytes], text: bytes, at: int) -> int:
-    """Return the end of the pattern's match at a position; the position itself if there is none."""
     match = pattern.match(text, at)
     return match.end() if match else at
 
@@ -101,7 +100,6 @@ def _value(text: bytes, at: int) -> Span:
 
 
 def _quoted(text: bytes, start: int) -> int:
-    """Return the end of the string that begins at `start`."""
     end = text.find(b'"', start + 1)  # images in base64: a hundred times faster than any pattern
     if end >= 0 and text.find(b"\\", start + 1, end) < 0:
         return end + 1
@@ -114,7 +112,6 @@ def _quoted(text: bytes, start: int) -> int:
 
 
 def _closed(text: bytes, start: int) -> int:
-    """Return the end of the brackets that open at `start`."""
     depth, at = 1, start + 1
     while depth:
         at = _match_end(_PLAIN, text, at)

@@ -23,12 +23,11 @@ from inference_store.erasure.policies import EffectivePolicy, ErasureScope
 from inference_store.erasure.progress import Cause
 from inference_store.index import inferences
 from inference_store.index.accounting import Outcome
-from inference_store.index.records import Rejection
+from inference_store.index.unsettled import Rejection
 from inference_store.index.writing import Indexable
 from inference_store.inference.errors import StoreError
+from inference_store.ingester.batch import MissingBlob, ReadRecord
 from inference_store.query.facts import build_facts
-
-from .batch import MissingBlob, ReadRecord
 
 
 @dataclass(slots=True)
@@ -127,7 +126,6 @@ async def _sort_candidates(
 
 
 def _keys(item: Indexable) -> set[str]:
-    """Return the keys of every object that it names."""
     return {key for key in item.storage_keys if key is not None} | {*item.shared_keys}
 
 
@@ -177,7 +175,6 @@ def _held(in_force: Sequence[Hold], read: ReadRecord, item: Indexable, now: date
 
 
 def _has(item: Indexable, part: ErasureScope) -> bool:
-    """Check whether there is a blob of this part."""
     return (item.event.data if part == "input" else item.event.response) is not None
 
 

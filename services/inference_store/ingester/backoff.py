@@ -92,7 +92,8 @@ class Backoff:
                     raise
                 reasons[server] = f"{type(error).__name__}: {error}"[:500]
                 self._log_failure(server, error, wait)
-            await self._pause(wait)
+            if await pause(self._stop, wait):
+                raise Stopped
             wait = min(wait * 2, _LONGEST_SECONDS)
 
     def _log_failure(self, server: str, error: Exception, wait: float) -> None:
@@ -105,9 +106,11 @@ class Backoff:
             seconds=wait,
         )
 
-    async def _pause(self, seconds: float) -> None:
-        try:
-            await asyncio.wait_for(self._stop.wait(), seconds)
-        except TimeoutError:
-            return
-        raise Stopped
+
+async def pause(stop: asyncio.Event, seconds: float) -> bool:
+    """Wait, and return whether the service was asked to stop meanwhile."""
+    try:
+        await asyncio.wait_for(stop.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True

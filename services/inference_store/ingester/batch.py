@@ -1,15 +1,18 @@
-"""A batch of the pipeline: records as read, and the offset range of each partition."""
+"""A batch of the pipeline: records as read, the offset range of each partition, and who reads."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from hashlib import blake2b
+from typing import Protocol
 
 from opentelemetry.trace import INVALID_SPAN, Span
 
 from inference_store.index.accounting import PartitionId
-from inference_store.index.records import Record, Rejection
+from inference_store.index.unsettled import Record, Rejection
 from inference_store.index.writing import Indexable
+from inference_store.ingester.record_batches import escape_surrogates
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +101,123 @@ class Batch:
         ]
         partition_ids = {offset_range.partition_id for offset_range in self.ranges}
         self.reads = [read for read in self.reads if read.record.partition_id in partition_ids]
+
+
+class Consumer(Protocol):
+    """One member of a group of consumers. Each partition of a topic is assigned to one member.
+
+    Every method that calls the broker raises KafkaError while it is unavailable, and is retried.
+    `tests/consumer_contract.py` has the other rules of an implementation.
+    """
+
+    @property
+    def assigned(self) -> Sequence[AssignedPartition]:
+        """The partitions that are assigned now."""
+
+    async def start(self) -> None:
+        """Connect and join the group."""
+
+    async def stop(self) -> None:
+        """Leave the group, and revoke all partitions; nothing happens if it has not started."""
+
+    def reset(self, assigned: AssignedPartition) -> None:
+        """Drop the in-flight records of a partition, and continue after the written ones."""
+
+    async def poll(self) -> list[OffsetRange]:
+        """Return the next records of every assigned partition; empty if none come for a while.
+
+        It is called again at once, so it waits a little for records. The ranges of a
+        partition follow each other without a gap, after the written offsets.
+        """
+
+    async def find_ends(self) -> dict[AssignedPartition, int]:
+        """Return the end offset of each readable partition."""
+
+    async def commit(self, ranges: Iterable[OffsetRange]) -> None:
+        """Tell the broker the written offsets, for lag tools; it never fails."""
+
+
+_MOST = 32
+_LONGEST = 1024
+_LONGEST_PRODUCER = 256
+Headers = Sequence[tuple[str, str]]
+
+
+def read_headers(raw: Sequence[tuple[str, bytes | None]]) -> Headers:
+    """Return headers as text that Postgres can store, cut at the caps."""
+    return tuple((_text(escape_surrogates(name)), _value(value)) for name, value in raw[:_MOST])
+
+
+def read_sequence(headers: Headers) -> tuple[str, int] | None:
+    """Return the producer and its sequence number, if both exist and are valid; else None."""
+    values = dict(headers)
+    producer, number = values.get("producer"), values.get("sequence", "")
+    if not producer or len(producer) > _LONGEST_PRODUCER:
+        return None
+    if not number.isascii() or not number.isdigit() or len(number) > 18:
+        return None
+    return producer, int(number)
+
+
+def _value(value: bytes | None) -> str:
+    return _text((value or b"")[:_LONGEST].decode("utf-8", "replace"))
+
+
+def _text(text: str) -> str:
+    return text[:_LONGEST].replace("\0", "\ufffd")
+
+
+def hash_record(record: Record) -> bytes:
+    """Return the 16 bytes by which a record is recognised when its topic is read again."""
+    digest = blake2b(digest_size=16)
+    for part in (record.key or b"", record.payload):
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.digest()
+
+
+def build_range(
+    assigned: AssignedPartition,
+    partition_id: PartitionId,
+    *,
+    lo: int,
+    lost: int,
+    records: Sequence[Record],
+) -> OffsetRange:
+    """Return the range from `lo` to the last of `records`, whose first `lost` offsets are lost.
+
+    Offsets that are neither lost nor a record were not delivered: markers, aborted, compacted.
+    """
+    hi = records[-1].offset + 1
+    sequences: dict[str, list[int]] = {}
+    for record in records:
+        if (sequence := read_sequence(record.headers)) is not None:
+            producer, number = sequence
+            sequences.setdefault(producer, []).append(number)
+    return OffsetRange(
+        assigned=assigned,
+        partition_id=partition_id,
+        lo=lo,
+        hi=hi,
+        records=records,
+        last=(records[-1].offset, hash_record(records[-1])),
+        lost=lost,
+        not_delivered=hi - lo - lost - len(records),
+        sequences=sequences,
+    )
+
+
+def build_passed_range(
+    assigned: AssignedPartition, partition_id: PartitionId, *, lo: int, hi: int, lost: int
+) -> OffsetRange:
+    """Return the range of offsets for which no record will ever be delivered."""
+    return OffsetRange(
+        assigned=assigned,
+        partition_id=partition_id,
+        lo=lo,
+        hi=hi,
+        records=(),
+        last=None,
+        lost=lost,
+        not_delivered=hi - lo - lost,
+    )

@@ -1,32 +1,56 @@
 """Reads the topic: joins the group, follows the assignment of partitions, and polls.
 
 After every assignment the consumer seeks the position that Postgres has; it reads nothing before.
+By its name alone a topic that was deleted and created cannot be distinguished from the old one
+after it has grown past that position, so Kafka is asked for the topic's id. aiokafka (0.14)
+requests metadata in a version without ids, so a newer version is defined here. Kafka before 3.1
+does not have it, and is not asked.
 """
 
 import asyncio
 import re
 import socket
 from collections.abc import Iterable, Sequence
+from io import BytesIO
 from math import inf
 from uuid import UUID
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
-from aiokafka.errors import IllegalStateError, KafkaConnectionError, KafkaError, KafkaTimeoutError
+from aiokafka.client import AIOKafkaClient, ConnectionGroup
+from aiokafka.errors import (
+    IllegalStateError,
+    IncompatibleBrokerVersion,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+)
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.types import (
+    AbstractType,
+    Boolean,
+    CompactArray,
+    CompactString,
+    Int16,
+    Int32,
+    Schema,
+    TaggedFields,
+)
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.ingester.batch import AssignedPartition, OffsetRange
+from inference_store.ingester.positions import OffsetsWentBack, Positions
+from inference_store.ingester.record_batches import (
+    accept_unreadable_records,
+    bound_decompression,
+    close_consumer,
+)
 from inference_store.platform.kafka import client_arguments, find_connection_error
 from inference_store.platform.log_throttle import throttle_logs
 from inference_store.platform.metrics import ASSIGNED, TROUBLE
 from inference_store.platform.settings import IngesterSettings
 
-from .batch import AssignedPartition, OffsetRange
-from .closing import close_consumer
-from .decompression import bound_decompression
-from .positions import OffsetsWentBack, Positions
-from .record_batches import accept_unreadable_records
-from .topic_ids import find_topic_ids
-
+_METADATA, _VERSION = 3, 12
 _FETCH_BYTES = 4 * 1024 * 1024
 # The longest wait for new messages.
 _POLL_MILLISECONDS = 500
@@ -43,8 +67,6 @@ _log = structlog.get_logger()
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Passes Kafka's assignments and revocations on to the consumer."""
-
     def __init__(self, consumer: "KafkaConsumer") -> None:
         self._consumer = consumer
 
@@ -186,7 +208,6 @@ class KafkaConsumer:
             self._postpone_seek(tp, failure)
 
     def _find_due(self) -> list[TopicPartition]:
-        """Return the partitions to seek; one that failed waits while others can be read."""
         now = asyncio.get_running_loop().time() if self._has_readable() else inf
         return [
             tp
@@ -309,3 +330,129 @@ def name_instance(settings: IngesterSettings) -> str | None:
         return settings.ingester_instance or None
     host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:200]
     return f"{host}-{settings.ingester_admin_port}"
+
+
+_NO_ID = UUID(int=0)
+# aiokafka itself would wait for 40: meanwhile nothing else is read.
+_ANSWER_SECONDS = 5.0
+
+
+class _Uuid(AbstractType):  # type: ignore[misc]
+    @classmethod
+    def encode(cls, value: UUID) -> bytes:
+        return value.bytes
+
+    @classmethod
+    def decode(cls, data: BytesIO) -> UUID:
+        return UUID(bytes=data.read(16))
+
+
+class _Metadata(Response):  # type: ignore[misc]
+    API_KEY, API_VERSION = _METADATA, _VERSION
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "brokers",
+            CompactArray(
+                ("node_id", Int32),
+                ("host", CompactString("utf-8")),
+                ("port", Int32),
+                ("rack", CompactString("utf-8")),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("cluster_id", CompactString("utf-8")),
+        ("controller_id", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("error_code", Int16),
+                ("name", CompactString("utf-8")),
+                ("topic_id", _Uuid),
+                ("is_internal", Boolean),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("error_code", Int16),
+                        ("partition_index", Int32),
+                        ("leader_id", Int32),
+                        ("leader_epoch", Int32),
+                        ("replica_nodes", CompactArray(Int32)),
+                        ("isr_nodes", CompactArray(Int32)),
+                        ("offline_replicas", CompactArray(Int32)),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("authorized_operations", Int32),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class _MetadataRequestV12(RequestStruct):  # type: ignore[misc]
+    API_KEY, API_VERSION = _METADATA, _VERSION
+    FLEXIBLE_VERSION = True
+    RESPONSE_TYPE = _Metadata
+    SCHEMA = Schema(
+        (
+            "topics",
+            CompactArray(
+                ("topic_id", _Uuid), ("name", CompactString("utf-8")), ("tags", TaggedFields)
+            ),
+        ),
+        ("allow_auto_topic_creation", Boolean),
+        ("include_topic_authorized_operations", Boolean),
+        ("tags", TaggedFields),
+    )
+
+
+class _MetadataRequest(Request[_MetadataRequestV12]):  # type: ignore[misc]
+    API_KEY = _METADATA
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+
+    def build(self, request_struct_class: type[_MetadataRequestV12]) -> _MetadataRequestV12:
+        return request_struct_class([(_NO_ID, self._topic, {})], False, False, {})
+
+
+async def find_topic_ids(
+    kafka: AIOKafkaConsumer, topic: str, partitions: Iterable[TopicPartition]
+) -> frozenset[UUID]:
+    """Return the ids of a topic according to the leaders of partitions; none if it does not exist.
+
+    There are two while it is being created again, and none if the brokers are too old. A leader
+    that does not answer is left out; raises KafkaError if none answers.
+    """
+    client = kafka._client  # the consumer offers no other way to send a request of one's own
+    leaders = {client.cluster.leader_for_partition(tp) for tp in partitions} - {None, -1}
+    ids: set[UUID] = set()
+    failure: KafkaError | None = None
+    for node in leaders:
+        try:
+            answer = await _ask(client, node, topic)
+        except (IncompatibleBrokerVersion, NotImplementedError):
+            continue
+        except KafkaError as error:
+            failure = error
+            continue
+        ids.update(entry[2] for entry in answer.topics if entry[0] == 0)
+    if failure is not None and not ids:
+        raise failure
+    return frozenset(ids - {_NO_ID})
+
+
+async def _ask(client: AIOKafkaClient, node: int, topic: str) -> _Metadata:
+    try:
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            # Not on the connection of the fetches: there it would wait for a fetch to end.
+            answer: _Metadata = await client.send(
+                node, _MetadataRequest(topic), group=ConnectionGroup.COORDINATION
+            )
+            return answer
+    except TimeoutError as error:
+        raise KafkaTimeoutError(
+            f"broker {node} does not answer within {_ANSWER_SECONDS:g} s"
+        ) from error

@@ -15,14 +15,13 @@ from typing import Final, TypeAlias
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.index import quarantine
+from inference_store.index import unsettled
 from inference_store.index.accounting import Outcome
-from inference_store.index.quarantine import QuarantineShare
+from inference_store.index.unsettled import QuarantineShare
 from inference_store.index.writing import Indexable
+from inference_store.ingester.batch import ReadRecord
 from inference_store.platform.metrics import HALTED
 from inference_store.platform.settings import IngesterSettings
-
-from .batch import ReadRecord
 
 WINDOW_SECONDS: Final = 600.0
 MOST_SHARE: Final = 0.2
@@ -57,9 +56,9 @@ class DeadLetterLimit:
         """
         if any(outcome in {Outcome.DEAD, Outcome.PARKED} for _, outcome in outcomes):
             window = timedelta(seconds=WINDOW_SECONDS)
-            counts = await quarantine.count_quarantined(connection, window)
+            counts = await unsettled.count_quarantined(connection, window)
             counts = QuarantineShare(counts.quarantined, counts.events + len(outcomes))
-            if self._is_over(counts) and not await quarantine.limit_is_lifted(connection):
+            if self._is_over(counts) and not await unsettled.limit_is_lifted(connection):
                 self._refuse_general(counts, outcomes)
         self.reason = None
         HALTED.set(0)
@@ -75,7 +74,6 @@ class DeadLetterLimit:
     def _refuse_general(
         self, counts: QuarantineShare, outcomes: Sequence[tuple[ReadRecord, Outcome]]
     ) -> None:
-        """Raise Halted unless only few sources fail."""
         tried = self._sources.copied()
         tried.note(outcomes)
         if tried.failing_share > GENERAL_SHARE:

@@ -11,8 +11,18 @@ import structlog
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind
 
 from inference_store.index.accounting import ConsumerFenced, Outcome
-from inference_store.index.records import Record, Rejection
+from inference_store.index.unsettled import Record, Rejection
 from inference_store.index.writing import Indexable
+from inference_store.ingester.batch import (
+    Batch,
+    Consumer,
+    MissingBlob,
+    OffsetRange,
+    ReadRecord,
+    build_range,
+)
+from inference_store.ingester.reader import Reader
+from inference_store.ingester.writer import RegistrationGone, Settled, Writer
 from inference_store.platform import traces
 from inference_store.platform.admin import Heartbeat
 from inference_store.platform.failpoints import failpoint
@@ -26,13 +36,8 @@ from inference_store.platform.metrics import (
 )
 from inference_store.platform.settings import IngesterSettings
 
-from .backoff import Backoff, Stopped
-from .batch import Batch, MissingBlob, OffsetRange, ReadRecord
-from .consumer import Consumer
+from .backoff import Backoff, Stopped, pause
 from .limit import DeadLetterLimit, Halted
-from .offset_ranges import build_range
-from .reader import Reader
-from .write import RegistrationGone, Settled, Writer
 
 SMALLEST_SLICE = 50
 LARGEST_SLICE = 400
@@ -282,11 +287,8 @@ class Pipeline:
         for _ in range(10):
             self._heartbeat.beat()
             self._heartbeat.beat("write")
-            try:
-                await asyncio.wait_for(self._stop.wait(), 1.0)
-            except TimeoutError:
-                continue
-            raise Stopped
+            if await pause(self._stop, 1.0):
+                raise Stopped
 
     def _count(self, batch: Batch, settled: Settled) -> None:
         total = Counter(outcome for _, outcome in settled)

@@ -15,14 +15,18 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import accounting
 from inference_store.index.accounting import PartitionId
-from inference_store.index.records import Record
+from inference_store.index.unsettled import Record
+from inference_store.ingester.batch import (
+    AssignedPartition,
+    OffsetRange,
+    build_passed_range,
+    build_range,
+    hash_record,
+    read_headers,
+)
+from inference_store.ingester.record_batches import find_fault
 from inference_store.platform.metrics import EVENT_BYTES
 from inference_store.platform.settings import IngesterSettings
-
-from .batch import AssignedPartition, OffsetRange
-from .headers import read_headers
-from .offset_ranges import build_passed_range, build_range, hash_record
-from .record_batches import find_fault
 
 # No clock is this far ahead: a later time is the producer's mistake.
 _AHEAD = timedelta(hours=24)
@@ -73,7 +77,6 @@ class Positions:
             self._go(tp, assigned, partition_id, position.next, seek=position.next)
 
     async def _find_bounds(self, tp: TopicPartition) -> tuple[int, int]:
-        """Return the log's first and end offsets. Raises KafkaError, also if the leader is slow."""
         try:
             async with asyncio.timeout(_BOUNDS_SECONDS):
                 begins = await self._kafka.beginning_offsets([tp])
@@ -169,7 +172,6 @@ class Positions:
     async def _verify(
         self, tp: TopicPartition, assigned: AssignedPartition, record: ConsumerRecord
     ) -> bool:
-        """Check whether the topic is the one that was read before; if not, begin a new epoch."""
         offset, hash = assigned.verify or (0, b"")
         assigned.verify = None
         partition_id = assigned.partition_id
@@ -188,7 +190,6 @@ class Positions:
         partition_id: PartitionId,
         records: Sequence[ConsumerRecord],
     ) -> OffsetRange:
-        """Return the range of records; it accounts for every offset since the last one read."""
         lo, first, hi = assigned.next, records[0].offset, records[-1].offset + 1
         lost = 0
         if first > lo:
@@ -203,12 +204,12 @@ class Positions:
 
 def _build_record(partition_id: PartitionId, record: ConsumerRecord) -> Record:
     headers = read_headers(record.headers)
-    at = _read_time(record.timestamp)
+    at = read_time(record.timestamp)
     payload = bytes(record.value or b"")
     return Record(partition_id, record.offset, at, record.key, payload, headers, find_fault(record))
 
 
-def _read_time(milliseconds: int | None) -> datetime:
+def read_time(milliseconds: int | None) -> datetime:
     """Return the record's time; now if the producer gave none, or an impossible one."""
     now = datetime.now(UTC)
     if milliseconds is None or milliseconds <= 0:

@@ -4,17 +4,18 @@ It yields to the event loop every 50 events, so that the batch before can be wri
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TypeVar
+from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import registrations, sidecars
-from inference_store.index.records import Record, Rejection
 from inference_store.index.registrations import Registration
 from inference_store.index.sidecars import Sidecar
+from inference_store.index.unsettled import Record, Rejection
 from inference_store.index.writing import Indexable
 from inference_store.inference.errors import BlobForbidden, BlobMissing, BlobTooLarge, InvalidEvent
 from inference_store.inference.events import InferenceEvent, StorageKey, decode
@@ -25,14 +26,72 @@ from inference_store.inference.task_types import (
     read_predictions,
     task_type_of,
 )
+from inference_store.ingester.batch import MissingBlob, ReadRecord
 from inference_store.objects import OVER_BUDGET, Blobs, Fetched
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import STAGE_SECONDS
 from inference_store.platform.settings import IngesterSettings
 from inference_store.platform.traces import stage
 
-from .batch import MissingBlob, ReadRecord
-from .in_flight import BucketCopy, InFlightEvent, drop_missing, has_no_response, use_bucket_copy
+
+@dataclass(frozen=True, slots=True)
+class BucketCopy:
+    """The bucket's blobs of events that are read from it again.
+
+    They replace the blobs inside the event, because edits are written to them. A response that no
+    longer exists is unknown, and nothing waits for it.
+    """
+
+    # the blobs that were read already
+    blobs: Mapping[StorageKey, bytes] = field(default_factory=dict)
+    # the metadata blob that an edit made, by the inference's uid
+    edited: Mapping[UUID, StorageKey] = field(default_factory=dict)
+    # a sidecar's copy of a metadata blob that may no longer exist, by the record's offset
+    copies: Mapping[int, bytes] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class InFlightEvent:
+    """A decoded event with its record, and the two blobs that the index reads."""
+
+    record: Record
+    event: InferenceEvent
+    registration: Registration | None = None
+    metadata: Fetched = None
+    response: Fetched = None
+    bucket_copy: BucketCopy | None = None
+    # a copy of the metadata blob, which may no longer exist
+    copy: bytes | None = None
+
+
+def use_bucket_copy(item: InFlightEvent, bucket_copy: BucketCopy | None) -> None:
+    """Replace the metadata inside the event by the bucket's."""
+    item.bucket_copy = bucket_copy
+    if bucket_copy is None:
+        return
+    event = item.event
+    key = bucket_copy.edited.get(event.uid, event.metadata)
+    copy = bucket_copy.copies.get(item.record.offset, event.inline_metadata)
+    if key is None:
+        return
+    item.copy = copy
+    item.event = replace(event, metadata=key, inline_metadata=None)
+    item.metadata = bucket_copy.blobs.get(key)
+
+
+def drop_missing(item: InFlightEvent) -> None:
+    """Use the copy, or nothing, in place of blobs that are missing: nothing waits for them."""
+    if isinstance(item.metadata, BlobMissing):
+        item.metadata = item.copy
+    if isinstance(item.response, BlobMissing):
+        item.response = None
+
+
+def has_no_response(item: InFlightEvent) -> bool:
+    """Check whether the event names a response that does not exist."""
+    event = item.event
+    return item.response is None and event.inline_response is None and event.response is not None
+
 
 _T = TypeVar("_T")
 _SLICE = 50
@@ -105,7 +164,6 @@ class Reader:
         return rejected, events
 
     def _faulty(self, record: Record, fault: Rejection) -> Rejection:
-        """Return the rejection of a record, with the inference that it describes."""
         described: InferenceEvent | InvalidEvent
         try:
             described = decode(record.payload, record_time=record.time, buckets=self._blobs.buckets)
@@ -114,7 +172,6 @@ class Reader:
         return replace(fault, model_id=described.model_id, inference_id=described.inference_id)
 
     async def _look_up(self, events: Sequence[InFlightEvent]) -> None:
-        """Set each event's registration; register an unknown model if the settings allow it."""
         events_by_model = {item.event.model_id: item.event for item in events}
         if not events_by_model:
             return
@@ -132,7 +189,6 @@ class Reader:
     async def _fetch(
         self, events: list[InFlightEvent]
     ) -> tuple[list[InFlightEvent], list[InFlightEvent]]:
-        """Fetch blobs. Return the events that have theirs, and those that did not fit in memory."""
         keys = [partition_id for item in events for partition_id in _list_missing_keys(item)]
         if not any(keys):
             return events, []
@@ -238,7 +294,6 @@ def _bytes(blob: Fetched, name: str, flags: list[str]) -> bytes | None:
 
 
 def _list_missing_keys(item: InFlightEvent) -> tuple[StorageKey | None, StorageKey | None]:
-    """Return the keys of metadata and response, or None for one that need not be fetched."""
     event = item.event
     return (
         event.metadata if event.inline_metadata is None and item.metadata is None else None,

@@ -20,16 +20,19 @@ from sqlalchemy import bindparam
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure.rows import delete_part
-from inference_store.index import parked, sidecars
+from inference_store.index import sidecars
 from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.index.dictionary import Dictionary
-from inference_store.index.records import Record, Rejection
 from inference_store.index.sidecars import REQUEST, Sidecar
 from inference_store.index.tables import inference
+from inference_store.index.unsettled import Record, Rejection, Schedule
 from inference_store.index.writing import Indexable
 from inference_store.inference.events import StorageKey
 from inference_store.inference.json_text import UnreadableJson, read_exactly, write_json
 from inference_store.inference.layout import EDITED, SIDECARS, capture_of
+from inference_store.ingester.batch import MissingBlob, ReadRecord
+from inference_store.ingester.reader import BucketCopy, Reader
+from inference_store.ingester.writer import RegistrationGone, Writer
 from inference_store.objects import OVER_BUDGET, Blobs, Fetched, Found
 from inference_store.operations.reconcile import stored_reports
 from inference_store.operations.reconcile.stored_reports import (
@@ -41,10 +44,6 @@ from inference_store.platform.failpoints import failpoint
 from inference_store.platform.settings import IngesterSettings
 
 from .arrivals import Arrivals
-from .batch import MissingBlob, ReadRecord
-from .in_flight import BucketCopy
-from .reader import Reader
-from .write import RegistrationGone, Writer
 
 # Reads events from the bucket: our own metadata blobs contain them, and sidecars those of other
 # producers. Each page of a listing becomes records like those from Kafka.
@@ -112,7 +111,6 @@ def _whole_captures(page: Sequence[Found]) -> Sequence[Found]:
 
 
 def _before(page: Sequence[Found], source: Found) -> StorageKey:
-    """Return the object before the first one of the same capture as `source`."""
     first = _together(source.place.key)
     return [found_object.place for found_object in page if found_object.place.key < first][-1]
 
@@ -173,10 +171,6 @@ def _of_metadata(number: int, source: Found, blob: bytes, there: set[str]) -> Ca
 
 
 def _event_in(blob: bytes) -> tuple[bytes, Mapping[str, Any]]:
-    """Return the event in a metadata blob, and the blob's document.
-
-    Raises ValueError if it contains no event.
-    """
     try:
         document = orjson.loads(blob)
         event = document.get("event") if isinstance(document, dict) else None
@@ -244,7 +238,7 @@ class Rebuild:
         self._reader = Reader(settings, engine, blobs)
         dictionary = Dictionary(engine, most_keys=settings.max_keys_per_model)
         # nothing is parked: events that would wait are reported
-        never = parked.Schedule(timedelta(), timedelta(), timedelta())
+        never = Schedule(timedelta(), timedelta(), timedelta())
         self._writer = Writer(engine, dictionary, never, blobs)
 
     async def run(
@@ -292,7 +286,6 @@ class Rebuild:
         page.reads = [self._checked(read, page.carried[read.record.offset]) for read in reads]
 
     def _checked(self, read: ReadRecord, carried: Carried) -> ReadRecord:
-        """Check that the event in an object is its own; reject it otherwise."""
         item = read.result
         if not isinstance(item, Indexable):
             return read
@@ -305,7 +298,6 @@ class Rebuild:
         return replace(read, result=Rejection("invalid_storage_key", detail, *ids))
 
     def _edited(self, carried: Sequence[Carried]) -> dict[UUID, StorageKey]:
-        """Return the edited metadata blobs of inferences with sidecars, by uid."""
         edited: dict[UUID, StorageKey] = {}
         uids: dict[str, list[UUID]] = {}
         for event in carried:
@@ -367,7 +359,6 @@ class Rebuild:
     async def _forget_inputs(
         self, connection: AsyncConnection, page: Page, stored: Sequence[tuple[ReadRecord, Outcome]]
     ) -> None:
-        """Delete the inputs of new inferences whose request was erased, and note it in the rows."""
         gone: dict[int, dict[UUID, datetime]] = {}
         for read, outcome in stored:
             at = page.carried[read.record.offset].input_deleted_at
@@ -393,7 +384,6 @@ def _counted(arrivals: Arrivals, stored: Sequence[tuple[ReadRecord, Outcome]]) -
 
 
 def _list_unindexed(arrivals: Arrivals) -> list[tuple[ReadRecord, str]]:
-    """Return the events that were not indexed, with the reasons."""
     dead = [(read, rejection.detail) for read, rejection in arrivals.dead]
     waiting = [(read, missing.detail or "it waits") for read, missing in arrivals.missing]
     return dead + waiting

@@ -1,29 +1,153 @@
-"""Reads record batches that aiokafka cannot read: Kafka accepts them, and they must not stop the
-pipeline.
+"""Reads record batches that aiokafka (0.14) cannot read, and bounds their size.
 
-aiokafka (0.14) decodes the name of a header strictly, while Kafka accepts any bytes; and it refuses
-compressed data with bytes after its end, which Kafka ignores. Both raise from every call of
-`getmany`, which returns to the same batch each time: all partitions stop. No setting changes that.
-So the fetcher gets batches that continue tolerantly after the strict reader failed, and that return
-unreadable bytes as they are; if memory is short, the caller waits. Everything else is aiokafka's:
-checksums, codecs, aborted transactions, markers, positions.
+Kafka accepts such batches, and they must not stop the pipeline. aiokafka decodes the name of a
+header strictly, while Kafka accepts any bytes; and it refuses compressed data with bytes after its
+end, which Kafka ignores. Both raise from every call of `getmany`, which returns to the same batch
+each time: all partitions stop. No setting changes that. So the fetcher gets batches that continue
+tolerantly after the strict reader failed, and that return unreadable bytes as they are; if memory
+is short, the caller waits. Everything else is aiokafka's: checksums, codecs, aborted transactions,
+markers, positions.
+
+1 MiB of zstd can be gigabytes, and aiokafka's decoders have no bound: a huge batch would end the
+process each time it is fetched. So they are replaced in the modules that call them. The records of
+a batch over the bound become dead letters.
 """
 
+import asyncio
+import gzip
+import io
+import mmap
 import struct
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from aiokafka import ConsumerRecord
+import cramjam
+import structlog
+from aiokafka import AIOKafkaConsumer, ConsumerRecord
 from aiokafka.consumer import fetcher
-from aiokafka.errors import UnsupportedCodecError
+from aiokafka.errors import KafkaError, UnsupportedCodecError
+from aiokafka.record import default_records, legacy_records
+from aiokafka.record._crecords import default_records as fast_default_records
+from aiokafka.record._crecords import legacy_records as fast_legacy_records
 from aiokafka.record.default_records import _DefaultRecordBatchPy, _DefaultRecordPy
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import decode_varint_py
 
-from inference_store.index.records import Rejection
+from inference_store.index.unsettled import Rejection
 
-from .decompression import MemoryShort
+MOST_BYTES = 64 * 1024 * 1024
+_XERIAL = b"\x82SNAPPY\x00"
+_XERIAL_HEADER_BYTES = 16
+_DAMAGED = (cramjam.DecompressionError, zlib.error, struct.error, OSError, EOFError)
+_MODULES = (default_records, legacy_records, fast_default_records, fast_legacy_records)
+
+
+class BatchTooLarge(KafkaError):  # type: ignore[misc]
+    """A decompressed batch is larger than the bound."""
+
+    def __init__(self) -> None:
+        super().__init__(f"it becomes larger than {MOST_BYTES} bytes")
+
+
+class MemoryShort(KafkaError):  # type: ignore[misc]
+    """This process has no memory for a batch now. The batch may be sound: wait."""
+
+
+def bound_decompression() -> None:
+    """Replace aiokafka's decoders by the bounded ones; repeating it is harmless.
+
+    Raises MemoryShort if there is no memory for the buffer.
+    """
+    _room.pages()
+    for module in _MODULES:
+        for name, decode in DECODERS.items():
+            if hasattr(module, name):
+                setattr(module, name, decode)
+
+
+def _gzip(payload: bytes) -> bytes:
+    with gzip.GzipFile(fileobj=io.BytesIO(payload)) as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise BatchTooLarge
+    return content
+
+
+def _snappy(payload: bytes) -> bytes:
+    if not payload.startswith(_XERIAL):
+        return _snappy_block(payload, MOST_BYTES)
+    blocks, at, remaining = [], _XERIAL_HEADER_BYTES, MOST_BYTES
+    while at < len(payload):
+        (size,) = struct.unpack_from("!I", payload, at)
+        blocks.append(_snappy_block(payload[at + 4 : at + 4 + size], remaining))
+        at, remaining = at + 4 + size, remaining - len(blocks[-1])
+    return b"".join(blocks)
+
+
+def _snappy_block(block: bytes, most: int) -> bytes:
+    if cramjam.snappy.decompress_raw_len(block) > most:
+        raise BatchTooLarge
+    return bytes(cramjam.snappy.decompress_raw(block))
+
+
+class _Room:
+    """The buffer in which batches are decompressed one after the other: one event loop reads Kafka.
+
+    It is reused, because fresh pages cost more than the decompression. Pages that were never
+    written cost nothing.
+    """
+
+    def __init__(self) -> None:
+        self._pages: mmap.mmap | None = None
+
+    def pages(self) -> mmap.mmap:
+        """Return the buffer; the first call allocates it. Raises MemoryShort."""
+        if self._pages is None:
+            try:
+                self._pages = mmap.mmap(-1, MOST_BYTES)
+            except OSError as error:
+                raise MemoryShort(f"no room to decompress in: {error}") from error
+        return self._pages
+
+    def decoder(self, into: Callable[[bytes, mmap.mmap], int]) -> Callable[[bytes], bytes]:
+        """Return a bounded decoder that uses one that writes into a buffer."""
+
+        def decode(payload: bytes) -> bytes:
+            pages = self.pages()
+            try:
+                return pages[: into(payload, pages)]
+            except cramjam.DecompressionError as error:
+                if "whole buffer" in str(error):
+                    raise BatchTooLarge from None
+                raise
+
+        return decode
+
+
+def _translate_errors(decode: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+    """Return a decoder that raises KafkaError for damaged data, MemoryShort for lack of memory."""
+
+    def decode_or_refuse(payload: bytes) -> bytes:
+        try:
+            return decode(payload)
+        except MemoryError as error:
+            raise MemoryShort("no memory to decompress a batch") from error
+        except _DAMAGED as error:
+            raise KafkaError(f"it cannot be decompressed: {error}") from error
+
+    return decode_or_refuse
+
+
+_room = _Room()
+DECODERS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip_decode": _translate_errors(_gzip),
+    "snappy_decode": _translate_errors(_snappy),
+    "lz4_decode": _translate_errors(_room.decoder(cramjam.lz4.decompress_into)),
+    "zstd_decode": _translate_errors(_room.decoder(cramjam.zstd.decompress_into)),
+}
+
 
 # A batch begins with its first offset (8 bytes) and the length of the rest.
 _LENGTH = struct.Struct(">8xi")
@@ -60,8 +184,6 @@ class Unreadable(bytes):
 
 
 class _Batches:
-    """The record batches of one response of the broker, with the fetcher's interface."""
-
     def __init__(self, data: bytes) -> None:
         self._data = memoryview(data)
         self._records = MemoryRecords(data)
@@ -144,11 +266,35 @@ class _TolerantBatch(_DefaultRecordBatchPy):  # type: ignore[misc]
 
 
 class _Tolerant(bytearray):
-    """Bytes that are decoded as UTF-8, with lone surrogates for invalid bytes."""
-
     def __getitem__(self, index: Any) -> Any:
         item = super().__getitem__(index)
         return _Tolerant(item) if isinstance(item, bytearray) else item
 
     def decode(self, *_: Any, **__: Any) -> str:
         return super().decode("utf-8", "surrogateescape")
+
+
+# A frozen broker lets us wait for 40: without a word from us, Kafka takes our partitions in 10.
+_LEAVE_SECONDS = 10.0
+_log = structlog.get_logger()
+
+
+async def close_consumer(consumer: AIOKafkaConsumer) -> None:
+    """Stop a consumer, so that others get its partitions at once.
+
+    aiokafka (0.14) stops half-way with the CancelledError of its own fetch that waited for a
+    broker. That would end our task without a message.
+    """
+    if (coordinator := consumer._coordinator) is not None:
+        # Kafka would wait for a static member (KIP-345): without the name it leaves for good.
+        coordinator._group_instance_id = None
+    try:
+        async with asyncio.timeout(_LEAVE_SECONDS):
+            await consumer.stop()
+    except (TimeoutError, asyncio.CancelledError) as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        if isinstance(error, TimeoutError):
+            _log.warning("Kafka does not answer: left without a word", action="left_silently")
+        await consumer._client.close()

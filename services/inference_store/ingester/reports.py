@@ -17,14 +17,18 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.index import accounting
 from inference_store.index.accounting import PartitionId, ReceivedReport
 from inference_store.inference.producer_reports import decode
+from inference_store.ingester.record_batches import (
+    accept_unreadable_records,
+    bound_decompression,
+    close_consumer,
+    find_fault,
+)
 from inference_store.platform.kafka import client_arguments
 from inference_store.platform.metrics import REPORTS
 from inference_store.platform.settings import IngesterSettings
 
-from .backoff import Backoff, Stopped
-from .closing import close_consumer
-from .decompression import bound_decompression
-from .record_batches import accept_unreadable_records, find_fault
+from .backoff import Backoff, Stopped, pause
+from .positions import read_time
 
 OUTCOMES = ("kept", "old", "broken")
 _MOST = 500
@@ -65,12 +69,11 @@ class Reports:
         try:
             while not self._stop.is_set():
                 await self._backoff.retry(self._read)
-                await self._pause(self._look_seconds)
+                await pause(self._stop, self._look_seconds)
         except Stopped:
             return
 
     async def _read(self) -> None:
-        """Read until stopped, or until there is no such topic. Raises KafkaError, DBAPIError."""
         accept_unreadable_records()
         bound_decompression()
         consumer = AIOKafkaConsumer(
@@ -100,7 +103,7 @@ class Reports:
                 looked_at = loop.time()
             if not consumer.assignment():
                 # a read would wait forever for partitions that no broker has reported
-                await self._pause(_ASSIGNMENT_SECONDS)
+                await pause(self._stop, _ASSIGNMENT_SECONDS)
                 continue
             if consumer.assignment() - sought:
                 await self._seek_newest(consumer)
@@ -161,7 +164,7 @@ class Reports:
                 error=str(error)[:300],
             )
             return
-        if _time_of(record) >= datetime.now(UTC) - accounting.FORMER_AFTER:
+        if read_time(record.timestamp) >= datetime.now(UTC) - accounting.FORMER_AFTER:
             yield read
         else:
             REPORTS.labels("old").inc()
@@ -172,12 +175,6 @@ class Reports:
             return
         async with self._engine.begin() as connection:
             await accounting.mark_silent(connection, after=self._silent_after)
-
-    async def _pause(self, seconds: float) -> None:
-        try:
-            await asyncio.wait_for(self._stop.wait(), seconds)
-        except TimeoutError:
-            return
 
 
 async def _start(consumer: AIOKafkaConsumer) -> None:
@@ -200,7 +197,6 @@ async def _is_at_end(consumer: AIOKafkaConsumer) -> bool:
 
 
 def _read(record: ConsumerRecord, cluster: str) -> ReceivedReport:
-    """Decode a report. Raises ValueError if it is not one."""
     if (fault := find_fault(record)) is not None:
         raise ValueError(fault.detail)
     payload = bytes(record.value or b"")
@@ -208,11 +204,3 @@ def _read(record: ConsumerRecord, cluster: str) -> ReceivedReport:
         raise ValueError(f"it has {len(payload)} bytes, and a report at most {_MOST_BYTES}")
     partition_id = PartitionId(cluster, record.topic, 0, record.partition)
     return ReceivedReport(decode(payload), partition_id, record.offset)
-
-
-def _time_of(record: ConsumerRecord) -> datetime:
-    """Return the record's time; now if it has none, or an impossible one."""
-    try:
-        return datetime.fromtimestamp(max(record.timestamp, 0) / 1000, UTC)
-    except (TypeError, ValueError, OverflowError, OSError):
-        return datetime.now(UTC)

@@ -16,15 +16,14 @@ from inference_store.index import accounting
 from inference_store.index.accounting import Outcome
 from inference_store.index.partitions import TimePartitions, list_partitions
 from inference_store.index.tables import (
-    dead_letter,
     erasing,
     erasure,
     erasure_held,
     hold,
     kafka_partition,
-    parked_event,
     reconciliation,
     retention_run,
+    unsettled_event,
 )
 
 # What holds protect is not overdue.
@@ -56,11 +55,12 @@ async def read_accounting(connection: AsyncConnection) -> AccountingFigures:
         func.count().filter(total != here.next - here.first),
     )
     *counts, unbalanced = (await connection.execute(sums)).one()
-    waiting = select(
-        func.count(), func.min(parked_event.c.created_at), func.min(parked_event.c.record_time)
+    waits = unsettled_event.c
+    waiting = select(func.count(), func.min(waits.created_at), func.min(waits.record_time)).where(
+        waits.state == "parked"
     )
     parked, since, record_time = (await connection.execute(waiting)).one()
-    letters = select(func.count()).select_from(dead_letter).where(dead_letter.c.state == "open")
+    letters = select(func.count()).select_from(unsettled_event).where(waits.state == "open")
     return AccountingFigures(
         counts={outcome: int(count) for outcome, count in zip(Outcome, counts, strict=True)},
         open_partitions=unbalanced,

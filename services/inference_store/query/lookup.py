@@ -25,6 +25,7 @@ from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import EVERYTHING, AccessScope
+from inference_store.index.database import NONE, Settings, hold, settings_of
 from inference_store.index.distribution import is_distributed_cached
 from inference_store.index.prepared_statement import PreparedStatement
 from inference_store.index.registrations import (
@@ -35,7 +36,6 @@ from inference_store.index.registrations import (
     registration_of,
     selected,
 )
-from inference_store.index.session_settings import NONE, Settings, hold, settings_of
 from inference_store.index.tables import (
     erasing,
     inference,

@@ -13,7 +13,7 @@ from itertools import takewhile
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
-from inference_store.inference.metadata.metadata_types import Family
+from inference_store.inference.metadata.values import Family
 
 Holds: TypeAlias = Literal["some", "none", "sent", "not_sent"]
 _ALL: Final[frozenset[Family]] = frozenset({"number", "string", "bool", "timestamp"})

@@ -30,7 +30,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.tables import inference
 from inference_store.inference.errors import NotFound
-from inference_store.inference.events.uid import received_at_of
+from inference_store.inference.events.event import received_at_of
 
 from . import cursor as cursors
 from .cursor import Cursor, decode_sorted, encode_sorted

@@ -16,7 +16,7 @@ from sqlalchemy.sql.type_api import TypeEngine
 from inference_store.index.partitions import list_partitions
 from inference_store.index.prepared_statement import PreparedStatement
 from inference_store.index.tables import erasing
-from inference_store.inference.events.uid import uid_floor
+from inference_store.inference.events.event import uid_floor
 
 
 def bind_one(value: Any, kind: TypeEngine[Any]) -> Any:

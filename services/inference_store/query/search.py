@@ -31,7 +31,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.prepared_statement import PreparedStatement
 from inference_store.index.tables import erasing, inference
-from inference_store.inference.events.uid import uid_floor
+from inference_store.inference.events.event import uid_floor
 
 from .conditions import OfKey
 from .deadline import Deadline, OutOfTime, fetch

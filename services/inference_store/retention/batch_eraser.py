@@ -24,7 +24,7 @@ from inference_store.erasure.rows import Moves
 from inference_store.erasure.runs import count_failure, find_reason
 from inference_store.export.erased import EntryHash, ErasedBatch, record_batch
 from inference_store.index import sidecars
-from inference_store.index.identities import Identity
+from inference_store.index.inferences import Identity
 from inference_store.index.sidecars import CONTENT_TYPE, without_request
 from inference_store.inference.errors import AccessDenied, BlobMissing, BlobTooLarge, BlobUnreadable
 from inference_store.inference.events import FIELDS, StorageKey, parse_stored

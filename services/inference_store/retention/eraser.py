@@ -50,7 +50,7 @@ from inference_store.erasure.progress import (
     finish_erasure,
 )
 from inference_store.erasure.runs import count_failure
-from inference_store.index.identities import Identity
+from inference_store.index.inferences import Identity
 from inference_store.inference.errors import HoldUnreadable
 from inference_store.objects import Blobs
 from inference_store.platform import traces

@@ -62,7 +62,7 @@ class _Progress:
         self.after = ""
         self.error: str | None = None
         # by source of names in events that are not stored: the position of the last one collected
-        self.seen: dict[str, int] = {}
+        self.seen = 0
         self.gathered = False
 
 
@@ -118,7 +118,7 @@ class OrphanEraser:
         async with self._engine.begin() as connection:
             await orphans.ensure_report(connection, parse_report(erasure))
             await owned.store_names(connection, parse_report(erasure), self._blobs.buckets)
-        progress.seen.update(newest)
+        progress.seen = newest
         progress.gathered = True
 
     async def _step(self, erasure: Erasure, progress: _Progress) -> bool:
@@ -167,7 +167,9 @@ class OrphanEraser:
         existing = [key for key in keys if key not in gone]
         async with self._engine.begin() as connection:
             await fence_exclusive(connection)
-            await owned.store_names(connection, report, self._blobs.buckets, progress.seen)
+            progress.seen = await owned.store_names(
+                connection, report, self._blobs.buckets, after=progress.seen
+            )
             judged = await orphans.judge(connection, report, existing)
             await self._release(connection, erasure, existing, judged)
             doomed = sorted([*judged.doomed, *gone])

@@ -13,16 +13,15 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import structlog
-from sqlalchemy import ColumnElement, Table
+from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure import holds
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.mark.batches import describe_entry
-from inference_store.erasure.mark.held_deletions import HeldRow, record_held
+from inference_store.erasure.mark.held_deletions import QUARANTINE_SCOPE, HeldRow, record_held
 from inference_store.erasure.progress import Erasure, begin_deleting, list_models
 from inference_store.erasure.quarantine.events import (
-    QUARANTINE_TABLES,
     EventMetadata,
     QuarantinedEvent,
     build_search,
@@ -38,6 +37,7 @@ from inference_store.erasure.quarantine.removal import (
 )
 from inference_store.erasure.requests import Subject, build_predicate, find_subject
 from inference_store.index import registrations
+from inference_store.index.tables import unsettled_event
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 
@@ -69,7 +69,7 @@ class QuarantineEraser:
         async with self._engine.connect() as connection:
             models = await list_models(connection, erasure)
             predicate = await build_predicate(connection, models, erasure.asked)
-        async for model, table, page in self._iterate_pages(erasure):
+        async for model, page in self._iterate_pages(erasure):
             metadata = await asyncio.to_thread(load_metadata, self._blobs, page)
             events = filter_by_subject(page, subject, predicate, metadata)
             async with self._engine.connect() as connection:
@@ -82,7 +82,7 @@ class QuarantineEraser:
                 batch = await describe_entry(connection, erasure, model, marks)
             if marks:
                 await self._ledger.write("erasure_batch", batch, actor=ACTOR)
-            if not await self._remove(erasure, model, table, events, metadata):
+            if not await self._remove(erasure, model, events, metadata):
                 return
         await self._remove_unattributed(erasure, subject, erasure.asked)
 
@@ -96,59 +96,54 @@ class QuarantineEraser:
             names = await registrations.names(connection, set(models))
             predicate = await build_predicate(connection, [], criteria)  # of any type
         search = build_search(criteria, names.values())
-        for table in QUARANTINE_TABLES if search.reach else ():
-            async for page in self._iterate_table(table, search.match(table)):
-                metadata = await asyncio.to_thread(load_metadata, self._blobs, page)
-                events = search.filter_by_subject(page, subject, predicate, metadata)
-                if not await self._remove(erasure, None, table, events, metadata):
-                    return
+        async for page in self._iterate_events(search.match()):
+            metadata = await asyncio.to_thread(load_metadata, self._blobs, page)
+            events = search.filter_by_subject(page, subject, predicate, metadata)
+            if not await self._remove(erasure, None, events, metadata):
+                return
 
     async def remove_erased(self, erasure: Erasure) -> None:
         """Remove events of inferences that were erased, by this erasure or before it."""
         ids = frozenset((erasure.asked or {}).get("inference_ids", ()))
-        async for model, table, page in self._iterate_pages(erasure):
+        async for model, page in self._iterate_pages(erasure):
             async with self._engine.connect() as connection:
                 events = await filter_erased(connection, model, page, ids)
                 has_holds = bool(events) and bool(await holds.list_in_force(connection, [model]))
             metadata = (
                 await asyncio.to_thread(load_metadata, self._blobs, events) if has_holds else {}
             )
-            if not await self._remove(erasure, model, table, events, metadata):
+            if not await self._remove(erasure, model, events, metadata):
                 return
 
     async def _iterate_pages(
         self, erasure: Erasure
-    ) -> AsyncIterator[tuple[int, Table, list[QuarantinedEvent]]]:
+    ) -> AsyncIterator[tuple[int, list[QuarantinedEvent]]]:
         async with self._engine.connect() as connection:
             models = await list_models(connection, erasure)
             names = await registrations.names(connection, set(models))
         for model, name in sorted(names.items()):
-            for table in QUARANTINE_TABLES:
-                async for page in self._iterate_table(table, table.c.model_id == name):
-                    yield model, table, page
+            async for page in self._iterate_events(unsettled_event.c.model_id == name):
+                yield model, page
 
-    async def _iterate_table(
-        self, table: Table, condition: ColumnElement[bool]
+    async def _iterate_events(
+        self, condition: ColumnElement[bool]
     ) -> AsyncIterator[list[QuarantinedEvent]]:
         after = 0
-        while page := await self._read_page(table, condition, after):
+        while page := await self._read_page(condition, after):
             yield page
             after = page[-1].id
 
     async def _read_page(
-        self, table: Table, condition: ColumnElement[bool], after: int
+        self, condition: ColumnElement[bool], after: int
     ) -> list[QuarantinedEvent]:
         await self._check.confirm_step()
         async with self._engine.connect() as connection:
-            return await read_page(
-                connection, table, condition, after=after, buckets=self._blobs.buckets
-            )
+            return await read_page(connection, condition, after=after, buckets=self._blobs.buckets)
 
     async def _remove(
         self,
         erasure: Erasure,
         model: int | None,
-        table: Table,
         events: list[QuarantinedEvent],
         metadata: EventMetadata,
     ) -> bool:
@@ -159,7 +154,7 @@ class QuarantineEraser:
         if not events:
             return True
         failpoint("retention.aside.take.before")
-        about = (erasure, model, table, events)
+        about = (erasure, model, events)
         async with self._engine.begin() as connection:
             free = await _keep_held(connection, *about, metadata=metadata)
             if free and not await begin_deleting(connection, erasure.id):
@@ -170,14 +165,14 @@ class QuarantineEraser:
 
         async def describe(connection: AsyncConnection) -> dict[str, Any]:
             return describe_removal(
-                erasure.id, name, table, await _keep_held(connection, *about, metadata=metadata)
+                erasure.id, name, await _keep_held(connection, *about, metadata=metadata)
             )
 
         removed = 0
         if free:
             removed = await self._ledger.write("quarantine_erased", describe, actor=ACTOR)
         failpoint("retention.aside.take.after")
-        counts = {"table": table.name, "count": removed, "held": len(events) - len(free)}
+        counts = {"count": removed, "held": len(events) - len(free)}
         _log.info("quarantined events removed", action="erased_aside", id=str(erasure.id), **counts)
         return True
 
@@ -186,7 +181,6 @@ async def _keep_held(
     connection: AsyncConnection,
     erasure: Erasure,
     model: int | None,
-    table: Table,
     events: list[QuarantinedEvent],
     *,
     metadata: EventMetadata,
@@ -195,7 +189,7 @@ async def _keep_held(
         free, held = await split_unattributed_by_hold(connection, events, metadata)
     else:
         free, held = await split_by_hold(connection, erasure, model, events, metadata)
-    await _record_held(connection, erasure, model, table, held)
+    await _record_held(connection, erasure, model, held)
     return free
 
 
@@ -203,11 +197,10 @@ async def _record_held(
     connection: AsyncConnection,
     erasure: Erasure,
     model: int | None,
-    table: Table,
     held: list[HeldRow],
 ) -> None:
     """Record what holds keep. What is of no model stands under the erasure's first one, so that a
     waiver can name it."""
     if model is None:
         model = min(await list_models(connection, erasure), default=0)
-    await record_held(connection, erasure.id, model, table.name, held)
+    await record_held(connection, erasure.id, model, QUARANTINE_SCOPE, held)

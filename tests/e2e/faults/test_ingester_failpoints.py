@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index import dead_letters, parked, registrations
+from inference_store.index import registrations, unsettled
 from inference_store.index.accounting import Outcome
-from inference_store.index.dead_letters import Selection
 from inference_store.index.registrations import Details
 from inference_store.index.tables import inference
+from inference_store.index.unsettled import Selection
 from inference_store.platform.failpoints import FAILPOINTS
 from tests.e2e.faults.traffic import Published, counted, make_captures
 from tests.kill_chain import KillChain, chain_kills
@@ -80,7 +80,7 @@ async def test_killed_at(
     rest = list(many)
 
     async def count_parked() -> int:
-        return await transact(engine, parked.waiting)
+        return len(await transact(engine, unsettled.find, Selection(state="parked"), limit=1000))
 
     async def publish_more(some: list[Capture]) -> bool:
         await published.publish(some)
@@ -130,7 +130,7 @@ async def test_killed_while_redriving_dead_letters(
         async with published.engine.begin() as connection:
             await registrations.put(connection, model_id, Details())
             selection = Selection(model_id=model_id)
-            assert await dead_letters.redrive(connection, selection) == _FEW + 3
+            assert await unsettled.retry(connection, selection) == _FEW + 3
         start_again(service, f"{failpoint}:{nth}")
         await kills.wait_until_killed(service)
     start_again(service, None)

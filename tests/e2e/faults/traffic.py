@@ -15,13 +15,12 @@ from inference_store.index.accounting import Outcome
 from inference_store.index.tables import (
     PARTITIONED,
     blob_reference,
-    dead_letter,
     erasing,
     metadata_key,
     metadata_key_delta,
     metadata_key_seen,
-    parked_event,
     partition_span,
+    unsettled_event,
 )
 from inference_store.inference.events import Buckets, decode
 from tests.polling import until
@@ -134,8 +133,9 @@ async def wait_until_drained(
 
 async def describe_parked(engine: AsyncEngine) -> str:
     """Return why the first parked events wait, and until when, for the message of a failed test."""
-    here = parked_event.c
-    query = select(here.detail, here.attempts, here.next_attempt_at).order_by(here.id).limit(3)
+    here = unsettled_event.c
+    query = select(here.detail, here.attempts, here.next_attempt_at).order_by(here.id)
+    query = query.where(here.state == "parked").limit(3)
     async with engine.connect() as connection:
         return f"parked: {[tuple(row) for row in await connection.execute(query)]}"
 
@@ -175,9 +175,8 @@ def check_same(actual: Mapping[UUID, int], expected: Mapping[UUID, int], what: s
 
 async def check_nothing_waits(connection: AsyncConnection) -> None:
     """Check that there is no open dead letter, no parked event and no mark of an erasure."""
-    states = await connection.execute(select(dead_letter.c.state, dead_letter.c.reason))
-    assert [row for row in states if row[0] in {"open", "redrive"}] == []
-    assert await _count(connection, parked_event) == 0
+    states = await connection.execute(select(unsettled_event.c.state, unsettled_event.c.reason))
+    assert [row for row in states if row[0] in {"open", "redrive", "parked"}] == []
     assert await _count(connection, erasing) == 0
 
 

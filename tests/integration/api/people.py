@@ -9,10 +9,10 @@ import orjson
 from sqlalchemy import select
 
 from inference_store.erasure.progress import Erasure, find_erasures
-from inference_store.index import dead_letters, parked
+from inference_store.index import unsettled
 from inference_store.index.accounting import PartitionId, open_partition
-from inference_store.index.records import Record, Rejection
-from inference_store.index.tables import dead_letter, kafka_partition, parked_event
+from inference_store.index.tables import kafka_partition, unsettled_event
+from inference_store.index.unsettled import Record, Rejection
 from inference_store.inference.events import StorageKey
 from tests.builders import NOW, make_payload
 from tests.integration.stored_inferences import NewInference, at
@@ -109,9 +109,9 @@ async def add_quarantined(
     offsets = [record.offset for record, _ in (*letters, *events)]
     async with api.engine.begin() as connection:
         await open_partition(connection, PARTITION, first=0, began="earliest")
-        await dead_letters.add(connection, letters)
+        await unsettled.add_dead(connection, letters)
         waiting = [(*event, f"s3://{api.bucket}/nowhere") for event in events]
-        await parked.add(connection, waiting, parked.Schedule(*(3 * [NOW - NOW])))
+        await unsettled.park(connection, waiting, unsettled.Schedule(*(3 * [NOW - NOW])))
         account = kafka_partition.c
         counts = {"dead": account.dead + len(letters), "parked": account.parked + len(events)}
         await connection.execute(kafka_partition.update().values(next=max(offsets) + 1, **counts))
@@ -133,17 +133,22 @@ async def add_letters_and_parked(api: Api) -> None:
 
 async def read_letters(api: Api) -> dict[int, tuple[str, bool]]:
     """Return the state of each dead letter, and whether its bytes are stored, by offset."""
-    letters = dead_letter.c
-    rows = await api.fetch(select(letters.offset, letters.state, letters.payload))
+    letters = unsettled_event.c
+    query = select(letters.offset, letters.state, letters.payload).where(letters.was_dead)
+    rows = await api.fetch(query)
     return {row.offset: (row.state, bool(row.payload)) for row in rows}
 
 
 async def change_letter(api: Api, offset: int, **values: Any) -> None:
-    await api.execute(dead_letter.update().values(values).where(dead_letter.c.offset == offset))
+    await api.execute(
+        unsettled_event.update().values(values).where(unsettled_event.c.offset == offset)
+    )
 
 
 async def list_parked(api: Api) -> set[int]:
-    return set(await api.fetch(select(parked_event.c.offset)))
+    return set(
+        await api.fetch(select(unsettled_event.c.offset).where(unsettled_event.c.state == "parked"))
+    )
 
 
 EXPORTS = "/v1/models/model/exports"

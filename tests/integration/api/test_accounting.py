@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from inference_store.api.accounting import Accounting, ProducerAccount
-from inference_store.index import accounting, dead_letters, parked
+from inference_store.index import accounting, unsettled
 from inference_store.index.accounting import LogEnd, Outcome, PartitionId, ReceivedReport
-from inference_store.index.records import Record, Rejection
+from inference_store.index.unsettled import Record, Rejection
 from inference_store.inference.producer_reports import ProducerReport
 from tests.answer_models import check_answer
 from tests.integration.stored_inferences import at
@@ -109,7 +109,7 @@ async def test_dead_letters(api: Api) -> None:
     ]
     async with api.engine.begin() as connection:
         await accounting.open_partition(connection, EVENTS, first=0, began="first")
-        await dead_letters.add(connection, letters)
+        await unsettled.add_dead(connection, letters)
         dead = {Outcome.DEAD: 5}
         await accounting.move_offsets(connection, EVENTS, lo=0, hi=5, outcomes=dead, last=None)
     answer = await _read_accounts(api)
@@ -144,10 +144,10 @@ async def test_parked_events(api: Api) -> None:
     hour = timedelta(hours=1)
     async with api.engine.begin() as connection:
         await accounting.open_partition(connection, EVENTS, first=0, began="first")
-        await parked.add(connection, waiting, parked.Schedule(hour, hour, hour))
+        await unsettled.park(connection, waiting, unsettled.Schedule(hour, hour, hour))
         outcomes = {Outcome.PARKED: 2}
         await accounting.move_offsets(connection, EVENTS, lo=0, hi=2, outcomes=outcomes, last=None)
-        assert await parked.due(connection, limit=2) == []
+        assert await unsettled.find_due(connection, limit=2) == []
 
     path = "/v1/parked-events"
     page = await api.read(path, limit=1)
@@ -157,7 +157,9 @@ async def test_parked_events(api: Api) -> None:
     assert (await api.read(path, reason="blob_forbidden"))["items"] == []
     assert (await api.ask(f"{path}/{first['id']}/retry", None, status=202))["offset"] == 0
     async with api.engine.connect() as connection:
-        assert [event.id for event in await parked.due(connection, limit=2)] == [first["id"]]
+        assert [event.id for event in await unsettled.find_due(connection, limit=2)] == [
+            first["id"]
+        ]
     assert await api.ask(f"{path}/retry", {"model_id": "m"}, status=202) == {"retried": 2}
     await api.ask(f"{path}/{first['id']}/discard", {"reason": ""}, status=422)
     letter = await api.ask(f"{path}/{first['id']}/discard", {"reason": "it never came"})

@@ -9,7 +9,7 @@ from sqlalchemy import select
 from inference_store.access import Action, Who
 from inference_store.erasure.ledger import Ledger
 from inference_store.index.audit import note
-from inference_store.index.tables import audit, kafka_partition, parked_event
+from inference_store.index.tables import audit, kafka_partition, unsettled_event
 from inference_store.inference.events import StorageKey
 from inference_store.retention.leadership_check import Stopped
 from inference_store.retention.quarantine import QuarantineEraser
@@ -57,11 +57,13 @@ async def test_erases_letters_and_parked_events_of_a_subject(api: Api) -> None:
     assert erasure["state"] == "deleted", erasure
     assert await read_letters(api) == {**ALL_OPEN, 0: _GONE, 2: _GONE}
     assert await list_parked(api) == {4}
-    assert (erasure["rows"]["dead_letter"], erasure["rows"]["parked_event"]) == (2, 1)
+    assert erasure["rows"]["unsettled_event"] == 3
     assert set(api.blobs.still_there(list_keys(api, *range(5)))) == set(list_keys(api, 1, 2, 4))
     [book] = await api.fetch(select(kafka_partition))
     assert (book.dead, book.parked, book.erased_again) == (4, 1, 1)
-    discarded = "SELECT count(*) FROM dead_letter WHERE discard_reason LIKE 'erased by %'"
+    discarded = (
+        "SELECT count(*) FROM unsettled_event WHERE was_dead AND discard_reason LIKE 'erased by %'"
+    )
     assert await api.fetch(discarded) == [2]
     # the subject's value is removed from the erasure itself
     assert erasure["asked"] == {"subject": {"key": "person", "type": None}}
@@ -75,7 +77,9 @@ async def test_erases_event_whose_response_names_the_subject(api: Api) -> None:
     copied = make_event(1, metadata="[]", response=answer.decode())
     own = make_event(4, metadata=encode_metadata("bob").decode(), response=answer.decode())
     await change_letter(api, 1, payload=copied)
-    await api.execute(parked_event.update().values(payload=own).where(parked_event.c.offset == 4))
+    await api.execute(
+        unsettled_event.update().values(payload=own).where(unsettled_event.c.offset == 4)
+    )
     assert (await erase(api, SUBJECT))["state"] == "deleted"
     assert (await read_letters(api))[1] == _GONE
     assert await list_parked(api) == {4}
@@ -149,7 +153,7 @@ async def test_erases_objects_of_a_late_event(api: Api) -> None:
         api.put_blob(key.key, encode_metadata("ann"))
     again = make_event(0).replace(b"late/0/metadata", b"late/7/metadata")
     await add_quarantined(api, [], [make_rejected(6, again, inference_id="late-6")])
-    assert (await erase(api, {"inference_ids": ["i1"]}))["rows"]["parked_event"] == 1
+    assert (await erase(api, {"inference_ids": ["i1"]}))["rows"]["unsettled_event"] == 1
     assert await list_parked(api) == {4}
     await api.run_retention()
     assert api.blobs.still_there(keys) == []

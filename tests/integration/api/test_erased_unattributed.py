@@ -82,7 +82,7 @@ async def test_reaches_events_of_no_registered_model(
     erasure = await erase(api, {**SUBJECT, **body}, path)
     assert erasure["state"] == "deleted", erasure
     rows = erasure["rows"]
-    assert (rows.get("dead_letter", 0), rows.get("parked_event", 0)) == counted
+    assert rows.get("unsettled_event", 0) == sum(counted)
     assert await list_erased(api) == gone
 
 
@@ -129,7 +129,7 @@ async def test_accepts_a_key_that_only_quarantined_events_have(api: Api) -> None
     body = {"subject": {"key": "pers", "value": 'JosÉ "the" one'}}
     await api.ask("/v1/models/other/erasures", body, status=422)
     erasure = await erase(api, body)
-    assert (erasure["inferences"], erasure["rows"]["dead_letter"]) == (0, 1)
+    assert (erasure["inferences"], erasure["rows"]["unsettled_event"]) == (0, 1)
     assert erasure["message"] is None  # something was erased
     assert await list_erased(api) == {8}
 

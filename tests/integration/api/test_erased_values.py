@@ -15,10 +15,10 @@ from sqlalchemy import text
 
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.log.keys import new_key
-from inference_store.index import dead_letters, parked
+from inference_store.index import unsettled
 from inference_store.index.accounting import open_partition
-from inference_store.index.records import Record, Rejection
 from inference_store.index.tables import METADATA, kafka_partition
+from inference_store.index.unsettled import Record, Rejection
 from inference_store.inference.events.event import Extras
 from inference_store.inference.task_types import Prediction
 from tests.builders import NOW, make_payload
@@ -94,11 +94,11 @@ async def plant_letters(api: Api) -> None:
         )
         record = Record(PARTITION, offset, NOW, VALUE.encode(), event, (("h", VALUE),))
         pairs.append((record, Rejection("blob_missing", f"of {VALUE}", "model", inference_id)))
-    schedule = parked.Schedule(*(3 * [NOW - NOW]))
+    schedule = unsettled.Schedule(*(3 * [NOW - NOW]))
     async with api.engine.begin() as connection:
         await open_partition(connection, PARTITION, first=0, began="earliest")
-        await dead_letters.add(connection, pairs[:1])
-        await parked.add(connection, [(*pairs[1], f"s3://{place}")], schedule)
+        await unsettled.add_dead(connection, pairs[:1])
+        await unsettled.park(connection, [(*pairs[1], f"s3://{place}")], schedule)
         counted = kafka_partition.update().values(next=2, dead=1, parked=1)
         await connection.execute(counted)
 
@@ -194,7 +194,7 @@ async def test_no_table_object_or_route_has_the_value(api: Api, minio_server: S3
     await api.run_retention()
     while await Ledger(api.engine, api.blobs, prefix="ledger/").redact(older_than_seconds=0):
         pass
-    [letter] = await api.fetch("SELECT id FROM dead_letter")
+    [letter] = await api.fetch("SELECT id FROM unsettled_event WHERE was_dead")
     [view, _] = await api.fetch("SELECT id FROM saved_view")
     [export] = await api.fetch("SELECT id FROM export_job")
     nothing = str(UUID(int=0))

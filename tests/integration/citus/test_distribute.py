@@ -10,8 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.index import partitions
 from inference_store.index.database import create_engine
 from inference_store.index.dictionary import Dictionary
-from inference_store.index.distributing import spread
-from inference_store.index.distribution import CannotDistribute, is_distributed, steps
+from inference_store.index.distribution import CannotDistribute, is_distributed, spread, steps
 from inference_store.index.tables import metadata_key, partition_count, registration
 from inference_store.query.counting import count_ended
 from tests.integration.citus.stand_in import install_stand_in

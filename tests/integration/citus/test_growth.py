@@ -7,7 +7,7 @@ from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index.database import create_engine
-from inference_store.index.distributing import distribute
+from inference_store.index.distribution import distribute
 from inference_store.index.tables import inference
 from tests.integration.stored_inferences import NewInference, store
 from tests.servers.citus import Citus

@@ -13,10 +13,17 @@ from sqlalchemy.dialects.postgresql import INTEGER, TEXT
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.index.database import create_engine, driver_now, driver_of, is_transient
+from inference_store.index.database import (
+    NONE,
+    acquire_with,
+    create_engine,
+    driver_now,
+    driver_of,
+    end_stalled_sessions,
+    is_transient,
+    settings_of,
+)
 from inference_store.index.prepared_statement import PreparedStatement
-from inference_store.index.session_settings import NONE, acquire_with, settings_of
-from inference_store.index.stalled_sessions import end_stalled_sessions
 from inference_store.index.tables import label
 from inference_store.query.deadline import Deadline, OutOfTime, fetch
 from tests.polling import until

@@ -8,8 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import accounting
 from inference_store.index.accounting import Outcome
-from inference_store.ingester.batch import OffsetRange
-from inference_store.ingester.consumer import Consumer
+from inference_store.ingester.batch import Consumer, OffsetRange
 from inference_store.ingester.kafka_consumer import KafkaConsumer
 from inference_store.platform.settings import IngesterSettings
 from tests.consumer_contract import ConsumerContract, World

@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index import dead_letters
-from inference_store.index.dead_letters import Selection
-from inference_store.index.tables import dead_letter, parked_event
+from inference_store.index import unsettled
+from inference_store.index.tables import unsettled_event
+from inference_store.index.unsettled import Selection
 from tests.integration.ingester.conftest import (
     MANY,
     RunningIngester,
@@ -73,13 +73,10 @@ def rights(minio_server: S3, bucket: str, start_ingester: StartIngester) -> Righ
 
 async def count_set_aside(engine: AsyncEngine) -> Counter[str]:
     """Count parked events and dead letters by reason."""
-    counts: Counter[str] = Counter()
+    here = unsettled_event.c
     async with engine.connect() as connection:
-        for table in (parked_event, dead_letter):
-            query = select(table.c.reason, func.count()).group_by(table.c.reason)
-            for reason, count in await connection.execute(query):
-                counts[f"{table.name} {reason}"] = count
-    return counts
+        rows = await connection.execute(select(here.state, here.reason))
+        return Counter(f"{state} {reason}" for state, reason in rows)
 
 
 async def test_refused_object_parks_its_event_until_it_is_readable(
@@ -89,7 +86,7 @@ async def test_refused_object_parks_its_event_until_it_is_readable(
     service, producer = await rights.start_ingester()
     await producer.produce(*MANY[:10], *REFUSED, *MANY[10:])
     await wait_for_counts(engine, stored=20, parked=3)
-    assert await count_set_aside(engine) == {"parked_event blob_forbidden": 3}
+    assert await count_set_aside(engine) == {"parked blob_forbidden": 3}
     assert await read_health(service, "object store") == "ready"
     rights.allow_all()
     await wait_for_counts(engine, stored=23)
@@ -103,7 +100,7 @@ async def test_object_that_stays_refused_makes_a_dead_letter(
     # The refused object comes first and alone: no other shows that the bucket is readable.
     await producer.produce(REFUSED[0])
     await wait_for_counts(engine, dead=1)
-    (letter,) = await transact(engine, dead_letters.find, Selection(), limit=10)
+    (letter,) = await transact(engine, unsettled.find, Selection(), limit=10)
     assert letter.rejection.reason == "blob_forbidden"
     assert "alone is refused" in letter.rejection.detail
     assert "AccessDenied" in letter.rejection.detail
@@ -128,12 +125,12 @@ async def test_waits_for_a_store_that_refuses_everything(
     # It has been parked for longer than it may, and is due.
     long_ago = func.now() - timedelta(days=2)
     await execute(
-        engine, parked_event.update().values(created_at=long_ago, next_attempt_at=long_ago)
+        engine, unsettled_event.update().values(created_at=long_ago, next_attempt_at=long_ago)
     )
     before = await count_troubles(service)
     await until(lambda: count_troubles(service), lambda count: count >= before + 4)
     await wait_for_counts(engine, stored=1, parked=1)
-    assert await count_set_aside(engine) == {"parked_event blob_forbidden": 1}
+    assert await count_set_aside(engine) == {"parked blob_forbidden": 1}
     rights.allow_all()
     await wait_for_counts(engine, stored=21)
     await wait_until_ready(service, "object store")

@@ -13,9 +13,9 @@ from inference_store.erasure import policies
 from inference_store.erasure.policies import DEFAULT, RetentionPolicy
 from inference_store.index import registrations
 from inference_store.index.accounting import Outcome, PartitionId
-from inference_store.index.records import Record
 from inference_store.index.registrations import Details
 from inference_store.index.tables import erasing, erasing_object, inference, tombstone
+from inference_store.index.unsettled import Record
 from inference_store.index.writing import Indexable
 from inference_store.inference.events import StorageKey
 from inference_store.inference.events.event import Extras

@@ -10,10 +10,10 @@ from aiokafka import AIOKafkaProducer
 from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index import accounting, dead_letters, parked, registrations
-from inference_store.index.dead_letters import Selection
+from inference_store.index import accounting, registrations, unsettled
 from inference_store.index.registrations import Details
 from inference_store.index.tables import inference, tombstone
+from inference_store.index.unsettled import Selection
 from tests.e2e.faults.traffic import uid_of
 from tests.integration.ingester.conftest import (
     MANY,
@@ -33,12 +33,12 @@ from tests.transactions import execute, transact
 
 
 async def count_reasons(engine: AsyncEngine) -> Counter[str]:
-    letters = await transact(engine, dead_letters.find, Selection(state="open"), limit=1000)
+    letters = await transact(engine, unsettled.find, Selection(state="open"), limit=1000)
     return Counter(letter.rejection.reason for letter in letters)
 
 
 async def redrive_all(engine: AsyncEngine) -> None:
-    await transact(engine, dead_letters.redrive, Selection())
+    await transact(engine, unsettled.retry, Selection())
 
 
 async def test_a_poisonous_event_costs_itself_alone(
@@ -136,7 +136,7 @@ async def test_waits_for_a_missing_bucket(
     minio_server.client().remove_bucket(bucket)
     await producer.publish_all(item.event for item in MANY)
     await until(lambda: read_health(service, "object store"), lambda health: bucket in health)
-    assert await transact(engine, parked.waiting) == 0
+    assert await transact(engine, unsettled.find, Selection(state="parked"), limit=1) == []
     minio_server.create_bucket(bucket)
     await producer.put_all(MANY)
     # Events read between the two lines above are parked, and stored soon after.

@@ -7,9 +7,9 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index import dead_letters
-from inference_store.index.dead_letters import Selection
-from inference_store.ingester.decompression import MOST_BYTES
+from inference_store.index import unsettled
+from inference_store.index.unsettled import Selection
+from inference_store.ingester.record_batches import MOST_BYTES
 from tests.integration.ingester.conftest import StartIngester, list_troubles, wait_for_counts
 from tests.odd_batch import CODECS, OddBatch, make_odd_name
 from tests.producer import capture
@@ -51,7 +51,7 @@ async def test_unreadable_record_is_a_dead_letter_and_others_are_stored(
         for event_capture in SOME[10 + 4 * turn : 14 + 4 * turn]:
             await producer.publish(event_capture.event, partition=event_capture.number % 3)
         await wait_for_counts(engine, stored=13 + 4 * turn, duplicate=9 * turn, dead=1 + turn)
-    letters = await transact(engine, dead_letters.find, Selection(), limit=10)
+    letters = await transact(engine, unsettled.find, Selection(), limit=10)
     assert len(letters) == len(CODECS)
     for letter in letters:
         assert letter.rejection.reason == "invalid_header"
@@ -59,7 +59,7 @@ async def test_unreadable_record_is_a_dead_letter_and_others_are_stored(
         assert letter.record.payload == SOME[ODD].event
         assert ("caf\\xe9", "1") in [tuple(header) for header in letter.record.headers]
     assert list_troubles(service) == []
-    await transact(engine, dead_letters.redrive, Selection())
+    await transact(engine, unsettled.retry, Selection())
     await wait_for_counts(engine, stored=30, duplicate=9 * 4 + 4)
 
 
@@ -73,7 +73,7 @@ async def test_unreadable_batch_becomes_dead_letters(
         for event_capture in SOME[10 * turn : 10 * turn + 10]:
             await producer.publish(event_capture.event, partition=event_capture.number % 2 * 2)
         await wait_for_counts(engine, stored=10 * turn, dead=10 * turn)
-    letters = await transact(engine, dead_letters.find, Selection(), limit=30)
+    letters = await transact(engine, unsettled.find, Selection(), limit=30)
     assert {letter.rejection.reason for letter in letters} == {"unreadable_record"}
     payloads = {letter.record.offset: letter.record.payload for letter in letters}
     assert all(payloads.pop(offset).endswith(b"junk") for offset in (0, 10))
@@ -134,7 +134,7 @@ async def test_a_batch_that_would_fill_memory_is_a_dead_letter(
         await producer.publish(SOME[turn].event)
         await wait_for_counts(engine, stored=1 + turn, dead=turn)
         assert _read_peak_bytes(service) - before < BOMB_BYTES, codec
-    letters = await transact(engine, dead_letters.find, Selection(), limit=10)
+    letters = await transact(engine, unsettled.find, Selection(), limit=10)
     for letter in letters:
         assert letter.rejection.reason == "unreadable_record"
         assert f"larger than {MOST_BYTES} bytes" in letter.rejection.detail

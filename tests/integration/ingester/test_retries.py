@@ -11,24 +11,22 @@ from sqlalchemy import func, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.mark.pending_deletions import add_pending
-from inference_store.index import accounting, dead_letters, parked, registrations
+from inference_store.index import accounting, registrations, unsettled
 from inference_store.index.accounting import Outcome, PartitionId
-from inference_store.index.dead_letters import DeadLetter, Selection
 from inference_store.index.dictionary import Dictionary
-from inference_store.index.parked import ParkedEvent, Schedule
-from inference_store.index.records import Record, Rejection
 from inference_store.index.registrations import Details
-from inference_store.index.tables import parked_event
+from inference_store.index.tables import unsettled_event
+from inference_store.index.unsettled import Record, Rejection, Schedule, Selection, UnsettledEvent
 from inference_store.index.writing import Indexable
 from inference_store.inference.events import InferenceEvent, StorageKey
-from inference_store.inference.events.uid import uid_of
+from inference_store.inference.events.event import uid_of
 from inference_store.inference.metadata import read_metadata
 from inference_store.inference.task_types import Predictions
 from inference_store.ingester.backoff import Backoff
 from inference_store.ingester.batch import MissingBlob, ReadRecord
 from inference_store.ingester.reader import Reader
 from inference_store.ingester.retry import Retries
-from inference_store.ingester.write import Writer
+from inference_store.ingester.writer import Writer
 from inference_store.objects import Blobs
 from inference_store.platform.settings import IngesterSettings
 from tests.transactions import Database
@@ -97,7 +95,9 @@ class Trial(Database):
     async def park(self, many: int = 1) -> None:
         records = [Record(PARTITION, n, NOW, None, b"{}") for n in range(many)]
         async with self.engine.begin() as connection:
-            await parked.add(connection, [(r, WAITING, str(RESPONSE)) for r in records], SCHEDULE)
+            await unsettled.park(
+                connection, [(r, WAITING, str(RESPONSE)) for r in records], SCHEDULE
+            )
             counts = {Outcome.PARKED: many}
             await accounting.move_offsets(
                 connection, PARTITION, lo=0, hi=many, outcomes=counts, last=None
@@ -106,8 +106,8 @@ class Trial(Database):
     async def bury(self) -> None:
         record, why = Record(PARTITION, 0, NOW, None, b"{}"), Rejection("unknown_model", "why")
         async with self.engine.begin() as connection:
-            await dead_letters.add(connection, [(record, why)])
-            await dead_letters.redrive(connection, Selection())
+            await unsettled.add_dead(connection, [(record, why)])
+            await unsettled.retry(connection, Selection())
             counts = {Outcome.DEAD: 1}
             await accounting.move_offsets(
                 connection, PARTITION, lo=0, hi=1, outcomes=counts, last=None
@@ -122,13 +122,13 @@ class Trial(Database):
 
     async def age(self) -> None:
         long_ago = func.now() - timedelta(days=1)
-        await self.execute(update(parked_event).values(created_at=long_ago))
+        await self.execute(update(unsettled_event).values(created_at=long_ago))
 
-    async def waiting(self) -> list[ParkedEvent]:
-        return await self.transact(parked.due, limit=1000)
+    async def waiting(self) -> list[UnsettledEvent]:
+        return await self.transact(unsettled.find_due, limit=1000)
 
-    async def letters(self) -> list[DeadLetter]:
-        return await self.transact(dead_letters.find, Selection(), limit=10)
+    async def letters(self) -> list[UnsettledEvent]:
+        return await self.transact(unsettled.find, Selection(kind="dead letter"), limit=10)
 
     async def outcomes(self) -> Counter[Outcome]:
         (account,) = await self.transact(accounting.list_accounts)
@@ -185,4 +185,4 @@ async def test_parked_redriven_letter_is_open_again_after_giving_up(trial: Trial
     assert await trial.waiting() == []
     assert [letter.state for letter in await trial.letters()] == ["open"]
     assert await trial.outcomes() == {Outcome.DEAD: 1}
-    assert await trial.transact(dead_letters.redrive, Selection()) == 1
+    assert await trial.transact(unsettled.retry, Selection()) == 1

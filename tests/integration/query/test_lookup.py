@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import insert, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.index.session_settings import acquire_with
+from inference_store.index.database import acquire_with
 from inference_store.index.tables import erasing, inference, partition_span
 from inference_store.inference.errors import NotFound
 from inference_store.query import lookup

@@ -16,7 +16,7 @@ from inference_store.index.registrations import Registration
 from inference_store.index.tables import erasing, metadata_key, partition_count
 from inference_store.inference.errors import Invalid
 from inference_store.inference.metadata import Metadata
-from inference_store.inference.metadata.entry import Leaf, Presence
+from inference_store.inference.metadata.values import Leaf, Presence
 from inference_store.query.conditions import compile_condition, read_names
 from inference_store.query.counting import count_ended
 from inference_store.query.cql2 import Clock, parse_text

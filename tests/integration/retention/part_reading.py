@@ -15,8 +15,7 @@ import arro3.io
 import nanoarrow
 
 from inference_store.inference.events import StorageKey
-from inference_store.inference.events.event import Extras
-from inference_store.inference.events.uid import uid_of
+from inference_store.inference.events.event import Extras, uid_of
 from inference_store.objects import Blobs
 from tests.integration.stored_inferences import NewInference
 

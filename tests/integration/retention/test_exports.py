@@ -16,7 +16,7 @@ from inference_store.export.part_writing import write_part
 from inference_store.export.parts import find_next, pack_uids, unpack_uids
 from inference_store.index import partitions, registrations
 from inference_store.index.tables import export_job, inference
-from inference_store.inference.events.uid import received_at_of
+from inference_store.inference.events.event import received_at_of
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.export_worker import ExportWorker

@@ -101,7 +101,7 @@ async def test_works_on_what_holds_keep_only_when_one_lets_go(storing: Storing) 
         for _ in range(2):
             await storing.lead(turns=1)
     worked = (
-        *("octet_length(dead_letter", "octet_length(parked_event"),
+        "octet_length(unsettled_event",
         *("DELETE FROM inference", "INSERT INTO erasure", "UPDATE erasure"),
     )
     assert [sent.text for sent in idle if any(part in sent.text for part in worked)] == []

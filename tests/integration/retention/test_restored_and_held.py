@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.api.app import create_app
 from inference_store.erasure.log.keys import new_key
 from inference_store.index.accounting import PartitionId, open_partition
-from inference_store.index.tables import dead_letter, erasing
+from inference_store.index.tables import erasing, unsettled_event
 from inference_store.platform.settings import RetentionSettings
 from tests.integration.api.conftest import make_client
 from tests.integration.backups import Backup, Restore, backup, restore
@@ -31,12 +31,12 @@ async def add_letter(engine: AsyncEngine, model_id: str, of: Stored) -> None:
     values |= {"reason": "not_json", "detail": "x", "model_id": model_id, "payload": b"broken"}
     async with engine.begin() as connection:
         await open_partition(connection, _PARTITION, first=0, began="earliest")
-        await connection.execute(insert(dead_letter).values(**values, inference_id=str(of.uid)))
+        await connection.execute(insert(unsettled_event).values(**values, inference_id=str(of.uid)))
 
 
 async def list_letters(engine: AsyncEngine) -> list[bytes | None]:
     async with engine.connect() as connection:
-        return list((await connection.execute(select(dead_letter.c.payload))).scalars())
+        return list((await connection.execute(select(unsettled_event.c.payload))).scalars())
 
 
 async def hold(client: AsyncClient, model_id: str, **what: Any) -> str:

@@ -27,13 +27,13 @@ from inference_store.index.audit import note
 from inference_store.index.tables import (
     audit,
     audit_checkpoint,
-    dead_letter,
     erasure,
     outdated_count,
     partition_count,
     reconciliation,
     reconciliation_finding,
     retention_run,
+    unsettled_event,
 )
 from inference_store.objects import Blobs
 from inference_store.operations import figures
@@ -75,7 +75,7 @@ async def _make(connection: AsyncConnection) -> None:
     for offset, state in enumerate(_LETTERS):
         values = f"{100 * offset} + n, now(), 'not_json', 'x', '{state}', {_OLD}"
         await connection.exec_driver_sql(
-            'INSERT INTO dead_letter (cluster, topic, epoch, partition, "offset", record_time,'
+            'INSERT INTO unsettled_event (cluster, topic, epoch, partition, "offset", record_time,'
             f" reason, detail, state, updated_at) SELECT 'c', 't', 1, 0, {values}"
         )
     for state in ("done", "failed", "running"):
@@ -108,7 +108,7 @@ async def test_prunes_old_settled_records(storing: Storing, settings: RetentionS
     await storing.lead(settings.model_copy(update=_KEEP), turns=1, resume=False)
     settled = dict.fromkeys(("discarded", "stored", "duplicate", "expired"), 1)
     waiting = dict.fromkeys(("open", "redrive", "parked"), 10)
-    assert await _count_states(storing.engine, dead_letter) == waiting | settled
+    assert await _count_states(storing.engine, unsettled_event) == waiting | settled
     # the marks of the failed ones are gone, so that this turn ended them
     assert await _count_states(storing.engine, erasure) == {"deleted": 13}
     runs = await _count_states(storing.engine, retention_run)

@@ -6,7 +6,7 @@ from uuid import UUID
 from inference_store.api.metadata_edits import Item, check_change
 from inference_store.index import sidecars
 from inference_store.index.accounting import PartitionId
-from inference_store.index.records import Record
+from inference_store.index.unsettled import Record
 from inference_store.inference.layout import edited_key, key_of, sidecar_key
 from inference_store.inference.metadata import MetadataCaps, read_metadata
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from inference_store.index import sidecars
 from inference_store.index.accounting import PartitionId
 from inference_store.index.long_text import after, encode, lower_bound, prefix_bounds, upper_bound
-from inference_store.index.records import Record
 from inference_store.index.sidecars import without_request
+from inference_store.index.unsettled import Record
 from inference_store.inference.events import FIELDS
 from inference_store.inference.layout import edited_key, segment_of, sidecar_key
 

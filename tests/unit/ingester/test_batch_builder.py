@@ -6,10 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_store.index.accounting import PartitionId
-from inference_store.index.records import Record, Rejection
-from inference_store.ingester.batch import AssignedPartition, ReadRecord
-from inference_store.ingester.headers import read_headers, read_sequence
-from inference_store.ingester.offset_ranges import build_passed_range, build_range
+from inference_store.index.unsettled import Record, Rejection
+from inference_store.ingester.batch import (
+    AssignedPartition,
+    ReadRecord,
+    build_passed_range,
+    build_range,
+    read_headers,
+    read_sequence,
+)
 from inference_store.ingester.pipeline import BatchBuilder
 
 PARTITION = PartitionId("default", "events", 0, 0)

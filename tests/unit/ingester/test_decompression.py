@@ -12,8 +12,8 @@ from aiokafka.errors import KafkaError
 from aiokafka.record import default_records
 from aiokafka.record._crecords import default_records as fast
 
-from inference_store.ingester import decompression
-from inference_store.ingester.decompression import BatchTooLarge, MemoryShort, bound_decompression
+from inference_store.ingester import record_batches
+from inference_store.ingester.record_batches import BatchTooLarge, MemoryShort, bound_decompression
 
 CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
@@ -21,9 +21,10 @@ CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A small bound, and aiokafka as it was afterwards."""
-    monkeypatch.setattr(decompression, "MOST_BYTES", 1_000_000)
-    monkeypatch.setattr(decompression._room, "_pages", None)
-    before = [(m, n, getattr(m, n)) for m in decompression._MODULES for n in decompression.DECODERS
+    monkeypatch.setattr(record_batches, "MOST_BYTES", 1_000_000)
+    monkeypatch.setattr(record_batches._room, "_pages", None)
+    before = [(m, n, getattr(m, n)) for m in record_batches._MODULES
+        for n in record_batches.DECODERS
               if hasattr(m, n)]  # fmt: skip
     yield
     for module, name, decode in before:
@@ -42,7 +43,7 @@ def read(records: ModuleType, data: bytes) -> list[bytes]:
 
 
 def decode(name: str, data: bytes) -> bytes:
-    return bytes(decompression.DECODERS[f"{name}_decode"](data))
+    return bytes(record_batches.DECODERS[f"{name}_decode"](data))
 
 
 def encode(name: str, data: bytes) -> bytes:
@@ -108,12 +109,12 @@ def test_lack_of_memory_is_not_reported_as_damage(monkeypatch: pytest.MonkeyPatc
     for name in ("lz4", "zstd"):
         good = encode(name, b"x" * 999)
         with monkeypatch.context() as short:
-            short.setattr(decompression, "mmap", NoRoom)
-            short.setattr(decompression._room, "_pages", None)
+            short.setattr(record_batches, "mmap", NoRoom)
+            short.setattr(record_batches._room, "_pages", None)
             with pytest.raises(MemoryShort, match="Cannot allocate memory"):
                 decode(name, good)
             with pytest.raises(MemoryShort):
                 bound_decompression()
         assert decode(name, good) == b"x" * 999, name
     with pytest.raises(MemoryShort):
-        decompression._translate_errors(without_memory)(b"")
+        record_batches._translate_errors(without_memory)(b"")

@@ -7,15 +7,14 @@ from itertools import pairwise
 from typing import Any
 
 from inference_store.index.accounting import PartitionId
-from inference_store.index.records import Record
 from inference_store.index.sidecars import Sidecar
+from inference_store.index.unsettled import Record
 from inference_store.index.writing import Indexable
 from inference_store.inference.events import StorageKey
 from inference_store.inference.metadata import read_metadata
 from inference_store.inference.task_types import Predictions
 from inference_store.ingester.backoff import Backoff
-from inference_store.ingester.batch import AssignedPartition, ReadRecord
-from inference_store.ingester.offset_ranges import build_range
+from inference_store.ingester.batch import AssignedPartition, ReadRecord, build_range
 from inference_store.ingester.pipeline import MOST_SIDECARS, Pipeline
 from inference_store.platform.admin import Heartbeat
 from inference_store.platform.settings import IngesterSettings

@@ -13,9 +13,9 @@ from aiokafka.record._crecords import default_records as fast_default_records
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from inference_store.ingester.decompression import MemoryShort
-from inference_store.ingester.headers import read_headers
+from inference_store.ingester.batch import read_headers
 from inference_store.ingester.record_batches import (
+    MemoryShort,
     Unreadable,
     accept_unreadable_records,
     find_fault,

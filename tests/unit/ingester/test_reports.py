@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from inference_store.index.accounting import PartitionId, ReceivedReport
 from inference_store.inference.producer_reports import ProducerReport, encode
-from inference_store.ingester.reports import _read, _time_of
+from inference_store.ingester.positions import read_time
+from inference_store.ingester.reports import _read
 from tests.properties import draw_json
 
 AT = datetime(2026, 11, 1, tzinfo=UTC)
@@ -80,4 +81,4 @@ def test_rejects_values_that_postgres_cannot_hold(subtests: pytest.Subtests) -> 
 def test_any_time_of_a_record_is_a_time() -> None:
     latest = datetime.now(UTC) + timedelta(days=365_000)
     for timestamp in (None, -1, 0, 2**63, 10**30, 1_790_000_000_000):
-        assert _time_of(Record(b"", timestamp)) < latest, timestamp
+        assert read_time(timestamp) < latest, timestamp

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from inference_store.index.accounting import Outcome, PartitionId
-from inference_store.index.records import Record, Rejection
+from inference_store.index.unsettled import Record, Rejection
 from inference_store.ingester.batch import MissingBlob, ReadRecord
 from inference_store.ingester.limit import FAILS_AFTER, Sources, source_of
 from tests.stopped_clock import CallableClock

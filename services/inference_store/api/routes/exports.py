@@ -44,7 +44,7 @@ from inference_store.export.jobs import (
 from inference_store.export.part_formats import PART_FORMATS
 from inference_store.export.parts import Part, list_parts
 from inference_store.inference.errors import BlobMissing, Conflict, Gone, InvalidCursor, NotFound
-from inference_store.inference.events.storage_key import parse_stored
+from inference_store.inference.events.event import parse_stored
 
 router = Router("exports")
 _NEEDED = needs(Right.EXPORT, Over.SOME)

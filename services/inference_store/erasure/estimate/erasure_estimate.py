@@ -8,7 +8,7 @@ unless its inference goes.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, TypeAlias
@@ -17,7 +17,6 @@ from uuid import UUID
 from sqlalchemy import (
     ColumnElement,
     Select,
-    Table,
     and_,
     case,
     false,
@@ -32,7 +31,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.erasure import holds
 from inference_store.erasure.mark.pending_deletions import KEYS
 from inference_store.erasure.quarantine.events import (
-    QUARANTINE_TABLES,
     EventMetadata,
     QuarantinedEvent,
     UnattributedSearch,
@@ -44,7 +42,7 @@ from inference_store.erasure.quarantine.events import (
 )
 from inference_store.erasure.quarantine.removal import find_event_hold, split_unattributed_by_hold
 from inference_store.erasure.requests import Subject, build_predicate, find_subject
-from inference_store.index.tables import inference
+from inference_store.index.tables import inference, unsettled_event
 from inference_store.objects import Blobs
 from inference_store.query.deadline import Deadline, OutOfTime, fetch
 from inference_store.query.filters.typed import Predicate
@@ -97,7 +95,7 @@ class ErasureEstimate:
     """Time was over before all was looked at: there may be more."""
 
 
-_Page = tuple[Table, list[QuarantinedEvent], EventMetadata]
+_Page = tuple[list[QuarantinedEvent], EventMetadata]
 ErasedUid: TypeAlias = tuple[int, UUID]
 """A model's integer, and the uid of one of its inferences."""
 _START: Final[ErasedUid] = (0, UUID(int=0))
@@ -252,8 +250,8 @@ async def _add_quarantined(
         return replace(estimate, partial=True)
     return replace(
         estimate,
-        dead_letters=counts["dead_letter"],
-        parked_events=counts["parked_event"],
+        dead_letters=counts["dead_letters"],
+        parked_events=counts["parked_events"],
         held=estimate.held + counts["held"],
         partial=estimate.partial or bool(counts["partial"]),
     )
@@ -262,25 +260,21 @@ async def _add_quarantined(
 async def count_quarantined(
     connection: AsyncConnection, blobs: Blobs, model_query: ModelQuery, deadline: Deadline
 ) -> Counter[str]:
-    """Return how many go, by table, and how many are `held`; `partial` is 1 if time ran out."""
+    """Return how many go, by kind, and how many are `held`; `partial` is 1 if time ran out."""
     counted: Counter[str] = Counter()
-    for table in QUARANTINE_TABLES:
-        after, of_model = 0, table.c.model_id == model_query.model_id
-        while events := await read_page(
-            connection, table, of_model, after=after, buckets=blobs.buckets
-        ):
-            if deadline.is_over:
-                counted["partial"] = 1
-                return counted
-            counted += await _count_page(connection, blobs, table, model_query, events, deadline)
-            after = events[-1].id
+    after, of_model = 0, unsettled_event.c.model_id == model_query.model_id
+    while events := await read_page(connection, of_model, after=after, buckets=blobs.buckets):
+        if deadline.is_over:
+            counted["partial"] = 1
+            return counted
+        counted += await _count_page(connection, blobs, model_query, events, deadline)
+        after = events[-1].id
     return counted
 
 
-async def _count_page(  # noqa: PLR0917
+async def _count_page(
     connection: AsyncConnection,
     blobs: Blobs,
-    table: Table,
     model_query: ModelQuery,
     events: Sequence[QuarantinedEvent],
     deadline: Deadline,
@@ -301,7 +295,7 @@ async def _count_page(  # noqa: PLR0917
         keeper = find_event_hold(
             current_holds, quarantined.event, metadata.get(quarantined.id), doubted=doubted
         )
-        counted[table.name if keeper is None else "held"] += 1
+        counted[quarantined.counter if keeper is None else "held"] += 1
     return counted
 
 
@@ -339,15 +333,16 @@ async def estimate_unattributed(
     counted: Counter[str] = Counter()
     if search.reach is None:
         return ErasureEstimate()
-    pages = _iterate_pages(connection, blobs, criteria, search, search.match)
-    async for table, events, metadata in pages:
+    pages = _iterate_pages(connection, blobs, criteria, search, search.match())
+    async for events, metadata in pages:
         free, held = await split_unattributed_by_hold(connection, events, metadata)
-        counted += Counter({table.name: len(free), "held": len(held)})
+        counted += Counter(event.counter for event in free)
+        counted["held"] += len(held)
         if deadline.is_over:
             break
     return ErasureEstimate(
-        dead_letters=counted["dead_letter"],
-        parked_events=counted["parked_event"],
+        dead_letters=counted["dead_letters"],
+        parked_events=counted["parked_events"],
         held=counted["held"],
         partial=deadline.is_over,
     )
@@ -363,12 +358,9 @@ async def has_events_of_subject(
     """Return whether any quarantined event that the erasure reaches mentions its subject, or nobody
     knows because time was over. Raises ObjectStoreUnavailable."""
     search = build_search(criteria, models.values())
-
-    def match(table: Table) -> ColumnElement[bool]:
-        return or_(table.c.model_id.in_(sorted(search.model_ids)), search.match(table))
-
+    match = or_(unsettled_event.c.model_id.in_(sorted(search.model_ids)), search.match())
     pages = _iterate_pages(connection, blobs, criteria, search, match)
-    async for _, events, _ in pages:
+    async for events, _ in pages:
         if events or deadline.is_over:
             return True
     return False
@@ -379,20 +371,17 @@ async def _iterate_pages(
     blobs: Blobs,
     criteria: Mapping[str, Any],
     search: UnattributedSearch,
-    match: Callable[[Table], ColumnElement[bool]],
+    match: ColumnElement[bool],
 ) -> AsyncIterator[_Page]:
     subject = find_subject(criteria)
     if subject is None:
         return
     predicate = await build_predicate(connection, [], criteria)  # of any type
-    for table in QUARANTINE_TABLES:
-        after = 0
-        while page := await read_page(
-            connection, table, match(table), after=after, buckets=blobs.buckets
-        ):
-            metadata = await asyncio.to_thread(load_metadata, blobs, page)
-            yield table, search.filter_by_subject(page, subject, predicate, metadata), metadata
-            after = page[-1].id
+    after = 0
+    while page := await read_page(connection, match, after=after, buckets=blobs.buckets):
+        metadata = await asyncio.to_thread(load_metadata, blobs, page)
+        yield search.filter_by_subject(page, subject, predicate, metadata), metadata
+        after = page[-1].id
 
 
 async def list_uids(

@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.erasure.locks import fence_exclusive
 from inference_store.erasure.policies import watermarks
 from inference_store.index import model_numbers
-from inference_store.index.identities import by_model
+from inference_store.index.inferences import by_model
 from inference_store.index.tables import erasing, hold, hold_change
 from inference_store.inference.errors import HoldUnreadable
 

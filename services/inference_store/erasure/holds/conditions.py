@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index import registrations
 from inference_store.index.database import is_rows_fault
-from inference_store.index.identities import among
+from inference_store.index.inferences import among
 from inference_store.index.tables import hold, inference
 from inference_store.inference.errors import HoldUnreadable, StoreError
 from inference_store.query.conditions import compile_condition, read_names, test_flags

@@ -16,17 +16,17 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.erasure import audit_chain
 from inference_store.erasure.audit_chain import Sign
 from inference_store.erasure.progress import ENDED
-from inference_store.index.dead_letters import SETTLED
 from inference_store.index.tables import (
     audit,
-    dead_letter,
     erasure,
     erasure_model,
     erasure_obstacle,
     reconciliation,
     reconciliation_finding,
     retention_run,
+    unsettled_event,
 )
+from inference_store.index.unsettled import SETTLED
 
 Delete = Callable[[AsyncConnection, float, int, Sign], Awaitable[int]]
 
@@ -110,7 +110,7 @@ RECORD_KINDS: Final = (
         name="dead_letters",
         sentence="Dead letters that were discarded or redriven; open ones stay.",
         setting="dead_letter_keep_seconds",
-        **_describe_rows(dead_letter, "updated_at", dead_letter.c.state.in_(SETTLED)),
+        **_describe_rows(unsettled_event, "updated_at", unsettled_event.c.state.in_(SETTLED)),
     ),
     RecordKind(
         name="runs",

@@ -27,7 +27,7 @@ from inference_store.erasure.requests import (
     stop_erasure,
 )
 from inference_store.index import registrations
-from inference_store.index.identities import among
+from inference_store.index.inferences import among
 from inference_store.index.tables import (
     erasing,
     erasure,

@@ -24,7 +24,7 @@ from sqlalchemy import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure.locks import fence_exclusive
-from inference_store.index.identities import Identity, among, by_model, marked_by
+from inference_store.index.inferences import Identity, among, by_model, marked_by
 from inference_store.index.tables import blob_reference, erasing, inference, registration
 from inference_store.inference.events import StorageKey, parse_stored, uid_floor
 from inference_store.inference.layout import around, capture_of, is_edited

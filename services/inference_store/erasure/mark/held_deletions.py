@@ -23,7 +23,7 @@ from inference_store.erasure.holds.hold import Hold, is_in_force
 from inference_store.erasure.locks import fence_exclusive
 from inference_store.erasure.progress import Cause, resume_erasure
 from inference_store.index import registrations
-from inference_store.index.identities import Identity, among, by_model, marked_by
+from inference_store.index.inferences import Identity, among, by_model, marked_by
 from inference_store.index.tables import erasing, erasure, erasure_held, hold, inference
 
 from . import claims, tombstones
@@ -32,8 +32,8 @@ from .pending_deletions import COLUMNS, Arrival, PendingDeletion
 _KEYS: Final = tuple(name for name in COLUMNS if name.endswith("_storage_key"))
 _ALL: Final = 2**31 - 1
 _STOPPED: Final = ("cancelling", "cancelled")
-QUARANTINE_SCOPES: Final = ("dead_letter", "parked_event")
-"""Scopes of quarantined events: the number of their row is their uid, and they have no mark."""
+QUARANTINE_SCOPE: Final = "unsettled_event"
+"""Scope of quarantined events: the number of their row is their uid, and they have no mark."""
 _Row = Any
 # uid, hold and its revision, and the storage keys, for JSON
 HeldRow: TypeAlias = list[Any]
@@ -181,7 +181,7 @@ def _is_resumed(row: _Row) -> bool:
     """Return whether it is marked again. A quarantined event has no mark: the erasure searches it
     again."""
     return (
-        row.scope not in QUARANTINE_SCOPES
+        row.scope != QUARANTINE_SCOPE
         and row.cause not in (None, "policy")
         and row.state not in _STOPPED
     )
@@ -350,4 +350,4 @@ async def apply_ended(
 
 def _match_held(number: UUID) -> Sequence[ColumnElement[bool]]:
     here = erasure_held.c
-    return here.erasure == number, here.scope.not_in(QUARANTINE_SCOPES)
+    return here.erasure == number, here.scope != QUARANTINE_SCOPE

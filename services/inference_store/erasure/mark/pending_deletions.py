@@ -35,7 +35,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure.progress import Cause
 from inference_store.index import registrations
-from inference_store.index.identities import Identity, among, by_model, marked_by
+from inference_store.index.inferences import Identity, among, by_model, marked_by
 from inference_store.index.partitions import TimePartition, TimePartitions, list_partitions
 from inference_store.index.tables import (
     MARKED_KEY,

@@ -14,7 +14,7 @@ from sqlalchemy import UUID as UUID_TYPE
 from sqlalchemy.dialects.postgresql import BYTEA
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.index.identities import Identity, among, by_model
+from inference_store.index.inferences import Identity, among, by_model
 from inference_store.index.tables import (
     erased_batch,
     erased_span,

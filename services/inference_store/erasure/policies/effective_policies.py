@@ -15,7 +15,7 @@ from inference_store.index import registrations
 from inference_store.index.registrations import Registration
 from inference_store.index.tables import registration
 from inference_store.inference.errors import StoreError
-from inference_store.inference.events.instants import parse_instant
+from inference_store.inference.events.event import parse_instant
 
 from . import policy_versions
 from .effective_policy import DEFAULT, EffectivePolicy, PolicyOwner, merge_policies

@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.index import registrations
 from inference_store.index.tables import policy, policy_version, registration
 from inference_store.inference.errors import Fault, Invalid, NotFound, PreconditionFailed
-from inference_store.inference.events.instants import parse_instant
+from inference_store.inference.events.event import parse_instant
 from inference_store.query.cql2 import Node, to_text
 from inference_store.query.filters.certain import names_project
 from inference_store.query.filters.names import find_known_keys, names_in

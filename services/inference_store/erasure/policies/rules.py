@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from inference_store.inference.events.uid import LOWEST
+from inference_store.inference.events.event import LOWEST
 from inference_store.inference.field_docs import DocumentedModel
 from inference_store.inference.iso_durations import read_parts
 from inference_store.inference.json_text import storable

@@ -3,7 +3,7 @@
 By uid, if an event can be decoded: of what was erased or is being erased. By a subject: as its
 metadata says, inline or in its blob; if neither can be read, whether the bytes hold both the key
 and the value. A dead letter stays, discarded and empty, so that the accounting closes; a parked
-event is counted as erased again. Their objects are deleted with the mark of the inference; if
+event stays, erased again and empty. Their objects are deleted with the mark of the inference; if
 that was erased before, with a mark of their own. What cannot be decoded names no object:
 `reconcile` finds those.
 
@@ -22,14 +22,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Table, false, func, or_, select
+from sqlalchemy import ColumnElement, false, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure.mark import tombstones
 from inference_store.erasure.requests import Subject
 from inference_store.index.accounting import PartitionId
-from inference_store.index.records import record_of
-from inference_store.index.tables import dead_letter, parked_event
+from inference_store.index.tables import unsettled_event
+from inference_store.index.unsettled import record_of
 from inference_store.inference.errors import BlobForbidden, BlobMissing, BlobTooLarge, InvalidEvent
 from inference_store.inference.events import Buckets, InferenceEvent, StorageKey, decode
 from inference_store.inference.metadata import Metadata, read_metadata
@@ -39,7 +39,6 @@ from inference_store.query.filters.typed import Predicate
 
 _ESCAPE = re.compile(r"\\u[0-9a-f]{4}")
 BATCH = 200
-QUARANTINE_TABLES = (dead_letter, parked_event)
 EventMetadata: TypeAlias = Mapping[int, Metadata]
 """The metadata of events that could be read, by the number of their row."""
 
@@ -53,7 +52,13 @@ class QuarantinedEvent:
     payload: bytes
     model_id: str | None
     inference_id: str | None
+    is_parked: bool
     event: InferenceEvent | None
+
+    @property
+    def counter(self) -> str:
+        """The name of the count that it belongs to in an estimate."""
+        return "parked_events" if self.is_parked else "dead_letters"
 
     def describe_mark(self) -> list[str | None]:
         """Return its uid and the keys of its objects, as a batch of the ledger has them."""
@@ -76,9 +81,9 @@ class UnattributedSearch:
     model_ids: frozenset[str]
     """The models of the erasure that are registered."""
 
-    def match(self, table: Table) -> ColumnElement[bool]:
+    def match(self) -> ColumnElement[bool]:
         """Return the condition of the rows to read. `filter_by_subject` checks their bytes."""
-        here = table.c.model_id
+        here = unsettled_event.c.model_id
         match self.reach:
             case "all":
                 return or_(here.is_(None), here.not_in(sorted(self.model_ids)))
@@ -106,17 +111,17 @@ class UnattributedSearch:
 
 async def read_page(
     connection: AsyncConnection,
-    table: Table,
     condition: ColumnElement[bool],
     *,
     after: int,
     buckets: Buckets,
     limit: int = BATCH,
 ) -> list[QuarantinedEvent]:
-    """Return the next events that satisfy a condition of the table and still have their bytes, in
-    order of id."""
-    here = table.c
-    query = select(table).where(condition, here.id > after, func.octet_length(here.payload) > 0)
+    """Return the next events that satisfy a condition and have bytes, in order of id."""
+    here = unsettled_event.c
+    query = select(unsettled_event).where(
+        condition, here.id > after, func.octet_length(here.payload) > 0
+    )
     rows = await connection.execute(query.order_by(here.id).limit(limit))
     return [_read_event(row, buckets) for row in rows]
 
@@ -128,7 +133,13 @@ def _read_event(row: Any, buckets: Buckets) -> QuarantinedEvent:
     except InvalidEvent:
         event = None
     return QuarantinedEvent(
-        row.id, record.partition_id, record.payload, row.model_id, row.inference_id, event
+        id=row.id,
+        partition_id=record.partition_id,
+        payload=record.payload,
+        model_id=row.model_id,
+        inference_id=row.inference_id,
+        is_parked=row.state == "parked",
+        event=event,
     )
 
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import Table, and_, func, select
+from sqlalchemy import and_, case, func, null, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -25,8 +25,8 @@ from inference_store.erasure.mark.pending_deletions import Arrival, enqueue_arri
 from inference_store.erasure.progress import Erasure, add_erased
 from inference_store.index import accounting, registrations
 from inference_store.index.accounting import Outcome, PartitionId
-from inference_store.index.identities import among
-from inference_store.index.tables import blob_reference, dead_letter, erasing, parked_event
+from inference_store.index.inferences import among
+from inference_store.index.tables import blob_reference, erasing, unsettled_event
 from inference_store.inference.errors import StoreError
 from inference_store.inference.events import InferenceEvent, received_at_of
 from inference_store.inference.metadata import Metadata
@@ -35,10 +35,10 @@ from inference_store.query.filters import typed
 from inference_store.query.filters.certain import find_doubts
 from inference_store.query.filters.typed import Predicate
 
-from .events import QUARANTINE_TABLES, EventMetadata, QuarantinedEvent
+from .events import EventMetadata, QuarantinedEvent
 
 Body: TypeAlias = dict[str, Any]
-_TABLES: Mapping[str, Table] = {table.name: table for table in QUARANTINE_TABLES}
+_HERE = unsettled_event.c
 
 
 async def split_by_hold(
@@ -164,10 +164,10 @@ def _is_decidable(predicate: Predicate, metadata: Metadata | None) -> bool:
 
 
 def describe_removal(
-    erasure: UUID, model_id: str | None, table: Table, events: Sequence[QuarantinedEvent]
+    erasure: UUID, model_id: str | None, events: Sequence[QuarantinedEvent]
 ) -> Body:
-    """Return the body of an entry `quarantine_erased`: the numbers of rows of a table, with the
-    uids and the keys of the objects of those that can be decoded.
+    """Return the body of an entry `quarantine_erased`: the numbers of rows, with the uids and the
+    keys of the objects of those that can be decoded.
 
     `model_id` None: they are of no registered model, and their objects become orphans.
     """
@@ -175,7 +175,7 @@ def describe_removal(
         [item.id, *(item.describe_mark() if item.event is not None and model_id else ())]
         for item in events
     ]
-    return {"erasure": str(erasure), "model_id": model_id, "table": table.name, "rows": rows}
+    return {"erasure": str(erasure), "model_id": model_id, "rows": rows}
 
 
 async def apply_removal(
@@ -185,18 +185,17 @@ async def apply_removal(
 
     Their erasure cannot be cancelled any more.
     """
-    number, table = UUID(body["erasure"]), _TABLES[body["table"]]
+    number = UUID(body["erasure"])
     marks = {id: mark for id, *mark in body["rows"]}
     # The offset accounting comes first, as in the ingester: the two cannot deadlock.
-    await accounting.lock_partitions(connection, await _find_partitions(connection, table, marks))
+    await accounting.lock_partitions(connection, await _find_partitions(connection, marks))
     await fence_exclusive(connection)
-    because = f"erased by the erasure {number}"
-    removed = await _remove(connection, table, list(marks), because)
+    removed = await _remove(connection, list(marks), f"erased by the erasure {number}")
     if body["model_id"] is not None:
         model = await registrations.ensure(connection, body["model_id"])
         arrivals = [_read_arrival(model, marks[id]) for id in sorted(removed) if marks[id]]
         await _enqueue_objects(connection, number, model, arrivals)
-    await add_erased(connection, number, table_rows={table.name: len(removed)})
+    await add_erased(connection, number, table_rows={unsettled_event.name: len(removed)})
     return len(removed)
 
 
@@ -205,29 +204,38 @@ def _read_arrival(model: int, mark: Sequence[Any]) -> Arrival:
     return model, UUID(uid), "inference", data, response, metadata, sidecar
 
 
-async def _find_partitions(
-    connection: AsyncConnection, table: Table, ids: Iterable[int]
-) -> set[PartitionId]:
-    here = table.c
-    query = select(here.cluster, here.topic, here.epoch, here.partition).distinct()
-    rows = await connection.execute(query.where(here.id.in_(list(ids))))
+async def _find_partitions(connection: AsyncConnection, ids: Iterable[int]) -> set[PartitionId]:
+    query = select(_HERE.cluster, _HERE.topic, _HERE.epoch, _HERE.partition).distinct()
+    rows = await connection.execute(query.where(_HERE.id.in_(list(ids))))
     return {PartitionId(*row) for row in rows}
 
 
-async def _remove(
-    connection: AsyncConnection, table: Table, ids: Sequence[int], because: str
-) -> set[int]:
-    if table is dead_letter:
-        return await _discard_dead_letters(connection, ids, because)
-    here = parked_event.c
-    columns = (here.id, here.cluster, here.topic, here.epoch, here.partition)
-    gone = parked_event.delete().where(here.id.in_(ids)).returning(*columns)
+async def _remove(connection: AsyncConnection, ids: Sequence[int], because: str) -> set[int]:
+    """Empty the rows: a parked event is erased again, a dead letter discarded."""
+    settled = case((_HERE.state == "parked", "erased_again"), else_="discarded")
+    changed = unsettled_event.update().where(_HERE.id.in_(ids), _HERE.payload.is_not(None))
+    changed = changed.values(
+        payload=None,
+        record_key=None,
+        headers=[],
+        inference_id=None,
+        state=settled,
+        detail=because,
+        discard_reason=because,
+        missing=null(),
+        next_attempt_at=null(),
+        updated_at=func.now(),
+    )
+    place = (_HERE.cluster, _HERE.topic, _HERE.epoch, _HERE.partition)
     removed: set[int] = set()
     changes: Mapping[PartitionId, Counter[Outcome]] = defaultdict(Counter)
-    for id, *partition_id in await connection.execute(gone):
+    for id, state, *partition_id in await connection.execute(
+        changed.returning(_HERE.id, _HERE.state, *place)
+    ):
         removed.add(id)
-        moved = {Outcome.PARKED: -1, Outcome.ERASED_AGAIN: 1}
-        changes[PartitionId(*partition_id)].update(moved)
+        if state == "erased_again":
+            moved = {Outcome.PARKED: -1, Outcome.ERASED_AGAIN: 1}
+            changes[PartitionId(*partition_id)].update(moved)
     await accounting.change_outcomes(connection, dict(changes))
     return removed
 
@@ -272,19 +280,3 @@ async def _find_marked(
     whole = and_(here.erasure == erasure, here.scope == "inference")
     query = select(here.uid, *keys).where(whole, among(erasing, model, list(uids)))
     return {uid: storage_keys for uid, *storage_keys in await connection.execute(query)}
-
-
-async def _discard_dead_letters(
-    connection: AsyncConnection, ids: Sequence[int], because: str
-) -> set[int]:
-    empty: dict[str, Any] = {
-        "payload": None,
-        "record_key": None,
-        "headers": [],
-        "inference_id": None,
-    }
-    values = {**empty, "detail": because, "discard_reason": because, "state": "discarded"}
-    here = dead_letter.c
-    changed = dead_letter.update().where(here.id.in_(ids), here.payload.is_not(None))
-    changed = changed.values(**values, updated_at=func.now())
-    return set((await connection.execute(changed.returning(here.id))).scalars())

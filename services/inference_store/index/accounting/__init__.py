@@ -4,25 +4,37 @@ The next offset moves in the transaction that writes the rows, and only from whe
 `UPDATE … SET next = :hi WHERE next = :lo`. If no row moves, another consumer has moved it.
 """
 
-from .accounts import Account, list_accounts
-from .former_producers import FORMER_AFTER, FormerProducers, find_former_producers, fold_producers
-from .lag import LogEnd, MeasuredEnd, store_ends
-from .offsets import (
+from inference_store.index.accounting.offsets import (
+    Account,
+    ConsumerFenced,
+    LogEnd,
+    MeasuredEnd,
+    Outcome,
+    PartitionId,
+    Position,
     add_lost_offsets,
     change_outcomes,
     find_position,
+    list_accounts,
     lock_at,
     lock_partitions,
     move_offsets,
     open_partition,
+    store_ends,
 )
-from .partition_id import ConsumerFenced, Outcome, PartitionId, Position
-from .producer_account import STATES, ProducerAccount, StoredReport
-from .producers import add_sequences, list_producers
-from .reports import (
+from inference_store.index.accounting.producers import (
+    FORMER_AFTER,
+    STATES,
+    FormerProducers,
+    ProducerAccount,
     ReceivedReport,
+    StoredReport,
+    add_sequences,
     count_producer_states,
+    find_former_producers,
     find_report_positions,
+    fold_producers,
+    list_producers,
     mark_silent,
     store_reports,
 )

@@ -1,14 +1,67 @@
-"""Each partition's next offset, and the counts of the outcomes of the offsets before it."""
+"""The accounts of partitions: the next offset, the outcome of each before it, and the lag."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
 
 from sqlalchemy import ColumnElement, Row, and_, func, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.index.tables import kafka_partition, lost_offsets
+from inference_store.index.tables import (
+    consumer_lag,
+    kafka_partition,
+    lost_offsets,
+    unsettled_event,
+)
 
-from .partition_id import ConsumerFenced, Outcome, PartitionId, Position
+
+class Outcome(StrEnum):
+    """The outcome of an offset. This is the one list of them; each has a column of its name."""
+
+    STORED = "stored"
+    DUPLICATE = "duplicate"
+    DEAD = "dead"
+    PARKED = "parked"
+    EXPIRED = "expired"
+    ERASED_AGAIN = "erased_again"
+    LOST = "lost"
+    NOT_DELIVERED = "not_delivered"
+
+
+class ConsumerFenced(Exception):
+    """Another consumer has moved this partition on: discard the batch, and find the position."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PartitionId:
+    """A partition of a topic in a cluster; a topic that is created again has a new epoch."""
+
+    cluster: str
+    topic: str
+    epoch: int
+    partition: int
+
+    @property
+    def values(self) -> dict[str, str | int]:
+        """The values of its columns."""
+        return {
+            "cluster": self.cluster,
+            "topic": self.topic,
+            "epoch": self.epoch,
+            "partition": self.partition,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The offset at which reading continues, and the record by which the topic is recognised."""
+
+    partition_id: PartitionId
+    next: int
+    last_offset: int | None
+    last_hash: bytes | None
 
 
 def _match(partition_id: PartitionId) -> ColumnElement[bool]:
@@ -121,3 +174,141 @@ async def add_lost_offsets(
     """Record the offsets [lo, hi) that Kafka deleted before they were read."""
     values = {**partition_id.values, "lo": lo, "hi": hi}
     await connection.execute(upsert(lost_offsets).values(values).on_conflict_do_nothing())
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """The end of a partition's log, and the arrival of the oldest record that is not written."""
+
+    end_offset: int
+    oldest_waiting_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredEnd(LogEnd):
+    """The same, with the time of the measurement."""
+
+    measured_at: datetime
+
+
+async def store_ends(connection: AsyncConnection, ends: Mapping[PartitionId, LogEnd]) -> None:
+    """Store what an ingester has measured of its partitions; the newest measurement stays."""
+    rows = [
+        {
+            **partition_id.values,
+            "end_offset": end.end_offset,
+            "oldest_waiting_at": end.oldest_waiting_at,
+        }
+        for partition_id, end in sorted(ends.items())  # in one order everywhere
+    ]
+    if not rows:
+        return
+    insertion = upsert(consumer_lag).values(rows)
+    changes = {
+        name: insertion.excluded[name]
+        for name in ("end_offset", "oldest_waiting_at", "measured_at")
+    }
+    keys = consumer_lag.primary_key.columns
+    await connection.execute(insertion.on_conflict_do_update(index_elements=keys, set_=changes))
+
+
+async def find_ends(connection: AsyncConnection) -> dict[PartitionId, MeasuredEnd]:
+    """Return what was measured last of each partition and epoch."""
+    return {
+        PartitionId(row.cluster, row.topic, row.epoch, row.partition): MeasuredEnd(
+            row.end_offset, row.oldest_waiting_at, row.measured_at
+        )
+        for row in await connection.execute(select(consumer_lag))
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One partition's account: `next - first` is the sum of all counts."""
+
+    partition_id: PartitionId
+    first: int
+    next: int
+    began: str
+    counts: Mapping[Outcome, int]
+    dead_open: int
+    dead_discarded: int
+    lost: Sequence[tuple[int, int]]
+    updated_at: datetime
+    end: MeasuredEnd | None
+    """Where the log ends, as an ingester saw it; None: none has measured it."""
+
+    @property
+    def waiting(self) -> int | None:
+        """The number of offsets of the measured log that are not in the account yet."""
+        return None if self.end is None else max(0, self.end.end_offset - self.next)
+
+    @property
+    def oldest_waiting_at(self) -> datetime | None:
+        """When the oldest of them came, as it was measured."""
+        return self.end.oldest_waiting_at if self.end is not None and self.waiting else None
+
+    @property
+    def lag_measured_at(self) -> datetime | None:
+        """When the end of the log was measured."""
+        return None if self.end is None else self.end.measured_at
+
+    @property
+    def closes(self) -> bool:
+        """Check whether every offset read has exactly one state."""
+        return sum(self.counts.values()) == self.next - self.first
+
+
+async def list_accounts(connection: AsyncConnection) -> list[Account]:
+    """Return the account of every partition and epoch."""
+    dead_open = await _count_open(connection)
+    lost = await _find_lost(connection)
+    order = (kafka_partition.c[name] for name in ("cluster", "topic", "partition", "epoch"))
+    rows = (await connection.execute(select(kafka_partition).order_by(*order))).all()
+    # of a topic that was created again, the older log has no end any more
+    newest = {(row.cluster, row.topic, row.partition): row.epoch for row in rows}
+    ends = {
+        of: end
+        for of, end in (await find_ends(connection)).items()
+        if newest.get((of.cluster, of.topic, of.partition)) == of.epoch
+    }
+    return [_build_account(row, dead_open, lost, ends) for row in rows]
+
+
+def _build_account(
+    row: Row[tuple[object, ...]],
+    dead_open: Mapping[PartitionId, int],
+    lost: Mapping[PartitionId, Sequence[tuple[int, int]]],
+    ends: Mapping[PartitionId, MeasuredEnd],
+) -> Account:
+    partition_id = PartitionId(row.cluster, row.topic, row.epoch, row.partition)
+    # A discarded letter counts as discarded also after retention has removed it.
+    open = dead_open.get(partition_id, 0)
+    return Account(
+        partition_id=partition_id,
+        first=row.first,
+        next=row.next,
+        began=row.began,
+        counts={outcome: getattr(row, outcome.value) for outcome in Outcome},
+        dead_open=open,
+        dead_discarded=row.dead - open,
+        lost=lost.get(partition_id, ()),
+        updated_at=row.updated_at,
+        end=ends.get(partition_id),
+    )
+
+
+async def _count_open(connection: AsyncConnection) -> dict[PartitionId, int]:
+    here = unsettled_event.c
+    place = (here.cluster, here.topic, here.epoch, here.partition)
+    waiting = here.state.in_(("open", "redrive"))
+    rows = await connection.execute(select(*place, func.count()).where(waiting).group_by(*place))
+    return {PartitionId(*place): count for *place, count in rows}
+
+
+async def _find_lost(connection: AsyncConnection) -> dict[PartitionId, list[tuple[int, int]]]:
+    lost: dict[PartitionId, list[tuple[int, int]]] = {}
+    for row in await connection.execute(select(lost_offsets).order_by(lost_offsets.c.lo)):
+        partition_id = PartitionId(row.cluster, row.topic, row.epoch, row.partition)
+        lost.setdefault(partition_id, []).append((row.lo, row.hi))
+    return lost

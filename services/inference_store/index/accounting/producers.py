@@ -1,14 +1,185 @@
-"""The sequence numbers of each producer that arrived, and its account."""
+"""The accounts of producers: what each reports, what arrived, and why the rest did not.
 
-from collections.abc import Mapping, Sequence
+given = arrived + gaps.dropped + gaps.waiting + gaps.unknown_tail + gaps.unexplained
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime, timedelta
 from itertools import islice
+from typing import Any, Final, Literal
 
-from sqlalchemy import text
+from sqlalchemy import Row, delete, func, select, text
+from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from .partition_id import PartitionId
-from .producer_account import ProducerAccount
-from .reports import find_reports
+from inference_store.index.accounting.offsets import PartitionId
+from inference_store.index.tables import former_producers, producer_report, producer_sequence
+from inference_store.inference.producer_reports import ProducerReport
+
+State = Literal["running", "ended", "dead", "unreported"]
+STATES: Final[Mapping[State, str]] = {
+    "running": "It reports.",
+    "ended": "Its last report says that it is the last.",
+    "dead": "It stopped reporting without a last word, or another process found its spool.",
+    "unreported": "Its events name it; it has never reported.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredReport:
+    """The newest report of one reporter."""
+
+    report: ProducerReport
+    # It has not reported for long, although everything in the topic had been read.
+    silent: bool
+    heard_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerTotals:
+    """The sums over the reports of one producer, in exchanges:
+
+    seen = sampled_out + the sum of dropped + queued + unsettled + published
+    """
+
+    seen: int
+    sampled_out: int
+    dropped: Mapping[str, int]
+    queued: int
+    # how many of `queued` outlive the process
+    spooled: int
+    # queued when a process died, and not in the spool that the next process found
+    unsettled: int
+    published: int
+    events: int
+    highest_sequence: int
+    # whether every report adds up by itself
+    add_up: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceGaps:
+    """The sequence numbers that were given and did not arrive, by cause."""
+
+    dropped: int
+    """Refused or dropped after they were given: the producer counted them."""
+    waiting: int
+    """Queued, in a spool, or on their way."""
+    unknown_tail: int
+    """Of a producer that died: what it had in hand, and nobody knows of."""
+    unexplained: int
+    """Published, says the producer, or it says nothing: still in Kafka, or lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerAccount:
+    """The account of one producer's sequence 1, 2, 3…: a gap is a capture that did not arrive."""
+
+    producer: str
+    highest: int
+    arrived: int
+    # how many arrived of the numbers up to the highest that was reported
+    arrived_reported: int = 0
+    # its own first, then those of processes that found its spool, in the order of their starts
+    reports: Sequence[StoredReport] = ()
+
+    @property
+    def missing(self) -> int:
+        """The number of sequence numbers below the highest that never arrived."""
+        return max(0, self.highest - self.arrived)
+
+    @property
+    def totals(self) -> ProducerTotals:
+        """The sums over its reports."""
+        return sum_reports([stored.report for stored in self.reports])
+
+    @property
+    def given(self) -> int:
+        """The highest sequence number that is known to have been given."""
+        return max(self.highest, self.totals.highest_sequence)
+
+    @property
+    def heard_at(self) -> datetime | None:
+        """The time at which a report of it was last read."""
+        return max((stored.heard_at for stored in self.reports), default=None)
+
+    @property
+    def state(self) -> State:
+        """Its state, which says whether more is to be expected."""
+        if not self.reports:
+            return "unreported"
+        first, *later = self.reports
+        is_own = first.report.reporter == self.producer
+        if is_own and first.report.final:
+            return "ended"
+        # A process that found its spool shows that it is dead before its silence does.
+        return "running" if is_own and not first.silent and not later else "dead"
+
+    @property
+    def closes(self) -> bool:
+        """Check that it accounts for all that it saw: its reports add up, and nothing is missing
+        that they do not explain, unless it runs and the rest may be on its way. What a dead one had
+        in hand nobody accounts for until its spool is found."""
+        totals, gaps, state = self.totals, self.gaps, self.state
+        open_counts = {
+            "running": 0,
+            "ended": gaps.unexplained,
+            "unreported": gaps.unexplained,
+            "dead": gaps.unexplained + gaps.unknown_tail + totals.queued + totals.unsettled,
+        }
+        return totals.add_up and not open_counts[state]
+
+    @property
+    def gaps(self) -> SequenceGaps:
+        """Why sequence numbers that were given did not arrive.
+
+        Reports count and do not name: a gap is explained as long as there are drops to explain it.
+        Gaps above the newest report, if that is older than the newest event, are not explained.
+        """
+        totals, state = self.totals, self.state
+        missing = max(0, self.given - self.arrived)
+        below = min(missing, max(0, totals.highest_sequence - self.arrived_reported))
+        above = missing - below
+        dropped = min(below, sum(totals.dropped.values()))
+        rest = below - dropped
+        tail = max(0, totals.highest_sequence - self.highest)
+        waiting = unknown = 0
+        if state == "running":
+            waiting = min(rest, totals.queued + tail) + above
+        elif state == "ended":
+            waiting = min(rest, totals.queued)
+        elif state == "dead":
+            waiting = min(rest, totals.spooled)
+            in_memory = totals.queued - totals.spooled + totals.unsettled
+            unknown = min(rest - waiting, max(tail, in_memory)) + above
+        return SequenceGaps(dropped, waiting, unknown, missing - dropped - waiting - unknown)
+
+
+def sum_reports(reports: Sequence[ProducerReport]) -> ProducerTotals:
+    """Return the sums over the reports of one producer; each continues the one before it."""
+    seen = unsettled = queued = spooled = 0
+    dropped: Counter[str] = Counter()
+    for report in reports:
+        # The spool has all but what was only in memory, and what came after the last report.
+        unsettled += max(0, queued - report.seen)
+        seen += max(0, report.seen - queued)
+        dropped.update(report.dropped)
+        queued, spooled = report.queued, min(report.queued, report.spooled)
+    return ProducerTotals(
+        seen=seen,
+        sampled_out=sum(report.sampled_out for report in reports),
+        dropped=dict(dropped),
+        queued=queued,
+        spooled=spooled,
+        unsettled=unsettled,
+        published=sum(report.published for report in reports),
+        events=sum(report.events for report in reports),
+        highest_sequence=max((report.highest_sequence for report in reports), default=0),
+        add_up=all(report.closes for report in reports),
+    )
+
 
 # How many sequence numbers one row covers, and how many one statement adds.
 _BLOCK = 10_000
@@ -78,4 +249,247 @@ _PRODUCERS = text(
     "::bigint AS below FROM unnest(covered) AS r) AS counted"
     " ORDER BY greatest(coalesce(highest, 0), coalesce(reported, 0)) - coalesce(arrived, 0) DESC,"
     " producer LIMIT :limit"
+)
+
+
+_FIELDS = tuple(field.name for field in fields(ProducerReport))
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedReport:
+    """A report, with the partition and offset at which it was read."""
+
+    report: ProducerReport
+    partition_id: PartitionId
+    offset: int
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values of its columns, without the epoch: a report read twice changes nothing."""
+        partition_id = {
+            name: value for name, value in self.partition_id.values.items() if name != "epoch"
+        }
+        report = {name: getattr(self.report, name) for name in _FIELDS}
+        dropped = dict(self.report.dropped)
+        return report | partition_id | {"dropped": dropped, "offset": self.offset}
+
+
+async def store_reports(connection: AsyncConnection, received: Iterable[ReceivedReport]) -> int:
+    """Store each report that is newer than the stored one of its reporter; return how many.
+
+    Reports are totals: the newest includes all before it, and reading again changes nothing.
+    """
+    newest: dict[tuple[str, str], ReceivedReport] = {}
+    for item in received:
+        report, reporter = item.report, (item.report.producer, item.report.reporter)
+        if reporter not in newest or newest[reporter].report.number < report.number:
+            newest[reporter] = item
+    if not newest:
+        return 0
+    # One order in every ingester: several may write the same rows at once.
+    rows = [newest[reporter].values for reporter in sorted(newest)]
+    statement = upsert(producer_report).values(rows)
+    changes = {name: statement.excluded[name] for name in rows[0]}
+    result = await connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=("producer", "reporter"),
+            set_={**changes, "silent": False, "heard_at": func.now()},
+            where=producer_report.c.number < statement.excluded.number,
+        )
+    )
+    return result.rowcount
+
+
+async def find_report_positions(
+    connection: AsyncConnection, *, cluster: str, topic: str
+) -> dict[int, int]:
+    """Return the next offset of each partition of the topic of reports that was ever read.
+
+    It is the one after the newest stored report; older or broken reports after it are read again.
+    """
+    columns = producer_report.c
+    rows = await connection.execute(
+        select(columns.partition, func.max(columns.offset) + 1)
+        .where(columns.cluster == cluster, columns.topic == topic)
+        .group_by(columns.partition)
+    )
+    return {row[0]: row[1] for row in rows}
+
+
+async def mark_silent(connection: AsyncConnection, *, after: timedelta) -> int:
+    """Mark reporters that have sent no report for `after`, and no last one; return how many.
+
+    If six times the mean interval of its reports is longer, up to a day, that counts. Call it only
+    when all reports have been read: otherwise it is the ingester that was absent.
+    """
+    return (await connection.execute(_SILENT, {"after": after})).rowcount
+
+
+# A row that is locked is being updated by a report now.
+_SILENT = text(
+    "UPDATE producer_report SET silent = true WHERE (producer, reporter) IN ("
+    "SELECT producer, reporter FROM producer_report WHERE NOT final AND NOT silent"
+    " AND heard_at < now() - least(interval '1 day', greatest(CAST(:after AS interval),"
+    " 6 * (reported_at - booted_at) / greatest(number, 1)::float8))"
+    " FOR UPDATE SKIP LOCKED)"
+)
+
+
+async def find_reports(
+    connection: AsyncConnection, producers: Sequence[str]
+) -> Mapping[str, Sequence[StoredReport]]:
+    """Return the reports of each producer: its own first, then by the start of their reporters."""
+    columns = producer_report.c
+    is_other = columns.reporter != columns.producer
+    rows = await connection.execute(
+        select(producer_report)
+        .where(columns.producer == func.any(list(producers)))
+        .order_by(columns.producer, is_other, columns.booted_at, columns.reporter)
+    )
+    reports: dict[str, list[StoredReport]] = {}
+    for row in rows:
+        reports.setdefault(row.producer, []).append(_build_report(row))
+    return reports
+
+
+def _build_report(row: Row[tuple[object, ...]]) -> StoredReport:
+    report = ProducerReport(**{name: getattr(row, name) for name in _FIELDS})
+    return StoredReport(report, row.silent, row.heard_at)
+
+
+async def count_producer_states(connection: AsyncConnection) -> dict[str, int]:
+    """Return the number of producers in each state.
+
+    The states are those of an account. The table is small: one row for each reporter.
+    """
+    columns = producer_report.c
+    own = columns.reporter == columns.producer
+    states = (
+        select(
+            func.bool_or(own & columns.final).label("ended"),
+            (func.bool_and(own & ~columns.final & ~columns.silent)).label("running"),
+        )
+        .group_by(columns.producer)
+        .subquery()
+    )
+    ended, running = states.c.ended, states.c.running
+    counts = await connection.execute(
+        select(
+            func.count().filter(running),
+            func.count().filter(ended),
+            func.count().filter(~running, ~ended),
+        )
+    )
+    running_now, ended_well, dead = counts.one()
+    return {"running": running_now, "ended": ended_well, "dead": dead}
+
+
+# A proxy is a new producer at every boot, so the rows would grow without end. Producers that have
+# not reported for long are summed, not only deleted: what was lost stays in the accounts.
+
+# A producer's rows stay this long after its last report. Older reports are not read again, so none
+# is counted twice.
+FORMER_AFTER: Final = timedelta(days=90)
+# Of more producers than this those that reported longest ago are folded earlier: anyone can send a
+# header.
+MOST: Final = 10_000
+_MOST_REASONS = 256
+_LARGEST = 2**63 - 1
+_ID = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FormerProducers:
+    """The sums over producers whose rows are deleted; nothing of them is waiting any more.
+
+    seen = sampled_out + the sum of dropped + unsettled + published
+    given = arrived + holes_dropped + unknown_tail + unexplained
+    """
+
+    heard_until: datetime
+    producers: int = 0
+    seen: int = 0
+    sampled_out: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    published: int = 0
+    events: int = 0
+    unsettled: int = 0
+    given: int = 0
+    arrived: int = 0
+    holes_dropped: int = 0
+    unknown_tail: int = 0
+    unexplained: int = 0
+
+
+async def find_former_producers(connection: AsyncConnection) -> FormerProducers | None:
+    """Return the sums; None if no producer was ever folded."""
+    row = (await connection.execute(select(former_producers))).first()
+    if row is None:
+        return None
+    return FormerProducers(**{name: value for name, value in row._mapping.items() if name != "id"})
+
+
+async def fold_producers(connection: AsyncConnection, *, limit: int, most: int = MOST) -> int:
+    """Fold producers that have not reported for long, or are too many; return how many.
+
+    It is one transaction, and only the leader of retention runs it: a crash changes nothing.
+    """
+    rows = list(
+        await connection.execute(_OLD, {"kept": FORMER_AFTER, "most": most, "limit": limit})
+    )
+    if not rows:
+        return 0
+    names = [row.producer for row in rows]
+    former = await find_former_producers(connection)
+    sums = former or FormerProducers(heard_until=datetime.min.replace(tzinfo=UTC))
+    heard_until = max(sums.heard_until, *(row.heard_at for row in rows))
+    for account in await list_producers(connection, only=names, limit=len(names)):
+        sums = _add_account(sums, account, heard_until)
+    values = {name: getattr(sums, name) for name in FormerProducers.__slots__}
+    await connection.execute(
+        upsert(former_producers)
+        .values(id=_ID, **values)
+        .on_conflict_do_update(index_elements=("id",), set_=values)
+    )
+    for table in (producer_report, producer_sequence):
+        await connection.execute(delete(table).where(table.c.producer.in_(names)))
+    return len(names)
+
+
+def _add_account(
+    sums: FormerProducers, account: ProducerAccount, heard_until: datetime
+) -> FormerProducers:
+    totals, gaps = account.totals, account.gaps
+    added: dict[str, Any] = {
+        "producers": 1,
+        "seen": totals.seen,
+        "sampled_out": totals.sampled_out,
+        "published": totals.published,
+        "events": totals.events,
+        # events that have waited for so long will not arrive
+        "unsettled": totals.unsettled + totals.queued,
+        "given": account.given,
+        "arrived": account.arrived,
+        "holes_dropped": gaps.dropped,
+        "unknown_tail": gaps.unknown_tail + gaps.waiting,
+        "unexplained": gaps.unexplained,
+    }
+    summed = {name: min(getattr(sums, name) + value, _LARGEST) for name, value in added.items()}
+    dropped = Counter(dict(sums.dropped)) + Counter(dict(totals.dropped))
+    return FormerProducers(heard_until=heard_until, dropped=_limit_reasons(dropped), **summed)
+
+
+def _limit_reasons(dropped: Counter[str]) -> dict[str, int]:
+    """Return the most frequent reasons: their names come from producers, and may be many."""
+    return {reason: min(n, _LARGEST) for reason, n in dropped.most_common(_MOST_REASONS)}
+
+
+_OLD = text(
+    "SELECT producer, heard_at FROM (SELECT producer, max(heard_at) AS heard_at,"
+    " row_number() OVER (ORDER BY max(heard_at) DESC, producer) AS nth"
+    " FROM (SELECT producer, heard_at FROM producer_report"
+    " UNION ALL SELECT producer, updated_at FROM producer_sequence) AS each_heard"
+    " GROUP BY producer) AS heard"
+    " WHERE heard_at < now() - CAST(:kept AS interval) OR nth > :most"
+    " ORDER BY heard_at LIMIT :limit"
 )

@@ -1,31 +1,40 @@
 """The tables, one file a subject. `METADATA` has them all."""
 
-from .access import api_key, audit, web_session
-from .accounting import (
-    consumer_lag,
-    dead_letter,
-    dead_letter_limit_lift,
-    former_producers,
-    kafka_partition,
-    lost_offsets,
-    parked_event,
-    producer_report,
-    producer_sequence,
+from inference_store.index.tables.access import (
+    api_key,
+    audit,
+    audit_checkpoint,
+    audit_head,
+    audit_link,
+    export_download,
+    export_erased,
+    export_job,
+    export_part,
+    reconciliation,
+    reconciliation_finding,
+    reconciliation_named,
+    saved_view,
+    web_session,
 )
-from .audit_chain import audit_checkpoint, audit_head, audit_link
-from .certifying import certificate, erased_leaves
-from .counting import outdated_count, partition_count
-from .deletion import (
+from inference_store.index.tables.deletion import (
     MARKED_KEY,
     blob_reference,
+    certificate,
     erased_batch,
+    erased_leaves,
     erased_span,
     erased_total,
     erasing,
     erasing_object,
     erasure,
+    erasure_held,
     erasure_model,
     erasure_obstacle,
+    hold,
+    hold_change,
+    ledger_head,
+    ledger_intent,
+    ledger_outbox,
     policy,
     policy_preview,
     policy_sweep,
@@ -33,40 +42,41 @@ from .deletion import (
     retention_run,
     tombstone,
 )
-from .dictionary import (
+from inference_store.index.tables.inferences import (
+    METADATA,
+    PARTITIONED,
+    SIDE_TABLES,
     former_model,
+    inference,
+    inference_alias,
     label,
+    metadata_bool,
     metadata_key,
     metadata_key_delta,
     metadata_key_seen,
-    model_key,
-    model_label,
-    partition_span,
-    registration,
-)
-from .exporting import (
-    export_download,
-    export_erased,
-    export_job,
-    export_part,
-)
-from .holds import erasure_held, hold, hold_change
-from .inference import (
-    PARTITIONED,
-    SIDE_TABLES,
-    inference,
-    inference_alias,
-    metadata_bool,
     metadata_number,
     metadata_presence,
     metadata_string,
     metadata_timestamp,
+    model_key,
+    model_label,
+    outdated_count,
+    partition_count,
+    partition_span,
     prediction,
+    registration,
 )
-from .ledger import ledger_head, ledger_intent, ledger_outbox
-from .metadata import METADATA
-from .reconciling import reconciliation, reconciliation_finding, reconciliation_named
-from .views import saved_view
+
+from .accounting import (
+    consumer_lag,
+    dead_letter_limit_lift,
+    former_producers,
+    kafka_partition,
+    lost_offsets,
+    producer_report,
+    producer_sequence,
+    unsettled_event,
+)
 
 __all__ = [
     "MARKED_KEY",
@@ -81,7 +91,6 @@ __all__ = [
     "blob_reference",
     "certificate",
     "consumer_lag",
-    "dead_letter",
     "dead_letter_limit_lift",
     "erased_batch",
     "erased_leaves",
@@ -120,7 +129,6 @@ __all__ = [
     "model_key",
     "model_label",
     "outdated_count",
-    "parked_event",
     "partition_count",
     "partition_span",
     "policy",
@@ -137,5 +145,6 @@ __all__ = [
     "retention_run",
     "saved_view",
     "tombstone",
+    "unsettled_event",
     "web_session",
 ]

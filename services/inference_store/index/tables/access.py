@@ -1,20 +1,24 @@
-"""Access: the keys, the sessions of browsers, and the audit of what was done."""
+"""Keys, sessions and the audit; saved views, exports and reconciliations."""
+
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
     DateTime,
+    ForeignKey,
     Identity,
     Index,
     Integer,
+    LargeBinary,
     Table,
     func,
     text,
 )
 from sqlalchemy.dialects.postgresql import BYTEA, JSONB, UUID
 
-from .metadata import CODE_POINTS, METADATA
+from inference_store.index.tables.inferences import CODE_POINTS, METADATA
 
 api_key = Table(
     "api_key",
@@ -93,4 +97,268 @@ audit = Table(
         postgresql_where=text("action = 'thumbnails_read'"),
     ),
     Index("audit_unchained_idx", "id", postgresql_where=text("number IS NULL")),
+)
+
+
+# Append-only by a trigger; an entry's values lie in `audit`, where an erasure can take them.
+audit_link = Table(
+    "audit_link",
+    METADATA,
+    # 1, 2, 3 … without a hole
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("entry", BigInteger, nullable=False),
+    # NULL once the values were taken: without it their hash cannot be guessed from
+    Column("salt", BYTEA),
+    Column("values_hash", BYTEA, nullable=False),
+    # over the hash before, what is fixed in the entry and the hash of its values
+    Column("hash", BYTEA, nullable=False),
+    Index("audit_link_entry_key", "entry", unique=True),
+)
+
+# One row; only the chain's writer touches it, so that no request waits for it.
+audit_head = Table(
+    "audit_head",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, nullable=False, server_default=text("0")),
+    Column("hash", BYTEA, nullable=False),
+    # the last number that retention has cut off
+    Column("cut", BigInteger, nullable=False, server_default=text("0")),
+)
+
+audit_checkpoint = Table(
+    "audit_checkpoint",
+    METADATA,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    # 'cut': all up to this number was removed by age; 'head': the chain stood here
+    Column("reason", CODE_POINTS, nullable=False),
+    Column("number", BigInteger, nullable=False),
+    Column("hash", BYTEA, nullable=False),
+    # what is signed, with its signature; NULL: there was no key
+    Column("signed", JSONB),
+    Index("audit_checkpoint_number_idx", "number"),
+)
+
+
+saved_view = Table(
+    "saved_view",
+    METADATA,
+    Column("id", UUID(as_uuid=True), primary_key=True),
+    Column("model", Integer, nullable=False),
+    # 'private': of `created_by`; 'project': of whoever may read the model
+    Column("shared", CODE_POINTS, nullable=False),
+    # NULL: an erasure took it, with the other texts
+    Column("name", CODE_POINTS),
+    # CQL2-Text, as it was written; NULL: none
+    Column("filter", CODE_POINTS),
+    # '24h', or '<from>..<to>'; NULL: all of it
+    Column("time", CODE_POINTS),
+    Column("sort", CODE_POINTS, nullable=False),
+    # 'grid', 'table', 'map', 'time'
+    Column("view", CODE_POINTS, nullable=False),
+    Column("columns", JSONB, nullable=False, server_default=text("'[]'")),
+    Column("revision", Integer, nullable=False, server_default=text("1")),
+    Column("created_by", CODE_POINTS, nullable=False),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("updated_by", CODE_POINTS, nullable=False),
+    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    # the erasure that took its texts
+    Column("erased_by", UUID(as_uuid=True)),
+    Index("saved_view_model_created_at_idx", "model", "created_at"),
+    # two that bear one name could not be told apart
+    Index(
+        "saved_view_private_name_key",
+        "created_by",
+        "model",
+        "name",
+        unique=True,
+        postgresql_where=text("shared = 'private'"),
+    ),
+    Index(
+        "saved_view_project_name_key",
+        "model",
+        "name",
+        unique=True,
+        postgresql_where=text("shared = 'project'"),
+    ),
+)
+
+
+def _now(name: str) -> Column[Any]:
+    return Column(name, DateTime(timezone=True), nullable=False, server_default=func.now())
+
+
+def _count(name: str) -> Column[Any]:
+    return Column(name, BigInteger, nullable=False, server_default=text("0"))
+
+
+export_job = Table(
+    "export_job",
+    METADATA,
+    Column("id", UUID(as_uuid=True), primary_key=True),
+    Column("model", Integer, nullable=False),
+    # 'parquet', 'arrow', ...
+    Column("format", CODE_POINTS, nullable=False),
+    # {"filter", "saved", "since", "until", "include", "blobs"}; after an erasure took the filter's
+    # values, both forms of it are null
+    Column("document", JSONB, nullable=False),
+    # 'pending', 'listing', 'writing', 'done', 'stale': an erasure deleted parts; 'failed',
+    # 'cancelling', 'cancelled', 'expired'
+    Column("state", CODE_POINTS, nullable=False),
+    Column("requested_by", CODE_POINTS, nullable=False),
+    _now("requested_at"),
+    Column("started_at", DateTime(timezone=True)),
+    Column("finished_at", DateTime(timezone=True)),
+    # from then on its parts are deleted
+    Column("expires_at", DateTime(timezone=True), nullable=False),
+    # the last uid that was looked at for the lists; NULL: none
+    Column("listed_to", UUID(as_uuid=True)),
+    *(_count(name) for name in ("members", "lists", "written", "rows", "bytes", "gone", "missing")),
+    # of parts that erasures deleted
+    _count("parts_deleted"),
+    _count("inferences_deleted"),
+    # why it waits or has failed
+    Column("error", CODE_POINTS),
+    # when it is tried again after an error
+    Column("retry_at", DateTime(timezone=True)),
+    # the erasure that took the filter
+    Column("erased_by", UUID(as_uuid=True)),
+    Index("export_job_requested_at_idx", "requested_at"),
+    Index("export_job_model_requested_at_idx", "model", "requested_at"),
+)
+
+# A list of members is a part: what it names is read and written as one object. The lists stay as
+# long as a copy may: what an erasure takes is looked up in them.
+export_part = Table(
+    "export_part",
+    METADATA,
+    Column("export", UUID(as_uuid=True), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("model", Integer, nullable=False),
+    Column("first", UUID(as_uuid=True), nullable=False),
+    Column("last", UUID(as_uuid=True), nullable=False),
+    # 16 bytes each, sorted, without those that were erased
+    Column("uids", LargeBinary, nullable=False),
+    # 'listed'; 'writing': its object may be in the bucket; 'written'; 'stale': an erasure took
+    # members, and the object is deleted before it ends; 'removed': with the export
+    Column("state", CODE_POINTS, nullable=False),
+    # NULL: there is no object
+    Column("storage_key", CODE_POINTS),
+    # that the object has, or had before it was deleted
+    Column("rows", BigInteger),
+    Column("bytes", BigInteger),
+    Column("sha256", LargeBinary),
+    Column("written_at", DateTime(timezone=True)),
+    # members that were erased before the object was written
+    _count("gone"),
+    # blobs that the object should have and has not
+    _count("missing"),
+    Index("export_part_model_idx", "model", "first", "last"),
+)
+
+# Who was given links to an export's parts.
+export_download = Table(
+    "export_download",
+    METADATA,
+    Column("export", UUID(as_uuid=True), primary_key=True),
+    Column("actor", CODE_POINTS, primary_key=True),
+    _now("first_at"),
+    _now("last_at"),
+    _count("parts"),
+)
+
+# What erasures took of exports, a row for each batch and part.
+export_erased = Table(
+    "export_erased",
+    METADATA,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("export", UUID(as_uuid=True), nullable=False),
+    Column("part", Integer, nullable=False),
+    Column("erasure", UUID(as_uuid=True), nullable=False),
+    # what went: 'inference', 'input' or 'response'
+    Column("scope", CODE_POINTS, nullable=False),
+    Column("inferences", BigInteger, nullable=False),
+    # 16 bytes each; NULL: their time is over, and only the hashes are left
+    Column("uids", LargeBinary),
+    # as entries of a certificate's list: a letter and a keyed hash; NULL: there was no key
+    Column("leaves", LargeBinary),
+    Column("hashed_by", CODE_POINTS),
+    # the object that had them; NULL: there was none
+    Column("storage_key", CODE_POINTS),
+    _now("erased_at"),
+    # when the part's object was seen to be gone in every version, and its list is without them
+    Column("deleted_at", DateTime(timezone=True)),
+    Index("export_erased_export_idx", "export", "id"),
+    Index("export_erased_erasure_idx", "erasure"),
+)
+
+
+reconciliation = Table(
+    "reconciliation",
+    METADATA,
+    Column("id", UUID(as_uuid=True), primary_key=True),
+    # NULL: every model
+    Column("model_id", CODE_POINTS),
+    # 'schedule', 'request' or 'command'
+    Column("cause", CODE_POINTS, nullable=False),
+    # 'none' or 'rebuild'
+    Column("repair", CODE_POINTS, nullable=False),
+    # 'pending', 'comparing', 'repairing', 'done', 'failed'
+    Column("state", CODE_POINTS, nullable=False),
+    Column("requested_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("started_at", DateTime(timezone=True)),
+    Column("finished_at", DateTime(timezone=True)),
+    # the places that are walked, as they were when it began, and how far it is
+    Column("places", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
+    Column("place", Integer, nullable=False, server_default=text("0")),
+    Column("after", CODE_POINTS, nullable=False, server_default=text("''")),
+    # where the topic ended when it began: {"cluster", "topic", "ends"}, by partition
+    Column("noted_at", DateTime(timezone=True)),
+    Column("noted", JSONB),
+    # objects from then on may have an event that is still to come; NULL: nothing is judged
+    Column("orphans_before", DateTime(timezone=True)),
+    # the sentence that says how it was found
+    Column("because", CODE_POINTS),
+    Column("counts", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    Column("books", JSONB),
+    Column("error", CODE_POINTS),
+    Index("reconciliation_requested_at_idx", "requested_at"),
+)
+
+_OWNER = "reconciliation.id"
+
+reconciliation_finding = Table(
+    "reconciliation_finding",
+    METADATA,
+    Column(
+        "reconciliation",
+        UUID(as_uuid=True),
+        ForeignKey(_OWNER, name="reconciliation_finding_fkey", ondelete="CASCADE"),
+        primary_key=True,
+    ),
+    # 'orphan' (an object without a row), 'missing' (a row without its object), 'unreadable'
+    Column("kind", CODE_POINTS, primary_key=True),
+    Column("storage_key", CODE_POINTS, primary_key=True),
+    # of a row; NULL of an object that none names
+    Column("model_id", CODE_POINTS),
+    Column("uid", UUID(as_uuid=True)),
+    Column("bytes", BigInteger),
+    Column("modified_at", DateTime(timezone=True)),
+    # 'found'; of an orphan that was to be erased 'erasing', 'erased', 'held', 'kept'
+    Column("state", CODE_POINTS, nullable=False, server_default=text("'found'")),
+    Column("detail", CODE_POINTS),
+)
+
+# The objects that dead letters and parked events name, while a reconciliation goes on.
+reconciliation_named = Table(
+    "reconciliation_named",
+    METADATA,
+    Column(
+        "reconciliation",
+        UUID(as_uuid=True),
+        ForeignKey(_OWNER, name="reconciliation_named_fkey", ondelete="CASCADE"),
+        primary_key=True,
+    ),
+    Column("storage_key", CODE_POINTS, primary_key=True),
 )

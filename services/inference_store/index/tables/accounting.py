@@ -17,7 +17,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import BYTEA, INT8MULTIRANGE, JSONB
 
-from .metadata import CODE_POINTS, METADATA
+from inference_store.index.tables.inferences import CODE_POINTS, METADATA
+
+_PARTITION = ("cluster", "topic", "epoch", "partition")
 
 
 def _partition_columns() -> list[Column[Any]]:
@@ -140,51 +142,48 @@ dead_letter_limit_lift = Table(
 )
 
 
-def _record(name: str, *more: Column[Any] | Index) -> Table:
-    """An event that is not stored, with its place and its bytes."""
-    partition_columns = ["cluster", "topic", "epoch", "partition"]
-    return Table(
-        name,
-        METADATA,
-        Column("id", BigInteger, Identity(always=True), primary_key=True),
-        Column("cluster", CODE_POINTS, nullable=False),
-        Column("topic", CODE_POINTS, nullable=False),
-        Column("epoch", Integer, nullable=False),
-        Column("partition", Integer, nullable=False),
-        Column("offset", BigInteger, nullable=False),
-        Column("record_time", DateTime(timezone=True), nullable=False),
-        Column("record_key", BYTEA),
-        Column("payload", BYTEA),
-        Column("headers", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
-        Column("reason", CODE_POINTS, nullable=False),
-        Column("detail", CODE_POINTS, nullable=False),
-        Column("model_id", CODE_POINTS),
-        Column("inference_id", CODE_POINTS),
-        Column("attempts", Integer, nullable=False, server_default=text("0")),
-        Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-        Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-        *more,
-        Index(f"{name}_place_key", *partition_columns, "offset", unique=True),
-        ForeignKeyConstraint(
-            partition_columns,
-            [f"kafka_partition.{column}" for column in partition_columns],
-            name=f"{name}_kafka_partition_fkey",
-        ),
-    )
-
-
-dead_letter = _record(
-    "dead_letter",
-    # 'open', 'redrive' (asked for), 'discarded', or what the redrive made of it
+# An event that was read and is not stored, with its place and its bytes.
+unsettled_event = Table(
+    "unsettled_event",
+    METADATA,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("cluster", CODE_POINTS, nullable=False),
+    Column("topic", CODE_POINTS, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("partition", Integer, nullable=False),
+    Column("offset", BigInteger, nullable=False),
+    Column("record_time", DateTime(timezone=True), nullable=False),
+    Column("record_key", BYTEA),
+    Column("payload", BYTEA),
+    Column("headers", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
+    Column("reason", CODE_POINTS, nullable=False),
+    Column("detail", CODE_POINTS, nullable=False),
+    Column("model_id", CODE_POINTS),
+    Column("inference_id", CODE_POINTS),
+    # 'open', 'redrive' (asked for), 'parked', 'discarded', or what a retry made of it
     Column("state", CODE_POINTS, nullable=False, server_default=text("'open'")),
+    # whether it is or was a dead letter, and so stays listed when it is settled
+    Column("was_dead", Boolean, nullable=False, server_default=text("false")),
     Column("discard_reason", CODE_POINTS),
-    Index("dead_letter_state_id_idx", "state", "id"),
-    Index("dead_letter_created_at_idx", "created_at"),
-)
-
-parked_event = _record(
-    "parked_event",
-    Column("missing", CODE_POINTS, nullable=False),
-    Column("next_attempt_at", DateTime(timezone=True), nullable=False),
-    Index("parked_event_next_attempt_at_idx", "next_attempt_at"),
+    # the storage key that a parked event waits for
+    Column("missing", CODE_POINTS),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    # NULL: nobody tries it
+    Column("next_attempt_at", DateTime(timezone=True)),
+    # or when a redrive parked it
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Index(
+        "unsettled_event_place_key",
+        *(*_PARTITION, "offset"),
+        unique=True,
+    ),
+    Index("unsettled_event_state_id_idx", "state", "id"),
+    Index("unsettled_event_created_at_idx", "created_at"),
+    Index("unsettled_event_next_attempt_at_idx", "next_attempt_at"),
+    ForeignKeyConstraint(
+        _PARTITION,
+        [f"kafka_partition.{column}" for column in _PARTITION],
+        name="unsettled_event_kafka_partition_fkey",
+    ),
 )

@@ -1,9 +1,10 @@
-"""Retention and erasure: policies, marks, tombstones, who else points to a blob."""
+"""Deletion: policies, erasures, holds, certificates and the ledger."""
 
 from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     DateTime,
     Identity,
@@ -16,7 +17,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB, UUID
 
-from .metadata import CODE_POINTS, METADATA
+from inference_store.index.tables.inferences import CODE_POINTS, METADATA
 
 
 def _now(name: str) -> Column[Any]:
@@ -269,4 +270,152 @@ blob_reference = Table(
     Column("model", Integer, primary_key=True, autoincrement=False),
     Column("uid", UUID(as_uuid=True), primary_key=True),
     Index("blob_reference_model_uid_idx", "model", "uid"),
+)
+
+
+hold = Table(
+    "hold",
+    METADATA,
+    Column("id", UUID(as_uuid=True), primary_key=True),
+    Column("name", CODE_POINTS, nullable=False),
+    Column("reason", CODE_POINTS, nullable=False),
+    # NULL: every model, also those to come
+    Column("model", Integer),
+    # as `filters.saved` keeps it; of a hold by ids, the filter that names them
+    Column("filter", CODE_POINTS, nullable=False),
+    # as they were given; NULL: it was given as a filter
+    Column("inference_ids", JSONB),
+    Column("until", DateTime(timezone=True)),
+    Column("placed_by", CODE_POINTS, nullable=False),
+    Column("placed_at", DateTime(timezone=True), nullable=False),
+    # when it came into force as it is now, by the clock of Postgres and in the fence
+    Column("in_force_at", DateTime(timezone=True), nullable=False),
+    Column("released_by", CODE_POINTS),
+    Column("released_at", DateTime(timezone=True)),
+    Column("release_reason", CODE_POINTS),
+    Column("revision", Integer, nullable=False, server_default=text("1")),
+    # what erasures left for an older revision was taken up; see erasure.mark.held_deletions
+    Column("taken_up", Integer, nullable=False, server_default=text("0")),
+    Index("hold_placed_at_idx", "placed_at"),
+)
+
+# Every revision of a hold, with who made it: never removed, and changed by erasures alone.
+hold_change = Table(
+    "hold_change",
+    METADATA,
+    Column("hold", UUID(as_uuid=True), primary_key=True),
+    Column("revision", Integer, primary_key=True, autoincrement=False),
+    # 'placed', 'changed', 'released'
+    Column("change", CODE_POINTS, nullable=False),
+    Column("at", DateTime(timezone=True), nullable=False),
+    Column("actor", CODE_POINTS, nullable=False),
+    Column("document", JSONB, nullable=False),
+    # it mentions a subject that was erased: its values go once the hold is over
+    Column("forget_when_over", Boolean, nullable=False, server_default=text("false")),
+    Index("hold_change_forget_idx", "hold", postgresql_where=text("forget_when_over")),
+)
+
+# What an erasure left because of a hold: the mark that it had, to be set again after a release.
+# Of what is quarantined: `scope` is its table, `uid` the number of its row, and there was no mark.
+erasure_held = Table(
+    "erasure_held",
+    METADATA,
+    Column("erasure", UUID(as_uuid=True), primary_key=True),
+    Column("model", Integer, primary_key=True, autoincrement=False),
+    Column("uid", UUID(as_uuid=True), primary_key=True),
+    Column("scope", CODE_POINTS, primary_key=True),
+    Column("hold", UUID(as_uuid=True), nullable=False),
+    # as it was then; one that has changed since is asked again
+    Column("hold_revision", Integer, nullable=False),
+    Column("data_storage_key", CODE_POINTS),
+    Column("response_storage_key", CODE_POINTS),
+    Column("metadata_storage_key", CODE_POINTS),
+    Column("sidecar_storage_key", CODE_POINTS),
+    # when it had been claimed before the hold: then some of its objects may be gone
+    Column("claimed_at", DateTime(timezone=True)),
+    Index("erasure_held_hold_idx", "hold", "hold_revision"),
+    # whether an object is kept for what is not stored
+    *(
+        Index(f"erasure_held_{name}_idx", f"{name}_storage_key")
+        for name in ("data", "response", "metadata", "sidecar")
+    ),
+)
+
+
+def _at(name: str) -> Column[Any]:
+    return Column(name, DateTime(timezone=True), nullable=False, server_default=func.now())
+
+
+# The chain: what was signed, as it lies in the bucket too.
+certificate = Table(
+    "certificate",
+    METADATA,
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    # 'certificate' or 'certificate_key'
+    Column("kind", CODE_POINTS, nullable=False),
+    # NULL: of a key
+    Column("erasure", UUID(as_uuid=True)),
+    # NULL: of several models, of one that is forgotten, or of a key
+    Column("model", Integer),
+    Column("issued_at", DateTime(timezone=True), nullable=False),
+    Column("signed", CODE_POINTS, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+    Index("certificate_erasure_idx", "erasure"),
+    Index("certificate_model_number_idx", "model", "number"),
+)
+
+# What went, batch by batch, as each batch's own transaction tells it. Random bytes: not compressed.
+erased_leaves = Table(
+    "erased_leaves",
+    METADATA,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("erasure", UUID(as_uuid=True), nullable=False),
+    # NULL: not certified yet
+    Column("certificate", BigInteger),
+    # which key hashed them
+    Column("hashed_by", CODE_POINTS, nullable=False),
+    Column("inferences", BigInteger, nullable=False),
+    Column("objects", BigInteger, nullable=False),
+    Column("oldest", DateTime(timezone=True)),
+    Column("newest", DateTime(timezone=True)),
+    # their partitions are dropped afterwards: until then rows are left
+    Column("span", CODE_POINTS),
+    _at("recorded_at"),
+    Column("leaves", LargeBinary, nullable=False),
+    Index("erased_leaves_erasure_idx", "erasure", "id"),
+    Index("erased_leaves_certificate_idx", "certificate", "id"),
+)
+
+
+# One row: the last entry whose effect is in this database. Number 0: none yet.
+ledger_head = Table(
+    "ledger_head",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, nullable=False),
+    Column("hash", CODE_POINTS, nullable=False),
+    # entries up to this one have forgotten what they said
+    Column("forgotten", BigInteger, nullable=False, server_default=text("0")),
+)
+
+# Entries that writers of this database meant to put into the bucket: one that is found there
+# and stands here is ours, however its writer ended. Gone once its number has been applied.
+ledger_intent = Table(
+    "ledger_intent",
+    METADATA,
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("hash", CODE_POINTS, primary_key=True),
+    Column("intended_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+)
+
+# What took effect at once and is written to the bucket within seconds, in this order.
+ledger_outbox = Table(
+    "ledger_outbox",
+    METADATA,
+    Column("number", BigInteger, Identity(always=True), primary_key=True),
+    # the body names it: the effect of the entry deletes it
+    Column("id", UUID(as_uuid=True), nullable=False, unique=True),
+    Column("kind", CODE_POINTS, nullable=False),
+    Column("body", JSONB, nullable=False),
+    Column("actor", CODE_POINTS, nullable=False),
 )

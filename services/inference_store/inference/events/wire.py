@@ -1,9 +1,12 @@
-"""The event on the wire: nine fields, and those that a producer may add."""
+"""The event as a Kafka message: its fields, decoding and encoding."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Annotated, Any, get_type_hints
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final, get_type_hints
 
+import orjson
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -11,12 +14,27 @@ from pydantic import (
     StrictFloat,
     StrictInt,
     StrictStr,
+    ValidationError,
     create_model,
 )
 
-from .capture_problems import CAPTURE_PROBLEMS
-from .event import Extras
-from .field_types import Id, Reason, Word
+from inference_store.inference import json_spans
+from inference_store.inference.errors import InvalidEvent
+from inference_store.inference.events.event import (
+    CAPTURE_PROBLEMS,
+    LOWEST,
+    Buckets,
+    Extras,
+    Id,
+    InferenceEvent,
+    Reason,
+    StorageKey,
+    Word,
+    flag_of,
+    parse_instant,
+    uid_of,
+)
+from inference_store.inference.json_spans import Span
 
 
 class WireEvent(BaseModel):
@@ -52,3 +70,212 @@ IDS = ("model_id", "inference_id")
 PRODUCER_FLAGS = ("batch_not_split",)
 """Flags that a producer may set; others are left out."""
 FIELDS = frozenset(WHOLE_EVENT.model_fields)
+
+
+_AHEAD = timedelta(hours=24)
+_MOST_DIGITS: Final = 4000
+
+
+def decode(payload: bytes, *, record_time: datetime, buckets: Buckets) -> InferenceEvent:
+    """Return the event in a Kafka message.
+
+    `record_time` is the Kafka record's own (UTC): an event from more than a day after it is
+    refused. Unknown fields and unreadable extras are left out, never an error.
+    Raises InvalidEvent, with a reason of DEAD_LETTER_REASONS, for anything else.
+    """
+    document = _parse_document(payload)
+    wire, flags = _validate(document)
+    try:
+        received_at = _received_at(wire, record_time)
+        inline = _Inline(payload, document)
+        return _event(wire, received_at, inline, buckets, flags=flags)
+    except InvalidEvent as wrong:
+        wrong.model_id, wrong.inference_id = wire.model_id, wire.inference_id
+        raise
+
+
+def _event(
+    wire: WireEvent,
+    received_at: datetime,
+    inline: "_Inline",
+    buckets: Buckets,
+    *,
+    flags: tuple[str, ...],
+) -> InferenceEvent:
+    data = _resolve_key(wire.data_storage_key, "data_storage_key", buckets)
+    response = _resolve_key(wire.inference_storage_key, "inference_storage_key", buckets)
+    producer_flags = (flag for flag in PRODUCER_FLAGS if flag in wire.flags)
+    metadata, result = inline.text_of("metadata"), inline.text_of("response")
+    return InferenceEvent(
+        uid=uid_of(
+            received_at, wire.model_id, wire.inference_id, *_split_key(data), *_split_key(response)
+        ),
+        model_id=wire.model_id,
+        inference_id=wire.inference_id,
+        received_at=received_at,
+        forwarded_at=_time(wire.request_forwarded_at, "request_forwarded_at"),
+        responded_at=_time(wire.request_responded_at, "request_responded_at"),
+        published_at=_time(wire.event_published_at, "event_published_at"),
+        data=data,
+        response=response,
+        metadata=_resolve_key(wire.metadata_storage_key, "metadata_storage_key", buckets),
+        aliases=tuple(dict.fromkeys(a for a in wire.aliases if a != wire.inference_id)),
+        extras=Extras(**{name: getattr(wire, name) for name in EXTRAS}),
+        inline_metadata=metadata,
+        inline_response=result,
+        flags=(*flags, *producer_flags, *map(flag_of, dict.fromkeys(wire.capture_problems))),
+    )
+
+
+def _parse_document(payload: bytes) -> dict[str, Any]:
+    try:
+        document = orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        document = _parse_tolerantly(payload)
+    if not isinstance(document, dict):
+        raise InvalidEvent("not_json", "the message is not a JSON object")
+    return document
+
+
+def _parse_tolerantly(payload: bytes) -> Any:
+    """Parse a message that strict JSON refuses: the error may be in a field that we never read."""
+    try:
+        return json.loads(payload.decode("utf-8"), parse_int=_integer)
+    except UnicodeDecodeError as wrong:
+        raise InvalidEvent("not_json", f"the message is not UTF-8: {wrong}") from None
+    except RecursionError:
+        raise InvalidEvent("not_json", "the message is nested too deeply") from None
+    except ValueError as wrong:
+        raise InvalidEvent("not_json", f"the message is not JSON: {wrong}") from None
+
+
+def _integer(digits: str) -> int | str:
+    """Return a JSON integer; as its digits if Python would refuse to convert so many."""
+    return int(digits) if len(digits) <= _MOST_DIGITS else digits
+
+
+def _validate(document: Mapping[str, Any]) -> tuple[WireEvent, tuple[str, ...]]:
+    try:
+        return WHOLE_EVENT.model_validate(document), ()
+    except ValidationError as wrong:
+        errors = wrong.errors(include_url=False, include_context=False, include_input=False)
+    fields = {str(error["loc"][0]): error["msg"] for error in errors}
+    for name, message in fields.items():
+        if name in NINE:
+            reason = "invalid_id" if name in IDS and name in document else "not_an_event"
+            raise InvalidEvent(reason, f"{name}: {message}", **_ids(document))
+    readable = {name: value for name, value in document.items() if name not in fields}
+    return WHOLE_EVENT.model_validate(readable), tuple(
+        f"extra_unreadable:{name}" for name in fields
+    )
+
+
+def _ids(document: Mapping[str, Any]) -> dict[str, str | None]:
+    return {name: _make_showable(document.get(name)) for name in IDS}
+
+
+def _make_showable(value: Any) -> str | None:
+    if not isinstance(value, str):
+        return None
+    return value[:256].replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+
+def _received_at(wire: WireEvent, record_time: datetime) -> datetime:
+    received_at = _time(wire.request_received_at, "request_received_at")
+    if received_at is None or received_at < LOWEST:
+        raise InvalidEvent(
+            "time_out_of_range", f"request_received_at is unset or before 2000: {received_at}"
+        )
+    if received_at > record_time + _AHEAD:
+        raise InvalidEvent(
+            "time_out_of_range",
+            f"request_received_at {received_at} is over 24 h after the record's {record_time}",
+        )
+    return received_at
+
+
+def _time(text: str | None, name: str) -> datetime | None:
+    if not text:
+        return None
+    try:
+        return parse_instant(text)
+    except ValueError as wrong:
+        raise InvalidEvent("invalid_time", f"{name}: {wrong}") from None
+
+
+def _resolve_key(text: str | None, name: str, buckets: Buckets) -> StorageKey | None:
+    if not text:
+        return None
+    try:
+        return buckets.resolve(text)
+    except ValueError as wrong:
+        raise InvalidEvent("invalid_storage_key", f"{name}: {wrong}") from None
+
+
+def _split_key(key: StorageKey | None) -> tuple[str, str]:
+    return ("", "") if key is None else (key.bucket, key.key)
+
+
+class _Inline:
+    """Blobs inside the message: a JSON string is the blob's text, else the value as written."""
+
+    def __init__(self, payload: bytes, document: Mapping[str, Any]) -> None:
+        self._payload = payload
+        self._parse_document = document
+        self._spans: dict[str, Span] | None = None
+
+    def text_of(self, name: str) -> bytes | None:
+        value = self._parse_document.get(name)
+        if value is None:
+            return None
+        if isinstance(value, str):
+            return value.encode("utf-8", "surrogatepass")
+        try:
+            written = orjson.dumps(value)
+        except TypeError:  # orjson.JSONEncodeError: lone surrogates, huge integers
+            written = b""
+        # Numbers may have lost digits: only a text that the message contains unchanged is exact.
+        return written if written and written in self._payload else self._verbatim(name)
+
+    def _verbatim(self, name: str) -> bytes:
+        if self._spans is None:
+            self._spans = json_spans.by_name(self._payload, json_spans.root(self._payload))
+        span = self._spans[name]
+        return self._payload[span.start : span.end]
+
+
+def rfc3339(at: datetime | None) -> str:
+    """Return an instant as the event spells it; Go's zero time if there is none."""
+    if at is None:
+        return "0001-01-01T00:00:00Z"
+    return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def encode(
+    *,
+    model_id: str,
+    inference_id: str,
+    received_at: datetime,
+    forwarded_at: datetime | None = None,
+    responded_at: datetime | None = None,
+    published_at: datetime | None = None,
+    data_storage_key: str = "",
+    inference_storage_key: str = "",
+    metadata_storage_key: str = "",
+    **extras: Any,
+) -> bytes:
+    """Return the event's bytes: the nine fields, then the given extras."""
+    return orjson.dumps(
+        {
+            "model_id": model_id,
+            "inference_id": inference_id,
+            "request_received_at": rfc3339(received_at),
+            "request_forwarded_at": rfc3339(forwarded_at),
+            "request_responded_at": rfc3339(responded_at),
+            "event_published_at": rfc3339(published_at),
+            "data_storage_key": data_storage_key,
+            "inference_storage_key": inference_storage_key,
+            "metadata_storage_key": metadata_storage_key,
+            **extras,
+        }
+    )

@@ -1,18 +1,29 @@
 """Metadata: its envelopes, its types, and its indexed values."""
 
-from .caps import MetadataCaps
-from .entry import Entry, Indexable, Leaf, Metadata, Presence, Section
-from .metadata_reading import read_metadata
-from .metadata_types import (
+from inference_store.inference.metadata.entries import (
+    decode_entries,
+    encode_entries,
+    list_entries,
+    read_rows,
+)
+from inference_store.inference.metadata.reading import read_metadata
+from inference_store.inference.metadata.values import (
+    COORDINATES,
+    KEY_ALIASES,
     METADATA_TYPES,
     TYPE_NAMES,
+    Entry,
     Family,
+    Indexable,
+    Leaf,
+    Metadata,
+    MetadataCaps,
     MetadataType,
     MetadataTypeEntry,
+    Presence,
+    Section,
     type_named,
 )
-from .reserved import COORDINATES, KEY_ALIASES
-from .stored_entries import decode_entries, encode_entries, list_entries, read_rows
 
 __all__ = [
     "COORDINATES",

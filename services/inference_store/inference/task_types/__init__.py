@@ -1,11 +1,25 @@
 """Task types: they turn a model's answer into predictions."""
 
-from .mapping import Activation, BoxFormat, OutputMapping, Units
-from .modzy import predictions_in
-from .outlines import Outline, Outlines
-from .prediction import Prediction, PredictionCaps, Predictions
-from .response import read_outlines, read_predictions
-from .table import TASK_TYPES, TaskType, task_type_named, task_type_of
+from inference_store.inference.task_types.response import (
+    Activation,
+    BoxFormat,
+    Outline,
+    Outlines,
+    OutputMapping,
+    Prediction,
+    PredictionCaps,
+    Predictions,
+    Units,
+    predictions_in,
+)
+from inference_store.inference.task_types.table import (
+    TASK_TYPES,
+    TaskType,
+    read_outlines,
+    read_predictions,
+    task_type_named,
+    task_type_of,
+)
 
 __all__ = [
     "TASK_TYPES",

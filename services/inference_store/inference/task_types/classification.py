@@ -3,10 +3,18 @@
 from typing import Final
 
 from inference_store.inference.json_text import Json
-
-from .activation import activate
-from .response_reading import Reading, Row, UnreadableResponse, is_numeric
-from .unwrap import Output, elements, is_tensor, numbers, seems_json
+from inference_store.inference.task_types.response import (
+    Output,
+    Reading,
+    Row,
+    UnreadableResponse,
+    activate,
+    elements,
+    is_numeric,
+    is_tensor,
+    numbers,
+    seems_json,
+)
 
 _NAMES: Final = ("label", "score", "labels", "scores", "token_str")
 
@@ -103,7 +111,6 @@ def _add_objects(output: Output, reading: Reading) -> None:
 
 
 def _add_zero_shot(output: Output, element: dict[str, Json], reading: Reading) -> None:
-    """Add rows of `{sequence, labels: [...], scores: [...]}`."""
     scores = element.get("scores")
     for index, label in enumerate(element["labels"]):
         if reading.full():
@@ -113,7 +120,6 @@ def _add_zero_shot(output: Output, element: dict[str, Json], reading: Reading) -
 
 
 def _add_labelled(labels: Output, scores: Output | None, reading: Reading) -> None:
-    """Add rows of a tensor of labels with a tensor of scores."""
     values = numbers(scores.data) if scores else []
     for index, label in enumerate(numbers(labels.data)):
         if reading.full():
@@ -167,8 +173,6 @@ def find_of_size(outputs: list[Output], size: int) -> Output | None:
 
 
 def _find_named(outputs: list[Output], names: tuple[str, ...]) -> list[Output]:
-    """Return the outputs with these names, in the order of the names, without names that several
-    outputs have."""
     by_name: dict[str, list[Output]] = {}
     for output in outputs:
         by_name.setdefault((output.name or "").lower(), []).append(output)

@@ -2,20 +2,36 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from inference_store.inference.json_text import Json
-
-from .classification import read_classes, read_classification
-from .detection import read_detection
-from .keypoints import read_keypoints
-from .response_reading import Reading, Row, is_numeric
-from .segmentation import read_segmentation
-from .unwrap import Output, elements, is_tensor, seems_json
+from inference_store.inference.json_text import Json, UnreadableJson, read_exactly, read_json
+from inference_store.inference.task_types.classification import read_classes, read_classification
+from inference_store.inference.task_types.response import (
+    Outlines,
+    Output,
+    OutputMapping,
+    PredictionCaps,
+    Predictions,
+    Reading,
+    Row,
+    UnreadableResponse,
+    elements,
+    is_numeric,
+    is_tensor,
+    iterate_objects,
+    outputs_of,
+    seems_json,
+)
+from inference_store.inference.task_types.shapes import (
+    read_detection,
+    read_keypoints,
+    read_segmentation,
+)
 
 Columns: TypeAlias = Callable[[Json, Reading], Row | None]
 _GENERATED: Final = ("generated_text", "summary_text", "translation_text", "text")
@@ -84,7 +100,6 @@ def _generated(element: Json, reading: Reading) -> Row | None:
 
 
 def _find_text(generated: Json) -> Json:
-    """Return the text; the last turn of a conversation."""
     if isinstance(generated, list) and generated:
         generated = generated[-1]
     return generated.get("content") if isinstance(generated, dict) else generated
@@ -139,7 +154,6 @@ def _values(output: Output, reading: Reading) -> None:
 
 
 def _named_values(output: Output, element: dict[str, Json], reading: Reading) -> None:
-    """Add rows of `{"price": 12.5, "grade": "B"}`: each name is an output."""
     for name, value in element.items():
         if reading.full():
             return
@@ -174,23 +188,11 @@ _NAMES: Final = ("label", "score", *_COLUMNS)
 
 def read_oriented(outputs: list[Output], reading: Reading) -> None:
     """Add rows of label, score, centre, size and angle; box and area if the size is known."""
-    for output in outputs:
-        for element in elements(output.data, _NAMES):
-            if reading.full():
-                return
-            if not isinstance(element, dict) or element.keys().isdisjoint(_NAMES):
-                reading.unreadable += 1
-                continue
-            row: Row = {
-                "output": output.position,
-                "output_name": output.name,
-                "label": reading.label(element.get("label")),
-                "score": reading.number(element.get("score")),
-            }
-            for name, column in _COLUMNS.items():
-                row[column] = reading.number(element.get(name))
-            row.update(_in_pixels(row, reading))
-            reading.rows.append(row)
+    for _, element, row in iterate_objects(outputs, _NAMES, reading):
+        for name, column in _COLUMNS.items():
+            row[column] = reading.number(element.get(name))
+        row.update(_in_pixels(row, reading))
+        reading.rows.append(row)
 
 
 def _in_pixels(row: Row, reading: Reading) -> Row:
@@ -356,3 +358,70 @@ def task_type_named(name: str) -> TaskType | None:
 def task_type_of(name: str | None) -> TaskType:
     """Return the task type of a name in any accepted spelling; `unknown` for every other name."""
     return task_type_named(name or "unknown") or TASK_TYPES["unknown"]
+
+
+_CAPS: Final = PredictionCaps()
+
+
+def read_predictions(
+    response: bytes | None,
+    *,
+    task_type: TaskType,
+    class_labels: Sequence[str] = (),
+    output_mapping: OutputMapping | None = None,
+    width: int | None = None,
+    height: int | None = None,
+    ok: bool | None = None,
+    caps: PredictionCaps = _CAPS,
+) -> Predictions:
+    """Return the predictions of one inference, of all its outputs, in order.
+
+    `width`, `height`: of the image in pixels, None if unknown. `ok`: False for a request that
+    failed, whose predictions are unknown.
+    """
+    if ok is False:
+        return Predictions(None, ("response_failed",))
+    if response is None or not response.strip():
+        return Predictions(None, ("response_missing",))
+    if task_type.read is None:
+        return Predictions(None, ("task_type_unknown",))
+    reading = Reading(class_labels, output_mapping, width, height, caps)
+    try:
+        document = _document(response, task_type)
+        outputs = [
+            output._replace(name=reading.short(output.name)) for output in outputs_of(document)
+        ]
+        task_type.read(outputs, reading)
+        return _answer_of(reading, task_type)
+    except UnreadableJson as exc:
+        return Predictions(None, ("response_unreadable",), f"the response is not JSON: {exc}")
+    except UnreadableResponse as exc:
+        return Predictions(None, (*reading.flags, exc.flag), str(exc))
+
+
+def read_outlines(
+    response: bytes, *, task_type: TaskType, caps: PredictionCaps = _CAPS
+) -> Outlines:
+    """Return the contours and keypoints of a response, as far as they can be read."""
+    outlines = Outlines()
+    if task_type.outlined and task_type.read is not None:
+        reading = Reading((), None, None, None, caps, outlines=outlines)
+        with suppress(UnreadableJson, UnreadableResponse):
+            task_type.read(outputs_of(_document(response, task_type)), reading)
+    return outlines
+
+
+def _document(response: bytes, task_type: TaskType) -> Json:
+    read = read_exactly if task_type.exact else read_json
+    document = read(response)
+    return read(document) if type(document) is str else document
+
+
+def _answer_of(reading: Reading, task_type: TaskType) -> Predictions:
+    problem = None
+    if reading.unreadable:
+        problem = f"{reading.unreadable} elements are not {task_type.element}"
+        if not reading.rows:
+            raise UnreadableResponse("response_unreadable", problem)
+        reading.flag("elements_unreadable")
+    return Predictions(reading.predictions(), tuple(reading.flags), problem)

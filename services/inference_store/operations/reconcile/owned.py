@@ -19,7 +19,6 @@ from sqlalchemy import (
     ARRAY,
     CompoundSelect,
     Select,
-    Table,
     Text,
     any_,
     cast,
@@ -35,16 +34,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure.mark.pending_deletions import KEYS, find_claimed
 from inference_store.index import registrations
-from inference_store.index.identities import among, by_model
+from inference_store.index.inferences import among, by_model
 from inference_store.index.partitions import TimePartition, list_partitions
 from inference_store.index.tables import (
     blob_reference,
-    dead_letter,
     erasing,
     erasure_held,
     inference,
-    parked_event,
     reconciliation_named,
+    unsettled_event,
 )
 from inference_store.inference.events import Buckets, parse_stored, received_at_of, uid_floor
 from inference_store.inference.layout import around, belongs_to, capture_of, hour_folder
@@ -305,41 +303,26 @@ _QUOTED = re.compile(rb'"([^"\\\x00-\x1f]{1,1024})"')
 
 
 async def store_names(
-    connection: AsyncConnection,
-    id: UUID,
-    buckets: Buckets,
-    read_until: dict[str, int] | None = None,
+    connection: AsyncConnection, id: UUID, buckets: Buckets, *, after: int = 0
 ) -> int:
-    """Store what dead letters and parked events name; return how many objects. Repeatable.
+    """Store what unsettled events name, of those after `after`; return the last one. Repeatable.
 
-    It runs in one transaction, with a page of events in memory. `seen`: the last event that was
-    read of each table, after which the next call continues.
+    It runs in one transaction, with a page of events in memory.
     """
-    names = 0
-    for table in (dead_letter, parked_event):
-        after = 0 if read_until is None else read_until.get(table.name, 0)
-        while rows := await _read_page(connection, table, after):
-            after = rows[-1][0]
-            keys = sorted({key for _, payload in rows for key in list_names(payload, buckets)})
-            names += len(keys)
-            for start in range(0, len(keys), _PAGE):
-                values = [{"reconciliation": id, "storage_key": k} for k in keys[start:][:_PAGE]]
-                inserted = insert(reconciliation_named).values(values).on_conflict_do_nothing()
-                await connection.execute(inserted)
-        if read_until is not None:
-            read_until[table.name] = after
-    return names
+    while rows := await _read_page(connection, after):
+        after = rows[-1][0]
+        keys = sorted({key for _, payload in rows for key in list_names(payload, buckets)})
+        for start in range(0, len(keys), _PAGE):
+            values = [{"reconciliation": id, "storage_key": k} for k in keys[start:][:_PAGE]]
+            inserted = insert(reconciliation_named).values(values).on_conflict_do_nothing()
+            await connection.execute(inserted)
+    return after
 
 
-async def find_newest(connection: AsyncConnection) -> dict[str, int]:
-    """Return the last id of each table, to `gather` after it.
-
-    In the fence: no lower one can come.
-    """
-    return {
-        table.name: await connection.scalar(select(func.coalesce(func.max(table.c.id), 0))) or 0
-        for table in (dead_letter, parked_event)
-    }
+async def find_newest(connection: AsyncConnection) -> int:
+    """Return the last event, to store names after it. In the fence: no lower one can come."""
+    newest = func.coalesce(func.max(unsettled_event.c.id), 0)
+    return int(await connection.scalar(select(newest)) or 0)
 
 
 async def remove_names(connection: AsyncConnection, id: UUID) -> None:
@@ -381,9 +364,7 @@ def _list_texts(payload: bytes) -> Iterator[str]:
             waiting.extend(node.values() if isinstance(node, dict) else node)
 
 
-async def _read_page(
-    connection: AsyncConnection, table: Table, after: int
-) -> Sequence[tuple[int, bytes | None]]:
-    query = select(table.c.id, table.c.payload).where(table.c.id > after)
-    rows = await connection.execute(query.order_by(table.c.id).limit(_PAGE))
-    return [(row.id, row.payload) for row in rows]
+async def _read_page(connection: AsyncConnection, after: int) -> Sequence[tuple[int, bytes | None]]:
+    here = unsettled_event.c
+    query = select(here.id, here.payload).where(here.id > after).order_by(here.id).limit(_PAGE)
+    return [(row.id, row.payload) for row in await connection.execute(query)]

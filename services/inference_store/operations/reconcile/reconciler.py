@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import EVERYTHING
 from inference_store.index import registrations, tables
+from inference_store.index.registrations import refuse_model
 from inference_store.index.tables import (
     blob_reference,
     erased_total,
@@ -23,7 +24,6 @@ from inference_store.index.tables import (
     reconciliation,
     registration,
 )
-from inference_store.index.unknown_models import refuse_model
 from inference_store.inference.errors import BlobMissing, StoreError
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.inference.layout import EDITED, SIDECARS, model_segment

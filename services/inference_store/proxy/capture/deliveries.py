@@ -18,7 +18,7 @@ import structlog
 
 from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey
-from inference_store.inference.events.encode import rfc3339
+from inference_store.inference.events.wire import rfc3339
 from inference_store.platform.metrics import CAPTURE_SECONDS
 from inference_store.platform.traces import stage
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from inference_store.inference.errors import Fault, Invalid
-from inference_store.inference.events.uid import received_at_of
+from inference_store.inference.events.event import received_at_of
 
 from .aggregation import Aggregation, Bound, ByHistogram, ByTime, Measure
 from .bins import METHOD, deviation, percentile, plain, quotient, value_of, variance

@@ -18,7 +18,7 @@ from inference_store.index.long_text import prefix_bounds
 from inference_store.index.registrations import Registration
 from inference_store.index.tables import SIDE_TABLES, inference
 from inference_store.inference.errors import Fault, ImpossibleComparison, Invalid, TooManyGroups
-from inference_store.inference.events.uid import received_at_of, uid_floor
+from inference_store.inference.events.event import received_at_of, uid_floor
 from inference_store.query.deadline import Deadline, fetch
 from inference_store.query.driving import DrivingIndex
 from inference_store.query.filters.typed import Kind

@@ -32,8 +32,8 @@ from sqlalchemy.sql.elements import BinaryExpression, BooleanClauseList, Groupin
 from sqlalchemy.sql.selectable import CompoundSelect
 
 from inference_store.index.tables import inference
-from inference_store.inference.events.uid import HIGHEST as LATEST
-from inference_store.inference.events.uid import uid_floor
+from inference_store.inference.events.event import HIGHEST as LATEST
+from inference_store.inference.events.event import uid_floor
 from inference_store.query.filters.typed import Comparison
 from inference_store.query.scan_range import HIGHEST, LOWEST, ScanRange, bind_one
 

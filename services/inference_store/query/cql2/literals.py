@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias, cast
 
 from inference_store.inference.iso_durations import read_duration
 from inference_store.inference.json_text import exact, storable
-from inference_store.inference.metadata.caps import MetadataCaps
+from inference_store.inference.metadata.values import MetadataCaps
 
 from .refusal import Refusal
 from .tree import MOST_POSITIONS, Coordinates, Geometry, Instant, Scalar, Shape, SourceRange

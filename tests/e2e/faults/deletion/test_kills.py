@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import pytest
 from sqlalchemy import select
 
-from inference_store.index import dead_letters
+from inference_store.index import unsettled
 from inference_store.index.accounting import PartitionId, list_accounts, open_partition
-from inference_store.index.records import Record, Rejection
-from inference_store.index.tables import dead_letter, kafka_partition
+from inference_store.index.tables import kafka_partition, unsettled_event
+from inference_store.index.unsettled import Record, Rejection
 from inference_store.inference.events import StorageKey
 from inference_store.platform.failpoints import FAILPOINTS
 from tests.integration.retention import test_kills
@@ -52,7 +52,7 @@ class Obstacles:
             if number == 0:
                 await open_partition(connection, BOOK, first=0, began="earliest")
             rejection = Rejection("blob_missing", "late", "unheld", id)
-            await dead_letters.add(connection, [(record, rejection)])
+            await unsettled.add_dead(connection, [(record, rejection)])
             counts = {"next": number + 1, "dead": number + 1}
             await connection.execute(kafka_partition.update().values(counts))
         self.letters += 1
@@ -79,7 +79,7 @@ class Obstacles:
         """Letters are discarded and the books close; each comparison has ended."""
         world = self.world
         async with world.engine.connect() as connection:
-            rows = list(await connection.execute(select(dead_letter)))
+            rows = list(await connection.execute(select(unsettled_event)))
             assert all(account.closes for account in await list_accounts(connection))
         discarded = [(row.state, row.payload, row.inference_id) for row in rows]
         assert discarded == [("discarded", None, None)] * self.letters

@@ -16,10 +16,10 @@ from inference_store.erasure.log.signed_chain import sign_document
 from inference_store.erasure.policies import DEFAULT, PolicyOwner
 from inference_store.export.jobs import request_export
 from inference_store.export.listing import describe_question
-from inference_store.index import api_keys, dead_letters, parked, registrations, saved_views
+from inference_store.index import api_keys, registrations, saved_views, unsettled
 from inference_store.index.accounting import PartitionId, open_partition
 from inference_store.index.audit import note
-from inference_store.index.records import Record, Rejection
+from inference_store.index.unsettled import Record, Rejection
 from inference_store.inference.events import uid_of
 from inference_store.operations.reconcile import stored_reports
 from inference_store.query.cql2 import parse
@@ -52,11 +52,11 @@ async def add_path_values(connection: Any, model_id: str, model: int, offset: in
         Record(PARTITION, offset, NOW, b"k", model_id.encode(), ()),
         Rejection("x", "y", model_id, None),
     )
-    await dead_letters.add(connection, [letter])
-    [dead, *_] = await dead_letters.find(connection, dead_letters.Selection(), limit=1)
+    await unsettled.add_dead(connection, [letter])
+    [dead, *_] = await unsettled.find(connection, unsettled.Selection(), limit=1)
     waiting = replace(letter[0], offset=100 + offset), letter[1], "s3://b/missing"
-    await parked.add(connection, [waiting], parked.Schedule(*3 * [timedelta(days=1)]))
-    [event] = await parked.find(connection, dead_letters.Selection(), limit=1)
+    await unsettled.park(connection, [waiting], unsettled.Schedule(*3 * [timedelta(days=1)]))
+    [event] = await unsettled.find(connection, unsettled.Selection(state="parked"), limit=1)
     policy = policies.RetentionPolicy.model_validate(_RULES)
     await policies.set_policy(connection, model, policy)
     for owner in (

@@ -11,8 +11,8 @@ from inference_store.access.rights import Right
 from inference_store.api.access import Needs, Over, read_needs
 from inference_store.api.routing import GuardedRoute
 from inference_store.erasure import runs
-from inference_store.index import dead_letters
-from inference_store.index.records import Record, Rejection
+from inference_store.index import unsettled
+from inference_store.index.unsettled import Record, Rejection
 from tests.answer_models import check_answer
 from tests.builders import NOW
 from tests.integration.api.conftest import Api, MakeApp, make_client
@@ -73,7 +73,7 @@ async def ids(guarded: Api, two_models: dict[str, int]) -> dict[str, Ids]:
         }
         rejection = Rejection("unknown_model", "x", "secret-unknown-model", None)
         record = Record(PARTITION, 7, NOW, b"k", b"secret-payload", ())
-        await dead_letters.add(connection, [(record, rejection)])
+        await unsettled.add_dead(connection, [(record, rejection)])
         await runs.request_run(connection)
     return ids_by_model
 

@@ -10,10 +10,10 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.mark.pending_deletions import add_pending, find_claimed
-from inference_store.index import accounting, dead_letters, inferences
+from inference_store.index import accounting, inferences, unsettled
 from inference_store.index.accounting import ConsumerFenced, Outcome, PartitionId
-from inference_store.index.records import Record, Rejection
 from inference_store.index.tables import producer_sequence
+from inference_store.index.unsettled import Record, Rejection
 from inference_store.inference.events import uid_of
 from tests.integration.waiting import count_lock_waiters
 from tests.polling import until
@@ -65,7 +65,7 @@ async def test_a_held_partition_still_takes_dead_letters(engine_with_books: Asyn
     async with engine_with_books.begin() as holder, engine_with_books.begin() as other:
         await accounting.lock_at(holder, PARTITIONS[0], 0)
         async with asyncio.timeout(300):
-            await dead_letters.add(other, [letter])
+            await unsettled.add_dead(other, [letter])
 
 
 async def test_a_held_partition_is_held(engine_with_books: AsyncEngine) -> None:

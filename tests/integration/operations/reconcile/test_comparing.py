@@ -6,10 +6,10 @@ from uuid import uuid4
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.mark.pending_deletions import KEYS
-from inference_store.index import dead_letters, parked
+from inference_store.index import unsettled
 from inference_store.index.accounting import PartitionId, open_partition
-from inference_store.index.records import Record, Rejection
-from inference_store.index.tables import dead_letter, erasure_held
+from inference_store.index.tables import erasure_held, unsettled_event
+from inference_store.index.unsettled import Record, Rejection
 from inference_store.inference.layout import key_of
 from inference_store.operations.reconcile import owned
 from inference_store.platform.settings import KafkaSettings
@@ -133,14 +133,14 @@ async def test_objects_of_dead_letters_and_parked_events_are_no_orphans(
             Record(partition_id, 2, NOW, None, escaped, ()),
             Record(partition_id, 4, NOW, None, b'[{"inputs": {"data": "p/model/nested"}}]', ()),
         ]
-        await dead_letters.add(connection, [(letter, rejection) for letter in letters])
+        await unsettled.add_dead(connection, [(letter, rejection) for letter in letters])
         record = Record(partition_id, 3, NOW, None, f'{{"k": "{waiting}"}}'.encode(), ())
         minute = timedelta(minutes=1)
-        schedule = parked.Schedule(first=minute, longest=minute, give_up=minute)
-        await parked.add(connection, [(record, rejection, waiting)], schedule)
+        schedule = unsettled.Schedule(first=minute, longest=minute, give_up=minute)
+        await unsettled.park(connection, [(record, rejection, waiting)], schedule)
     reconciliation, findings = await reconcile()
     assert (findings, reconciliation.count("awaited")) == ([], 4), nested
-    await execute(engine, dead_letter.delete().where(dead_letter.c.offset == 1))
+    await execute(engine, unsettled_event.delete().where(unsettled_event.c.offset == 1))
     _, findings = await reconcile()
     assert [finding.storage_key for finding in findings] == [dead]
 

@@ -19,10 +19,10 @@ from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.log.signed_chain import read_document
 from inference_store.erasure.progress import Erasure, list_blocked, list_unfinished
 from inference_store.erasure.requests import request_cancellation
-from inference_store.index import dead_letters
+from inference_store.index import unsettled
 from inference_store.index.accounting import PartitionId, open_partition
-from inference_store.index.records import Record, Rejection
 from inference_store.index.tables import blob_reference, erasing_object
+from inference_store.index.unsettled import Record, Rejection
 from inference_store.inference.errors import LedgerDiverged
 from inference_store.inference.events import StorageKey
 from inference_store.inference.layout import key_of
@@ -110,7 +110,7 @@ async def test_keeps_objects_that_are_no_longer_orphans(
         await connection.execute(insert(blob_reference).values(values | {"storage_key": key}))
         await open_partition(connection, at, first=0, began="first")
         rejection = Rejection("invalid_time", "x", "model", "1")
-        await dead_letters.add(connection, [(letter, rejection)])
+        await unsettled.add_dead(connection, [(letter, rejection)])
     put(storing, "p/written again")
     erasure = await erase(report.id)
     assert (erasure.state, erasure.objects) == ("certified", 1)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_store.index.accounting.producer_account import (
+from inference_store.index.accounting.producers import (
     STATES,
     ProducerAccount,
     SequenceGaps,

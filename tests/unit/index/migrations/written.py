@@ -38,8 +38,8 @@ REFUSED = {
 # Tables with a row for each event, or many: building an index on them takes minutes.
 BIG = {
     *(table.name for table in DISTRIBUTED),
-    *("dead_letter", "erased_batch", "erased_span"),
-    *("metadata_key_delta", "parked_event", "producer_sequence"),
+    *("unsettled_event", "erased_batch", "erased_span"),
+    *("metadata_key_delta", "producer_sequence"),
 }
 # Other statements about an existing table must be one of these.
 HARMLESS = (

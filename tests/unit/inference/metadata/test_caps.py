@@ -3,7 +3,7 @@
 import json
 
 from inference_store.inference.metadata import read_metadata
-from inference_store.inference.metadata.leaves import MOST_TOO_LONG
+from inference_store.inference.metadata.values import MOST_TOO_LONG
 
 from .samples import list_flags, list_leaves, list_presences, make_item, read, read_item
 

@@ -1,7 +1,7 @@
 """Keypoints, and the outlines that only a drawing wants."""
 
 from inference_store.inference.task_types import read_outlines, task_type_of
-from inference_store.inference.task_types.outlines import Keypoint, Outlines
+from inference_store.inference.task_types.response import Keypoint, Outlines
 
 from .answers import list_columns, make_v2, read
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from uuid import UUID
 
-from inference_store.inference.events.uid import uid_floor, uid_of
+from inference_store.inference.events.event import uid_floor, uid_of
 from inference_store.query.conditions import EVERYTHING, NOTHING, Names, Received, compile_condition
 from inference_store.query.conditions.compiled import merge_equalities
 from inference_store.query.conditions.sides import split_longitude

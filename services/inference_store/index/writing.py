@@ -1,0 +1,366 @@
+"""Writes inferences into the index: parents through a temporary table, children only of new ones.
+
+A redelivery never changes a stored inference, whose metadata may have been edited since. It all
+happens in the caller's transaction.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from functools import cached_property
+from itertools import chain
+from operator import attrgetter
+from typing import Any
+from uuid import UUID
+
+import orjson
+from asyncpg.pgproto.pgproto import UUID as DriverUUID
+from opentelemetry.trace import SpanKind
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.index import long_text
+from inference_store.index.database import driver_of
+from inference_store.index.dictionary import Dictionary
+from inference_store.index.registrations import Registration
+from inference_store.index.sidecars import Sidecar
+from inference_store.index.tables import (
+    SIDE_TABLES,
+    blob_reference,
+    inference,
+    inference_alias,
+    metadata_presence,
+    prediction,
+)
+from inference_store.inference.events import Extras, InferenceEvent, StorageKey
+from inference_store.inference.layout import belongs_to
+from inference_store.inference.metadata import Metadata, Presence, encode_entries
+from inference_store.inference.task_types import Prediction, Predictions
+from inference_store.platform import traces
+from inference_store.platform.failpoints import failpoint
+
+
+@dataclass(frozen=True)
+class Indexable:
+    """One inference, read and ready to be turned into rows."""
+
+    event: InferenceEvent
+    registration: Registration
+    metadata: Metadata
+    predictions: Predictions
+    flags: tuple[str, ...] = ()
+    sidecar: Sidecar | None = None
+
+    @property
+    def identity(self) -> tuple[int, UUID]:
+        """The inference's primary key: (model, uid)."""
+        return self.registration.model, self.event.uid
+
+    @property
+    def all_flags(self) -> tuple[str, ...]:
+        """The problems that its readers noted: of the event, blobs, metadata and predictions."""
+        event, metadata, predictions = self.event, self.metadata, self.predictions
+        return (*event.flags, *self.flags, *metadata.flags, *predictions.flags)
+
+    @cached_property
+    def storage_keys(self) -> tuple[str | None, str | None, str | None, str | None]:
+        """The keys of data, response, metadata and sidecar, as the index keeps them."""
+        event = self.event
+        sidecar = None if self.sidecar is None else self.sidecar.place
+        return _text(event.data), _text(event.response), _text(event.metadata), _text(sidecar)
+
+    @cached_property
+    def shared_keys(self) -> tuple[str, ...]:
+        """The storage keys that other inferences may point to as well."""
+        event = self.event
+        keys: tuple[StorageKey | None, ...] = (event.data, event.response, event.metadata)
+        if self.sidecar is not None:  # ours, but a stranger's event may name it
+            keys = (*keys, self.sidecar.place)
+        own = (event.model_id, event.extras.capture_id, event.received_at)
+        foreign = (p for p in keys if p and not belongs_to(p.key, *own))
+        return tuple(dict.fromkeys(str(key) for key in foreign))
+
+
+def _text(key: StorageKey | None) -> str | None:
+    return None if key is None else str(key)
+
+
+Row = tuple[Any, ...]
+# The fields that a producer may add to an event, and that have a column in the index.
+EXTRAS_COLUMNS = tuple(extra.name for extra in fields(Extras) if extra.name in inference.columns)
+# The database sets these by itself.
+_DEFAULTED = ("revision", "data_deleted_at", "response_deleted_at")
+_extras_of = attrgetter(*EXTRAS_COLUMNS)
+PARENT_COLUMNS = (
+    *(c.name for c in inference.columns if c.name not in (*_DEFAULTED, *EXTRAS_COLUMNS)),
+    *EXTRAS_COLUMNS,
+)
+CHILD_COLUMNS = {
+    table.name: tuple(column.name for column in table.columns)
+    for table in (
+        inference_alias,
+        *SIDE_TABLES.values(),
+        metadata_presence,
+        prediction,
+        blob_reference,
+    )
+}
+_TABLE_OF = {family: table.name for family, table in SIDE_TABLES.items()}
+# A key or label beyond the cap of its model: it is stored in the metadata, not indexed.
+KEYS_CAPPED = "model_keys_capped"
+LABELS_CAPPED = "model_labels_capped"
+
+
+@dataclass(slots=True)
+class Rows:
+    """The parent row of one inference, and those of its side tables by table name."""
+
+    model: int
+    uid: UUID
+    parent: Row = ()
+    children: defaultdict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
+    flags: list[str] = field(default_factory=list)
+
+    def add(self, table: str, row: Row) -> None:
+        """Add a child row."""
+        self.children[table].append(row)
+
+    @property
+    def count(self) -> int:
+        """The number of all rows."""
+        return 1 + sum(len(rows) for rows in self.children.values())
+
+
+def rows_of(item: Indexable, dictionary: Dictionary, *, indexed_at: Any) -> Rows:
+    """Return every row of an inference. Names that the dictionary refuses (caps) are flagged."""
+    model, uid = item.identity
+    rows = Rows(model, DriverUUID(item.event.uid.bytes))
+    rows.flags = list(item.all_flags)
+    _add_metadata(rows, item, dictionary)
+    top = _add_predictions(rows, item.predictions.items or (), dictionary)
+    for alias in item.event.aliases:
+        rows.add("inference_alias", (model, alias, uid))
+    for key in item.shared_keys:
+        rows.add("blob_reference", (key, model, uid))
+    rows.parent = _parent(item, rows, top, indexed_at)
+    return rows
+
+
+def _add_metadata(rows: Rows, item: Indexable, dictionary: Dictionary) -> None:
+    model, uid = rows.model, rows.uid
+    number, children = dictionary.keys.number, rows.children
+    for leaf in item.metadata.leaves:
+        key = number(model, leaf.name)
+        if key is None:
+            rows.flags.append(KEYS_CAPPED)
+            continue
+        row: Row = (model, key, leaf.value, uid)
+        if leaf.family == "string":
+            value, whole = long_text.encode(str(leaf.value))
+            row = (model, key, value, uid, whole)
+        children[_TABLE_OF[leaf.family]].append(row)
+    for presence in item.metadata.presences:
+        key = number(model, presence.name)
+        if key is not None:
+            rows.add("metadata_presence", (model, key, uid, presence.is_null))
+
+
+def _add_predictions(
+    rows: Rows, items: Iterable[Prediction], dictionary: Dictionary
+) -> tuple[int | None, float | None]:
+    top: tuple[int | None, float | None] = (None, None)
+    for item in items:
+        label = _label(rows, item, dictionary)
+        if item.rank == 1:
+            top = (label, item.score)
+        rows.children["prediction"].append((rows.model, rows.uid, *_prediction(item, label)))
+    return top
+
+
+def _label(rows: Rows, item: Prediction, dictionary: Dictionary) -> int | None:
+    if item.label is None:
+        return None
+    label = dictionary.labels.number(rows.model, item.label)
+    if label is None:
+        rows.flags.append(LABELS_CAPPED)
+    return label
+
+
+def _prediction(item: Prediction, label: int | None) -> Row:
+    return (
+        *(item.ordinal, item.rank, item.output, item.output_name, label, item.score),
+        *(item.xmin, item.ymin, item.xmax, item.ymax, item.area),
+        *(item.cx, item.cy, item.w, item.h, item.angle),
+        *(item.prompt, item.answer, item.text, item.start, item.end, item.value),
+    )
+
+
+def _parent(
+    item: Indexable, rows: Rows, top: tuple[int | None, float | None], indexed_at: Any
+) -> Row:
+    event, items = item.event, item.predictions.items
+    times = (event.received_at, event.forwarded_at, event.responded_at, event.published_at)
+    count = None if items is None else len(items)
+    flags = list(dict.fromkeys(rows.flags))
+    problem = item.metadata.problem or item.predictions.problem
+    entries = encode_entries(item.metadata.entries) if item.metadata.entries else None
+    *keys, sidecar = item.storage_keys
+    head = (rows.model, rows.uid, event.inference_id, *times, indexed_at, *keys)
+    tail = (*top, count, flags, problem, entries, sidecar)
+    return (*head, *tail, *_extras_of(event.extras))
+
+
+_COLUMNS = ", ".join(PARENT_COLUMNS)
+_STAGE = text(
+    "CREATE TEMPORARY TABLE IF NOT EXISTS staged (LIKE inference INCLUDING DEFAULTS)"
+    " ON COMMIT DELETE ROWS"
+)
+# The new ones are listed only if some existed before: listing all costs 5 µs an event.
+_INSERT = text(
+    f"WITH added AS (INSERT INTO inference ({_COLUMNS})"
+    f" SELECT {_COLUMNS} FROM staged ORDER BY model, uid"
+    " ON CONFLICT DO NOTHING RETURNING model, uid)"
+    " SELECT count(*), CASE WHEN count(*) < :whole THEN array_agg(model) END,"
+    " CASE WHEN count(*) < :whole THEN array_agg(uid) END FROM added"
+)
+_DELTA_COLUMNS = (
+    "model",
+    "key",
+    "type",
+    "flag",
+    "count",
+    "first_seen",
+    "last_seen",
+    "examples",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteResult:
+    """The new inferences of the batch; the others existed before."""
+
+    new: frozenset[tuple[int, UUID]]
+
+
+async def write(connection: AsyncConnection, batch: Sequence[Rows]) -> WriteResult:
+    """Write parents and children; `batch` holds an inference at most once."""
+    if not batch:
+        return WriteResult(frozenset())
+    driver = await driver_of(connection)
+    new = await _write_parents(connection, driver, batch)
+    failpoint("ingester.write.inferences")
+    whole = len(new) == len(batch)
+    fresh = batch if whole else [rows for rows in batch if (rows.model, rows.uid) in new]
+    await _write_children(driver, fresh)
+    failpoint("ingester.write.children")
+    return WriteResult(new)
+
+
+async def _write_parents(
+    connection: AsyncConnection, driver: Any, batch: Sequence[Rows]
+) -> frozenset[tuple[int, UUID]]:
+    await connection.execute(_STAGE)
+    # An inference may be staged already by an earlier call of the same transaction.
+    await connection.execute(text("TRUNCATE staged"))
+    await _copy(driver, "staged", PARENT_COLUMNS, [rows.parent for rows in batch])
+    inserted = (await connection.execute(_INSERT, {"whole": len(batch)})).one()
+    if inserted[0] == len(batch):
+        return frozenset((rows.model, rows.uid) for rows in batch)
+    return frozenset(zip(inserted[1] or (), inserted[2] or (), strict=True))
+
+
+async def _write_children(driver: Any, batch: Iterable[Rows]) -> None:
+    for table, rows in _by_table(batch).items():
+        await _copy(driver, table, CHILD_COLUMNS[table], rows)
+
+
+def _by_table(batch: Iterable[Rows]) -> Mapping[str, list[Row]]:
+    rows_by_table: dict[str, list[list[Row]]] = {}
+    for rows in batch:
+        for table, children in rows.children.items():
+            rows_by_table.setdefault(table, []).append(children)
+    return {
+        table: list(chain.from_iterable(lists)) for table, lists in sorted(rows_by_table.items())
+    }
+
+
+async def write_deltas(connection: AsyncConnection, deltas: Sequence[Row]) -> None:
+    """Append a batch's counts to the key registry."""
+    if deltas:
+        driver = await driver_of(connection)
+        await _copy(driver, "metadata_key_delta", _DELTA_COLUMNS, deltas)
+
+
+async def _copy(driver: Any, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
+    with traces.span(f"COPY {table}", SpanKind.CLIENT, _copying(table, len(rows))):
+        await driver.copy_records_to_table(table, columns=columns, records=_pass_on(rows))
+
+
+def _pass_on(rows: Sequence[Row]) -> Iterator[Row]:
+    """Yield the rows when Postgres waits for them."""
+    failpoint("ingester.write.copy")
+    yield from rows
+
+
+def _copying(table: str, rows: int) -> traces.Attributes:
+    return {
+        "db.system.name": "postgresql",
+        "db.operation.name": "COPY",
+        "db.collection.name": table,
+        "db.operation.batch.size": rows,
+    }
+
+
+MOST_EXAMPLES = 3
+_LONGEST_EXAMPLE = 120
+# model, name, type, flag
+_Group = tuple[int, str, str, str]
+
+
+@dataclass(slots=True)
+class _KeyDelta:
+    first: datetime
+    last: datetime
+    count: int = 0
+    # in the order they were met
+    examples: dict[str, None] = field(default_factory=dict)
+
+    def add(self, at: datetime) -> None:
+        self.count += 1
+        self.first, self.last = min(self.first, at), max(self.last, at)
+
+    @property
+    def examples_json(self) -> str:
+        return orjson.dumps(list(self.examples)).decode()
+
+
+def build_deltas(items: Iterable[Indexable], dictionary: Dictionary) -> list[tuple[Any, ...]]:
+    """Return the rows of metadata_key_delta for new inferences."""
+    deltas: dict[_Group, _KeyDelta] = {}
+    for item in items:
+        model, at = item.registration.model, item.event.received_at
+        for leaf in item.metadata.leaves:
+            group = (model, leaf.name, leaf.type.value, leaf.flags[0] if leaf.flags else "")
+            delta = deltas.get(group) or deltas.setdefault(group, _KeyDelta(at, at))
+            delta.add(at)
+            if len(delta.examples) < MOST_EXAMPLES:
+                delta.examples[str(leaf.value)[:_LONGEST_EXAMPLE]] = None
+        # A value that is invalid for its type has both a leaf (as text) and a presence.
+        flagged = {leaf.name for leaf in item.metadata.leaves if leaf.flags}
+        for presence in item.metadata.presences:
+            if presence.name in flagged and presence.flags:
+                continue
+            group = (model, presence.name, presence.type, _flag(presence))
+            (deltas.get(group) or deltas.setdefault(group, _KeyDelta(at, at))).add(at)
+    return [
+        (group[0], key, *group[2:], delta.count, delta.first, delta.last, delta.examples_json)
+        for group, delta in deltas.items()
+        if (key := dictionary.keys.number(group[0], group[1])) is not None
+    ]
+
+
+def _flag(presence: Presence) -> str:
+    if presence.flags:
+        return presence.flags[0]
+    return "null" if presence.is_null else "present"

@@ -1,0 +1,343 @@
+"""Everything that can be wrong, in one tree.
+
+StoreError
+├── Invalid            422  what was asked makes no sense
+│   ├── NoThumbnail
+│   ├── UnknownKey, ImpossibleComparison, InvalidFilter …  (`errors` names path and remedy)
+├── NotJson            400
+├── Unauthorized       401
+├── Forbidden          403
+│   ├── ForeignRequest
+├── NotFound           404
+├── MethodNotAllowed   405
+├── NotAcceptable      406
+├── Conflict           409  someone was faster, or it is still in use
+├── Gone               410
+│   ├── HeldByHold, HoldUnreadable
+├── PreconditionFailed 412
+├── TooLarge           413
+├── RangeNotSatisfiable 416
+├── TooManyRequests    429
+│   ├── TooManyQueries
+├── HeadersTooLarge    431
+├── NotKept            501  a part of the standard that is not kept here
+├── QueryTimeout       503
+├── Busy               503  it was not done, for others are being served
+└── Unavailable        503  a part is away
+    └── LedgerDiverged        the bucket and Postgres are not of one time
+
+Each class carries its HTTP status, its problem type and a sentence for the docs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong in what was asked: where, what, and what would have been known.
+
+    Of a filter in text also the place in it: line and column from 1, and how many characters.
+    """
+
+    path: str
+    message: str
+    known: Sequence[str] = field(default=())
+    line: int | None = None
+    column: int | None = None
+    length: int | None = None
+
+
+class StoreError(Exception):
+    """Anything the store refuses or cannot do."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "internal-error"
+    title: ClassVar[str] = "Something went wrong on our side"
+
+    def __init__(self, detail: str, *, faults: Sequence[Fault] = ()) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.faults = tuple(faults)
+
+
+class Invalid(StoreError):
+    """What was asked makes no sense; `errors` names the field and the remedy."""
+
+    status = 422
+    type = "invalid-request"
+    title = "The request makes no sense"
+
+
+class NoThumbnail(Invalid):
+    """No thumbnail can be made of this input: the detail says why."""
+
+    type = "no-thumbnail"
+    title = "No thumbnail can be made of this input"
+
+
+class UnknownKey(Invalid):
+    """The model has never seen this metadata key; `known` lists the nearest names, of properties
+    too if one could be meant."""
+
+    type = "unknown-metadata-key"
+    title = "No inference of this model has this metadata key"
+
+
+class ImpossibleComparison(Invalid):
+    """Nothing can satisfy the comparison: the detail says why. `known` lists the types that the key
+    has been seen with, or the values that there are."""
+
+    type = "impossible-comparison"
+    title = "The comparison is impossible"
+
+
+class InvalidFilter(Invalid):
+    """The filter is not CQL2: `errors` points at the place and says what is expected there."""
+
+    type = "invalid-filter"
+    title = "The filter cannot be read"
+
+
+class TooManyGroups(Invalid):
+    """An aggregate has more groups, values or spans of time than it may: narrow what is asked."""
+
+    type = "too-many-groups"
+    title = "The aggregate has too many groups"
+
+
+class InvalidCursor(Invalid):
+    """The cursor was made for another query, or is damaged: ask without one."""
+
+    type = "invalid-cursor"
+    title = "The cursor does not belong to this query"
+
+
+class Unauthorized(StoreError):
+    """No key or token was sent, or it does not work: send `Authorization: Bearer <key>`."""
+
+    status = 401
+    type = "unauthorized"
+    title = "A key or token is needed"
+
+
+class Forbidden(StoreError):
+    """The caller was not given the right that the detail names: ask an administrator for it."""
+
+    status = 403
+    type = "forbidden"
+    title = "A right is missing"
+
+
+class ForeignRequest(Forbidden):
+    """Another host is asked, or a page of another origin asks: the detail says what allows it."""
+
+    type = "foreign-request"
+    title = "The request is meant for another site, or comes from one"
+
+
+class RangeNotSatisfiable(StoreError):
+    """`Range` begins after the last byte; the size is in `Content-Range`."""
+
+    status = 416
+    type = "range-not-satisfiable"
+    title = "There are no such bytes"
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"There are {size:,} bytes: ask for some of them.")
+        self.size = size
+
+
+class TooManyRequests(StoreError):
+    """The key, subject or address asks more often than allowed: wait as `Retry-After` says."""
+
+    status = 429
+    type = "too-many-requests"
+    title = "Too many requests"
+
+    def __init__(self, detail: str, *, retry_after_seconds: int) -> None:
+        super().__init__(detail)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class TooManyQueries(TooManyRequests):
+    """As many queries or streams run as may at once: wait for yours, or as `Retry-After` says."""
+
+    type = "too-many-queries"
+    title = "Too many queries run at once"
+
+
+class HeadersTooLarge(StoreError):
+    """The request's line and headers are over the limit that the detail names."""
+
+    status = 431
+    type = "headers-too-large"
+    title = "The headers are too large"
+
+
+class MethodNotAllowed(StoreError):
+    """The path exists, and does not take this method: `Allow` names those it takes."""
+
+    status = 405
+    type = "method-not-allowed"
+    title = "The path does not take this method"
+
+
+class NotAcceptable(StoreError):
+    """`Accept` names nothing that the route can answer with: `errors` lists what it can."""
+
+    status = 406
+    type = "not-acceptable"
+    title = "The answer cannot be of the type that was asked for"
+
+
+class NotJson(StoreError):
+    """The body is not JSON; the detail says what is wrong and where."""
+
+    status = 400
+    type = "not-json"
+    title = "The body is not JSON"
+
+
+class NotFound(StoreError):
+    """There is nothing by this name; of models, the detail names the nearest that you may read."""
+
+    status = 404
+    type = "not-found"
+    title = "Not found"
+
+
+class Gone(StoreError):
+    """It was here and has been deleted by policy or on request."""
+
+    status = 410
+    type = "gone"
+    title = "It has been deleted"
+
+
+class Conflict(StoreError):
+    """Someone was faster, the name is not unique, or it is still in use."""
+
+    status = 409
+    type = "conflict"
+    title = "The present state does not allow this"
+
+
+class HeldByHold(Conflict):
+    """A legal hold keeps it as it is; the detail names it. Release or change the hold first."""
+
+    type = "held"
+    title = "A legal hold keeps it"
+
+
+class HoldUnreadable(Conflict):
+    """A hold's filter cannot be evaluated, so nothing that it may keep is deleted: change it."""
+
+    type = "hold-unreadable"
+    title = "A legal hold cannot be evaluated"
+
+
+class PreconditionFailed(StoreError):
+    """`If-Match` names another revision than the present one: read again, then retry."""
+
+    status = 412
+    type = "precondition-failed"
+    title = "It has changed since you read it"
+
+
+class TooLarge(StoreError):
+    """The body is over the limit that the detail names."""
+
+    status = 413
+    type = "too-large"
+    title = "The body is too large"
+
+
+class NotKept(StoreError):
+    """The filter needs a conformance class of CQL2 that is not kept; the detail names it."""
+
+    status = 501
+    type = "conformance-class-not-kept"
+    title = "This part of CQL2 is not kept"
+
+
+class QueryTimeout(StoreError):
+    """It took longer than allowed; the detail says what to narrow, or to send it again."""
+
+    status = 503
+    type = "query-timeout"
+    title = "The query took too long"
+
+
+class Busy(StoreError):
+    """Other requests took the time or every connection; yours was not done. Send it again after
+    `Retry-After`: it need not be changed."""
+
+    status = 503
+    type = "busy"
+    title = "The store is busy"
+
+
+class Unavailable(StoreError):
+    """A part the answer needs (the detail says which) is away; try again shortly."""
+
+    status = 503
+    type = "unavailable"
+    title = "A part of the store is away"
+
+
+class LedgerDiverged(Unavailable):
+    """Postgres is an older backup, or the bucket another one: the detail says what to run."""
+
+    type = "ledger-apart"
+    title = "The ledger in the bucket and Postgres are apart"
+
+
+class BlobMissing(Exception):
+    """The object store has no object by this key (its bucket exists)."""
+
+
+class BlobUnreadable(BlobMissing):
+    """The object may well be there, and is not given: archived, or by a key that is refused."""
+
+
+class BlobForbidden(Exception):
+    """The object store refuses this one object, and gives others of its bucket."""
+
+
+class BlobTooLarge(Exception):
+    """The object is over the cap for its kind; it stays where it is and is not indexed."""
+
+
+class ObjectStoreUnavailable(Exception):
+    """The object store or the bucket cannot be reached: wait, lose nothing."""
+
+
+class AccessDenied(ObjectStoreUnavailable):
+    """The object store says 403: to this object or to all, which it does not tell apart."""
+
+
+class InvalidEvent(Exception):
+    """A Kafka message that can never be indexed: it becomes a dead letter.
+
+    `reason` is one of `events.reasons.DEAD_LETTER_REASONS`; `detail` is for people.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        detail: str,
+        *,
+        model_id: str | None = None,
+        inference_id: str | None = None,
+    ) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+        self.model_id = model_id
+        self.inference_id = inference_id
+
+
+class SchemaBehind(Exception):
+    """The database's schema is older than what this version needs. Ends a service at its start."""

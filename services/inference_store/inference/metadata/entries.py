@@ -1,0 +1,277 @@
+"""Opens the envelopes of metadata, and stores entries.
+
+An envelope is a list of `{key, type, value}`; two sections; or a proxy's blob that has either under
+`metadata`; each as JSON, or as a JSON string that holds it.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from inference_store.inference.json_text import (
+    Json,
+    UnreadableJson,
+    list_members,
+    read_exactly,
+    read_json,
+    write_json,
+)
+from inference_store.inference.metadata.values import (
+    Entry,
+    Section,
+)
+
+_WRAPPINGS: Final = 4
+"""The most nested strings, lists and `metadata` that are opened."""
+_SECTIONS: Final = ("standard_metadata", "extended_metadata", "metadata")
+_EXPECTED: Final = (
+    "expected a list of {key, type, value}, or an object with standard_metadata and "
+    "extended_metadata"
+)
+
+
+class Item(NamedTuple):
+    """One item, not yet typed. `value` is any JSON."""
+
+    key: str
+    type: str | None
+    """None in the standard section's `{name: value}`, which declares no types."""
+    value: Json
+    section: Section
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Opened:
+    """All items of one inference, in order, and the problems of reading."""
+
+    items: list[Item] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def open_envelope(
+    document: Json, opened: Opened, *, client: bool = True, levels: int = _WRAPPINGS
+) -> None:
+    """Add the items of an envelope to `opened`. `client`: a standard section is the caller's."""
+    if document is None or document == "":
+        return
+    if levels and type(document) is str:
+        _open_text(document, opened, client, levels - 1)
+    elif levels and isinstance(document, list):
+        for position, item in enumerate(document):
+            if not _add_plain(item, opened):
+                _open_item(item, position, opened, client, levels - 1)
+    elif levels and isinstance(document, dict):
+        _open_object(document, opened, client, levels - 1)
+    else:
+        opened.problems.append(f"{_EXPECTED}; found {show_start(document)}")
+
+
+def _add_plain(item: Json, opened: Opened) -> bool:
+    try:
+        key, declared, value = item["key"], item["type"], item["value"]
+    except (KeyError, TypeError, IndexError):
+        return False
+    if type(key) is not str or type(declared) is not str:
+        return False
+    opened.items.append(Item(key, declared, value, "extended"))
+    return True
+
+
+def _open_text(text: str, opened: Opened, client: bool, levels: int) -> None:
+    try:
+        document = read_document(text)
+    except UnreadableJson as exc:
+        opened.problems.append(f"metadata is a string that is not JSON: {exc}")
+    else:
+        open_envelope(document, opened, client=client, levels=levels)
+
+
+def _open_item(item: Json, position: int, opened: Opened, client: bool, levels: int) -> None:
+    if isinstance(item, dict) and "key" in item:
+        opened.items.append(_declared(item, position, opened, "extended"))
+    elif _is_envelope(item):  # the envelopes of several inputs or outputs, in one list
+        open_envelope(item, opened, client=client, levels=levels)
+    else:
+        opened.problems.append(f"item {position} has no key: {show_start(item)}")
+        opened.items.append(_malformed(item, "extended"))
+
+
+def _open_object(document: dict[str, Json], opened: Opened, client: bool, levels: int) -> None:
+    if "key" in document and not any(name in document for name in _SECTIONS):
+        opened.items.append(_declared(document, 0, opened, "extended"))
+        return
+    if document and not any(name in document for name in _SECTIONS):
+        if not _is_bare_proxy_blob(document):
+            opened.problems.append(f"{_EXPECTED}; found {show_start(document)}")
+        return
+    inside_proxy_blob = "metadata" in document
+    _open_standard(document.get("standard_metadata"), opened, client and not inside_proxy_blob)
+    open_envelope(document.get("metadata"), opened, client=client, levels=levels)
+    open_envelope(document.get("extended_metadata"), opened, client=client, levels=levels)
+
+
+def _open_standard(section: Json, opened: Opened, client: bool) -> None:
+    flags = ("standard_from_client",) if client else ()
+    if isinstance(section, dict):
+        for name, value in list_members(section):
+            opened.items.append(Item(name, None, value, "standard", flags))
+    elif isinstance(section, list):
+        for position, item in enumerate(section):
+            opened_item = _standard_item(item, position, opened)
+            opened.items.append(opened_item._replace(flags=opened_item.flags + flags))
+    elif section is not None:
+        opened.problems.append(
+            f"standard_metadata is neither an object nor a list: {show_start(section)}"
+        )
+
+
+def _standard_item(item: Json, position: int, opened: Opened) -> Item:
+    if isinstance(item, dict) and "key" in item:
+        return _declared(item, position, opened, "standard")
+    opened.problems.append(f"item {position} of standard_metadata has no key: {show_start(item)}")
+    return _malformed(item, "standard")
+
+
+def _declared(item: dict[str, Json], position: int, opened: Opened, section: Section) -> Item:
+    key = item["key"]
+    if type(key) is not str:
+        opened.problems.append(f"the key of item {position} is not a string: {show_start(key)}")
+        return _malformed(item, section)
+    declared = item.get("type", "")
+    if type(declared) is not str:
+        declared = "" if declared is None else write_json(declared)
+    if "value" in item:
+        return Item(key, declared, item["value"], section)
+    return Item(key, declared, None, section, ("no_value",))
+
+
+def _malformed(item: Json, section: Section) -> Item:
+    return Item("", "", item, section, ("malformed",))
+
+
+def _is_envelope(item: Json) -> bool:
+    if isinstance(item, dict):
+        return any(name in item for name in _SECTIONS)
+    return isinstance(item, list) or (type(item) is str and item.lstrip()[:1] in ("[", "{"))
+
+
+def _is_bare_proxy_blob(document: dict[str, Json]) -> bool:
+    return "event" in document or "request" in document
+
+
+def show_start(value: Json) -> str:
+    """Return the start of a value's JSON text, for a sentence that people read."""
+    text = write_json(value)
+    return ascii(text if len(text) <= 80 else text[:79] + "…")[1:-1]
+
+
+FAITHFUL: Final = (str, int, bool, type(None))
+"""Types of values that the fast way cannot change."""
+_MOST_COUNTED: Final = 64
+"""The most names that are searched for in the whole text: more would take longer than the exact
+way."""
+
+
+def read_document(raw: bytes | str) -> Json:
+    """Return the document; a number in it is `Number`, or an exact int.
+
+    Raises UnreadableJson.
+    """
+    document = read_json(raw)
+    return document if _is_faithful(document, raw) else read_exactly(raw)
+
+
+def _is_faithful(document: Json, raw: bytes | str) -> bool:
+    """Return whether nothing in the document can be rounded or repeated."""
+    if type(document) is list:
+        return _are_plain_items(document)
+    if type(document) is dict:
+        return (
+            "key" not in document
+            and _is_plain_section(document.get("standard_metadata"), raw)
+            and _is_faithful(document.get("extended_metadata"), raw)
+            and _is_faithful(document.get("metadata"), raw)
+        )
+    return type(document) in (str, type(None))
+
+
+def _are_plain_items(items: list[Json]) -> bool:
+    for item in items:
+        if type(item) is not dict or "key" not in item:
+            return False
+        if type(item.get("value")) not in FAITHFUL:
+            return False
+    return True
+
+
+def _is_plain_section(section: Json, raw: bytes | str) -> bool:
+    """Return whether each value is exact, and each name is once in the text, not as an escape."""
+    if not section:
+        return True
+    text = raw if isinstance(raw, bytes) else raw.encode("utf-8", "surrogatepass")
+    if type(section) is not dict or len(section) > _MOST_COUNTED or b"\\u" in text:
+        return False
+    return all(
+        type(value) in FAITHFUL and text.count(f'"{name}"'.encode()) == 1
+        for name, value in section.items()
+    )
+
+
+def encode_entries(entries: Iterable[Entry]) -> bytes:
+    """Return the bytes of the column; `decode_entries` returns the same entries."""
+    rows = [_row(entry) for entry in entries]
+    try:
+        return orjson.dumps(rows)
+    except TypeError:  # a lone surrogate is not UTF-8
+        return json.dumps(rows, separators=(",", ":")).encode("ascii")
+
+
+def decode_entries(stored: bytes) -> tuple[Entry, ...]:
+    """Return the entries of a column. Raises UnreadableJson if the bytes are not ours."""
+    return tuple(
+        [
+            Entry(
+                row["key"],
+                row["type"],
+                row["value"],
+                row.get("section", "extended"),
+                tuple(row["flags"]) if "flags" in row else (),
+            )
+            for row in read_rows(stored)
+        ]
+    )
+
+
+def list_entries(stored: bytes) -> list[dict[str, Any]]:
+    """Return the entries of a column for JSON, with all of their parts. Raises as
+    `decode_entries`."""
+    rows = read_rows(stored)
+    for row in rows:
+        flags = row.pop("flags", ())  # they come last
+        row.setdefault("section", "extended")
+        row["flags"] = flags
+    return rows
+
+
+def read_rows(stored: bytes) -> list[dict[str, Any]]:
+    """Return the entries of a column as they are stored, for reading alone. Raises as
+    `decode_entries`."""
+    rows: Any
+    try:
+        rows = orjson.loads(stored)  # there are no numbers that it could round
+    except ValueError:
+        rows = read_exactly(stored)
+    return list(rows)
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    row: dict[str, Any] = {"key": entry.key, "type": entry.type, "value": entry.value}
+    if entry.section != "extended":
+        row["section"] = entry.section
+    if entry.flags:
+        row["flags"] = entry.flags
+    return row
