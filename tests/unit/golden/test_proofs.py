@@ -18,7 +18,7 @@ from inference_store.erasure.certify.chain import CERTIFICATE
 from inference_store.erasure.certify.erased_lists import Erased
 from inference_store.erasure.certify.merkle import MerkleTree, compute_root
 from inference_store.erasure.ledger.entries import Content, Entry, Note
-from inference_store.erasure.log import bucket, signed_chain
+from inference_store.erasure.log import signed_chain
 from inference_store.erasure.log.hash_chain import Link, canonical, format_instant
 from inference_store.erasure.log.keys import SigningKey
 from inference_store.erasure.log.signed_chain import (
@@ -129,7 +129,7 @@ def test_certificates() -> None:
         text += format_bytes(f"entry {number}, proved by {proof}", entry)
     text += format_bytes("root", compute_root(make_entries()))
     text += format_bytes("public key", SIGNS.public.pem.encode())
-    text += f"{bucket.CERTIFICATES_HEAD}\n{bucket.AUDIT_HEAD}\n"
+    text += f"{signed_chain.CERTIFICATES_HEAD}\n{signed_chain.AUDIT_HEAD}\n"
     check("certificates.txt", text)
 
 
