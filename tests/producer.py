@@ -100,8 +100,10 @@ def capture(number: int, **changes: Any) -> Capture:
 class Producer:
     """Writes blobs and publishes events."""
 
-    def __init__(self, environment: dict[str, str], topic: str) -> None:
+    def __init__(self, environment: dict[str, str], topic: str, **options: Any) -> None:
+        """`options`: how S3 is reached, by default without TLS."""
         self._environment = environment
+        self._options: Any = options or {"allow_http": True}
         self.topic = topic
         self._store = self._store_of(environment["INFERENCE_STORE_S3_BUCKET"])
         self._kafka: AIOKafkaProducer | None = None
@@ -114,7 +116,7 @@ class Producer:
             access_key_id=environment["INFERENCE_STORE_S3_ACCESS_KEY"],
             secret_access_key=environment["INFERENCE_STORE_S3_SECRET_KEY"],
             region="us-east-1",
-            client_options={"allow_http": True},
+            client_options=self._options,
         )
 
     def use_bucket(self, bucket: str) -> "Producer":

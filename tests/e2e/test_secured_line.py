@@ -11,7 +11,6 @@ from typing import Any
 import aiohttp
 import pytest
 from aiokafka import AIOKafkaProducer
-from obstore.store import S3Store
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -24,41 +23,16 @@ from tests.servers.environment import service_environment
 from tests.servers.fixtures import migrate, unique
 from tests.servers.kafka import Kafka
 from tests.servers.ports import free_port
-from tests.servers.secured import PASSWORD, USER, SecuredKafka, SecuredMinio, SecuredPostgres
+from tests.servers.secured import PASSWORD, SecuredKafka, SecuredMinio, SecuredPostgres
 from tests.service_process import Service
 
 pytestmark = [pytest.mark.real_kafka, pytest.mark.real_minio]
 
 
-class SecuredProducer(Producer):
-    """A producer that reaches S3 by https. Its events go to Kafka's open listener: it is set-up."""
-
-    def __init__(self, environment: dict[str, str], topic: str, authority: Authority) -> None:
-        self._ca = authority.ca_file.read_bytes()
-        super().__init__(environment, topic)
-
-    def _store_of(self, bucket: str) -> S3Store:
-        environment = self._environment
-        return S3Store(
-            bucket,
-            endpoint=environment["INFERENCE_STORE_S3_ENDPOINT"],
-            access_key_id=environment["INFERENCE_STORE_S3_ACCESS_KEY"],
-            secret_access_key=environment["INFERENCE_STORE_S3_SECRET_KEY"],
-            region="us-east-1",
-            client_options={"root_certificate": self._ca},
-        )
-
-
 @pytest.fixture
 def database(secured_postgres: SecuredPostgres) -> str:
     """The name of a migrated database that the user `alice` may use."""
-    secured_postgres.execute(
-        f"DO $$ BEGIN CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}';"
-        " EXCEPTION WHEN duplicate_object THEN NULL; END $$"
-    )
-    name = unique()
-    secured_postgres.execute(f'CREATE DATABASE "{name}" OWNER {USER} TEMPLATE template0')
-    return name
+    return secured_postgres.create_users_database(unique())
 
 
 @pytest.fixture
@@ -113,7 +87,8 @@ async def produce(
 ) -> None:
     """Store blobs and publish events of these numbers."""
     topic = environment["INFERENCE_STORE_KAFKA_TOPIC"]
-    producer = SecuredProducer(environment, topic, authority)
+    certificate = authority.ca_file.read_bytes()
+    producer = Producer(environment, topic, root_certificate=certificate)
     captures = [capture(number) for number in numbers]
     await producer.put_all(captures)
     async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as sending:

@@ -3,16 +3,19 @@
 import base64
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any, Self
-from urllib.parse import parse_qs
+from urllib.parse import parse_qsl
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 CLIENT, SECRET = "inference-store", "s3cret & more"
+Form = Mapping[str, str]
+Answer = tuple[int, dict[str, Any]]
 
 
 @dataclass
@@ -46,44 +49,52 @@ class Issuer:
         payload["exp"] = now + self.seconds
         return jwt.encode(payload | claims, self._key, "RS256", headers={"kid": "tests"})
 
-    def answer(self, path: str) -> dict[str, Any] | None:
+    def describe(self, path: str) -> dict[str, Any] | None:
         """Return the answer to a GET; None if there is nothing at the path."""
-        if path == "/jwks":
+        if path == "/keys":
             key = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(self._key.public_key()))
             return {"keys": [{**key, "kid": "tests", "use": "sig", "alg": "RS256"}]}
         if path == "/.well-known/openid-configuration":
             return {
                 "issuer": self.url,
-                "jwks_uri": f"{self.url}/jwks",
+                "jwks_uri": f"{self.url}/keys",
                 "token_endpoint": f"{self.url}/token",
-                "authorization_endpoint": f"{self.url}/authorize",
-                "id_token_signing_alg_values_supported": ["RS256"],
-                "response_types_supported": ["code"],
-                "subject_types_supported": ["public"],
+                **self.list_endpoints(),
             }
         return None
 
-    def grant_token(self, authorization: str, form: dict[str, list[str]]) -> dict[str, Any] | None:
-        """Return the answer of the token endpoint; None for another client or grant type."""
+    def list_endpoints(self) -> dict[str, Any]:
+        """Return what else discovery names."""
+        return {
+            "authorization_endpoint": f"{self.url}/authorize",
+            "id_token_signing_alg_values_supported": ["RS256"],
+            "response_types_supported": ["code"],
+            "subject_types_supported": ["public"],
+        }
+
+    def answer(self, path: str, form: Form, authorization: str) -> Answer:
+        """Return the answer to a POST: to /token, by this client's credentials."""
         self.token_requests += 1
-        self.scopes += form.get("scope", [])
+        self.scopes += [form["scope"]] if "scope" in form else []
         client = base64.b64encode(f"{CLIENT}:s3cret%20%26%20more".encode()).decode()
-        if authorization != f"Basic {client}" or form["grant_type"] != ["client_credentials"]:
-            return None
-        return {"access_token": self.token(), "token_type": "Bearer", "expires_in": self.seconds}
+        asked = (path, authorization, form["grant_type"])
+        if asked != ("/token", f"Basic {client}", "client_credentials"):
+            return 401, {"error": "invalid_client"}
+        token = {"access_token": self.token(), "token_type": "Bearer"}
+        return 200, {**token, "expires_in": self.seconds}
 
 
 class _Handler(BaseHTTPRequestHandler):
     issuer: Issuer
 
     def do_GET(self) -> None:
-        answer = self.issuer.answer(self.path)
+        answer = self.issuer.describe(self.path)
         self._send(404 if answer is None else 200, answer or {})
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        grant = self.issuer.grant_token(self.headers.get("Authorization", ""), parse_qs(body))
-        self._send(401 if grant is None else 200, grant or {"error": "invalid_client"})
+        by = self.headers.get("Authorization", "")
+        self._send(*self.issuer.answer(self.path, dict(parse_qsl(body)), by))
 
     def _send(self, status: int, body: dict[str, Any]) -> None:
         content = json.dumps(body).encode()

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
@@ -32,6 +33,12 @@ class S3:
         self.endpoint = endpoint
         self.access_key = access_key
         self.secret_key = secret_key
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of a service that uses it."""
+        names = ("endpoint", "access_key", "secret_key")
+        return {f"s3_{name}": getattr(self, name) for name in names}
 
     def client(self) -> Minio:
         """Return a client for set-up and checks; the caller need not close it."""

@@ -135,6 +135,15 @@ class SecuredPostgres(PostgresServer):
             "host replication postgres 127.0.0.1/32 trust\n"
         )
 
+    def create_users_database(self, name: str) -> str:
+        """Create a database that the user `alice` owns; return its name."""
+        self.execute(
+            f"DO $$ BEGIN CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}';"
+            " EXCEPTION WHEN duplicate_object THEN NULL; END $$"
+        )
+        self.execute(f'CREATE DATABASE "{name}" OWNER {USER} TEMPLATE template0')
+        return name
+
     def present(self, pair: Pair) -> None:
         """Use this certificate from the next start on."""
         for source, name in ((pair.certificate, "server.crt"), (pair.key, "server.key")):

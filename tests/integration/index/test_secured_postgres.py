@@ -23,13 +23,7 @@ _ENCRYPTED = text("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
 @pytest.fixture
 def database(secured_postgres: SecuredPostgres) -> str:
     """Create a database that the user `alice` owns; return its name."""
-    secured_postgres.execute(
-        f"DO $$ BEGIN CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}';"
-        " EXCEPTION WHEN duplicate_object THEN NULL; END $$"
-    )
-    name = unique()
-    secured_postgres.execute(f'CREATE DATABASE "{name}" OWNER {USER} TEMPLATE template0')
-    return name
+    return secured_postgres.create_users_database(unique())
 
 
 def make_postgres_settings(

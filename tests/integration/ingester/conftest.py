@@ -56,9 +56,7 @@ def blobs(database: str, minio_server: S3, bucket: str) -> Iterator[Blobs]:
     """Open the bucket with the rights of the servers."""
     values = {
         "postgres_dsn": database,
-        "s3_endpoint": minio_server.endpoint,
-        "s3_access_key": minio_server.access_key,
-        "s3_secret_key": minio_server.secret_key,
+        **minio_server.settings,
         "s3_bucket": bucket,
     }
     with Blobs(RetentionSettings.model_validate(values)) as opened:

@@ -26,9 +26,7 @@ def s3(request: pytest.FixtureRequest) -> S3:
 def make_blob_settings(s3: S3, bucket: str, **changes: object) -> BlobSettings:
     return BlobSettings.model_validate(
         {
-            "s3_endpoint": s3.endpoint,
-            "s3_access_key": s3.access_key,
-            "s3_secret_key": s3.secret_key,
+            **s3.settings,
             "s3_bucket": bucket,
         }
         | changes

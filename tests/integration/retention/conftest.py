@@ -40,9 +40,7 @@ def settings(database: str, minio_server: S3, bucket: str) -> RetentionSettings:
     return RetentionSettings.model_validate(
         {
             "postgres_dsn": database,
-            "s3_endpoint": minio_server.endpoint,
-            "s3_access_key": minio_server.access_key,
-            "s3_secret_key": minio_server.secret_key,
+            **minio_server.settings,
             "s3_bucket": bucket,
             "retention_batch_inferences": 10,
         }

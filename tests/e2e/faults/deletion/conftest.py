@@ -35,9 +35,7 @@ def settings(
     name = unique()
     values = {
         "postgres_dsn": own_postgres.create_database(name, template=own_template),
-        "s3_endpoint": own_minio.endpoint,
-        "s3_access_key": own_minio.access_key,
-        "s3_secret_key": own_minio.secret_key,
+        **own_minio.settings,
         "s3_bucket": own_minio.create_bucket(unique(), object_lock=True),
     }
     yield RetentionSettings.model_validate(values)

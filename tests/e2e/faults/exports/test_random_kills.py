@@ -91,9 +91,7 @@ async def exporting(
 ) -> AsyncIterator[tuple[Exporting, Blobs]]:
     values = {
         "postgres_dsn": database,
-        "s3_endpoint": minio_server.endpoint,
-        "s3_access_key": minio_server.access_key,
-        "s3_secret_key": minio_server.secret_key,
+        **minio_server.settings,
         "s3_bucket": retention_environment["INFERENCE_STORE_S3_BUCKET"],
     }
     settings = ApiSettings.model_validate({**values, "auth": "off", "page_seconds": 300.0})

@@ -28,9 +28,7 @@ LIST = [{"key": "camera", "type": "string", "value": "hall"}]
 def make_proxy_settings(kafka: Kafka, s3: S3, bucket: str, **changes: Any) -> ProxySettings:
     values: dict[str, Any] = {
         "kafka_bootstrap_servers": kafka.bootstrap_servers,
-        "s3_endpoint": s3.endpoint,
-        "s3_access_key": s3.access_key,
-        "s3_secret_key": s3.secret_key,
+        **s3.settings,
         "s3_region": s3.region,
         "s3_bucket": bucket,
         "s3_timeout_seconds": 20,
