@@ -1,7 +1,7 @@
 """What all benchmarks share: the machine, tables in Markdown, and where raw results are written.
 
-Raw results go to `build/benchmarks/<name>.json`, which git ignores. Bars and tables are printed:
-whoever ran the benchmark pastes them into docs/explanation/benchmarks.md.
+Raw results go to `build/benchmarks/<name>.json`, which git ignores. Bars and tables are printed,
+to be pasted into docs/explanation/benchmarks.md.
 """
 
 import argparse

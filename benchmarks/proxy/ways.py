@@ -1,4 +1,4 @@
-"""What stands before the model server: nginx as a plain reverse proxy, and the proxy."""
+"""Starts what the model server is called through: nginx as a plain reverse proxy, or the proxy."""
 
 import os
 import shutil

@@ -45,7 +45,7 @@ BUDGETS: Final = {
 WALKS: Final = {"a query": 15, "an erasure": 12, "a captured call": 10, "an event": 8}
 _OUTSIDE: Final = {
     "tests": "tests/**/*.py",
-    "client": "client/**/*.py",
+    "client": "client/src/**/*.py",
     "benchmarks": "benchmarks/**/*.py",
     "docs": "docs/**/*.md",
     "console": "console/src/**/*.*",

@@ -40,7 +40,7 @@ class Over(StrEnum):
     EVERYTHING = "everything"
     """No bounds: what is asked belongs to no model."""
     CALLER = "caller"
-    """The caller alone: whoever is known may ask, with whatever rights."""
+    """Only the caller: any authenticated caller may ask, whatever its rights."""
 
 
 @dataclass(frozen=True, slots=True)

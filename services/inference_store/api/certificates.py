@@ -80,7 +80,7 @@ class ShownCertificateKey(Shown):
     number: int
     """From which place of the chain on it signs."""
     signed_by: str
-    """The key before it; the first, and one that begins anew after a key was lost: itself."""
+    """The previous key; itself, if it is the first or restarts the chain after a loss."""
 
 
 class CertificateKeys(Shown):

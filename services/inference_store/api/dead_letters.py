@@ -75,7 +75,7 @@ class Discard(Body):
 
 
 class ShownPlace(Shown):
-    """A partition of a topic; a topic made anew is a new epoch."""
+    """A partition of a topic. A topic that is created again starts a new epoch."""
 
     cluster: str
     topic: str
