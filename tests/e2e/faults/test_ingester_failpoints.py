@@ -82,26 +82,29 @@ async def test_killed_at(
     async def count_parked() -> int:
         return len(await transact(engine, unsettled.find, Selection(state="parked"), limit=1000))
 
-    async def publish_more(some: list[Capture]) -> bool:
-        await published.publish(some)
+    async def park(count: int) -> None:
+        """Publish events whose responses come once they are parked."""
+        late = make_captures(range(1000, 1000 + count), prefix=unique("late"))
+        await published.producer.put_all(late, "data", "metadata")
+        await published.publish(late)
+        # A slow machine retries, and is killed, before the last of them is parked.
+        await until(count_parked, lambda parked: parked >= count or not service.process.running)
+        await published.producer.put_all(late, "response")
+
+    async def pass_again(failpoint: str, some: list[Capture]) -> bool:
+        """Give it more to do: one poll, or one retry, may have taken all that there was."""
+        await (park(1) if failpoint in RETRY_FAILPOINTS else published.publish(some))
         return service.process.running
 
-    for turn, failpoint in enumerate(kills):
+    for failpoint in kills:
         some, rest = rest[:_FEW], rest[_FEW:]
         await published.publish(some, again=3)
-        numbers = range(1000 + turn * _LATE, 1000 + (turn + 1) * _LATE)
-        late = make_captures(numbers, prefix=unique("late"))
-        if failpoint in RETRY_FAILPOINTS:
-            await published.producer.put_all(late, "data", "metadata")
-            await published.publish(late)
         start_again(service, f"{failpoint}:{nth}")
         if failpoint in RETRY_FAILPOINTS:
-            # A slow machine retries, and is killed, before the last of them is parked.
-            await until(count_parked, lambda count: count >= _LATE or not service.process.running)
-            await published.producer.put_all(late, "response")
+            await park(_LATE)
         if nth != "1":
-            # One poll may bring all of them: more come until there was another.
-            await until(partial(publish_more, some[:1]), lambda running: not running, seconds=600)
+            again = partial(pass_again, failpoint, some[:1])
+            await until(again, lambda running: not running, seconds=600)
         await kills.wait_until_killed(service)
     await published.publish(rest, again=len(rest) // 5)
     start_again(service, None)
