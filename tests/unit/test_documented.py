@@ -84,3 +84,13 @@ def test_documented_errors_are_those_that_exist() -> None:
 def test_every_make_target_of_the_readme_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"make ([a-z-]+)", README)) <= targets
+
+
+def test_every_file_that_a_page_names_exists() -> None:
+    """Paths are from the repository, the services' or the client's package, or the page itself."""
+    packages = ("services/inference_store", "client/src/inference_store_client", "docs", "console")
+    for page in (ROOT / "docs").rglob("*.md"):
+        roots = (ROOT, page.parent, *(ROOT / package for package in packages))
+        named = re.findall(r"`([\w./-]+/[\w.-]+\.(?:py|md|toml|svelte|ts))`", page.read_text())
+        found = {name for root in roots for name in named if (root / name).exists()}
+        assert set(named) - {"migrations/versions/0002_what.py"} == found, page

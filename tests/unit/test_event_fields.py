@@ -22,7 +22,7 @@ def test_a_field_of_the_event_is_a_column_a_property_and_part_of_answers() -> No
     assert set(inference.columns.keys()) >= _COLUMNS, "see index/tables/inferences.py; migrate"
     assert set(PROPERTIES) >= _COLUMNS - _NO_PROPERTY, "give the column a `doc`"
     shown_names = {_SHOWN_AS.get(name, name) for name in _COLUMNS}
-    assert shown_names <= set(ShownInference.model_fields), "see api/schemas/inferences.py"
+    assert shown_names <= set(ShownInference.model_fields), "see api/inference_models.py"
 
 
 def test_it_is_documented_for_producers() -> None:

@@ -56,11 +56,6 @@ def declare(needed: Needs) -> dict[str, Any]:
     return {EXTENSION: {"right": needed.right.value, "over": needed.over.value}}
 
 
-def needs(right: Right, over: Over = Over.MODEL) -> dict[str, Any]:
-    """Build a route's `openapi_extra`."""
-    return declare(Needs(right, over))
-
-
 def read_needs(extra: dict[str, Any] | None) -> Needs:
     """Read what a route's `openapi_extra` declares. Raises TypeError if it declares nothing."""
     declared = (extra or {}).get(EXTENSION)

@@ -23,6 +23,7 @@ from . import (
     dead_letters,
     drawing,
     erasures,
+    exports,
     follow,
     holds,
     inferences,
@@ -57,7 +58,6 @@ from .middleware import (
     refuse_foreign_page,
     refuse_large_head,
 )
-from .routes import exports, exports_erased
 from .routing import complete_openapi
 from .thumbnail_maker import ThumbnailCache, ThumbnailMaker
 from .thumbnails import ThumbnailPage
@@ -84,7 +84,6 @@ _PARTS = (
     erasures,
     certificates,
     exports,
-    exports_erased,
     holds,
     reconciliations,
     dead_letters,

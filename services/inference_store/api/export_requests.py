@@ -1,16 +1,14 @@
-"""Turns requests for exports into jobs."""
+"""Requests for exports, and the jobs that they become."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, TypeAlias
 from uuid import uuid4
 
+from pydantic import ConfigDict, Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.api.conditions import read_requested_filter
-from inference_store.api.fields import Window
-from inference_store.api.schemas.exports import ExportRequest
 from inference_store.erasure import policies
 from inference_store.erasure.policies.rules import parse_duration
 from inference_store.export.columns import BlobChoice
@@ -25,8 +23,60 @@ from inference_store.export.listing import build_question, describe_question
 from inference_store.export.part_formats import PART_FORMATS
 from inference_store.inference.errors import Conflict, Fault, Invalid
 from inference_store.platform.settings import ApiSettings
+from inference_store.query.cql2 import FilterLang
 from inference_store.query.deadline import Deadline, OutOfTime
 from inference_store.query.search import count
+
+from .conditions import filter_schema, read_requested_filter
+from .fields import Body, Flag, ShortText, Window
+
+Format: TypeAlias = Literal["parquet", "arrow", "csv", "jsonl", "webdataset", "chariot"]
+Included: TypeAlias = Literal["metadata", "predictions"]
+_EVERYTHING: Final[list[Included]] = ["metadata", "predictions"]
+
+
+class ExportRequest(Body):
+    """What to export, and how."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "filter": "prediction(label = 'person' AND score < 0.4)",
+                    "received_at": {"from": "2026-11-01T00:00:00Z"},
+                    "format": "parquet",
+                    "expires_in": "P7D",
+                }
+            ]
+        }
+    )
+
+    filter: Any = Field(
+        default=None,
+        description="A filter in CQL2, as of a query; left out: every inference of the model.",
+        examples=["prediction(label = 'person' AND score < 0.4)"],
+        json_schema_extra=filter_schema,
+    )
+    filter_lang: FilterLang | None = None
+    """The filter's language; left out: that of its JSON type."""
+    received_at: Window | None = None
+    """When the request came in. What comes in after the export was requested is not in it."""
+    format: Format = "parquet"
+    """How the parts are written."""
+    include: Annotated[list[Included], Field(max_length=2)] = Field(default=_EVERYTHING)
+    """What is written beside the inference itself."""
+    blobs: BlobChoice | None = None
+    """What the parts have of the blobs: nothing; presigned `links`, by which anybody who has the
+    file can read them, until the export expires, for at most 7 days; or their bytes (`copy`). Both
+    need the right `read_inputs`. Left out: `none`, and `copy` for webdataset."""
+    expires_in: Annotated[
+        ShortText | None, Field(json_schema_extra={"format": "duration"}, examples=["P7D"])
+    ] = None
+    """When its parts are deleted, as an ISO 8601 duration after the request; left out:
+    seven days. A retention policy of the model may end it sooner."""
+    confirm: Flag = False
+    """Needed for more than INFERENCE_STORE_EXPORT_CONFIRM_ABOVE inferences."""
+
 
 MOST_UNFINISHED: Final = 20
 """Exports of one caller that are not written yet."""

@@ -1,41 +1,32 @@
-"""Exports: requested, followed, downloaded, cancelled."""
+"""Exports: jobs that write everything that matches to the bucket; requested, followed, downloaded,
+cancelled, and what erasures took of them."""
 
+import asyncio
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import Header, Path, Query, Request
+from fastapi import Header, Path, Query
+from pydantic import Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import StreamingResponse
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
-from inference_store.api import cursors
-from inference_store.api.access import Access, Asking, Over, needs
-from inference_store.api.answer import Answer
-from inference_store.api.cursors import PageParameters
-from inference_store.api.dependencies import BlobStore, Reading, Settings, Writing, querying
-from inference_store.api.export_format import show_exports, show_parts
-from inference_store.api.export_requests import (
-    choose_blobs,
-    insert_again,
-    insert_export,
-    prepare_export,
+from inference_store.export.erased import (
+    FIRST,
+    Download,
+    ErasedMember,
+    list_downloads,
+    list_erased,
+    record_download,
 )
-from inference_store.api.http import ANY, BYTES, ModelId, read_range
-from inference_store.api.problems import document_refusals
-from inference_store.api.routing import BINARY, Router
-from inference_store.api.schemas.exports import (
-    ExportPage,
-    ExportParameters,
-    ExportPartPage,
-    ExportRequest,
-    ShownExport,
-)
-from inference_store.export.erased import record_download
 from inference_store.export.jobs import (
     REMOVED,
+    STATES,
     ExportJob,
+    State,
     find_job,
     list_jobs,
     read_model_id,
@@ -43,26 +34,145 @@ from inference_store.export.jobs import (
 )
 from inference_store.export.part_formats import PART_FORMATS
 from inference_store.export.parts import Part, list_parts
+from inference_store.index import registrations
 from inference_store.inference.errors import BlobMissing, Conflict, Gone, InvalidCursor, NotFound
 from inference_store.inference.events.event import parse_stored
+from inference_store.objects import Blobs
+from inference_store.platform.settings import ApiSettings
+
+from . import cursors
+from .access import Access, Asking, Needs, Over
+from .answer import Answer, Shown
+from .cursors import PageParameters
+from .dependencies import BlobStore, Reading, Settings, Writing, querying
+from .export_requests import (
+    ExportRequest,
+    choose_blobs,
+    insert_again,
+    insert_export,
+    prepare_export,
+)
+from .fields import ShortText
+from .http import ANY, BYTES, ModelId, read_range
+from .routing import BINARY, Router
+
+
+class ExportParameters(PageParameters):
+    """Which page of which exports; everything that is given must hold."""
+
+    state: Annotated[list[State], Field(max_length=len(STATES))] | None = None
+    """In this state; repeat it for several."""
+    model_id: ShortText | None = None
+    """Of this model."""
+
+
+class ShownDownload(Shown, of=Download):
+    """Who was given links to parts, and when."""
+
+
+class ShownExport(
+    Shown,
+    of=ExportJob,
+    instead={
+        "model": ("model_id",),
+        "document": ("filter", "since", "until", "include", "blobs"),
+        "listed_to": (),
+        "lists": ("parts",),
+        "written": ("parts_written",),
+    },
+):
+    """An export: everything that matched, in parts."""
+
+    model_id: str
+    format: str
+    """parquet, arrow, csv, jsonl, webdataset or chariot."""
+    state: str
+    """`pending`; `listing`: the matches are being listed; `writing`; `done`; `stale`: an erasure
+    deleted some of its parts, start it again for the rest; `failed`; `cancelling`; `cancelled` and
+    `expired`: the parts are deleted."""
+    filter: str | None
+    """As it was written; null: none, or `erased_by` took its values."""
+    since: datetime | None
+    """When its inferences were received, at the earliest."""
+    until: datetime | None
+    """And before when: at the latest when the export was requested."""
+    include: list[str]
+    blobs: str
+    """`none`; `links`: presigned links; `copy`: their bytes."""
+    parts: int
+    """Parts that are listed so far."""
+    parts_written: int
+    downloads: list[ShownDownload]
+    """The first thousand callers that were given links."""
+
+
+class ExportPage(Shown):
+    """Exports, the newest first."""
+
+    items: list[ShownExport]
+    next: str | None
+
+
+class ShownPart(
+    Shown,
+    of=Part,
+    instead={"export": (), "model": (), "first": (), "last": (), "storage_key": ("url",)},
+):
+    """A part of an export."""
+
+    state: str
+    """`listed`: it is still to be written; `writing`; `written`; `stale`: an erasure deleted it,
+    because it named something erased; `removed`: it is empty, or the export is over."""
+    url: str | None
+    """Where it can be read, without a key if it is a presigned link; null: it is not written."""
+    sha256: str | None
+    """Of the whole part, in hexadecimal."""
+
+
+class ExportPartPage(Shown):
+    """Parts, in order."""
+
+    items: list[ShownPart]
+    next: str | None
+
+
+class ShownErasedMember(Shown, of=ErasedMember, instead={"position": ("cursor",)}):
+    """A member that an erasure took: erase it in copies too."""
+
+    cursor: str
+    """Continues after it: of the last one, with what comes later."""
+
+
+class ErasedMemberPage(Shown):
+    """Erased members, in the order in which they were erased."""
+
+    items: list[ShownErasedMember]
+    next: str | None
+
 
 router = Router("exports")
-_NEEDED = needs(Right.EXPORT, Over.SOME)
+_NEEDED = Needs(Right.EXPORT, Over.SOME)
 _ONE = "/exports/{export_id}"
 _MOST_PARTS = 2**31 - 1
 _PART_CONTENT: dict[str, Any] = {ANY: {}, BYTES: BINARY}
+_PART: dict[int | str, dict[str, Any]] = {
+    200: {"content": _PART_CONTENT, "description": "The part."},
+    206: {"content": _PART_CONTENT, "description": "The range of it."},
+}
 
 
-@router.post(
-    "/models/{model_id}/exports",
-    status_code=202,
-    response_model=ShownExport,
-    responses=document_refusals(400, 404, 409, 413, 501),
-    openapi_extra=needs(Right.EXPORT),
-    summary="Export inferences",
+@router.add(
+    "POST /models/{model_id}/exports",
+    ShownExport,
+    Right.EXPORT,
+    "Export inferences",
+    404,
+    409,
+    501,
+    status=202,
 )
 async def request_export(
-    model_id: ModelId, body: ExportRequest, request: Request, to: Settings, access: Asking
+    model_id: ModelId, body: ExportRequest, to: Settings, access: Asking
 ) -> Answer:
     """Write everything that matches to the bucket, in parts. The retention service lists what
     matches now, and writes it; GET /v1/exports/{id} follows it."""
@@ -71,7 +181,7 @@ async def request_export(
         if choose_blobs(body) != "none":
             access.require_right(Right.READ_INPUTS, registration)
         new_export = await prepare_export(connection, to, registration.model, body)
-    async with request.app.state.engine.begin() as connection:
+    async with access.engine.begin() as connection:
         job = await insert_export(connection, new_export, requested_by=access.who.actor)
         await access.note(
             connection,
@@ -84,13 +194,7 @@ async def request_export(
     return Answer(shown, status_code=202, headers={"Location": f"/v1/exports/{job.id}"})
 
 
-@router.get(
-    "/exports",
-    response_model=ExportPage,
-    responses=document_refusals(404),
-    openapi_extra=_NEEDED,
-    summary="List exports",
-)
+@router.add("GET /exports", ExportPage, _NEEDED, "List exports", 404)
 async def list_exports(
     page: Annotated[ExportParameters, Query()], connection: Reading, access: Asking
 ) -> Answer:
@@ -109,26 +213,21 @@ async def list_exports(
     return Answer(ExportPage(items=await show_exports(connection, jobs), next=following))
 
 
-@router.get(
-    _ONE,
-    response_model=ShownExport,
-    responses=document_refusals(404),
-    openapi_extra=_NEEDED,
-    summary="Follow an export",
-)
+@router.add(f"GET {_ONE}", ShownExport, _NEEDED, "Follow an export", 404)
 async def get_export(export_id: UUID, connection: Reading, access: Asking) -> Answer:
     """How far an export is."""
     [shown] = await show_exports(connection, [await _find_job(connection, access, export_id)])
     return Answer(shown)
 
 
-@router.post(
-    f"{_ONE}/cancel",
-    status_code=202,
-    response_model=ShownExport,
-    responses=document_refusals(404, 409),
-    openapi_extra=_NEEDED,
-    summary="Cancel an export, or delete its parts",
+@router.add(
+    f"POST {_ONE}/cancel",
+    ShownExport,
+    _NEEDED,
+    "Cancel an export, or delete its parts",
+    404,
+    409,
+    status=202,
 )
 async def cancel_export(export_id: UUID, connection: Writing, access: Asking) -> Answer:
     """Nothing more is written, and the parts are deleted; possible until it has expired. Copies
@@ -142,13 +241,8 @@ async def cancel_export(export_id: UUID, connection: Writing, access: Asking) ->
     return Answer(shown, status_code=202)
 
 
-@router.post(
-    f"{_ONE}/restart",
-    status_code=202,
-    response_model=ShownExport,
-    responses=document_refusals(404, 409),
-    openapi_extra=_NEEDED,
-    summary="Start an export again",
+@router.add(
+    f"POST {_ONE}/restart", ShownExport, _NEEDED, "Start an export again", 404, 409, status=202
 )
 async def restart_export(
     export_id: UUID, connection: Writing, to: Settings, access: Asking
@@ -165,13 +259,7 @@ async def restart_export(
     return Answer(shown, status_code=202, headers={"Location": f"/v1/exports/{again.id}"})
 
 
-@router.get(
-    f"{_ONE}/parts",
-    response_model=ExportPartPage,
-    responses=document_refusals(404),
-    openapi_extra=_NEEDED,
-    summary="Get links to an export's parts",
-)
+@router.add(f"GET {_ONE}/parts", ExportPartPage, _NEEDED, "Get links to an export's parts", 404)
 async def get_export_parts(  # noqa: PLR0917  (FastAPI calls it by name)
     export_id: UUID,
     page: Annotated[PageParameters, Query()],
@@ -193,18 +281,16 @@ async def get_export_parts(  # noqa: PLR0917  (FastAPI calls it by name)
     return Answer(ExportPartPage(items=shown, next=following))
 
 
-@router.get(
-    f"{_ONE}/parts/{{number}}",
-    response_class=StreamingResponse,
-    responses=document_refusals(
-        *(404, 409, 410, 416),
-        also={
-            200: {"content": _PART_CONTENT, "description": "The part."},
-            206: {"content": _PART_CONTENT, "description": "The range of it."},
-        },
-    ),
-    openapi_extra=_NEEDED,
-    summary="Download a part of an export",
+@router.add(
+    f"GET {_ONE}/parts/{{number}}",
+    StreamingResponse,
+    _NEEDED,
+    "Download a part of an export",
+    404,
+    409,
+    410,
+    416,
+    also=_PART,
 )
 async def get_export_part(  # noqa: PLR0917  (FastAPI calls it by name)
     export_id: UUID,
@@ -257,6 +343,32 @@ async def get_export_part(  # noqa: PLR0917  (FastAPI calls it by name)
     )
 
 
+@router.add(
+    "GET /exports/{export_id}/erased",
+    ErasedMemberPage,
+    _NEEDED,
+    "List what erasures took of an export",
+    404,
+)
+async def list_erased_members(
+    export_id: UUID,
+    page: Annotated[PageParameters, Query()],
+    connection: Reading,
+    access: Asking,
+) -> Answer:
+    """What was exported and has been erased since, in the order of its erasure: delete it from
+    every copy. The `cursor` of the last item shows what has come since."""
+    await _find_job(connection, access, export_id)
+    key = cursors.decode(page.cursor, int, int)
+    after = FIRST if key is None else (key[0], key[1])
+    erased = await list_erased(connection, export_id, after=after, limit=page.limit + 1)
+    items, following = cursors.cut_page(erased, page.limit, lambda member: member.position)
+    shown = [
+        ShownErasedMember.show(member, cursor=cursors.encode(*member.position)) for member in items
+    ]
+    return Answer(ErasedMemberPage(items=shown, next=following))
+
+
 async def _find_job(
     connection: AsyncConnection, access: Access, export_id: UUID, *, lock: bool = False
 ) -> ExportJob:
@@ -292,3 +404,44 @@ async def _note(
     """Audit what was done with an export, as an entry about its model."""
     registration = await access.find_model(connection, await read_model_id(connection, job))
     await access.note(connection, action, registration, export=str(job.id), **detail)
+
+
+async def show_exports(connection: AsyncConnection, jobs: Sequence[ExportJob]) -> list[ShownExport]:
+    """Return exports as answers have them."""
+    names = await registrations.names(connection, {job.model for job in jobs})
+    downloads = await list_downloads(connection, [job.id for job in jobs])
+    shown = [job for job in jobs if job.model in names]  # one may have been removed meanwhile
+    return [_show_export(job, names[job.model], downloads[job.id]) for job in shown]
+
+
+def _show_export(job: ExportJob, model_id: str, downloads: Sequence[Download]) -> ShownExport:
+    return ShownExport.show(
+        job,
+        **_show_document(job),
+        model_id=model_id,
+        parts=job.lists,
+        parts_written=job.written,
+        downloads=[ShownDownload.show(download) for download in downloads],
+    )
+
+
+def _show_document(job: ExportJob) -> dict[str, Any]:
+    shown = {name: job.document[name] for name in ("filter", "since", "until", "include")}
+    return shown | {"blobs": job.blobs}
+
+
+async def show_parts(settings: ApiSettings, blobs: Blobs, parts: Sequence[Part]) -> list[ShownPart]:
+    """Return parts with where each can be read: presigned links, or the api's own route."""
+    urls = await asyncio.to_thread(lambda: [_make_url(settings, blobs, part) for part in parts])
+    return [
+        ShownPart.show(part, url=url, sha256=None if part.sha256 is None else part.sha256.hex())
+        for part, url in zip(parts, urls, strict=True)
+    ]
+
+
+def _make_url(settings: ApiSettings, blobs: Blobs, part: Part) -> str | None:
+    if part.state != "written" or part.storage_key is None:
+        return None
+    if settings.presigned_urls == "off":
+        return f"/v1/exports/{part.export}/parts/{part.number}"
+    return blobs.presign(parse_stored(part.storage_key), settings.presigned_url_seconds)

@@ -1,1 +1,0 @@
-"""The paths under /v1, one file a subject."""
