@@ -76,7 +76,7 @@ Sort: TypeAlias = Annotated[
     str,
     Field(
         min_length=1,
-        max_length=sort.MOST_CHARACTERS,
+        max_length=sort.MOST_SORT_CHARACTERS,
         examples=["-received_at", "frame_number", EXAMPLE],
         json_schema_extra={"pattern": sort.PATTERN},
     ),

@@ -18,7 +18,7 @@ from inference_store.local.demo.screen import Screen
 
 _LOOK_SECONDS = 0.2
 _LAST_LINES = 20
-_WHEEL = re.compile(r"^\s*(?:Downloading|Using cached) (?:\S*/)?(\S+\.whl) \(([^)]+)\)")
+_FETCHED_WHEEL = re.compile(r"^\s*(?:Downloading|Using cached) (?:\S*/)?(\S+\.whl) \(([^)]+)\)")
 _PINNED = re.compile(r"^[A-Za-z0-9._-]+==", re.MULTILINE)
 _UNPACKING = "Installing collected packages: "
 _PIP = (*("-m", "pip", "--disable-pip-version-check", "install"), "--require-hashes", "-r")
@@ -40,7 +40,7 @@ class Progress:
     def see(self, line: str) -> None:
         """Read another line."""
         self.last_lines.append(line.rstrip())
-        if wheel := _WHEEL.match(line):
+        if wheel := _FETCHED_WHEEL.match(line):
             self.fetched += 1
             self.newest = f"{wheel[1].split('-')[0]} ({wheel[2]})"
         elif line.startswith(_UNPACKING):

@@ -84,12 +84,12 @@ def like_prefix(pattern: str) -> tuple[str, bool]:
     return "".join(token[-1] for token in plain), bool(rest) and set(rest) == {"%"}
 
 
-def _table(*entries: Operator) -> Mapping[str, Operator]:
+def _make_table(*entries: Operator) -> Mapping[str, Operator]:
     return MappingProxyType({entry.name: entry for entry in entries})
 
 
 # fmt: off
-OPERATORS: Final = _table(
+OPERATORS: Final = _make_table(
     Operator("eq", ("EQUAL", "EQUALS", "="), "some value is equal",
              Takes.ONE, "some", _ALL),
     Operator("neq", ("NOT_EQUAL", "NOT_EQUALS", "<>", "!="),

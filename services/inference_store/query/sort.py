@@ -69,7 +69,7 @@ def distance_of(node: Node, text: str, known: KnownKeys) -> Distance:
 
 NEWEST_FIRST: Final = "-received_at"
 # A key of 256 characters, with a prefix and a suffix.
-MOST_CHARACTERS = 300
+MOST_SORT_CHARACTERS = 300
 PATTERN: Final = r"^-?(inference\.|metadata\.)?.+$"
 """The values of `sort`, as a regular expression of ECMA 262."""
 _PREFERRED: Final[tuple[Family, ...]] = ("number", "timestamp", "string", "bool")

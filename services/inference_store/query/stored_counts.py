@@ -24,7 +24,8 @@ from sqlalchemy import (
     select,
     union_all,
 )
-from sqlalchemy.dialects.postgresql import INTEGER, UUID
+from sqlalchemy import Uuid
+from sqlalchemy.dialects.postgresql import INTEGER
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.tables import erasing, outdated_count, partition_count
@@ -68,7 +69,7 @@ def _select_valid(
     models: Sequence[int], parts: Sequence[ScanRange], columns: Sequence[ColumnElement[Any]]
 ) -> Select[Any]:
     here = partition_count.c
-    starts = bind_many([part.lo for part in parts], UUID(as_uuid=True))
+    starts = bind_many([part.lo for part in parts], Uuid())
     outdated = exists().where(outdated_count.c.partition_count == here.id)
     return select(here.model, here.lo, here.hi, *columns).where(
         here.model == bind_many(models, INTEGER()).any_(),

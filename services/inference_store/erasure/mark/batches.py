@@ -40,7 +40,8 @@ from inference_store.inference.errors import Conflict
 
 from .held_deletions import record_held, split_held
 from .orphan_objects import unmark_orphans
-from .pending_deletions import COLUMNS, KEYS, add_pending
+from .pending_deletions import COLUMNS as MARKED_COLUMNS
+from .pending_deletions import KEYS, add_pending
 
 
 async def describe_batch(
@@ -131,7 +132,7 @@ async def _mark_stored(
     stored = select(here.model, here.uid, literal(scope), literal(number), *keys)
     stored = stored.where(among(inference, model, uids)).order_by(here.uid)
     # An edit of the same inference locks its row: this waits for it, and sees it.
-    inserted = insert(erasing).from_select(COLUMNS, stored.with_for_update())
+    inserted = insert(erasing).from_select(MARKED_COLUMNS, stored.with_for_update())
     added = (await connection.execute(inserted.on_conflict_do_nothing())).rowcount
     if added < len(uids):
         added += await _mark_absent(connection, number, scope, model, entries)

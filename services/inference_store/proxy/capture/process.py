@@ -14,7 +14,8 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
+from typing import Protocol as Shape
 
 import structlog
 
@@ -36,7 +37,7 @@ _FINAL_REPORT_SECONDS: Final = 10.0
 _log = structlog.get_logger()
 
 
-class StartedProcess(Protocol):
+class StartedProcess(Shape):
     """A process: `subprocess.Popen`."""
 
     @property

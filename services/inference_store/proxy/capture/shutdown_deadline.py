@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Final
 
-_REPORT_SECONDS: Final = 3.0
+_LAST_REPORT_SECONDS: Final = 3.0
 _REPORT_SHARE: Final = 1 / 3
 
 
 def final_report_seconds(seconds: float) -> float:
     """Return how many of these seconds are reserved for the final report."""
-    return min(_REPORT_SECONDS, seconds * _REPORT_SHARE)
+    return min(_LAST_REPORT_SECONDS, seconds * _REPORT_SHARE)
 
 
 class ShutdownDeadline:

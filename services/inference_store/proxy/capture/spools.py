@@ -9,7 +9,8 @@ from pathlib import Path
 
 import structlog
 
-from inference_store.inference.producer_reports import ProducerReport, encode
+from inference_store.inference.producer_reports import ProducerReport
+from inference_store.inference.producer_reports import encode as encode_report
 from inference_store.platform.metrics import SPOOL_BYTES, SPOOL_LIMIT, SPOOL_TROUBLE, SPOOLED
 from inference_store.platform.settings import CaptureSettings
 
@@ -186,7 +187,7 @@ class Reporting:
         self._longest = _SECONDS if self._spools.is_on else _FINAL_SECONDS
         report = self._counts.report(spooled=self._spools.own_waiting, final=True)
         if not await self._send(report):
-            self._spools.store_report(encode(report))
+            self._spools.store_report(encode_report(report))
             return report
         for folder in self._spools.adopted:
             if not await self._report_on(folder, final=folder.is_settled):
@@ -204,7 +205,7 @@ class Reporting:
     async def _send(self, report: ProducerReport) -> bool:
         """Send a report; return whether Kafka took it in time. If not, it may arrive later as an
         old one."""
-        return await self._send_bytes(report.producer, encode(report))
+        return await self._send_bytes(report.producer, encode_report(report))
 
     async def _send_bytes(self, producer: str, report: bytes) -> bool:
         """Send an encoded report; return as `_send` does."""

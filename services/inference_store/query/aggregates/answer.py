@@ -70,7 +70,7 @@ def _mean(_: Measure, result: MeasureResult) -> Any:
     return plain(quotient(sums.total, sums.number)) if sums.number else None
 
 
-def _variance(_: Measure, result: MeasureResult) -> Any:
+def _show_variance(_: Measure, result: MeasureResult) -> Any:
     sums = result.sums
     return plain(variance(sums.number, sums.total, sums.squares)) if sums.number > 1 else None
 
@@ -133,7 +133,7 @@ _FORMATTERS: Final[Mapping[str, Callable[[Measure, MeasureResult], Any]]] = {
     "max": lambda _, result: plain(result.sums.high),
     "sum": lambda _, result: plain(result.sums.total) if result.sums.number else None,
     "mean": _mean,
-    "variance": _variance,
+    "variance": _show_variance,
     "stddev": _deviation,
     "share": _share,
     "percentiles": _percentiles,
