@@ -25,7 +25,7 @@ PARTS: Final = "parts/"
 UID_BYTES: Final = 16
 Sha256: TypeAlias = bytes
 PartState: TypeAlias = Literal["listed", "writing", "written", "stale", "removed"]
-_HERE: Final = export_part.c
+_PART: Final = export_part.c
 _SHOWN: Final = [column for column in export_part.c if column.name != "uids"]
 
 
@@ -90,7 +90,7 @@ def unpack_uids(packed: bytes) -> list[UUID]:
 
 async def read_members(connection: AsyncConnection, export: UUID, number: int) -> list[UUID]:
     """Return the uids of a list, in order; none if there is no such list."""
-    query = select(_HERE.uids).where(_HERE.export == export, _HERE.number == number)
+    query = select(_PART.uids).where(_PART.export == export, _PART.number == number)
     return unpack_uids(bytes(await connection.scalar(query) or b""))
 
 
@@ -99,7 +99,7 @@ async def put_members(
 ) -> None:
     """Insert the next list, or replace the last one by a longer one."""
     values = {"model": model, "first": uids[0], "last": uids[-1], "uids": pack_uids(uids)}
-    where = (_HERE.export == export, _HERE.number == number)
+    where = (_PART.export == export, _PART.number == number)
     updated = await connection.execute(export_part.update().where(*where).values(values))
     if not updated.rowcount:
         new = {"export": export, "number": number, "state": "listed", **values}
@@ -108,8 +108,8 @@ async def put_members(
 
 async def find_next(connection: AsyncConnection, export: UUID) -> Part | None:
     """Return the first part that is still to be written."""
-    query = select(*_SHOWN).where(_HERE.export == export, _HERE.state.in_(("listed", "writing")))
-    row = (await connection.execute(query.order_by(_HERE.number).limit(1))).first()
+    query = select(*_SHOWN).where(_PART.export == export, _PART.state.in_(("listed", "writing")))
+    row = (await connection.execute(query.order_by(_PART.number).limit(1))).first()
     return None if row is None else Part(**row._mapping)
 
 
@@ -126,8 +126,8 @@ async def list_parts(
     `lock`: until the transaction ends no erasure takes a member. So whoever is given links is known
     to every erasure that comes later, and is given none to what one before has taken from.
     """
-    query = select(*_SHOWN).where(_HERE.export == export, _HERE.number > after)
-    query = query.order_by(_HERE.number).limit(limit)
+    query = select(*_SHOWN).where(_PART.export == export, _PART.number > after)
+    query = query.order_by(_PART.number).limit(limit)
     rows = await connection.execute(query.with_for_update(read=True) if lock else query)
     return [Part(**row._mapping) for row in rows]
 
@@ -143,7 +143,7 @@ async def begin_part(connection: AsyncConnection, part: Part, storage_key: str |
 
 async def is_current(connection: AsyncConnection, part: Part) -> bool:
     """Check whether a part is still as it was read: an erasure, or another leader, changes it."""
-    return await connection.scalar(select(_HERE.number).where(*_match(part))) is not None
+    return await connection.scalar(select(_PART.number).where(*_match(part))) is not None
 
 
 async def end_part(
@@ -163,7 +163,7 @@ async def end_part(
         "bytes": bytes,
         "sha256": sha256,
         "written_at": func.now(),
-        "gone": _HERE.gone + gone,
+        "gone": _PART.gone + gone,
         "missing": missing,
     }
     return await _change(connection, part, values)
@@ -176,20 +176,20 @@ async def end_empty(connection: AsyncConnection, part: Part) -> bool:
 
 async def list_writing(connection: AsyncConnection) -> list[str]:
     """Return the keys of all parts that are being written, of every export."""
-    query = select(_HERE.storage_key).where(_HERE.state == "writing")
+    query = select(_PART.storage_key).where(_PART.state == "writing")
     return [str(key) for key in (await connection.execute(query)).scalars() if key is not None]
 
 
 async def find_named(connection: AsyncConnection, keys: Sequence[str]) -> set[str]:
     """Return those of the keys that parts name."""
-    query = select(_HERE.storage_key).where(_HERE.storage_key.in_(keys))
+    query = select(_PART.storage_key).where(_PART.storage_key.in_(keys))
     return {str(key) for key in (await connection.execute(query)).scalars()}
 
 
 async def remove_parts(connection: AsyncConnection, export: UUID, *, keep_lists: bool) -> None:
     """Record that all objects are deleted. `keep_lists`: copies may exist, so that erasures have
     to find what was exported."""
-    where = _HERE.export == export
+    where = _PART.export == export
     if keep_lists:
         values = {"state": "removed", "storage_key": None}
         await connection.execute(export_part.update().where(where).values(values))
@@ -205,8 +205,8 @@ async def _change(connection: AsyncConnection, part: Part, values: dict[str, Any
 
 def _match(part: Part) -> Sequence[ColumnElement[bool]]:
     return (
-        _HERE.export == part.export,
-        _HERE.number == part.number,
-        _HERE.state == part.state,
-        _HERE.storage_key.is_not_distinct_from(part.storage_key),
+        _PART.export == part.export,
+        _PART.number == part.number,
+        _PART.state == part.state,
+        _PART.storage_key.is_not_distinct_from(part.storage_key),
     )

@@ -16,6 +16,7 @@ from sqlalchemy import (
     Integer,
     Row,
     Select,
+    Uuid,
     case,
     cast,
     exists,
@@ -24,7 +25,6 @@ from sqlalchemy import (
     select,
     union_all,
 )
-from sqlalchemy import Uuid
 from sqlalchemy.dialects.postgresql import INTEGER
 from sqlalchemy.ext.asyncio import AsyncConnection
 

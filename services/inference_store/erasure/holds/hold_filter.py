@@ -18,8 +18,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import AccessScope
 from inference_store.erasure.mentions import mentions
+from inference_store.index import registrations
 from inference_store.index.scope_filters import match_models
-from inference_store.index.tables import hold, hold_change, registration
+from inference_store.index.tables import hold, hold_change
 from inference_store.inference.errors import Fault, Invalid
 from inference_store.inference.json_text import read_exactly
 from inference_store.query.cql2 import parse_json, to_text
@@ -59,7 +60,7 @@ async def build_filter(
         return HoldFilter(
             saved.save(from_conditions.of_ids(request.inference_ids or ()), KnownKeys()).text, ()
         )
-    models = [model] if model is not None else await _list_models(connection)
+    models = [model] if model is not None else await registrations.every_model(connection)
     keys = await find_known_keys(connection, models, names_in(request.filter))
     filter = saved.save(request.filter, keys, declared=request.types, source=request.filter_text)
     predicate = filter.checked.predicate
@@ -86,10 +87,6 @@ def list_declared_types(text: str) -> dict[str, str]:
         return {}
     keys = read_exactly(text)["keys"]
     return {name: kind for name, rows in keys.items() for kind in rows if int(rows[kind]) == 0}
-
-
-async def _list_models(connection: AsyncConnection) -> list[int]:
-    return list((await connection.execute(select(registration.c.model))).scalars())
 
 
 HashText: TypeAlias = Callable[[str], str]

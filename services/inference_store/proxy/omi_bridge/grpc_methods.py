@@ -9,7 +9,7 @@ from grpc import StatusCode
 from inference_store.grpc_messages import message, parsed
 from inference_store.proxy.omi_bridge import answers
 from inference_store.proxy.protocols.tensor_reading import Run
-from inference_store.proxy.protocols.v2_grpc import request_in
+from inference_store.proxy.protocols.v2_grpc import request_in as grpc_request_in
 
 from .container import Container, ContainerFailed
 
@@ -23,7 +23,7 @@ _CODES: Final = {
 }
 _Reply: TypeAlias = tuple[Any, Run | None]
 """A message, and the container's outcome of a Run."""
-_Answer: TypeAlias = Callable[[Container, bytes], Awaitable[_Reply]]
+_GrpcAnswer: TypeAlias = Callable[[Container, bytes], Awaitable[_Reply]]
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
 
@@ -33,7 +33,7 @@ def handlers(container: Container) -> grpc.GenericRpcHandler:
     return grpc.method_handlers_generic_handler(_SERVICE, method_handlers)
 
 
-def _build_handler(container: Container, answer: _Answer) -> Any:
+def _build_handler(container: Container, answer: _GrpcAnswer) -> Any:
     async def handle(request: bytes, context: Context) -> bytes:
         try:
             reply, run = await answer(container, request)
@@ -53,11 +53,11 @@ async def _live(_container: Container, _request: bytes) -> _Reply:
     return message("inference.ServerLiveResponse")(live=True), None
 
 
-async def _ready(container: Container, _request: bytes) -> _Reply:
+async def _answer_ready(container: Container, _request: bytes) -> _Reply:
     return message("inference.ServerReadyResponse")(ready=await container.is_reachable()), None
 
 
-async def _model_ready(container: Container, _request: bytes) -> _Reply:
+async def _answer_model_ready(container: Container, _request: bytes) -> _Reply:
     return message("inference.ModelReadyResponse")(ready=await container.is_reachable()), None
 
 
@@ -73,8 +73,8 @@ async def _model_metadata(container: Container, request: bytes) -> _Reply:
     return message("inference.ModelMetadataResponse")(**fields), None
 
 
-async def _infer(container: Container, request: bytes) -> _Reply:
-    decoded = request_in(request)
+async def _answer_infer(container: Container, request: bytes) -> _Reply:
+    decoded = grpc_request_in(request)
     if decoded.request is None:
         raise ContainerFailed(400, decoded.problem or "the request is no ModelInferRequest")
     answer, run = await answers.infer(container, decoded.request, decoded.request.model or "")
@@ -98,11 +98,11 @@ def _prefix_lengths(values: Sequence[Any]) -> bytes:
     return b"".join(len(value).to_bytes(4, "little") + value for value in values)
 
 
-_METHODS: Final[Mapping[str, _Answer]] = {
+_METHODS: Final[Mapping[str, _GrpcAnswer]] = {
     "ServerLive": _live,
-    "ServerReady": _ready,
-    "ModelReady": _model_ready,
+    "ServerReady": _answer_ready,
+    "ModelReady": _answer_model_ready,
     "ServerMetadata": _server_metadata,
     "ModelMetadata": _model_metadata,
-    "ModelInfer": _infer,
+    "ModelInfer": _answer_infer,
 }

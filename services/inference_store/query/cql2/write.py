@@ -238,7 +238,7 @@ def _text_geometry(node: Geometry) -> str:
     if node.shape == "Point":
         inside = f"({inside})"
     if node.shape == "MultiPoint":
-        points = (f"({_text_coordinates(point)})" for point in _lists(node.coordinates))
+        points = (f"({_text_coordinates(point)})" for point in _nested(node.coordinates))
         inside = f"({', '.join(points)})"
     return f"{name}{' Z ' if _has_heights(node.coordinates) else ''}{inside}"
 
@@ -246,10 +246,10 @@ def _text_geometry(node: Geometry) -> str:
 def _text_coordinates(part: Coordinates) -> str:
     if isinstance(part[0], Decimal):
         return " ".join(map(str, part))
-    return f"({', '.join(_text_coordinates(inner) for inner in _lists(part))})"
+    return f"({', '.join(_text_coordinates(inner) for inner in _nested(part))})"
 
 
-def _lists(part: Coordinates) -> list[Coordinates]:
+def _nested(part: Coordinates) -> list[Coordinates]:
     return [inner for inner in part if not isinstance(inner, Decimal)]
 
 
