@@ -5,11 +5,10 @@ from typing import Final, TypeAlias
 
 from pydantic import SecretStr
 
-from inference_store.access.audit import ACTIONS, Action
-from inference_store.access.rights import RIGHTS, ROLES, Right
-from inference_store.api.problems import list_kinds
-from inference_store.erasure.housekeeping.record_kinds import RECORD_KINDS
-from inference_store.erasure.ledger import KINDS
+from inference_store.access.rights import ACTIONS, RIGHTS, ROLES, Action, Right
+from inference_store.api.answer import list_kinds
+from inference_store.erasure.housekeeping import RECORD_KINDS
+from inference_store.erasure.ledger_entries import KINDS
 from inference_store.erasure.runs import FAILURES
 from inference_store.inference.events import CAPTURE_PROBLEMS, DEAD_LETTER_REASONS
 from inference_store.inference.field_docs import field_docs
@@ -20,7 +19,7 @@ from inference_store.platform.metrics import METRICS
 from inference_store.platform.settings import GROUPS, PREFIX, SettingsGroup, secrets_of
 from inference_store.proxy.protocols import PROTOCOLS
 from inference_store.query.aggregates import AGGREGATES
-from inference_store.query.operators import OPERATORS
+from inference_store.query.properties import OPERATORS
 
 from .client_reference import list_client
 

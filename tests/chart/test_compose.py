@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from inference_store.cli.main import COMMANDS
-from inference_store.erasure.log.keys import read_keys
+from inference_store.erasure.log import read_keys
 from inference_store.platform.settings import PREFIX, names
 from inference_store.proxy.configuration import read_configuration_file
 from inference_store.proxy.protocols import PROTOCOLS

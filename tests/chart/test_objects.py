@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from inference_store.api import thumbnail_worker
-from inference_store.erasure.log.keys import read_keys
+from inference_store.erasure.log import read_keys
 from inference_store.platform.settings import PREFIX, ApiSettings, ProxySettings, names
 
 from .matrix import MATRIX, SERVERS

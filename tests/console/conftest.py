@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from inference_store.erasure.log.keys import new_key
+from inference_store.erasure.log import new_key
 from tests.producer import Capture, Producer
 from tests.servers.environment import PREFIX, service_environment
 from tests.servers.fixtures import unique

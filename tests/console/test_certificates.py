@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from playwright.sync_api import Page, Route, expect
 
-from inference_store.erasure.log.keys import new_key
+from inference_store.erasure.log import new_key
 from tests.servers.waiting import wait_until
 
 from .conftest import SIGNING, Console, OpenPage

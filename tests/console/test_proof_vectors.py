@@ -9,17 +9,18 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from inference_store.erasure.certify.chain import CERTIFICATE
-from inference_store.erasure.certify.merkle import compute_root
-from inference_store.erasure.log.hash_chain import START, Link, canonical
-from inference_store.erasure.log.keys import PublicKey, SigningKey
-from inference_store.erasure.log.signed_chain import (
+from inference_store.erasure.certificates import CERTIFICATE
+from inference_store.erasure.erased_lists import compute_root
+from inference_store.erasure.hash_chain import START, Link, canonical
+from inference_store.erasure.log import (
     KIND,
     RESTART,
     KeyPolicy,
     NotSigned,
+    PublicKey,
     SignedChain,
     SignedDocument,
+    SigningKey,
     read_document,
     sign_document,
 )

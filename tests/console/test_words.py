@@ -7,11 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import get_args
 
-from inference_store.access.audit import Action
-from inference_store.access.rights import ROLES, Right
+from inference_store.access.rights import ROLES, Action, Right
 from inference_store.erasure import progress
 from inference_store.erasure.holds import hold
-from inference_store.export import jobs, parts
+from inference_store.export import jobs
 from inference_store.export.columns import BlobChoice
 from inference_store.export.part_formats import PART_FORMATS
 from inference_store.index import unsettled
@@ -52,7 +51,7 @@ def test_states_and_outcomes() -> None:
     assert list_names("states.ts", "LETTER_STATES") == set(unsettled.STATES)
     assert list_names("holds.ts", "STATES") == set(get_args(hold.State))
     assert list_names("exports.ts", "STATES") == set(jobs.STATES)
-    assert list_names("exports.ts", "PART_STATES") == set(get_args(parts.PartState))
+    assert list_names("exports.ts", "PART_STATES") == set(get_args(jobs.PartState))
 
 
 def test_choices_of_exports() -> None:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from minio.error import S3Error
 
-from inference_store.erasure.log.keys import new_key
+from inference_store.erasure.log import new_key
 from tests.e2e.capture.test_line import detector
 from tests.integration.proxy.rest_server import upstream
 from tests.integration.retention.exported import Exporting

@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure.mark.batches import describe_batch, mark_batch
+from inference_store.erasure.batches import describe_batch, mark_batch
 from inference_store.erasure.policies import ErasureScope
 from inference_store.erasure.progress import Erasure, NewErasure, find_erasure
 

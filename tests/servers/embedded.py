@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from inference_store.local.broker import find_library
 from inference_store.local.folder import LocalFolder
-from inference_store.local.servers import start_s3
+from inference_store.local.servers import find_library, start_s3
 
 from .kafka import Kafka
 from .minio import S3

@@ -102,7 +102,7 @@ def migrated_template(postgres_server: Postgres) -> Iterator[str]:
 
 def migrate(database: "str | PostgresSettings") -> None:
     """Bring a database to the newest schema."""
-    from inference_store.index.migration import upgrade  # noqa: PLC0415  (a test may not need it)
+    from inference_store.index.migration import upgrade  # noqa: PLC0415
 
     # In its own thread: migrations may run a loop, and this thread may have one already.
     with ThreadPoolExecutor(1) as thread:

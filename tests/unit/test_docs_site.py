@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from inference_store.api.problems import list_kinds
+from inference_store.api.answer import list_kinds
 from inference_store.api.site import DOCS_POLICY
 
 ROOT = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from inference_store.api.policies import PolicyBody, RuleBody
-from inference_store.erasure.ledger import KINDS
+from inference_store.erasure.ledger_entries import KINDS
 from inference_store.index.accounting import STATES, Outcome
 from inference_store.inference import errors
 from inference_store.inference.errors import StoreError

@@ -9,7 +9,7 @@ HOMES = {
     "aiokafka": {
         *(
             "platform/kafka.py",
-            "operations/doctor/kafka.py",
+            "operations/doctor/send.py",
             "operations/doctor/send.py",
             "ingester",
         ),
@@ -18,8 +18,8 @@ HOMES = {
     "fastapi": {"api"},
     "fastapi_offline": {"api"},
     "starlette": {"api"},
-    "uvicorn": {"api", "cli/api.py", "proxy/rest", "platform/uvicorn_server.py"},
-    "aiohttp": {"platform/admin.py", "platform/kafka.py", "access", "proxy", "local/demo"},
+    "uvicorn": {"api", "cli/api.py", "proxy/rest.py", "platform/uvicorn_server.py"},
+    "aiohttp": {"platform/serving.py", "platform/kafka.py", "access", "proxy", "local/demo"},
     "imagesize": {"proxy/capture"},
     "nanoarrow": {"export"},
     "arro3": {"export"},
@@ -27,7 +27,7 @@ HOMES = {
     "jwt": {"access"},
     "lark": {"query/cql2"},
     "asyncpg": {"index", "query", "retention", "ingester/writer.py"},
-    "cryptography": {"erasure/log"},
+    "cryptography": {"erasure/log.py"},
     "sqlalchemy": {
         *("index", "query", "erasure", "export"),
         *("operations", "api", "ingester", "retention"),
@@ -47,7 +47,10 @@ HOMES = {
     "sklearn": {"local/demo"},
     "prometheus_client": {"platform"},
     "google": {"grpc_messages"},
-    "grpc": {"proxy/grpc", "proxy/grpc_port.py", "proxy/omi_bridge", "local/demo"},
+    "grpc": {
+        *("proxy/grpc", "proxy/grpc_port.py"),
+        *("proxy/omi_bridge.py", "proxy/omi_container.py", "local/demo"),
+    },
     "shtab": {"cli/completion.py"},
     "yaml": {"proxy/configuration.py"},
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from inference_store.api.problems import list_kinds
+from inference_store.api.answer import list_kinds
 
 ROOT = Path(__file__).parents[2]
 SERVICES = ROOT / "services" / "inference_store"

@@ -11,13 +11,12 @@ from urllib.parse import quote, urlencode, urlsplit
 import aiohttp
 import structlog
 
+from inference_store.access.sign_in_attempt import CALLBACK, Attempt
 from inference_store.inference.errors import Unauthorized, Unavailable
 from inference_store.platform.settings import AccessSettings
 
 from .credentials import Identity
-from .issuer import IssuerUnavailable, ask, discover, read_endpoint
-from .sign_in_attempt import CALLBACK, Attempt
-from .tokens import Tokens
+from .tokens import IssuerUnavailable, Tokens, ask, discover, read_endpoint
 
 _FRESH_SECONDS = 300.0
 _RETRY_SECONDS = 10.0

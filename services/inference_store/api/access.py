@@ -17,8 +17,12 @@ from inference_store.access.rights import ANYONE, Right
 from inference_store.erasure.ledger import Ledger
 from inference_store.index import registrations
 from inference_store.index.audit import note
-from inference_store.index.registrations import Registration, naming_nearest_models, refuse_model
-from inference_store.index.scope_filters import models_of
+from inference_store.index.registrations import (
+    Registration,
+    models_of,
+    naming_nearest_models,
+    refuse_model,
+)
 from inference_store.inference.errors import Forbidden, NotFound
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings

@@ -1,16 +1,38 @@
 """Answers: JSON with times in UTC with microseconds, numbers exact and any text as it came."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from difflib import get_close_matches
+from functools import cache
 from inspect import get_annotations
-from typing import Annotated, Any, Final, Self, TypeAlias, get_type_hints
+from typing import Annotated, Any, Final, Self, TypeAlias, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, PlainValidator, WithJsonSchema
+import structlog
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic.fields import FieldInfo
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response
 
+from inference_store.index.database import is_transient
+from inference_store.inference import errors
+from inference_store.inference.errors import (
+    Fault,
+    MethodNotAllowed,
+    NotJson,
+    ObjectStoreUnavailable,
+    StoreError,
+)
 from inference_store.inference.field_docs import DocumentedModel
+from inference_store.inference.nearest import UnknownName
 from inference_store.platform import json_encoding
+from inference_store.platform.metrics import REFUSED
+from inference_store.query.deadline import OutOfTime, Overloaded
 
 _ABSENT: Final = object()
 Instead: TypeAlias = Mapping[str, tuple[str, ...]]
@@ -156,3 +178,277 @@ def write_warnings(warnings: Sequence[str]) -> dict[str, str]:
             break
         texts.append(warning)
     return {NAME: json.dumps(texts).replace("\x7f", "\\u007f")} if texts else {}
+
+
+# Refusals: all have one form, problem details (RFC 9457).
+
+PAGE = "/docs/errors"
+# characters of a field's name that are checked and shown: no known name is longer
+_NAME_CHARACTERS = 256
+_BUSY: dict[type[Exception], str] = {
+    Overloaded: "The store was busy, and the question did not run. Send it again.",
+    PoolTimeout: "Every connection to Postgres is in use. Send the request again.",
+}
+_log = structlog.get_logger()
+
+
+class ProblemError(DocumentedModel):
+    """One thing wrong in the request."""
+
+    path: str = Field(examples=["metadata_filter[0].key"])
+    message: str = Field(examples=["unknown key"])
+    known: list[str] = Field(examples=[["frame_number", "data_source"]])
+    line: int | None = Field(default=None, examples=[1])
+    """Of a filter in text, from 1; with `column` and `length`, or none of the three."""
+    column: int | None = Field(default=None, examples=[15])
+    """In characters (code points), from 1."""
+    length: int | None = Field(default=None, examples=[2])
+    """How many characters are wrong."""
+
+
+class Problem(BaseModel):
+    """Problem details (RFC 9457)."""
+
+    type: str = Field(examples=[f"{PAGE}#unknown-metadata-key"])
+    title: str = Field(examples=["No inference of this model has this metadata key"])
+    status: int = Field(examples=[422])
+    detail: str = Field(
+        examples=["The model has no metadata key 'frame_numer'. The nearest are frame_number."]
+    )
+    errors: list[ProblemError]
+
+
+def list_kinds() -> Iterator[type[StoreError]]:
+    """Yield every kind of refusal, in the order of the tree of errors."""
+
+    def below(kind: type[StoreError]) -> Iterator[type[StoreError]]:
+        yield kind
+        for sub in kind.__subclasses__():
+            yield from below(sub)
+
+    yield from sorted(set(below(StoreError)), key=lambda kind: (kind.status, kind.type))
+
+
+def document_refusals(
+    *statuses: int, also: dict[int | str, dict[str, Any]] | None = None
+) -> dict[int | str, dict[str, Any]]:
+    """Return the refusals of a route for its documentation; those of every route are added."""
+    always = {*statuses, 401, 403, 406, 422, 429, 431, 500, 503}
+    return {**(also or {}), **{status: dict(_document_status(status)) for status in sorted(always)}}
+
+
+@cache  # each route has most of them
+def _document_status(status: int) -> dict[str, Any]:
+    kinds = [kind for kind in list_kinds() if kind.status == status]
+    examples = {kind.type: {"value": _format_problem(kind, "…", ())} for kind in kinds}
+    return {
+        "description": "; ".join(dict.fromkeys(kind.title for kind in kinds)),
+        "content": {
+            PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}, "examples": examples}
+        },
+    }
+
+
+def handle_problems(app: FastAPI) -> None:
+    """Turn every refusal of the app into problem details."""
+    app.add_exception_handler(RequestValidationError, _handle_invalid)
+    app.add_exception_handler(HTTPException, _handle_http)
+    kinds = (StoreError, DBAPIError, PoolTimeout, OSError, ObjectStoreUnavailable, OutOfTime)
+    for kind in (*kinds, Exception):
+        app.add_exception_handler(kind, handle_unexpected)
+
+
+def build_problem(exc: StoreError, headers: Mapping[str, str] | None = None) -> ProblemAnswer:
+    """Return a refusal as an answer."""
+    more = dict(headers or {})
+    if exc.status in (401, 403, 429, 431) or isinstance(exc, errors.Busy):
+        REFUSED.labels(exc.type).inc()
+    if exc.status == 401:
+        more["WWW-Authenticate"] = "Bearer"
+    if isinstance(exc, errors.TooManyRequests):
+        more["Retry-After"] = str(exc.retry_after_seconds)
+    if isinstance(exc, errors.RangeNotSatisfiable):
+        more |= {"Accept-Ranges": "bytes", "Content-Range": f"bytes */{exc.size}"}
+    if exc.status == 503:
+        more["Retry-After"] = "5"
+    return ProblemAnswer(build_body(exc), status_code=exc.status, headers=more)
+
+
+def build_body(exc: StoreError) -> dict[str, Any]:
+    """Return a refusal as problem details."""
+    return _format_problem(type(exc), exc.detail, exc.faults)
+
+
+def _format_problem(kind: type[StoreError], detail: str, faults: Sequence[Fault]) -> dict[str, Any]:
+    return {
+        "type": f"{PAGE}#{kind.type}",
+        "title": kind.title,
+        "status": kind.status,
+        "detail": _escape_text(detail),
+        "errors": list(map(_format_fault, faults)),
+    }
+
+
+def _format_fault(fault: Fault) -> dict[str, Any]:
+    """Return one fault; with a position only if it concerns a filter."""
+    formatted: dict[str, Any] = {
+        "path": _escape_text(fault.path),
+        "message": _escape_text(fault.message),
+    }
+    position = {"line": fault.line, "column": fault.column, "length": fault.length}
+    position = {name: number for name, number in position.items() if number is not None}
+    return {**formatted, "known": list(fault.known), **position}
+
+
+def _escape_text(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+async def _handle_invalid(request: Request, exc: Exception) -> ProblemAnswer:
+    assert isinstance(exc, RequestValidationError)
+    validation_errors = exc.errors()
+    if any(error["type"] == "json_invalid" for error in validation_errors):
+        reason = validation_errors[0].get("ctx", {}).get("error", "")
+        return build_problem(NotJson(f"The body is not JSON: {reason}."))
+    faults = [_make_fault(request, error) for error in validation_errors[:100]]
+    detail = "; ".join(f"{fault.path}: {fault.message}" for fault in faults[:3])
+    return build_problem(errors.Invalid(f"{detail}.", faults=faults))
+
+
+def _make_fault(request: Request, error: Mapping[str, Any]) -> Fault:
+    where, *rest = error["loc"]
+    path = _format_path(rest) if where == "body" else _format_path(error["loc"])
+    if error["type"] == "extra_forbidden":
+        known_fields = _find_known_fields(request, rest)
+        near = get_close_matches(str(rest[-1])[:_NAME_CHARACTERS], known_fields, 1)
+        hint = f"; the nearest is {near[0]!r}" if near else ""
+        return Fault(path, f"unknown field{hint}", known_fields)
+    message = _describe_error(error, _find_field(request, rest) if where == "body" else None)
+    if where == "body" and not rest and isinstance(error.get("input"), bytes):
+        message = "send JSON, and say so: Content-Type: application/json"
+    cause = error.get("ctx", {}).get("error")
+    return Fault(path or "body", message, cause.known if isinstance(cause, UnknownName) else ())
+
+
+def _format_path(parts: Iterable[Any]) -> str:
+    path = ""
+    for part in parts:
+        name = str(part)[:_NAME_CHARACTERS]
+        path += f"[{part}]" if isinstance(part, int) else f".{name}" if path else name
+    return path
+
+
+def _find_known_fields(request: Request, parts: Sequence[Any]) -> list[str]:
+    model = _find_model_around(request, parts)
+    return [] if model is None else [f.alias or name for name, f in model.model_fields.items()]
+
+
+def _find_field(request: Request, parts: Sequence[Any]) -> FieldInfo | None:
+    model = _find_model_around(request, parts)
+    return None if model is None or not parts else model.model_fields.get(str(parts[-1]))
+
+
+def _find_model_around(request: Request, parts: Sequence[Any]) -> type[BaseModel] | None:
+    route = request.scope.get("route")
+    field = getattr(route, "body_field", None)
+    kind: Any = field.field_info.annotation if field is not None else None
+    for part in parts[:-1]:
+        if (
+            not isinstance(part, int)
+            and (model := _find_model(kind))
+            and part in model.model_fields
+        ):
+            kind = model.model_fields[part].annotation
+    return _find_model(kind)
+
+
+def _find_model(kind: Any) -> type[BaseModel] | None:
+    """Return the pydantic model in an annotation, such as `list[Model] | None`."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind
+    for inner in getattr(kind, "__args__", ()):
+        if (model := _find_model(inner)) is not None:
+            return model
+    return None
+
+
+async def _handle_http(request: Request, exc: Exception) -> ProblemAnswer:
+    assert isinstance(exc, HTTPException)
+    allowed = request.app.state.templates.methods(request.scope["path"])
+    match exc.status_code:
+        case 404:
+            return build_problem(
+                errors.NotFound("There is no such path; /openapi.json lists them all.")
+            )
+        case 405:
+            return build_problem(
+                MethodNotAllowed("The path does not take this method."),
+                {"Allow": ", ".join(allowed)},
+            )
+        case _:
+            return build_problem(NotJson(f"The body cannot be read: {exc.detail}."))
+
+
+async def handle_unexpected(_: Request, exc: Exception) -> ProblemAnswer:
+    """The answer to an error that no route names."""
+    return build_problem(find_refusal(exc))
+
+
+def find_refusal(exc: Exception) -> StoreError:
+    """Return what an error is to the caller; an unexpected error is logged."""
+    if isinstance(exc, StoreError):
+        return exc
+    if isinstance(exc, (Overloaded, PoolTimeout)):
+        return errors.Busy(_BUSY[type(exc)])
+    if (detail := _describe_timeout(exc)) is not None:
+        return errors.QueryTimeout(detail)
+    if isinstance(exc, ObjectStoreUnavailable):
+        # its words name addresses, buckets and keys, which are none of a caller's business
+        _log.warning(
+            "the object store is unavailable", action="object_store_away", error=str(exc)[:500]
+        )
+        return errors.Unavailable(
+            "The object store is unavailable, or is not taking requests. Send the request again"
+            " after Retry-After; the log of the api says why."
+        )
+    if isinstance(exc, OSError) or is_transient(exc):
+        _log.warning("postgres is unavailable", action="postgres_away", error=str(exc)[:500])
+        return errors.Unavailable("Postgres is unavailable, or is not taking requests.")
+    _log.error("a request failed", action="request_failed", exc_info=exc)
+    return StoreError("Something went wrong here, and was logged.")
+
+
+def _describe_timeout(exc: Exception) -> str | None:
+    if isinstance(exc, OutOfTime):
+        return "The query took too long: narrow its time window."
+    if "canceling statement due to statement timeout" in str(exc):
+        # A look-up, a list or a change: most have nothing to narrow.
+        return "Postgres took too long. Send the request again."
+    return None
+
+
+_BOUNDS: Final = {"ge": "at least", "gt": "over", "le": "at most", "lt": "below"}
+
+
+def _describe_error(error: Mapping[str, Any], field: FieldInfo | None) -> str:
+    if error["type"] in ("int_type", "int_from_float"):
+        return f"it must be a whole number{_describe_bounds(field)}"
+    if error["type"] == "too_short" and error.get("input") == "":
+        return "it must not be empty"
+    return str(error["msg"]).removeprefix("Value error, ")
+
+
+def _describe_bounds(field: FieldInfo | None) -> str:
+    bounds = [] if field is None else list(_iterate_bounds([field]))
+    return f", {' and '.join(bounds)}" if bounds else ""
+
+
+def _iterate_bounds(parts: Iterable[Any]) -> Iterator[str]:
+    """Yield the bounds in annotations, such as `Annotated[int, Field(ge=1)] | None`, in words."""
+    for part in parts:
+        if isinstance(part, FieldInfo):
+            yield from _iterate_bounds([part.annotation, *part.metadata])
+        else:
+            bounds = {words: getattr(part, name, None) for name, words in _BOUNDS.items()}
+            yield from (f"{words} {n:,}" for words, n in bounds.items() if n is not None)
+            yield from _iterate_bounds([*get_args(part), *getattr(part, "__metadata__", ())])

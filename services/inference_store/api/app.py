@@ -10,14 +10,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute
 
-from inference_store.erasure.ledger import Ledger, LedgerWatch
-from inference_store.index.dictionary import Dictionary
-from inference_store.objects import Blobs
-from inference_store.platform.settings import ApiSettings
-
-from . import (
+from inference_store.api import (
     accounting,
     aggregates,
+    answer,
     audit,
     certificates,
     dead_letters,
@@ -32,15 +28,19 @@ from . import (
     metadata,
     models,
     policy_changes,
-    problems,
     queries,
     reconciliations,
-    retention,
     sessions,
     site,
     thumbnails,
     views,
 )
+from inference_store.api.thumbnails import ThumbnailCache, ThumbnailMaker
+from inference_store.erasure.ledger import Ledger, LedgerWatch
+from inference_store.index.dictionary import Dictionary
+from inference_store.objects import Blobs
+from inference_store.platform.settings import ApiSettings
+
 from .answer import NAME as WARNINGS
 from .authentication import Authenticator
 from .dependencies import AdmissionControl, Replica
@@ -59,7 +59,6 @@ from .middleware import (
     refuse_large_head,
 )
 from .routing import complete_openapi
-from .thumbnail_maker import ThumbnailCache, ThumbnailMaker
 from .thumbnails import ThumbnailPage
 
 _DESCRIPTION = """What models did in production: typed, queryable, and deleted on time.
@@ -80,7 +79,6 @@ _PARTS = (
     thumbnails,
     metadata,
     policy_changes,
-    retention,
     erasures,
     certificates,
     exports,
@@ -122,7 +120,7 @@ def create_app(
     app.state.thumbnail_admission = _admit_thumbnails(settings)
     app.state.follow_admission = _admit_followers(settings)
     app.state.is_stopping = lambda: False
-    problems.handle_problems(app)
+    answer.handle_problems(app)
     app.router.routes.extend(_list_routes())
     app.router.routes.extend(site.list_docs_routes())
     if settings.console == "on":
@@ -140,7 +138,7 @@ def create_app(
     if settings.auth == "off":
         app.add_middleware(RefuseFirst, check=refuse_foreign_host)
     app.add_middleware(
-        RequestObserver, templates=_build_templates(), failed=problems.handle_unexpected
+        RequestObserver, templates=_build_templates(), failed=answer.handle_unexpected
     )
     app.add_middleware(SecurityHeaders)
     return app

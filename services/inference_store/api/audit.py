@@ -7,15 +7,14 @@ from uuid import UUID
 from fastapi import Query
 from pydantic import Field
 
-from inference_store.access.audit import Action
-from inference_store.access.rights import AccessScope, Right
+from inference_store.access.rights import AccessScope, Action, Right
+from inference_store.api import fields
+from inference_store.api.fields import PageParameters
 from inference_store.index import audit
 from inference_store.index.audit import Filter
 
-from . import cursors
 from .access import Asking, Needs, Over
 from .answer import Answer, Shown
-from .cursors import PageParameters
 from .dependencies import Reading
 from .fields import Instant, ShortText
 from .routing import Router
@@ -82,7 +81,7 @@ async def list_audit(
 ) -> Answer:
     """Every change and every read of an input, the newest first; what belongs to no model only
     where everything is administered."""
-    chosen, before = page.chosen(access.scope), cursors.decode_one(page.cursor, int)
+    chosen, before = page.chosen(access.scope), fields.decode_one(page.cursor, int)
     entries = await audit.listed(connection, chosen, limit=page.limit + 1, before=before)
-    items, following = cursors.cut_page(entries, page.limit, lambda entry: entry.id)
+    items, following = fields.cut_page(entries, page.limit, lambda entry: entry.id)
     return Answer(AuditPage(items=[ShownAuditEntry.show(entry) for entry in items], next=following))

@@ -265,8 +265,7 @@ def _build_tokens(settings: AccessSettings) -> "Tokens | None":
     if settings.oidc_issuer is None:
         return None
     # Only with an issuer: they import PyJWT, cryptography and an HTTP client.
-    from inference_store.access.issuer import Issuer  # noqa: PLC0415
-    from inference_store.access.tokens import Tokens  # noqa: PLC0415
+    from inference_store.access.tokens import Issuer, Tokens  # noqa: PLC0415
 
     return Tokens(settings, Issuer(settings.oidc_issuer, settings.oidc_jwks_url))
 

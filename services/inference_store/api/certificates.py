@@ -9,16 +9,15 @@ from fastapi import Path, Query
 from fastapi.responses import Response, StreamingResponse
 
 from inference_store.access.rights import Right
-from inference_store.erasure.certify import chain, erased_lists
-from inference_store.erasure.certify.chain import StoredDocument
-from inference_store.erasure.log import signed_chain
-from inference_store.erasure.log.signed_chain import read_document, read_public_key
+from inference_store.api import fields
+from inference_store.api.fields import PageParameters
+from inference_store.erasure import certificates, erased_lists, log
+from inference_store.erasure.certificates import StoredDocument
+from inference_store.erasure.log import read_document, read_public_key
 from inference_store.inference.errors import NotFound
 
-from . import cursors
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
-from .cursors import PageParameters
 from .dependencies import Reading
 from .fields import ShortText
 from .http import BYTES, JSON
@@ -104,15 +103,15 @@ async def list_certificates(
     """Certificates of erasures, the newest first; of an erasure over several models only where
     everything may be read."""
     model = None if page.model_id is None else await access.find_model(connection, page.model_id)
-    rows = await chain.list_certificates(
+    rows = await certificates.list_certificates(
         connection,
         erasure_id=page.erasure,
         model=None if model is None else model.model,
-        before=cursors.decode_one(page.cursor, int),
+        before=fields.decode_one(page.cursor, int),
         limit=page.limit + 1,
         within=access.scope,
     )
-    items, following = cursors.cut_page(rows, page.limit, lambda row: row.number)
+    items, following = fields.cut_page(rows, page.limit, lambda row: row.number)
     return Answer(CertificatePage(items=[_show_row(row) for row in items], next=following))
 
 
@@ -121,7 +120,7 @@ async def list_certificates(
 )
 async def list_certificate_keys(connection: Reading) -> Answer:
     """The public keys of the chain, the oldest first: each is signed by the one before it."""
-    keys = [_show_key(key_document) for key_document in await chain.find_keys(connection)]
+    keys = [_show_key(key_document) for key_document in await certificates.find_keys(connection)]
     return Answer(CertificateKeys(items=keys))
 
 
@@ -129,7 +128,7 @@ async def list_certificate_keys(connection: Reading) -> Answer:
 async def get_certificate(certificate: Number, connection: Reading, access: Asking) -> Response:
     """The signed document at a place of the chain, as it was signed: a certificate, or the document
     that introduces a key."""
-    row = await chain.find_document(connection, certificate, within=access.scope)
+    row = await certificates.find_document(connection, certificate, within=access.scope)
     if row is None:
         raise _make_not_found(certificate)
     return Response(row.signed, media_type=JSON)
@@ -155,7 +154,7 @@ async def get_certificate_leaves(
 
 
 async def _check_certificate(connection: Reading, access: Access, number: int) -> None:
-    if await chain.find_certificate(connection, number, within=access.scope) is None:
+    if await certificates.find_certificate(connection, number, within=access.scope) is None:
         raise _make_not_found(number)
 
 
@@ -173,7 +172,7 @@ def _show_row(row: StoredDocument) -> ListedCertificate:
     )
 
 
-def _show_key(key_document: signed_chain.SignedDocument) -> ShownCertificateKey:
+def _show_key(key_document: log.SignedDocument) -> ShownCertificateKey:
     key = read_public_key(key_document)
     number, text = key_document.document["number"], key.text
     return ShownCertificateKey.show(

@@ -19,23 +19,22 @@ from pydantic import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.api.fields import Parameters
 from inference_store.index import registrations
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import Fault, Invalid
-from inference_store.inference.nearest import UnknownName, nearest
-from inference_store.inference.plural import counted
+from inference_store.inference.nearest import UnknownName, counted, nearest
 from inference_store.query import cursor as cursors
-from inference_store.query import sort
+from inference_store.query import order
 from inference_store.query.cql2 import Clock, FilterLang, parse, resolved_in
 from inference_store.query.cql2.tree import Node
 from inference_store.query.cursor import MOST_CHARACTERS
 from inference_store.query.filters.from_conditions import MetadataEntry
-from inference_store.query.operators import OPERATORS, find_operator
+from inference_store.query.order import EXAMPLE, NEWEST_FIRST
 from inference_store.query.preparation import QueryRequest, UnknownKeys
-from inference_store.query.sort import EXAMPLE, NEWEST_FIRST
+from inference_store.query.properties import OPERATORS, find_operator
 
 from .access import Access
-from .cursors import Parameters
 from .fields import (
     FINITE,
     WHOLE,
@@ -76,9 +75,9 @@ Sort: TypeAlias = Annotated[
     str,
     Field(
         min_length=1,
-        max_length=sort.MOST_SORT_CHARACTERS,
+        max_length=order.MOST_SORT_CHARACTERS,
         examples=["-received_at", "frame_number", EXAMPLE],
-        json_schema_extra={"pattern": sort.PATTERN},
+        json_schema_extra={"pattern": order.PATTERN},
     ),
     AfterValidator(storable_text),
 ]
@@ -253,7 +252,7 @@ class InferenceQuery(Conditions):
     sample: Sample | None = None
     """A random sample of the matches, in random order, instead of `sort` and `limit`. It reads all
     matches."""
-    sort: Sort = sort.NEWEST_FIRST
+    sort: Sort = order.NEWEST_FIRST
     """`received_at`, any other property, a metadata key, or the distance to a point:
     `distance(location, POINT(13.4 52.5))`; with `-` before it, descending. `inference.x` and
     `metadata.x` tell a property from a key, `x:string` takes a key's values of one type. What has

@@ -11,14 +11,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
+from inference_store.api import fields
+from inference_store.api.fields import PageParameters
 from inference_store.index import registrations, unsettled
 from inference_store.index.registrations import Registration
 from inference_store.index.unsettled import Selection, UnsettledEvent
 
-from . import cursors
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, AnyText, Shown
-from .cursors import PageParameters
 from .dependencies import Reading, Writing
 from .fields import Body, Instant, ShortText, Text
 from .routing import Router
@@ -163,10 +163,10 @@ async def list_dead_letters(
 ) -> Answer:
     """Events that could not be indexed, the newest first; those of no known model only where
     everything is administered."""
-    before = cursors.decode_one(page.cursor, int)
+    before = fields.decode_one(page.cursor, int)
     chosen = replace(page.selection(), kind="dead letter", within=access.scope)
     letters = await unsettled.find(connection, chosen, limit=page.limit + 1, before=before)
-    items, following = cursors.cut_page(letters, page.limit, lambda letter: letter.id)
+    items, following = fields.cut_page(letters, page.limit, lambda letter: letter.id)
     shown = [ShownDeadLetter.show(letter, **_read_record(letter)) for letter in items]
     return Answer(DeadLetterPage(items=shown, next=following))
 
@@ -226,10 +226,10 @@ async def list_parked_events(
     page: Annotated[ParkedParameters, Query()], connection: Reading, access: Asking
 ) -> Answer:
     """Events that wait for an object, the newest first, each with the key that is `missing`."""
-    before = cursors.decode_one(page.cursor, int)
+    before = fields.decode_one(page.cursor, int)
     chosen = replace(page.selection(), kind="parked event", within=access.scope)
     events = await unsettled.find(connection, chosen, limit=page.limit + 1, before=before)
-    items, following = cursors.cut_page(events, page.limit, lambda event: event.id)
+    items, following = fields.cut_page(events, page.limit, lambda event: event.id)
     shown = [ShownParkedEvent.show(event, **_read_record(event)) for event in items]
     return Answer(ParkedEventPage(items=shown, next=following))
 

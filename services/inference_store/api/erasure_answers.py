@@ -7,11 +7,11 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.api import fields
+from inference_store.erasure import quarantine
 from inference_store.erasure.progress import Erasure, list_blocked, list_models
-from inference_store.erasure.quarantine import events
 from inference_store.index import registrations
 
-from . import cursors
 from .answer import Shown
 
 
@@ -132,7 +132,7 @@ class ErasurePage(Shown):
 
 
 # Members of a request that nobody sent.
-_INTERNAL = ("saved", events.MEMBER)
+_INTERNAL = ("saved", quarantine.MEMBER)
 _NOTHING = "Nothing that is stored matched: nothing was erased."
 
 
@@ -140,7 +140,7 @@ async def show_page(
     connection: AsyncConnection, erasures: Sequence[Erasure], limit: int
 ) -> ErasurePage:
     """Make a page of erasures; `found` has one more if there are more."""
-    items, following = cursors.cut_time_page(erasures, limit)
+    items, following = fields.cut_time_page(erasures, limit)
     shown = [await show_erasure(connection, erasure) for erasure in items]
     return ErasurePage(items=shown, next=following)
 

@@ -11,21 +11,21 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
-from inference_store.erasure.estimate import erasure_estimate
-from inference_store.erasure.estimate.erasure_estimate import (
+from inference_store.api import fields
+from inference_store.api.fields import PageParameters
+from inference_store.erasure import batches, estimate, quarantine
+from inference_store.erasure.estimate import (
     ErasedUid,
     ModelQuery,
     UidPage,
     estimate_unattributed,
+    find_exports,
     has_events_of_subject,
     list_uids,
 )
-from inference_store.erasure.estimate.exported import find_exports
-from inference_store.erasure.ledger import Note
-from inference_store.erasure.mark import batches
+from inference_store.erasure.ledger_entries import Note
 from inference_store.erasure.progress import STATES, State, find_erasure, find_erasures
-from inference_store.erasure.quarantine import events
-from inference_store.erasure.quarantine.events import Reach
+from inference_store.erasure.quarantine import Reach
 from inference_store.erasure.requests import Subject as SubjectCriteria
 from inference_store.erasure.requests import (
     describe_filter,
@@ -43,11 +43,9 @@ from inference_store.query.cql2 import FilterLang
 from inference_store.query.cursor import unpin
 from inference_store.query.deadline import Deadline
 
-from . import cursors
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
 from .conditions import Models, RequestedFilter, choose_models, filter_schema, read_requested_filter
-from .cursors import PageParameters
 from .dependencies import Reading, Writing, querying
 from .erasure_answers import ErasurePage, ShownErasure, show_erasure, show_page
 from .fields import Body, Flag, ShortText, Text
@@ -305,7 +303,7 @@ async def list_erasures(
         connection,
         model=None if model is None else model.model,
         states=page.state,
-        before=cursors.decode_before(page),
+        before=fields.decode_before(page),
         limit=page.limit + 1,
         within=access.scope,
     )
@@ -409,7 +407,7 @@ async def _read_subject(
     criteria = await describe_subject(connection, list(models), subject)
     reach = _find_reach(access, body)
     if reach is not None:
-        criteria[events.MEMBER] = reach
+        criteria[quarantine.MEMBER] = reach
     refusal = await find_unknown_key(connection, list(models), subject)
     if refusal is not None:
         deadline = Deadline.after(access.settings.query_timeout_seconds)
@@ -445,11 +443,11 @@ async def _build_estimate(
     Raises as `chosen` does; InvalidCursor.
     """
     deadline, blobs = Deadline.after(access.settings.query_timeout_seconds), access.blobs
-    queries = await erasure_estimate.prepare_queries(connection, models, criteria)
+    queries = await estimate.prepare_queries(connection, models, criteria)
     uid_page = await _list_uids(connection, queries, body, deadline)
-    estimates = await erasure_estimate.estimate_erasure(connection, blobs, queries, deadline)
+    estimates = await estimate.estimate_erasure(connection, blobs, queries, deadline)
     beside = await estimate_unattributed(connection, blobs, models, criteria, deadline)
-    total, lists = erasure_estimate.sum_estimates([*estimates.values(), beside]), MemberLists()
+    total, lists = estimate.sum_estimates([*estimates.values(), beside]), MemberLists()
     matching = [model_query.query for model_query in queries]
     all_exports = await find_exports(connection, matching, lists, deadline)
     return ErasureEstimate.show(
@@ -489,12 +487,12 @@ def _show_uids(
     shown_uids = (
         None if uids is None else [EstimatedUid(model_id=models[m], uid=uid) for m, uid in uids]
     )
-    following = None if last is None else filter.pin(cursors.encode(last[0], str(last[1])))
+    following = None if last is None else filter.pin(fields.encode(last[0], str(last[1])))
     return {"uids": shown_uids, "next": following}
 
 
 def _decode_cursor(cursor: str | None) -> ErasedUid | None:
-    key = cursors.decode(cursor, int, str)
+    key = fields.decode(cursor, int, str)
     if key is None:
         return None
     try:

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import policies
-from inference_store.erasure.policies.rules import parse_duration
+from inference_store.erasure.policies.effective_policy import parse_duration
 from inference_store.export.columns import BlobChoice
 from inference_store.export.jobs import (
     RESTORED,

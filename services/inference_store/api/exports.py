@@ -14,6 +14,8 @@ from starlette.responses import StreamingResponse
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
+from inference_store.api import fields
+from inference_store.api.fields import PageParameters
 from inference_store.export.erased import (
     FIRST,
     Download,
@@ -26,24 +28,23 @@ from inference_store.export.jobs import (
     REMOVED,
     STATES,
     ExportJob,
+    Part,
     State,
     find_job,
     list_jobs,
+    list_parts,
     read_model_id,
     request_removal,
 )
 from inference_store.export.part_formats import PART_FORMATS
-from inference_store.export.parts import Part, list_parts
 from inference_store.index import registrations
 from inference_store.inference.errors import BlobMissing, Conflict, Gone, InvalidCursor, NotFound
 from inference_store.inference.events.event import parse_stored
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
 
-from . import cursors
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
-from .cursors import PageParameters
 from .dependencies import BlobStore, Reading, Settings, Writing, querying
 from .export_requests import (
     ExportRequest,
@@ -205,11 +206,11 @@ async def list_exports(
         connection,
         model=None if model is None else model.model,
         states=page.state,
-        before=cursors.decode_before(page),
+        before=fields.decode_before(page),
         limit=page.limit,
         within=access.scope,
     )
-    following = cursors.make_next(jobs, has_more=has_more)
+    following = fields.make_next(jobs, has_more=has_more)
     return Answer(ExportPage(items=await show_exports(connection, jobs), next=following))
 
 
@@ -271,11 +272,11 @@ async def get_export_parts(  # noqa: PLR0917  (FastAPI calls it by name)
     """The parts that are listed so far, each with a link once it is written. Who asks counts as
     having downloaded what is written: erasures name them."""
     job = await _find_readable(connection, access, export_id)
-    after = cursors.decode_one(page.cursor, int) or 0
+    after = fields.decode_one(page.cursor, int) or 0
     if after > _MOST_PARTS:
         raise InvalidCursor("The cursor is none of this list: ask without one.")
     parts = await list_parts(connection, export_id, after=after, limit=page.limit + 1, lock=True)
-    items, following = cursors.cut_page(parts, page.limit, lambda part: part.number)
+    items, following = fields.cut_page(parts, page.limit, lambda part: part.number)
     await _record_download(connection, access, job, items)
     shown = await show_parts(to, blobs, items)
     return Answer(ExportPartPage(items=shown, next=following))
@@ -359,12 +360,12 @@ async def list_erased_members(
     """What was exported and has been erased since, in the order of its erasure: delete it from
     every copy. The `cursor` of the last item shows what has come since."""
     await _find_job(connection, access, export_id)
-    key = cursors.decode(page.cursor, int, int)
+    key = fields.decode(page.cursor, int, int)
     after = FIRST if key is None else (key[0], key[1])
     erased = await list_erased(connection, export_id, after=after, limit=page.limit + 1)
-    items, following = cursors.cut_page(erased, page.limit, lambda member: member.position)
+    items, following = fields.cut_page(erased, page.limit, lambda member: member.position)
     shown = [
-        ShownErasedMember.show(member, cursor=cursors.encode(*member.position)) for member in items
+        ShownErasedMember.show(member, cursor=fields.encode(*member.position)) for member in items
     ]
     return Answer(ErasedMemberPage(items=shown, next=following))
 

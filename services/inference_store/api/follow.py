@@ -18,6 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response, StreamingResponse
 
 from inference_store.access.rights import Right
+from inference_store.api.answer import build_body, find_refusal
+from inference_store.api.fields import Parameters
 from inference_store.query.cql2 import FilterLang
 from inference_store.query.deadline import Deadline
 from inference_store.query.preparation import prepare
@@ -27,11 +29,9 @@ from inference_store.query.search import Arrival, find_arrivals
 from .access import Access, Asking
 from .answer import Shown, encode_json
 from .conditions import Conditions, read_requested_filter
-from .cursors import Parameters
 from .dependencies import querying
 from .http import ModelId
 from .inference_pages import limit_query_time
-from .problems import build_body, find_refusal
 from .routing import Router
 from .streams import Stream
 

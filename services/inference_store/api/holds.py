@@ -11,14 +11,20 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
+from inference_store.api import fields
+from inference_store.api.fields import PageParameters, Parameters
 from inference_store.erasure import holds
 from inference_store.erasure.holds import Hold
 from inference_store.erasure.holds.changes import Placement
-from inference_store.erasure.holds.conditions import count_held
-from inference_store.erasure.holds.hold import HoldRevision, State
-from inference_store.erasure.holds.hold_filter import format_filter, list_declared_types
-from inference_store.erasure.ledger import Body as Entry
-from inference_store.erasure.ledger import Note
+from inference_store.erasure.holds.hold import (
+    HoldRevision,
+    State,
+    count_held,
+    format_filter,
+    list_declared_types,
+)
+from inference_store.erasure.ledger_entries import Body as Entry
+from inference_store.erasure.ledger_entries import Note
 from inference_store.index import model_numbers
 from inference_store.inference.errors import (
     Conflict,
@@ -31,11 +37,9 @@ from inference_store.inference.errors import (
 from inference_store.query.cql2 import Clock, FilterLang
 from inference_store.query.cql2.tree import Node
 
-from . import cursors
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
 from .conditions import filter_schema, read_filter
-from .cursors import PageParameters, Parameters
 from .dependencies import IfMatch, Querying, Reading
 from .fields import Body, Instant, ShortText, Text
 from .routing import Router
@@ -236,11 +240,11 @@ async def list_holds(
         connection,
         state=page.state,
         model=model,
-        before=cursors.decode_before(page),
+        before=fields.decode_before(page),
         limit=page.limit + 1,
         within=access.scope,
     )
-    items, following = cursors.cut_time_page(listed_holds, page.limit, "placed_at")
+    items, following = fields.cut_time_page(listed_holds, page.limit, "placed_at")
     ids = await _find_names(connection, [hold.model for hold in items])
     return Answer(HoldPage(items=[_show_hold(hold, ids) for hold in items], next=following))
 
@@ -286,11 +290,11 @@ async def get_hold_history(
 ) -> Answer:
     """Every revision of a hold, the oldest first: what it was, when, and who made it so."""
     await _find_hold(connection, access, hold_id)
-    after = cursors.decode_one(page.cursor, int)
+    after = fields.decode_one(page.cursor, int)
     revisions = await holds.list_revisions(
         connection, hold_id, after=after or 0, limit=page.limit + 1
     )
-    items, following = cursors.cut_page(revisions, page.limit, lambda revision: revision.revision)
+    items, following = fields.cut_page(revisions, page.limit, lambda revision: revision.revision)
     return Answer(HoldHistory(items=[_show_change(revision) for revision in items], next=following))
 
 

@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inference_store.export.formats import FORMATS
 from inference_store.inference.errors import RangeNotSatisfiable, TooLarge
-from inference_store.inference.ids import check_id
+from inference_store.inference.layout import check_id
 
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"

@@ -10,16 +10,16 @@ from uuid import UUID
 import orjson
 from pydantic import ConfigDict, Field
 
+from inference_store.api.answer import Problem
 from inference_store.export.columns import DISTANCE
 from inference_store.inference.errors import Fault, Invalid
 from inference_store.inference.metadata import Entry, MetadataCaps, MetadataType, type_named
 from inference_store.inference.nearest import nearest
 from inference_store.platform.json_encoding import escape_text
 from inference_store.query.aggregates.bins import plain
-from inference_store.query.sort import EXAMPLE
+from inference_store.query.order import EXAMPLE
 
 from .answer import Shown
-from .problems import Problem
 
 
 class ResolvedTime(Shown):

@@ -40,14 +40,12 @@ from inference_store.query import cursor as cursors
 from inference_store.query.cql2 import to_json
 from inference_store.query.cql2.tree import Node
 from inference_store.query.cursor import find_family
-from inference_store.query.deadline import Deadline, OutOfTime, Overloaded
+from inference_store.query.deadline import Deadline, OutOfTime, Overloaded, find_pieces_of
 from inference_store.query.explain import Recording, recording
 from inference_store.query.matching import Hit, Query
-from inference_store.query.order import AtRandom, ByDistance
+from inference_store.query.order import AtRandom, ByDistance, Sort, resolve_sort
 from inference_store.query.pages import Page, describe_narrowing, find_page, make_cursor
 from inference_store.query.read import BLOBS, Inference, get_storage_key, read
-from inference_store.query.scan_range import find_pieces_of
-from inference_store.query.sort import Sort, resolve_sort
 
 from .access import Access
 from .answer import encode_json

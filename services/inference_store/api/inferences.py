@@ -11,18 +11,18 @@ from starlette.responses import StreamingResponse
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
-from inference_store.erasure.ledger import Body
-from inference_store.erasure.mark.batches import describe_batch
+from inference_store.erasure.batches import describe_batch
+from inference_store.erasure.ledger_entries import Body
 from inference_store.erasure.progress import NewErasure, find_erasure
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import BlobMissing, Conflict, Gone, NotFound
 from inference_store.inference.events.event import parse_stored
 from inference_store.objects import Blobs
 from inference_store.query import lookup
+from inference_store.query.order import NEWEST_FIRST, resolve_sort
 from inference_store.query.pages import describe_narrowing, find_neighbours
 from inference_store.query.preparation import prepare
 from inference_store.query.read import Inference, get_storage_key, is_erased, is_input_too, read
-from inference_store.query.sort import NEWEST_FIRST, resolve_sort
 
 from .access import Access, Asking
 from .answer import Answer, InferenceAnswer, Shown

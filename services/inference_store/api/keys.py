@@ -9,14 +9,14 @@ from pydantic import ConfigDict, Field
 from inference_store.access import Action
 from inference_store.access.credentials import ApiKey
 from inference_store.access.rights import Grant, Right
+from inference_store.api import fields
+from inference_store.api.fields import PageParameters
 from inference_store.index import api_keys
 from inference_store.inference.errors import Forbidden
 from inference_store.platform.json_encoding import format_instant
 
-from . import cursors
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
-from .cursors import PageParameters
 from .dependencies import Reading, Writing
 from .fields import Body, Instant, ShortText
 from .routing import Router
@@ -114,9 +114,9 @@ async def create_api_key(body: NewKey, connection: Writing, access: Asking) -> A
 @router.add("GET /keys", KeyListPage, _NEEDED, "List keys")
 async def list_api_keys(page: Annotated[PageParameters, Query()], connection: Reading) -> Answer:
     """Keys, the newest first; revoked ones too."""
-    after = cursors.decode_time_key(page.cursor)
+    after = fields.decode_time_key(page.cursor)
     keys = await api_keys.listed(connection, limit=page.limit + 1, after=after)
-    items, following = cursors.cut_time_page(keys, page.limit, "created_at")
+    items, following = fields.cut_time_page(keys, page.limit, "created_at")
     return Answer(KeyListPage(items=[ShownApiKey.show(key) for key in items], next=following))
 
 

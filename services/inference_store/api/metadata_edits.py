@@ -9,7 +9,7 @@ so no blob is written that an eraser has deleted.
 
 A new blob's key is made of the inference's uid. Before it is written, the inference points to it by
 a `blob_reference` that is committed: however the edit ends, the blob is deleted with the inference.
-The fence orders that against an eraser's check (see erasure/mark/pending_deletions.py).
+The fence orders that against an eraser's check (see erasure/pending_deletions.py).
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.erasure import holds
 from inference_store.erasure.holds import Hold
 from inference_store.erasure.locks import fence_shared
-from inference_store.erasure.mark.pending_deletions import find_claimed, find_scopes
+from inference_store.erasure.pending_deletions import find_claimed, find_scopes
 from inference_store.index import long_text, partitions
 from inference_store.index.dictionary import Dictionary
 from inference_store.index.registrations import Registration

@@ -25,13 +25,13 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
+from inference_store.api.answer import build_problem
 from inference_store.inference.errors import ForeignRequest, HeadersTooLarge, StoreError
 from inference_store.platform import traces
 from inference_store.platform.metrics import IN_PROGRESS, REQUEST_SECONDS, REQUESTS
 from inference_store.platform.settings import is_loopback
 
 from .answer import HEADERS
-from .problems import build_problem
 from .site import CONSOLE, CONSOLE_POLICY, DOCS, DOCS_POLICY
 
 OTHER = "other"

@@ -10,21 +10,20 @@ from starlette.responses import Response
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
-from inference_store.erasure import policies
-from inference_store.erasure.housekeeping import removed_models
-from inference_store.erasure.ledger import Body as Entry
-from inference_store.erasure.ledger import Note
+from inference_store.api import fields
+from inference_store.api.fields import PageParameters
+from inference_store.erasure import housekeeping, policies
+from inference_store.erasure.ledger_entries import Body as Entry
+from inference_store.erasure.ledger_entries import Note
 from inference_store.index import key_registry, registrations
 from inference_store.index.key_registry import KeySeen
 from inference_store.index.registrations import Details, Registration
 from inference_store.inference.errors import Conflict, Fault, Invalid, NotFound, PreconditionFailed
-from inference_store.inference.ids import check_id
+from inference_store.inference.layout import check_id
 from inference_store.inference.task_types import TASK_TYPES, OutputMapping, task_type_of
 
-from . import cursors
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
-from .cursors import PageParameters
 from .dependencies import IfMatch, Reading
 from .fields import Body, ShortText, Text
 from .http import ModelId
@@ -161,7 +160,7 @@ async def list_models(
     page: Annotated[ModelParameters, Query()], connection: Reading, access: Asking
 ) -> Answer:
     """Registrations, in order of model id."""
-    after = cursors.decode_one(page.cursor, str)
+    after = fields.decode_one(page.cursor, str)
     rows = await registrations.page(
         connection,
         limit=page.limit + 1,
@@ -169,7 +168,7 @@ async def list_models(
         within=access.scope,
         project_id=page.project_id,
     )
-    items, following = cursors.cut_page(rows, page.limit, lambda row: row.model_id)
+    items, following = fields.cut_page(rows, page.limit, lambda row: row.model_id)
     shown = [ShownRegistration.show(row, pending_move=_show_move(row)) for row in items]
     return Answer(RegistrationPage(items=shown, next=following))
 
@@ -212,7 +211,7 @@ async def delete_model(model_id: ModelId, access: Asking) -> Response:
 
     async def build_body(connection: AsyncConnection) -> Entry:
         await access.find_model(connection, model_id)
-        return dict(await removed_models.describe_removal(connection, model_id))
+        return dict(await housekeeping.describe_removal(connection, model_id))
 
     note = Note(Action.MODEL_REMOVED, model_id, {})
     await access.ledger.write("model_removed", build_body, actor=access.who, note=note)
@@ -225,9 +224,9 @@ async def list_keys(
 ) -> Answer:
     """Which metadata keys the model's inferences have: types, counts, examples, conflicts."""
     model = (await access.find_model(connection, model_id)).model
-    after = cursors.decode_one(page.cursor, str)
+    after = fields.decode_one(page.cursor, str)
     rows = await key_registry.keys(connection, model, limit=page.limit + 1, after=after)
-    items, following = cursors.cut_page(rows, page.limit, lambda row: row.name)
+    items, following = fields.cut_page(rows, page.limit, lambda row: row.name)
     number = await key_registry.count(connection, model)
     shown, capped = [_show_key(row) for row in items], number >= access.settings.max_keys_per_model
     return Answer(KeyPage(items=shown, next=following, capped=capped))
@@ -238,11 +237,11 @@ async def list_projects(
     page: Annotated[PageParameters, Query()], connection: Reading, access: Asking
 ) -> Answer:
     """Projects with models that the caller sees, in order of their ids."""
-    after = cursors.decode_one(page.cursor, str)
+    after = fields.decode_one(page.cursor, str)
     rows = await registrations.list_projects(
         connection, limit=page.limit + 1, after=after, within=access.scope
     )
-    items, following = cursors.cut_page(rows, page.limit, lambda row: row.project_id)
+    items, following = fields.cut_page(rows, page.limit, lambda row: row.project_id)
     return Answer(ProjectPage(items=[ShownProject.show(row) for row in items], next=following))
 
 

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
 from inference_store.access.rights import Right
+from inference_store.api.fields import Parameters
 from inference_store.erasure import policies
 from inference_store.erasure.policies import (
     DEFAULT,
@@ -24,7 +25,7 @@ from inference_store.erasure.policies import (
     PolicyVersion,
     RequestedRule,
 )
-from inference_store.erasure.policies.rules import check_not_empty, check_rules
+from inference_store.erasure.policies.effective_policy import check_not_empty, check_rules
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import NotFound
 from inference_store.query.cql2.tree import Node
@@ -32,7 +33,6 @@ from inference_store.query.cql2.tree import Node
 from .access import Access, Needs, Over
 from .answer import Answer, Shown
 from .conditions import filter_schema
-from .cursors import Parameters
 from .fields import ShortText
 from .http import ModelId, ProjectId
 from .routing import Endpoint, Router

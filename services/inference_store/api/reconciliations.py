@@ -10,16 +10,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
+from inference_store.api import fields
+from inference_store.api.fields import PageParameters
 from inference_store.index import registrations
 from inference_store.index.registrations import refuse_model
 from inference_store.inference.errors import NotFound
 from inference_store.operations.reconcile import orphans, stored_reports
 from inference_store.operations.reconcile.stored_reports import Kind
 
-from . import cursors
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, AnyText, Shown
-from .cursors import PageParameters
 from .dependencies import Reading, Writing
 from .erasure_answers import ShownErasure, show_erasure
 from .fields import Body, Flag, ShortText
@@ -144,9 +144,9 @@ async def list_reconciliations(
 ) -> Answer:
     """Comparisons of the bucket with the index, the newest first."""
     rows = await stored_reports.list_page(
-        connection, before=cursors.decode_before(page), limit=page.limit + 1
+        connection, before=fields.decode_before(page), limit=page.limit + 1
     )
-    items, following = cursors.cut_time_page(rows, page.limit)
+    items, following = fields.cut_time_page(rows, page.limit)
     shown = [ShownReconciliation.show(row) for row in items]
     return Answer(ReconciliationPage(items=shown, next=following))
 
@@ -201,7 +201,7 @@ async def list_findings(
     """Objects without rows and rows without objects, by kind and storage key."""
     if await stored_reports.find_reconciliation(connection, reconciliation_id) is None:
         raise _make_not_found(reconciliation_id)
-    key = cursors.decode(page.cursor, str, str)
+    key = fields.decode(page.cursor, str, str)
     findings = await stored_reports.list_findings(
         connection,
         reconciliation_id,
@@ -209,7 +209,7 @@ async def list_findings(
         after=None if key is None else (key[0], key[1]),
         limit=page.limit + 1,
     )
-    items, following = cursors.cut_page(
+    items, following = fields.cut_page(
         findings, page.limit, lambda finding: (finding.kind, finding.storage_key)
     )
     shown = [ShownFinding.show(finding) for finding in items]

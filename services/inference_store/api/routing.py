@@ -13,13 +13,13 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from inference_store.access.rights import Right
+from inference_store.api.answer import Problem, document_refusals
 from inference_store.inference.errors import Fault, Invalid, NotAcceptable
 from inference_store.platform.settings import AccessSettings
 
 from .access import EXTENSION, Needs, Over, declare, finished, read_needs
 from .dependencies import ledger_agrees
 from .http import ANY, JSON, NDJSON, ExactRequest, choose_type
-from .problems import Problem, document_refusals
 
 PREFIX: Final = "/v1"
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])

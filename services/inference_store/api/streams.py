@@ -18,6 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from inference_store.access.rights import Right
+from inference_store.api.answer import build_body, find_refusal
 from inference_store.export.columns import (
     DISTANCE,
     FIXED_COLUMNS,
@@ -44,7 +45,6 @@ from .http import NDJSON, read_in_thread
 from .inference_models import LINES, FieldSelection
 from .inference_pages import AnsweredPage
 from .middleware import Foreground
-from .problems import build_body, find_refusal
 from .routing import BINARY, make_ref
 
 _SPELLINGS: Final = (NDJSON, "application/ndjson", "application/jsonl")

@@ -1,8 +1,17 @@
 """Thumbnails of inputs: many in one answer, or one; shown while the input is there."""
 
+import asyncio
+import os
+import sys
+import time
+from asyncio.subprocess import DEVNULL, PIPE, Process
 from base64 import b64encode
-from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Annotated, Any, Final, Self
 from uuid import UUID
 
 from fastapi import Query
@@ -11,19 +20,272 @@ from starlette.responses import Response, StreamingResponse
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
+from inference_store.api.access import Access, Asking
+from inference_store.api.answer import JsonAnswer, Problem, Shown, build_body, encode_json
+from inference_store.api.dependencies import looking_up
+from inference_store.api.fields import WHOLE, Body
+from inference_store.api.http import BYTES, JSON, NDJSON, InferenceId, ModelId
+from inference_store.api.routing import BINARY, Router, make_ref
+from inference_store.api.thumbnail_wire import ANSWER, MADE, REFUSALS, REQUEST
 from inference_store.index.registrations import Registration
-from inference_store.inference.errors import NotFound, NoThumbnail, StoreError
+from inference_store.inference.errors import (
+    BlobMissing,
+    BlobTooLarge,
+    Busy,
+    Gone,
+    NotFound,
+    NoThumbnail,
+    StoreError,
+)
+from inference_store.inference.events.event import parse_stored
+from inference_store.objects import Blobs
 from inference_store.query.lookup import read_visible
-from inference_store.query.read import Inference
+from inference_store.query.read import Inference, get_storage_key, is_erased
 
-from .access import Access, Asking
-from .answer import JsonAnswer, Shown, encode_json
-from .dependencies import looking_up
-from .fields import WHOLE, Body
-from .http import BYTES, JSON, NDJSON, InferenceId, ModelId
-from .problems import Problem, build_body
-from .routing import BINARY, Router, make_ref
-from .thumbnail_maker import Thumbnail, ThumbnailMaker, ThumbnailResult
+# Makes thumbnails from inputs in the bucket, in processes of their own; keeps them in memory.
+
+MOST_INPUT_BYTES: Final = 20 * 1024 * 1024
+BATCH_SECONDS: Final = 30.0
+"""All pictures of a request together take no longer."""
+_NO_PICTURE: Final = ("text/", "audio/", "video/", "application/json")
+_TOO_LARGE: Final = f"The input is over {MOST_INPUT_BYTES // 1024 // 1024} MiB."
+PICTURE_SECONDS: Final = 10.0
+"""A picture takes no longer."""
+_MOST_THUMBNAIL_BYTES: Final = 2 * 1024 * 1024
+_COMMAND: Final = (sys.executable, "-P", "-m", "inference_store.api.thumbnail_worker")
+# Nothing else of the environment: it holds secrets.
+_NEEDED: Final = ("LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
+MOST_BYTES: Final = 64 * 1024 * 1024
+KEEP_SECONDS: Final = 600.0
+_OVERHEAD_BYTES: Final = 1024
+"""About the bytes that an entry takes beside its JPEG."""
+Key = tuple[int, UUID, str, int]
+"""The model, the uid, the key of the input, and the longest edge."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thumbnail:
+    """A thumbnail as JPEG, with its size and that of its picture."""
+
+    jpeg: bytes
+    size: tuple[int, int]
+    picture: tuple[int, int]
+
+
+class Decoder:
+    """A process that makes thumbnails one after the other; as a context manager it ends.
+
+    Each request has a process of its own: a picture that takes one over sees no picture of others.
+    """
+
+    def __init__(
+        self, *, seconds: float | None = None, command: tuple[str, ...] = _COMMAND
+    ) -> None:
+        self._seconds = PICTURE_SECONDS if seconds is None else seconds
+        self._command = command
+        self._process: Process | None = None
+
+    async def make(self, picture: bytes, edge: int) -> Thumbnail:
+        """Make a thumbnail. Raises NoThumbnail, saying why."""
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await self._ask(await self._start(), picture, edge)
+        except TimeoutError:
+            await self._end()
+            raise NoThumbnail("The picture takes too long to decode.") from None
+        except (asyncio.IncompleteReadError, ConnectionError):
+            await self._end()
+            raise NoThumbnail("The picture could not be decoded.") from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._end()
+
+    async def _ask(self, process: Process, picture: bytes, edge: int) -> Thumbnail:
+        assert process.stdin is not None, "it is a pipe"
+        assert process.stdout is not None, "it is a pipe"
+        process.stdin.write(REQUEST.pack(len(picture), edge))
+        process.stdin.write(picture)
+        await process.stdin.drain()
+        head = await process.stdout.readexactly(ANSWER.size)
+        outcome, picture_width, picture_height, width, height, size = ANSWER.unpack(head)
+        if outcome != MADE or size > _MOST_THUMBNAIL_BYTES:
+            raise NoThumbnail(REFUSALS[outcome] if outcome < len(REFUSALS) else REFUSALS[-1])
+        jpeg = await process.stdout.readexactly(size)
+        return Thumbnail(jpeg, (width, height), (picture_width, picture_height))
+
+    async def _start(self) -> Process:
+        if self._process is None:
+            environment = {name: os.environ[name] for name in _NEEDED if name in os.environ}
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment
+            )
+        return self._process
+
+    async def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()
+
+
+class ThumbnailCache:
+    """The thumbnails that were used last; each is dropped after ten minutes at most.
+
+    It does not know what was erased: whoever uses it has read the index first.
+    """
+
+    def __init__(
+        self, most_bytes: int = MOST_BYTES, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._most, self._clock = most_bytes, clock
+        self._entries: OrderedDict[Key, tuple[float, Thumbnail]] = OrderedDict()
+        self._made: OrderedDict[Key, float] = OrderedDict()
+        self._of: dict[tuple[int, UUID], set[Key]] = {}
+        self.bytes = 0
+
+    def get(self, key: Key) -> Thumbnail | None:
+        """Return a thumbnail, if it is kept."""
+        self.sweep()
+        if key not in self._entries:
+            return None
+        self._entries.move_to_end(key)
+        return self._entries[key][1]
+
+    def put(self, key: Key, thumbnail: Thumbnail) -> None:
+        """Store a thumbnail; those that were used longest ago are dropped for it."""
+        self.sweep()
+        self._drop(key)
+        self._entries[key] = (self._clock(), thumbnail)
+        self._made[key] = self._entries[key][0]
+        self._of.setdefault(key[:2], set()).add(key)
+        self.bytes += len(thumbnail.jpeg) + _OVERHEAD_BYTES
+        while self.bytes > self._most:
+            self._drop(next(iter(self._entries)))
+
+    def forget(self, model: int, uid: UUID) -> None:
+        """Drop what is cached of an inference that is deleted, or whose input is."""
+        for key in tuple(self._of.get((model, uid), ())):
+            self._drop(key)
+
+    def sweep(self) -> None:
+        """Drop what was made too long ago."""
+        oldest = self._clock() - KEEP_SECONDS
+        while self._made and next(iter(self._made.values())) <= oldest:
+            self._drop(next(iter(self._made)))
+
+    def _drop(self, key: Key) -> None:
+        self._made.pop(key, None)
+        if (entry := self._entries.pop(key, None)) is not None:
+            self.bytes -= len(entry[1].jpeg) + _OVERHEAD_BYTES
+            self._of[key[:2]].discard(key)
+            if not self._of[key[:2]]:
+                del self._of[key[:2]]
+
+
+ThumbnailResult = Thumbnail | StoreError
+
+
+class ThumbnailMaker:
+    """Makes thumbnails of stored inferences."""
+
+    def __init__(self, blobs: Blobs, cache: ThumbnailCache) -> None:
+        self._blobs, self._cache = blobs, cache
+
+    def find_cached(
+        self, inferences: Sequence[Inference], edge: int
+    ) -> dict[UUID, ThumbnailResult]:
+        """Return the cached thumbnails, and the refusals that the index already implies."""
+        results: dict[UUID, ThumbnailResult] = {}
+        for inference in inferences:
+            result = _find_refusal(inference) or self._cache.get(_make_key(inference, edge))
+            if result is not None:
+                results[inference.uid] = result
+        return results
+
+    async def make(self, inferences: Sequence[Inference], edge: int) -> dict[UUID, ThumbnailResult]:
+        """Make thumbnails, one after the other. Those that are not made in time are Busy."""
+        results: dict[UUID, ThumbnailResult] = {}
+        until = time.monotonic() + BATCH_SECONDS
+        pictures = self._fetch(inferences)
+        async with Decoder() as decoder, aclosing(pictures):
+            async for inference, picture in pictures:
+                if time.monotonic() > until:
+                    break
+                results[inference.uid] = await self._make_one(decoder, inference, picture, edge)
+        late = Busy("The pictures before it took too long. Ask for it again.")
+        return {inference.uid: results.get(inference.uid, late) for inference in inferences}
+
+    def forget(self, model: int, uid: UUID) -> None:
+        """Drop what is cached of an inference that is deleted, or whose input is."""
+        self._cache.forget(model, uid)
+
+    async def _make_one(
+        self, decoder: Decoder, inference: Inference, picture: bytes | StoreError, edge: int
+    ) -> ThumbnailResult:
+        if isinstance(picture, StoreError):
+            return picture
+        try:
+            thumbnail = await decoder.make(picture, edge)
+        except NoThumbnail as refused:
+            return refused
+        self._cache.put(_make_key(inference, edge), thumbnail)
+        return thumbnail
+
+    async def _fetch(
+        self, inferences: Sequence[Inference]
+    ) -> AsyncGenerator[tuple[Inference, bytes | StoreError], None]:
+        """Yield the inputs in order; one is fetched while the one before it is decoded."""
+        ahead: list[asyncio.Task[bytes | StoreError]] = []
+        try:
+            for number, inference in enumerate(inferences):
+                if not ahead:
+                    ahead.append(asyncio.create_task(self._fetch_one(inference)))
+                following = inferences[number + 1 : number + 2]
+                ahead += [asyncio.create_task(self._fetch_one(next_one)) for next_one in following]
+                yield inference, await ahead.pop(0)
+        finally:
+            for task in ahead:
+                task.cancel()
+            await asyncio.gather(*ahead, return_exceptions=True)
+
+    async def _fetch_one(self, inference: Inference) -> bytes | StoreError:
+        key = get_storage_key(inference, "data")
+        assert key is not None, "the index has said that there is one"
+        try:
+            storage_key = parse_stored(key)
+            return await asyncio.to_thread(self._blobs.get, storage_key, limit=MOST_INPUT_BYTES)
+        except BlobMissing:
+            return NotFound(f"The object {key} is not in the bucket.")
+        except BlobTooLarge:
+            return NoThumbnail(_TOO_LARGE)
+
+
+def _find_refusal(inference: Inference) -> StoreError | None:
+    if is_erased(inference, "data"):
+        return Gone("The data of this inference has been deleted.")
+    if get_storage_key(inference, "data") is None:
+        return NotFound("The inference has no data.")
+    if (inference.row["data_size"] or 0) > MOST_INPUT_BYTES:
+        return NoThumbnail(_TOO_LARGE)
+    media_type = inference.row["data_content_type"] or ""
+    if media_type.lower().startswith(_NO_PICTURE):
+        return NoThumbnail(f"The input is no picture: its media type is {media_type[:100]!r}.")
+    return None
+
+
+def _make_key(inference: Inference, edge: int) -> Key:
+    return inference.row["model"], inference.uid, str(get_storage_key(inference, "data")), edge
+
 
 MOST_THUMBNAILS: Final = 100
 EDGE: Final = 240

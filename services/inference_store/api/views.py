@@ -12,18 +12,18 @@ from starlette.responses import Response
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
+from inference_store.api import fields
+from inference_store.api.fields import PageParameters
 from inference_store.index import registrations, saved_views
 from inference_store.index.registrations import Registration
 from inference_store.index.saved_views import Look, SavedView, Shared
 from inference_store.inference.errors import Conflict, Forbidden, Invalid, NotFound, NotKept
+from inference_store.query.order import NEWEST_FIRST, resolve_sort
 from inference_store.query.preparation import QueryRequest, check_request
-from inference_store.query.sort import NEWEST_FIRST, resolve_sort
 
-from . import cursors
 from .access import Access, Asking, Needs, OfModel, Over
 from .answer import Answer, Shown
 from .conditions import Sort, read_requested_filter
-from .cursors import PageParameters
 from .dependencies import IfMatch, Reading, Writing
 from .fields import Body, ShortText, Text, instant, refuse_no_time
 from .routing import Router
@@ -219,10 +219,10 @@ async def list_views(
         within=access.scope,
         model=model,
         shared=page.shared,
-        before=cursors.decode_before(page),
+        before=fields.decode_before(page),
         limit=page.limit + 1,
     )
-    items, following = cursors.cut_time_page(views, page.limit, "created_at")
+    items, following = fields.cut_time_page(views, page.limit, "created_at")
     return Answer(ViewPage(items=[_list_view(access, view) for view in items], next=following))
 
 

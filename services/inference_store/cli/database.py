@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.access import Action, Who
 from inference_store.access.credentials import Secret, id_of
 from inference_store.access.rights import Grant
-from inference_store.erasure.policies.rules import parse_duration
+from inference_store.erasure.policies.effective_policy import parse_duration
 from inference_store.index import api_keys, unsettled
 from inference_store.index.audit import note
 from inference_store.index.database import DatabaseMissing, engine_of, opened
@@ -19,7 +19,7 @@ from inference_store.index.migration import MigrationBusy, upgrade
 from inference_store.index.schema import DatabaseUnavailable, require_schema, wait_for_schema
 from inference_store.index.unsettled import Selection, UnsettledEvent
 from inference_store.inference.errors import Invalid, StoreError
-from inference_store.inference.plural import counted
+from inference_store.inference.nearest import counted
 from inference_store.platform.settings import LogSettings, PostgresSettings, RegistryKeySettings
 
 from .command import Command, find_cli_user, parse_seconds, require_postgres, start_service

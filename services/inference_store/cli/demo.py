@@ -42,13 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the demo until Ctrl-C or SIGTERM; return 0 if it was stopped, 1 if it could not go on."""
     try:
-        from inference_store.local.demo.screen import Screen  # noqa: PLC0415
         from inference_store.local.demo.story import tell  # noqa: PLC0415
-        from inference_store.local.folder import (  # noqa: PLC0415
-            NAME,
-            LocalFolder,
-            LocalStackError,
-        )
+        from inference_store.local.folder import NAME, LocalFolder, LocalStackError  # noqa: PLC0415
+        from inference_store.local.screen import Screen  # noqa: PLC0415
     except ModuleNotFoundError as error:  # the extra is not installed
         print(f"{error}: run `make demo`, or install inference-store[demo].", file=sys.stderr)
         return 1

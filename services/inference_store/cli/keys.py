@@ -16,12 +16,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.access import Action, Who
 from inference_store.access.credentials import ApiKey
 from inference_store.access.rights import ROLES, Grant, Right
-from inference_store.erasure.policies.rules import parse_duration
+from inference_store.erasure.policies.effective_policy import parse_duration
 from inference_store.index import api_keys
 from inference_store.index.audit import note
 from inference_store.index.database import engine_of
 from inference_store.inference.errors import StoreError
-from inference_store.inference.plural import counted
+from inference_store.inference.nearest import counted
 from inference_store.platform.settings import LogSettings, PostgresSettings
 
 from .command import Command, find_cli_user, parse_name, require_postgres, start_service

@@ -14,33 +14,34 @@ from uuid import UUID
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from inference_store.cli.closed_pipe import raise_if_reader_is_gone
 from inference_store.erasure import audit_chain
 from inference_store.erasure.audit_chain import Verdict
-from inference_store.erasure.certify.chain import (
+from inference_store.erasure.certificates import (
     Archive,
     CannotRestart,
     CheckpointCheck,
     recover_key,
 )
-from inference_store.erasure.certify.proofs import (
+from inference_store.erasure.hash_chain import Link
+from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.ledger_entries import Entries, Entry
+from inference_store.erasure.log import AUDIT_HEAD, ChainHead, is_key_id, new_key, signing_keys
+from inference_store.erasure.proofs import (
     KeyNotGiven,
+    Recheck,
+    Verification,
     find_proofs,
     is_of_filter,
     is_of_inference,
     is_of_subject,
     read_certificate,
 )
-from inference_store.erasure.certify.verification import Recheck, Verification
-from inference_store.erasure.ledger import Entry, Ledger
-from inference_store.erasure.ledger.entries import Entries
-from inference_store.erasure.log.hash_chain import Link
-from inference_store.erasure.log.keys import is_key_id, new_key, signing_keys
-from inference_store.erasure.log.signed_chain import AUDIT_HEAD, ChainHead
-from inference_store.export.rechecking import ExportRecheck
+from inference_store.export.restoring import ExportRecheck
 from inference_store.index.database import engine_of
 from inference_store.index.schema import require_schema
 from inference_store.inference.errors import LedgerDiverged, NotFound, ObjectStoreUnavailable
-from inference_store.inference.plural import counted
+from inference_store.inference.nearest import counted
 from inference_store.objects import Blobs
 from inference_store.objects.listing import inventory
 from inference_store.platform.settings import (
@@ -50,7 +51,6 @@ from inference_store.platform.settings import (
     PostgresSettings,
 )
 
-from .closed_pipe import raise_if_reader_is_gone
 from .command import (
     Command,
     find_cli_user,

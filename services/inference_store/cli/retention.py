@@ -7,7 +7,7 @@ import gc
 import uvloop
 from pydantic import ValidationError
 
-from inference_store.erasure.log.keys import signing_keys
+from inference_store.erasure.log import signing_keys
 from inference_store.objects.clients import web_identity
 from inference_store.platform.settings import (
     BlobSettings,

@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import Action, Who
 from inference_store.access.rights import read_roles
+from inference_store.cli.closed_pipe import raise_if_reader_is_gone
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.locks import RECONCILING, open_election
 from inference_store.erasure.progress import ENDED, Erasure, find_erasure
@@ -29,7 +30,7 @@ from inference_store.index.audit import note
 from inference_store.index.database import engine_of
 from inference_store.index.schema import require_schema
 from inference_store.inference.errors import ObjectStoreUnavailable, StoreError
-from inference_store.inference.plural import counted
+from inference_store.inference.nearest import counted
 from inference_store.ingester.rebuild import Rebuild
 from inference_store.objects import Blobs
 from inference_store.operations import doctor
@@ -46,7 +47,6 @@ from inference_store.platform.settings import (
     sentences,
 )
 
-from .closed_pipe import raise_if_reader_is_gone
 from .command import Command, find_cli_user, parse_positive_seconds, start_service
 
 # 1: it works and will cause trouble; 2: it does not work

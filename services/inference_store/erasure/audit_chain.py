@@ -41,11 +41,11 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.access.audit import Action
+from inference_store.access.rights import Action
+from inference_store.erasure.hash_chain import START, Link, VerificationFailure, compute_hash
 from inference_store.index.audit import match_uids
 from inference_store.index.tables import audit, audit_checkpoint, audit_head, audit_link
 
-from .log.hash_chain import START, Link, VerificationFailure, compute_hash
 from .mentions import mentions as mentioned
 
 GENESIS_HASH = bytes(32)

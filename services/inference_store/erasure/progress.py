@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.access import EVERYTHING, AccessScope
 from inference_store.erasure.policies import ErasureScope
 from inference_store.index import key_registry
-from inference_store.index.scope_filters import match_models
+from inference_store.index.registrations import match_models
 from inference_store.index.tables import (
     erased_leaves,
     erasing,

@@ -20,20 +20,20 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index import registrations
-from inference_store.index.inferences import among
 from inference_store.index.key_registry import Models
+from inference_store.index.sidecars import among
 from inference_store.index.tables import erasing, erasure, erasure_held, erasure_model
 from inference_store.inference.errors import Conflict, Invalid, UnknownKey
 from inference_store.inference.json_text import write_json
 from inference_store.query.cql2 import Node, resolved_in, to_json, to_text
 from inference_store.query.cql2.tree import Operation, SourceRange
-from inference_store.query.filters import saved
+from inference_store.query.filters import certain
 from inference_store.query.filters.check import check
 from inference_store.query.filters.from_conditions import MetadataEntry, metadata_node, one_of
 from inference_store.query.filters.names import KnownKeys, find_known_keys, names_in
 from inference_store.query.filters.typed import Predicate
 from inference_store.query.lookup import UID_PREFIX, parse_uid
-from inference_store.query.operators import find_operator
+from inference_store.query.properties import find_operator
 
 from .progress import COLUMNS, Erasure, read_erasure, redact_criteria
 
@@ -65,7 +65,7 @@ async def describe_filter(
     """
     keys = await find_known_keys(connection, models, names_in(tree))
     check(tree, keys, source=text)  # a key that nobody has is a typo: it is refused
-    saved_filter = saved.save(tree, keys, source=text)
+    saved_filter = certain.save(tree, keys, source=text)
     if text is not None and resolved_in(tree):
         text = to_text(tree)
     return {"filter": text or write_json(to_json(tree)), "saved": saved_filter.text}
@@ -112,7 +112,7 @@ async def build_predicate(
 ) -> Predicate:
     """Return the predicate that inferences must satisfy to be erased."""
     if "saved" in criteria:
-        return await saved.load(connection, criteria["saved"])
+        return await certain.load(connection, criteria["saved"])
     if (subject := find_subject(criteria)) is not None:
         return await _build_subject_predicate(connection, models, subject)
     if "inference_ids" in criteria:

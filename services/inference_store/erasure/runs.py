@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import EVERYTHING, AccessScope
-from inference_store.index.scope_filters import match_models, match_projects
+from inference_store.index.registrations import match_models, match_projects
 from inference_store.index.tables import registration, retention_run
 from inference_store.platform.metrics import RETENTION_TROUBLE
 

@@ -24,18 +24,17 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import holds
+from inference_store.erasure.pending_deletions import KEYS, limit_to_few_spans
 from inference_store.erasure.policies import EffectivePolicy, ErasureScope, find_earlier
 from inference_store.index.tables import erasing, erasure_model, inference
 from inference_store.inference.events import uid_floor
-from inference_store.query import scan_range as queries
+from inference_store.query import deadline as queries
 from inference_store.query.conditions import Condition, compile_certain, read_names
-from inference_store.query.deadline import Deadline, fetch
-from inference_store.query.filters.saved import load
+from inference_store.query.deadline import Deadline, ScanRange, fetch, find_pieces_of, range_of_time
+from inference_store.query.filters.certain import load
 from inference_store.query.preparation import build_query
-from inference_store.query.scan_range import ScanRange, find_pieces_of, range_of_time
 from inference_store.query.search import find_by_time
 
-from .mark.pending_deletions import KEYS, limit_to_few_spans
 from .progress import Erasure
 from .requests import build_predicate
 

@@ -18,7 +18,8 @@ from sqlalchemy import case, distinct, func, select, tuple_
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.index.inferences import Identity, by_model
+from inference_store.export.jobs import UID_BYTES, unpack_uids
+from inference_store.index.sidecars import Identity, by_model
 from inference_store.index.tables import (
     export_download,
     export_erased,
@@ -27,7 +28,6 @@ from inference_store.index.tables import (
 )
 
 from .jobs import REMOVED, RESTORED, mark_stale, recount
-from .parts import UID_BYTES, unpack_uids
 
 _PART: Final = export_part.c
 _ERASED: Final = export_erased.c

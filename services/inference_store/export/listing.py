@@ -26,6 +26,8 @@ from sqlalchemy import ARRAY, any_, literal, select
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from inference_store.export import jobs
+from inference_store.export.part_formats import CopyLimits
 from inference_store.index import key_registry
 from inference_store.index.tables import inference
 from inference_store.inference.errors import (
@@ -39,20 +41,17 @@ from inference_store.inference.json_text import write_json
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 from inference_store.query.cql2 import Node, resolved_in, to_json, to_text
-from inference_store.query.deadline import Deadline
-from inference_store.query.filters import saved
+from inference_store.query.deadline import Deadline, range_of_time
+from inference_store.query.filters import certain
 from inference_store.query.filters.check import check
 from inference_store.query.filters.names import find_known_keys, names_in
 from inference_store.query.matching import Query
 from inference_store.query.preparation import build_query
 from inference_store.query.read import STORAGE_KEYS
-from inference_store.query.scan_range import range_of_time
 from inference_store.query.search import find_by_time
 
-from . import jobs, parts
 from .columns import BlobChoice
 from .jobs import Confirm, ExportJob
-from .part_contents import CopyLimits
 from .part_formats import PART_FORMATS
 
 MOST_LISTS: Final = 50
@@ -100,7 +99,7 @@ async def describe_question(
         text = to_text(tree)
     return document | {
         "filter": text or write_json(to_json(tree)),
-        "saved": saved.save(tree, keys, source=text).text,
+        "saved": certain.save(tree, keys, source=text).text,
     }
 
 
@@ -109,7 +108,7 @@ async def build_question(
 ) -> Query:
     """Return the query of a job's document, the oldest first."""
     saved_filter = document["saved"]
-    predicates = [] if saved_filter is None else [await saved.load(connection, saved_filter)]
+    predicates = [] if saved_filter is None else [await certain.load(connection, saved_filter)]
     since = None if document["since"] is None else datetime.fromisoformat(document["since"])
     until = datetime.fromisoformat(document["until"])
     query = await build_query(connection, range_of_time(model, since, until), predicates)
@@ -150,7 +149,7 @@ async def begin_listing(engine: AsyncEngine, blobs: Blobs, job: ExportJob) -> No
     async with engine.connect() as connection:
         model_id = await jobs.read_model_id(connection, job)
         keys = await key_registry.keys(connection, job.model)
-    key = StorageKey(blobs.buckets.default, parts.make_head_key(job.id))
+    key = StorageKey(blobs.buckets.default, jobs.make_head_key(job.id))
     head = json.dumps(jobs.describe_job(job, model_id), indent=2).encode()
     await asyncio.to_thread(blobs.replace, key, head, content_type="application/json")
     async with engine.begin() as connection:
@@ -177,7 +176,7 @@ class Listing:
         job = self.job
         async with self.engine.connect() as connection:
             query = await self._build_query(connection)
-            begun = await parts.read_members(connection, job.id, job.lists) if job.lists else []
+            begun = await jobs.read_members(connection, job.id, job.lists) if job.lists else []
             begun = begun if len(begun) < self.most else []
             space = self.most - len(begun)
             page = await find_by_time(
@@ -221,8 +220,8 @@ class Listing:
         """Write a list whose first members may be `old`. False: the export was cancelled, and its
         objects are deleted later."""
         job = self.job
-        key = StorageKey(self.blobs.buckets.default, parts.make_members_key(job.id, number))
-        content = parts.pack_uids(uids)
+        key = StorageKey(self.blobs.buckets.default, jobs.make_members_key(job.id, number))
+        content = jobs.pack_uids(uids)
         await self.confirm()
         failpoint("export.list.before")
         await asyncio.to_thread(
@@ -234,7 +233,7 @@ class Listing:
             if current is None or current.state != "listing":
                 return False
             await self._confirm_or_delete(key)
-            await parts.put_members(connection, job.id, number, job.model, uids)
+            await jobs.put_members(connection, job.id, number, job.model, uids)
             counts = {"members": len(uids) - old, "lists": int(number > job.lists)}
             await jobs.count_listed(connection, job.id, **counts, listed_to=listed_to)
         failpoint("export.list.commit.after")

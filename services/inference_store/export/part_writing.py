@@ -25,13 +25,15 @@ from typing import Any, BinaryIO, Final
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.export import jobs
+from inference_store.export.jobs import Part
+from inference_store.export.part_formats import CopyLimits, PartEncoding
 from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.freed_memory import release_freed_memory
 
-from . import parts
 from .erased import is_downloaded
 from .jobs import (
     Confirm,
@@ -43,9 +45,7 @@ from .jobs import (
     read_model_id,
     recount,
 )
-from .part_contents import CopyLimits, PartEncoding
 from .part_formats import PART_FORMATS
-from .parts import Part
 
 _READ_BYTES: Final = 1_048_576
 _REMOVED_PAGE: Final = 500
@@ -69,17 +69,17 @@ async def write_part(
     failpoint("export.write.before")
     part = await _clear(engine, blobs, part)
     async with engine.connect() as connection:
-        uids = await parts.read_members(connection, part.export, part.number)
+        uids = await jobs.read_members(connection, part.export, part.number)
     if not uids:
         async with engine.begin() as connection:
-            await parts.end_empty(connection, part)
+            await jobs.end_empty(connection, part)
             await recount(connection, part.export)
         return 0
     format = PART_FORMATS[job.format]
-    name = parts.make_part_key(part.export, part.number, format.suffix)
+    name = jobs.make_part_key(part.export, part.number, format.suffix)
     key = StorageKey(blobs.buckets.default, name)
     async with engine.begin() as connection:
-        if not await parts.begin_part(connection, part, str(key)):
+        if not await jobs.begin_part(connection, part, str(key)):
             return 0
     part = replace(part, state="writing", storage_key=str(key))
     failpoint("export.write.named")
@@ -89,14 +89,14 @@ async def write_part(
             encoded = await PartEncoding(engine, blobs, job, limits, confirm).encode(uids, file)
             size, sha256 = await asyncio.to_thread(_digest, file)
             async with engine.connect() as connection:
-                if not await parts.is_current(connection, part):
+                if not await jobs.is_current(connection, part):
                     return 0
             await asyncio.to_thread(blobs.put_file, key, file, content_type=format.media_type)
         await asyncio.to_thread(release_freed_memory)
         failpoint("export.write.after")
         async with engine.begin() as connection:
             # whether the commit succeeds or not: Postgres names the key until an erasure deletes it
-            is_written = await parts.end_part(
+            is_written = await jobs.end_part(
                 connection,
                 part,
                 rows=encoded.rows,
@@ -129,7 +129,7 @@ async def _clear(engine: AsyncEngine, blobs: Blobs, part: Part) -> Part:
         return part
     await _delete(blobs, parse_stored(part.storage_key))
     async with engine.begin() as connection:
-        await parts.begin_part(connection, part, None)
+        await jobs.begin_part(connection, part, None)
     return replace(part, state="listed", storage_key=None)
 
 
@@ -160,8 +160,8 @@ async def finish_export(
     """
     async with engine.connect() as connection:
         model_id = await read_model_id(connection, job)
-        every_part = await parts.list_parts(connection, job.id)
-    key = StorageKey(blobs.buckets.default, parts.make_manifest_key(job.id))
+        every_part = await jobs.list_parts(connection, job.id)
+    key = StorageKey(blobs.buckets.default, jobs.make_manifest_key(job.id))
     await confirm()
     failpoint("export.finish.before")
     if any(part.state == "stale" for part in every_part):
@@ -212,12 +212,12 @@ def _show_part(part: Part) -> dict[str, Any]:
 async def remove_export(engine: AsyncEngine, blobs: Blobs, job: ExportJob) -> None:
     """Delete an export's objects, and record it. Raises ObjectStoreUnavailable."""
     failpoint("export.remove.before")
-    await asyncio.to_thread(_delete_objects, blobs, parts.make_prefix(job.id))
+    await asyncio.to_thread(_delete_objects, blobs, jobs.make_prefix(job.id))
     failpoint("export.remove.after")
     state: State = "cancelled" if job.state == "cancelling" else "expired"
     async with engine.begin() as connection:
         keep_lists = await is_downloaded(connection, job.id)
-        await parts.remove_parts(connection, job.id, keep_lists=keep_lists)
+        await jobs.remove_parts(connection, job.id, keep_lists=keep_lists)
         await end_removed(connection, job.id, state)
     failpoint("export.remove.commit.after")
 

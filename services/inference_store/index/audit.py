@@ -29,9 +29,9 @@ from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import EVERYTHING, AccessScope, Action, Who
+from inference_store.index.registrations import match_models
 
 from .prepared_statement import PreparedStatement
-from .scope_filters import match_models
 from .tables import audit
 
 

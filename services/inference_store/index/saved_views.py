@@ -10,10 +10,9 @@ from sqlalchemy import ColumnElement, Select, delete, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import AccessScope
-from inference_store.index.registrations import Registration
+from inference_store.index.registrations import Registration, match_registrations
 from inference_store.inference.errors import Conflict, NotFound, PreconditionFailed
 
-from .scope_filters import match_registrations
 from .tables import registration, saved_view
 
 Shared: TypeAlias = Literal["private", "project"]

@@ -18,11 +18,11 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import EVERYTHING, AccessScope
+from inference_store.index.registrations import match_model_ids
 from inference_store.inference.errors import Conflict, NotFound
 
 from . import accounting
 from .accounting import Outcome, PartitionId
-from .scope_filters import match_model_ids
 from .tables import dead_letter_limit_lift, kafka_partition, unsettled_event
 
 Kind: TypeAlias = Literal["dead letter", "parked event"]

@@ -17,6 +17,8 @@ from typing import Final, Literal
 from urllib.parse import quote, unquote
 from uuid import UUID
 
+from inference_store.inference.json_text import storable
+
 Kind = Literal["data", "metadata", "response"]
 CERTIFICATES: Final = "certificates/"
 EXPORTS: Final = "exports/"
@@ -140,3 +142,50 @@ def segment_of(model_id: str) -> str:
         return escaped
     digest = blake2b(model_id.encode(), digest_size=16).hexdigest()
     return f"{escaped[: _LONGEST_SEGMENT - 33]}~{digest}"
+
+
+# What may be the id of a model, a project or an inference.
+
+MOST_CHARACTERS: Final = 256
+_RELATIVE: Final = frozenset({".", ".."})
+
+
+def is_id(text: str) -> bool:
+    """Return whether a text may be an id.
+
+    Browsers and proxies resolve `.` and `..` in a path, escaped or not: a request about the model
+    `..` would be about all models.
+    """
+    return 0 < len(text) <= MOST_CHARACTERS and storable(text) and text not in _RELATIVE
+
+
+def check_id(text: str) -> str:
+    """Return an id as it is. Raises ValueError, which says what an id may be."""
+    if not is_id(text):
+        raise ValueError(
+            f"an id has 1 to {MOST_CHARACTERS} characters, without NUL or half characters, and is"
+            " not `.` or `..`"
+        )
+    return text
+
+
+# The content type of an image, by its first bytes.
+
+# The MIME Sniffing standard's images, and those of newer containers.
+_IMAGES: Final = (
+    (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
+    (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
+    (re.compile(rb"GIF8[79]a"), "image/gif"),
+    (re.compile(rb"RIFF....WEBPVP", re.DOTALL), "image/webp"),
+    (re.compile(rb"BM....\0\0\0\0", re.DOTALL), "image/bmp"),
+    (re.compile(rb"II\*\0|MM\0\*"), "image/tiff"),
+    (re.compile(rb"....ftypavi[fs]", re.DOTALL), "image/avif"),
+    (re.compile(rb"....ftyp(hei[cx]|hev[cx]|mif1)", re.DOTALL), "image/heic"),
+    (re.compile(rb"\0\0\0\x0cjP  \r\n\x87\n"), "image/jp2"),
+    (re.compile(rb"P[1-6][ \t\r\n]"), "image/x-portable-anymap"),
+)
+
+
+def find_image_type(data: bytes) -> str | None:
+    """Return the content type of an image; None: the bytes are no image that is known."""
+    return next((name for pattern, name in _IMAGES if pattern.match(data)), None)

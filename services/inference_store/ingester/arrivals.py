@@ -10,18 +10,17 @@ from datetime import UTC, datetime
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure import holds, policies, time_partitions
+from inference_store.erasure import holds, pending_deletions, policies, rows
 from inference_store.erasure.holds import Hold
 from inference_store.erasure.locks import fence_shared
-from inference_store.erasure.mark import tombstones
-from inference_store.erasure.mark.pending_deletions import (
+from inference_store.erasure.pending_deletions import (
     enqueue_arrivals,
     find_claimed,
     find_claimed_objects,
 )
 from inference_store.erasure.policies import EffectivePolicy, ErasureScope
 from inference_store.erasure.progress import Cause
-from inference_store.index import inferences
+from inference_store.index import sidecars
 from inference_store.index.accounting import Outcome
 from inference_store.index.unsettled import Rejection
 from inference_store.index.writing import Indexable
@@ -46,7 +45,7 @@ class Arrivals:
 
 async def sort_out(connection: AsyncConnection, reads: Sequence[ReadRecord]) -> Arrivals:
     """Decide what happens to each event of a batch; queue for erasure those that must not stay."""
-    # A statement of its own, before anything is looked up: see erasure/mark/pending_deletions.py.
+    # A statement of its own, before anything is looked up: see erasure/pending_deletions.py.
     # Also if there are only dead letters: after the commit an eraser sees the objects they name.
     await fence_shared(connection)
     arrivals = Arrivals()
@@ -79,18 +78,16 @@ async def _sort_candidates(
         connection, (key for _, item in candidates for key in _keys(item))
     )
     identities = [(*item.identity, item.event.received_at) for _, item in candidates]
-    erased = await tombstones.find_erased(connection, identities)
-    closed = await time_partitions.find_closed(
-        connection, {item.event.received_at for _, item in candidates}
-    )
+    erased = await pending_deletions.find_erased(connection, identities)
+    closed = await rows.find_closed(connection, {item.event.received_at for _, item in candidates})
     arrivals.spans_gone = bool(closed)
     models = {item.registration.model for _, item in candidates}
     chains = await policies.find_effective_policies(connection, models)
     in_force = await holds.list_in_force(connection, models) if chains or erased else []
     now = datetime.now(UTC)
     waiting = [item.identity for read, item in candidates if isinstance(read.result, MissingBlob)]
-    stored = await inferences.stored(connection, waiting) if waiting else set()
-    erased_at = await tombstones.find_times(connection, erased.intersection(waiting))
+    stored = await sidecars.stored(connection, waiting) if waiting else set()
+    erased_at = await pending_deletions.find_times(connection, erased.intersection(waiting))
     expired: list[tuple[ReadRecord, Indexable]] = []
     again: list[Indexable] = []
     identities_in_batch = set()
@@ -183,7 +180,7 @@ async def _expire(
 ) -> None:
     """Queue expired events for erasure; one that is stored already is a duplicate, which the sweep
     deletes."""
-    stored = await inferences.stored(connection, [item.identity for _, item in expired])
+    stored = await sidecars.stored(connection, [item.identity for _, item in expired])
     gone = []
     for read, item in expired:
         is_stored = item.identity in stored

@@ -38,17 +38,21 @@ from aiokafka.protocol.types import (
 )
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.ingester.batch import AssignedPartition, OffsetRange
-from inference_store.ingester.positions import OffsetsWentBack, Positions
+from inference_store.ingester.batch import (
+    AssignedPartition,
+    OffsetRange,
+    OffsetsWentBack,
+    Positions,
+)
 from inference_store.ingester.record_batches import (
     accept_unreadable_records,
     bound_decompression,
     close_consumer,
 )
 from inference_store.platform.kafka import client_arguments, find_connection_error
-from inference_store.platform.log_throttle import throttle_logs
 from inference_store.platform.metrics import ASSIGNED, TROUBLE
 from inference_store.platform.settings import IngesterSettings
+from inference_store.platform.traces import throttle_logs
 
 _METADATA, _VERSION = 3, 12
 _FETCH_BYTES = 4 * 1024 * 1024

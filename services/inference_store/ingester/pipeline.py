@@ -21,10 +21,10 @@ from inference_store.ingester.batch import (
     ReadRecord,
     build_range,
 )
+from inference_store.ingester.limit import Backoff, Stopped, pause
 from inference_store.ingester.reader import Reader
 from inference_store.ingester.writer import RegistrationGone, Settled, Writer
 from inference_store.platform import traces
-from inference_store.platform.admin import Heartbeat
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import (
     BATCH_EVENTS,
@@ -34,9 +34,9 @@ from inference_store.platform.metrics import (
     EVENTS,
     FLAGGED,
 )
+from inference_store.platform.serving import Heartbeat
 from inference_store.platform.settings import IngesterSettings
 
-from .backoff import Backoff, Stopped, pause
 from .limit import DeadLetterLimit, Halted
 
 SMALLEST_SLICE = 50

@@ -17,6 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.index import accounting
 from inference_store.index.accounting import PartitionId, ReceivedReport
 from inference_store.inference.producer_reports import decode
+from inference_store.ingester.batch import read_time
+from inference_store.ingester.limit import Backoff, Stopped, pause
 from inference_store.ingester.record_batches import (
     accept_unreadable_records,
     bound_decompression,
@@ -26,9 +28,6 @@ from inference_store.ingester.record_batches import (
 from inference_store.platform.kafka import client_arguments
 from inference_store.platform.metrics import REPORTS
 from inference_store.platform.settings import IngesterSettings
-
-from .backoff import Backoff, Stopped, pause
-from .positions import read_time
 
 OUTCOMES = ("kept", "old", "broken")
 _MOST = 500

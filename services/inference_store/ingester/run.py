@@ -30,20 +30,19 @@ from inference_store.inference.errors import SchemaBehind
 from inference_store.inference.events import DEAD_LETTER_REASONS
 from inference_store.ingester.batch import AssignedPartition, Consumer
 from inference_store.ingester.kafka_consumer import KafkaConsumer
-from inference_store.ingester.reader import Reader
+from inference_store.ingester.limit import SERVERS, Backoff, Stopped, pause
+from inference_store.ingester.reader import Reader, Retries
 from inference_store.ingester.writer import Writer
 from inference_store.objects import Blobs
 from inference_store.operations import figures
 from inference_store.operations.figures import compute_age
 from inference_store.platform import metrics
-from inference_store.platform.admin import AdminApp, Heartbeat
+from inference_store.platform.serving import AdminApp, Heartbeat
 from inference_store.platform.settings import IngesterSettings
 
-from .backoff import SERVERS, Backoff, Stopped, pause
 from .limit import DeadLetterLimit
 from .pipeline import Pipeline
 from .reports import OUTCOMES, Reports
-from .retry import Retries
 
 _PARTITIONS_SECONDS = 20.0
 _LIVE_SECONDS = 120.0

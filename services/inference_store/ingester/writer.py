@@ -28,15 +28,14 @@ from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure.mark import tombstones
-from inference_store.erasure.mark.pending_deletions import enqueue_arrivals
-from inference_store.index import accounting, inferences, partitions, registrations, unsettled
+from inference_store.erasure import pending_deletions
+from inference_store.erasure.pending_deletions import enqueue_arrivals
+from inference_store.index import accounting, partitions, registrations, sidecars, unsettled
 from inference_store.index import writing as indexing
 from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.index.database import cause_of, is_partition_missing, is_rows_fault
 from inference_store.index.dictionary import Dictionary
-from inference_store.index.inferences import Part
-from inference_store.index.sidecars import CONTENT_TYPE, Sidecar
+from inference_store.index.sidecars import CONTENT_TYPE, Part, Sidecar
 from inference_store.index.unsettled import Rejection
 from inference_store.index.writing import Indexable, Rows, rows_of
 from inference_store.ingester.arrivals import Arrivals, sort_out
@@ -331,7 +330,7 @@ async def refuse_erased(
         for item in map(item_of, fresh)
         if item.identity in written
     ]
-    if new and await tombstones.find_erased(connection, new):
+    if new and await pending_deletions.find_erased(connection, new):
         raise ErasedMeanwhile
 
 
@@ -363,7 +362,7 @@ async def erase_parts_again(
         for read, outcome in settled
         if outcome is Outcome.DUPLICATE and (item := _item_in(read)) is not None
     }
-    gone = await inferences.without_parts(connection, items)
+    gone = await sidecars.without_parts(connection, items)
     again = [
         (*identity, part, *items[identity].storage_keys)
         for (identity, part), others in gone.items()

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from inference_store.erasure.log.keys import new_key
+from inference_store.erasure.log import new_key
 
 
 class LocalStackError(Exception):

@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TextIO
 
-from inference_store.local.demo.screen import Screen
+from inference_store.local.screen import Screen
 
 _LOOK_SECONDS = 0.2
 _LAST_LINES = 20

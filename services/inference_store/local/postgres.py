@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from .folder import HOST, LocalFolder, LocalStackError
-from .part import READY_SECONDS, Part, RunAs, RunningPart, end
+from inference_store.local.folder import HOST, LocalFolder, LocalStackError
+from inference_store.local.part import READY_SECONDS, Part, RunAs, RunningPart, end
 
 NAME = "postgres"
 STOP_SIGNAL = signal.SIGINT  # "fast": ends sessions, writes a checkpoint

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from .folder import HOST, LocalFolder
+from inference_store.local.folder import HOST, LocalFolder
+
 from .part import READY_SECONDS, Part, RunningPart
 from .servers import Servers
 

@@ -14,11 +14,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 
-from inference_store.inference.plural import counted
+from inference_store.inference.nearest import counted
 from inference_store.local import postgres, servers
+from inference_store.local.folder import (
+    HOST,
+    LocalFolder,
+    LocalStackError,
+    free_from,
+    free_ports,
+    is_free,
+)
 
 from . import programs
-from .folder import HOST, LocalFolder, LocalStackError, free_from, free_ports, is_free
 from .part import RunningPart
 from .programs import ModelServer
 from .servers import Servers, end_what_is_left, running_servers

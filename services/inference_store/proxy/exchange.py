@@ -6,10 +6,15 @@ their content coding (a gzipped body is still gzipped); over gRPC, messages with
 of framing and uncompressed.
 """
 
+import binascii
+from base64 import b64decode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
+from urllib.parse import unquote_to_bytes
+
+from inference_store.inference.json_text import UnreadableJson, read_json, write_json
 
 Transport: TypeAlias = Literal["rest", "grpc"]
 Gap: TypeAlias = Literal["over_cap", "broken_off", "unreadable"]
@@ -85,3 +90,91 @@ class Exchange:
     """When the first part of the answer's body arrived, over REST: a stream's head comes before."""
     finished_at: datetime | None = None
     """When its last byte arrived."""
+
+
+# Bytes in JSON (base64, and `data:` addresses that hold it), and metadata in a header: for
+# protocols whose bodies have no field for them, and for all others.
+#
+# The header's value is the list of `{key, type, value}` (or the two sections) as JSON text. HTTP
+# specifies latin-1 for characters beyond ASCII, but clients send UTF-8: the bytes decide. JSON
+# escapes always work.
+
+_URL_SAFE: Final = str.maketrans("-_", "+/")
+
+
+def from_base64(text: str) -> bytes | None:
+    """Return the bytes of base64, of either alphabet, padded or not, in lines or not; None if it is
+    not base64."""
+    plain = "".join(text.split()).translate(_URL_SAFE).rstrip("=")
+    if not plain:
+        return None
+    try:
+        return b64decode(plain + "=" * (-len(plain) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def from_data_url(url: str) -> tuple[bytes, str | None] | None:
+    """Return the bytes and the content type of `data:image/png;base64,…`; None if it is not such a
+    URL, or unreadable."""
+    if url[:5].lower() != "data:":
+        return None
+    kind, comma, text = url[5:].partition(",")
+    content_type, semicolon, coding = kind.rpartition(";")
+    if not comma:
+        return None
+    plain = unquote_to_bytes(text.encode("utf-8", "replace"))
+    if not semicolon or coding.strip().lower() != "base64":
+        return plain, kind.strip().lower() or None
+    raw = from_base64(plain.decode("latin-1"))
+    return None if raw is None else (raw, content_type.strip().lower() or None)
+
+
+METADATA_HEADER: Final = "inference-store-metadata"
+BINARY_HEADER: Final = "inference-store-metadata-bin"
+"""The same over gRPC, whose other metadata is ASCII only: UTF-8, in base64 on the wire."""
+
+
+def from_header(headers: Headers) -> bytes | None:
+    """Return the envelope in the request's headers, as JSON in UTF-8; None if there is none.
+
+    Several headers are one list of envelopes; by key, the last wins. A value that is not JSON
+    becomes a JSON string: the ingester keeps it, and reports what is wrong with it.
+    """
+    values = (_value(name, value) for name, value in headers)
+    envelopes = [_envelope(value) for value in values if value.strip()]
+    if len(envelopes) < 2:
+        return envelopes[0] if envelopes else None
+    return b"[" + b",".join(envelopes) + b"]"
+
+
+def _value(name: str, value: str) -> bytes:
+    if name == BINARY_HEADER:
+        raw = from_base64(value)
+        return utf8(value if raw is None else raw.decode("latin-1"))
+    return utf8(value) if name == METADATA_HEADER else b""
+
+
+def utf8(value: str) -> bytes:
+    """Return a header's text as UTF-8, whether its bytes were UTF-8 or latin-1."""
+    try:
+        raw = value.encode("latin-1")
+        raw.decode()
+    except UnicodeEncodeError:  # it was already decoded in another coding
+        return value.encode("utf-8", "backslashreplace")
+    except UnicodeDecodeError:
+        return value.encode()
+    return raw
+
+
+def _envelope(value: bytes) -> bytes:
+    """Return JSON unchanged; several values that a proxy joined with commas as a list; anything
+    else as a JSON string."""
+    # JSON in UTF-8 has no NUL; in UTF-16 it has, and that cannot be merged with others.
+    for document in () if b"\0" in value else (value, b"[" + value + b"]"):
+        try:
+            read_json(document)
+        except UnreadableJson:
+            continue
+        return document
+    return write_json(value.decode()).encode()

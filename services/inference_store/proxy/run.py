@@ -13,8 +13,13 @@ from contextlib import asynccontextmanager
 
 import structlog
 
-from inference_store.platform.admin import AdminApp, Heartbeat
-from inference_store.platform.serving import Connections, build_connections, build_limits
+from inference_store.platform.serving import (
+    AdminApp,
+    Connections,
+    Heartbeat,
+    build_connections,
+    build_limits,
+)
 from inference_store.platform.settings import ProxySettings, UpstreamSettings
 from inference_store.proxy.capture import Captures
 from inference_store.proxy.configuration import (
@@ -26,7 +31,8 @@ from inference_store.proxy.grpc import Calls
 from inference_store.proxy.grpc_port import GrpcPort, limit_calls
 from inference_store.proxy.omi_bridge import open_bridges
 from inference_store.proxy.protocols import PROTOCOLS
-from inference_store.proxy.rest import Forwarding, Server, Stripping, Upstreams, build_server
+from inference_store.proxy.rest import Forwarding, Server, build_server
+from inference_store.proxy.rest_messages import Stripping, Upstreams
 from inference_store.proxy.routing import PathPrefixes, Routing
 
 _BEAT_SECONDS = 1.0

@@ -50,11 +50,11 @@ from inference_store.index.tables import (
     partition_span,
 )
 from inference_store.inference.events import uid_floor
+from inference_store.query.deadline import ScanRange
 
 from .aggregates.rows import by_label, without_label
 from .driving import DrivingIndex
 from .matching import Query
-from .scan_range import ScanRange
 
 # Begins the counts of a partition: from then on every writer outdates them.
 #

@@ -19,12 +19,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.selectable import CompoundSelect
 
 from inference_store.index.tables import inference
+from inference_store.query.deadline import ScanRange, test_unmarked
 
 from .conditions import Comparing, Condition, OfKey, split_driving
 from .conditions.condition import exists
 from .deadline import Deadline, fetch
 from .matching import Query, match_by_index, test_each
-from .scan_range import ScanRange, test_unmarked
 from .stored_counts import read_numbers
 
 FEW = 8_000

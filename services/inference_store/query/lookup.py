@@ -45,10 +45,7 @@ from inference_store.index.tables import (
 )
 from inference_store.inference.errors import Invalid, NotFound
 from inference_store.inference.events import uid_floor
-
-from .deadline import Deadline, fetch
-from .read import Inference, read
-from .scan_range import (
+from inference_store.query.deadline import (
     GROUP,
     HIGHEST,
     LOWEST,
@@ -60,6 +57,9 @@ from .scan_range import (
     span_around,
     split_unbroken,
 )
+
+from .deadline import Deadline, fetch
+from .read import Inference, read
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,7 @@ from sqlalchemy import ColumnElement, Select, case, func, intersect, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.tables import inference
-
-from .conditions import Condition, build_tests, split_driving
-from .scan_range import (
+from inference_store.query.deadline import (
     GROUP,
     HIGHEST,
     LOWEST,
@@ -21,6 +19,8 @@ from .scan_range import (
     find_pieces_of,
     test_unmarked,
 )
+
+from .conditions import Condition, build_tests, split_driving
 
 # Comparisons of one statement, if it can be split: each costs a millisecond before it runs.
 MOST_COMPARISONS = 100

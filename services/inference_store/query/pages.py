@@ -31,6 +31,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.index.tables import inference
 from inference_store.inference.errors import NotFound
 from inference_store.inference.events.event import received_at_of
+from inference_store.query.deadline import (
+    HIGHEST,
+    LOWEST,
+    ScanRange,
+    bind_many,
+    split_groups,
+    test_unmarked,
+)
+from inference_store.query.order import Sort
 
 from . import cursor as cursors
 from .cursor import Cursor, decode_sorted, encode_sorted
@@ -39,9 +48,7 @@ from .explain import record_form
 from .matching import Hit, Query, find_pieces, match_by_index
 from .order import Backwards, MissingValue, Order, sort_rows, test_beyond
 from .read import Inference, make_ahead
-from .scan_range import HIGHEST, LOWEST, ScanRange, bind_many, split_groups, test_unmarked
 from .search import Unit, find_by_time, pair_units, split_batches
-from .sort import Sort
 
 FEW = 4_000
 _UNITS = 64

@@ -17,6 +17,7 @@ from inference_store.inference.nearest import (
     nearest,
     shortened,
 )
+from inference_store.query.deadline import ScanRange, has_marks, range_of_time
 
 from .conditions import (
     EVERYTHING,
@@ -48,7 +49,6 @@ from .filters.typed import (
 )
 from .lookup import Extent
 from .matching import Query
-from .scan_range import ScanRange, has_marks, range_of_time
 
 UnknownKeys = Literal["refuse", "empty"]
 

@@ -32,6 +32,17 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.index.prepared_statement import PreparedStatement
 from inference_store.index.tables import erasing, inference
 from inference_store.inference.events.event import uid_floor
+from inference_store.query.deadline import (
+    GROUP,
+    HIGHEST,
+    LOWEST,
+    ScanRange,
+    bind_one,
+    span_around,
+    split_groups,
+    split_growing,
+    take_unbroken,
+)
 
 from .conditions import OfKey
 from .deadline import Deadline, OutOfTime, fetch
@@ -62,17 +73,6 @@ from .matching import (
     test_each,
 )
 from .read import Ahead
-from .scan_range import (
-    GROUP,
-    HIGHEST,
-    LOWEST,
-    ScanRange,
-    bind_one,
-    span_around,
-    split_groups,
-    split_growing,
-    take_unbroken,
-)
 from .stored_counts import read_numbers
 
 SCAN = 4_000

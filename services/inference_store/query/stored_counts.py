@@ -29,6 +29,7 @@ from sqlalchemy.dialects.postgresql import INTEGER
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.tables import erasing, outdated_count, partition_count
+from inference_store.query.deadline import ScanRange, bind_many
 
 from .conditions import OfKey
 from .conditions.comparisons import Predicts
@@ -36,7 +37,6 @@ from .deadline import Deadline, fetch
 from .filters import typed
 from .filters.typed import Predicate
 from .matching import Query
-from .scan_range import ScanRange, bind_many
 
 WHAT: Final = "read stored counts"
 _LOOKS: Final = 50

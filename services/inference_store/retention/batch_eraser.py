@@ -16,16 +16,15 @@ from typing import Final
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure import rows
-from inference_store.erasure.certify.erased_lists import hash_inference, record_erased
-from inference_store.erasure.log.keys import SigningKey
-from inference_store.erasure.mark.pending_deletions import PendingDeletion, Position
+from inference_store.erasure.erased_lists import hash_inference, record_erased
+from inference_store.erasure.log import SigningKey
+from inference_store.erasure.pending_deletions import PendingDeletion, Position
 from inference_store.erasure.progress import Erasure, add_erased, advance_erasure, record_blocked
 from inference_store.erasure.rows import Moves
 from inference_store.erasure.runs import count_failure, find_reason
 from inference_store.export.erased import EntryHash, ErasedBatch, record_batch
 from inference_store.index import sidecars
-from inference_store.index.inferences import Identity
-from inference_store.index.sidecars import CONTENT_TYPE, without_request
+from inference_store.index.sidecars import CONTENT_TYPE, Identity, without_request
 from inference_store.inference.errors import AccessDenied, BlobMissing, BlobTooLarge, BlobUnreadable
 from inference_store.inference.events import FIELDS, StorageKey, parse_stored
 from inference_store.objects import NOT_ALLOWED, Blobs, Deleted, DeleteFault, Listed

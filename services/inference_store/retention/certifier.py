@@ -19,22 +19,21 @@ from uuid import UUID
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure.certify import chain, documents, erased_lists
-from inference_store.erasure.certify.certified_exports import (
+from inference_store.erasure import certificate_documents, certificates, erased_lists, log
+from inference_store.erasure.certificate_documents import CertifiedRequest, Remaining
+from inference_store.erasure.certificates import CERTIFICATE, Archive, check_import, import_restart
+from inference_store.erasure.erased_lists import (
     CertifiedExport,
     describe_exports,
     list_copies,
+    write_list,
 )
-from inference_store.erasure.certify.chain import CERTIFICATE, Archive, check_import, import_restart
-from inference_store.erasure.certify.documents import CertifiedRequest, Remaining
-from inference_store.erasure.certify.erased_lists import write_list
-from inference_store.erasure.log import signed_chain
-from inference_store.erasure.log.hash_chain import Link
-from inference_store.erasure.log.keys import SigningKey
-from inference_store.erasure.log.signed_chain import (
+from inference_store.erasure.hash_chain import Link
+from inference_store.erasure.log import (
     BrokenChain,
     ChainHead,
     SignedDocument,
+    SigningKey,
     read_document,
     sign_document,
 )
@@ -120,7 +119,9 @@ class Certifier:
         if self._head is None or (time.monotonic() < self._head_due and not at_once):
             return
         async with self._engine.connect() as connection:
-            row = await chain.find_row(connection, (await chain.find_head(connection)).number)
+            row = await certificates.find_row(
+                connection, (await certificates.find_head(connection)).number
+            )
         if row is None or row.number == self._head_number:
             return
         failpoint("retention.certify.head.before")
@@ -144,7 +145,7 @@ class Certifier:
         await self._introduce_key()
         async with self._engine.begin() as connection:
             # a replay created it after the bucket's certificates were restored: it names none yet
-            await chain.set_newest(connection, erasure.id)
+            await certificates.set_newest(connection, erasure.id)
             now = await find_erasure(connection, erasure.id)
             span = await erased_lists.find_dropping_span(connection, erasure.id)
         if now is None or now.state not in {"certifying", "partly_held"}:
@@ -173,7 +174,7 @@ class Certifier:
 
     async def _names_waived(self, erasure: Erasure) -> bool:
         async with self._engine.connect() as connection:
-            before = await chain.list_certificates(connection, erasure_id=erasure.id)
+            before = await certificates.list_certificates(connection, erasure_id=erasure.id)
         certified = [read_document(row.signed).document for row in before]
         return bool(certified) and (
             erasure.given_up is None or any("given_up" in document for document in certified)
@@ -185,7 +186,7 @@ class Certifier:
         certified = await read_certified(self._engine, self.key, erasure)
 
         def build_document(previous: Link) -> dict[str, Any]:
-            return documents.make_certificate(
+            return certificate_documents.make_certificate(
                 certified.request,
                 uncertified,
                 certified.counts,
@@ -205,7 +206,7 @@ class Certifier:
         self, kind: str, key: SigningKey, build_document: _BuildDocument
     ) -> SignedDocument | None:
         async with self._engine.connect() as connection:
-            head = await chain.find_head(connection)
+            head = await certificates.find_head(connection)
         signed = sign_document(key, kind, build_document(head))
         failpoint("retention.certify.put.before")
         number = head.number + 1
@@ -221,8 +222,8 @@ class Certifier:
         """Import the documents that only the bucket has. Raises BrokenChain."""
         while True:
             async with self._engine.connect() as connection:
-                head = await chain.find_head(connection)
-                public_keys = await chain.find_public_keys(connection)
+                head = await certificates.find_head(connection)
+                public_keys = await certificates.find_public_keys(connection)
             text = await asyncio.to_thread(self._archive.documents.get, head.number + 1)
             if text is None:
                 return
@@ -232,10 +233,12 @@ class Certifier:
     async def _import(self, signed: SignedDocument) -> None:
         about = signed.document.get("erasure")
         async with self._engine.begin() as connection:
-            if signed_chain.find_restart_key(signed) is not None:
+            if log.find_restart_key(signed) is not None:
                 await import_restart(connection, signed)
                 return
-            await chain.add_document(connection, signed, model=await _find_model(connection, about))
+            await certificates.add_document(
+                connection, signed, model=await _find_model(connection, about)
+            )
             if about is None:
                 return
             await self._import_list(connection, signed, UUID(about["id"]))
@@ -261,7 +264,7 @@ class Certifier:
 
     async def _introduce_key(self) -> None:
         async with self._engine.connect() as connection:
-            public_keys = await chain.find_public_keys(connection)
+            public_keys = await certificates.find_public_keys(connection)
         newest = public_keys[-1].id if public_keys else self.key.id
         by = next((key for key in self._keys if key.id == newest), None)
         if by is None:
@@ -272,9 +275,9 @@ class Certifier:
             )
         if not public_keys or newest != self.key.id:
             await self._append(
-                signed_chain.KIND,
+                log.KIND,
                 by,
-                lambda previous: signed_chain.make_key_document(self.key.public, after=previous),
+                lambda previous: log.make_key_document(self.key.public, after=previous),
             )
 
 
@@ -288,7 +291,7 @@ async def end_erasure(
             return await certifier.certify(erasure, state)
     elif state in {"certifying", "deleted"}:
         async with engine.connect() as connection:
-            began = (await chain.find_head(connection)).number > 0
+            began = (await certificates.find_head(connection)).number > 0
         return await end_uncertified(engine, erasure, "key_missing" if began else "no_key")
     return state
 
@@ -323,7 +326,7 @@ async def read_certified(engine: AsyncEngine, key: SigningKey, erasure: Erasure)
     async with engine.connect() as connection:
         models = await list_models(connection, erasure)
         names = await registrations.names(connection, models)
-        before = await chain.list_certificates(connection, erasure_id=erasure.id)
+        before = await certificates.list_certificates(connection, erasure_id=erasure.id)
         held = await count_held_by_hold(connection, erasure.id)
         reached = await list_reached(connection, erasure.id)
     request = CertifiedRequest(
@@ -335,13 +338,15 @@ async def read_certified(engine: AsyncEngine, key: SigningKey, erasure: Erasure)
         requested_by=erasure.requested_by,
         run=erasure.run,
         held=held,
-        by=documents.hash_values(key, erasure.asked),
+        by=certificate_documents.hash_values(key, erasure.asked),
         decided_by=erasure.decided_by,
         given_up=erasure.given_up if erasure.state == "certifying" else None,
     )
     counted = {"versions": erasure.versions, "bytes": erasure.bytes, "rows": erasure.table_rows}
     earlier = [read_document(row.signed).document for row in before]
-    counts = documents.subtract_counts(counted, [document["erased"] for document in earlier])
+    counts = certificate_documents.subtract_counts(
+        counted, [document["erased"] for document in earlier]
+    )
     return Certified(request, counts, describe_exports(map(_certify_export, reached), earlier))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
 from inference_store.erasure.locks import LeaderElection
-from inference_store.platform.admin import Heartbeat
+from inference_store.platform.serving import Heartbeat
 
 ACTOR: Final = "retention"
 T = TypeVar("T")

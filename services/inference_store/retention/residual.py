@@ -20,11 +20,10 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.access import AccessScope
-from inference_store.erasure import runs, time_partitions
-from inference_store.erasure.holds import hold_filter
-from inference_store.erasure.housekeeping import removed_models
-from inference_store.erasure.housekeeping.mention_redaction import REDACTIONS, Redaction, find_reach
-from inference_store.erasure.log.keys import SigningKey
+from inference_store.erasure import housekeeping, rows, runs
+from inference_store.erasure.holds import hold
+from inference_store.erasure.housekeeping import REDACTIONS, Redaction, find_reach
+from inference_store.erasure.log import SigningKey
 from inference_store.erasure.progress import (
     Erasure,
     add_erased,
@@ -39,10 +38,10 @@ from inference_store.index.database import is_transient
 from inference_store.index.partitions import TimePartition, list_partitions, vacuum
 from inference_store.index.tables import METADATA, PARTITIONED, inference, prediction
 from inference_store.platform.metrics import PARTITIONS_DROPPED
+from inference_store.retention.orphan_eraser import QuarantineEraser
 
 from .certifier import Certifier
 from .leadership_check import LeadershipCheck
-from .quarantine import QuarantineEraser
 
 # Labels that are checked in one step.
 _LABELS = 1000
@@ -75,11 +74,11 @@ class ResidualInHolds:
 
         Nothing happens if the erasure is cancelled.
         """
-        after: hold_filter.Position | None = hold_filter.START
+        after: hold.Position | None = hold.START
         while after is not None:
             await self._check.confirm_step()
             async with self._engine.connect() as connection:
-                recorded, after = await hold_filter.record_mentions(
+                recorded, after = await hold.record_mentions(
                     connection,
                     (subject.key, subject.value),
                     reach,
@@ -99,7 +98,7 @@ class ResidualInHolds:
         while redacted == _REVISIONS:
             await self._check.confirm_step()
             async with self._engine.begin() as connection:
-                redacted = await hold_filter.redact_recorded(connection, hash, limit=_REVISIONS)
+                redacted = await hold.redact_recorded(connection, hash, limit=_REVISIONS)
 
 
 async def remove_residual(
@@ -185,12 +184,12 @@ async def remove_unused_labels(
         while after is not None:
             await check.confirm_step()
             async with engine.connect() as connection:
-                labels = await removed_models.find_unused(
+                labels = await housekeeping.find_unused(
                     connection, model, after=after, limit=_LABELS
                 )
             if labels.unused:
                 async with engine.begin() as connection:
-                    removed = await removed_models.remove_unused(connection, model, labels.unused)
+                    removed = await housekeeping.remove_unused(connection, model, labels.unused)
                 _log.info("labels removed", action="labels_removed", model=model, count=removed)
             after = labels.last
 
@@ -205,9 +204,9 @@ async def drop_span(
     in between, the next start of the service removes them.
     """
     async with engine.connect() as connection:
-        if await time_partitions.list_models(connection, span):
+        if await rows.list_models(connection, span):
             return False
-        labelled = await time_partitions.list_models(connection, span, prediction)
+        labelled = await rows.list_models(connection, span, prediction)
     for _ in range(_TRIES):
         try:
             await partitions.drop(engine, span)
@@ -234,11 +233,11 @@ async def reopen_span(engine: AsyncEngine, span: TimePartition, check: Leadershi
     """
     for table in _CHILDREN:
         async with engine.connect() as connection:
-            models = await time_partitions.list_models(connection, span, table)
+            models = await rows.list_models(connection, span, table)
         for model in models:
             await _delete_orphan_rows(engine, table, model, span, check)
     async with engine.begin() as connection:
-        await time_partitions.reopen_span(connection, span)
+        await rows.reopen_span(connection, span)
 
 
 async def delete_orphans(engine: AsyncEngine, erasure: Erasure, check: LeadershipCheck) -> None:
@@ -247,9 +246,7 @@ async def delete_orphans(engine: AsyncEngine, erasure: Erasure, check: Leadershi
     async with engine.connect() as connection:
         models = await list_models(connection, erasure)
         closed = [
-            (model, span)
-            for model in models
-            for span in await time_partitions.list_closed(connection, model)
+            (model, span) for model in models for span in await rows.list_closed(connection, model)
         ]
     for model, span in closed:
         for table in _CHILDREN:
@@ -263,9 +260,7 @@ async def _delete_orphan_rows(
     while gone == _BATCH:
         await check.confirm_step()
         async with engine.begin() as connection:
-            gone = await time_partitions.delete_orphans(
-                connection, table, model, span, limit=_BATCH
-            )
+            gone = await rows.delete_orphans(connection, table, model, span, limit=_BATCH)
 
 
 def _keyed_hash(key: SigningKey, text: str) -> str:

@@ -14,10 +14,10 @@ from uuid import UUID, uuid4
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure import policies, runs, selection, time_partitions
+from inference_store.erasure import policies, rows, runs, selection
+from inference_store.erasure.batches import describe_entry
 from inference_store.erasure.ledger import Ledger, MakeBody
-from inference_store.erasure.mark.batches import describe_entry
-from inference_store.erasure.mark.pending_deletions import Position
+from inference_store.erasure.pending_deletions import Position
 from inference_store.erasure.policies import EffectivePolicy, ErasureScope, watermarks
 from inference_store.erasure.policies.watermarks import WatermarkKey
 from inference_store.erasure.progress import Erasure, NewErasure, find_erasure
@@ -235,7 +235,7 @@ class RunExecutor:
             await plan.prepare(connection, await runs.list_models(connection, self._run))
             if self._run.cause == "schedule":
                 self._begun = await watermarks.load_watermarks(connection, plan.chains, plan.now)
-            return await time_partitions.list_ending(connection, until=plan.find_latest())
+            return await rows.list_ending(connection, until=plan.find_latest())
 
     async def _erase_beyond_limits(self) -> None:
         """Erase inferences beyond the limits of a policy, after all expired ones are marked."""
@@ -247,7 +247,7 @@ class RunExecutor:
             until = received_at_of(below) + _SECOND
             work = Work(model, chain, "inference", until, LIMITS, below=below)
             async with self._engine.connect() as connection:
-                ending = await time_partitions.list_ending(connection, until=until)
+                ending = await rows.list_ending(connection, until=until)
             for span, _ in ending:
                 await self._erase(work, span)
 
@@ -273,7 +273,7 @@ class RunExecutor:
             await self._drop(span)
             return
         async with self._engine.connect() as connection:
-            models = await time_partitions.list_models(connection, span)
+            models = await rows.list_models(connection, span)
         for model in models:
             for work in self._plan.work.get(model, ()):
                 await self._erase(work, span)
@@ -284,7 +284,7 @@ class RunExecutor:
         A run of all models has closed it, and the next one continues with it.
         """
         async with self._engine.connect() as connection:
-            models = await time_partitions.list_models(connection, span)
+            models = await rows.list_models(connection, span)
         return not all(map(self._plan.covers, models))
 
     async def _close(self, span: TimePartition, *, is_closed: bool) -> bool:
@@ -292,14 +292,14 @@ class RunExecutor:
         if not is_closed and not any(end is not None and end >= span.hi for end in ends.values()):
             return False
         async with self._engine.connect() as connection:
-            held = await time_partitions.has_held(connection, span)
+            held = await rows.has_held(connection, span)
         if held and not is_closed:
             return False
         async with self._engine.begin() as connection:
             ends = await self._plan.find_current_ends(connection)
             if not is_closed:
-                return await time_partitions.close_span(connection, span, ends)
-            if not held and await time_partitions.has_ended(connection, span, ends):
+                return await rows.close_span(connection, span, ends)
+            if not held and await rows.has_ended(connection, span, ends):
                 return True
         await reopen_span(self._engine, span, self._eraser.check)
         return False
@@ -311,7 +311,7 @@ class RunExecutor:
         because queries must show it.
         """
         async with self._engine.connect() as connection:
-            models = await time_partitions.list_models(connection, span)
+            models = await rows.list_models(connection, span)
         for model in models:
             if (chain := self._plan.chains.get(model)) is not None:
                 work = Work(model, chain, "inference", span.hi, WHOLE_SPAN)

@@ -14,15 +14,14 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import runs
+from inference_store.erasure.held_deletions import resume_released
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.locks import RECONCILING, open_election
-from inference_store.erasure.log.keys import signing_keys
-from inference_store.erasure.log.signed_chain import AUDIT_HEAD, ChainHead
-from inference_store.erasure.mark.held_deletions import resume_released
+from inference_store.erasure.log import AUDIT_HEAD, ChainHead, signing_keys
 from inference_store.erasure.progress import Erasure, list_uncertified, list_unfinished
 from inference_store.erasure.runs import RetentionRun, count_failure
-from inference_store.export import parts
-from inference_store.export.part_contents import CopyLimits
+from inference_store.export import jobs
+from inference_store.export.part_formats import CopyLimits
 from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.inference.events import parse_stored
 from inference_store.objects import Blobs
@@ -33,14 +32,14 @@ from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import LAST_RUN, RECONCILIATIONS, RETENTION_RUNS, RUN_SECONDS
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
 from inference_store.query import counting
+from inference_store.retention.marker import ExportWorker
+from inference_store.retention.orphan_eraser import QuarantineEraser
 
 from .certifier import Certifier, end_erasure
 from .eraser import Eraser
-from .export_worker import ExportWorker
 from .leadership_check import LeadershipCheck
 from .marker import Marker
 from .orphan_eraser import OrphanEraser
-from .quarantine import QuarantineEraser
 from .residual import ResidualInHolds
 from .run_executor import RunExecutor
 
@@ -295,7 +294,7 @@ class TakenOverParts:
     async def remember(self) -> None:
         """Read the keys, before this service writes or erases anything."""
         async with self._engine.connect() as connection:
-            self._keys = await parts.list_writing(connection)
+            self._keys = await jobs.list_writing(connection)
         self._until = time.monotonic() + _TAKEOVER_SECONDS
 
     def is_due(self, *, is_scheduled: bool = False) -> bool:
@@ -306,7 +305,7 @@ class TakenOverParts:
         """Delete the objects that no part names any more, in every version; an erasure finds those
         that a part names. Raises ObjectStoreUnavailable."""
         async with self._engine.connect() as connection:
-            named = await parts.find_named(connection, self._keys)
+            named = await jobs.find_named(connection, self._keys)
         keys = [parse_stored(key) for key in self._keys if key not in named]
         present = await asyncio.to_thread(self._blobs.still_there, keys) if keys else []
         if present:

@@ -117,10 +117,16 @@ async def test_killed_at(
 async def test_killed_while_redriving_dead_letters(
     kills: KillChain, nth: str, service: Service, published: Published, minio_server: S3
 ) -> None:
-    """The events of a model for each kill, all of which are unknown at first."""
+    """The events of a model for each kill, all of which are unknown at first.
+
+    For a later kill there are more models: one retry may take all that is redriven by then.
+    """
     service.kill()
-    models = [f"model-{number}" for number in range(len(kills.failpoints))]
-    for model_id in models:
+    models = {
+        failpoint: [f"model-{turn}-{number}" for number in range(int(nth))]
+        for turn, failpoint in enumerate(kills.failpoints)
+    }
+    for model_id in (model_id for several in models.values() for model_id in several):
         some = make_captures(range(_FEW), model_id=model_id)
         await published.producer.put_all(some)
         await published.publish(some, again=3)
@@ -129,12 +135,24 @@ async def test_killed_while_redriving_dead_letters(
         lambda: counted(published.engine), lambda result: result[Outcome.DEAD] == published.records
     )
     service.kill()
-    for failpoint, model_id in zip(kills, models, strict=True):
+
+    async def redrive(model_id: str) -> None:
         async with published.engine.begin() as connection:
             await registrations.put(connection, model_id, Details())
             selection = Selection(model_id=model_id)
             assert await unsettled.retry(connection, selection) == _FEW + 3
+
+    async def is_taken() -> bool:
+        selection = Selection(state="redrive")
+        left = await transact(published.engine, unsettled.find, selection, limit=1)
+        return not left or not service.process.running
+
+    for failpoint, (first, *others) in zip(kills, models.values(), strict=True):
+        await redrive(first)
         start_again(service, f"{failpoint}:{nth}")
+        for model_id in others:
+            await until(is_taken, bool)
+            await redrive(model_id)
         await kills.wait_until_killed(service)
     start_again(service, None)
     await until(lambda: counted(published.engine), lambda result: not result[Outcome.DEAD])

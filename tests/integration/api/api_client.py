@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings, RetentionSettings
-from inference_store.retention.worker import RetentionWorker
+from inference_store.retention.run import RetentionWorker
 from tests.integration.retention.stored import NoPace
 from tests.integration.stored_inferences import NewInference, store
 from tests.policy_owners import name_owner

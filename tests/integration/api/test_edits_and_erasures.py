@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import select
 
 from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.mark.pending_deletions import enqueue_arrivals
+from inference_store.erasure.pending_deletions import enqueue_arrivals
 from inference_store.erasure.policies import ErasureScope
 from inference_store.erasure.progress import Erasure, list_unfinished
 from inference_store.index.tables import blob_reference, inference

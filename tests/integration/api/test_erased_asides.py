@@ -12,7 +12,7 @@ from inference_store.index.audit import note
 from inference_store.index.tables import audit, kafka_partition, unsettled_event
 from inference_store.inference.events import StorageKey
 from inference_store.retention.leadership_check import Stopped
-from inference_store.retention.quarantine import QuarantineEraser
+from inference_store.retention.orphan_eraser import QuarantineEraser
 from inference_store.retention.residual import ResidualInHolds, remove_mentions
 from tests.integration.retention.stored import NoPace, StoppedAt
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inference_store.erasure.log.keys import new_key
+from inference_store.erasure.log import new_key
 
 from .conftest import Api
 from .people import ACROSS, ERASURES, SUBJECT, erase, place_hold, release_hold, request_erasure

@@ -14,7 +14,7 @@ from minio.versioningconfig import VersioningConfig
 from sqlalchemy import text
 
 from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.log.keys import new_key
+from inference_store.erasure.log import new_key
 from inference_store.index import unsettled
 from inference_store.index.accounting import open_partition
 from inference_store.index.tables import METADATA, kafka_partition

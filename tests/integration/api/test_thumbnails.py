@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import func, update
 
-from inference_store.api import thumbnail_maker
+from inference_store.api import thumbnails
 from inference_store.erasure import audit_chain
 from inference_store.index.tables import inference
 from inference_store.inference.events.event import Extras
@@ -32,8 +32,8 @@ _PICTURES = {
 @pytest.fixture(autouse=True)
 def patient_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pictures of a request may take as long as a busy machine needs."""
-    monkeypatch.setattr(thumbnail_maker, "PICTURE_SECONDS", 300.0)
-    monkeypatch.setattr(thumbnail_maker, "BATCH_SECONDS", 600.0)
+    monkeypatch.setattr(thumbnails, "PICTURE_SECONDS", 300.0)
+    monkeypatch.setattr(thumbnails, "BATCH_SECONDS", 600.0)
 
 
 @pytest.fixture

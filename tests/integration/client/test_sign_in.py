@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.access import issuer as issuer_keys
+from inference_store.access import tokens as issuer_keys
 from tests.device_issuer import AUDIENCE, CLIENT, DeviceIssuer
 from tests.integration.api.app_server import serve_app
 from tests.integration.api.conftest import MakeApp

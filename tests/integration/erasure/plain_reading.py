@@ -6,9 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from inference_store.query.filters.certain import doubts_of, find_doubts, make_certain
+from inference_store.query.filters.certain import doubts_of, find_doubts, make_certain, resolve
 from inference_store.query.filters.evaluate import Facts, evaluate
-from inference_store.query.filters.saved import resolve
 
 Gone = set[tuple[UUID, str]]
 PARTS = {"response": "keep_response", "input": "keep_input"}

@@ -20,8 +20,8 @@ from sqlalchemy import ARRAY, Text, cast, func, insert, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure import holds, policies, selection
-from inference_store.erasure.holds.conditions import INCOMPLETE_FLAGS
-from inference_store.erasure.mark.pending_deletions import add_pending
+from inference_store.erasure.holds.hold import INCOMPLETE_FLAGS
+from inference_store.erasure.pending_deletions import add_pending
 from inference_store.erasure.policies import (
     DEFAULT,
     EffectivePolicy,
@@ -36,10 +36,9 @@ from inference_store.index.registrations import Details
 from inference_store.index.tables import erasing, hold, inference, registration
 from inference_store.query.cql2 import parse_text
 from inference_store.query.deadline import Deadline
-from inference_store.query.filters.certain import FLAGS
+from inference_store.query.filters.certain import FLAGS, save
 from inference_store.query.filters.names import KnownKeys as Keys
 from inference_store.query.filters.names import find_known_keys, names_in
-from inference_store.query.filters.saved import save
 from inference_store.retention.run_executor import list_work
 from tests.integration.query.typed_rows import INSTANTS, KEYS, InferenceMaker, derive_facts
 from tests.integration.stored_inferences import store

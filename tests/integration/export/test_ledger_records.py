@@ -11,7 +11,7 @@ from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.export.erased import EntryHash, ErasedBatch, record_batch
-from inference_store.export.parts import pack_uids, unpack_uids
+from inference_store.export.jobs import pack_uids, unpack_uids
 from inference_store.index.tables import export_erased, export_job, export_part
 from tests.integration.statements import record_statements
 

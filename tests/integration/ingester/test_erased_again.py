@@ -8,7 +8,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import rows
-from inference_store.erasure.mark.pending_deletions import enqueue_arrivals, list_pending
+from inference_store.erasure.pending_deletions import enqueue_arrivals, list_pending
 from inference_store.erasure.progress import finish_erasure, list_unfinished
 from inference_store.index import key_registry
 from inference_store.index.tables import erasing, erasure, inference, label, prediction

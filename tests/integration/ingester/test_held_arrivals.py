@@ -23,8 +23,8 @@ from inference_store.inference.layout import key_of
 from inference_store.ingester.arrivals import Arrivals, sort_out
 from inference_store.ingester.batch import MissingBlob, ReadRecord
 from inference_store.query.cql2 import parse_text
+from inference_store.query.filters.certain import save
 from inference_store.query.filters.names import KnownKeys
-from inference_store.query.filters.saved import save
 from tests.integration.ingester.conftest import wait_for_counts
 from tests.integration.retention.stored import place_hold
 from tests.integration.stored_inferences import NewInference, make_indexable, store

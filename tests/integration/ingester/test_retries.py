@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import func, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.mark.pending_deletions import add_pending
+from inference_store.erasure.pending_deletions import add_pending
 from inference_store.index import accounting, registrations, unsettled
 from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.index.dictionary import Dictionary
@@ -22,10 +22,9 @@ from inference_store.inference.events import InferenceEvent, StorageKey
 from inference_store.inference.events.event import uid_of
 from inference_store.inference.metadata import read_metadata
 from inference_store.inference.task_types import Predictions
-from inference_store.ingester.backoff import Backoff
 from inference_store.ingester.batch import MissingBlob, ReadRecord
-from inference_store.ingester.reader import Reader
-from inference_store.ingester.retry import Retries
+from inference_store.ingester.limit import Backoff
+from inference_store.ingester.reader import Reader, Retries
 from inference_store.ingester.writer import Writer
 from inference_store.objects import Blobs
 from inference_store.platform.settings import IngesterSettings

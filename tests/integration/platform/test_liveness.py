@@ -14,9 +14,9 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.ingester import run as ingester
-from inference_store.platform import admin
-from inference_store.platform.admin import Heartbeat
+from inference_store.platform import serving
 from inference_store.platform.metrics import SHOWN
+from inference_store.platform.serving import Heartbeat
 from inference_store.platform.settings import IngesterSettings, RetentionSettings
 from inference_store.retention import run as retention
 from tests.polling import until
@@ -32,7 +32,7 @@ from tests.stopped_clock import StoppedClock
 def clock(monkeypatch: pytest.MonkeyPatch) -> StoppedClock:
     """The clock by which loops of this process are stuck."""
     stopped = StoppedClock()
-    monkeypatch.setattr(admin, "time", stopped)
+    monkeypatch.setattr(serving, "time", stopped)
     return stopped
 
 

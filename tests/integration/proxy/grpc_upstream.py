@@ -10,11 +10,11 @@ from typing import Any, TypeAlias
 import grpc
 
 from inference_store.proxy.capture import ID_HEADER
+from inference_store.proxy.configuration import Rules
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.grpc import CallTarget, channel, server
 from inference_store.proxy.protocols import Call
 from inference_store.proxy.protocols.v2_grpc import V2_GRPC
-from inference_store.proxy.rules import Rules
 from tests.servers.ports import free_port
 
 V2 = "/inference.GRPCInferenceService/"

@@ -10,12 +10,12 @@ from typing import Any
 from aiohttp import web
 
 from inference_store.platform.serving import Connections, Limits
-from inference_store.proxy.configuration import Configuration, ModelEntry, UpstreamEntry
+from inference_store.proxy.configuration import Configuration, ModelEntry, Rules, UpstreamEntry
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols import Call
-from inference_store.proxy.rest import Forwarding, Stripping, Upstreams, build_server
+from inference_store.proxy.rest import Forwarding, build_server
+from inference_store.proxy.rest_messages import Stripping, Upstreams
 from inference_store.proxy.routing import PathPrefixes, Routing
-from inference_store.proxy.rules import Rules
 from tests.servers.certificates import Pair
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientPayloadError, ClientSession, web
 
-from inference_store.proxy.rest.forwarded_call import CALLER_GONE
+from inference_store.proxy.rest import CALLER_GONE
 from tests.servers.ports import free_port
 
 from .rest_server import (

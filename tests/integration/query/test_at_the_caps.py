@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index.tables import metadata_key
-from inference_store.query.deadline import Deadline
+from inference_store.query.deadline import Deadline, range_of_time
 from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.typed import (
     And,
@@ -34,7 +34,6 @@ from inference_store.query.filters.typed import (
     Value,
 )
 from inference_store.query.preparation import build_query
-from inference_store.query.scan_range import range_of_time
 from inference_store.query.search import count, find_by_time
 
 from .conftest import Filled

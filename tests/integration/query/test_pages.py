@@ -23,8 +23,8 @@ from inference_store.query.cql2 import parse_text
 from inference_store.query.deadline import Deadline
 from inference_store.query.filters.from_conditions import MetadataEntry
 from inference_store.query.matching import Query
-from inference_store.query.operators import OPERATORS
 from inference_store.query.preparation import QueryRequest, prepare
+from inference_store.query.properties import OPERATORS
 from inference_store.query.search import (
     build_queries,
     count,

@@ -19,13 +19,11 @@ from inference_store.query.deadline import Deadline
 from inference_store.query.filters.arithmetic import compute_distance
 from inference_store.query.filters.evaluate import Facts
 from inference_store.query.filters.from_conditions import MetadataEntry
-from inference_store.query.operators import OPERATORS
-from inference_store.query.order import SORTABLE, ByKey, ByProperty
+from inference_store.query.order import SORTABLE, ByKey, ByProperty, resolve_sort
 from inference_store.query.pages import find_page, find_sorted
 from inference_store.query.preparation import QueryRequest, prepare
-from inference_store.query.properties import PROPERTIES
+from inference_store.query.properties import OPERATORS, PROPERTIES
 from inference_store.query.search import build_queries
-from inference_store.query.sort import resolve_sort
 from tests.integration.stored_inferences import NewInference, at, store
 
 from .conftest import Filled

@@ -20,7 +20,13 @@ from inference_store.inference.metadata.values import Leaf, Presence
 from inference_store.query.conditions import compile_condition, read_names
 from inference_store.query.counting import count_ended
 from inference_store.query.cql2 import Clock, parse_text
-from inference_store.query.deadline import Deadline, fetch
+from inference_store.query.deadline import (
+    Deadline,
+    fetch,
+    find_pieces_of,
+    range_of_time,
+    split_groups,
+)
 from inference_store.query.driving import (
     build_matches,
     find_anti_joins,
@@ -35,10 +41,8 @@ from inference_store.query.filters.from_conditions import MetadataEntry, metadat
 from inference_store.query.filters.names import find_known_keys
 from inference_store.query.filters.typed import And, Predicate
 from inference_store.query.matching import Query, match_by_index, match_by_scan
-from inference_store.query.operators import OPERATORS, Takes
 from inference_store.query.preparation import QueryRequest, build_query, prepare
-from inference_store.query.properties import PROPERTIES
-from inference_store.query.scan_range import find_pieces_of, range_of_time, split_groups
+from inference_store.query.properties import OPERATORS, PROPERTIES, Takes
 from inference_store.query.search import count, find_by_time
 from inference_store.query.stored_counts import read_numbers
 from tests.integration.query import typed_rows

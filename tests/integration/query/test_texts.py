@@ -10,13 +10,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.index.long_text import encode
 from inference_store.query.conditions import Names, compile_condition
+from inference_store.query.deadline import bind_many, range_of_time
 from inference_store.query.filters.check import check
 from inference_store.query.filters.evaluate import Facts, evaluate, without_accents, without_case
 from inference_store.query.filters.from_conditions import MetadataEntry, metadata_node
 from inference_store.query.filters.names import find_known_keys
 from inference_store.query.matching import Query, match_by_index
-from inference_store.query.operators import OPERATORS
-from inference_store.query.scan_range import bind_many, range_of_time
+from inference_store.query.properties import OPERATORS
 from tests.integration.stored_inferences import NewInference, at, store
 
 # The letters of every Unicode version in use: those of Python and Postgres differ.

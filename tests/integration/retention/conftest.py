@@ -7,10 +7,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.erasure.ledger import Ledger
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
-from inference_store.retention import export_worker, overdue, work
+from inference_store.retention import housekeeping, work
+from inference_store.retention import marker as marking
 from inference_store.retention.eraser import Eraser
 from inference_store.retention.marker import Marker
-from inference_store.retention.quarantine import QuarantineEraser
+from inference_store.retention.orphan_eraser import QuarantineEraser
 from tests.integration.backups import backup, restore
 from tests.servers.minio import S3
 
@@ -22,9 +23,9 @@ _SHARES = (
     (work, "_SHARE_SECONDS"),
     (work, "_ERASURES_SECONDS"),
     (work, "_COUNTS_SECONDS"),
-    (export_worker, "SHARE_SECONDS"),
-    (overdue, "_SECONDS"),
-    (overdue, "_QUERY_SECONDS"),
+    (marking, "SHARE_SECONDS"),
+    (housekeeping, "_SECONDS"),
+    (housekeeping, "_QUERY_SECONDS"),
 )
 
 

@@ -17,16 +17,19 @@ from sqlalchemy import Row, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.export.columns import BlobChoice
-from inference_store.export.jobs import ExportJob, State, find_job, request_export
-from inference_store.export.listing import Included, describe_question
-from inference_store.export.part_formats import PART_FORMATS
-from inference_store.export.parts import (
+from inference_store.export.jobs import (
+    ExportJob,
+    State,
+    find_job,
     make_head_key,
     make_manifest_key,
     make_members_key,
     make_part_key,
     pack_uids,
+    request_export,
 )
+from inference_store.export.listing import Included, describe_question
+from inference_store.export.part_formats import PART_FORMATS
 from inference_store.index.tables import export_download, export_erased, export_job, export_part
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs

@@ -16,7 +16,7 @@ from inference_store.erasure import holds, policies, runs
 from inference_store.erasure.holds.changes import Placement
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.locks import open_election
-from inference_store.erasure.log.keys import SigningKey
+from inference_store.erasure.log import SigningKey
 from inference_store.erasure.policies import ErasureScope, RetentionPolicy
 from inference_store.erasure.progress import (
     Erasure,
@@ -43,13 +43,13 @@ from inference_store.inference.events import StorageKey, uid_of
 from inference_store.inference.layout import Kind, key_of
 from inference_store.objects import Blobs
 from inference_store.objects.transfers import translate_error
-from inference_store.platform.admin import Heartbeat
+from inference_store.platform.serving import Heartbeat
 from inference_store.platform.settings import RetentionSettings
 from inference_store.query.cql2 import parse
 from inference_store.retention.certifier import Certifier
 from inference_store.retention.eraser import Eraser
 from inference_store.retention.leadership_check import LeadershipCheck, Stopped
-from inference_store.retention.worker import RetentionWorker
+from inference_store.retention.run import RetentionWorker
 from tests.integration.erasure_requests import request_erasure
 from tests.polling import until
 from tests.transactions import Database

@@ -8,9 +8,8 @@ from examples import verify_certificates, verify_entry
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.log.keys import SigningKey
-from inference_store.erasure.log.signed_chain import CERTIFICATES_HEAD as HEAD
-from inference_store.erasure.log.signed_chain import NotSigned, read_document
+from inference_store.erasure.log import CERTIFICATES_HEAD as HEAD
+from inference_store.erasure.log import NotSigned, SigningKey, read_document
 from inference_store.index.tables import certificate, erased_leaves, inference
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs

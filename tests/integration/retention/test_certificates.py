@@ -11,20 +11,19 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure import policies
-from inference_store.erasure.certify import chain
-from inference_store.erasure.certify.chain import Archive, CannotRestart, recover_key
-from inference_store.erasure.certify.proofs import find_proofs
-from inference_store.erasure.certify.verification import Verification
-from inference_store.erasure.log.keys import SigningKey, new_key
-from inference_store.erasure.log.signed_chain import (
+from inference_store.erasure import certificates, policies
+from inference_store.erasure.certificates import Archive, CannotRestart, recover_key
+from inference_store.erasure.held_deletions import resume_released
+from inference_store.erasure.log import (
     ChainHead,
     SignedDocument,
+    SigningKey,
+    new_key,
     read_document,
     read_public_key,
 )
-from inference_store.erasure.mark.held_deletions import resume_released
 from inference_store.erasure.policies import RetentionPolicy
+from inference_store.erasure.proofs import Verification, find_proofs
 from inference_store.index.tables import export_part
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
@@ -50,12 +49,12 @@ def certifier(storing: Storing, key: SigningKey) -> Certifier:
 
 async def list_signed(engine: AsyncEngine) -> list[SignedDocument]:
     async with engine.connect() as connection:
-        return [read_document(row.signed) async for row in chain.stream_rows(connection)]
+        return [read_document(row.signed) async for row in certificates.stream_rows(connection)]
 
 
 async def list_erasures(engine: AsyncEngine) -> list[Mapping[str, Any]]:
     signed = await list_signed(engine)
-    return [document.document for document in signed if document.kind == chain.CERTIFICATE]
+    return [document.document for document in signed if document.kind == certificates.CERTIFICATE]
 
 
 @pytest.mark.usefixtures("certifier")
@@ -156,7 +155,7 @@ async def test_a_lost_key_is_followed_by_one_that_restarts_the_chain(storing: St
     # a crash, or an older backup, lacks what the bucket has: only who has the key follows it
     await lose()
     assert await erase(new_key()) == "certifying"
-    assert (await storing.transact(chain.find_head)).number == 2
+    assert (await storing.transact(certificates.find_head)).number == 2
     assert await recover(new) == 3
     await lose()
     assert await erase(new) == "certified"

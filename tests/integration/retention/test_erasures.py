@@ -12,15 +12,10 @@ from minio.versioningconfig import VersioningConfig
 from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure import rows
+from inference_store.erasure import held_deletions, pending_deletions, rows
+from inference_store.erasure.held_deletions import resume_released
 from inference_store.erasure.holds.changes import Placement
-from inference_store.erasure.mark import claims, tombstones
-from inference_store.erasure.mark.held_deletions import resume_released
-from inference_store.erasure.mark.pending_deletions import (
-    enqueue_arrivals,
-    find_scopes,
-    list_pending,
-)
+from inference_store.erasure.pending_deletions import enqueue_arrivals, find_scopes, list_pending
 from inference_store.erasure.policies import ErasureScope
 from inference_store.erasure.progress import Erasure, list_unfinished
 from inference_store.erasure.requests import describe_ids, request_cancellation, request_erasure
@@ -135,11 +130,13 @@ async def test_erases_late_arrivals_without_storing_them(storing: Storing) -> No
         # the same once more: redelivered before it was worked off
         await enqueue_arrivals(connection, [arrival], cause="expired_arrival")
     (queued,) = await storing.transact(list_unfinished, failed=False)
-    assert await storing.transact(tombstones.find_erased, [(model, late.uid, ago(days=9))])
+    assert await storing.transact(pending_deletions.find_erased, [(model, late.uid, ago(days=9))])
     assert await storing.eraser.finish(queued) == "deleted"
     assert storing.objects() == set()
     assert await storing.rows() == {}
-    assert not await storing.transact(tombstones.find_erased, [(model, late.uid, ago(days=9))])
+    assert not await storing.transact(
+        pending_deletions.find_erased, [(model, late.uid, ago(days=9))]
+    )
 
 
 async def test_the_next_batch_does_not_spare_objects_being_erased(
@@ -223,7 +220,7 @@ async def leave_claims(engine: AsyncEngine, erasure: Erasure) -> None:
     """Leave the claims that a crash leaves while objects are being deleted."""
     async with engine.begin() as connection:
         page = await list_pending(connection, erasure.id, after=None, limit=10)
-        await claims.record_claims(connection, erasure.id, page)
+        await held_deletions.record_claims(connection, erasure.id, page)
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -305,7 +302,7 @@ async def test_the_owner_gets_a_copy_and_the_others_keep_the_shared_one(storing:
     erasure = await storing.request(owner, scope="input")
     async with storing.engine.begin() as connection:
         page = await list_pending(connection, erasure.id, after=None, limit=10)
-        await claims.claim_objects(connection, page)
+        await held_deletions.claim_objects(connection, page)
         await rows.reserve_keys(connection, page, storing.bucket)
     assert await storing.eraser.finish(erasure) == "deleted"
     own = await find_metadata_key(storing.engine, owner)
@@ -432,7 +429,7 @@ async def _leave_closing_span(engine: AsyncEngine, gone: Stored) -> TimePartitio
         span = (await connection.execute(select(partition_span))).one()
         closed = {"model": gone.model, "lo": span.lo, "hi": span.hi}
         await connection.execute(insert(erased_span).values(closed))
-        await tombstones.add_batch(connection, gone.model, [gone.uid])
+        await pending_deletions.add_batch(connection, gone.model, [gone.uid])
         await connection.execute(partition_span.update().values(state="dropping"))
         await connection.execute(inference.delete().where(inference.c.uid == gone.uid))
     return TimePartition(span.lo, span.hi, span.name)

@@ -11,15 +11,14 @@ from uuid import UUID
 import pytest
 from sqlalchemy import text
 
-from inference_store.export.jobs import request_removal
-from inference_store.export.part_contents import CopyLimits
-from inference_store.export.parts import Part, list_parts, read_members
+from inference_store.export.jobs import Part, list_parts, read_members, request_removal
+from inference_store.export.part_formats import CopyLimits
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import FAILPOINTS
 from inference_store.platform.settings import RetentionSettings
-from inference_store.retention.export_worker import ExportWorker
 from inference_store.retention.leadership_check import Stopped
+from inference_store.retention.marker import ExportWorker
 from inference_store.retention.work import TakenOverParts
 from tests.kill_chain import KillChain, chain_kills
 from tests.servers.fixtures import unique

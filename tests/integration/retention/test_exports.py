@@ -10,17 +10,16 @@ from pydantic import SecretStr
 from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.log.keys import new_key
+from inference_store.erasure.log import new_key
+from inference_store.export.jobs import find_next, pack_uids, unpack_uids
 from inference_store.export.listing import Listing, begin_listing
 from inference_store.export.part_writing import write_part
-from inference_store.export.parts import find_next, pack_uids, unpack_uids
 from inference_store.index import partitions, registrations
 from inference_store.index.tables import export_job, inference
 from inference_store.inference.events.event import received_at_of
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
-from inference_store.retention.export_worker import ExportWorker
-from inference_store.retention.marker import Marker
+from inference_store.retention.marker import ExportWorker, Marker
 from tests.integration.backups import Backup, Restore
 
 from .conftest import NoPace

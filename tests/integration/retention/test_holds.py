@@ -9,14 +9,13 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from inference_store.erasure import held_deletions, pending_deletions
+from inference_store.erasure.batches import describe_entry, mark_batch
+from inference_store.erasure.held_deletions import resume_released
 from inference_store.erasure.holds.changes import Placement
 from inference_store.erasure.holds.changes import find_claims as claimed_before
-from inference_store.erasure.log.keys import new_key
-from inference_store.erasure.log.signed_chain import read_document
-from inference_store.erasure.mark import claims, tombstones
-from inference_store.erasure.mark.batches import describe_entry, mark_batch
-from inference_store.erasure.mark.held_deletions import resume_released
-from inference_store.erasure.mark.pending_deletions import enqueue_arrivals, list_pending
+from inference_store.erasure.log import new_key, read_document
+from inference_store.erasure.pending_deletions import enqueue_arrivals, list_pending
 from inference_store.erasure.progress import (
     Erasure,
     NewErasure,
@@ -189,7 +188,7 @@ async def test_says_that_there_may_be_more_claims(storing: Storing) -> None:
     erasure = await storing.request(*doomed)
     async with storing.engine.begin() as connection:
         page = await list_pending(connection, erasure.id, after=None, limit=10)
-        await claims.record_claims(connection, erasure.id, page)
+        await held_deletions.record_claims(connection, erasure.id, page)
     placed = await storing.hold(model, None, *(inference.uid for inference in doomed))
     assert (len(placed.claimed), placed.has_more) == (3, False)
     some, more = await storing.transact(claimed_before, placed.hold, limit=2)
@@ -285,7 +284,7 @@ async def test_a_hold_reopens_a_span_that_is_being_dropped(
     states = set(await storing.fetch(select(partition_span.c.state)))
     spans = await storing.fetch(select(erased_span.c.hi))
     events = [(model, inference.uid, at + timedelta(seconds=n)) for n, inference in enumerate(old)]
-    erased = await storing.transact(tombstones.find_erased, events)
+    erased = await storing.transact(pending_deletions.find_erased, events)
     assert states == {"open"}
     assert len(spans) == 1
     assert {uid for _, uid in erased} == {inference.uid for inference in old} - {old[22].uid}

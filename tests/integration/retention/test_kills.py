@@ -9,15 +9,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from inference_store.erasure import runs
-from inference_store.erasure.certify import chain
-from inference_store.erasure.certify.chain import Archive
-from inference_store.erasure.certify.verification import Verification
-from inference_store.erasure.log.keys import new_key
-from inference_store.erasure.log.signed_chain import read_document
+from inference_store.erasure import certificates, runs
+from inference_store.erasure.certificates import Archive
+from inference_store.erasure.log import new_key, read_document
 from inference_store.erasure.progress import find_erasures
+from inference_store.erasure.proofs import Verification
 from inference_store.erasure.runs import list_pending, request_run
-from inference_store.export.parts import pack_uids
+from inference_store.export.jobs import pack_uids
 from inference_store.index import sidecars
 from inference_store.inference.events import StorageKey
 from inference_store.platform.failpoints import FAILPOINTS
@@ -135,7 +133,7 @@ async def check_exported(storing: Storing, batch: Batch) -> None:
 async def check_certified(storing: Storing, *, batches: int) -> None:
     """Every erasure by one certificate, together over everything that went, once."""
     ended = await storing.transact(find_erasures, limit=10_000)
-    listed = await storing.transact(chain.list_certificates, limit=10_000)
+    listed = await storing.transact(certificates.list_certificates, limit=10_000)
     signed = [read_document(row.signed) for row in listed]
     assert {erasure.state for erasure in ended} == {"certified"}
     erasure_ids = [document.document["erasure"]["id"] for document in signed]

@@ -10,10 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api.app import create_app
 from inference_store.erasure import audit_chain
-from inference_store.erasure.certify.chain import Archive, CheckpointCheck
-from inference_store.erasure.certify.verification import Recheck, Verification
-from inference_store.erasure.log.keys import SigningKey, new_key
-from inference_store.erasure.log.signed_chain import AUDIT_HEAD, ChainHead
+from inference_store.erasure.certificates import Archive, CheckpointCheck
+from inference_store.erasure.log import AUDIT_HEAD, ChainHead, SigningKey, new_key
+from inference_store.erasure.proofs import Recheck, Verification
 from inference_store.index.tables import certificate, tombstone
 from inference_store.objects import Blobs
 from inference_store.objects.listing import inventory

@@ -10,7 +10,7 @@ from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api.app import create_app
-from inference_store.erasure.log.keys import new_key
+from inference_store.erasure.log import new_key
 from inference_store.index.accounting import PartitionId, open_partition
 from inference_store.index.tables import erasing, unsettled_event
 from inference_store.platform.settings import RetentionSettings

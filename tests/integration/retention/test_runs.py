@@ -9,8 +9,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import func, select
 
-from inference_store.erasure import policies
-from inference_store.erasure.mark import tombstones
+from inference_store.erasure import pending_deletions, policies
 from inference_store.erasure.policies import RetentionPolicy
 from inference_store.erasure.progress import find_erasures
 from inference_store.index.tables import (
@@ -23,8 +22,8 @@ from inference_store.index.tables import (
 from inference_store.inference.events import received_at_of
 from inference_store.platform.settings import RetentionSettings
 from inference_store.query.cql2 import parse_text
+from inference_store.query.filters.certain import save
 from inference_store.query.filters.names import KnownKeys
-from inference_store.query.filters.saved import save
 
 from .stored import NOW, Stored, Storing, ago
 from .test_holds import Watched
@@ -42,7 +41,7 @@ async def test_what_has_expired_goes_with_rows_and_objects(storing: Storing) -> 
     rows = await storing.rows()
     assert set(rows.values()) == {3}
     events = [(model, stored.uid, received_at_of(stored.uid)) for stored in (*old, *new)]
-    erased = await storing.transact(tombstones.find_erased, events)
+    erased = await storing.transact(pending_deletions.find_erased, events)
     (erasure,) = await storing.transact(find_erasures)
     assert erased == {(model, stored.uid) for stored in old}
     assert (erasure.state, erasure.inferences, erasure.objects) == ("deleted", 25, 75)
@@ -101,9 +100,9 @@ async def test_a_whole_partition_is_dropped_and_remembered(storing: Storing) -> 
         (models[0], late, at),
         (models[0], kept_inference.uid, NOW),
     ]
-    erased = await storing.transact(tombstones.find_erased, candidates)
+    erased = await storing.transact(pending_deletions.find_erased, candidates)
     last = (gone[-1].model, gone[-1].uid, at + timedelta(seconds=14))
-    assert await storing.transact(tombstones.find_erased, [last]) == {last[:2]}
+    assert await storing.transact(pending_deletions.find_erased, [last]) == {last[:2]}
     # today's policy decides about one that was never there
     assert erased == {(gone[0].model, gone[0].uid)}
 
@@ -156,11 +155,11 @@ async def test_forgets_old_tombstones_in_batches(storing: Storing) -> None:
                 f"UPDATE {table} SET erased_at = now() - interval '1 day'"
             )
         counts = [
-            await tombstones.delete_old(connection, older_than_seconds=60, limit=2)
+            await pending_deletions.delete_old(connection, older_than_seconds=60, limit=2)
             for _ in range(3)
         ]
         assert counts == [3, 1, 0]
-        assert not await tombstones.find_erased(connection, [(model, inferences[0].uid, at)])
+        assert not await pending_deletions.find_erased(connection, [(model, inferences[0].uid, at)])
 
 
 async def test_a_closed_span_opens_again_when_the_policy_keeps_it(storing: Storing) -> None:
@@ -174,7 +173,7 @@ async def test_a_closed_span_opens_again_when_the_policy_keeps_it(storing: Stori
             "INSERT INTO erased_span (model, lo, hi) VALUES ($1, $2, $3)", (model, span.lo, span.hi)
         )
         gone = [stored.uid for stored in inferences[:2]]
-        await tombstones.add_batch(connection, model, gone)
+        await pending_deletions.add_batch(connection, model, gone)
         await connection.execute(inference.delete().where(inference.c.uid.in_(gone)))
     await storing.keep(model)
     await storing.retain()
@@ -184,7 +183,7 @@ async def test_a_closed_span_opens_again_when_the_policy_keeps_it(storing: Stori
         (model, stored.uid, ago(days=200) + timedelta(seconds=n))
         for n, stored in enumerate(inferences)
     ]
-    erased = await storing.transact(tombstones.find_erased, candidates)
+    erased = await storing.transact(pending_deletions.find_erased, candidates)
     assert erased == {(model, uid) for uid in gone}
 
 

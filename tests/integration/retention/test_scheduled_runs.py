@@ -10,16 +10,13 @@ from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import Action, Who
-from inference_store.erasure import audit_chain, holds
+from inference_store.erasure import audit_chain, certificates, holds, log
 from inference_store.erasure.audit_chain import unsigned
-from inference_store.erasure.certify import chain
-from inference_store.erasure.certify.chain import CheckpointCheck
-from inference_store.erasure.housekeeping.record_kinds import RECORD_KINDS
+from inference_store.erasure.batches import mark_batch
+from inference_store.erasure.certificates import CheckpointCheck
+from inference_store.erasure.housekeeping import RECORD_KINDS
 from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.log import signed_chain
-from inference_store.erasure.log.keys import new_key
-from inference_store.erasure.log.signed_chain import make_key_document, sign_document
-from inference_store.erasure.mark.batches import mark_batch
+from inference_store.erasure.log import make_key_document, new_key, sign_document
 from inference_store.erasure.progress import find_erasure
 from inference_store.index import accounting
 from inference_store.index.accounting import PartitionId, list_accounts, open_partition
@@ -45,8 +42,7 @@ from inference_store.query.deadline import Deadline
 from inference_store.query.preparation import QueryRequest, prepare
 from inference_store.query.search import count
 from inference_store.retention.eraser import Eraser
-from inference_store.retention.housekeeping import delete_old_records, link
-from inference_store.retention.overdue import Overdue
+from inference_store.retention.housekeeping import Overdue, delete_old_records, link
 from inference_store.retention.run import set_gauges
 from tests.integration.query.counting.test_counts import count_usable_partitions
 from tests.polling import until
@@ -192,8 +188,8 @@ async def test_only_one_of_two_services_notes_a_due_checkpoint(
     key = new_key()
     keyed = settings.model_copy(update={"certificate_key": SecretStr(key.pem)})
     async with engine.begin() as connection:
-        document = make_key_document(key.public, after=await chain.find_head(connection))
-        await chain.add_document(connection, sign_document(key, signed_chain.KIND, document))
+        document = make_key_document(key.public, after=await certificates.find_head(connection))
+        await certificates.add_document(connection, sign_document(key, log.KIND, document))
 
     async def write() -> None:
         async with engine.begin() as connection:

@@ -13,11 +13,10 @@ import pytest
 from sqlalchemy import insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.certify.chain import Archive
-from inference_store.erasure.certify.verification import Recheck, Verification
-from inference_store.erasure.log.hash_chain import canonical
-from inference_store.erasure.log.keys import SigningKey, new_key
-from inference_store.erasure.log.signed_chain import ChainHead, read_document, sign_document
+from inference_store.erasure.certificates import Archive
+from inference_store.erasure.hash_chain import canonical
+from inference_store.erasure.log import ChainHead, SigningKey, new_key, read_document, sign_document
+from inference_store.erasure.proofs import Recheck, Verification
 from inference_store.index.tables import certificate, inference
 from inference_store.inference.events import StorageKey, received_at_of
 from inference_store.objects import Blobs

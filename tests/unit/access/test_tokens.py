@@ -8,8 +8,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from inference_store.access.issuer import Issuer, SigningKey
-from inference_store.access.tokens import Tokens
+from inference_store.access.tokens import Issuer, SigningKey, Tokens
 from inference_store.inference.errors import Unauthorized
 from inference_store.platform.settings import ApiSettings
 from tests.settings import make_settings

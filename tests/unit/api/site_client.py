@@ -6,7 +6,7 @@ import httpx
 from fastapi import FastAPI
 from starlette.routing import BaseRoute
 
-from inference_store.api import problems
+from inference_store.api import answer
 from inference_store.api.http import EscapedPaths
 from inference_store.api.middleware import SecurityHeaders, Templates
 
@@ -15,7 +15,7 @@ def make_site_client(routes: Sequence[BaseRoute]) -> httpx.AsyncClient:
     """Return a client of an app with these routes and the layers that `create_app` adds."""
     app = FastAPI(redirect_slashes=False, routes=list(routes), docs_url=None)
     app.state.templates = Templates([])
-    problems.handle_problems(app)
+    answer.handle_problems(app)
     app.add_middleware(EscapedPaths)
     app.add_middleware(SecurityHeaders)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://api")

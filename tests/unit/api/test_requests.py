@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from structlog.testing import capture_logs
 
+from inference_store.api.answer import build_problem, find_refusal
 from inference_store.api.http import (
     MOST_ITEMS,
     ExactRequest,
@@ -21,9 +22,8 @@ from inference_store.api.http import (
     exact_json,
     read_in_thread,
 )
-from inference_store.api.problems import build_problem, find_refusal
 from inference_store.inference.errors import ObjectStoreUnavailable, QueryTimeout, TooLarge
-from inference_store.inference.ids import is_id
+from inference_store.inference.layout import is_id
 from inference_store.query.deadline import OutOfTime, Overloaded
 
 

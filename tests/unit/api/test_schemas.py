@@ -10,7 +10,7 @@ from inference_store.api.fields import ScoreRange, Window
 from inference_store.api.inference_models import FIELD_PATTERN, FIELDS, PARTS, FieldSelection
 from inference_store.api.policies import PolicyBody, RuleBody, ShownRule, ShownVersion
 from inference_store.inference.errors import Invalid
-from inference_store.query.operators import OPERATORS
+from inference_store.query.properties import OPERATORS
 
 _NAMES = [*FIELDS, *(f"{field}.{part}" for field, parts in PARTS.items() for part in parts)]
 

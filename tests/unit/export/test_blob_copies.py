@@ -8,10 +8,10 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_store.export import part_contents
+from inference_store.export import part_formats
 from inference_store.export.columns import Row
 from inference_store.export.listing import MOST_LISTS, ListLimits, cut_lists
-from inference_store.export.part_contents import CopyLimits, CopySource
+from inference_store.export.part_formats import CopyLimits, CopySource
 from inference_store.inference.errors import BlobMissing
 from inference_store.inference.events import Buckets, StorageKey
 from inference_store.objects import OVER_BUDGET, Blobs, Fetched
@@ -86,7 +86,7 @@ def test_batches_do_not_depend_on_what_is_read_at_once(
     assert all((size or 0) + total > 2 * _LIMITS.part - 6 * _MEBIBYTE for size in left_out)
     for batch in batches:
         held = sum(size or 0 for row in batch for size in row)
-        assert held <= part_contents._BATCH_BYTES or len(batch) == 1
+        assert held <= part_formats._BATCH_BYTES or len(batch) == 1
 
 
 @given(

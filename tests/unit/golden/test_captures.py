@@ -13,10 +13,10 @@ from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture import prepared_capture as spool_file
 from inference_store.proxy.capture.prepare import Preparation
 from inference_store.proxy.capture.prepared_capture import PreparedCapture
-from inference_store.proxy.capture.work import Work
+from inference_store.proxy.capture.registrations import Work
+from inference_store.proxy.configuration import Redaction, Rules
 from inference_store.proxy.exchange import Body, Exchange
 from inference_store.proxy.protocols import PROTOCOLS, recognise_call
-from inference_store.proxy.rules import Redaction, Rules
 from tests.exchanges import exchange
 from tests.settings import make_settings
 from tests.unit.inference.metadata.samples import make_item

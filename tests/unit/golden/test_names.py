@@ -5,10 +5,9 @@ from collections.abc import Iterator
 
 from pydantic_core import PydanticUndefined
 
-from inference_store.access.audit import Action
-from inference_store.access.rights import ROLES, Right
+from inference_store.access.rights import ROLES, Action, Right
 from inference_store.cli.main import COMMANDS, build_root_parser, import_command
-from inference_store.erasure.ledger import KINDS
+from inference_store.erasure.ledger_entries import KINDS
 from inference_store.inference import errors
 from inference_store.inference.errors import StoreError
 from inference_store.inference.events import DEAD_LETTER_REASONS, FIELDS
@@ -21,7 +20,7 @@ from inference_store.platform.settings import GROUPS, PREFIX, secrets_of
 from inference_store.platform.settings.group import SettingsGroup
 from inference_store.proxy.protocols import PROTOCOLS
 from inference_store.query.aggregates import AGGREGATES
-from inference_store.query.operators import OPERATORS
+from inference_store.query.properties import OPERATORS
 
 from .golden import check
 

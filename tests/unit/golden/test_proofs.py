@@ -7,23 +7,28 @@ from uuid import UUID
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from inference_store.erasure import audit_chain
-from inference_store.erasure.certify import chain, documents, erased_lists
-from inference_store.erasure.certify.certified_exports import (
+from inference_store.erasure import (
+    audit_chain,
+    certificate_documents,
+    certificates,
+    erased_lists,
+    log,
+)
+from inference_store.erasure.certificates import CERTIFICATE
+from inference_store.erasure.erased_lists import (
     CertifiedExport,
+    Erased,
+    MerkleTree,
+    compute_root,
     describe_exports,
     list_copies,
 )
-from inference_store.erasure.certify.chain import CERTIFICATE
-from inference_store.erasure.certify.erased_lists import Erased
-from inference_store.erasure.certify.merkle import MerkleTree, compute_root
-from inference_store.erasure.ledger.entries import Content, Entry, Note
-from inference_store.erasure.log import signed_chain
-from inference_store.erasure.log.hash_chain import Link, canonical, format_instant
-from inference_store.erasure.log.keys import SigningKey
-from inference_store.erasure.log.signed_chain import (
+from inference_store.erasure.hash_chain import Link, canonical, format_instant
+from inference_store.erasure.ledger_entries import Content, Entry, Note
+from inference_store.erasure.log import (
     RESTART,
     SignedDocument,
+    SigningKey,
     make_key_document,
     sign_document,
 )
@@ -64,7 +69,7 @@ def make_entries() -> list[bytes]:
 
 def make_certificate_document(previous: Link) -> dict[str, Any]:
     """Return the document of an erasure's certificate, issued at a fixed time."""
-    certified = documents.CertifiedRequest(
+    certified = certificate_documents.CertifiedRequest(
         id=ERASURE,
         model_ids=["a/b", ODD],
         cause="request",
@@ -73,7 +78,7 @@ def make_certificate_document(previous: Link) -> dict[str, Any]:
         requested_by="key:ops",
         run=RUN,
         held={HOLD: 2},
-        by=documents.hash_values(SIGNS, {"filter": ODD, "inference_ids": ["1", "2"]}),
+        by=certificate_documents.hash_values(SIGNS, {"filter": ODD, "inference_ids": ["1", "2"]}),
         decided_by=[{"policy": str(HOLD), "rule": 1}],
         given_up={"by": "key:ops", "holds": {str(HOLD): 1}},
     )
@@ -85,7 +90,7 @@ def make_certificate_document(previous: Link) -> dict[str, Any]:
     remains = [{"where": "somewhere", "clear_at": None}, *list_copies(exports)]
     root = compute_root(make_entries())
     return fix_time(
-        documents.make_certificate(
+        certificate_documents.make_certificate(
             certified,
             erased,
             counts,
@@ -104,7 +109,7 @@ def fix_time(document: dict[str, Any]) -> dict[str, Any]:
 def make_chain() -> list[SignedDocument]:
     """Return a chain: a key, a certificate, and a key that restarts the chain."""
     key = sign_document(
-        SIGNS, signed_chain.KIND, fix_time(make_key_document(SIGNS.public, after=Link(0, b"")))
+        SIGNS, log.KIND, fix_time(make_key_document(SIGNS.public, after=Link(0, b"")))
     )
     document = sign_document(SIGNS, CERTIFICATE, make_certificate_document(Link(1, key.hash)))
     again = make_key_document(NEXT.public, after=Link(2, document.hash))
@@ -112,7 +117,7 @@ def make_chain() -> list[SignedDocument]:
     return [
         key,
         document,
-        sign_document(NEXT, signed_chain.KIND, fix_time(again) | {RESTART: restart}),
+        sign_document(NEXT, log.KIND, fix_time(again) | {RESTART: restart}),
     ]
 
 
@@ -129,7 +134,7 @@ def test_certificates() -> None:
         text += format_bytes(f"entry {number}, proved by {proof}", entry)
     text += format_bytes("root", compute_root(make_entries()))
     text += format_bytes("public key", SIGNS.public.pem.encode())
-    text += f"{signed_chain.CERTIFICATES_HEAD}\n{signed_chain.AUDIT_HEAD}\n"
+    text += f"{log.CERTIFICATES_HEAD}\n{log.AUDIT_HEAD}\n"
     check("certificates.txt", text)
 
 
@@ -147,7 +152,7 @@ def test_audit() -> None:
     link = audit_chain.hash_link(Link(0, audit_chain.GENESIS_HASH), row, values)
     document = {"reason": "head", "number": 1, "hash": link.hex(), "at": AT.isoformat()}
     document |= {"cut": 0, "previous": ""}
-    point = sign_document(SIGNS, chain.CHECKPOINT, document)
+    point = sign_document(SIGNS, certificates.CHECKPOINT, document)
     texts = {
         "values": values.hex(),
         "values without a uid": audit_chain.hash_values(b"salt", None, "{}").hex(),

@@ -6,9 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_store.inference import json_spans
-from inference_store.inference.json_spans import Span
-from inference_store.inference.json_text import read_json
+from inference_store.inference import json_text
+from inference_store.inference.json_text import Span, read_json
 from tests.properties import draw_json
 
 
@@ -16,10 +15,10 @@ def rebuild(text: bytes, span: Span, scalar: Any = json.loads, pairs: Any = dict
     """The value, put together from its spans: of scalars, of the pairs of an object, of lists."""
     first = text[span.start : span.start + 1]
     if first == b"{":
-        members = json_spans.members(text, span)
+        members = json_text.members(text, span)
         return pairs((each.name, rebuild(text, each.value, scalar, pairs)) for each in members)
     if first == b"[":
-        return [rebuild(text, item, scalar, pairs) for item in json_spans.items(text, span)]
+        return [rebuild(text, item, scalar, pairs) for item in json_text.items(text, span)]
     return scalar(text[span.start : span.end])
 
 
@@ -34,7 +33,7 @@ def test_spans_hold_the_whole_value(
 ) -> None:
     text = json.dumps(value, indent=indent, separators=separators, ensure_ascii=ascii_only)
     content = text.encode("utf-8", "surrogatepass")
-    result = rebuild(content, json_spans.root(content))
+    result = rebuild(content, json_text.root(content))
     assert repr(result) == repr(json.loads(text))
 
 
@@ -81,7 +80,7 @@ _WRITTEN = st.recursive(
 def test_spans_are_of_what_was_written(written: tuple[bytes, Any], before: bytes) -> None:
     text, expected = before + written[0] + b" ", written[1]
     read_json(text)
-    root = json_spans.root(text)
+    root = json_text.root(text)
     assert text[root.start : root.end] == written[0]
     assert rebuild(text, root, bytes, tuple) == expected
 
@@ -100,36 +99,36 @@ LONG = {
 def test_the_end_of_a_long_value_is_found() -> None:
     for case, value in LONG.items():
         text = b'{"a": ' + value + b', "b": 1}'
-        spans = json_spans.by_name(text, json_spans.root(text))
+        spans = json_text.by_name(text, json_text.root(text))
         values = {name: text[span.start : span.end] for name, span in spans.items()}
         assert values == {"a": value, "b": b"1"}, case
 
 
 def test_a_text_that_is_not_json_ends_all_the_same() -> None:
     for content in (b"", b"{", b"[", b'{"a', b'{"a":', b"[,]", b"{:}", b"[[", b'["\\'):
-        rebuilt_or_not = list(json_spans.members(content, json_spans.root(content)))
-        listed = list(json_spans.items(content, json_spans.root(content)))
+        rebuilt_or_not = list(json_text.members(content, json_text.root(content)))
+        listed = list(json_text.items(content, json_text.root(content)))
         assert len(rebuilt_or_not) + len(listed) <= len(content)
 
 
 @given(content=st.text(alphabet='{}[]",:\\1a \n', max_size=30).map(str.encode))
 def test_any_text_ends(content: bytes) -> None:
-    span = json_spans.root(content)
-    assert len(list(json_spans.members(content, span))) <= len(content)
-    assert len(list(json_spans.items(content, span))) <= len(content)
+    span = json_text.root(content)
+    assert len(list(json_text.members(content, span))) <= len(content)
+    assert len(list(json_text.items(content, span))) <= len(content)
 
 
 def test_names_that_come_twice_are_both_there() -> None:
     text = b'{"a": 1, "\\u0061": [2]}'
-    members = list(json_spans.members(text, json_spans.root(text)))
+    members = list(json_text.members(text, json_text.root(text)))
     assert [(member.name, text[slice(*member.value)]) for member in members] == [
         ("a", b"1"),
         ("a", b"[2]"),
     ]
     assert text[slice(*members[1].whole)] == b'"\\u0061": [2]'
-    assert text[slice(*json_spans.by_name(text, json_spans.root(text))["a"])] == b"[2]"
+    assert text[slice(*json_text.by_name(text, json_text.root(text))["a"])] == b"[2]"
 
 
 def test_depth_takes_no_stack() -> None:
     text = b"[" * 100_000 + b"]" * 100_000
-    assert json_spans.root(text) == (0, 200_000)
+    assert json_text.root(text) == (0, 200_000)

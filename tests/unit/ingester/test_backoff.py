@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from inference_store.inference.errors import ObjectStoreUnavailable
-from inference_store.ingester.backoff import Backoff, Stopped
+from inference_store.ingester.limit import Backoff, Stopped
 
 
 def make_failing_work(times: int) -> Callable[[], Awaitable[str]]:

@@ -13,10 +13,9 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError, NodeNotReadyError
 
 from inference_store.index.accounting import PartitionId
-from inference_store.ingester import kafka_consumer, positions
-from inference_store.ingester.batch import AssignedPartition
+from inference_store.ingester import batch, kafka_consumer
+from inference_store.ingester.batch import AssignedPartition, Positions
 from inference_store.ingester.kafka_consumer import KafkaConsumer, name_instance
-from inference_store.ingester.positions import Positions
 from inference_store.ingester.record_batches import close_consumer
 from inference_store.platform.settings import IngesterSettings
 from tests.settings import make_settings
@@ -130,7 +129,7 @@ async def test_does_not_ask_an_unavailable_broker_about_other_partitions() -> No
 
 async def test_a_silent_broker_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_consumer, "_ANSWER_SECONDS", 0)
-    monkeypatch.setattr(positions, "_BOUNDS_SECONDS", 0)
+    monkeypatch.setattr(batch, "_BOUNDS_SECONDS", 0)
     brokers = Brokers(silent={1})
     assert await read(make_consumer(brokers), brokers) == [0]
 

@@ -13,10 +13,10 @@ from inference_store.index.writing import Indexable
 from inference_store.inference.events import StorageKey
 from inference_store.inference.metadata import read_metadata
 from inference_store.inference.task_types import Predictions
-from inference_store.ingester.backoff import Backoff
 from inference_store.ingester.batch import AssignedPartition, ReadRecord, build_range
+from inference_store.ingester.limit import Backoff
 from inference_store.ingester.pipeline import MOST_SIDECARS, Pipeline
-from inference_store.platform.admin import Heartbeat
+from inference_store.platform.serving import Heartbeat
 from inference_store.platform.settings import IngesterSettings
 from tests.builders import make_event
 from tests.settings import make_settings

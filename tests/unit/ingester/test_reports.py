@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from inference_store.index.accounting import PartitionId, ReceivedReport
 from inference_store.inference.producer_reports import ProducerReport, encode
-from inference_store.ingester.positions import read_time
+from inference_store.ingester.batch import read_time
 from inference_store.ingester.reports import _read
 from tests.properties import draw_json
 

@@ -19,11 +19,10 @@ import orjson
 
 from inference_store.grpc_messages import message
 from inference_store.local.demo.feed import Request, frame_requests, grpc_message, rest_body
-from inference_store.local.demo.model_server.__main__ import serve_grpc
-from inference_store.local.demo.model_server.models import Serving
-from inference_store.local.demo.model_server.opencv import opencv_models
-from inference_store.local.demo.model_server.rest import serve_rest
+from inference_store.local.demo.model_server import serve_grpc
 from inference_store.local.demo.models import Rest
+from inference_store.local.demo.served_models import Serving, serve_rest
+from inference_store.local.demo.sources import opencv_models
 from inference_store.local.demo.story import QUERIES, own_picture, short
 from inference_store.local.folder import HOST
 from tests.servers.ports import free_port

@@ -13,7 +13,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from inference_store.local.demo.screen import Screen
 from inference_store.local.folder import (
     HOST,
     LocalFolder,
@@ -26,6 +25,7 @@ from inference_store.local.installing import install
 from inference_store.local.part import Part, RunningPart, end_leftovers
 from inference_store.local.postgres import reachable_by_all
 from inference_store.local.programs import environment
+from inference_store.local.screen import Screen
 from inference_store.local.stack import PortTaken, choose_ports
 from tests.servers.waiting import wait_until
 

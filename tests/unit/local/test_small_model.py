@@ -10,13 +10,13 @@ import zlib
 
 import pytest
 
-from inference_store.local.demo.model_server.models import (
+from inference_store.local.demo.models import HELD_OUT, LABELS
+from inference_store.local.demo.served_models import (
     MOST_PIXELS,
     NoPicture,
     SmallClassifier,
     read_png,
 )
-from inference_store.local.demo.models import HELD_OUT, LABELS
 from inference_store.local.folder import HOST
 from tests.servers.ports import free_port
 from tests.servers.waiting import wait_until

@@ -8,8 +8,8 @@ import pytest
 import structlog
 
 from inference_store.platform import logs
-from inference_store.platform.log_throttle import throttle_logs
 from inference_store.platform.settings import IngesterSettings, LogSettings
+from inference_store.platform.traces import throttle_logs
 from inference_store.retention.run import Schedule
 from tests.settings import make_settings
 

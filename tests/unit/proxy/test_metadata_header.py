@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from inference_store.inference.metadata import read_metadata
-from inference_store.proxy.encodings import from_header
+from inference_store.proxy.exchange import from_header
 
 NAME = "inference-store-metadata"
 ITEM = '{"key": "frame", "type": "int", "value": "7"}'

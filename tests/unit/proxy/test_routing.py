@@ -3,10 +3,10 @@ from inference_store.proxy.configuration import (
     ModelEntry,
     RedactionEntry,
     UpstreamEntry,
+    find_rules,
 )
 from inference_store.proxy.exchange import Transport
 from inference_store.proxy.routing import PathPrefixes, Routing, normalize
-from inference_store.proxy.rules import find_rules
 
 DETECTORS = UpstreamEntry(name="detectors", url="http://a:1", grpc="a:2", models=("yolo*", "m-AB"))
 CHAT = UpstreamEntry(name="chat", url="http://b:1", protocols=("openai",))

@@ -2,6 +2,7 @@
 
 from uuid import UUID
 
+from inference_store.query.deadline import ScanRange, span_around, split_unbroken
 from inference_store.query.driving import (
     MOST_JOINED,
     DrivingIndex,
@@ -9,7 +10,6 @@ from inference_store.query.driving import (
     group_by_joins,
     settings_for,
 )
-from inference_store.query.scan_range import ScanRange, span_around, split_unbroken
 
 _SCOPE = ScanRange(1, UUID(int=1), UUID(int=2))
 _ALONE = DrivingIndex(_SCOPE)

@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from inference_store.query.operators import OPERATORS, find_operator, like_expression
+from inference_store.query.properties import OPERATORS, find_operator, like_expression
 from tests.unit.query.operator_meanings import holds
 
 

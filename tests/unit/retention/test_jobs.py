@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from inference_store.platform.admin import Heartbeat
+from inference_store.platform.serving import Heartbeat
 from inference_store.retention.leadership_check import LeadershipCheck, Stopped
-from inference_store.retention.worker import JOBS
+from inference_store.retention.run import JOBS
 
 EVERY_TURN = [
     *("erasures", "certificates", "values in holds", "runs", "chain head"),

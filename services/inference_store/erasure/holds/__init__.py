@@ -1,9 +1,17 @@
 """Legal holds: filters whose inferences nothing may delete. NULL protects, and so does a doubt."""
 
+from inference_store.erasure.holds.hold import (
+    HoldCriteria,
+    HoldFilter,
+    build_filter,
+    build_held_condition,
+    find_holds,
+    is_held,
+    list_in_force,
+)
+
 from .changes import apply_changed, apply_placed, apply_released, block_placement
-from .conditions import build_held_condition, find_holds, is_held, list_in_force
 from .hold import Hold, find_hold, list_holds, list_revisions
-from .hold_filter import HoldCriteria, HoldFilter, build_filter
 
 __all__ = [
     "Hold",

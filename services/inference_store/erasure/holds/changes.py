@@ -19,16 +19,15 @@ from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.erasure.holds.hold import find_holds, has_recorded_value
 from inference_store.erasure.locks import fence_exclusive
 from inference_store.erasure.policies import watermarks
 from inference_store.index import model_numbers
-from inference_store.index.inferences import by_model
+from inference_store.index.sidecars import by_model
 from inference_store.index.tables import erasing, hold, hold_change
 from inference_store.inference.errors import HoldUnreadable
 
-from .conditions import find_holds
 from .hold import Hold, read_hold
-from .hold_filter import has_recorded_value
 
 MOST_CLAIMS: Final = 10_000
 """How many claims are checked: far more than are under way at once."""

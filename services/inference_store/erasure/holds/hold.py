@@ -1,17 +1,50 @@
 """Legal holds as they are stored: one, a list, and the revisions of one."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Any, Final, Literal
+from functools import lru_cache
+from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlalchemy import ColumnElement, Executable, FromClause, and_, case, func, or_, select, tuple_
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import EVERYTHING, AccessScope
-from inference_store.index.scope_filters import match_models
-from inference_store.index.tables import hold, hold_change
+from inference_store.erasure.mentions import mentions
+from inference_store.index import registrations
+from inference_store.index.database import is_rows_fault
+from inference_store.index.registrations import match_models
+from inference_store.index.sidecars import among
+from inference_store.index.tables import hold, hold_change, inference
+from inference_store.inference.errors import Fault, HoldUnreadable, Invalid, StoreError
+from inference_store.inference.json_text import read_exactly
+from inference_store.query.conditions import compile_condition, read_names, test_flags
+from inference_store.query.cql2 import parse_json, to_text
+from inference_store.query.cql2.tree import Node
+from inference_store.query.deadline import (
+    HIGHEST,
+    LOWEST,
+    Deadline,
+    OutOfTime,
+    ScanRange,
+    fetch,
+    find_pieces_of,
+    range_of_time,
+)
+from inference_store.query.filters import certain, from_conditions
+from inference_store.query.filters.certain import (
+    FLAGS,
+    find_doubts,
+    names_project,
+    protects,
+    resolve,
+)
+from inference_store.query.filters.evaluate import Facts, evaluate
+from inference_store.query.filters.names import KnownKeys, find_known_keys, names_in
+from inference_store.query.filters.typed import Predicate
+from inference_store.query.preparation import list_labels, warn_of_unknown_labels
 
 State = Literal["in_force", "ended", "released"]
 ERASED: Final = "erased"
@@ -134,3 +167,336 @@ def _build_state_conditions() -> Mapping[State, ColumnElement[bool]]:
 
 def _match_scope(scope: AccessScope) -> ColumnElement[bool]:
     return match_models(scope, hold.c.model)
+
+
+# Builds the filter of a hold, and redacts the values of a subject in holds that mention it.
+#
+# A filter is resolved when the hold is placed, and never changes. A hold by ids is a filter too,
+# so that it also protects what comes later under one of them.
+#
+# While an erasure knows its subject, it records the revisions that mention it. Their values are
+# removed once the hold is over (released, or `until` has passed): until then its filter is needed.
+# Who held something, when, and of which model stays, with keyed hashes of what was removed.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldCriteria:
+    """Exactly one of a filter and ids. `types`: by name, of keys that nothing has yet."""
+
+    filter: Node | None = None
+    filter_text: str | None = None
+    inference_ids: Sequence[str] | None = None
+    types: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldFilter:
+    """The filter as it is stored, and warnings for whoever places the hold."""
+
+    text: str
+    warnings: tuple[str, ...]
+
+
+async def build_filter(
+    connection: AsyncConnection, model: int | None, request: HoldCriteria
+) -> HoldFilter:
+    """Return the hold's filter, for a model or for all. Raises as `filters.saved.save` does;
+    Invalid."""
+    if request.filter is None:
+        return HoldFilter(
+            certain.save(from_conditions.of_ids(request.inference_ids or ()), KnownKeys()).text, ()
+        )
+    models = [model] if model is not None else await registrations.every_model(connection)
+    keys = await find_known_keys(connection, models, names_in(request.filter))
+    filter = certain.save(request.filter, keys, declared=request.types, source=request.filter_text)
+    predicate = filter.checked.predicate
+    # Refuse a filter on the project: a model may leave its project, and take held inferences
+    # with it.
+    if names_project(predicate):
+        fault = Fault("filter", "name the models, by `model_id`, instead of `project_id`")
+        raise Invalid("A hold cannot depend on a project, which a model may leave.", faults=[fault])
+    labels = await warn_of_unknown_labels(connection, models, list_labels([predicate]))
+    return HoldFilter(filter.text, (*filter.checked.warnings, *labels))
+
+
+def format_filter(text: str) -> str:
+    """Return a stored filter as CQL2-Text; a filter that an erasure removed as it is stored."""
+    if text.startswith(ERASED):
+        return text
+    return to_text(parse_json(read_exactly(text)["filter"]))
+
+
+def list_declared_types(text: str) -> dict[str, str]:
+    """Return the types of the keys that no inference had when the hold was placed or changed, by
+    name: those that a stored filter counts no values of. Empty if an erasure removed the filter."""
+    if text.startswith(ERASED):
+        return {}
+    keys = read_exactly(text)["keys"]
+    return {name: kind for name, rows in keys.items() for kind in rows if int(rows[kind]) == 0}
+
+
+HashText: TypeAlias = Callable[[str], str]
+Position: TypeAlias = tuple[UUID, int]
+START: Final[Position] = (UUID(int=0), 0)
+_VALUES: Final = ("name", "reason", "filter", "inference_ids")
+_HERE: Final = hold_change.c
+
+
+async def record_mentions(
+    connection: AsyncConnection,
+    subject: tuple[str, str],
+    reach: AccessScope,
+    *,
+    after: Position,
+    limit: int,
+) -> tuple[int, Position | None]:
+    """Record the revisions that mention a subject (its key and value), among the `limit` after
+    `after` whose hold is in reach. Repeatable.
+
+    Return how many, and the last one that was read; None if none is left.
+    """
+    is_after = tuple_(_HERE.hold, _HERE.revision) > tuple_(*after)
+    query = select(_HERE.hold, _HERE.revision, _HERE.document).where(is_after)
+    query = query.join(hold, hold.c.id == _HERE.hold).where(match_models(reach, hold.c.model))
+    query = query.order_by(_HERE.hold, _HERE.revision).limit(limit)
+    rows = (await connection.execute(query)).all()
+    mentioning = [row for row in rows if mentions(_select_values(row.document), *subject)]
+    for row in mentioning:
+        await connection.execute(_update_revision(row).values(forget_when_over=True))
+    return len(mentioning), (rows[-1].hold, rows[-1].revision) if rows else None
+
+
+async def has_recorded_value(connection: AsyncConnection, body: Mapping[str, Any]) -> bool:
+    """Return whether the new version of a hold repeats a value of a recorded revision of it."""
+    query = select(_HERE.document).where(_HERE.hold == UUID(body["id"]), _HERE.forget_when_over)
+    values = {name: _normalise(name, value) for name, value in _select_values(body).items()}
+    documents = (await connection.execute(query)).scalars()
+    return any(
+        values.get(name) == _normalise(name, value)
+        for document in documents
+        for name, value in _select_values(document).items()
+    )
+
+
+async def redact_recorded(connection: AsyncConnection, hash: HashText | None, *, limit: int) -> int:
+    """Redact the recorded revisions whose hold is over, at most `limit`; return how many.
+    Repeatable.
+
+    `hash`: hashes a text; None: nobody has a key, and nothing of a value is left.
+    """
+    query = select(_HERE.hold, _HERE.revision, _HERE.change, _HERE.document)
+    query = query.join(hold, hold.c.id == _HERE.hold)
+    # it waits for the lock: a hold that was changed meanwhile may be in force again
+    query = query.where(_HERE.forget_when_over, ~is_in_force()).with_for_update(of=hold)
+    rows: Sequence[Any] = (await connection.execute(query.limit(limit))).all()
+    for row in rows:
+        redacted = {
+            name: _redact_value(v, hash) for name, v in _select_values(row.document).items()
+        }
+        values = {"document": {**row.document, **redacted}, "forget_when_over": False}
+        await connection.execute(_update_revision(row).values(values))
+        await _redact_hold(connection, row, redacted)
+    return len(rows)
+
+
+async def _redact_hold(connection: AsyncConnection, row: Any, redacted: dict[str, Any]) -> None:
+    """Redact the hold itself, which repeats what its newest revisions say."""
+    changed = hold.update().where(hold.c.id == row.hold)
+    if row.change == "released":
+        await connection.execute(changed.values(release_reason=redacted["reason"]))
+        return
+    newest = select(func.max(_HERE.revision)).where(
+        _HERE.hold == row.hold, _HERE.change != "released"
+    )
+    await connection.execute(
+        changed.where(newest.scalar_subquery() == row.revision).values(redacted)
+    )
+
+
+def _normalise(name: str, value: Any) -> Any:
+    """Return a filter without the key types that were known when it was saved; another value as it
+    is."""
+    return format_filter(value) if name == "filter" else value
+
+
+def _select_values(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: document[name] for name in _VALUES if document.get(name) is not None}
+
+
+def _redact_value(value: Any, hash: HashText | None) -> Any:
+    if isinstance(value, list):
+        return [_redact_value(text, hash) for text in value]
+    return ERASED if hash is None else f"{ERASED}:{hash(value)}"
+
+
+def _update_revision(row: Any) -> Any:
+    return hold_change.update().where(_HERE.hold == row.hold, _HERE.revision == row.revision)
+
+
+# What holds protect: in SQL for what is stored, in Python for one inference, with the same answer.
+#
+# NULL protects. So does a doubt: if an inference has more metadata or predictions than are
+# indexed, a filter about them may be FALSE although it would be TRUE of all of them. Whoever
+# deletes takes the fence in an earlier statement (see erasure/pending_deletions.py), then
+# reads the holds. A filter that cannot be evaluated stops deletion: HoldUnreadable names the hold.
+
+INCOMPLETE_FLAGS: Final = (*FLAGS["predictions"], *FLAGS["metadata"])
+"""Flags of an inference that is not indexed completely."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldCount:
+    """The inferences that a hold protects; the newest are counted first."""
+
+    inferences: int
+    oldest: datetime | None
+    """When the oldest of them was received."""
+    newest: datetime | None
+    partial: bool
+    """Whether time was over before all was looked at."""
+
+
+async def list_in_force(
+    connection: AsyncConnection, models: Iterable[int] | None = None
+) -> list[Hold]:
+    """Return the holds that may protect something of these models, or of any; the oldest first."""
+    query = select(hold).where(is_in_force()).order_by(hold.c.placed_at, hold.c.id)
+    if models is not None:
+        query = query.where(or_(hold.c.model.is_(None), hold.c.model.in_(sorted(set(models)))))
+    return [read_hold(row) for row in await connection.execute(query)]
+
+
+async def build_held_condition(
+    connection: AsyncConnection,
+    model: int,
+    *,
+    lo: UUID = LOWEST,
+    hi: UUID = HIGHEST,
+    row: FromClause = inference,
+) -> ColumnElement[bool] | None:
+    """Return a condition that is TRUE for a row of `inference` that a hold protects, else FALSE.
+
+    None: no hold is about the model. The rows lie in [lo, hi), so that few partitions are read.
+    Raises HoldUnreadable.
+    """
+    holds = await list_in_force(connection, [model])
+    conditions = [
+        await build_hold_condition(connection, legal_hold, model, lo=lo, hi=hi, row=row)
+        for legal_hold in holds
+    ]
+    return or_(*conditions) if conditions else None
+
+
+async def build_hold_condition(
+    connection: AsyncConnection,
+    legal_hold: Hold,
+    model: int,
+    *,
+    lo: UUID = LOWEST,
+    hi: UUID = HIGHEST,
+    row: FromClause = inference,
+) -> ColumnElement[bool]:
+    """Return the condition of one hold, whether or not it is in force. Raises HoldUnreadable."""
+    try:
+        predicate = await certain.load(connection, legal_hold.filter)
+        is_false = compile_condition(predicate, await read_names(connection, predicate), when=False)
+    except (StoreError, ValueError, KeyError, TypeError) as error:
+        raise describe_unreadable(legal_hold, error) from error
+    # for each row: a join would read all of its other side
+    is_kept = case((is_false.holds(ScanRange(model, lo, hi), row.c.uid), False), else_=True).is_(
+        True
+    )
+    if not depends_on_index(predicate):
+        return is_kept
+    return or_(is_kept, test_flags(row, INCOMPLETE_FLAGS))
+
+
+async def find_holds(
+    connection: AsyncConnection, holds: Sequence[Hold], model: int, uids: Sequence[UUID]
+) -> dict[UUID, Hold]:
+    """Return the stored inferences that one of the holds protects, each with the oldest such hold.
+
+    Raises HoldUnreadable.
+    """
+    by_uid: dict[UUID, Hold] = {}
+    for legal_hold in holds:
+        rest = [uid for uid in uids if uid not in by_uid]
+        if not rest or legal_hold.model not in (None, model):
+            continue
+        hi = UUID(int=min(max(rest).int + 1, HIGHEST.int))
+        is_kept = await build_hold_condition(connection, legal_hold, model, lo=min(rest), hi=hi)
+        query = select(inference.c.uid).where(among(inference, model, rest), is_kept)
+        try:
+            by_uid |= dict.fromkeys((await connection.execute(query)).scalars(), legal_hold)
+        except DBAPIError as error:
+            if not is_rows_fault(error):
+                raise
+            raise describe_unreadable(legal_hold, error) from error
+    return by_uid
+
+
+def describe_unreadable(legal_hold: Hold, cause: BaseException) -> HoldUnreadable:
+    """Return the error for a hold whose filter cannot be evaluated."""
+    return HoldUnreadable(
+        f"The filter of the hold {legal_hold.name!r} ({legal_hold.id}) cannot be evaluated, so"
+        f" nothing is deleted that it may keep; change or release the hold. {cause}"
+    )
+
+
+async def count_held(connection: AsyncConnection, hold: Hold, *, seconds: float) -> HoldCount:
+    """Count what the hold matches now, in force or not, as far as time allows. Raises
+    HoldUnreadable."""
+    deadline, inferences, partial = Deadline.after(seconds), 0, False
+    ends: list[datetime] = []
+    for model in await _list_models(connection, hold):
+        for piece in await find_pieces_of(
+            connection, range_of_time(model, None, None), newest_first=True
+        ):
+            try:
+                [row] = await fetch(
+                    connection, await _select_counts(connection, hold, piece), deadline
+                )
+            except OutOfTime:
+                partial = True
+                break
+            inferences += int(row.inferences)
+            ends += [at for at in (row.oldest, row.newest) if at is not None]
+    return HoldCount(inferences, min(ends, default=None), max(ends, default=None), partial)
+
+
+async def _list_models(connection: AsyncConnection, hold: Hold) -> list[int]:
+    if hold.model is not None:
+        return [hold.model]
+    return await registrations.every_model(connection)
+
+
+async def _select_counts(connection: AsyncConnection, hold: Hold, piece: ScanRange) -> Executable:
+    held = await build_hold_condition(connection, hold, piece.model, lo=piece.lo, hi=piece.hi)
+    received = inference.c.received_at
+    return select(
+        func.count().label("inferences"),
+        func.min(received).label("oldest"),
+        func.max(received).label("newest"),
+    ).where(piece.of(inference), held)
+
+
+def is_held(hold: Hold, facts: Facts, flags: Collection[str] = ()) -> bool:
+    """Return whether a hold protects an inference with these facts and flags.
+
+    Raises what `resolve` does for a filter that cannot be evaluated.
+    """
+    predicate = resolve_filter(hold.filter)
+    if depends_on_index(predicate) and not set(INCOMPLETE_FLAGS).isdisjoint(flags):
+        return True
+    return protects(evaluate(predicate, facts))
+
+
+@lru_cache(maxsize=256)
+def resolve_filter(text: str) -> Predicate:
+    """Return the predicate of a saved filter, by names alone."""
+    return resolve(text, {})
+
+
+def depends_on_index(predicate: Predicate) -> bool:
+    """Return whether it depends on metadata or predictions, of which the index may lack some."""
+    return bool(find_doubts(predicate))

@@ -1,5 +1,14 @@
 """Retention policies: how long data is kept, by the rules of a model, its project and the store."""
 
+from inference_store.erasure.policies.effective_policy import (
+    MOST_RULES,
+    Ages,
+    Bounds,
+    Keep,
+    RetentionPolicy,
+    Rule,
+)
+
 from .effective_policies import (
     add_coming,
     apply_moved,
@@ -45,7 +54,6 @@ from .policy_versions import (
     set_policy,
     warn_of_empty_project,
 )
-from .rules import MOST_RULES, Ages, Bounds, Keep, RetentionPolicy, Rule
 
 __all__ = [
     "DEFAULT",

@@ -10,6 +10,7 @@ import structlog
 from sqlalchemy import ColumnElement, case, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.erasure.policies.effective_policy import RetentionPolicy, is_never_longer
 from inference_store.erasure.runs import count_failure
 from inference_store.index import registrations
 from inference_store.index.registrations import Registration
@@ -20,7 +21,6 @@ from inference_store.inference.events.event import parse_instant
 from . import policy_versions
 from .effective_policy import DEFAULT, EffectivePolicy, PolicyOwner, merge_policies
 from .policy_versions import PolicyState, PolicyVersion, read_now
-from .rules import RetentionPolicy, is_never_longer
 
 _log = structlog.get_logger()
 

@@ -20,17 +20,22 @@ from sqlalchemy import ColumnElement, func, select, tuple_
 from sqlalchemy.dialects.postgresql import distinct_on, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.erasure.policies.effective_policy import (
+    Ages,
+    Bounds,
+    RetentionPolicy,
+    Rule,
+    dump_policy,
+)
 from inference_store.index import registrations
 from inference_store.index.tables import policy, policy_version, registration
 from inference_store.inference.errors import Fault, Invalid, NotFound, PreconditionFailed
 from inference_store.inference.events.event import parse_instant
 from inference_store.query.cql2 import Node, to_text
-from inference_store.query.filters.certain import names_project
+from inference_store.query.filters.certain import names_project, save
 from inference_store.query.filters.names import find_known_keys, names_in
-from inference_store.query.filters.saved import save
 
 from .effective_policy import PolicyOwner
-from .rules import Ages, Bounds, RetentionPolicy, Rule, dump_policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from pydantic import AfterValidator, Field, StrictBool, StrictInt, StrictStr
 
-from inference_store.inference.ids import check_id
+from inference_store.inference.layout import check_id
 from inference_store.inference.task_types import task_type_named
 
 SCHEME = "s3://"

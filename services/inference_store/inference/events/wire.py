@@ -18,7 +18,7 @@ from pydantic import (
     create_model,
 )
 
-from inference_store.inference import json_spans
+from inference_store.inference import json_text
 from inference_store.inference.errors import InvalidEvent
 from inference_store.inference.events.event import (
     CAPTURE_PROBLEMS,
@@ -34,7 +34,7 @@ from inference_store.inference.events.event import (
     parse_instant,
     uid_of,
 )
-from inference_store.inference.json_spans import Span
+from inference_store.inference.json_text import Span
 
 
 class WireEvent(BaseModel):
@@ -239,7 +239,7 @@ class _Inline:
 
     def _verbatim(self, name: str) -> bytes:
         if self._spans is None:
-            self._spans = json_spans.by_name(self._payload, json_spans.root(self._payload))
+            self._spans = json_text.by_name(self._payload, json_text.root(self._payload))
         span = self._spans[name]
         return self._payload[span.start : span.end]
 

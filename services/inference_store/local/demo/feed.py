@@ -17,11 +17,17 @@ import numpy as np
 import orjson
 
 from inference_store.grpc_messages import message
+from inference_store.local.demo.sources import (
+    PHOTOGRAPHS,
+    Digit,
+    Image,
+    Photograph,
+    held_out_digits,
+)
 from inference_store.local.folder import LocalStackError
 from inference_store.local.stack import Stack
 
 from .models import DEMO_MODELS, DIGITS, FACES, FRAME, FRAMES, PEOPLE, DemoModel, Rest
-from .sources import PHOTOGRAPHS, Digit, Image, Photograph, held_out_digits
 
 WIDTH, HEIGHT = 400, 300  # of every frame, pixels
 FRAMES_A_SHOT = 6

@@ -1,7 +1,7 @@
 """The photographs in wheels, and what finds digits, faces and people in them."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,9 +14,9 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 
+from inference_store.local.demo.models import DIGITS, FACES, HELD_OUT, LABELS, PEOPLE
+from inference_store.local.demo.served_models import Finding, Model, NoPicture
 from inference_store.local.folder import LocalStackError
-
-from .models import HELD_OUT, LABELS
 
 Image = NDArray[np.uint8]
 """Height × width × 3, blue-green-red as in OpenCV."""
@@ -224,3 +224,29 @@ def _detections(
             "ymin": max(y, 0),
             "ymax": min(y + tall, height),
         }
+
+
+# The demo's three models. They need the extra `demo`.
+
+
+def opencv_models() -> Mapping[str, Model]:
+    """Return all models, loaded and trained."""
+    return {
+        FACES.model_id: _build_model(FaceDetector().detect),
+        PEOPLE.model_id: _build_model(PeopleDetector().detect),
+        DIGITS.model_id: _build_model(DigitClassifier().classify),
+    }
+
+
+def _build_model(find: Callable[[Image], Sequence[Finding]]) -> Model:
+    return lambda encoded: find(_decode(encoded))
+
+
+def _decode(encoded: bytes) -> Image:
+    try:
+        image = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR)
+    except cv2.error:  # of an empty buffer, or one that promises too many pixels
+        image = None
+    if image is None:
+        raise NoPicture
+    return np.asarray(image, dtype=np.uint8)

@@ -11,10 +11,10 @@ from typing import Any
 from inference_store.local import programs
 from inference_store.local.folder import LocalFolder
 from inference_store.local.postgres import OPEN_FOLDER
+from inference_store.local.screen import Screen
 from inference_store.local.stack import Stack, running_stack
 
 from .models import DEMO_MODELS, DIGITS, FACES, FRAMES, PEOPLE, Rest
-from .screen import Screen
 
 _WATCH_SECONDS = 0.5
 

@@ -8,10 +8,9 @@ from sqlalchemy import func, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure import policies
-from inference_store.erasure.certify import chain
+from inference_store.erasure import certificates, policies
 from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.log.keys import known_key_ids
+from inference_store.erasure.log import known_key_ids
 from inference_store.erasure.progress import list_uncertified
 from inference_store.index import api_keys
 from inference_store.index.accounting import Outcome
@@ -19,7 +18,7 @@ from inference_store.index.database import cause_of
 from inference_store.index.partitions import AHEAD, TimePartition, TimePartitions, list_partitions
 from inference_store.index.schema import schema_of
 from inference_store.inference.errors import LedgerDiverged, ObjectStoreUnavailable
-from inference_store.inference.plural import counted
+from inference_store.inference.nearest import counted
 from inference_store.objects import Blobs
 from inference_store.objects.bucket import (
     NO_NAME,
@@ -30,9 +29,9 @@ from inference_store.objects.bucket import (
     server_time,
 )
 from inference_store.operations import figures
+from inference_store.operations.doctor import findings, send
 from inference_store.platform.settings import WrongSetting
 
-from . import findings, kafka
 from .findings import Check, Finding, Subject, failed, ok, warning
 
 _OLDEST, _NEWEST = 15, 18
@@ -203,7 +202,7 @@ async def check_certificates(subject: Subject) -> list[Finding]:
         return [failed(str(error), "Until then no retention service starts.")]
     async with subject.engine.connect() as connection:
         problems = [problem async for problem in _find_problems(connection, keys)]
-        signed = await chain.count_certificates(connection)
+        signed = await certificates.count_certificates(connection)
     if not (problems or keys or signed):
         return [warning("no key: erasures end without a certificate", _MAKE)]
     return problems or [ok(counted(signed, "certificate"))]
@@ -212,7 +211,7 @@ async def check_certificates(subject: Subject) -> list[Finding]:
 async def _find_problems(
     connection: AsyncConnection, keys: Sequence[str]
 ) -> AsyncIterator[Finding]:
-    public_keys = await chain.find_public_keys(connection)
+    public_keys = await certificates.find_public_keys(connection)
     newest = public_keys[-1].id if public_keys else None
     if keys and newest is not None and newest not in keys:
         yield failed(f"the chain's newest key is {newest}, which is not among those given", _GIVE)
@@ -379,9 +378,9 @@ CHECKS: Sequence[Check] = (
     Check("retention", "Policies are carried out.", check_retention, ("migrations",)),
     Check("token", "API_TOKEN is unset once there are keys.", check_token, ("migrations",)),
     Check("links", "A presigned link does not outlive its input.", check_links, ("migrations",)),
-    Check("kafka", "Kafka answers, and is 3 or newer.", kafka.check_kafka),
-    Check("topic", "The topic is there and keeps what it is given.", kafka.check_topic, ("kafka",)),
-    Check("lag", "Ingesters keep up.", kafka.check_lag, ("topic", "migrations")),
+    Check("kafka", "Kafka answers, and is 3 or newer.", send.check_kafka),
+    Check("topic", "The topic is there and keeps what it is given.", send.check_topic, ("kafka",)),
+    Check("lag", "Ingesters keep up.", send.check_lag, ("topic", "migrations")),
     Check(
         "certificates",
         "Erasures end with one.",

@@ -14,9 +14,10 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action, Who
+from inference_store.erasure.batches import Body, describe_orphans_request
 from inference_store.erasure.holds import Hold, list_in_force
-from inference_store.erasure.ledger import Ledger, Note
-from inference_store.erasure.mark.orphan_objects import Body, describe_orphans_request
+from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.ledger_entries import Note
 from inference_store.erasure.progress import Erasure, find_erasure
 from inference_store.index import registrations
 from inference_store.index.tables import erasure, reconciliation, reconciliation_finding

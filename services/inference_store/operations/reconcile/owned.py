@@ -32,10 +32,10 @@ from sqlalchemy import UUID as UUID_TYPE
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure.mark.pending_deletions import KEYS, find_claimed
+from inference_store.erasure.pending_deletions import KEYS, find_claimed
 from inference_store.index import registrations
-from inference_store.index.inferences import among, by_model
 from inference_store.index.partitions import TimePartition, list_partitions
+from inference_store.index.sidecars import among, by_model
 from inference_store.index.tables import (
     blob_reference,
     erasing,

@@ -14,7 +14,7 @@ from sqlalchemy import delete, func, select, tuple_, update
 from sqlalchemy.dialects.postgresql import distinct_on, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure.housekeeping.record_kinds import ENDED_REPORTS, REBUILT_NOTHING
+from inference_store.erasure.housekeeping import ENDED_REPORTS, REBUILT_NOTHING
 from inference_store.index.tables import (
     kafka_partition,
     producer_report,

@@ -3,6 +3,15 @@
 Durations are seconds and sizes are bytes, and the names say so.
 """
 
+from inference_store.platform.settings.processes import (
+    GROUPS,
+    Checks,
+    UnknownSetting,
+    names,
+    read,
+    refuse_unknown,
+)
+
 from .group import (
     PREFIX,
     TLS_PARAMETERS,
@@ -38,7 +47,6 @@ from .processes import (
     UpstreamSettings,
     is_loopback,
 )
-from .reading import GROUPS, Checks, UnknownSetting, names, read, refuse_unknown
 
 __all__ = [
     "GROUPS",

@@ -1,7 +1,8 @@
 """Captures exchanges, from the answer that the caller received to the event on Kafka."""
 
+from inference_store.proxy.capture.capture_builder import ID_HEADER, id_for_answer
+
 from .captures import Captures, Reservation, head_size
-from .ids import ID_HEADER, id_for_answer
 from .removed_values import parse_path
 
 __all__ = ["ID_HEADER", "Captures", "Reservation", "head_size", "id_for_answer", "parse_path"]

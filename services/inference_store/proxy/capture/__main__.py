@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from io import BufferedReader
 from queue import SimpleQueue
@@ -37,18 +37,61 @@ from inference_store.platform.metrics import (
     list_samples,
 )
 from inference_store.platform.traces import stage
+from inference_store.proxy.capture.counts import Budget, CounterId, Counts, SharedCounters
+from inference_store.proxy.capture.prepare import Preparation
+from inference_store.proxy.capture.prepared_capture import PreparedCapture
+from inference_store.proxy.capture.process import (
+    Handshake,
+    Reader,
+    SentExchange,
+    read_handshake,
+    set_niceness,
+)
+from inference_store.proxy.capture.publisher import (
+    SERVERS,
+    Deliveries,
+    Held,
+    Publisher,
+    Spooled,
+    Store,
+    Topic,
+    release,
+)
+from inference_store.proxy.capture.registrations import Registrations
+from inference_store.proxy.capture.spools import Reporting, Spools
 from inference_store.proxy.protocols import PROTOCOLS, Protocol
 
-from .counts import Budget, CounterId, Counts, SharedCounters
-from .deliveries import Deliveries, Held, Spooled, Store, Topic, release
-from .frames import Handshake, Reader, SentExchange, read_handshake
-from .prepare import Preparation
-from .prepared_capture import PreparedCapture
-from .process import set_niceness
-from .publisher import SERVERS, Publisher
-from .registrations import Registrations
-from .shutdown_deadline import ShutdownDeadline, final_report_seconds
-from .spools import Reporting, Spools
+# The time that is left to finish work after a signal to stop.
+
+_LAST_REPORT_SECONDS: Final = 3.0
+_REPORT_SHARE: Final = 1 / 3
+
+
+def final_report_seconds(seconds: float) -> float:
+    """Return how many of these seconds are reserved for the final report."""
+    return min(_LAST_REPORT_SECONDS, seconds * _REPORT_SHARE)
+
+
+class ShutdownDeadline:
+    """A number of seconds from now on. For the event loop's thread."""
+
+    def __init__(self, seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._end = self._loop.time() + seconds
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the deadline."""
+        return max(0.0, self._end - self._loop.time())
+
+    async def run(self, work: Awaitable[object]) -> None:
+        """Await the work; cancel it at the deadline. Raises what the work raises."""
+        doing = asyncio.ensure_future(work)
+        done, _ = await asyncio.wait({doing}, timeout=self.seconds_left)
+        if done:
+            await doing
+        doing.cancel()
+
 
 BUFFER = 256 * 1024
 UPLOAD_THREADS: Final = 8

@@ -27,17 +27,17 @@ from inference_store.platform.metrics import (
     from_zero,
 )
 from inference_store.platform.settings import ProxySettings
+from inference_store.proxy.capture.capture_builder import uuid7
+from inference_store.proxy.capture.process import Buffers, Handshake, Writer
+from inference_store.proxy.capture.registrations import Work
+from inference_store.proxy.configuration import Rules
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols.protocol import Call
-from inference_store.proxy.rules import Rules
 
 from .counts import Budget, CounterId, Counts, SharedCounters
-from .frames import Buffers, Handshake, Writer
-from .ids import uuid7
 from .process import CaptureProcess, Start, StartedProcess, start_process
 from .publisher import SERVERS, Server
 from .spool import make_folder
-from .work import Work
 
 OVERHEAD: Final = 8192
 """Bytes counted for an exchange in addition to its bodies: a queue of empty ones is bounded, and

@@ -9,10 +9,12 @@ from inference_store.inference.json_text import UnreadableJson, read_json, write
 from inference_store.inference.metadata import read_metadata
 from inference_store.inference.task_types import read_predictions, task_type_of
 from inference_store.platform.settings import CaptureSettings
+from inference_store.proxy.capture.capture_builder import storable_name, uuid7
+from inference_store.proxy.capture.registrations import Registry, Work, remove_cut_bodies
+from inference_store.proxy.configuration import Sampling
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols.documents import decoded, list_codings
 from inference_store.proxy.protocols.protocol import Inference, Problem, Reading, join_problems
-from inference_store.proxy.rules import Sampling
 
 from .capture_builder import (
     CaptureBuilder,
@@ -24,10 +26,8 @@ from .capture_builder import (
     read_by_protocol,
     standard_metadata,
 )
-from .ids import storable_name, uuid7
 from .prepared_capture import PreparedCapture
 from .redaction import Redactor
-from .work import Registry, Work, remove_cut_bodies
 
 INLINE_BYTES: Final = 16 * 1024
 """Largest metadata, and largest response, that travel in the event beside their blobs."""

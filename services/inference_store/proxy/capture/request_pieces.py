@@ -23,10 +23,9 @@ from itertools import chain, groupby, islice
 from typing import Any, Final, NamedTuple
 
 from inference_store.grpc_messages import message
-from inference_store.inference import json_spans
-from inference_store.inference.json_spans import Span
-from inference_store.inference.json_text import UnreadableJson, read_json
-from inference_store.proxy.encodings import from_base64
+from inference_store.inference import json_text
+from inference_store.inference.json_text import Span, UnreadableJson, read_json
+from inference_store.proxy.exchange import from_base64
 from inference_store.proxy.protocols.tensors import encoded
 
 _MOST_LEVELS: Final = 32
@@ -112,7 +111,7 @@ class Datum:
         start, end = span or (0, len(text))
         pieces, at = [], start
         if self._data:
-            for found, written in self._find(text, span or json_spans.root(text), _MOST_LEVELS):
+            for found, written in self._find(text, span or json_text.root(text), _MOST_LEVELS):
                 pieces += [Piece(self.index, text[at : found.start]), *written]
                 at = found.end
         return [*pieces, Piece(self.index, text[at:end])]
@@ -129,8 +128,8 @@ class Datum:
             if len(pieces) > 1:
                 yield span, pieces
         elif _NESTED.search(text, span.start + 1, span.end):
-            members = (member.value for member in json_spans.members(text, span))
-            for value in islice(chain(members, json_spans.items(text, span)), _MOST_VALUES):
+            members = (member.value for member in json_text.members(text, span))
+            for value in islice(chain(members, json_text.items(text, span)), _MOST_VALUES):
                 yield from self._find(text, value, levels - 1)
 
     def _string(self, quoted: bytes) -> list[Piece]:
@@ -244,14 +243,14 @@ def _write_tensor(text: bytes, form: str) -> bytes:
 
 def text_at(text: bytes, path: Sequence[Any]) -> bytes | None:
     """Return the JSON text at a path; None if there is none."""
-    span: Span | None = json_spans.root(text)
+    span: Span | None = json_text.root(text)
     for step in path:
         if span is None:
             return None
         if isinstance(step, str):
-            span = json_spans.by_name(text, span).get(step)
+            span = json_text.by_name(text, span).get(step)
         else:
-            span = next(islice(json_spans.items(text, span), step, None), None)
+            span = next(islice(json_text.items(text, span), step, None), None)
     return None if span is None else text[slice(*span)]
 
 

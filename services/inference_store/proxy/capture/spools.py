@@ -13,10 +13,10 @@ from inference_store.inference.producer_reports import ProducerReport
 from inference_store.inference.producer_reports import encode as encode_report
 from inference_store.platform.metrics import SPOOL_BYTES, SPOOL_LIMIT, SPOOL_TROUBLE, SPOOLED
 from inference_store.platform.settings import CaptureSettings
+from inference_store.proxy.capture.capture_builder import uuid7
+from inference_store.proxy.capture.publisher import Spooled, Topic
 
 from .counts import Counts
-from .deliveries import Spooled, Topic
-from .ids import uuid7
 from .prepared_capture import PreparedCapture
 from .publisher import KAFKA_ERRORS
 from .spool import Folder, Room, lock_dead_producers, sum_bytes_of_others

@@ -18,9 +18,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from inference_store.grpc_messages import message, parsed
-from inference_store.inference import json_spans
-from inference_store.inference.json_spans import Span
-from inference_store.inference.json_text import UnreadableJson, read_json
+from inference_store.inference import json_text
+from inference_store.inference.json_text import Span, UnreadableJson, read_json
+from inference_store.proxy.capture.redaction import remove_secrets, select_headers
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols.documents import decoded
 from inference_store.proxy.protocols.omi import RUN
@@ -29,7 +29,6 @@ from inference_store.proxy.protocols.tensors import BYTES, Tensor, encoded
 from inference_store.proxy.protocols.v2 import JSON_LENGTH, json_part, utf8
 from inference_store.proxy.protocols.v2_grpc import assign_raw, contents_field
 
-from .request_headers import remove_secrets, select_headers
 from .request_pieces import Datum, Piece, read_part, store
 
 MOST_BYTES: Final = 256 * 1024
@@ -133,9 +132,9 @@ def _divide_body(body: bytes, reading: Reading, data: Sequence[Datum]) -> list[P
         ]
         return [piece for line in divided for piece in line][1:]
     text = utf8(body)
-    items = list(json_spans.items(text, _members(text, json_spans.root(text))[reading.items]))
+    items = list(json_text.items(text, _members(text, json_text.root(text))[reading.items]))
     if len(items) == 1:  # a list of prompts inside a list
-        items = list(json_spans.items(text, items[0]))
+        items = list(json_text.items(text, items[0]))
     if len(items) != len(data):
         raise _NotKept(f"`{reading.items}` does not divide by the inferences")
     pieces, at = [], 0
@@ -158,7 +157,7 @@ def _json_or_bytes(body: bytes, datum: Datum) -> list[Piece]:
 def _members(text: bytes, span: Span) -> dict[str, Span]:
     """Return the spans of an object's values. Only the last value of a repeated name was read, so
     the owner of the others is unknown."""
-    members = list(json_spans.members(text, span))
+    members = list(json_text.members(text, span))
     by_name = {member.name: member.value for member in members}
     if len(by_name) < len(members):
         raise _NotKept("a name is repeated in the JSON")
@@ -186,12 +185,12 @@ def _divide_v2(
 ) -> tuple[list[list[Piece]], int | None]:
     length = json_part(body, exchange.request_headers)
     text = utf8(body[:length])
-    members = json_spans.by_name(text, json_spans.root(text)) if text else {}
+    members = json_text.by_name(text, json_text.root(text)) if text else {}
     if text and "inputs" not in members:  # `generate`, which is never divided
         return [_json_or_bytes(body, data[0])], None
     if len(data) > 1:
-        _members(text, json_spans.root(text))
-    objects = list(json_spans.items(text, members["inputs"])) if text else []
+        _members(text, json_text.root(text))
+    objects = list(json_text.items(text, members["inputs"])) if text else []
     columns = _list_columns(shares, data, len(objects) if text else 1)
     pieces, at = [], 0
     for span, column in zip(objects, columns, strict=bool(text)):
@@ -220,7 +219,7 @@ def _is_binary(tensor: Tensor) -> bool:
 def _divide_object(text: bytes, span: Span, column: _Column) -> list[Piece]:
     owner = column[0][0].index
     is_single = len(column) == 1
-    members = json_spans.by_name(text, span) if is_single else _members(text, span)
+    members = json_text.by_name(text, span) if is_single else _members(text, span)
     found = members.get("data")
     if found is None or column[0][2].data is None:
         return [Piece(owner, text[slice(*span)])]
@@ -234,7 +233,7 @@ def _divide_list(text: bytes, column: _Column) -> list[Piece]:
         return column[0][0].in_json(text)
     layers = 0
     while len(column) > 1:  # the only item of a list may be the list of all elements
-        items = list(json_spans.items(text, json_spans.root(text)))
+        items = list(json_text.items(text, json_text.root(text)))
         if len(items) != 1 or not text.startswith(b"[", items[0].start):
             break
         text, layers = text[slice(*items[0])], layers + 1

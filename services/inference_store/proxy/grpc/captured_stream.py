@@ -15,6 +15,13 @@ from typing import Any, Final
 import grpc
 
 from inference_store.proxy.capture import id_for_answer
+from inference_store.proxy.grpc.captured_call import (
+    METHODS,
+    AnswerHead,
+    RequestHead,
+    read_answer,
+    read_request,
+)
 
 from .captured_call import (
     CallTarget,
@@ -29,7 +36,6 @@ from .captured_call import (
     metadata_as_headers,
     select_metadata,
 )
-from .methods import METHODS, AnswerHead, RequestHead, read_answer, read_request
 
 # Matches the answers of a stream to its requests as they come: by the id, else in order.
 #

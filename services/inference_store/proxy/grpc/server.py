@@ -23,7 +23,16 @@ from inference_store.grpc_messages import message, parsed
 from inference_store.platform import traces
 from inference_store.platform.metrics import REFUSED_CALLS
 from inference_store.platform.serving import Connections
-from inference_store.proxy.observed_call import TRACE_HEADERS, ObservedCall, Outcome
+from inference_store.proxy.grpc.captured_call import (
+    METHODS,
+    RUN,
+    SHUTDOWN,
+    STATUS,
+    UNKNOWN,
+    Method,
+    read_names,
+)
+from inference_store.proxy.routing import TRACE_HEADERS, ObservedCall, Outcome
 
 from .captured_call import (
     CallTarget,
@@ -42,7 +51,6 @@ from .captured_call import (
     select_metadata,
 )
 from .captured_stream import CapturedStream, exchange_messages
-from .methods import METHODS, RUN, SHUTDOWN, STATUS, UNKNOWN, Method, read_names
 
 MESSAGE_BYTES: Final = 256 << 20
 """The largest message that is forwarded by default: a larger one is refused, not cut."""

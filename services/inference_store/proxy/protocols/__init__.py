@@ -6,10 +6,10 @@ from types import MappingProxyType
 from typing import Final
 
 from inference_store.proxy.exchange import Transport
+from inference_store.proxy.protocols.raw import MLFLOW, TORCHSERVE
 
 from .chariot_v2 import CHARIOT_V2
 from .kserve_v1 import KSERVE_V1
-from .model_paths import MLFLOW, TORCHSERVE
 from .omi import OMI
 from .openai import ANTHROPIC, EMBEDDINGS, OPENAI, RESPONSES
 from .protocol import Call, Inference, Model, Protocol, Reading

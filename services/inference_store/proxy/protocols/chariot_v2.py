@@ -11,8 +11,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from inference_store.inference.json_text import Json, UnreadableJson
-from inference_store.proxy.encodings import from_base64, from_data_url, utf8
-from inference_store.proxy.exchange import Exchange, Headers, header
+from inference_store.proxy.exchange import (
+    Exchange,
+    Headers,
+    from_base64,
+    from_data_url,
+    header,
+    utf8,
+)
 
 from .documents import (
     Document,

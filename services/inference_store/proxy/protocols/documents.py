@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import orjson
 
-from inference_store.inference import json_spans
+from inference_store.inference import json_text
 from inference_store.inference.events import CaptureSide
-from inference_store.inference.json_spans import Span
 from inference_store.inference.json_text import (
     Json,
     Number,
+    Span,
     UnreadableJson,
     read_exactly,
     read_json,
@@ -204,12 +204,12 @@ def member(raw: bytes, name: str) -> Span | None:
     UTF-8."""
     if not detect_encoding(raw).startswith("utf-8"):
         return None
-    return json_spans.by_name(raw, json_spans.root(raw)).get(name)
+    return json_text.by_name(raw, json_text.root(raw)).get(name)
 
 
 def elements(raw: bytes, span: Span | None, count: int) -> Sequence[Span | None]:
     """Return the spans of the `count` elements of the list at `span`."""
-    return [None] * count if span is None else list(json_spans.items(raw, span))
+    return [None] * count if span is None else list(json_text.items(raw, span))
 
 
 def text_or_base64(raw: bytes) -> Any:

@@ -10,8 +10,7 @@ from typing import Final
 
 from inference_store.inference.json_text import Json
 from inference_store.inference.task_types import task_type_of
-from inference_store.proxy.encodings import from_base64, from_data_url
-from inference_store.proxy.exchange import Exchange
+from inference_store.proxy.exchange import Exchange, from_base64, from_data_url
 
 from .documents import (
     JSON,

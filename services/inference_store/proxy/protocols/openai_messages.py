@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from inference_store.inference.json_text import Json, write_json
-from inference_store.proxy.encodings import from_base64, from_data_url
-from inference_store.proxy.exchange import Exchange
+from inference_store.proxy.exchange import Exchange, from_base64, from_data_url
 
 from .documents import Document, events, parsed
 from .protocol import Problem

@@ -9,18 +9,28 @@ import re
 from typing import Any, Final
 
 from inference_store.proxy.exchange import Body, Exchange, Headers, header
-
-from .documents import (
+from inference_store.proxy.protocols import kserve_v1
+from inference_store.proxy.protocols.documents import (
     answer_json,
     find_failure,
     media_type,
     output,
     parsed,
     read_bytes,
+    read_document,
     text_or_base64,
     v2_answer_json,
 )
-from .protocol import Call, Inference, Model, Protocol, Reading, describe_missing, join_problems
+from inference_store.proxy.protocols.openai import OPENAI
+from inference_store.proxy.protocols.protocol import (
+    Call,
+    Inference,
+    Model,
+    Protocol,
+    Reading,
+    describe_missing,
+    join_problems,
+)
 
 
 def read(exchange: Exchange, call: Call, _model: Model) -> Reading:
@@ -97,4 +107,41 @@ RAW_GRPC: Final = Protocol(
     answer="one output `messages`, an element each",
     path=re.compile(".*", re.DOTALL),
     read=read_grpc,
+)
+
+
+# MLflow's and TorchServe's paths, whose bodies may be anything.
+
+
+def read_invocation(exchange: Exchange, call: Call, model: Model) -> Reading:
+    """Read a chat as OpenAI's, `instances` as KServe V1, and any other body as it is."""
+    document = read_document(exchange.request, exchange.request_headers, "request").value
+    members = document if isinstance(document, dict) else {}
+    if isinstance(members.get("messages"), list):
+        return OPENAI.read(exchange, call, model)
+    is_list = isinstance(members.get("instances"), list)
+    return (kserve_v1.read if is_list else read)(exchange, call, model)
+
+
+MLFLOW: Final = Protocol(
+    name="mlflow",
+    transport="rest",
+    calls="`POST /invocations`, as MLflow and SageMaker serve it",
+    datum="the body; `instances` as for `kserve-v1`, `messages` as for `openai`",
+    answer="as it came, or as for those",
+    path=re.compile("/(?P<operation>invocations)/?"),
+    read=read_invocation,
+)
+TORCHSERVE: Final = Protocol(
+    name="torchserve",
+    transport="rest",
+    calls="`POST` or `PUT` of `/predictions/…`, `/explanations/…`, `/wfpredict/…`",
+    datum="the body",
+    answer="as it came, or one output `body`",
+    path=re.compile(
+        "/(?P<operation>predictions|explanations|wfpredict)"
+        "/(?P<model>[^/]+)(?:/(?P<version>[^/]+))?/?"
+    ),
+    methods=("POST", "PUT"),
+    read=read,
 )

@@ -13,7 +13,7 @@ from itertools import islice
 from math import prod
 from typing import Final, TypeAlias, TypeVar
 
-from inference_store.inference import json_spans
+from inference_store.inference import json_text
 
 Value: TypeAlias = bool | int | float | bytes
 Parameters: TypeAlias = Mapping[str, bytes]
@@ -185,14 +185,14 @@ def texts(data: bytes, most: int | None = None) -> list[bytes]:
 
     `most`: return at most one more than this number.
     """
-    root = json_spans.root(data)
+    root = json_text.root(data)
     text = data[root.start : root.end]
     if not text.startswith(b"["):
         return [text]
     inside = text[1:-1]
     if _NESTED.search(inside) is None:  # many times faster for a million numbers
         return [item.strip() for item in inside.split(b",")] if inside.strip() else []
-    spans = islice(json_spans.items(data, root), most and most + 1)
+    spans = islice(json_text.items(data, root), most and most + 1)
     return [data[start:end] for start, end in spans]
 
 
@@ -281,13 +281,13 @@ def _cut(pieces: Sequence[Piece], count: int) -> list[Sequence[Piece]]:
 
 
 def _cut_text(data: bytes, count: int) -> list[bytes]:
-    root = json_spans.root(data)
+    root = json_text.root(data)
     if not data.startswith(b"[", root.start):
         return [data[root.start : root.end]]
     inside = data[root.start + 1 : root.end - 1]
     if _NESTED.search(inside) is None:
         return [b",".join(part).strip() for part in _cut(inside.split(b","), count)]
-    spans = _cut(list(json_spans.items(data, root)), count)
+    spans = _cut(list(json_text.items(data, root)), count)
     return [data[part[0].start : part[-1].end] for part in spans]
 
 

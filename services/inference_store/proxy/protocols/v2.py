@@ -12,10 +12,9 @@ from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
 from typing import Final
 
-from inference_store.inference import json_spans
+from inference_store.inference import json_text
 from inference_store.inference.events import CaptureKind, CaptureSide
-from inference_store.inference.json_spans import Span
-from inference_store.inference.json_text import UnreadableJson, read_json, text_of
+from inference_store.inference.json_text import Span, UnreadableJson, read_json, text_of
 from inference_store.proxy.exchange import Body, Exchange, Headers, header
 
 from .documents import NotDecoded, decode, encode, events, is_event_stream
@@ -50,7 +49,7 @@ class Document:
     def __init__(self, text: bytes) -> None:
         read_json(text)
         self.text = text
-        self._members = json_spans.by_name(text, json_spans.root(text))
+        self._members = json_text.by_name(text, json_text.root(text))
         if not text.lstrip().startswith(b"{"):
             raise NotV2("it is no JSON object")
 
@@ -72,7 +71,7 @@ class Document:
         span = self._members.get(name)
         if span is None or self.text[span.start : span.start + 1] != b"[":
             raise NotV2(f"`{name}` is not a list")
-        spans = list(islice(json_spans.items(self.text, span), _MOST_TENSORS + 1))
+        spans = list(islice(json_text.items(self.text, span), _MOST_TENSORS + 1))
         if len(spans) > _MOST_TENSORS:
             raise NotV2(f"`{name}` has more than {_MOST_TENSORS} elements")
         return [_read_tensor(self.text, item, name, at) for at, item in enumerate(spans)]
@@ -122,7 +121,7 @@ def response_of(document: Document, *, flat: bool = False) -> InferResponse:
 def _read_tensor(text: bytes, span: Span, of: str, position: int) -> Tensor:
     if text[span.start : span.start + 1] != b"{":
         raise NotV2(f"an element of `{of}` is not an object")
-    members = json_spans.by_name(text, span)
+    members = json_text.by_name(text, span)
     read = {name: text[at.start : at.end] for name, at in members.items() if name != "parameters"}
     data = read.get("data")
     return Tensor(
@@ -138,7 +137,7 @@ def _read_tensor(text: bytes, span: Span, of: str, position: int) -> Tensor:
 def _read_flat_tensor(name: str, text: bytes) -> Tensor:
     """Return a member's value as a tensor; strings are BYTES, other values have no datatype."""
     data = text if text.startswith(b"[") else b"[" + text + b"]"
-    shape = (sum(1 for _ in json_spans.items(data, json_spans.root(data))),)
+    shape = (sum(1 for _ in json_text.items(data, json_text.root(data))),)
     is_text = data[1:].lstrip().startswith(b'"')
     return Tensor(name=name, datatype=BYTES if is_text else "", shape=shape, data=data)
 
@@ -146,7 +145,7 @@ def _read_flat_tensor(name: str, text: bytes) -> Tensor:
 def _read_members(text: bytes, span: Span | None) -> dict[str, bytes]:
     members: Iterator[tuple[str, Span]] = iter(())
     if span is not None:
-        members = ((member.name, member.value) for member in json_spans.members(text, span))
+        members = ((member.name, member.value) for member in json_text.members(text, span))
     return {name: text[at.start : at.end] for name, at in members}
 
 
@@ -390,19 +389,19 @@ def remove_metadata(text: bytes) -> bytes | None:
 
 
 def _find_parameters(text: bytes) -> Iterator[Span]:
-    for member in json_spans.members(text, json_spans.root(text)):
+    for member in json_text.members(text, json_text.root(text)):
         if member.name == "parameters":
             yield member.value
         elif member.name == "inputs":
-            for tensor in json_spans.items(text, member.value):
-                inner_members = json_spans.members(text, tensor)
+            for tensor in json_text.items(text, member.value):
+                inner_members = json_text.members(text, tensor)
                 yield from (inner.value for inner in inner_members if inner.name == "parameters")
 
 
 def _find_cuts(text: bytes, span: Span) -> Iterator[Span]:
     """Yield the span of each `metadata` of an object with a comma beside it, so that the rest stays
     an object."""
-    members = list(json_spans.members(text, span))
+    members = list(json_text.members(text, span))
     remaining = [at for at, member in enumerate(members) if member.name != "metadata"]
     end = remaining[-1] + 1 if remaining else 0
     for member, following in pairwise(members[:end]):

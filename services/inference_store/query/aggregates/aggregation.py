@@ -13,8 +13,7 @@ from inference_store.index import key_registry
 from inference_store.index.key_registry import FROM_TEXT, KeySeen
 from inference_store.inference.errors import Fault, ImpossibleComparison, Invalid, UnknownKey
 from inference_store.inference.metadata import TYPE_NAMES, Family, type_named
-from inference_store.inference.nearest import nearest
-from inference_store.inference.plural import counted
+from inference_store.inference.nearest import counted, nearest
 from inference_store.query.filters.names import KINDS, METADATA, OWN
 from inference_store.query.filters.typed import Kind
 from inference_store.query.preparation import UnknownKeys

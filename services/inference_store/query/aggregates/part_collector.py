@@ -13,21 +13,22 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.index.long_text import WHOLE_BYTES
 from inference_store.index.registrations import Registration
 from inference_store.index.tables import SIDE_TABLES, label, metadata_string, partition_count
-from inference_store.query.deadline import Deadline, fetch
-from inference_store.query.driving import DrivingIndex
-from inference_store.query.matching import Query
-from inference_store.query.scan_range import (
+from inference_store.query.aggregates.rows import NOTHING, Budget, Build, PartReader, StoredRows
+from inference_store.query.deadline import (
+    Deadline,
     ScanRange,
     bind_many,
+    fetch,
     find_pieces_of,
     span_around,
     split_unbroken,
 )
+from inference_store.query.driving import DrivingIndex
+from inference_store.query.matching import Query
 from inference_store.query.stored_counts import read_numbers, read_stored
 
 from .aggregation import LABEL, Operand, Sum
 from .bins import exact
-from .part_reader import NOTHING, Budget, Build, PartReader, StoredRows
 from .rows import (
     CountedBy,
     Counts,

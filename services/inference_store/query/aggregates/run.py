@@ -19,21 +19,23 @@ from inference_store.index.registrations import Registration
 from inference_store.index.tables import SIDE_TABLES, inference
 from inference_store.inference.errors import Fault, ImpossibleComparison, Invalid, TooManyGroups
 from inference_store.inference.events.event import received_at_of, uid_floor
-from inference_store.query.deadline import Deadline, fetch
-from inference_store.query.driving import DrivingIndex
-from inference_store.query.filters.typed import Kind
-from inference_store.query.matching import Query
-from inference_store.query.preparation import PreparedQuery, QueryRequest, UnknownKeys, prepare
-from inference_store.query.scan_range import (
+from inference_store.query.aggregates.rows import Budget
+from inference_store.query.deadline import (
     HIGHEST,
     LOWEST,
+    Deadline,
     ScanRange,
     bind_one,
+    fetch,
     find_pieces_of,
     span_around,
     split_groups,
     split_unbroken,
 )
+from inference_store.query.driving import DrivingIndex
+from inference_store.query.filters.typed import Kind
+from inference_store.query.matching import Query
+from inference_store.query.preparation import PreparedQuery, QueryRequest, UnknownKeys, prepare
 from inference_store.query.search import build_queries
 
 from .aggregation import (
@@ -66,7 +68,6 @@ from .bins import (
     width_of,
 )
 from .part_collector import Naming, PartCollector, Target
-from .part_reader import Budget
 from .rows import (
     CountedBy,
     Counts,

@@ -33,6 +33,7 @@ from inference_store.index.tables import (
     prediction,
 )
 from inference_store.inference.metadata import COORDINATES
+from inference_store.query.deadline import ScanRange, bind_many, bind_one
 from inference_store.query.filters.typed import (
     Among,
     Column,
@@ -47,7 +48,6 @@ from inference_store.query.filters.typed import (
     Value,
     iterate_nodes,
 )
-from inference_store.query.scan_range import ScanRange, bind_many, bind_one
 
 from .condition import Condition, exists, row_at_hand
 

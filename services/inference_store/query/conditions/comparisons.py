@@ -7,6 +7,7 @@ from typing import Any, Final, TypeAlias
 from sqlalchemy import ColumnElement, Select, and_, except_, func, or_, select
 
 from inference_store.index.tables import inference, prediction
+from inference_store.query.deadline import ScanRange
 from inference_store.query.filters import typed
 from inference_store.query.filters.typed import (
     MIRRORED,
@@ -28,7 +29,6 @@ from inference_store.query.filters.typed import (
     is_many,
     leaves_of,
 )
-from inference_store.query.scan_range import ScanRange
 
 from .combination import Combination, Names, is_label
 from .condition import EVERYTHING, Condition, Uids, exists, only_true

@@ -24,6 +24,7 @@ from sqlalchemy import (
 
 from inference_store.index.tables import inference
 from inference_store.inference.metadata import COORDINATES
+from inference_store.query.deadline import ScanRange
 from inference_store.query.filters import typed
 from inference_store.query.filters.certain import FLAGS, Doubts, find_doubts, make_certain
 from inference_store.query.filters.typed import (
@@ -39,7 +40,6 @@ from inference_store.query.filters.typed import (
     Value,
     leaves_of,
 )
-from inference_store.query.scan_range import ScanRange
 
 from .combination import Combination, Names, is_label
 from .comparisons import (

@@ -34,8 +34,8 @@ from sqlalchemy.sql.selectable import CompoundSelect
 from inference_store.index.tables import inference
 from inference_store.inference.events.event import HIGHEST as LATEST
 from inference_store.inference.events.event import uid_floor
+from inference_store.query.deadline import HIGHEST, LOWEST, ScanRange, bind_one
 from inference_store.query.filters.typed import Comparison
-from inference_store.query.scan_range import HIGHEST, LOWEST, ScanRange, bind_one
 
 Test: TypeAlias = ColumnElement[bool]
 Uids: TypeAlias = Select[Any] | CompoundSelect[Any]

@@ -25,6 +25,7 @@ from sqlalchemy import (
 )
 
 from inference_store.index.tables import SIDE_TABLES, metadata_presence
+from inference_store.query.deadline import ScanRange
 from inference_store.query.filters.arithmetic import SPELT
 from inference_store.query.filters.typed import (
     Array,
@@ -36,7 +37,6 @@ from inference_store.query.filters.typed import (
     Value,
     kind_of,
 )
-from inference_store.query.scan_range import ScanRange
 
 from .combination import Combination, Names
 from .condition import Condition, Uids, exists

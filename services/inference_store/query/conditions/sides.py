@@ -46,8 +46,7 @@ from inference_store.query.filters.typed import (
     Kind,
     Value,
 )
-from inference_store.query.operators import like_prefix
-from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES
+from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES, like_prefix
 
 from .combination import Combination, Names
 

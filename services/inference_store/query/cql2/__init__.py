@@ -6,9 +6,8 @@ from inference_store.inference.json_text import Json, Number
 
 from .operations import CONFORMANCE, OPERATIONS, Conformance, Entry, Takes
 from .read_json import parse_json, parse_json_text
-from .refusal import Refusal, error_of, fault, pointed, where
 from .relative import NO_CLOCK, Clock, Resolved, resolved_in
-from .tree import Node, SourceRange
+from .tree import Node, Refusal, SourceRange, error_of, fault, pointed, where
 from .verify import meant_by
 from .write import to_json, to_text
 

@@ -15,7 +15,6 @@ from lark import Lark, Token, Transformer
 from . import literals
 from .literals import DEEPEST, Raw, make_collection, make_geometry
 from .operations import KEYWORDS, Entry, entry_of
-from .refusal import Refusal
 from .tree import (
     Geometry,
     Instant,
@@ -24,6 +23,7 @@ from .tree import (
     Named,
     Node,
     Operation,
+    Refusal,
     Scalar,
     Shape,
     SourceRange,

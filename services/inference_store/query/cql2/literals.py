@@ -11,8 +11,16 @@ from inference_store.inference.iso_durations import read_duration
 from inference_store.inference.json_text import exact, storable
 from inference_store.inference.metadata.values import MetadataCaps
 
-from .refusal import Refusal
-from .tree import MOST_POSITIONS, Coordinates, Geometry, Instant, Scalar, Shape, SourceRange
+from .tree import (
+    MOST_POSITIONS,
+    Coordinates,
+    Geometry,
+    Instant,
+    Refusal,
+    Scalar,
+    Shape,
+    SourceRange,
+)
 
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 # Without the hour 24, which Python 3.14 reads as midnight of the next day.

@@ -14,11 +14,11 @@ from inference_store.inference.json_text import (
     storable,
 )
 from inference_store.inference.nearest import describe_known
+from inference_store.query.cql2 import literals
+from inference_store.query.cql2.literals import DEEPEST, LEVELS, Raw, make_collection, make_geometry
+from inference_store.query.cql2.tree import Refusal, error_of
 
-from . import literals
-from .literals import DEEPEST, LEVELS, Raw, make_collection, make_geometry
 from .operations import OPERATIONS, entry_of
-from .refusal import Refusal, error_of
 from .relative import NO_CLOCK, Clock, resolve
 from .tree import (
     MOST_BYTES,

@@ -10,13 +10,14 @@ from inference_store.inference.json_text import storable
 
 from .grammar import PATH, parser
 from .operations import Takes
-from .refusal import Refusal, error_of
 from .relative import NO_CLOCK, Clock, resolve
 from .tree import (
     MOST_BYTES,
     MOST_TOKENS,
     Node,
+    Refusal,
     SourceRange,
+    error_of,
 )
 from .verify import slip_at, verify
 

@@ -10,8 +10,8 @@ from decimal import Decimal
 from typing import Final, TypeAlias
 
 from inference_store.inference.iso_durations import Duration, read_duration
+from inference_store.query.cql2.tree import Refusal
 
-from .refusal import Refusal
 from .tree import MOST_DEPTH, MOST_NODES, Instant, Interval, Listed, Named, Node, Operation, Scalar
 from .verify import describe_kind, inside, measure
 from .write import to_text

@@ -6,9 +6,9 @@ from decimal import Decimal
 from typing import Final
 
 from inference_store.inference.nearest import describe_known
+from inference_store.query.cql2.tree import Refusal
 
 from .operations import ACCEPTS, OPERATIONS, Entry, Kind, Takes
-from .refusal import Refusal
 from .tree import (
     MOST_DEPTH,
     MOST_ITEMS,

@@ -9,7 +9,6 @@ from inference_store.inference.json_text import Json, Number
 
 from . import literals
 from .operations import KEYWORDS, OPERATIONS
-from .refusal import Refusal, error_of
 from .tree import (
     MOST_DEPTH,
     Coordinates,
@@ -20,7 +19,9 @@ from .tree import (
     Named,
     Node,
     Operation,
+    Refusal,
     Scalar,
+    error_of,
 )
 from .verify import measure, quoted
 

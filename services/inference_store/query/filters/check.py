@@ -11,7 +11,7 @@ from inference_store.inference.metadata import COORDINATES
 from inference_store.inference.nearest import nearest, shortened
 from inference_store.inference.task_types import TASK_TYPES, task_type_named
 from inference_store.query.cql2.tree import Instant, Listed, Named, Node, Operation, Scalar
-from inference_store.query.operators import like_expression
+from inference_store.query.properties import like_expression
 
 from . import names, operands
 from .evaluate import settle

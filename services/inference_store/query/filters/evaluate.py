@@ -11,7 +11,7 @@ from itertools import product
 from typing import Any, Final, TypeAlias
 
 from inference_store.inference.metadata import COORDINATES, Family, Indexable, Metadata
-from inference_store.query.operators import like_expression
+from inference_store.query.properties import like_expression
 
 from . import typed
 from .arithmetic import calculate, compute_distance, is_located, spelt

@@ -22,7 +22,7 @@ from inference_store.query.cql2.tree import (
     Scalar,
     SourceRange,
 )
-from inference_store.query.operators import Operator, Takes, like_expression
+from inference_store.query.properties import Operator, Takes, like_expression
 
 from .evaluate import exact
 from .names import METADATA, OWN, KnownKey, KnownKeys, UnknownKeys, column_of

@@ -21,18 +21,19 @@ from inference_store.inference.metadata import KEY_ALIASES
 from inference_store.inference.nearest import (
     LONGEST,
     MOST_WARNED,
+    counted,
     describe_nearest,
     nearest,
     shortened,
 )
-from inference_store.inference.plural import counted
 from inference_store.query.cql2 import meant_by
 from inference_store.query.cql2.operations import CONFORMANCE
-from inference_store.query.cql2.refusal import fault, where
 from inference_store.query.cql2.tree import (
     Named,
     Node,
     Operation,
+    fault,
+    where,
 )
 from inference_store.query.cql2.verify import inside
 from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES, Property

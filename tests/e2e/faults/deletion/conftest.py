@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from inference_store.api.app import create_app
-from inference_store.erasure.log.keys import new_key
+from inference_store.erasure.log import new_key
 from inference_store.index.database import create_engine
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings, RetentionSettings

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.log.keys import new_key
+from inference_store.erasure.log import new_key
 from inference_store.index.accounting import Outcome
 from inference_store.index.tables import inference
 from tests.e2e.faults.traffic import (

@@ -15,13 +15,11 @@ import psutil
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.certify import chain
-from inference_store.erasure.certify.chain import Archive
-from inference_store.erasure.certify.proofs import find_proofs
-from inference_store.erasure.certify.verification import Recheck, Verification
-from inference_store.erasure.log.keys import SigningKey
-from inference_store.erasure.log.signed_chain import ChainHead, read_document
+from inference_store.erasure import certificates
+from inference_store.erasure.certificates import Archive
+from inference_store.erasure.log import ChainHead, SigningKey, read_document
 from inference_store.erasure.progress import find_erasures, list_uncertified, list_unfinished
+from inference_store.erasure.proofs import Recheck, Verification, find_proofs
 from inference_store.erasure.runs import list_pending, request_run
 from inference_store.index.tables import PARTITIONED, erasing, retention_run
 from inference_store.objects import Blobs
@@ -415,7 +413,7 @@ async def check_proofs(
     """Check that each deleted inference is in one certificate, and no other is; those that were
     sent again may be in more. Return how often each part is in one, and the certificates."""
     ended = await transact(engine, find_erasures, limit=10_000)
-    rows = await transact(engine, chain.list_certificates, limit=10_000)
+    rows = await transact(engine, certificates.list_certificates, limit=10_000)
     documents = {row.number: read_document(row.signed).document for row in rows}
     erasures = {document["erasure"]["id"] for document in documents.values()}
     states = Counter(erasure.state for erasure in ended)

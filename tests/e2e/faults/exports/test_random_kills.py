@@ -18,8 +18,8 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api.app import create_app
-from inference_store.erasure.log.keys import new_key
-from inference_store.export.parts import unpack_uids
+from inference_store.erasure.log import new_key
+from inference_store.export.jobs import unpack_uids
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import FAILPOINTS
 from inference_store.platform.settings import ApiSettings, RetentionSettings

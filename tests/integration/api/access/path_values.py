@@ -9,10 +9,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action, Who
 from inference_store.access.rights import Grant, Right
-from inference_store.erasure import holds, policies, runs
-from inference_store.erasure.certify import chain, documents, erased_lists
-from inference_store.erasure.log.keys import new_key
-from inference_store.erasure.log.signed_chain import sign_document
+from inference_store.erasure import (
+    certificate_documents,
+    certificates,
+    erased_lists,
+    holds,
+    policies,
+    runs,
+)
+from inference_store.erasure.log import new_key, sign_document
 from inference_store.erasure.policies import DEFAULT, PolicyOwner
 from inference_store.export.jobs import request_export
 from inference_store.export.listing import describe_question
@@ -110,14 +115,14 @@ async def add_export(connection: AsyncConnection, model: int) -> UUID:
 
 async def add_certificate(connection: AsyncConnection, model: int, model_id: str) -> int:
     """Add a certificate of an erasure of a model, with a list; return its number."""
-    key, head = new_key(), await chain.find_head(connection)
+    key, head = new_key(), await certificates.find_head(connection)
     erasure = await erasure_requests.request_erasure(connection, model=model, uids=[])
     uids = [uid_of(NOW, model_id)]
     await erased_lists.record_batch(
         connection, key, erasure.id, scope="inference", uids=uids, objects=()
     )
     uncertified = await erased_lists.find_uncertified(connection, erasure.id)
-    request = documents.CertifiedRequest(
+    request = certificate_documents.CertifiedRequest(
         id=erasure.id,
         model_ids=[model_id],
         cause=erasure.cause,
@@ -126,9 +131,11 @@ async def add_certificate(connection: AsyncConnection, model: int, model_id: str
         requested_by=None,
         run=None,
     )
-    document = documents.make_certificate(request, uncertified, {}, b"", previous=head, remains=[])
-    await chain.add_document(
-        connection, sign_document(key, chain.CERTIFICATE, document), model=model
+    document = certificate_documents.make_certificate(
+        request, uncertified, {}, b"", previous=head, remains=[]
+    )
+    await certificates.add_document(
+        connection, sign_document(key, certificates.CERTIFICATE, document), model=model
     )
     await erased_lists.mark_certified(connection, uncertified.batches, head.number + 1)
     return head.number + 1

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from inference_store.access.audit import Action
+from inference_store.access.rights import Action
 from tests.integration.api.conftest import Api
 from tests.integration.stored_inferences import NewInference, at
 from tests.settings import TOKEN

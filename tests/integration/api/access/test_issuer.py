@@ -13,9 +13,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from fastapi import FastAPI
 
-from inference_store.access import issuer as issuer_keys
-from inference_store.access.issuer import Issuer
-from inference_store.access.tokens import SKEW_SECONDS, Tokens
+from inference_store.access import tokens as issuer_keys
+from inference_store.access.tokens import SKEW_SECONDS, Issuer, Tokens
 from tests.integration.api.conftest import Api, MakeApp, make_client
 from tests.polling import until
 from tests.stopped_clock import StoppedClock

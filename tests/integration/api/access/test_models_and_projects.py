@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 
 from inference_store.access.rights import Right
-from inference_store.erasure.certify import chain
-from inference_store.erasure.log.keys import new_key
-from inference_store.erasure.log.signed_chain import KIND, make_key_document, sign_document
+from inference_store.erasure import certificates
+from inference_store.erasure.log import KIND, make_key_document, new_key, sign_document
 from inference_store.erasure.progress import advance_erasure, find_erasures
 from inference_store.index import registrations
 from inference_store.index.registrations import Details
 from inference_store.platform.settings import CaptureSettings
-from inference_store.proxy.capture.registrations import Registrations
-from inference_store.proxy.capture.work import RegisteredModel
+from inference_store.proxy.capture.registrations import RegisteredModel, Registrations
 from tests.builders import make_event
 from tests.integration.api.app_server import serve_app
 from tests.integration.api.conftest import OWNER, Api, MakeApp, make_client
@@ -267,10 +265,10 @@ async def test_erasures_and_certificates(keys: Keys, guarded: Api, ids: dict[str
 async def test_every_reader_may_read_key_documents(keys: Keys, guarded: Api) -> None:
     signing = new_key()
     async with guarded.engine.begin() as connection:
-        head = await chain.find_head(connection)
+        head = await certificates.find_head(connection)
         document = make_key_document(signing.public, after=head)
         introduced = sign_document(signing, KIND, document)
-        await chain.add_document(connection, introduced)
+        await certificates.add_document(connection, introduced)
     path = f"/v1/certificates/{introduced.number}"
     narrow = await keys.make({"role": "reader", "model_id": OPEN})
     for key in (TOKEN, narrow):

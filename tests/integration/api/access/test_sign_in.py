@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import func, select
 from structlog.testing import capture_logs
 
-from inference_store.access import issuer as issuer_keys
 from inference_store.access import sign_in
+from inference_store.access import tokens as issuer_keys
 from inference_store.api.authentication import COOKIE
 from inference_store.index.tables import web_session
 from tests.integration.api.conftest import Api, MakeApp, make_client

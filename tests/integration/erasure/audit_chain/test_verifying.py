@@ -13,14 +13,11 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import Action, Who
-from inference_store.erasure import audit_chain
+from inference_store.erasure import audit_chain, certificates, log
 from inference_store.erasure.audit_chain import Verdict
-from inference_store.erasure.certify import chain
-from inference_store.erasure.certify.chain import CheckpointCheck, find_signer
-from inference_store.erasure.log import signed_chain
-from inference_store.erasure.log.hash_chain import Link
-from inference_store.erasure.log.keys import SigningKey, new_key
-from inference_store.erasure.log.signed_chain import make_key_document, sign_document
+from inference_store.erasure.certificates import CheckpointCheck, find_signer
+from inference_store.erasure.hash_chain import Link
+from inference_store.erasure.log import SigningKey, make_key_document, new_key, sign_document
 from inference_store.index.audit import note
 from inference_store.index.tables import audit, audit_link
 from tests.transactions import execute, fetch, transact
@@ -324,9 +321,9 @@ async def test_a_copy_kept_elsewhere_reveals_a_replaced_chain(engine: AsyncEngin
 async def _introduce(engine: AsyncEngine, key: SigningKey) -> None:
     """Introduce the key as the first certificate does."""
     async with engine.begin() as connection:
-        head = await chain.find_head(connection)
+        head = await certificates.find_head(connection)
         document = make_key_document(key.public, after=head)
-        await chain.add_document(connection, sign_document(key, signed_chain.KIND, document))
+        await certificates.add_document(connection, sign_document(key, log.KIND, document))
 
 
 async def _write_signed(engine: AsyncEngine, key: SigningKey) -> None:

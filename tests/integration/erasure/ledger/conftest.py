@@ -7,7 +7,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure.ledger import KINDS, Body, Kind, Ledger
+from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.ledger_entries import KINDS, Body, Kind
 from inference_store.objects import Blobs
 from tests.integration.backups import Restore, backup, restore
 from tests.integration.retention.conftest import blobs, settings

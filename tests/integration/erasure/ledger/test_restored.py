@@ -9,9 +9,9 @@ from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import Action
-from inference_store.erasure import holds, policies
-from inference_store.erasure.housekeeping import removed_models
-from inference_store.erasure.ledger import Entry, Ledger, LedgerWatch, Note
+from inference_store.erasure import holds, housekeeping, policies
+from inference_store.erasure.ledger import Ledger, LedgerWatch
+from inference_store.erasure.ledger_entries import Entry, Note
 from inference_store.erasure.policies import PolicyOwner, RetentionPolicy
 from inference_store.index import registrations
 from inference_store.index.registrations import Details
@@ -194,7 +194,7 @@ class Overtaken(Ledger):
 
     async def remove(self, model_id: str) -> None:
         async def describe(connection: AsyncConnection) -> dict[str, Any]:
-            return dict(await removed_models.describe_removal(connection, model_id))
+            return dict(await housekeeping.describe_removal(connection, model_id))
 
         await self.write("model_removed", describe, actor="a")
 
@@ -229,7 +229,7 @@ async def test_data_arriving_before_the_effect_belongs_to_a_new_registration(
         expected_registration = ("api", ("cow",)) if put else ("event", ())
         assert (model.registered_by, model.class_labels) == expected_registration
         assert await policies.find_effective_policies(connection) == {}
-        assert await removed_models.remove_emptied(connection) == 0
+        assert await housekeeping.remove_emptied(connection) == 0
     assert len(await storing.stored()) == 1
 
 
@@ -244,10 +244,10 @@ async def test_removes_a_model_with_its_last_inferences(
     for name in ("goes", "wanted"):
         await ledger.write("model_removed", {"model_id": name}, actor="a")
     async with engine.begin() as connection:
-        assert await removed_models.remove_emptied(connection) == 0
+        assert await housekeeping.remove_emptied(connection) == 0
         await registrations.put(connection, "wanted", Details(name="wanted again"))
         for table in ("erasing", "inference"):
             await connection.execute(text(f"DELETE FROM {table}"))
-        assert await removed_models.remove_emptied(connection) == 1
+        assert await housekeeping.remove_emptied(connection) == 1
         model_ids = (await connection.execute(select(registration.c.model_id))).scalars().all()
     assert model_ids == ["wanted"]

@@ -12,7 +12,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import Action, Who
-from inference_store.erasure.ledger import Entry, Ledger, Note
+from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.ledger_entries import Entry, Note
 from inference_store.inference.errors import Conflict, LedgerDiverged, ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs

@@ -7,10 +7,9 @@ from uuid import UUID, uuid4
 from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure import rows, time_partitions
+from inference_store.erasure import held_deletions, pending_deletions, rows
 from inference_store.erasure.locks import fence_shared, open_election
-from inference_store.erasure.mark import claims, tombstones
-from inference_store.erasure.mark.pending_deletions import (
+from inference_store.erasure.pending_deletions import (
     PendingDeletion,
     enqueue_arrivals,
     find_claimed,
@@ -38,7 +37,7 @@ async def mark(engine: AsyncEngine) -> None:
 
 
 async def claim(engine: AsyncEngine) -> frozenset[str]:
-    return await transact(engine, claims.claim_objects, [MARK])
+    return await transact(engine, held_deletions.claim_objects, [MARK])
 
 
 async def refer(engine: AsyncEngine, uid: UUID, ready: asyncio.Event, go: asyncio.Event) -> bool:
@@ -87,9 +86,9 @@ async def test_takes_other_objects_of_an_inference(engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
         (erasure,) = await list_unfinished(connection, failed=False)
         (pending,) = await list_pending(connection, erasure.id, after=None, limit=10)
-        assert await claims.claim_objects(connection, [pending]) == {KEY}
-        await claims.record_claims(connection, erasure.id, [pending])
-        assert await claims.claim_objects(connection, [pending]) == {KEY, other}
+        assert await held_deletions.claim_objects(connection, [pending]) == {KEY}
+        await held_deletions.record_claims(connection, erasure.id, [pending])
+        assert await held_deletions.claim_objects(connection, [pending]) == {KEY, other}
         assert await find_claimed(connection, [other, "s3://bucket/strange"]) == {other}
 
 
@@ -97,27 +96,25 @@ async def test_a_closed_or_missing_span_takes_no_events(engine: AsyncEngine) -> 
     later = AT + timedelta(days=100)
     await partitions.make_missing(engine, [AT, later], target=1000)
     async with engine.begin() as connection:
-        assert await time_partitions.find_closed(connection, []) == set()
-        assert await time_partitions.find_closed(connection, [AT, later]) == set()
+        assert await rows.find_closed(connection, []) == set()
+        assert await rows.find_closed(connection, [AT, later]) == set()
         await connection.execute(
             partition_span.update().where(partition_span.c.lo <= AT).values(state="dropping")
         )
         nowhere = AT + timedelta(days=50)
-        assert await time_partitions.find_closed(connection, [AT, nowhere, later]) == {AT, nowhere}
+        assert await rows.find_closed(connection, [AT, nowhere, later]) == {AT, nowhere}
 
 
 async def test_an_empty_span_is_left_while_it_is_new(engine: AsyncEngine) -> None:
     await partitions.make_missing(engine, [AT], target=1000)
     async with engine.begin() as connection:
-        ((span, closed),) = await time_partitions.list_ending(
-            connection, until=AT + timedelta(days=900)
-        )
+        ((span, closed),) = await rows.list_ending(connection, until=AT + timedelta(days=900))
         assert not closed
-        assert not await time_partitions.close_span(connection, span, {})
+        assert not await rows.close_span(connection, span, {})
         past = datetime.now(UTC) - timedelta(hours=2)
         await connection.execute(partition_span.update().values(created_at=past))
-        assert await time_partitions.close_span(connection, span, {})
-        assert await time_partitions.list_ending(connection, until=None) == [(span, True)]
+        assert await rows.close_span(connection, span, {})
+        assert await rows.list_ending(connection, until=None) == [(span, True)]
 
 
 async def test_only_one_service_leads_at_a_time(engine: AsyncEngine) -> None:
@@ -140,5 +137,5 @@ async def test_a_tombstone_has_the_time_of_the_last_transaction(engine: AsyncEng
             now = await connection.scalar(select(func.now()))
             pending = await list_pending(connection, erasure.id, after=None, limit=10)
             assert await rows.delete_rows(connection, erasure, pending, objects=0) == 2
-        times = await transact(engine, tombstones.find_times, [(model, uid) for uid in uids])
+        times = await transact(engine, pending_deletions.find_times, [(model, uid) for uid in uids])
         assert times == {(model, uid): now for uid in uids}

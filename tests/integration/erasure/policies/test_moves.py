@@ -6,9 +6,8 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure import policies
+from inference_store.erasure import policies, preview
 from inference_store.erasure.policies import DEFAULT, PolicyOwner, RetentionPolicy
-from inference_store.erasure.preview import preview
 from inference_store.index import registrations
 from inference_store.index.registrations import Details, Registration
 from tests.integration.erasure.policies.test_policies import make_policy, put

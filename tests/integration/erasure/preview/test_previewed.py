@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure import policies
+from inference_store.erasure import policies, preview
 from inference_store.erasure.policies import EffectivePolicy, PolicyOwner, RetentionPolicy
-from inference_store.erasure.preview import preview
 from inference_store.export.erased import MemberLists
 from inference_store.query.cql2 import parse_text
+from inference_store.query.filters.certain import save
 from inference_store.query.filters.names import find_known_keys
-from inference_store.query.filters.saved import save
 from tests.integration.erasure.test_what_goes import _OWNERS, Stored, _policy, _select, stored
 from tests.integration.stored_inferences import NewInference, at, store
 from tests.properties import examples

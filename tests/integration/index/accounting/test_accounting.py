@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.mark.pending_deletions import add_pending, find_claimed
-from inference_store.index import accounting, inferences, unsettled
+from inference_store.erasure.pending_deletions import add_pending, find_claimed
+from inference_store.index import accounting, sidecars, unsettled
 from inference_store.index.accounting import ConsumerFenced, Outcome, PartitionId
 from inference_store.index.tables import producer_sequence
 from inference_store.index.unsettled import Record, Rejection
@@ -93,8 +93,8 @@ async def test_takes_more_values_than_a_statement_has_parameters(
         storage_keys = [*(f"s3://bucket/{n}" for n in range(40_000)), *filter(None, keys)]
         assert await find_claimed(connection, storage_keys) == set(filter(None, keys))
         uids = [(1, uuid4()) for _ in range(40_000)]
-        assert await inferences.stored(connection, uids) == set()
-        assert await inferences.stored(connection, []) == set()
+        assert await sidecars.stored(connection, uids) == set()
+        assert await sidecars.stored(connection, []) == set()
 
 
 _MOVED = PartitionId("default", "events", 0, 0)

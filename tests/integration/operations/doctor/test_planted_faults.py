@@ -23,8 +23,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.cli import upkeep
 from inference_store.erasure import policies
-from inference_store.erasure.ledger.entries import Content, Entry
-from inference_store.erasure.log.keys import new_key
+from inference_store.erasure.ledger_entries import Content, Entry
+from inference_store.erasure.log import new_key
 from inference_store.erasure.policies import RetentionPolicy
 from inference_store.index import partitions, registrations
 from inference_store.index.partitions import TimePartition, lock_catalogue

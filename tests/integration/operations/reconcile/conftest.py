@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.access import Who
 from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.log.keys import new_key
+from inference_store.erasure.log import new_key
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.operations.reconcile import stored_reports

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.mark.pending_deletions import KEYS
+from inference_store.erasure.pending_deletions import KEYS
 from inference_store.index import unsettled
 from inference_store.index.accounting import PartitionId, open_partition
 from inference_store.index.tables import erasure_held, unsettled_event

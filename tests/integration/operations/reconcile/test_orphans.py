@@ -12,12 +12,12 @@ from minio.retention import Retention
 from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.certify import chain
-from inference_store.erasure.certify.chain import Archive
-from inference_store.erasure.certify.verification import Verification
+from inference_store.erasure import certificates
+from inference_store.erasure.certificates import Archive
 from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.log.signed_chain import read_document
+from inference_store.erasure.log import read_document
 from inference_store.erasure.progress import Erasure, list_blocked, list_unfinished
+from inference_store.erasure.proofs import Verification
 from inference_store.erasure.requests import request_cancellation
 from inference_store.index import unsettled
 from inference_store.index.accounting import PartitionId, open_partition
@@ -28,13 +28,13 @@ from inference_store.inference.events import StorageKey
 from inference_store.inference.layout import key_of
 from inference_store.objects import Blobs
 from inference_store.operations.reconcile import orphans, stored_reports
-from inference_store.platform.admin import Heartbeat
 from inference_store.platform.failpoints import FAILPOINTS
+from inference_store.platform.serving import Heartbeat
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
 from inference_store.retention.certifier import Certifier
 from inference_store.retention.leadership_check import LeadershipCheck
 from inference_store.retention.orphan_eraser import OrphanEraser
-from inference_store.retention.worker import RetentionWorker
+from inference_store.retention.run import RetentionWorker
 from tests.integration.backups import Backup, Restore
 from tests.integration.retention.stored import NOW, NoPace, Storing, ago, environment_of, place_hold
 from tests.kill_chain import KillChain, chain_kills
@@ -86,7 +86,7 @@ async def test_erases_orphans_and_keeps_stored_objects(
     stored_keys = {key.key for inference in stored for key in inference.objects}
     assert _list_objects(storing) == stored_keys | {"elsewhere/z"}
     assert set((await _states(engine, report.id)).values()) == {"erased"}
-    (row,) = await transact(engine, chain.list_certificates, erasure_id=erasure.id)
+    (row,) = await transact(engine, certificates.list_certificates, erasure_id=erasure.id)
     document = read_document(row.signed).document
     assert (document["erased"]["objects"], document["erasure"]["cause"]) == (4, "orphans")
     assert document["erasure"]["asked"] == {"report": str(report.id)}
@@ -224,7 +224,7 @@ async def test_killed_erasure_ends_with_one_certificate(
     assert _list_objects(storing) == set()
     for erasure in erasures:
         assert (await storing.reload(erasure)).objects == 5
-        (row,) = await storing.transact(chain.list_certificates, erasure_id=erasure.id)
+        (row,) = await storing.transact(certificates.list_certificates, erasure_id=erasure.id)
         assert read_document(row.signed).document["erased"]["objects"] == 5
     assert await storing.scalar("SELECT count(*) FROM erasing_object") == 0
 
@@ -295,7 +295,7 @@ class TestLocked:
         assert (obstacle.storage_key, obstacle.retry_at) == (str(locked), end)
         assert "WORM" in obstacle.message
         assert await storing.transact(list_unfinished, failed=False) == []
-        assert await storing.transact(chain.list_certificates, erasure_id=erasure.id) == []
+        assert await storing.transact(certificates.list_certificates, erasure_id=erasure.id) == []
         assert list(storing.blobs.still_there([locked, free])) == [locked]
         assert storing.objects() == {locked.key}  # the object itself, without a delete marker
 
@@ -351,7 +351,7 @@ async def test_orphans_erased_since_the_backup_keep_their_certificate(
     after = await restored.reload(erasure)
     assert (after.state, after.objects) == ("certified", 3)
     assert after.certificate == before.certificate
-    assert len(await transact(older, chain.list_certificates, erasure_id=erasure.id)) == 1
+    assert len(await transact(older, certificates.list_certificates, erasure_id=erasure.id)) == 1
     query = select(func.count()).select_from(erasing_object)
     assert await scalar(older, query) == 0
     verification = Verification(older, Archive(blobs), trusted={KEY.id})

@@ -14,8 +14,8 @@ from aiokafka import AIOKafkaConsumer
 from inference_store.inference.producer_reports import ProducerReport, decode
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture import Captures
+from inference_store.proxy.configuration import Rules
 from inference_store.proxy.protocols import PROTOCOLS, Call
-from inference_store.proxy.rules import Rules
 from tests.exchanges import detection, exchange, png
 from tests.polling import until
 from tests.servers.kafka import Kafka

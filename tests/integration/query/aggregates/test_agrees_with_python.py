@@ -34,8 +34,8 @@ from inference_store.query.aggregates import (
 from inference_store.query.counting import count_ended
 from inference_store.query.deadline import Deadline
 from inference_store.query.filters.from_conditions import MetadataEntry
-from inference_store.query.operators import OPERATORS
 from inference_store.query.preparation import QueryRequest
+from inference_store.query.properties import OPERATORS
 from tests.integration.query.conftest import Filled, fill
 from tests.integration.stored_inferences import NewInference, store
 from tests.properties import examples

@@ -35,9 +35,8 @@ from inference_store.query.aggregates import (
 from inference_store.query.counting import MOST, begin, count_ended
 from inference_store.query.counting import count as store_counts
 from inference_store.query.cql2 import parse_text
-from inference_store.query.deadline import Deadline
+from inference_store.query.deadline import Deadline, find_pieces_of
 from inference_store.query.preparation import QueryRequest, prepare
-from inference_store.query.scan_range import find_pieces_of
 from inference_store.query.search import build_queries, count
 from inference_store.query.stored_counts import read_numbers
 from tests.integration.stored_inferences import NewInference, at, store

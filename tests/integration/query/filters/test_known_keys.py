@@ -6,13 +6,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.inference.errors import ImpossibleComparison, UnknownKey
 from inference_store.query.cql2 import parse_text
 from inference_store.query.deadline import Deadline
+from inference_store.query.filters.certain import load, save
 from inference_store.query.filters.check import Checked, check
 from inference_store.query.filters.evaluate import Facts, evaluate
 from inference_store.query.filters.from_conditions import MetadataEntry
 from inference_store.query.filters.names import find_known_keys, names_in
-from inference_store.query.filters.saved import load, save
-from inference_store.query.operators import OPERATORS
 from inference_store.query.preparation import QueryRequest, prepare
+from inference_store.query.properties import OPERATORS
 from inference_store.query.search import count
 from tests.integration.stored_inferences import NewInference, at, store
 from tests.transactions import transact

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from inference_store.api import thumbnail_maker, thumbnail_worker
-from inference_store.api.thumbnail_maker import Decoder
+from inference_store.api import thumbnail_worker
+from inference_store.api import thumbnails as making
+from inference_store.api.thumbnails import Decoder
 from inference_store.inference.errors import NoThumbnail
 from tests.exchanges import png
 
@@ -17,7 +18,7 @@ from .pictures import SVG, make_picture
 @pytest.fixture(autouse=True)
 def patient_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     """A picture may take as long as a busy machine needs."""
-    monkeypatch.setattr(thumbnail_maker, "PICTURE_SECONDS", 300.0)
+    monkeypatch.setattr(making, "PICTURE_SECONDS", 300.0)
 
 
 async def test_pictures_one_after_the_other() -> None:

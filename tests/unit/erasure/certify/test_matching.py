@@ -4,11 +4,10 @@ from hashlib import sha256
 
 import pytest
 
-from inference_store.erasure.certify.documents import Remaining, hash_values
-from inference_store.erasure.certify.merkle import MerkleTree, compute_root, is_proved
-from inference_store.erasure.certify.proofs import KeyNotGiven, is_of_filter, is_of_subject
-from inference_store.erasure.log.keys import new_key
-from inference_store.erasure.log.signed_chain import SignedDocument, sign_document
+from inference_store.erasure.certificate_documents import Remaining, hash_values
+from inference_store.erasure.erased_lists import MerkleTree, compute_root, is_proved
+from inference_store.erasure.log import SignedDocument, new_key, sign_document
+from inference_store.erasure.proofs import KeyNotGiven, is_of_filter, is_of_subject
 
 KEY, OTHER = new_key(), new_key()
 

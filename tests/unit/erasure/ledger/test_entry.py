@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from inference_store.erasure.ledger.entries import Content, DamagedEntry, Entry, Note, decode
+from inference_store.erasure.ledger_entries import Content, DamagedEntry, Entry, Note, decode
 
 AT = datetime(2026, 11, 22, 4, 5, 6, 7, tzinfo=UTC)
 

@@ -5,18 +5,21 @@ from typing import Any
 
 import pytest
 
-from inference_store.erasure.certify.documents import hash_values
-from inference_store.erasure.log.hash_chain import START, Link
-from inference_store.erasure.log.keys import NoKey, SigningKey, new_key, read_keys
-from inference_store.erasure.log.signed_chain import (
+from inference_store.erasure.certificate_documents import hash_values
+from inference_store.erasure.hash_chain import START, Link
+from inference_store.erasure.log import (
     KIND,
     RESTART,
     BrokenChain,
     KeyPolicy,
+    NoKey,
     NotSigned,
     SignedChain,
+    SigningKey,
     make_key_document,
+    new_key,
     read_document,
+    read_keys,
     sign_document,
 )
 

@@ -15,11 +15,11 @@ from inference_store.erasure.policies import (
     RetentionPolicy,
     merge_policies,
 )
-from inference_store.erasure.policies.rules import parse_duration
+from inference_store.erasure.policies.effective_policy import parse_duration
 from inference_store.query.cql2 import parse_text
+from inference_store.query.filters.certain import save
 from inference_store.query.filters.evaluate import Facts
 from inference_store.query.filters.names import KnownKeys
-from inference_store.query.filters.saved import save
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 MODEL, PROJECT = PolicyOwner("model", "m"), PolicyOwner("project", "p")

@@ -2,7 +2,7 @@
 
 import json
 
-from inference_store.erasure.quarantine.events import mentions_text, names_text
+from inference_store.erasure.quarantine import mentions_text, names_text
 from inference_store.erasure.runs import FAILURES, find_reason
 
 _TEXT = 'José "Pépé" \\ Ölmez'

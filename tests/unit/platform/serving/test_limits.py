@@ -11,9 +11,16 @@ from typing import Any
 import pytest
 import uvicorn
 
-from inference_store.platform.admin import AdminApp, Heartbeat
 from inference_store.platform.metrics import SHOWN
-from inference_store.platform.serving import Connections, Limits, PortTaken, Served, listen
+from inference_store.platform.serving import (
+    AdminApp,
+    Connections,
+    Heartbeat,
+    Limits,
+    PortTaken,
+    Served,
+    listen,
+)
 from inference_store.platform.settings import AdminSettings
 from inference_store.platform.uvicorn_server import BoundedHeads, GuardedServer
 from tests.polling import until
@@ -273,7 +280,7 @@ def test_a_port_that_is_taken_is_named_with_its_settings() -> None:
 
 async def test_the_admin_port_has_limits_too(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = Limits(head=SHORT, idle=2 * SHORT)
-    monkeypatch.setattr("inference_store.platform.admin._LIMITS", limits)
+    monkeypatch.setattr("inference_store.platform.serving._LIMITS", limits)
     admin = AdminApp("api", {}, Heartbeat())
     await admin.start("127.0.0.1", 0, make_settings(AdminSettings))
     try:

@@ -17,11 +17,11 @@ from inference_store.inference.metadata import read_metadata
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.prepare import Preparation
 from inference_store.proxy.capture.prepared_capture import PreparedCapture
+from inference_store.proxy.capture.registrations import Work
 from inference_store.proxy.capture.stored_request import rebuild_messages
-from inference_store.proxy.capture.work import Work
+from inference_store.proxy.configuration import Rules
 from inference_store.proxy.exchange import Body, Exchange, Headers
 from inference_store.proxy.protocols import PROTOCOLS, Call, recognise_call
-from inference_store.proxy.rules import Rules
 from tests.exchanges import exchange
 from tests.settings import make_settings
 

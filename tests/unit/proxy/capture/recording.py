@@ -18,14 +18,12 @@ from inference_store.inference.producer_reports import ProducerReport, decode
 from inference_store.proxy.capture.__main__ import Recorder
 from inference_store.proxy.capture.captures import Captures
 from inference_store.proxy.capture.counts import SharedCounters
-from inference_store.proxy.capture.deliveries import Store, Topic
-from inference_store.proxy.capture.frames import Reader, read_handshake
 from inference_store.proxy.capture.prepared_capture import Message
-from inference_store.proxy.capture.process import Start
-from inference_store.proxy.capture.publisher import MessageRefused
+from inference_store.proxy.capture.process import Reader, Start, read_handshake
+from inference_store.proxy.capture.publisher import MessageRefused, Store, Topic
+from inference_store.proxy.configuration import Rules
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols import Call, Protocol
-from inference_store.proxy.rules import Rules
 from tests.exchanges import CALL, exchange, request_body
 from tests.polling import until
 

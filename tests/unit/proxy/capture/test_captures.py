@@ -15,12 +15,13 @@ import pytest
 
 from inference_store.inference.producer_reports import ProducerReport
 from inference_store.platform.settings import ProxySettings
-from inference_store.proxy.capture import process, shutdown_deadline
+from inference_store.proxy.capture import __main__ as capturing
+from inference_store.proxy.capture import process
 from inference_store.proxy.capture.__main__ import UPLOAD_THREADS
 from inference_store.proxy.capture.captures import MOST_CHUNKS, OVERHEAD, PART, Captures
+from inference_store.proxy.configuration import Rules, Sampling
 from inference_store.proxy.exchange import Body
 from inference_store.proxy.protocols.protocol import Call
-from inference_store.proxy.rules import Rules, Sampling
 from tests.exchanges import CALL, PROTOCOL, exchange, request_body
 from tests.polling import until
 from tests.settings import make_settings
@@ -207,8 +208,8 @@ async def test_at_its_end_it_drains_and_refuses_new_ones() -> None:
 
 async def test_reports_captures_left_in_memory_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     # all of the grace is the final report's: there is no time to wait for the object store
-    monkeypatch.setattr(shutdown_deadline, "_REPORT_SECONDS", PATIENT)
-    monkeypatch.setattr(shutdown_deadline, "_REPORT_SHARE", 1.0)
+    monkeypatch.setattr(capturing, "_LAST_REPORT_SECONDS", PATIENT)
+    monkeypatch.setattr(capturing, "_REPORT_SHARE", 1.0)
     log = Log(bucket=Bucket(is_away=True))
     async with run_captures(log, proxy_grace_seconds=PATIENT) as captures:
         hand_over(captures, 30)

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_store.platform.settings import ProxySettings
-from inference_store.proxy.capture.frames import Handshake, Reader, Writer, read_handshake
-from inference_store.proxy.capture.work import Work
+from inference_store.proxy.capture.process import Handshake, Reader, Writer, read_handshake
+from inference_store.proxy.capture.registrations import Work
+from inference_store.proxy.configuration import NamedRules, Redaction, Rules, Sampling
 from inference_store.proxy.exchange import Body, Exchange
 from inference_store.proxy.protocols import PROTOCOLS, Call
-from inference_store.proxy.rules import NamedRules, Redaction, Rules, Sampling
 from tests.exchanges import exchange
 from tests.settings import make_settings
 

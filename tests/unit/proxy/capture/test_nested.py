@@ -6,9 +6,9 @@ from typing import Any
 import orjson
 import pytest
 
-from inference_store.proxy.capture.work import Work
+from inference_store.proxy.capture.registrations import Work
+from inference_store.proxy.configuration import Redaction, Rules, Sampling
 from inference_store.proxy.protocols import recognise_call
-from inference_store.proxy.rules import Redaction, Rules, Sampling
 from tests.exchanges import exchange
 
 from .captured import NAMED_PROTOCOLS, make_preparation

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from inference_store.grpc_messages import message
 from inference_store.proxy.capture.request_pieces import read_part
-from inference_store.proxy.rules import Rules
+from inference_store.proxy.configuration import Rules
 
 from .captured import (
     BATCHED,

@@ -14,12 +14,17 @@ from PIL import Image
 from inference_store.index.sidecars import without_request
 from inference_store.inference.layout import belongs_to
 from inference_store.inference.metadata import read_metadata
-from inference_store.proxy.capture.capture_builder import content_type_of, size_of
-from inference_store.proxy.capture.ids import ID_HEADER, id_for_answer, ids_of
+from inference_store.proxy.capture.capture_builder import (
+    ID_HEADER,
+    content_type_of,
+    id_for_answer,
+    ids_of,
+    size_of,
+)
 from inference_store.proxy.capture.prepare import INLINE_BYTES
 from inference_store.proxy.capture.prepared_capture import decode, encode
+from inference_store.proxy.configuration import Redaction, Rules
 from inference_store.proxy.exchange import Body, Exchange
-from inference_store.proxy.rules import Redaction, Rules
 from tests.exchanges import CALL, exchange, png, request_body, response_body
 from tests.unit.inference.metadata.samples import make_item
 

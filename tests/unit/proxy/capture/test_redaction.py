@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from inference_store.inference.metadata import read_metadata
 from inference_store.proxy.capture.redaction import Redactor
 from inference_store.proxy.capture.removed_values import GONE, change_values, parse_path
+from inference_store.proxy.configuration import Redaction, Rules
 from inference_store.proxy.exchange import Body, Exchange, header
 from inference_store.proxy.protocols.protocol import Inference, Reading
-from inference_store.proxy.rules import Redaction, Rules
 from tests.exchanges import CALL, exchange, request_body
 
 from .captured import Captured, capture

@@ -15,12 +15,16 @@ from aiohttp import web
 from inference_store.platform.settings import CaptureSettings, ProxySettings
 from inference_store.proxy.capture.captures import Captures
 from inference_store.proxy.capture.prepare import Preparation
-from inference_store.proxy.capture.registrations import Registrations
-from inference_store.proxy.capture.work import RegisteredModel, Registry, Work
+from inference_store.proxy.capture.registrations import (
+    RegisteredModel,
+    Registrations,
+    Registry,
+    Work,
+)
+from inference_store.proxy.configuration import Rules
 from inference_store.proxy.protocols import PROTOCOLS, Call, Model
 from inference_store.proxy.protocols.tensor_reading import split
 from inference_store.proxy.protocols.tensors import InferRequest, InferResponse, Tensor
-from inference_store.proxy.rules import Rules
 from tests.exchanges import exchange, png
 from tests.settings import make_settings
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_store.proxy.capture.ids import ID_HEADER
+from inference_store.proxy.capture.capture_builder import ID_HEADER
 from inference_store.proxy.capture.removed_values import GAP, GONE, RemovedValues
+from inference_store.proxy.configuration import Redaction, Rules
 from inference_store.proxy.exchange import Body, Exchange, Headers
-from inference_store.proxy.rules import Redaction, Rules
 from tests.exchanges import exchange
 from tests.unit.proxy.protocols.exchanged import make_grpc_exchange
 from tests.unit.proxy.protocols.v2_grpc.calls import INFER

@@ -17,9 +17,9 @@ from inference_store.proxy.capture.stored_request import (
     build_requests,
     rebuild_messages,
 )
+from inference_store.proxy.configuration import Rules
 from inference_store.proxy.exchange import Body
 from inference_store.proxy.protocols import PROTOCOLS, Inference, Reading
-from inference_store.proxy.rules import Rules
 from tests.exchanges import exchange, png
 from tests.properties import draw_json
 

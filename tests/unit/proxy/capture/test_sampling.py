@@ -7,8 +7,8 @@ import orjson
 import pytest
 
 from inference_store.proxy.capture.prepare import is_sampled
+from inference_store.proxy.configuration import Sampling
 from inference_store.proxy.protocols.protocol import Inference
-from inference_store.proxy.rules import Sampling
 from tests.exchanges import response_body
 
 CHANCE = random.Random(7)

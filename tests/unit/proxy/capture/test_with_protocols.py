@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import orjson
 import pytest
 
+from inference_store.proxy.configuration import NamedRules, Redaction, Rules
 from inference_store.proxy.exchange import Headers
-from inference_store.proxy.rules import NamedRules, Redaction, Rules
 from tests.exchanges import detection, exchange, png
 from tests.unit.inference.metadata.samples import make_item
 from tests.unit.proxy.protocols.exchanged import make_grpc_exchange

@@ -10,9 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_store.proxy.exchange import Exchange
-from inference_store.proxy.grpc.captured_call import CallTarget
+from inference_store.proxy.grpc.captured_call import (
+    AnswerHead,
+    CallTarget,
+    read_answer,
+    read_request,
+)
 from inference_store.proxy.grpc.captured_stream import CapturedStream, Limits
-from inference_store.proxy.grpc.methods import AnswerHead, read_answer, read_request
 from inference_store.proxy.protocols import PROTOCOLS, Call
 from tests.unit.proxy.protocols.v2_grpc.calls import STREAM, Request, Response, StreamResponse
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_store.grpc_messages import message, parsed
-from inference_store.proxy.grpc.methods import METHODS, MOST_FIELDS, read_names, read_texts
+from inference_store.proxy.grpc.captured_call import METHODS, MOST_FIELDS, read_names, read_texts
 
 REQUEST = message("inference.ModelInferRequest")
 INFER = METHODS["/inference.GRPCInferenceService/ModelInfer"]

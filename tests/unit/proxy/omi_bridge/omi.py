@@ -10,7 +10,8 @@ import grpc
 import orjson
 
 from inference_store.grpc_messages import message
-from inference_store.proxy.omi_bridge import Bridge, Container
+from inference_store.proxy.omi_bridge import Bridge
+from inference_store.proxy.omi_container import Container
 
 NAMES = ("Status", "Run", "Shutdown")
 

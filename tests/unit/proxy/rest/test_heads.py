@@ -8,7 +8,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from inference_store.platform.uvicorn_server import MOST_HEAD_BYTES
-from inference_store.proxy.rest.messages import ForwardedHeads, Receive, Scope, Send
+from inference_store.proxy.rest_messages import ForwardedHeads, Receive, Scope, Send
 
 H2C = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
 WEBSOCKET = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"

@@ -11,7 +11,7 @@ from inference_store.platform.metrics import SHOWN
 from inference_store.proxy.exchange import Headers
 from inference_store.proxy.protocols import PROTOCOLS
 from inference_store.proxy.protocols.protocol import MOST_STRIPPED
-from inference_store.proxy.rest.messages import Stripping
+from inference_store.proxy.rest_messages import Stripping
 
 WITH = b'{"parameters": {"metadata": "[]"}, "inputs": []}'
 

@@ -22,9 +22,9 @@ from inference_store.query.cql2 import (
     to_text,
 )
 from inference_store.query.cql2.tree import Named, Node, Operation
+from inference_store.query.deadline import HIGHEST, ScanRange
 from inference_store.query.filters.check import check
 from inference_store.query.filters.names import KnownKeys
-from inference_store.query.scan_range import HIGHEST, ScanRange
 from tests.unit.query.cql2.trees import DRAWN
 
 EXAMPLES = Path(__file__).parent / "examples"

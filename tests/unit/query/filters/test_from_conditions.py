@@ -20,7 +20,7 @@ from inference_store.query.filters.from_conditions import (
     succeeded,
 )
 from inference_store.query.filters.names import KnownKeys, known_key
-from inference_store.query.operators import OPERATORS
+from inference_store.query.properties import OPERATORS
 from tests.unit.query.filters.evaluation import KNOWN, make_facts
 from tests.unit.query.operator_meanings import holds
 

@@ -9,12 +9,12 @@ import pytest
 from inference_store.inference.errors import ImpossibleComparison, Invalid
 from inference_store.inference.task_types import TASK_TYPES
 from inference_store.query.cql2 import parse_json, parse_text
+from inference_store.query.filters.certain import resolve, save
 from inference_store.query.filters.check import check
 from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.from_conditions import MetadataEntry, metadata_node, one_of
 from inference_store.query.filters.names import KnownKey, KnownKeys
-from inference_store.query.filters.saved import resolve, save
-from inference_store.query.operators import OPERATORS
+from inference_store.query.properties import OPERATORS
 from tests.unit.query.filters.evaluation import (
     check_filter,
     evaluate_filter,

@@ -7,9 +7,9 @@ import pytest
 from inference_store.inference.errors import ImpossibleComparison, Invalid, InvalidFilter
 from inference_store.inference.json_text import read_exactly
 from inference_store.query.cql2 import parse_text
+from inference_store.query.filters.certain import SavedFilter, deletes, protects, resolve, save
 from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.names import KnownKeys
-from inference_store.query.filters.saved import SavedFilter, deletes, protects, resolve, save
 from tests.unit.query.filters.evaluation import KNOWN, check_filter, make_facts
 
 

@@ -1,1 +1,0 @@
-"""Certificates: what each erasure removed, signed, chained, listed and proved."""

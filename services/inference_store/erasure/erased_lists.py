@@ -1,0 +1,560 @@
+"""The lists of what erasures erased, batch by batch, which certificates name.
+
+A batch is recorded in the transaction that deletes its rows and marks: a crash neither loses it
+nor records it twice.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from datetime import datetime
+from hashlib import sha256
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    LargeBinary,
+    Text,
+    and_,
+    any_,
+    func,
+    literal,
+    or_,
+    select,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.erasure.certificates import PIECE_BYTES, Archive
+from inference_store.erasure.hash_chain import format_instant
+from inference_store.erasure.log import SigningKey
+from inference_store.erasure.pending_deletions import PendingDeletion
+from inference_store.erasure.progress import Erasure
+from inference_store.index.tables import blob_reference, erased_leaves, erasing, partition_span
+from inference_store.inference.events import StorageKey, parse_stored, received_at_of
+
+# Merkle trees as RFC 6962 hashes them (section 2.1), grown leaf by leaf: a tree of any size takes
+# the memory of its height.
+
+_LEAF, _NODE = b"\0", b"\1"
+
+
+class _Subtree(NamedTuple):
+    """A complete subtree; `proved`: it has the leaf that a proof is for."""
+
+    height: int
+    hash: bytes
+    proved: bool
+
+
+@dataclass
+class MerkleTree:
+    """A tree that grows from left to right; `proving`: the leaf (from 0) to prove."""
+
+    proving: int | None = None
+    size: int = 0
+    _stack: list[_Subtree] = field(default_factory=list)
+    _path: list[bytes] = field(default_factory=list)
+
+    def add(self, entry: bytes) -> None:
+        """Add a leaf."""
+        grown = _Subtree(0, hash_leaf(entry), self.size == self.proving)
+        self.size += 1
+        while self._stack and self._stack[-1].height == grown.height:
+            grown = self._join(self._stack.pop(), grown, self._path)
+        self._stack.append(grown)
+
+    def root(self) -> bytes:
+        """Return the root of what was added so far."""
+        return self._join_all()[0]
+
+    def proof(self) -> Sequence[bytes]:
+        """Return the hashes beside the path from the leaf `proving` to the root, from below."""
+        if self.proving is None or self.proving >= self.size:
+            raise IndexError("there is no such leaf")
+        return self._join_all()[1]
+
+    def _join_all(self) -> tuple[bytes, Sequence[bytes]]:
+        if not self._stack:
+            return sha256().digest(), ()
+        *others, last = self._stack
+        path = list(self._path)
+        for subtree in reversed(others):
+            last = self._join(subtree, last, path)
+        return last.hash, path
+
+    @staticmethod
+    def _join(left: _Subtree, right: _Subtree, path: list[bytes]) -> _Subtree:
+        if left.proved:
+            path.append(right.hash)
+        elif right.proved:
+            path.append(left.hash)
+        hash = sha256(_NODE + left.hash + right.hash).digest()
+        return _Subtree(left.height + 1, hash, left.proved or right.proved)
+
+
+def hash_leaf(entry: bytes) -> bytes:
+    """Return the hash of a leaf, which differs from that of any node."""
+    return sha256(_LEAF + entry).digest()
+
+
+def compute_root(entries: Iterable[bytes]) -> bytes:
+    """Return the root over all entries."""
+    tree = MerkleTree()
+    for entry in entries:
+        tree.add(entry)
+    return tree.root()
+
+
+def is_proved(entry: bytes, index: int, size: int, proof: Sequence[bytes], root: bytes) -> bool:
+    """Return whether the proof leads from the entry, as leaf `index` of `size`, to the root."""
+    if not 0 <= index < size:
+        return False
+    position, last, hash = index, size - 1, hash_leaf(entry)
+    for beside in proof:
+        if last == 0:
+            return False
+        if position & 1 or position == last:
+            hash = sha256(_NODE + beside + hash).digest()
+            while not position & 1 and position:
+                position, last = position >> 1, last >> 1
+        else:
+            hash = sha256(_NODE + hash + beside).digest()
+        position, last = position >> 1, last >> 1
+    return last == 0 and hash == root
+
+
+# What went of an inference, by the scope of its erasure; and an object.
+LETTERS: Final = {"inference": b"i", "input": b"d", "response": b"r"}
+OBJECT: Final = b"o"
+ENTRY_BYTES: Final = 33
+_HERE = erased_leaves.c
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """The batches of an erasure that no certificate names yet, and their sums."""
+
+    batches: Sequence[int]
+    inferences: int
+    objects: int
+    oldest: datetime | None
+    newest: datetime | None
+    hashed_by: Sequence[str]
+    first_at: datetime | None
+    last_at: datetime | None
+
+
+# Of entries that are looked for at once: about 30 MB.
+_ENTRIES = 250_000
+
+
+async def record_erased(
+    connection: AsyncConnection,
+    key: SigningKey,
+    erasure: Erasure,
+    done: Sequence[PendingDeletion],
+    doomed: Set[str],
+    *,
+    whole_span: bool = False,
+) -> None:
+    """Record what a batch erased, after its rows and pending deletions. `doomed`: the claimed
+    keys."""
+    deleted = {key for mark in done for key in mark.doomed if key in doomed}
+    foreign = {key for mark in done for key in mark.doomed if not mark.owns(key)}
+    deleted -= await _find_still_named(connection, erasure.id, deleted & foreign)
+    await record_batch(
+        connection,
+        key,
+        erasure.id,
+        scope=erasure.scope,
+        uids=sorted(mark.uid for mark in done),
+        objects=map(parse_stored, sorted(deleted)),
+        whole_span=whole_span,
+    )
+
+
+async def _find_still_named(
+    connection: AsyncConnection, erasure: UUID, keys: Iterable[str]
+) -> set[str]:
+    """Return the keys that a later batch of the erasure points to as well: that batch records
+    them."""
+    names = sorted(keys)
+    if not names:
+        return set()
+    query = (
+        select(blob_reference.c.storage_key)
+        .join(
+            erasing,
+            (erasing.c.model == blob_reference.c.model) & (erasing.c.uid == blob_reference.c.uid),
+        )
+        .where(
+            erasing.c.erasure == erasure,
+            blob_reference.c.storage_key == any_(literal(names, ARRAY(Text(collation="C")))),
+        )
+    )
+    return set((await connection.execute(query)).scalars())
+
+
+async def record_batch(
+    connection: AsyncConnection,
+    key: SigningKey,
+    erasure: UUID,
+    *,
+    scope: str,
+    uids: Sequence[UUID],
+    objects: Iterable[StorageKey],
+    whole_span: bool = False,
+) -> None:
+    """Record what one batch erased. `whole_span`: its partitions are dropped afterwards."""
+    entries = [hash_inference(key, scope, uid) for uid in uids]
+    deleted = [hash_object(key, storage_key) for storage_key in objects]
+    times = [received_at_of(uid) for uid in uids]
+    values = {
+        "erasure": erasure,
+        "hashed_by": key.id,
+        "inferences": len(entries),
+        "objects": len(deleted),
+        "oldest": min(times, default=None),
+        "newest": max(times, default=None),
+        "span": await _find_dropping(connection, times[0]) if whole_span and times else None,
+        "leaves": b"".join(entries + deleted),
+    }
+    await connection.execute(erased_leaves.insert().values(values))
+
+
+async def _find_dropping(connection: AsyncConnection, at: datetime) -> str | None:
+    query = select(partition_span.c.name).where(
+        partition_span.c.lo <= at, partition_span.c.hi > at, partition_span.c.state == "dropping"
+    )
+    name = await connection.scalar(query)
+    return None if name is None else str(name)
+
+
+def hash_inference(key: SigningKey, scope: str, uid: UUID) -> bytes:
+    """Return the entry of an inference, or of its input or its response alone."""
+    return LETTERS[scope] + key.keyed_hash("inference", uid.bytes)
+
+
+def hash_object(key: SigningKey, storage_key: StorageKey) -> bytes:
+    """Return the entry of an object, by its bucket and its key."""
+    return OBJECT + key.keyed_hash("object", str(storage_key).encode("utf-8", "surrogatepass"))
+
+
+def split_entries(chunk: bytes) -> Iterator[bytes]:
+    """Yield the entries of a chunk. Raises ValueError if the last one is incomplete."""
+    if len(chunk) % ENTRY_BYTES:
+        raise ValueError(f"{len(chunk)} bytes are no whole number of entries")
+    return (chunk[at : at + ENTRY_BYTES] for at in range(0, len(chunk), ENTRY_BYTES))
+
+
+def _match_uncertified(erasure: UUID) -> tuple[ColumnElement[bool], ...]:
+    return _HERE.erasure == erasure, _HERE.certificate.is_(None)
+
+
+async def find_uncertified(connection: AsyncConnection, erasure: UUID) -> Erased:
+    """Return what is not certified yet."""
+    query = select(
+        func.coalesce(func.array_agg(_HERE.id), []),
+        func.coalesce(func.sum(_HERE.inferences), 0),
+        func.coalesce(func.sum(_HERE.objects), 0),
+        func.min(_HERE.oldest),
+        func.max(_HERE.newest),
+        func.array_agg(_HERE.hashed_by.distinct()),
+        func.min(_HERE.recorded_at),
+        func.max(_HERE.recorded_at),
+    ).where(*_match_uncertified(erasure))
+    row = (await connection.execute(query)).one()
+    ids, inferences, objects, oldest, newest, hashed_by, first_at, last_at = row
+    return Erased(
+        batches=sorted(ids),
+        inferences=int(inferences),
+        objects=int(objects),
+        oldest=oldest,
+        newest=newest,
+        hashed_by=sorted(hashed_by or ()),
+        first_at=first_at,
+        last_at=last_at,
+    )
+
+
+async def count_listed(
+    connection: AsyncConnection, erasure: UUID, *, objects: bool = False, certified: bool = False
+) -> int:
+    """Return how many inferences, or `objects`, an erasure's batches list, `certified` or all."""
+    counted = func.sum(_HERE.objects if objects else _HERE.inferences)
+    query = select(func.coalesce(counted, 0)).where(_HERE.erasure == erasure)
+    query = query.where(_HERE.certificate.is_not(None)) if certified else query
+    return int(await connection.scalar(query) or 0)
+
+
+async def find_dropping_span(connection: AsyncConnection, erasure: UUID) -> str | None:
+    """Return a span of this erasure whose partitions are not dropped yet; None if there is none."""
+    query = select(_HERE.span).where(
+        *_match_uncertified(erasure), _HERE.span == partition_span.c.name
+    )
+    name = await connection.scalar(query.where(partition_span.c.state == "dropping").limit(1))
+    return None if name is None else str(name)
+
+
+async def read_chunks(engine: AsyncEngine, batches: Sequence[int]) -> AsyncIterator[bytes]:
+    """Yield the entries of these batches, one batch after the other."""
+    async with engine.connect() as connection:
+        for batch in batches:
+            query = select(_HERE.leaves).where(_HERE.id == batch)
+            yield bytes(await connection.scalar(query) or b"")
+
+
+async def find_batches(connection: AsyncConnection, number: int) -> Sequence[int]:
+    """Return the batches that a certificate names, in order."""
+    query = select(_HERE.id).where(_HERE.certificate == number).order_by(_HERE.id)
+    return list((await connection.execute(query)).scalars())
+
+
+async def read_list(engine: AsyncEngine, number: int) -> AsyncIterator[bytes]:
+    """Yield the entries that a certificate names, batch by batch."""
+    async with engine.connect() as connection:
+        batches = await find_batches(connection, number)
+    async for chunk in read_chunks(engine, batches):
+        yield chunk
+
+
+async def count_certified(connection: AsyncConnection) -> int:
+    """Return how many entries all certificates have."""
+    query = select(func.coalesce(func.sum(_HERE.inferences + _HERE.objects), 0))
+    return int(await connection.scalar(query.where(_HERE.certificate.is_not(None))) or 0)
+
+
+async def find_hash_keys(connection: AsyncConnection) -> set[str]:
+    """Return the ids of the keys that hashed what is certified."""
+    query = select(_HERE.hashed_by).distinct().where(_HERE.certificate.is_not(None))
+    return set((await connection.execute(query)).scalars())
+
+
+async def find_certificates(connection: AsyncConnection, entry: bytes, at: datetime) -> list[int]:
+    """Return certificates that may have the entry of an inference received at an instant."""
+    query = (
+        select(_HERE.certificate)
+        .distinct()
+        .where(
+            _HERE.certificate.is_not(None),
+            or_(_HERE.oldest.is_(None), and_(_HERE.oldest <= at, _HERE.newest >= at)),
+            func.pg_catalog.position(_HERE.leaves, literal(entry, LargeBinary)) > 0,
+        )
+    )
+    return sorted((await connection.execute(query)).scalars())
+
+
+async def mark_certified(connection: AsyncConnection, batches: Sequence[int], number: int) -> None:
+    """Let a certificate name these batches."""
+    # one array: a statement has at most 32,767 parameters
+    certified = erased_leaves.update().where(
+        _HERE.id == any_(literal(list(batches), ARRAY(BigInteger)))
+    )
+    await connection.execute(certified.values(certificate=number))
+
+
+async def restore_piece(
+    connection: AsyncConnection, number: int, erasure: UUID, hashed_by: str, leaves: bytes
+) -> None:
+    """Insert a piece of a certificate's list from the bucket, because Postgres has lost it."""
+    values = {"erasure": erasure, "certificate": number, "hashed_by": hashed_by, "leaves": leaves}
+    letters = leaves[::33]
+    objects = letters.count(b"o")
+    await connection.execute(
+        erased_leaves.insert().values(**values, inferences=len(letters) - objects, objects=objects)
+    )
+
+
+async def write_list(engine: AsyncEngine, archive: Archive, batches: Sequence[int]) -> bytes:
+    """Write the entries of these batches, piece by piece, and return the root over them.
+
+    They are read twice, because the root names the pieces. Raises ObjectStoreUnavailable.
+    """
+    root = (await _compute_root(engine, batches)).hex()
+    piece, waiting = 0, b""
+    async for chunk in read_chunks(engine, batches):
+        waiting += chunk
+        while len(waiting) >= PIECE_BYTES:
+            piece += 1
+            await asyncio.to_thread(archive.put_leaves, root, piece, waiting[:PIECE_BYTES])
+            waiting = waiting[PIECE_BYTES:]
+    if waiting:
+        await asyncio.to_thread(archive.put_leaves, root, piece + 1, waiting)
+    return bytes.fromhex(root)
+
+
+async def _compute_root(engine: AsyncEngine, batches: Sequence[int]) -> bytes:
+    tree = MerkleTree()
+    async for chunk in read_chunks(engine, batches):
+        for entry in split_entries(chunk):
+            tree.add(entry)
+    return tree.root()
+
+
+async def deduplicate_restored(
+    engine: AsyncEngine, erasure: UUID, *, counted: int, objects: bool = False
+) -> None:
+    """Remove from an erasure's batches what a certificate of it names. Repeatable.
+
+    After Postgres is restored from an older backup, an erasure records these entries a second time,
+    and no other certificate may name them.
+
+    `counted`: how many inferences the erasure has erased by its own count, which has each of them
+    once; with `objects`, how many objects.
+    """
+    async with engine.begin() as connection:
+        certified = await count_listed(connection, erasure, objects=objects, certified=True)
+        listed = await count_listed(connection, erasure, objects=objects)
+        if not certified or listed <= counted:
+            return
+        if certified >= counted and await _is_hashed_by_another_key(connection, erasure):
+            # all of it, as far as sums can tell: its entries cannot be compared
+            uncertified = erased_leaves.delete().where(_HERE.erasure == erasure)
+            await connection.execute(uncertified.where(_HERE.certificate.is_(None)))
+            return
+    async for batches in _group_batches(engine, erasure):
+        duplicates = await _find_duplicates(engine, erasure, batches)
+        async with engine.begin() as connection:
+            for batch in batches:
+                await _remove_duplicates(connection, batch, duplicates, objects)
+
+
+async def _is_hashed_by_another_key(connection: AsyncConnection, erasure: UUID) -> bool:
+    """Return whether a key that hashed nothing certified hashed some of what is not certified."""
+    other = erased_leaves.alias()
+    same = select(other.c.id).where(
+        other.c.erasure == erasure,
+        other.c.certificate.is_not(None),
+        other.c.hashed_by.is_not_distinct_from(_HERE.hashed_by),
+    )
+    others = select(_HERE.id).where(
+        _HERE.erasure == erasure, _HERE.certificate.is_(None), ~same.exists()
+    )
+    return bool(await connection.scalar(select(others.exists())))
+
+
+async def _group_batches(engine: AsyncEngine, erasure: UUID) -> AsyncIterator[list[int]]:
+    query = select(_HERE.id, (_HERE.inferences + _HERE.objects).label("entries"))
+    query = query.where(_HERE.erasure == erasure, _HERE.certificate.is_(None))
+    async with engine.connect() as connection:
+        rows = list(await connection.execute(query.order_by(_HERE.id)))
+    group: list[int] = []
+    entries = 0
+    for row in rows:
+        group.append(row.id)
+        entries += row.entries
+        if entries >= _ENTRIES:
+            yield group
+            group, entries = [], 0
+    if group:
+        yield group
+
+
+async def _find_duplicates(engine: AsyncEngine, erasure: UUID, batches: list[int]) -> set[bytes]:
+    entries = {
+        entry async for chunk in read_chunks(engine, batches) for entry in split_entries(chunk)
+    }
+    query = select(_HERE.id).where(_HERE.erasure == erasure, _HERE.certificate.is_not(None))
+    async with engine.connect() as connection:
+        certified = list((await connection.execute(query.order_by(_HERE.id))).scalars())
+    duplicates: set[bytes] = set()
+    async for chunk in read_chunks(engine, certified):
+        duplicates.update(entries.intersection(split_entries(chunk)))
+    return duplicates
+
+
+async def _remove_duplicates(
+    connection: AsyncConnection, batch: int, duplicates: set[bytes], alone: bool
+) -> None:
+    """Remove duplicates from a batch.
+
+    A batch without a new inference has no new object either, unless objects are erased `alone`: an
+    object that several share is recorded with the last of them.
+    """
+    here = _HERE.id == batch
+    leaves = bytes(await connection.scalar(select(_HERE.leaves).where(here)) or b"")
+    rest = [entry for entry in split_entries(leaves) if entry not in duplicates]
+    objects = sum(entry[:1] == OBJECT for entry in rest)
+    if not rest or (objects == len(rest) and not alone):
+        await connection.execute(erased_leaves.delete().where(here))
+        return
+    values = {"inferences": len(rest) - objects, "objects": objects, "leaves": b"".join(rest)}
+    await connection.execute(erased_leaves.update().where(here).values(values))
+
+
+async def find_hash_key(connection: AsyncConnection, erasure: UUID) -> str | None:
+    """Return the id of the key that hashed what is certified of an erasure; None if nothing is."""
+    query = select(_HERE.hashed_by).where(_HERE.erasure == erasure, _HERE.certificate.is_not(None))
+    key = await connection.scalar(query.order_by(_HERE.id.desc()).limit(1))
+    return None if key is None else str(key)
+
+
+# The exports that a certificate names: copies that the erasure reached, and who has others.
+
+
+@dataclass(frozen=True, slots=True)
+class CertifiedExport:
+    """What an erasure took of an export. `downloads`: by whom, and the first and the last time."""
+
+    id: UUID
+    inferences: int
+    parts_deleted: int
+    downloads: Sequence[tuple[str, datetime, datetime]]
+    is_restored: bool = False
+    """Who downloaded it before Postgres was restored is unknown."""
+
+
+def describe_exports(
+    exports: Iterable[CertifiedExport], earlier: Iterable[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the member `exports`, minus what the `earlier` certificates of the erasure name."""
+    documents = list(earlier)
+    described = []
+    for export in exports:
+        before = _sum_earlier(str(export.id), documents)
+        inferences = max(0, export.inferences - before["inferences"])
+        if inferences:
+            parts = max(0, export.parts_deleted - before["parts_deleted"])
+            described.append(_describe_export(export, inferences, parts))
+    return described
+
+
+def list_copies(described: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the places of `remains`: each download of an export, and those that nobody knows."""
+    copies = []
+    for export in described:
+        copies += [
+            f"export {export['export']}, downloaded by {download['by']} at {download['first_at']}"
+            for download in export["downloads"]
+        ]
+        if "restored" in export:
+            text = "who downloaded it before Postgres was restored is unknown"
+            copies.append(f"export {export['export']}: {text}")
+    return [{"where": where, "clear_at": None} for where in copies]
+
+
+def _sum_earlier(export: str, earlier: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    named = [
+        before
+        for document in earlier
+        for before in document.get("exports", ())
+        if before["export"] == export
+    ]
+    return {name: sum(before[name] for before in named) for name in ("inferences", "parts_deleted")}
+
+
+def _describe_export(export: CertifiedExport, inferences: int, parts: int) -> dict[str, Any]:
+    downloads = [
+        {"by": by, "first_at": format_instant(first_at), "last_at": format_instant(last_at)}
+        for by, first_at, last_at in export.downloads
+    ]
+    return {
+        "export": str(export.id),
+        "inferences": inferences,
+        "parts_deleted": parts,
+        "downloads": downloads,
+        **({"restored": True} if export.is_restored else {}),
+    }

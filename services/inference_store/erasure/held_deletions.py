@@ -1,0 +1,589 @@
+"""Records what an erasure leaves because of a hold, and goes on when the hold is released or
+changed.
+
+Holds are read twice: before a batch is marked (`split_held`, then `record_held` with the marks),
+and after the fence, before marks are claimed (`find_spared`). The marks that holds protect by then
+are removed by an entry of the ledger (`apply_spared`), so that queries show the inferences again,
+and so that a replay knows which marks were left when their erasure ended (`apply_ended`).
+`resume_released` marks again what was released.
+"""
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Select,
+    Text,
+    and_,
+    any_,
+    case,
+    func,
+    literal,
+    or_,
+    select,
+    tuple_,
+)
+from sqlalchemy import UUID as UUID_TYPE
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.erasure import pending_deletions
+from inference_store.erasure.holds.hold import Hold, find_holds, is_in_force, list_in_force
+from inference_store.erasure.locks import fence_exclusive
+from inference_store.erasure.pending_deletions import COLUMNS, Arrival, PendingDeletion
+from inference_store.erasure.progress import Cause, resume_erasure
+from inference_store.index import registrations
+from inference_store.index.sidecars import Identity, among, by_model, marked_by
+from inference_store.index.tables import (
+    blob_reference,
+    erasing,
+    erasure,
+    erasure_held,
+    hold,
+    inference,
+    registration,
+)
+from inference_store.inference.events import StorageKey, parse_stored, uid_floor
+from inference_store.inference.layout import around, capture_of, is_edited
+
+# Finds the objects that an erasure may delete: those that nothing else points to. In the fence.
+
+# Claimed sharers in one page: an object may have any number.
+_SHARERS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    model_id: str
+    hour: datetime
+    capture_id: UUID
+
+
+async def wait_for_edits(connection: AsyncConnection, page: Sequence[PendingDeletion]) -> None:
+    """Wait for the edits of inferences whose marks were made without a lock on their rows.
+
+    An edit that is under way did not see the marks, and no other edit begins without seeing them.
+    Call it before the fence, because an edit takes the fence with the row locked.
+    """
+    for model, uids in by_model((mark.model, mark.uid) for mark in page):
+        rows = select(inference.c.uid).where(among(inference, model, uids))
+        await connection.execute(rows.order_by(inference.c.uid).with_for_update())
+
+
+async def claim_objects(
+    connection: AsyncConnection, marks: Sequence[PendingDeletion]
+) -> frozenset[str]:
+    """Return the storage keys of the marked objects that may be deleted now."""
+    await fence_exclusive(connection)
+    doomed = {key for mark in marks for key in mark.doomed}
+    shared = await find_referenced(connection, doomed)
+    foreign = {key: owner for mark in marks for key, owner in _iterate_foreign(mark)}
+    owned = await _find_owned(connection, foreign) if foreign else set()
+    return frozenset(key for key in doomed if key not in shared and key not in owned)
+
+
+async def iterate_sharers(
+    connection: AsyncConnection, page: Sequence[PendingDeletion]
+) -> AsyncIterator[set[Identity]]:
+    """Yield, page by page, claimed inferences that point to an object of these marks.
+
+    If a hold protects one of them, the object stays. An inference that is not claimed keeps it
+    anyway, and one that a replay found erased keeps nothing.
+    """
+    own = {(mark.model, mark.uid) for mark in page}
+    listed = any_(
+        literal(sorted({key for mark in page for key in mark.doomed}), ARRAY(Text(collation="C")))
+    )
+    here = blob_reference.c
+    claimed = select(erasing.c.uid).where(
+        erasing.c.model == here.model,
+        erasing.c.uid == here.uid,
+        erasing.c.claimed_at.is_not(None),
+        erasing.c.erased_at.is_(None),
+    )
+    position = (here.storage_key, here.model, here.uid)
+    query = select(*position).where(here.storage_key == listed, claimed.exists())
+    query = query.order_by(*position).limit(_SHARERS)
+    page_query = query
+    while rows := list(await connection.execute(page_query)):
+        yield {(row.model, row.uid) for row in rows} - own
+        page_query = query.where(
+            tuple_(*position) > tuple_(*(literal(value) for value in rows[-1]))
+        )
+    if owners := {owner for mark in page for _, owner in _iterate_foreign(mark)}:
+        captured = await _find_captured(connection, owners, claimed=True)
+        yield {(row.model, row.uid) for _, row in captured} - own
+
+
+async def record_claims(
+    connection: AsyncConnection, erasure: UUID, page: Sequence[PendingDeletion]
+) -> None:
+    """Record that objects of these marks may be deleted from now on: a hold that comes later
+    reports it."""
+    for model, uids in by_model((mark.model, mark.uid) for mark in page):
+        unclaimed = erasing.update().where(
+            marked_by(erasure, model, uids), erasing.c.claimed_at.is_(None)
+        )
+        await connection.execute(unclaimed.values(claimed_at=func.now()))
+
+
+async def find_referenced(connection: AsyncConnection, keys: Iterable[str]) -> set[str]:
+    """Return the keys that an inference points to that is not being deleted itself. Call it in the
+    fence.
+
+    An inference that is marked and not claimed may stay: its erasure is cancelled, or a hold
+    protects it.
+    """
+    claimed = select(erasing.c.uid).where(
+        erasing.c.claimed_at.is_not(None),
+        erasing.c.model == blob_reference.c.model,
+        erasing.c.uid == blob_reference.c.uid,
+        or_(erasing.c.scope == "inference", *_match_part_alone()),
+    )
+    query = select(blob_reference.c.storage_key).distinct()
+    listed = any_(literal(sorted(keys), ARRAY(Text(collation="C"))))
+    query = query.where(blob_reference.c.storage_key == listed, ~claimed.exists())
+    return set((await connection.execute(query)).scalars())
+
+
+def _match_part_alone() -> Iterable[ColumnElement[bool]]:
+    """Yield conditions of references to the part that is being erased, which is no other blob as
+    well."""
+    key, here = blob_reference.c.storage_key, erasing.c
+    keys = {
+        "input": here.data_storage_key,
+        "response": here.response_storage_key,
+        "metadata": here.metadata_storage_key,
+    }
+    for part in ("input", "response"):
+        others = [column for name, column in keys.items() if name != part]
+        yield and_(
+            here.scope == part,
+            keys[part] == key,
+            *(column.is_distinct_from(key) for column in others),
+        )
+
+
+def _iterate_foreign(mark: PendingDeletion) -> Iterable[tuple[str, _Owner]]:
+    """Yield keys of our own layout that name another capture, or another model, than the mark's.
+
+    A capture's own keys need no reference row. So a key in the event of a stranger is compared with
+    its owner: otherwise the erasure of one inference would delete the objects of another.
+    """
+    for key in mark.doomed:
+        owner = _read_owner(parse_stored(key))
+        if owner is not None and not mark.owns(key):
+            yield key, owner
+
+
+def _read_owner(key: StorageKey) -> _Owner | None:
+    capture_key = capture_of(key.key)
+    if capture_key is None:
+        return None
+    return _Owner(*capture_key)
+
+
+async def _find_owned(connection: AsyncConnection, foreign: Mapping[str, _Owner]) -> set[str]:
+    rows: dict[_Owner, list[Any]] = defaultdict(list)
+    for owner, row in await _find_captured(connection, set(foreign.values()), claimed=False):
+        rows[owner].append(row)
+    return {
+        key for key, owner in foreign.items() if any(_has_object(row, key) for row in rows[owner])
+    }
+
+
+def _has_object(row: Any, key: str) -> bool:
+    """Return whether a row still has an object.
+
+    It does not have a part that was erased or is claimed, which stayed for others. If its input was
+    erased, it does not have the metadata blob either that it left to others.
+    """
+    parts = (
+        (row.data_storage_key, row.input_gone),
+        (row.response_storage_key, row.response_gone),
+        (row.metadata_storage_key, False),
+    )
+    if any(storage_key == key for storage_key, _ in parts):
+        return any(storage_key == key and not is_gone for storage_key, is_gone in parts)
+    is_edit = row.metadata_storage_key is not None and is_edited(row.metadata_storage_key)
+    return not (is_edit and key.endswith("/metadata"))
+
+
+async def _find_captured(
+    connection: AsyncConnection, owners: set[_Owner], *, claimed: bool
+) -> list[tuple[_Owner, Any]]:
+    of_model: dict[str, list[_Owner]] = defaultdict(list)
+    for owner in owners:
+        of_model[owner.model_id].append(owner)
+    query = select(registration.c.model_id, registration.c.model)
+    query = query.where(registration.c.model_id.in_(set(of_model)))
+    models = {row.model_id: row.model for row in await connection.execute(query)}
+    captured: list[tuple[_Owner, Any]] = []
+    for model_id, model in sorted(models.items()):
+        for lo, hi in around(owner.hour for owner in of_model[model_id]):
+            # a stranger may name one capture under several hours: all of them count
+            by_capture: dict[UUID, list[_Owner]] = defaultdict(list)
+            for owner in of_model[model_id]:
+                if lo <= owner.hour < hi:
+                    by_capture[owner.capture_id].append(owner)
+            stored = _select_stored(model, lo, hi, list(by_capture), claimed=claimed)
+            for row in await connection.execute(stored):
+                captured += [(owner, row) for owner in by_capture[row.capture_id]]
+    return captured
+
+
+def _select_stored(
+    model: int, lo: datetime, hi: datetime, captures: list[UUID], *, claimed: bool
+) -> Select[Any]:
+    here = inference.c
+    claim = select(erasing.c.uid).where(
+        erasing.c.model == here.model,
+        erasing.c.uid == here.uid,
+        erasing.c.claimed_at.is_not(None),
+    )
+    whole, of_input, of_response = (
+        claim.where(erasing.c.scope == scope).exists()
+        for scope in ("inference", "input", "response")
+    )
+    return select(
+        *(here.capture_id, here.model, here.uid),
+        *(here.data_storage_key, here.response_storage_key, here.metadata_storage_key),
+        or_(here.data_deleted_at.is_not(None), of_input).label("input_gone"),
+        or_(here.response_deleted_at.is_not(None), of_response).label("response_gone"),
+    ).where(
+        here.model == model,
+        here.uid >= uid_floor(lo),
+        here.uid < uid_floor(hi),
+        here.capture_id == any_(literal(captures, ARRAY(UUID_TYPE(as_uuid=True)))),
+        claim.exists() if claimed else ~whole,
+    )
+
+
+_KEYS: Final = tuple(name for name in COLUMNS if name.endswith("_storage_key"))
+_ALL: Final = 2**31 - 1
+_STOPPED: Final = ("cancelling", "cancelled")
+QUARANTINE_SCOPE: Final = "unsettled_event"
+"""Scope of quarantined events: the number of their row is their uid, and they have no mark."""
+_Row = Any
+# uid, hold and its revision, and the storage keys, for JSON
+HeldRow: TypeAlias = list[Any]
+
+
+async def find_spared(
+    connection: AsyncConnection,
+    page: Sequence[PendingDeletion],
+    *,
+    since: datetime,
+    in_ledger: bool,
+    in_progress: Set[Identity] = frozenset(),
+) -> dict[str, Any] | None:
+    """Find what holds protect of the marks that an erasure is about to claim, as the ledger has it;
+    None: nothing.
+
+    Call it after the fence. `since`: when the erasure came into force; `in_ledger`: by an entry of
+    the ledger. What it marked and is not stored is known by its keys alone: a younger hold of its
+    model protects it. Others that share an object with these, and were claimed before the hold
+    came, are spared here too: otherwise their object would be deleted before their turn. What a
+    replay found erased is not asked about. `in_progress`: the inferences that are being erased now.
+    Raises HoldUnreadable.
+    """
+    holds = await list_in_force(connection)
+    if not holds:
+        return None
+    page = [mark for mark in page if not mark.was_erased]
+    younger = [legal_hold for legal_hold in holds if legal_hold.in_force_at > since]
+    held: dict[Identity, Hold] = {}
+    for model, uids in by_model((mark.model, mark.uid) for mark in page):
+        of_model = await find_holds(connection, holds, model, uids)
+        of_model |= await _find_held_unstored(connection, younger, model, uids, in_ledger=in_ledger)
+        held |= {(model, uid): legal_hold for uid, legal_hold in of_model.items()}
+    free = [mark for mark in page if (mark.model, mark.uid) not in held]
+    async for sharing in iterate_sharers(connection, free):
+        for model, uids in by_model(sharing - in_progress):
+            sharers = await find_holds(connection, holds, model, uids)
+            held |= {(model, uid): legal_hold for uid, legal_hold in sharers.items()}
+    return await _describe_spared(connection, held)
+
+
+async def split_held(
+    connection: AsyncConnection, arrivals: Sequence[Arrival]
+) -> tuple[list[Arrival], list[HeldRow]]:
+    """Split what an erasure is about to mark into what no hold protects, and the rest, to be
+    recorded.
+
+    `find_spared` finds a hold that comes later. Raises HoldUnreadable.
+    """
+    holds = (
+        await list_in_force(connection, {arrival[0] for arrival in arrivals}) if arrivals else []
+    )
+    if not holds:
+        return list(arrivals), []
+    by_identity: dict[Identity, Hold] = {}
+    for model, uids in by_model((arrival[0], arrival[1]) for arrival in arrivals):
+        of_model = await find_holds(connection, holds, model, uids)
+        by_identity |= {(model, uid): legal_hold for uid, legal_hold in of_model.items()}
+    free, held = [], []
+    for arrival in arrivals:
+        model, uid, _, *keys = arrival
+        if (legal_hold := by_identity.get((model, uid))) is None:
+            free.append(arrival)
+        else:
+            held.append([str(uid), str(legal_hold.id), legal_hold.revision, *keys])
+    return free, held
+
+
+async def record_held(
+    connection: AsyncConnection, number: UUID, model: int, scope: str, held: Sequence[HeldRow]
+) -> None:
+    """Record what `split_held` left of an erasure. Repeatable.
+
+    Its hold may have been released meanwhile, and its inferences marked again: they are read again.
+    """
+    if not held:
+        return
+    who = {"erasure": number, "model": model, "scope": scope}
+    rows = [
+        who
+        | {"uid": UUID(uid), "hold": UUID(id), "hold_revision": revision}
+        | dict(zip(_KEYS, keys, strict=True))
+        for uid, id, revision, *keys in held
+    ]
+    await connection.execute(insert(erasure_held).on_conflict_do_nothing(), rows)
+    holds = sorted({UUID(id) for _, id, *_ in held})
+    again = hold.update().where(hold.c.id.in_(holds), hold.c.taken_up > 0)
+    await connection.execute(again.values(taken_up=0))
+
+
+async def resume_released(connection: AsyncConnection, *, limit: int) -> int:
+    """Mark again what a hold protected that was released, has ended or was changed.
+
+    Return 0 if nothing is left to read. An erasure by policy is not resumed: the policy may have
+    changed, and its next run finds what is due. What another hold protects is spared again when it
+    is claimed.
+    """
+    stale = await _find_stale(connection)
+    if stale is None:
+        return 0
+    id, before = stale
+    here = erasure_held.c
+    query = select(erasure_held, erasure.c.cause, erasure.c.state)
+    query = query.select_from(erasure_held.outerjoin(erasure, erasure.c.id == here.erasure))
+    query = query.where(here.hold == id, here.hold_revision < before)
+    # what is being waived is not resumed
+    query = query.where(erasure.c.state.is_distinct_from("giving_up"))
+    query = query.order_by(here.model, here.uid).limit(limit)
+    rows = await _filter_waiting(connection, list(await connection.execute(query)))
+    await _mark_again(connection, [row for row in rows if _is_resumed(row)])
+    for row in rows:
+        same = (here.erasure == row.erasure, here.model == row.model, here.uid == row.uid)
+        await connection.execute(erasure_held.delete().where(*same, here.scope == row.scope))
+    if len(rows) < limit:
+        await connection.execute(hold.update().where(hold.c.id == id).values(taken_up=before))
+    return max(1, len(rows))
+
+
+async def _filter_waiting(connection: AsyncConnection, rows: Sequence[_Row]) -> list[_Row]:
+    """Return the rows without those that were waived since they were read.
+
+    Their erasures, locked here until the end, go on.
+    """
+    ids = {row.erasure for row in rows}
+    waiting = (erasure.c.id.in_(ids), erasure.c.state == "partly_held")
+    await connection.execute(erasure.update().where(*waiting).values(state="pending"))
+    query = select(erasure.c.id).where(erasure.c.id.in_(ids), erasure.c.state == "giving_up")
+    given_up = set((await connection.execute(query)).scalars())
+    return [row for row in rows if row.erasure not in given_up]
+
+
+async def _find_stale(connection: AsyncConnection) -> tuple[UUID, int] | None:
+    """Return a hold that may have released something since it was last read, and the revision
+    before which everything is released.
+
+    This runs in every turn, so it reads the holds alone: the inferences that they left are many.
+    """
+    before = case((is_in_force(), hold.c.revision), else_=_ALL)
+    query = select(hold.c.id, before).where(hold.c.taken_up < before).limit(1)
+    row = (await connection.execute(query)).first()
+    return None if row is None else (row[0], row[1])
+
+
+def _is_resumed(row: _Row) -> bool:
+    """Return whether it is marked again. A quarantined event has no mark: the erasure searches it
+    again."""
+    return (
+        row.scope != QUARANTINE_SCOPE
+        and row.cause not in (None, "policy")
+        and row.state not in _STOPPED
+    )
+
+
+async def _mark_again(connection: AsyncConnection, rows: Sequence[_Row]) -> None:
+    """Mark with the keys that a stored inference has now: it may have been edited meanwhile."""
+    now: dict[Identity, tuple[str | None, ...]] = {}
+    for model, uids in by_model((row.model, row.uid) for row in rows):
+        columns = (inference.c.uid, *(inference.c[name] for name in _KEYS))
+        query = select(*columns).where(among(inference, model, uids)).order_by(inference.c.uid)
+        locked = await connection.execute(query.with_for_update())
+        now |= {(model, uid): tuple(keys) for uid, *keys in locked}
+    for row in rows:
+        keys = now.get((row.model, row.uid), tuple(getattr(row, name) for name in _KEYS))
+        values = {"model": row.model, "uid": row.uid, "scope": row.scope, "erasure": row.erasure}
+        values |= {**dict(zip(_KEYS, keys, strict=True)), "claimed_at": row.claimed_at}
+        await connection.execute(insert(erasing).values(values).on_conflict_do_nothing())
+
+
+async def _find_held_unstored(
+    connection: AsyncConnection,
+    younger: Sequence[Hold],
+    model: int,
+    uids: Sequence[UUID],
+    *,
+    in_ledger: bool,
+) -> dict[UUID, Hold]:
+    """Return what is marked and not stored, with a hold that may protect it.
+
+    What another erasure has erased meanwhile is deleted already. For arrivals this is checked
+    before they are marked.
+    """
+    may_keep = [legal_hold for legal_hold in younger if legal_hold.model in (None, model)]
+    if not may_keep:
+        return {}
+    query = select(inference.c.uid).where(among(inference, model, uids))
+    stored = set((await connection.execute(query)).scalars())
+    if in_ledger:
+        stored |= await pending_deletions.list_erased(connection, model, uids)
+    return {uid: may_keep[0] for uid in uids if uid not in stored}
+
+
+async def _describe_spared(
+    connection: AsyncConnection, held: Mapping[Identity, Hold]
+) -> dict[str, Any] | None:
+    """Describe every mark of what is held, whichever erasure made it, by erasure, model and hold.
+
+    If another erasure had erased an inference before a restore, nothing of it is left to hold.
+    """
+    groups: dict[tuple[UUID, int, UUID, int], list[UUID]] = defaultdict(list)
+    for model, uids in by_model(held):
+        here = erasing.c
+        query = select(here.uid, here.erasure, here.scope, here.erased_at)
+        marks = list(await connection.execute(query.where(among(erasing, model, uids))))
+        whole = (mark for mark in marks if mark.scope == "inference")
+        gone = {mark.uid for mark in whole if mark.erased_at is not None}
+        for mark in marks:
+            if mark.erased_at is None and mark.uid not in gone:
+                legal_hold = held[model, mark.uid]
+                about = mark.erasure, model, legal_hold.id, legal_hold.revision
+                groups[about].append(mark.uid)
+    if not groups:
+        return None
+    names = await registrations.names(connection, {model for _, model, _, _ in groups})
+    return {
+        "spared": [
+            {
+                "erasure": str(number),
+                "model_id": names[model],
+                "hold": str(id),
+                "revision": revision,
+            }
+            | {"uids": sorted({str(uid) for uid in uids})}
+            for (number, model, id, revision), uids in sorted(groups.items())
+        ]
+    }
+
+
+async def apply_spared(
+    connection: AsyncConnection, body: Mapping[str, Any], _: datetime, __: str
+) -> None:
+    """Set apart what an entry `erasure_spared` names: queries show it again. Repeatable."""
+    await fence_exclusive(connection)
+    for group in body["spared"]:
+        model = await registrations.ensure(connection, group["model_id"])
+        number, uids = UUID(group["erasure"]), [UUID(uid) for uid in group["uids"]]
+        by = (UUID(group["hold"]), group["revision"])
+        await _set_apart(connection, number, model, uids, by=by)
+
+
+async def _set_apart(
+    connection: AsyncConnection, number: UUID, model: int, uids: list[UUID], *, by: tuple[UUID, int]
+) -> None:
+    """Move the marks of one erasure; `by`: the hold and its revision.
+
+    A replay may find them set apart for an earlier hold, since released, whose marks had been set
+    again.
+    """
+    held = erasure_held.update().where(
+        among(erasure_held, model, uids), erasure_held.c.erasure == number
+    )
+    await connection.execute(held.values(hold=by[0], hold_revision=by[1]))
+    marked = (marked_by(number, model, uids), erasing.c.erased_at.is_(None))
+    names = ("erasure", "model", "uid", "scope", *_KEYS, "claimed_at")
+    columns = (*(erasing.c[name] for name in names), *map(literal, by))
+    marks = select(*columns).where(*marked)
+    inserted = insert(erasure_held).from_select([*names, "hold", "hold_revision"], marks)
+    await connection.execute(inserted.on_conflict_do_nothing())
+    await connection.execute(erasing.delete().where(*marked))
+
+
+# Writes to the ledger that an erasure has ended, and tells a replay so.
+#
+# A restored backup has what an erasure had deleted, and a hold may have been placed on it since.
+# Without this a replay would find the marks, then the hold, and show again what the bucket has
+# lost.
+#
+# What a replay still finds marked at the end of an erasure was deleted: what holds kept is set
+# apart, by entries of its own. That a hold was released and its marks set again is in no entry; but
+# the last one names the holds that still keep something, and what is set apart for others was
+# deleted too.
+
+Body: TypeAlias = dict[str, Any]
+IN_LEDGER: Final[Sequence[Cause]] = ("policy", "request")
+"""Causes of erasures whose marks are in the ledger."""
+
+
+async def has_marks(connection: AsyncConnection, number: UUID) -> bool:
+    """Check whether something is left that an erasure has marked."""
+    marks = select(erasing.c.uid).where(erasing.c.erasure == number)
+    return bool(await connection.scalar(select(marks.exists())))
+
+
+async def describe_ended(connection: AsyncConnection, number: UUID) -> Body:
+    """Return the body of an entry `erasure_ended`: the holds, with their revisions, that still keep
+    something of the erasure."""
+    here = erasure_held.c
+    query = select(here.hold, here.hold_revision).where(*_match_held(number)).distinct()
+    rows = await connection.execute(query.order_by(here.hold, here.hold_revision))
+    return {"erasure": str(number), "held": [[str(row[0]), row[1]] for row in rows]}
+
+
+async def apply_ended(
+    connection: AsyncConnection, body: Mapping[str, Any], at: datetime, _: str
+) -> None:
+    """Note that what is left marked was erased, and so was what a hold let go. Repeatable.
+
+    Live there is nothing of it.
+    """
+    number, here = UUID(body["erasure"]), erasure_held.c
+    kept = [(UUID(id), revision) for id, revision in body["held"]]
+    let_go = (*_match_held(number), tuple_(here.hold, here.hold_revision).not_in(kept))
+    # a policy's next run, not the same erasure, takes what a hold lets go
+    requested = select(erasure.c.id).where(erasure.c.id == number, erasure.c.cause != "policy")
+    columns = [*COLUMNS, "erased_at"]
+    rows = select(*(here[name] for name in COLUMNS), literal(at)).where(*let_go, requested.exists())
+    inserted = insert(erasing).from_select(columns, rows)
+    again = await connection.execute(inserted.on_conflict_do_nothing())
+    await connection.execute(erasure_held.delete().where(*let_go))
+    marked = (erasing.c.erasure == number, erasing.c.erased_at.is_(None))
+    noted = await connection.execute(erasing.update().where(*marked).values(erased_at=at))
+    if again.rowcount or noted.rowcount:
+        await resume_erasure(connection, number)
+
+
+def _match_held(number: UUID) -> Sequence[ColumnElement[bool]]:
+    here = erasure_held.c
+    return here.erasure == number, here.scope != QUARANTINE_SCOPE

@@ -1,0 +1,590 @@
+"""The records that the store keeps of its own work, in one list: each kind has a retention of its
+own.
+
+What is still to be decided or done is never deleted: open dead letters, unfinished erasures.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+from sqlalchemy import (
+    ARRAY,
+    Column,
+    ColumnElement,
+    Integer,
+    Select,
+    Table,
+    and_,
+    any_,
+    case,
+    cast,
+    func,
+    literal,
+    null,
+    or_,
+    select,
+    true,
+    tuple_,
+)
+from sqlalchemy import UUID as UUID_TYPE
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.access import EVERYTHING, AccessScope
+from inference_store.access.rights import ScopePart
+from inference_store.erasure import audit_chain
+from inference_store.erasure.audit_chain import Sign, redact_mentions
+from inference_store.erasure.mentions import mentions
+from inference_store.erasure.progress import ENDED, Erasure, list_models, match_erasures
+from inference_store.erasure.requests import Subject
+from inference_store.index import registrations
+from inference_store.index.dictionary import lock_names
+from inference_store.index.registrations import match_models, match_policies
+from inference_store.index.tables import (
+    audit,
+    erasing,
+    erasure,
+    erasure_model,
+    erasure_obstacle,
+    export_download,
+    export_erased,
+    export_job,
+    export_part,
+    former_model,
+    inference,
+    label,
+    metadata_key_delta,
+    metadata_key_seen,
+    model_key,
+    model_label,
+    policy,
+    policy_sweep,
+    policy_version,
+    prediction,
+    reconciliation,
+    reconciliation_finding,
+    registration,
+    retention_run,
+    saved_view,
+    unsettled_event,
+)
+from inference_store.index.unsettled import SETTLED
+from inference_store.inference.errors import Conflict
+from inference_store.query.order import NEWEST_FIRST
+
+Delete = Callable[[AsyncConnection, float, int, Sign], Awaitable[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordKind:
+    """One kind: which records may be deleted, by which of their times, after which setting's
+    seconds."""
+
+    name: str
+    sentence: str
+    setting: str
+    time: ColumnElement[datetime]
+    may_go: ColumnElement[bool]
+    prune: Delete
+    """Remove what is older than so many seconds, the oldest first, at most so many; how many.
+    What says where the audit was cut is signed."""
+    in_turn: bool = False
+    """Whether that is done in the ledger's turn: what it signs names what was signed before."""
+
+
+def _describe_rows(
+    table: Table, time: str, may_go: ColumnElement[bool], parts: Sequence[Column[Any]] = ()
+) -> dict[str, Any]:
+    """Return members for rows that are simply deleted; `parts`: the columns of rows deleted with
+    them."""
+    at, key = table.c[time], table.c.id
+
+    async def prune(connection: AsyncConnection, seconds: float, limit: int, _: Sign) -> int:
+        old = select(key).where(may_go, at < _ago(seconds)).order_by(at).limit(limit)
+        ids = list((await connection.execute(old)).scalars())
+        for part in (*parts, key) if ids else ():
+            await connection.execute(part.table.delete().where(part == func.any(ids)))
+        return len(ids)
+
+    return {"time": at, "may_go": may_go, "prune": prune}
+
+
+_REPORT: Final = reconciliation.c
+# Reports whose orphans are being erased: the report decides about each of them.
+_IN_ERASURE: Final = select(cast(erasure.c.asked["report"].as_string(), UUID_TYPE)).where(
+    erasure.c.cause == "orphans", erasure.c.state.not_in(ENDED)
+)
+ENDED_REPORTS: Final = and_(_REPORT.state.in_(("done", "failed")), _REPORT.id.not_in(_IN_ERASURE))
+"""Reports of reconciliations that nothing depends on any more."""
+REBUILT_NOTHING: Final = func.coalesce(_REPORT.counts["rebuilt"].as_integer(), 0) == 0
+"""Reports whose counts the accounting does not name."""
+_HAS_FINDINGS: Final = (
+    select(reconciliation_finding.c.kind)
+    .where(reconciliation_finding.c.reconciliation == _REPORT.id)
+    .correlate(reconciliation)
+    .exists()
+)
+_REPORTS: Final = and_(ENDED_REPORTS, or_(REBUILT_NOTHING, _HAS_FINDINGS))
+
+
+async def _delete_reports(connection: AsyncConnection, seconds: float, _limit: int, _: Sign) -> int:
+    """Delete one report at a time: each may have a million findings."""
+    old = select(_REPORT.id).where(_REPORTS, _REPORT.finished_at < _ago(seconds))
+    id = await connection.scalar(old.order_by(_REPORT.finished_at).limit(1))
+    if id is None:
+        return 0
+    findings = reconciliation_finding.c.reconciliation == id
+    await connection.execute(reconciliation_finding.delete().where(findings))
+    await connection.execute(reconciliation.delete().where(_REPORT.id == id, REBUILT_NOTHING))
+    return 1
+
+
+async def _delete_audit(connection: AsyncConnection, seconds: float, limit: int, sign: Sign) -> int:
+    return await audit_chain.prune_entries(
+        connection, older_than_seconds=seconds, limit=limit, sign=sign
+    )
+
+
+def _ago(seconds: float) -> ColumnElement[datetime]:
+    return func.now() - func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+
+
+RECORD_KINDS: Final = (
+    RecordKind(
+        name="dead_letters",
+        sentence="Dead letters that were discarded or redriven; open ones stay.",
+        setting="dead_letter_keep_seconds",
+        **_describe_rows(unsettled_event, "updated_at", unsettled_event.c.state.in_(SETTLED)),
+    ),
+    RecordKind(
+        name="runs",
+        sentence="Runs of retention that have ended.",
+        setting="run_keep_seconds",
+        **_describe_rows(
+            retention_run, "finished_at", retention_run.c.state.in_(("done", "failed"))
+        ),
+    ),
+    RecordKind(
+        name="erasures",
+        sentence="Erasures of which nothing is left; their certificates stay.",
+        setting="run_keep_seconds",
+        **_describe_rows(
+            erasure,
+            "finished_at",
+            erasure.c.state.in_(ENDED),
+            (erasure_model.c.erasure, erasure_obstacle.c.erasure),
+        ),
+    ),
+    RecordKind(
+        name="reconciliations",
+        sentence="Reports of reconciliations, with what was found; not while their orphans are"
+        " erased.",
+        setting="run_keep_seconds",
+        time=_REPORT.finished_at,
+        may_go=_REPORTS,
+        prune=_delete_reports,
+    ),
+    RecordKind(
+        name="audit",
+        sentence="Entries of the audit; a checkpoint of its chain stays.",
+        setting="audit_keep_seconds",
+        time=audit.c.at,
+        may_go=true(),
+        prune=_delete_audit,
+        in_turn=True,
+    ),
+)
+
+
+async def find_overdue_seconds(connection: AsyncConnection, keep: Mapping[str, float]) -> float:
+    """Return by how much the oldest record exceeds its retention; 0: none does.
+
+    `keep`: seconds by setting.
+    """
+    longest = 0.0
+    for kind in RECORD_KINDS:
+        age = func.extract("epoch", func.now() - func.min(kind.time))
+        seconds = await connection.scalar(select(age).where(kind.may_go))
+        if seconds is not None:
+            longest = max(longest, float(seconds) - keep[kind.setting])
+    return longest
+
+
+# Redacts what past policies, ended erasures, saved views and exports say about an erased subject.
+#
+# It is in filters, names and reasons, of records within the erasure's reach. What is in force or
+# not over is left alone: it has to keep its meaning. Each call reads a page and is repeatable;
+# after a crash the page is read again.
+#
+# Who may erase from one model must neither change nor learn what stands about another. So an
+# erasure reaches what belongs to its own models; what belongs to no single model (entries of the
+# audit about the whole store, defaults, holds of every model), only if no model is outside of it.
+
+
+async def find_reach(connection: AsyncConnection, erasure: Erasure) -> AccessScope:
+    """Return the scope of an erasure's models, and of the projects that have no other models."""
+    here = registration.c
+    is_inside = here.model.in_(await list_models(connection, erasure))
+    query = select(here.project_id, func.bool_and(is_inside).label("is_whole"))
+    query = query.add_columns(func.array_agg(here.model_id).filter(is_inside).label("models"))
+    projects = (await connection.execute(query.group_by(here.project_id))).all()
+    if projects and all(row.is_whole for row in projects):
+        return EVERYTHING
+    whole = frozenset(row.project_id for row in projects if row.is_whole and row.project_id)
+    models = frozenset(model for row in projects for model in row.models or ())
+    return AccessScope((ScopePart(whole, models),))
+
+
+Position: TypeAlias = tuple[Any, ...]
+Page: TypeAlias = tuple[int, Position | None]
+"""How many were redacted, and the last one that was read; None: there are no more."""
+_VERSION = (policy_version.c.level, policy_version.c.subject, policy_version.c.revision)
+
+
+@dataclass(frozen=True, slots=True)
+class Redaction:
+    """The redaction for an erasure: mentions of its subject in the records within its reach."""
+
+    erasure: UUID
+    subject: Subject
+    reach: AccessScope
+
+    @property
+    def instead(self) -> str:
+        """What stands in the place of a text."""
+        return f"erased by the erasure {self.erasure}"
+
+    def is_about(self, texts: Any) -> bool:
+        """Return whether the texts mention the subject."""
+        return mentions(texts, self.subject.key, self.subject.value)
+
+
+async def _redact_audit(
+    connection: AsyncConnection, by: Redaction, after: Position, limit: int
+) -> Page:
+    subject, is_in_reach = (by.subject.key, by.subject.value), match_models(by.reach, audit.c.model)
+    redacted, last = await redact_mentions(
+        connection, by.erasure, subject, is_in_reach, after=after[0], limit=limit
+    )
+    return redacted, None if last is None else (last,)
+
+
+async def _redact_policies(
+    connection: AsyncConnection, by: Redaction, after: Position, limit: int
+) -> Page:
+    here = policy_version.c
+    query = select(*_VERSION, here.document, here.reason)
+    query = query.where(_is_past(), match_policies(by.reach), tuple_(*_VERSION) > tuple_(*after))
+    page = (await connection.execute(query.order_by(*_VERSION).limit(limit))).all()
+    redacted = 0
+    for row in page:
+        values = {"document": row.document, "reason": row.reason}
+        rest = _redact_version(values, by)
+        if rest != values:
+            same = tuple_(*_VERSION) == tuple_(row.level, row.subject, row.revision)
+            await connection.execute(policy_version.update().where(same).values(rest))
+            redacted += 1
+    return redacted, tuple(page[-1][:3]) if len(page) == limit else None
+
+
+async def _redact_erasures(
+    connection: AsyncConnection, by: Redaction, after: Position, limit: int
+) -> Page:
+    """Redact the filters by which ended erasures were requested."""
+    here = erasure.c
+    query = select(here.id, here.asked).where(here.state.in_(ENDED), match_erasures(by.reach))
+    query = query.where(here.asked.has_key("filter"))
+    values = {"asked": {"filter": by.instead}}
+    return await _redact_rows(connection, by, query, after, limit, values)
+
+
+async def _redact_views(
+    connection: AsyncConnection, by: Redaction, after: Position, limit: int
+) -> Page:
+    here = saved_view.c
+    query = select(here.id, here.name, here.filter, here.sort, here.columns)
+    query = query.where(match_models(by.reach, here.model))
+    values: dict[str, Any] = {"name": None, "filter": None, "sort": NEWEST_FIRST, "columns": []}
+    values |= {"erased_by": by.erasure, "revision": here.revision + 1}
+    return await _redact_rows(connection, by, query, after, limit, values)
+
+
+async def _redact_exports(
+    connection: AsyncConnection, by: Redaction, after: Position, limit: int
+) -> Page:
+    """Redact the filters of exports. One that still searches by its filter fails."""
+    here = export_job.c
+    query = select(here.id, here.error, here.document["filter"], here.document["saved"])
+    query = query.where(match_models(by.reach, here.model))
+    taken = {"filter": None, "saved": None}
+    error = case((here.error.is_not(None), by.instead))
+    values = {"document": here.document.concat(taken), "error": error, "erased_by": by.erasure}
+    return await _redact_rows(connection, by, query, after, limit, values)
+
+
+Redact: TypeAlias = Callable[[AsyncConnection, Redaction, Position, int], Awaitable[Page]]
+REDACTIONS: Final[Mapping[str, tuple[Redact, Position]]] = {
+    "audit": (_redact_audit, (0,)),
+    "policy_version": (_redact_policies, ("", "", 0)),
+    "erasure": (_redact_erasures, (UUID(int=0),)),
+    "saved_view": (_redact_views, (UUID(int=0),)),
+    "export_job": (_redact_exports, (UUID(int=0),)),
+}
+"""By the table whose rows may mention a subject: the function that redacts the next page, and the
+position before the first."""
+
+
+async def _redact_rows(  # noqa: PLR0917
+    connection: AsyncConnection,
+    by: Redaction,
+    query: Select[Any],
+    after: Position,
+    limit: int,
+    values: Mapping[str, Any],
+) -> Page:
+    """Set these values in the rows whose texts, all columns but the first, mention the subject."""
+    id: Any = query.selected_columns[0]
+    page = (await connection.execute(query.where(id > after[0]).order_by(id).limit(limit))).all()
+    mentioning = [row[0] for row in page if by.is_about(list(row[1:]))]
+    await connection.execute(id.table.update().where(id.in_(mentioning)).values(values))
+    return len(mentioning), (page[-1][0],) if len(page) == limit else None
+
+
+def _is_past() -> ColumnElement[bool]:
+    here, newer = policy_version.c, policy_version.alias()
+    begun = select(newer.c.revision).where(
+        newer.c.level == here.level,
+        newer.c.subject == here.subject,
+        newer.c.revision > here.revision,
+        newer.c.revoked_at.is_(None),
+        newer.c.effective_at <= func.now(),
+    )
+    return or_(here.revoked_at.is_not(None), begun.correlate(policy_version).exists())
+
+
+def _redact_version(values: dict[str, Any], by: Redaction) -> dict[str, Any]:
+    """Return a version's document and reason without the subject; ages and limits stay."""
+    rest = dict(values)
+    if by.is_about(values["reason"]):
+        rest["reason"] = by.instead
+    if values["document"] is not None:
+        document = json.loads(values["document"])
+        for rule in document["rules"]:
+            if by.is_about(rule):
+                rule.pop("name", None)
+                rule.update(filter=by.instead, saved=by.instead)
+        rest["document"] = json.dumps(document, sort_keys=True)
+    return rest
+
+
+# Removes a model: its registration, and what depends on it.
+
+# Exports of removed models: they are cancelled, and their rows go when their objects are gone.
+
+_REMOVED = ("cancelled", "expired")
+# the member of a document that says so; `export.jobs.downloads` writes it
+_RESTORED = "restored"
+_BATCH = 100
+
+
+async def cancel_exports(connection: AsyncConnection, model: int) -> None:
+    """Let the objects of a model's exports be deleted."""
+    here = export_job.c
+    cancelled = export_job.update().where(here.model == model, here.state.not_in(_REMOVED))
+    await connection.execute(cancelled.values(state="cancelling", retry_at=None))
+
+
+async def delete_rows(connection: AsyncConnection) -> int:
+    """Delete some exports of removed models whose objects are gone; return how many.
+
+    One that expired and was restored stays: Kafka may still bring its model back, and erasures of
+    that have to name it.
+    """
+    here = export_job.c
+    registered = select(registration.c.model).where(registration.c.model == here.model)
+    is_awaited = here.document.has_key(_RESTORED) & (here.state == "expired")
+    query = select(here.id).where(here.state.in_(_REMOVED), ~registered.exists(), ~is_awaited)
+    ids = list((await connection.execute(query.limit(_BATCH))).scalars())
+    tables = (export_part, export_download, export_erased)
+    for column in (*(table.c.export for table in tables), here.id):
+        await connection.execute(column.table.delete().where(column.in_(ids)))
+    return len(ids)
+
+
+_UNENDED: Final = "an erasure that has not ended"
+# The registration comes last, because the others depend on it.
+_OF_A_MODEL = (
+    saved_view,
+    policy_sweep,
+    model_key,
+    model_label,
+    metadata_key_seen,
+    metadata_key_delta,
+    registration,
+)
+
+
+async def describe_removal(connection: AsyncConnection, model_id: str) -> Mapping[str, Any]:
+    """Return the body of the ledger's entry. Raises Conflict if something of a model is left;
+    NotFound.
+
+    The row is locked first: ingesters take a share of that lock, so that no inference arrives
+    between the check and the removal.
+    """
+    registered = await registrations.get(connection, model_id, lock=True)
+    rest = await _find_rest(connection, registered.model)
+    if rest == _UNENDED:
+        raise Conflict(f"The model {model_id!r} is of an erasure that has not ended: wait for it.")
+    if rest is not None:
+        raise Conflict(f"The model {model_id!r} still has {rest}: delete them first.")
+    return {"model_id": model_id, "revision": registered.revision}
+
+
+async def _find_rest(connection: AsyncConnection, model: int) -> str | None:
+    for table, what in ((inference, "inferences"), (erasing, "unfinished erasures")):
+        first = select(table.c.model).where(table.c.model == model).limit(1)
+        if (await connection.scalar(first)) is not None:
+            return what
+    # its erasure names it in the ledger, and would name a model that does not exist any more
+    unended = select(erasure_model.c.model).join(erasure, erasure.c.id == erasure_model.c.erasure)
+    unended = unended.where(erasure_model.c.model == model, erasure.c.finished_at.is_(None))
+    return None if (await connection.scalar(unended.limit(1))) is None else _UNENDED
+
+
+async def apply_removed(
+    connection: AsyncConnection,
+    body: Mapping[str, Any],
+    at: datetime,  # noqa: ARG001  (the ledger's signature)
+    actor: str,  # noqa: ARG001  (the ledger's signature)
+) -> None:
+    """Remove a registration and what depends on it. Repeatable.
+
+    A replay may find a model in an older backup whose whole rest is being erased: it is removed
+    with that. What has arrived since the entry was written belongs to a model that its event
+    registers again: what its owner said about it is deleted, and so is the policy. A model that its
+    owner has registered since stays as it is.
+    """
+    model_id = body["model_id"]
+    for table in (policy, policy_version):  # otherwise a model of the same id would have its policy
+        own = (table.c.level == "model", table.c.subject == model_id)
+        await connection.execute(table.delete().where(*own))
+    query = select(registration.c.model, registration.c.revision)
+    query = query.where(registration.c.model_id == model_id).with_for_update()
+    row = (await connection.execute(query)).first()
+    if row is None:
+        return
+    model = row.model
+    if row.revision > body.get("revision", row.revision):
+        return
+    if await _find_rest(connection, model) is not None:
+        await _keep_model(connection, model)
+    else:
+        await _remove_model(connection, model, model_id)
+
+
+async def remove_emptied(connection: AsyncConnection) -> int:
+    """Remove the models of which nothing is left now; return how many.
+
+    A model that has got a policy since stays.
+    """
+    here = registration.c
+    own = select(policy.c.subject).where(
+        policy.c.level == "model", policy.c.subject == here.model_id
+    )
+    query = select(here.model, here.model_id).where(
+        here.registered_by == registrations.GOES, ~own.exists()
+    )
+    emptied = (await connection.execute(query.order_by(here.model).with_for_update())).all()
+    empty = [
+        model_row for model_row in emptied if await _find_rest(connection, model_row.model) is None
+    ]
+    for model_row in empty:
+        await _remove_model(connection, model_row.model, model_row.model_id)
+    return len(empty)
+
+
+async def _keep_model(connection: AsyncConnection, model: int) -> None:
+    await connection.execute(saved_view.delete().where(saved_view.c.model == model))
+    marked = select(erasing.c.uid).where(
+        erasing.c.model == inference.c.model,
+        erasing.c.uid == inference.c.uid,
+        erasing.c.scope == "inference",
+    )
+    arrived = select(inference.c.uid).where(inference.c.model == model, ~marked.exists()).limit(1)
+    has_arrived = (await connection.scalar(arrived)) is not None
+    # nobody knows whether the events that have arrived would set the rest
+    values = {"class_labels": [], "output_mapping": null(), "registered_by": "event"}
+    here = registration.c
+    changed = registration.update().where(here.model == model)
+    changed = changed.values(values if has_arrived else {"registered_by": registrations.GOES})
+    await connection.execute(changed.values(revision=here.revision + 1, updated_at=func.now()))
+
+
+async def _remove_model(connection: AsyncConnection, model: int, model_id: str) -> None:
+    values = {"model_id": model_id, "model": model}
+    await connection.execute(upsert(former_model).values(values).on_conflict_do_nothing())
+    await cancel_exports(connection, model)
+    for table in _OF_A_MODEL:
+        await connection.execute(table.delete().where(table.c.model == model))
+
+
+# Removes labels that no prediction of a model has: they repeat what was erased.
+#
+# `find_unused` reads without a lock. `remove_unused` reads again under two locks, in this order:
+# that of the registration, of which each batch of an ingester holds a share, so that no prediction
+# comes between the check and the removal; then the lock of whoever adds labels. After a crash the
+# next call finds the labels. An integer is never used twice: an ingester that knows one of a
+# removed label calls `Dictionary.has_labels` after it has its share of the first lock.
+
+
+@dataclass(frozen=True, slots=True)
+class UnusedLabels:
+    """The unused labels of a page; `last`: the last label that was read, None: the end."""
+
+    unused: Sequence[int]
+    last: int | None
+
+
+async def find_unused(
+    connection: AsyncConnection, model: int, *, after: int, limit: int
+) -> UnusedLabels:
+    """Return the next unused labels of a model, in order of their integers."""
+    here = model_label.c
+    query = select(here.label).where(here.model == model, here.label > after)
+    labels = (await connection.execute(query.order_by(here.label).limit(limit))).scalars().all()
+    unused = await _filter_unused(connection, model, labels)
+    return UnusedLabels(unused, labels[-1] if len(labels) == limit else None)
+
+
+async def remove_unused(connection: AsyncConnection, model: int, labels: Sequence[int]) -> int:
+    """Remove those of these labels that are still unused, and return how many. Repeatable."""
+    locked = select(registration.c.model).where(registration.c.model == model).with_for_update()
+    await connection.execute(locked)
+    await lock_names(connection)
+    unused = _array(await _filter_unused(connection, model, labels))
+    here = model_label.c
+    unused_labels = model_label.delete().where(here.model == model, here.label == any_(unused))
+    removed = await connection.execute(unused_labels)
+    others = select(here.label).where(here.label == label.c.label)
+    await connection.execute(label.delete().where(label.c.label == any_(unused), ~others.exists()))
+    return removed.rowcount
+
+
+async def _filter_unused(
+    connection: AsyncConnection, model: int, labels: Sequence[int]
+) -> Sequence[int]:
+    listed = func.unnest(_array(labels)).column_valued("wanted")
+    here = prediction.c
+    # in the index's order: each lookup reads its first entry, however many predictions there are
+    first = select(here.label).where(here.model == model, here.label == listed)
+    first_used = first.order_by(here.score).limit(1).lateral()
+    used = await connection.execute(select(listed).join(first_used, true()))
+    return sorted(set(labels) - set(used.scalars()))
+
+
+def _array(labels: Sequence[int]) -> ColumnElement[Sequence[int]]:
+    return literal(list(labels), ARRAY(Integer))

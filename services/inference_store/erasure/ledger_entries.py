@@ -1,0 +1,366 @@
+"""Entries of the ledger: their form, the bucket that has them, and how far this database is.
+
+An entry says what was decided, by whom, and the hash of the entry before it; `ledger/0000000001`
+is the first. Its hash covers its content by a hash of its own, over a random salt too. So the
+content can be removed from the bucket later, nobody can guess it from what stays, and the chain
+still holds.
+"""
+
+import json
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Self
+
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.erasure import audit_chain, batches, holds, housekeeping, policies, requests
+from inference_store.erasure.batches import apply_orphans_batch, apply_orphans_requested
+from inference_store.erasure.hash_chain import (
+    DIGITS,
+    MOST_BYTES,
+    Link,
+    NumberedObjects,
+    canonical,
+    compute_hash,
+)
+from inference_store.erasure.held_deletions import apply_ended, apply_spared
+from inference_store.erasure.quarantine import apply_removal
+from inference_store.index import api_keys
+from inference_store.index.tables import ledger_head, ledger_intent
+from inference_store.inference.errors import LedgerDiverged
+from inference_store.objects import Blobs
+
+Body = dict[str, Any]
+FORMAT = 1
+
+
+class DamagedEntry(Exception):
+    """An entry that cannot be read, or does not have the hash that it says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """The audit entry that is written once an entry has taken effect."""
+
+    action: str
+    model_id: str | None
+    detail: Body
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The content of an entry, which may be redacted later. `client`: the address of who asked."""
+
+    body: Body
+    note: Note | None = None
+    client: str | None = None
+    salt: str = ""
+
+    @classmethod
+    def make(cls, body: Body, note: Note | None, client: str | None) -> Self:
+        """Return content with a new salt, as it will be read back: a replay sees the same."""
+        noted = None if note is None else Note(note.action, note.model_id, _read_back(note.detail))
+        return cls(_read_back(body), noted, client, secrets.token_hex(16))
+
+    @property
+    def document(self) -> Body:
+        """The members that are written."""
+        note = self.note
+        written = None if note is None else [note.action, note.model_id, note.detail]
+        return {"body": self.body, "note": written, "client": self.client, "salt": self.salt}
+
+    @property
+    def hash(self) -> str:
+        """The hash, in hexadecimal, which is never redacted."""
+        return compute_hash(self.document).hex()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry; `content` is None once it was redacted."""
+
+    number: int
+    kind: str
+    at: datetime
+    actor: str
+    previous: str
+    body_hash: str
+    content: Content | None
+
+    @property
+    def hash(self) -> str:
+        """The entry's own, in hexadecimal, which the next one names."""
+        return compute_hash(self._head).hex()
+
+    @property
+    def link(self) -> Link:
+        """Its position in the chain."""
+        return Link(self.number, bytes.fromhex(self.hash))
+
+    @property
+    def _head(self) -> Body:
+        return {
+            "format": FORMAT,
+            "number": self.number,
+            "kind": self.kind,
+            "at": self.at.isoformat(),
+            "actor": self.actor,
+            "previous": self.previous,
+            "body_hash": self.body_hash,
+        }
+
+    def redact(self) -> "Entry":
+        """Return the same without its content."""
+        return replace(self, content=None)
+
+    def encode(self) -> bytes:
+        """Return the bytes that are in the bucket."""
+        more = {"forgotten": True} if self.content is None else self.content.document
+        return canonical(self._head | {"hash": self.hash} | more).encode()
+
+
+def decode(data: bytes) -> Entry:
+    """Read an entry. Raises DamagedEntry if its hashes do not match what it says."""
+    try:
+        document = json.loads(data)
+        if document["format"] != FORMAT:
+            raise DamagedEntry(f"format {document['format']} is not known; {FORMAT} is")
+        content = None if document.get("forgotten") else _read_content(document)
+        at = datetime.fromisoformat(document["at"])
+        head = (document["number"], document["kind"], at, document["actor"], document["previous"])
+        entry = Entry(*head, document["body_hash"], content)
+        fault = _find_fault(entry, document["hash"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DamagedEntry(f"it cannot be read: {type(error).__name__}") from error
+    if fault is not None:
+        raise DamagedEntry(fault)
+    return entry
+
+
+def _find_fault(entry: Entry, hash: object) -> str | None:
+    if entry.hash != hash:
+        return "its hash is not that of what it says"
+    if entry.content is not None and entry.content.hash != entry.body_hash:
+        return "its body was changed"
+    return None
+
+
+def _read_content(document: Body) -> Content:
+    note = None if document["note"] is None else Note(*document["note"])
+    return Content(document["body"], note, document["client"], document["salt"])
+
+
+def _read_back(body: Body) -> Body:
+    read: Body = json.loads(canonical(body))
+    return read
+
+
+class Entries:
+    """Reads and writes entries. All of it blocks, and raises ObjectStoreUnavailable."""
+
+    def __init__(self, blobs: Blobs, prefix: str) -> None:
+        self._objects = NumberedObjects(blobs, prefix)
+        self.location = self._objects.location
+
+    def get(self, number: int) -> Entry | None:
+        """Return one entry; None if there is none. Raises LedgerDiverged if it is damaged."""
+        if (data := self._objects.get(number)) is None:
+            return None
+        try:
+            entry = decode(data)
+            if entry.number != number:
+                raise DamagedEntry(f"it says that it is number {entry.number}")
+        except DamagedEntry as damaged:
+            raise LedgerDiverged(
+                f"The ledger's entry {self._objects.key(number)} is damaged: {damaged}. Bring it"
+                " back from a copy of the bucket."
+            ) from damaged
+        return entry
+
+    def read_after(self, after: int, limit: int) -> list[Entry]:
+        """Return the entries after a number, at most `limit`. Raises LedgerDiverged as `get`."""
+        entries: list[Entry] = []
+        number = self.find_after(after)
+        while number is not None and len(entries) < limit:
+            if (entry := self.get(number)) is None:
+                break
+            entries.append(entry)
+            number += 1
+        return entries
+
+    def put(self, entry: Entry) -> bool:
+        """Write an entry; return False, and write nothing, if there is one of its number."""
+        data = entry.encode()
+        if len(data) > MOST_BYTES:
+            raise ValueError(f"an entry has at most {MOST_BYTES} bytes, not {len(data)}")
+        return self._objects.put_new(entry.number, data)
+
+    def redact(self, entry: Entry) -> str | None:
+        """Overwrite an entry without its content; return why an older version stays, if so."""
+        return self._objects.replace(entry.number, entry.redact().encode())
+
+    def find_after(self, number: int) -> int | None:
+        """Return the number of the first entry after this one; None if this is the last."""
+        name = self._objects.find_name_after(number)
+        if name is None:
+            return None
+        if not (len(name) == DIGITS and name.isascii() and name.isdigit()):
+            raise LedgerDiverged(
+                f"{self.location} holds {self._objects.prefix + name!r}, which is no entry of a"
+                " ledger: move it elsewhere, or choose another INFERENCE_STORE_LEDGER_PREFIX."
+            )
+        return int(name)
+
+    def find_last(self) -> int:
+        """Return the number of the last entry; 0 if there is none.
+
+        It is found by bisection, because numbers have no gaps.
+        """
+        low, high = 0, 1
+        while self.find_after(high - 1) is not None:
+            low, high = high, 2 * high
+        while low + 1 < high:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.find_after(middle - 1) is not None else (low, middle)
+        return low
+
+
+_LOCK = 7_302_009
+
+
+async def read_head(connection: AsyncConnection, *, lock: bool = False) -> Link:
+    """Return the last entry that has taken effect here, or START.
+
+    `lock`: against other writers until the transaction ends.
+    """
+    query = select(ledger_head.c.number, ledger_head.c.hash)
+    row = (await connection.execute(query.with_for_update() if lock else query)).one()
+    return Link(row.number, bytes.fromhex(row.hash))
+
+
+async def intend(connection: AsyncConnection, entry: Entry) -> None:
+    """Note, before it is put, that an entry of the bucket is ours."""
+    row = {"number": entry.number, "hash": entry.hash}
+    await connection.execute(ledger_intent.insert().values(row))
+
+
+async def find_intended(connection: AsyncConnection, after: Link) -> set[str]:
+    """Return the hashes of the entries that were intended to follow the head."""
+    here = ledger_intent.c
+    query = select(here.hash).where(here.number == after.number + 1)
+    return set((await connection.execute(query)).scalars())
+
+
+async def move_head(connection: AsyncConnection, entry: Entry) -> None:
+    """Note that an entry has taken effect, in the same transaction as the effect."""
+    await connection.execute(ledger_head.update().values(number=entry.number, hash=entry.hash))
+    past = ledger_intent.c.number <= entry.number
+    await connection.execute(ledger_intent.delete().where(past))
+
+
+async def find_redacted(connection: AsyncConnection) -> int:
+    """Return the number of the last entry that is redacted; 0 if none is."""
+    return int((await connection.execute(select(ledger_head.c.forgotten))).scalar_one())
+
+
+async def mark_redacted(connection: AsyncConnection, number: int) -> None:
+    """Note that the entries up to this one are redacted."""
+    await connection.execute(ledger_head.update().values(forgotten=number))
+
+
+async def lock_writes(connection: AsyncConnection) -> None:
+    """Wait until no other process writes. The lock lasts over transactions, until it is released
+    or the connection ends."""
+    await connection.execute(select(func.pg_advisory_lock(_LOCK)))
+
+
+async def unlock_writes(connection: AsyncConnection) -> None:
+    """Let the next process write."""
+    await connection.execute(select(func.pg_advisory_unlock(_LOCK)))
+
+
+# The kinds of entries: the one list of what is written to the ledger before it takes effect.
+
+Apply = Callable[[AsyncConnection, Body, datetime, str], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of entry.
+
+    `apply(connection, body, at, actor)` gives an entry its effect, in a transaction of the caller.
+    It names models by their ids, refuses nothing, and can be repeated. `rehearsed`: it is tried
+    and rolled back before the entry is put, so that no entry is put that cannot be applied.
+    """
+
+    name: str
+    sentence: str
+    apply: Apply
+    rehearsed: bool = True
+
+
+async def _do_nothing(_: AsyncConnection, body: Body, at: datetime, actor: str) -> None:
+    """Do nothing: the entry is about the ledger itself."""
+
+
+KINDS: Sequence[Kind] = (
+    Kind("begun_anew", "The ledger goes on in a new bucket or under a new prefix.", _do_nothing),
+    Kind("policy_set", "A retention policy was set.", policies.apply_set),
+    Kind("policy_removed", "A retention policy was removed.", policies.apply_set),
+    Kind("policy_revoked", "A policy that waited to begin was taken back.", policies.apply_revoked),
+    Kind("model_moved", "A model was put into another project.", policies.apply_moved),
+    Kind("model_removed", "A model was removed, and its policy.", housekeeping.apply_removed),
+    Kind("hold_placed", "A legal hold was placed.", holds.apply_placed),
+    Kind("hold_changed", "Another hold was put in the place of one.", holds.apply_changed),
+    Kind("hold_released", "A legal hold was released.", holds.apply_released),
+    Kind("audit_checkpoint", "Where the audit's chain stood.", audit_chain.apply_checkpoint),
+    Kind("erasure_requested", "An erasure was asked for.", batches.apply_requested),
+    Kind(
+        "erasure_batch",
+        "Inferences are about to be marked for an erasure: their uids and objects.",
+        batches.mark_batch,
+        rehearsed=False,
+    ),
+    Kind(
+        "quarantine_erased",
+        "Dead letters or parked events are about to be erased: their rows and objects.",
+        apply_removal,
+        rehearsed=False,
+    ),
+    Kind(
+        "erasure_spared",
+        "Inferences that holds keep were taken out of erasures that had marked them: the uids.",
+        apply_spared,
+        rehearsed=False,
+    ),
+    Kind(
+        "erasure_ended",
+        "All that an erasure had marked was erased, but for what these holds keep.",
+        apply_ended,
+        rehearsed=False,
+    ),
+    Kind(
+        "orphans_requested",
+        "An erasure of the orphans of a reconciliation was asked for.",
+        apply_orphans_requested,
+    ),
+    Kind(
+        "orphans_batch",
+        "Objects that no inference names are about to be erased: their keys.",
+        apply_orphans_batch,
+        rehearsed=False,
+    ),
+    Kind("erasure_cancelled", "An erasure was cancelled.", batches.apply_cancelled, False),
+    Kind(
+        "erasure_given_up",
+        "What holds keep of an erasure was given up: the uids.",
+        requests.apply_waiver,
+        rehearsed=False,
+    ),
+    Kind("key_made", "An API key was made, or confirmed after a restore.", api_keys.apply_told),
+    Kind("key_rotated", "An API key got a new text; its hash.", api_keys.apply_told),
+    Kind("key_revoked", "An API key was revoked.", api_keys.apply_told),
+)

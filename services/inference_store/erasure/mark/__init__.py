@@ -1,1 +1,0 @@
-"""Pending deletions of inferences, claims on their objects, and tombstones."""

@@ -1,0 +1,549 @@
+"""Finds quarantined events, dead letters and parked ones, of what is being erased.
+
+By uid, if an event can be decoded: of what was erased or is being erased. By a subject: as its
+metadata says, inline or in its blob; if neither can be read, whether the bytes hold both the key
+and the value. A dead letter stays, discarded and empty, so that the accounting closes; a parked
+event stays, erased again and empty. Their objects are deleted with the mark of the inference; if
+that was erased before, with a mark of their own. What cannot be decoded names no object:
+`reconcile` finds those.
+
+Some belong to no model of an erasure: what broke off before its model, and events of models that
+are not registered. Who requests an erasure of a subject decides how far it reaches. Over
+everything, by someone who may erase everything: all of them. By the same person, over given
+models: those without a model whose bytes name one of these models. By anyone else: none, because
+they may belong to any model. An event of a model that is not registered is never one of given
+models.
+"""
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal, TypeAlias
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, and_, case, false, func, null, or_, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.erasure import pending_deletions
+from inference_store.erasure.held_deletions import HeldRow
+from inference_store.erasure.holds import list_in_force
+from inference_store.erasure.holds.hold import Hold, is_held, resolve_filter
+from inference_store.erasure.locks import fence_exclusive
+from inference_store.erasure.pending_deletions import Arrival, enqueue_arrivals
+from inference_store.erasure.progress import Erasure, add_erased
+from inference_store.erasure.requests import Subject
+from inference_store.index import accounting, registrations
+from inference_store.index.accounting import Outcome, PartitionId
+from inference_store.index.sidecars import among
+from inference_store.index.tables import blob_reference, erasing, unsettled_event
+from inference_store.index.unsettled import record_of
+from inference_store.inference.errors import (
+    BlobForbidden,
+    BlobMissing,
+    BlobTooLarge,
+    InvalidEvent,
+    StoreError,
+)
+from inference_store.inference.events import (
+    Buckets,
+    InferenceEvent,
+    StorageKey,
+    decode,
+    received_at_of,
+)
+from inference_store.inference.metadata import Metadata, read_metadata
+from inference_store.objects import Blobs
+from inference_store.query.facts import NOT_IN_EVENTS, build_event_facts
+from inference_store.query.filters import typed
+from inference_store.query.filters.certain import find_doubts
+from inference_store.query.filters.evaluate import Facts, evaluate
+from inference_store.query.filters.typed import Predicate
+
+_ESCAPE = re.compile(r"\\u[0-9a-f]{4}")
+BATCH = 200
+EventMetadata: TypeAlias = Mapping[int, Metadata]
+"""The metadata of events that could be read, by the number of their row."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantinedEvent:
+    """A quarantined event. `event` None: it cannot be decoded."""
+
+    id: int
+    partition_id: PartitionId
+    payload: bytes
+    model_id: str | None
+    inference_id: str | None
+    is_parked: bool
+    event: InferenceEvent | None
+
+    @property
+    def counter(self) -> str:
+        """The name of the count that it belongs to in an estimate."""
+        return "parked_events" if self.is_parked else "dead_letters"
+
+    def describe_mark(self) -> list[str | None]:
+        """Return its uid and the keys of its objects, as a batch of the ledger has them."""
+        assert self.event is not None
+        return [str(self.event.uid), *list_storage_keys(self.event), None]
+
+
+_BYTES = 1024 * 1024
+Reach: TypeAlias = Literal["all", "named"]
+MEMBER: Final = "unattributed"
+"""The member of the criteria that stores the reach, so that a replay erases the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnattributedSearch:
+    """A search for quarantined events beside those of the models of an erasure. `reach` None:
+    there are none for it."""
+
+    reach: Reach | None
+    model_ids: frozenset[str]
+    """The models of the erasure that are registered."""
+
+    def match(self) -> ColumnElement[bool]:
+        """Return the condition of the rows to read. `filter_by_subject` checks their bytes."""
+        here = unsettled_event.c.model_id
+        match self.reach:
+            case "all":
+                return or_(here.is_(None), here.not_in(sorted(self.model_ids)))
+            case "named":
+                return here.is_(None)
+            case None:
+                return false()
+
+    def filter_by_subject(
+        self,
+        events: Iterable[QuarantinedEvent],
+        subject: Subject,
+        predicate: Predicate,
+        metadata: EventMetadata,
+    ) -> list[QuarantinedEvent]:
+        """Return the events that mention the subject and that the erasure reaches."""
+        about_it = filter_by_subject(events, subject, predicate, metadata)
+        return [quarantined for quarantined in about_it if self._reaches(quarantined)]
+
+    def _reaches(self, quarantined: QuarantinedEvent) -> bool:
+        if self.reach == "all" or quarantined.model_id in self.model_ids:
+            return True
+        return any(names_text(quarantined.payload, model_id) for model_id in self.model_ids)
+
+
+async def read_page(
+    connection: AsyncConnection,
+    condition: ColumnElement[bool],
+    *,
+    after: int,
+    buckets: Buckets,
+    limit: int = BATCH,
+) -> list[QuarantinedEvent]:
+    """Return the next events that satisfy a condition and have bytes, in order of id."""
+    here = unsettled_event.c
+    query = select(unsettled_event).where(
+        condition, here.id > after, func.octet_length(here.payload) > 0
+    )
+    rows = await connection.execute(query.order_by(here.id).limit(limit))
+    return [_read_event(row, buckets) for row in rows]
+
+
+def _read_event(row: Any, buckets: Buckets) -> QuarantinedEvent:
+    record = record_of(row)
+    try:
+        event = decode(record.payload, record_time=record.time, buckets=buckets)
+    except InvalidEvent:
+        event = None
+    return QuarantinedEvent(
+        id=row.id,
+        partition_id=record.partition_id,
+        payload=record.payload,
+        model_id=row.model_id,
+        inference_id=row.inference_id,
+        is_parked=row.state == "parked",
+        event=event,
+    )
+
+
+def filter_by_subject(
+    events: Iterable[QuarantinedEvent],
+    subject: Subject,
+    predicate: Predicate,
+    metadata: EventMetadata,
+) -> list[QuarantinedEvent]:
+    """Return the events that mention the subject."""
+    return [
+        quarantined
+        for quarantined in events
+        if _mentions_subject(quarantined, subject, predicate, metadata.get(quarantined.id))
+    ]
+
+
+def _mentions_subject(
+    quarantined: QuarantinedEvent, subject: Subject, predicate: Predicate, metadata: Metadata | None
+) -> bool:
+    if metadata is None:
+        return all(
+            mentions_text(quarantined.payload, text) for text in (subject.key, subject.value)
+        )
+    return evaluate(predicate, Facts(metadata=metadata)) is True
+
+
+async def filter_erased(
+    connection: AsyncConnection,
+    model: int,
+    events: Sequence[QuarantinedEvent],
+    ids: Collection[str] = (),
+) -> list[QuarantinedEvent]:
+    """Return the events whose inference was erased or is being erased.
+
+    Also those that cannot be decoded and have one of `ids`.
+    """
+    decoded = [quarantined for quarantined in events if quarantined.event is not None]
+    identities = [
+        (model, quarantined.event.uid, quarantined.event.received_at)
+        for quarantined in decoded
+        if quarantined.event is not None
+    ]
+    erased: set[tuple[int, UUID]] = (
+        await pending_deletions.find_erased(connection, identities) if identities else set()
+    )
+    return [
+        quarantined
+        for quarantined in events
+        if (
+            (model, quarantined.event.uid) in erased
+            if quarantined.event is not None
+            else quarantined.inference_id in ids
+        )
+    ]
+
+
+def load_metadata(blobs: Blobs, events: Sequence[QuarantinedEvent]) -> EventMetadata:
+    """Return metadata by event id, of those that can be decoded and read.
+
+    Blocks. Raises ObjectStoreUnavailable.
+    """
+    metadata_by_id = (
+        (quarantined.id, _read_event_metadata(blobs, quarantined.event))
+        for quarantined in events
+        if quarantined.event is not None
+    )
+    return {id: metadata for id, metadata in metadata_by_id if metadata is not None}
+
+
+def mentions_text(payload: bytes, text: str) -> bool:
+    """Return whether bytes hold a text: in UTF-8, or escaped in JSON, also in a JSON string that
+    has JSON."""
+    return any(
+        _encode(form) in payload for outer in _list_forms(text) for form in _list_forms(outer)
+    )
+
+
+def names_text(payload: bytes, text: str) -> bool:
+    """Return whether bytes hold a text as a whole JSON string."""
+    return any(_encode(f'"{form}"') in payload for form in _list_forms(text))
+
+
+def _list_forms(text: str) -> Iterator[str]:
+    """Yield a text, and how JSON may escape it: hexadecimal digits may be in either case."""
+    escaped = json.dumps(text)[1:-1]
+    yield text
+    yield json.dumps(text, ensure_ascii=False)[1:-1]
+    yield escaped
+    yield _ESCAPE.sub(lambda match: "\\u" + match[0][2:].upper(), escaped)
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def list_storage_keys(event: InferenceEvent) -> tuple[str | None, str | None, str | None]:
+    """Return the keys of its data, response and metadata."""
+    data, response, metadata = (
+        None if key is None else str(key) for key in (event.data, event.response, event.metadata)
+    )
+    return data, response, metadata
+
+
+def _read_event_metadata(blobs: Blobs, event: InferenceEvent) -> Metadata | None:
+    blob = _read_blob(blobs, event.inline_metadata, event.metadata)
+    if blob is None:
+        return None
+    return read_metadata(blob, response=_read_blob(blobs, event.inline_response, event.response))
+
+
+def _read_blob(blobs: Blobs, inline: bytes | None, storage_key: StorageKey | None) -> bytes | None:
+    if inline is not None:
+        return inline
+    if storage_key is None:
+        return b""
+    try:
+        return blobs.get(storage_key, limit=_BYTES)
+    except (BlobMissing, BlobForbidden, BlobTooLarge):
+        return None
+
+
+def build_search(criteria: Mapping[str, Any], model_ids: Collection[str]) -> UnattributedSearch:
+    """Return the search of an erasure of these registered models."""
+    return UnattributedSearch(criteria.get(MEMBER), frozenset(model_ids))
+
+
+def has_searched_all(criteria: Mapping[str, Any]) -> bool:
+    """Return whether an erasure by these criteria searches every quarantined event."""
+    return criteria.get(MEMBER) == "all"
+
+
+# Removes quarantined events that no hold protects, and queues their objects for deletion.
+#
+# Of their response only the metadata is read, and it may be out of reach: what is unknown
+# protects. The ledger has which ones go before: after a restore they are removed at the same place
+# among the holds, and one that was placed later does not bring them back.
+
+Body: TypeAlias = dict[str, Any]
+_HERE = unsettled_event.c
+
+
+async def split_by_hold(
+    connection: AsyncConnection,
+    erasure: Erasure,
+    model: int,
+    events: Sequence[QuarantinedEvent],
+    metadata: EventMetadata,
+) -> tuple[list[QuarantinedEvent], list[HeldRow]]:
+    """Return the events that no hold protects, and the others, to be recorded. Binding after the
+    fence.
+
+    What is unknown protects. There is one exception: if this erasure has erased the inference, with
+    the blobs that would tell, a hold that is older than the erasure has been applied before.
+    """
+    current_holds = await list_in_force(connection, [model]) if events else []
+    if not current_holds:
+        return list(events), []
+    since = erasure.in_force_at
+    younger = [hold for hold in current_holds if hold.in_force_at > since]
+    uids = [quarantined.event.uid for quarantined in events if quarantined.event is not None]
+    erased = await pending_deletions.find_since(connection, model, uids, since) if uids else set()
+
+    def choose_doubted(quarantined: QuarantinedEvent) -> Sequence[Hold]:
+        is_erased = quarantined.event is not None and quarantined.event.uid in erased
+        return younger if is_erased else current_holds
+
+    return _split(events, metadata, lambda _: current_holds, choose_doubted)
+
+
+async def split_unattributed_by_hold(
+    connection: AsyncConnection, events: Sequence[QuarantinedEvent], metadata: EventMetadata
+) -> tuple[list[QuarantinedEvent], list[HeldRow]]:
+    """Return what `split_by_hold` does, of events of no registered model.
+
+    One without a model may be of any, so the holds of every model protect it.
+    """
+    current_holds = await list_in_force(connection) if events else []
+    names = await registrations.names(connection, {hold.model for hold in current_holds})
+
+    def choose_holds(quarantined: QuarantinedEvent) -> Sequence[Hold]:
+        return [hold for hold in current_holds if _may_be_of(quarantined, hold, names)]
+
+    return _split(events, metadata, choose_holds, choose_holds)
+
+
+def _split(
+    events: Sequence[QuarantinedEvent],
+    metadata: EventMetadata,
+    choose_holds: Callable[[QuarantinedEvent], Sequence[Hold]],
+    choose_doubted: Callable[[QuarantinedEvent], Sequence[Hold]],
+) -> tuple[list[QuarantinedEvent], list[HeldRow]]:
+    """Split events by the holds that may protect each, of which `choose_doubted` protect what is
+    unknown."""
+    free: list[QuarantinedEvent] = []
+    held: list[HeldRow] = []
+    for quarantined in events:
+        keeper = find_event_hold(
+            choose_holds(quarantined),
+            quarantined.event,
+            metadata.get(quarantined.id),
+            doubted=choose_doubted(quarantined),
+        )
+        if keeper is None:
+            free.append(quarantined)
+        else:
+            held.append(_describe_held(quarantined, keeper.id, keeper.revision))
+    return free, held
+
+
+def _may_be_of(quarantined: QuarantinedEvent, hold: Hold, names: Mapping[int, str]) -> bool:
+    """Return whether the event may be of the hold's model, which may be registered by now."""
+    if hold.model is None or quarantined.model_id is None:
+        return True
+    return names.get(hold.model) in (None, quarantined.model_id)
+
+
+def _describe_held(quarantined: QuarantinedEvent, hold: UUID, revision: int) -> HeldRow:
+    return [str(UUID(int=quarantined.id)), str(hold), revision, None, None, None, None]
+
+
+def find_event_hold(
+    holds: Sequence[Hold],
+    event: InferenceEvent | None,
+    metadata: Metadata | None,
+    *,
+    doubted: Sequence[Hold],
+) -> Hold | None:
+    """Return the first of the holds of its model that protects an event; None if none does, or if
+    the event can be neither decoded nor read.
+
+    `doubted`: the holds that also protect it if nobody knows whether they match.
+    """
+    for hold in holds:
+        answer = _holds_event(hold, event, metadata)
+        if answer or (answer is None and hold in doubted):
+            return hold
+    return None
+
+
+def _holds_event(
+    hold: Hold, event: InferenceEvent | None, metadata: Metadata | None
+) -> bool | None:
+    try:
+        if event is None or not _is_decidable(resolve_filter(hold.filter), metadata):
+            return None
+        known_metadata = metadata or Metadata()
+        return is_held(
+            hold, build_event_facts(event, known_metadata), (*event.flags, *known_metadata.flags)
+        )
+    except (StoreError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _is_decidable(predicate: Predicate, metadata: Metadata | None) -> bool:
+    doubts = find_doubts(predicate)
+    if "predictions" in doubts or ("metadata" in doubts and metadata is None):
+        return False
+    properties = {
+        node.name for node in typed.iterate_nodes(predicate) if isinstance(node, typed.Property)
+    }
+    return properties.isdisjoint(NOT_IN_EVENTS)
+
+
+def describe_removal(
+    erasure: UUID, model_id: str | None, events: Sequence[QuarantinedEvent]
+) -> Body:
+    """Return the body of an entry `quarantine_erased`: the numbers of rows, with the uids and the
+    keys of the objects of those that can be decoded.
+
+    `model_id` None: they are of no registered model, and their objects become orphans.
+    """
+    rows = [
+        [item.id, *(item.describe_mark() if item.event is not None and model_id else ())]
+        for item in events
+    ]
+    return {"erasure": str(erasure), "model_id": model_id, "rows": rows}
+
+
+async def apply_removal(
+    connection: AsyncConnection, body: Mapping[str, Any], _: datetime, __: str
+) -> int:
+    """Remove the bytes of these events, and return how many there were. Repeatable.
+
+    Their erasure cannot be cancelled any more.
+    """
+    number = UUID(body["erasure"])
+    marks = {id: mark for id, *mark in body["rows"]}
+    # The offset accounting comes first, as in the ingester: the two cannot deadlock.
+    await accounting.lock_partitions(connection, await _find_partitions(connection, marks))
+    await fence_exclusive(connection)
+    removed = await _remove(connection, list(marks), f"erased by the erasure {number}")
+    if body["model_id"] is not None:
+        model = await registrations.ensure(connection, body["model_id"])
+        arrivals = [_read_arrival(model, marks[id]) for id in sorted(removed) if marks[id]]
+        await _enqueue_objects(connection, number, model, arrivals)
+    await add_erased(connection, number, table_rows={unsettled_event.name: len(removed)})
+    return len(removed)
+
+
+def _read_arrival(model: int, mark: Sequence[Any]) -> Arrival:
+    uid, data, response, metadata, sidecar = mark
+    return model, UUID(uid), "inference", data, response, metadata, sidecar
+
+
+async def _find_partitions(connection: AsyncConnection, ids: Iterable[int]) -> set[PartitionId]:
+    query = select(_HERE.cluster, _HERE.topic, _HERE.epoch, _HERE.partition).distinct()
+    rows = await connection.execute(query.where(_HERE.id.in_(list(ids))))
+    return {PartitionId(*row) for row in rows}
+
+
+async def _remove(connection: AsyncConnection, ids: Sequence[int], because: str) -> set[int]:
+    """Empty the rows: a parked event is erased again, a dead letter discarded."""
+    settled = case((_HERE.state == "parked", "erased_again"), else_="discarded")
+    changed = unsettled_event.update().where(_HERE.id.in_(ids), _HERE.payload.is_not(None))
+    changed = changed.values(
+        payload=None,
+        record_key=None,
+        headers=[],
+        inference_id=None,
+        state=settled,
+        detail=because,
+        discard_reason=because,
+        missing=null(),
+        next_attempt_at=null(),
+        updated_at=func.now(),
+    )
+    place = (_HERE.cluster, _HERE.topic, _HERE.epoch, _HERE.partition)
+    removed: set[int] = set()
+    changes: Mapping[PartitionId, Counter[Outcome]] = defaultdict(Counter)
+    for id, state, *partition_id in await connection.execute(
+        changed.returning(_HERE.id, _HERE.state, *place)
+    ):
+        removed.add(id)
+        if state == "erased_again":
+            moved = {Outcome.PARKED: -1, Outcome.ERASED_AGAIN: 1}
+            changes[PartitionId(*partition_id)].update(moved)
+    await accounting.change_outcomes(connection, dict(changes))
+    return removed
+
+
+async def _enqueue_objects(
+    connection: AsyncConnection, erasure: UUID, model: int, arrivals: Sequence[Arrival]
+) -> None:
+    """Queue the objects that removed events name for deletion, in the transaction that removes
+    them.
+
+    Call it after the fence. An inference that is stored and stays keeps its objects.
+    """
+    if not arrivals:
+        return
+    received = {uid: received_at_of(uid) for _, uid, *_ in arrivals}
+    marked = await _find_marked(connection, erasure, model, received)
+    erased = await pending_deletions.find_erased(
+        connection, [(model, *identity) for identity in received.items()]
+    )
+    again = {
+        arrival[1]: arrival
+        for arrival in arrivals
+        if arrival[1] not in marked and (model, arrival[1]) in erased
+    }
+    await enqueue_arrivals(connection, again.values(), cause="erased_again")
+    rows = [
+        {"storage_key": key, "model": model, "uid": uid}
+        for _, uid, _, *keys in arrivals
+        if uid in marked
+        for key in keys
+        if key is not None and key not in marked[uid]
+    ]
+    if rows:
+        await connection.execute(insert(blob_reference).on_conflict_do_nothing(), rows)
+
+
+async def _find_marked(
+    connection: AsyncConnection, erasure: UUID, model: int, uids: Iterable[UUID]
+) -> dict[UUID, Sequence[str | None]]:
+    here = erasing.c
+    keys = (here.data_storage_key, here.response_storage_key, here.metadata_storage_key)
+    whole = and_(here.erasure == erasure, here.scope == "inference")
+    query = select(here.uid, *keys).where(whole, among(erasing, model, list(uids)))
+    return {uid: storage_keys for uid, *storage_keys in await connection.execute(query)}

@@ -1,1 +1,0 @@
-"""Dead letters and parked events of what is erased: finding them, and removing them."""

@@ -1,0 +1,174 @@
+"""A model server of the Open Inference Protocol, version 2, over REST and gRPC.
+
+`python -m inference_store.local.demo.model_server <REST port> <gRPC port>`; with `--small` it
+serves a classifier of digits alone, which needs no package beside the services' own.
+
+It knows nothing of the store, like any model server behind the proxy: each input is an encoded
+picture (BYTES; base64 in JSON), each output the list of the model's findings in it.
+"""
+
+import argparse
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import grpc
+import orjson
+
+from inference_store.grpc_messages import message
+from inference_store.local.demo.served_models import (
+    DATATYPE,
+    MOST_BYTES,
+    NAME,
+    VERSION,
+    BadRequest,
+    Input,
+    Model,
+    NoSuchModel,
+    Output,
+    Serving,
+    serve_rest,
+)
+from inference_store.local.folder import HOST
+
+_STOP_SECONDS = 5.0
+
+
+async def serve(models: Mapping[str, Model], host: str, rest_port: int, grpc_port: int) -> None:
+    """Serve until SIGTERM or SIGINT; the calls that run then are answered."""
+    ended = asyncio.Event()
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signal_number, ended.set)
+    serving = Serving(models)
+    server = await serve_grpc(serving, grpc_port, host)
+    # Last: it answers "ready" for both.
+    runner = await serve_rest(serving, rest_port, host)
+    await ended.wait()
+    await server.stop(_STOP_SECONDS)
+    await runner.cleanup()
+
+
+def main() -> None:
+    """Read the command line, load the models, serve."""
+    parser = argparse.ArgumentParser(prog="python -m inference_store.local.demo.model_server")
+    parser.add_argument("rest_port", type=int)
+    parser.add_argument("grpc_port", type=int)
+    parser.add_argument("--host", default=HOST, help="address to bind (default: %(default)s)")
+    parser.add_argument(
+        "--small", action="store_true", help="the digits alone: needs nothing of the extra `demo`"
+    )
+    arguments = parser.parse_args()
+    asyncio.run(
+        serve(
+            _models(small=arguments.small), arguments.host, arguments.rest_port, arguments.grpc_port
+        )
+    )
+
+
+def _models(*, small: bool) -> Mapping[str, Model]:
+    # Unused models may not be installed.
+    if small:
+        from inference_store.local.demo.served_models import small_models  # noqa: PLC0415
+
+        return small_models()
+    from inference_store.local.demo.sources import opencv_models  # noqa: PLC0415
+
+    return opencv_models()
+
+
+SERVICE = "inference.GRPCInferenceService"
+_Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+_Answer: TypeAlias = Callable[[Serving, Any], Awaitable[Any]]
+
+
+async def serve_grpc(serving: Serving, port: int, host: str = HOST) -> grpc.aio.Server:
+    """Listen on `port` until the server is stopped."""
+    server = grpc.aio.server(options=[("grpc.max_receive_message_length", MOST_BYTES)])
+    handlers = {name: _handler(serving, name, answer) for name, answer in _METHODS.items()}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    server.add_insecure_port(f"{host}:{port}")
+    await server.start()
+    return server
+
+
+def _handler(serving: Serving, name: str, answer: _Answer) -> Any:
+    async def handle(request: Any, context: _Context) -> Any:
+        try:
+            return await answer(serving, request)
+        except NoSuchModel as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+        except BadRequest as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+    return grpc.unary_unary_rpc_method_handler(
+        handle,
+        request_deserializer=message(f"inference.{name}Request").FromString,
+        response_serializer=lambda written: written.SerializeToString(),
+    )
+
+
+async def _live(_serving: Serving, _request: Any) -> Any:
+    return message("inference.ServerLiveResponse")(live=True)
+
+
+async def _ready(_serving: Serving, _request: Any) -> Any:
+    return message("inference.ServerReadyResponse")(ready=True)
+
+
+async def _server(_serving: Serving, _request: Any) -> Any:
+    return message("inference.ServerMetadataResponse")(name=NAME, version=VERSION)
+
+
+async def _model_ready(serving: Serving, request: Any) -> Any:
+    serving.check(request.name, request.version)
+    return message("inference.ModelReadyResponse")(ready=True)
+
+
+async def _model(serving: Serving, request: Any) -> Any:
+    serving.check(request.name, request.version)
+    tensor = {"name": "image", "datatype": DATATYPE, "shape": [-1]}
+    fields = {"name": request.name, "versions": [VERSION], "platform": NAME}
+    return message("inference.ModelMetadataResponse")(**fields, inputs=[tensor], outputs=[tensor])
+
+
+async def _infer(serving: Serving, request: Any) -> Any:
+    name, version = request.model_name, request.model_version
+    outputs = await serving.answer(name, version, _inputs(request))
+    return message("inference.ModelInferResponse")(
+        model_name=name, model_version=VERSION, id=request.id, outputs=[*map(_output, outputs)]
+    )
+
+
+def _inputs(request: Any) -> Sequence[Input]:
+    if request.raw_input_contents:
+        raise BadRequest("raw_input_contents are not read here: send bytes_contents")
+    for tensor in request.inputs:
+        if tensor.datatype != DATATYPE or len(tensor.contents.bytes_contents) != 1:
+            raise BadRequest(f"input {tensor.name!r}: expected datatype BYTES and one element")
+    return [Input(tensor.name, tensor.contents.bytes_contents[0]) for tensor in request.inputs]
+
+
+def _output(output: Output) -> dict[str, Any]:
+    findings = [orjson.dumps(finding) for finding in output.findings]
+    contents = {"bytes_contents": findings}
+    return {
+        "name": output.name,
+        "datatype": DATATYPE,
+        "shape": [len(findings)],
+        "contents": contents,
+    }
+
+
+_METHODS = {
+    "ServerLive": _live,
+    "ServerReady": _ready,
+    "ServerMetadata": _server,
+    "ModelReady": _model_ready,
+    "ModelMetadata": _model,
+    "ModelInfer": _infer,
+}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,344 @@
+"""The served models, and the steps that both transports share: find a model, and call it."""
+
+import asyncio
+import base64
+import json
+import math
+import struct
+import zlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from importlib.resources import files
+from itertools import product
+from typing import Any, Final, TypeAlias
+
+import orjson
+from aiohttp import web
+
+from inference_store.local.demo.models import DIGITS, LABELS
+from inference_store.local.folder import HOST
+
+NAME = "inference-store-demo"
+VERSION = "1"
+"""The version of the server and of every model."""
+MOST_BYTES = 16 << 20
+"""The most bytes of a request."""
+DATATYPE = "BYTES"
+
+Finding: TypeAlias = Mapping[str, Any]
+Model: TypeAlias = Callable[[bytes], Sequence[Finding]]
+"""Finds objects in an encoded picture. Raises NoPicture."""
+
+
+class NoSuchModel(Exception):
+    """The name, or the version, is not served here."""
+
+
+class NoPicture(Exception):
+    """A model cannot read its input."""
+
+
+class BadRequest(Exception):
+    """The request cannot be answered; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One picture of a request."""
+
+    name: str
+    encoded: bytes = field(repr=False)
+    """A PNG, or another format that the model reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The objects found in the input of the same name."""
+
+    name: str
+    findings: Sequence[Finding]
+
+
+class Serving:
+    """Loaded models. Each runs in a thread of its own: no two threads may call it at once."""
+
+    def __init__(self, models: Mapping[str, Model]) -> None:
+        self._models = models
+        self._threads = {name: ThreadPoolExecutor(1, name) for name in models}
+
+    def check(self, model: str, version: str) -> None:
+        """Raise NoSuchModel if a model or its version is not served. `version`: empty for any."""
+        if model not in self._models:
+            raise NoSuchModel(f"no model {model!r}; served are {', '.join(self._models)}")
+        if version not in {"", VERSION}:
+            raise NoSuchModel(f"model {model!r} has no version {version!r}, only {VERSION!r}")
+
+    async def answer(self, model: str, version: str, inputs: Sequence[Input]) -> Sequence[Output]:
+        """Return an output for each input, in order. Raises NoSuchModel, BadRequest."""
+        self.check(model, version)
+        if not inputs:
+            raise BadRequest("there are no inputs")
+        loop, thread = asyncio.get_running_loop(), self._threads[model]
+        return [
+            await loop.run_in_executor(thread, self._call, self._models[model], picture)
+            for picture in inputs
+        ]
+
+    @staticmethod
+    def _call(model: Model, picture: Input) -> Output:
+        try:
+            return Output(picture.name, model(picture.encoded))
+        except NoPicture as error:
+            why = f": {error}" if str(error) else ""
+            raise BadRequest(
+                f"input {picture.name!r} is no picture that can be read{why}"
+            ) from error
+
+
+# A classifier of handwritten digits in plain Python, if the extra `demo` is not installed.
+#
+# Its weights are those that the demo's classifier learns (tests/unit/local/test_small_model.py);
+# digits.json holds a row of weights and an intercept for each digit.
+
+MOST_PIXELS: Final = 256 * 256
+_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
+_CHANNELS: Final = {0: 1, 2: 3, 4: 2, 6: 4}
+"""By colour type: grey, colours, and each with opacity."""
+
+
+@dataclass(frozen=True, slots=True)
+class GreyPicture:
+    """Rows of greys, 0 to 255."""
+
+    width: int
+    height: int
+    rows: Sequence[Sequence[float]]
+
+
+def read_png(encoded: bytes) -> GreyPicture:
+    """Return the picture in grey. Raises NoPicture."""
+    try:
+        return _read(encoded)
+    except (struct.error, zlib.error, IndexError) as error:
+        raise NoPicture(f"a broken PNG ({error})") from error
+
+
+def _read(encoded: bytes) -> GreyPicture:
+    if not encoded.startswith(_SIGNATURE):
+        raise NoPicture("it is no PNG")
+    chunks = list(_chunks(encoded))
+    if not chunks or chunks[0][0] != b"IHDR":
+        raise NoPicture("a PNG without a head")
+    width, height, depth, colour, _, _, interlaced = struct.unpack(">IIBBBBB", chunks[0][1])
+    if depth != 8 or interlaced or colour not in _CHANNELS:
+        raise NoPicture("a PNG whose channels do not have 8 bits, or with a palette or interlaced")
+    if not 0 < width * height <= MOST_PIXELS:
+        raise NoPicture(f"a PNG of {width} x {height} pixels, and {MOST_PIXELS} are the most")
+    channels = _CHANNELS[colour]
+    size = height * (1 + width * channels)
+    packed = b"".join(data for kind, data in chunks if kind == b"IDAT")
+    raw = zlib.decompressobj().decompress(packed, size)
+    if len(raw) < size:
+        raise NoPicture("a PNG that ends too early")
+    lines = _lines(raw, width * channels, channels)
+    return GreyPicture(width, height, [_greys(line, channels) for line in lines])
+
+
+def _greys(line: bytearray, channels: int) -> Sequence[float]:
+    colours = 3 if channels > 2 else 1
+    return [sum(line[at : at + colours]) / colours for at in range(0, len(line), channels)]
+
+
+def _chunks(encoded: bytes) -> Iterator[tuple[bytes, bytes]]:
+    at = len(_SIGNATURE)
+    while at < len(encoded):
+        length, kind = struct.unpack_from(">I4s", encoded, at)
+        yield kind, encoded[at + 8 : at + 8 + length]
+        at += length + 12
+
+
+def _lines(raw: bytes, length: int, channels: int) -> Iterator[bytearray]:
+    """Yield each line without its filter: a line stores the differences to adjacent pixels."""
+    above = bytearray(length)
+    for start in range(0, len(raw), length + 1):
+        kind, line = raw[start], bytearray(raw[start + 1 : start + 1 + length])
+        for at in range(length) if kind else ():
+            previous = line[at - channels] if at >= channels else 0
+            corner = above[at - channels] if at >= channels else 0
+            line[at] = (line[at] + _predict(kind, previous, above[at], corner)) & 255
+        yield line
+        above = line
+
+
+def _predict(kind: int, previous: int, above: int, corner: int) -> int:
+    if kind == 4:
+        near = previous + above - corner
+        return min((previous, above, corner), key=lambda neighbour: abs(near - neighbour))
+    return (0, previous, above, (previous + above) // 2)[kind]
+
+
+_SIDE = 8
+_BRIGHTEST = 16
+
+
+def small_models() -> Mapping[str, Model]:
+    """Return the classifier, under its name in the demo."""
+    return {DIGITS.model_id: SmallClassifier().classify}
+
+
+class SmallClassifier:
+    """Logistic regression on 8 x 8 greys, as scikit-learn's digits are: bright on dark."""
+
+    def __init__(self) -> None:
+        learnt = json.loads(files(__package__).joinpath("digits.json").read_text())
+        self._weights: Sequence[Sequence[float]] = learnt["weights"]
+        self._intercepts: Sequence[float] = learnt["intercepts"]
+
+    def classify(self, encoded: bytes) -> Sequence[Finding]:
+        """Return the ten classes with their probabilities, best first. Raises NoPicture."""
+        pixels = _shrink(read_png(encoded))
+        powers = [
+            intercept + sum(map(float.__mul__, weights, pixels))
+            for weights, intercept in zip(self._weights, self._intercepts, strict=True)
+        ]
+        shares = [math.exp(power - max(powers)) for power in powers]
+        scores = {label: share / sum(shares) for label, share in zip(LABELS, shares, strict=True)}
+        best_first = sorted(scores, key=scores.__getitem__, reverse=True)
+        return [{"label": label, "score": round(scores[label], 6)} for label in best_first]
+
+
+def _shrink(picture: GreyPicture) -> list[float]:
+    """Return the mean greys of 8 x 8 cells, in the steps of the data set, 0 to 1."""
+    across, down = _cells(picture.width), _cells(picture.height)
+    return [
+        round(_mean(picture, columns, rows) / 255 * _BRIGHTEST) / _BRIGHTEST
+        for rows, columns in product(down, across)
+    ]
+
+
+def _cells(length: int) -> list[range]:
+    """Return the pixels in each of the cells; at least one."""
+    starts = [index * length // _SIDE for index in range(_SIDE)]
+    ends = [(index + 1) * length // _SIDE for index in range(_SIDE)]
+    return [range(start, max(end, start + 1)) for start, end in zip(starts, ends, strict=True)]
+
+
+def _mean(picture: GreyPicture, columns: range, rows: range) -> float:
+    greys = [picture.rows[row][column] for row in rows for column in columns]
+    return sum(greys) / len(greys)
+
+
+# The protocol over REST.
+
+_SERVING = web.AppKey("serving", Serving)
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_PICTURES = [{"name": "image", "datatype": DATATYPE, "shape": [-1]}]
+_PREDICTIONS = [{"name": "image", "datatype": DATATYPE, "shape": [-1]}]
+
+
+async def serve_rest(serving: Serving, port: int, host: str = HOST) -> web.AppRunner:
+    """Listen on `port` until the runner is cleaned up."""
+    runner = web.AppRunner(application(serving))
+    await runner.setup()
+    await web.TCPSite(runner, host, port).start()
+    return runner
+
+
+def application(serving: Serving) -> web.Application:
+    """Return the application with its routes."""
+    app = web.Application(middlewares=[_errors], client_max_size=MOST_BYTES)
+    app[_SERVING] = serving
+    app.router.add_get("/v2", _server)
+    app.router.add_get("/v2/health/live", _healthy)
+    app.router.add_get("/v2/health/ready", _healthy)
+    for model in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
+        app.router.add_get(model, _model)
+        app.router.add_get(f"{model}/ready", _model_ready)
+        app.router.add_post(f"{model}/infer", _infer)
+        app.router.add_post(f"{model}/infer/", _infer)
+    return app
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    """Answer every refusal as the protocol requires: `{"error": …}`."""
+    try:
+        return await handler(request)
+    except NoSuchModel as error:
+        return _json({"error": str(error)}, 404)
+    except BadRequest as error:
+        return _json({"error": str(error)}, 400)
+    except web.HTTPException as error:
+        return _json({"error": error.reason}, error.status)
+
+
+async def _healthy(_request: web.Request) -> web.Response:
+    return web.Response()  # it listens only when every model is loaded
+
+
+async def _server(_request: web.Request) -> web.Response:
+    return _json({"name": NAME, "version": VERSION, "extensions": []})
+
+
+async def _model(request: web.Request) -> web.Response:
+    name = _check_model(request)
+    fields = {"name": name, "versions": [VERSION], "platform": NAME}
+    return _json({**fields, "inputs": _PICTURES, "outputs": _PREDICTIONS})
+
+
+async def _model_ready(request: web.Request) -> web.Response:
+    _check_model(request)
+    return web.Response()
+
+
+async def _infer(request: web.Request) -> web.Response:
+    name = _check_model(request)
+    document = parse_request(await request.read())
+    version = request.match_info.get("version", "")
+    outputs = await request.app[_SERVING].answer(name, version, read_inputs(document))
+    answer = {"model_name": name, "model_version": VERSION, "outputs": [*map(_output, outputs)]}
+    return _json(answer | ({"id": document["id"]} if "id" in document else {}))
+
+
+def _check_model(request: web.Request) -> str:
+    name = request.match_info["model"]
+    request.app[_SERVING].check(name, request.match_info.get("version", ""))
+    return name
+
+
+def parse_request(body: bytes) -> dict[str, Any]:
+    """Return the request's JSON. Raises BadRequest."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"the body is not JSON: {error}") from error
+    if not isinstance(document, dict) or not isinstance(document.get("inputs"), list):
+        raise BadRequest("expected an object with a list `inputs`")
+    return document
+
+
+def read_inputs(document: dict[str, Any]) -> Sequence[Input]:
+    """Return the inputs of a request. Raises BadRequest."""
+    return [_input(index, tensor) for index, tensor in enumerate(document["inputs"])]
+
+
+def _input(index: int, tensor: Any) -> Input:
+    match tensor:
+        case {"name": str(name), "datatype": "BYTES", "data": [str(text)]}:
+            try:
+                return Input(name, base64.b64decode(text, validate=True))
+            except ValueError as error:
+                raise BadRequest(f"inputs[{index}].data is not base64: {error}") from error
+    raise BadRequest(
+        f"inputs[{index}]: expected name, datatype BYTES and data with one base64 text"
+    )
+
+
+def _output(output: Output) -> dict[str, Any]:
+    findings = output.findings
+    return {"name": output.name, "datatype": DATATYPE, "shape": [len(findings)], "data": findings}
+
+
+def _json(body: Any, status: int = 200) -> web.Response:
+    return web.Response(body=orjson.dumps(body), status=status, content_type="application/json")

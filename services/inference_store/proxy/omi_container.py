@@ -1,0 +1,397 @@
+"""The container behind the bridge: its Status, requested once, and its Run."""
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+from grpc import ChannelConnectivity, StatusCode
+
+from inference_store.grpc_messages import message
+from inference_store.inference.json_text import UnreadableJson, read_json
+from inference_store.proxy.exchange import from_base64
+from inference_store.proxy.protocols.tensor_reading import (
+    ERROR,
+    MODEL_VERSION,
+    MOST_INFERENCES,
+    STATUS_CODE,
+    Run,
+)
+from inference_store.proxy.protocols.tensors import (
+    BYTES,
+    InferRequest,
+    InferResponse,
+    Tensor,
+    bytes_values,
+)
+
+PLATFORM: Final = "omi"
+_DURATION: Final = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h)?[a-z]*\s*", re.ASCII)
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0}
+_BINARY: Final = ("image/", "audio/", "video/", "application/octet-stream", "application/pdf")
+_MOST_TOGETHER: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """An input or an output of a model."""
+
+    name: str
+    media_types: Sequence[str] = ()
+
+    @property
+    def is_binary(self) -> bool:
+        """True if it is not text, whatever its bytes look like."""
+        return any(media_type.lower().startswith(_BINARY) for media_type in self.media_types)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerStatus:
+    """A model in a container."""
+
+    name: str
+    version: str
+    inputs: Sequence[File]
+    outputs: Sequence[File]
+    batch_size: int = 1
+    """The most input items that one Run takes."""
+    run_seconds: float | None = None
+    """How long one Run may take; None if the container does not state it."""
+
+
+def read_status(status: Any) -> ContainerStatus:
+    """Return the status in a StatusResponse."""
+    info, size = status.model_info, status.features.batch_size
+    return ContainerStatus(
+        name=info.model_name,
+        version=info.model_version,
+        inputs=[
+            File(name=file.filename, media_types=list(file.accepted_media_types))
+            for file in status.inputs
+        ],
+        outputs=[
+            File(name=file.filename, media_types=[file.media_type]) for file in status.outputs
+        ],
+        batch_size=max(1, min(size, _MOST_TOGETHER)),
+        run_seconds=parse_seconds(status.timeout.run),
+    )
+
+
+def parse_seconds(duration: str) -> float | None:
+    """Return the seconds of `60s`, `1.5m`, `500ms`, `2 h`, or a number of seconds; None for any
+    other text."""
+    match = _DURATION.fullmatch(duration.lower())
+    if match is None:
+        return None
+    return float(match[1]) * _SECONDS[match[2]] or None
+
+
+_STATUSES: Final = {
+    StatusCode.DEADLINE_EXCEEDED: 504,
+    StatusCode.UNAVAILABLE: 503,
+    StatusCode.RESOURCE_EXHAUSTED: 503,
+    StatusCode.INVALID_ARGUMENT: 422,
+    StatusCode.UNIMPLEMENTED: 501,
+}
+LEAST_FAILED: Final = 400
+
+
+class ContainerFailed(Exception):
+    """The container cannot answer, or refuses; `str()` of the error is its own text.
+
+    `status` is an HTTP status: 422 for a wrong request, 500 for the model's failure, 503 if the
+    container is unavailable, 504 if it is too late.
+    """
+
+    def __init__(self, status: int, sentence: str, *, run: Run | None = None) -> None:
+        """`run`: the container's own outcome; None if it gave none."""
+        super().__init__(sentence)
+        self.status = status
+        self.run = run
+
+
+class Container:
+    """An OMI container. Limits: `status_seconds` for its model to start, `run_seconds` for a Run if
+    the container does not state how long it may take."""
+
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        *,
+        status_seconds: float = 600.0,
+        run_seconds: float = 600.0,
+    ) -> None:
+        self._channel = channel
+        self._status_seconds = status_seconds
+        self._run_seconds = run_seconds
+        self._status: asyncio.Task[ContainerStatus] | None = None
+
+    async def is_reachable(self, seconds: float = 1.0) -> bool:
+        """Return whether there is a connection. Status is not used as a probe: it starts the
+        model."""
+        state = self._channel.get_state(try_to_connect=True)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while state is not ChannelConnectivity.READY:
+                    await self._channel.wait_for_state_change(state)
+                    state = self._channel.get_state(try_to_connect=True)
+        return state is ChannelConnectivity.READY
+
+    async def status(self) -> ContainerStatus:
+        """Return the container's Status: requested once, and again after it failed or the container
+        was unavailable.
+
+        Raises ContainerFailed.
+        """
+        if self._status is None or _has_failed(self._status):
+            self._status = asyncio.create_task(self._request_status())
+            self._status.add_done_callback(_has_failed)  # also if no caller waits any more
+        return await asyncio.shield(
+            self._status
+        )  # a caller that leaves does not cancel it for others
+
+    async def _request_status(self) -> ContainerStatus:
+        answer = await self._call("Status", message("StatusRequest")(), self._status_seconds)
+        status = read_status(answer)
+        _expect_good(answer, status)
+        return status
+
+    async def run(
+        self, items: Sequence[Mapping[str, bytes]], *, explain: bool, detect_drift: bool
+    ) -> tuple[list[Any], Run]:
+        """Return an OutputItem for each item, from Runs of the size that the container takes.
+
+        Raises ContainerFailed: if one Run is refused, the call fails.
+        """
+        status = await self.status()
+        outputs: list[Any] = []
+        codes: list[int] = []
+        for first in range(0, len(items), status.batch_size):
+            batch = items[first : first + status.batch_size]
+            inputs = [message("InputItem")(input=item) for item in batch]
+            request = message("RunRequest")(
+                inputs=inputs, explain=explain, detect_drift=detect_drift
+            )
+            answer = await self._call("Run", request, status.run_seconds or self._run_seconds)
+            outputs.extend(_check_outputs(answer, len(batch), status))
+            codes.append(answer.status_code)
+        return outputs, Run(max(codes, default=0), status.version or None)
+
+    async def _call(self, name: str, request: Any, seconds: float) -> Any:
+        ask: Any = self._channel.unary_unary(
+            f"/ModzyModel/{name}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=message(f"{name}Response").FromString,
+        )
+        try:
+            return await ask(request, timeout=seconds)
+        except grpc.aio.AioRpcError as exc:
+            if exc.code() is StatusCode.UNAVAILABLE and name != "Status":
+                self._status = None  # a container that comes back has to start its model again
+            raise ContainerFailed(
+                _STATUSES.get(exc.code(), 500),
+                f"{name} of the container: {exc.details() or exc.code().name}",
+            ) from None
+
+    async def close(self) -> None:
+        """Cancel a pending request; the owner of the channel closes it."""
+        if self._status is not None:
+            self._status.cancel()
+            await asyncio.gather(self._status, return_exceptions=True)
+
+
+def _has_failed(task: "asyncio.Task[ContainerStatus]") -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
+
+
+def _check_outputs(answer: Any, count: int, status: ContainerStatus) -> Sequence[Any]:
+    """Return an output for each item, even if the Run refused every item."""
+    outputs: Sequence[Any] = answer.outputs
+    if len(outputs) == count and not any(output.success for output in outputs):
+        return outputs
+    _expect_good(answer, status)
+    if len(outputs) == count:
+        return outputs
+    sentence = f"the container answered {len(outputs)} items to {count}"
+    raise ContainerFailed(500, sentence, run=Run(answer.status_code, status.version or None))
+
+
+def _expect_good(answer: Any, status: ContainerStatus) -> None:
+    if answer.status_code >= LEAST_FAILED:
+        sentence = answer.message or answer.status or f"status_code {answer.status_code}"
+        run = Run(answer.status_code, status.version or None)
+        raise ContainerFailed(answer.status_code, sentence, run=run)
+
+
+# The answers of the bridge, the same for REST and gRPC.
+
+
+async def infer(
+    container: Container, request: InferRequest, model: str
+) -> tuple[InferResponse, Run]:
+    """Answer one inference call. Raises ContainerFailed; 400 if the request is not files of the
+    model."""
+    status = await container.status()
+    try:
+        items = read_items(request, status)
+    except InputsNotFiles as exc:
+        raise ContainerFailed(400, str(exc)) from None
+    outputs, run = await container.run(
+        items,
+        explain=has_true_parameter(request, "explain"),
+        detect_drift=has_true_parameter(request, "detect_drift"),
+    )
+    answer = build_answer(request, outputs, status, model=model)
+    if answer.error is not None:
+        failed = run.status_code >= LEAST_FAILED
+        raise ContainerFailed(run.status_code if failed else 422, answer.error, run=run)
+    return answer, run
+
+
+def headers_of(run: Run | None) -> dict[str, str]:
+    """Return as headers what V2 has no field for."""
+    if run is None:
+        return {}
+    version = run.version or ""
+    is_plain = version.isascii() and version.isprintable() and version.strip()
+    return {STATUS_CODE: str(max(run.status_code, 0))} | (
+        {MODEL_VERSION: version} if is_plain else {}
+    )
+
+
+def server_metadata() -> dict[str, Any]:
+    """Return the metadata of the bridge itself."""
+    return {"name": "inference-store-omi-bridge", "version": "1", "extensions": []}
+
+
+def model_metadata(status: ContainerStatus, model: str) -> dict[str, Any]:
+    """Return the model's metadata: its files as tensors of any number of elements."""
+    return {
+        "name": model,
+        "versions": [status.version] if status.version else [],
+        "platform": PLATFORM,
+        "inputs": [_describe_file(file.name) for file in status.inputs],
+        "outputs": [_describe_file(file.name) for file in status.outputs],
+    }
+
+
+def _describe_file(name: str) -> dict[str, Any]:
+    return {"name": name, "datatype": "BYTES", "shape": [-1]}
+
+
+class InputsNotFiles(ValueError):
+    """A request whose inputs are not files of this model; `str()` of the error says what to
+    send."""
+
+
+def read_items(request: InferRequest, status: ContainerStatus) -> list[dict[str, bytes]]:
+    """Return the input items of a request. Raises InputsNotFiles."""
+    if not request.inputs:
+        raise InputsNotFiles(
+            f"there are no inputs: send BYTES tensors named {_join_names(status.inputs)}"
+        )
+    columns: dict[str, list[bytes]] = {}
+    for tensor in request.inputs:
+        file = _find_file(tensor, request, status)
+        if file.name in columns:
+            raise InputsNotFiles(
+                f"input {file.name[:80]!r} comes twice: send all its elements in one"
+            )
+        columns[file.name] = _read_elements(tensor, file)
+    counts = {len(column) for column in columns.values()}
+    if len(counts) > 1:
+        raise InputsNotFiles(
+            f"the inputs have {sorted(counts)} elements: each item needs one of each"
+        )
+    (count,) = counts
+    if not 0 < count <= MOST_INFERENCES:
+        raise InputsNotFiles(f"there are {count} items: send 1 to {MOST_INFERENCES}")
+    return [{name: column[i] for name, column in columns.items()} for i in range(count)]
+
+
+def has_true_parameter(request: InferRequest, name: str) -> bool:
+    """Return whether a parameter of the request or of an input, like `explain`, is true."""
+    holders = (request.parameters, *(tensor.parameters for tensor in request.inputs))
+    return any(holder.get(name) in (b"true", b'"true"') for holder in holders)
+
+
+def build_answer(
+    request: InferRequest, outputs: Sequence[Any], status: ContainerStatus, *, model: str
+) -> InferResponse:
+    """Return the files of all items by name. If some items failed, the tensor `error` gives their
+    reasons; if all failed, the answer is that error."""
+    errors = [_read_error(item) for item in outputs]
+    if all(errors):
+        return InferResponse(error="; ".join(dict.fromkeys(filter(None, errors))))
+    output_names = sorted({name for item in outputs for name in item.output if name != ERROR})
+    declared = [file.name for file in status.outputs if file.name in output_names]
+    names = [*declared, *(name for name in output_names if name not in declared)]
+    tensors = [
+        _build_tensor(name, [item.output.get(name, b"") for item in outputs]) for name in names
+    ]
+    if any(errors):
+        tensors.append(_build_tensor(ERROR, [(error or "").encode() for error in errors]))
+    return InferResponse(
+        model=model, version=status.version or None, id=request.id, outputs=tensors
+    )
+
+
+def _find_file(tensor: Tensor, request: InferRequest, status: ContainerStatus) -> File:
+    """Return the file of a tensor by its name; a single tensor matches a single file, whatever its
+    name."""
+    file = next((file for file in status.inputs if file.name == tensor.name), None)
+    if file is not None:
+        return file
+    if len(status.inputs) == 1 == len(request.inputs):
+        return status.inputs[0]
+    if status.inputs:
+        names = _join_names(status.inputs)
+        raise InputsNotFiles(f"the model has no input {tensor.name[:80]!r}: its inputs are {names}")
+    return File(name=tensor.name)
+
+
+def _read_elements(tensor: Tensor, file: File) -> list[bytes]:
+    if tensor.datatype != BYTES:
+        raise InputsNotFiles(
+            f"input {tensor.name[:80]!r} is {tensor.datatype[:20]!r}: the model takes files, send "
+            "BYTES with a file's content as an element"
+        )
+    values = bytes_values(tensor)
+    if values is None:
+        raise InputsNotFiles(f"the elements of input {tensor.name[:80]!r} cannot be read")
+    if tensor.data is None:
+        return [value for value in values if isinstance(value, bytes)]
+    coded = file.is_binary or tensor.parameters.get("content_type") == b'"base64"'
+    return [_read_content(value, tensor, coded=coded) for value in values]
+
+
+def _read_content(element: Any, tensor: Tensor, *, coded: bool) -> bytes:
+    """Return the bytes of a JSON string: decoded from base64 if it is binary, else its text."""
+    try:
+        value = read_json(element)
+    except UnreadableJson:
+        value = None
+    if type(value) is not str:
+        raise InputsNotFiles(
+            f"an element of input {tensor.name[:80]!r} is no string: send text or base64"
+        )
+    decoded = from_base64(value) if coded else None
+    return value.encode("utf-8", "surrogatepass") if decoded is None else decoded
+
+
+def _read_error(item: Any) -> str | None:
+    if item.success:
+        return None
+    text: str = item.output.get(ERROR, b"").decode("utf-8", "replace")
+    return text.strip() or "the model says that it failed, and not why"
+
+
+def _build_tensor(name: str, files: list[bytes]) -> Tensor:
+    return Tensor(name=name, datatype=BYTES, shape=(len(files),), values=files)
+
+
+def _join_names(files: Sequence[File]) -> str:
+    return ", ".join(repr(file.name) for file in files)
