@@ -1,6 +1,7 @@
 """Each third-party package has its home; import-linter, in `make lint`, holds how rooms import."""
 
 import ast
+import re
 from pathlib import Path
 
 SERVICES = Path(__file__).parents[2] / "services" / "inference_store"
@@ -81,3 +82,27 @@ def test_files_have_names_that_say_something_and_at_most_600_lines() -> None:
     empty = {"util", "helper", "common", "base", "manager", "service", "core", "misc"}
     assert [path for path in FILES if path.stem.rstrip("s") in empty] == []
     assert [path for path in FILES if path.read_text().count("\n") > 600] == []
+
+
+def list_faces(path: Path) -> set[str]:
+    """Return the modules of other rooms that a file imports, as `room.module`."""
+    faces = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("inference_store."):
+            for alias in node.names:
+                place = Path(*f"{node.module}.{alias.name}".split(".")[1:])
+                is_module = (SERVICES / place).is_dir() or (SERVICES / f"{place}.py").exists()
+                faces.add(".".join((place if is_module else place.parent).parts))
+    own = path.relative_to(SERVICES).parts[0]
+    return {face for face in faces if face.partition(".")[0] != own}
+
+
+def test_rooms_import_only_the_faces_that_the_docs_list() -> None:
+    page = (SERVICES.parents[1] / "docs" / "explanation" / "architecture.md").read_text()
+    table = page.split("| room | modules that other rooms import |\n|---|---|\n")[1]
+    listed = set()
+    for row in table.partition("\n\n")[0].splitlines():
+        room, faces = (cell.strip() for cell in row.strip("|").split("|"))
+        listed |= {f"{room}.{name}" for name in re.findall(r"`([^`]+)`", faces)}
+        listed |= {room} if faces.startswith("the room itself") else set()
+    assert listed == {face for path in FILES for face in list_faces(path)}
