@@ -11,14 +11,16 @@ from typing import Final, TypeAlias
 
 Row: TypeAlias = tuple[str, str]
 SOURCE: Final = Path(__file__).parents[1] / "client" / "src" / "inference_store_client"
+# Functions of the filters that a program has no need of.
+_INNER: Final = frozenset({"encode_filter", "format_duration", "make_node", "make_operation"})
 # Where each class is; of two, one has the members of the other.
 _CLASSES: Final[Mapping[str, Sequence[str]]] = {
-    "Store": ("sync/store.py:Store",),
-    "Model": ("sync/model.py:Model",),
-    "Inferences": ("sync/inferences.py:Inferences", "dataset_methods.py:DatasetMethods"),
+    "Store": ("sync.py:Store",),
+    "Model": ("sync.py:Model",),
+    "Inferences": ("sync.py:Inferences", "previewing.py:DatasetMethods"),
     "DatasetSummary": ("datasets/summary.py:DatasetSummary",),
-    "Inference": ("values/inference.py:InferenceFields", "sync/inference.py:Inference"),
-    "Export": ("values/exports.py:ExportFields", "sync/export.py:Export"),
+    "Inference": ("values/inference.py:InferenceFields", "sync.py:Inference"),
+    "Export": ("values/exports.py:ExportFields", "sync.py:Export"),
     "Blob": ("blob.py:Blob",),
     "Retries": ("retries.py:Retries",),
     "Question": ("question.py:QuestionOptions",),
@@ -77,12 +79,11 @@ def _list_errors() -> Iterator[Row]:
 
 def _list_filters() -> Iterator[Row]:
     """Yield the functions that expressions are made with, in order of name."""
-    files = ("functions.py", "geometries.py", "times.py")
     functions = [
         statement
-        for file in files
-        for statement in _parse(f"filters/{file}").body
-        if isinstance(statement, ast.FunctionDef) and not statement.name.startswith("_")
+        for statement in _parse("filters.py").body
+        if isinstance(statement, ast.FunctionDef) and statement.name not in _INNER
+        if not statement.name.startswith("_")
     ]
     for function in sorted(functions, key=lambda function: function.name):
         yield _code(f"{function.name}({_list_names(function.args)})"), _sentence(function)

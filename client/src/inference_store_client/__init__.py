@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from inference_store_client.errors import StoreWarning
+
 from .blob import Blob
 from .errors import (
     Conflict,
@@ -52,7 +54,6 @@ from .filters import (
     sent,
 )
 from .retries import Retries
-from .store_warnings import StoreWarning
 from .sync import Export, Inference, Inferences, Model, Store
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .extras import import_extra
+from inference_store_client.errors import import_extra
 
 _CURSOR: Final = "cursor"
 _WARNINGS: Final = b"warnings"

@@ -11,14 +11,14 @@ from enum import IntEnum
 from functools import partial
 from typing import Any, Final
 
+from inference_store_client.errors import warn
+from inference_store_client.streaming import RESTART, Chunk, Position, accept_delivered, resume
+
 from .arrow_batches import list_columns, read_batch, read_warnings
-from .chunks import RESTART, Chunk, accept_delivered
 from .commands import Deliver, Failure, Read, Steps
 from .errors import ConnectionFailed, UnexpectedAnswer
 from .question import Question
-from .resuming import Position, resume
 from .settings import ClientSettings
-from .store_warnings import warn
 from .streaming import CUT
 
 # Cuts a stream of bytes into the messages of Arrow IPC, without decoding them.

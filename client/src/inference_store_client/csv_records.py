@@ -13,14 +13,14 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
-from .chunks import RESTART, Chunk
+from inference_store_client.streaming import RESTART, Chunk, Position, resume
+
 from .columns import CHANGED
 from .commands import Close, Deliver, Failure, Read, Steps
 from .errors import ConnectionFailed, UnexpectedAnswer
 from .question import Question
 from .reading import read_page
 from .requests import CSV
-from .resuming import Position, resume
 from .settings import ClientSettings
 from .streaming import CUT
 

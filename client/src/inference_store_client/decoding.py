@@ -11,10 +11,15 @@ from types import NoneType, UnionType
 from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
+from inference_store_client.values.inference import (
+    Metadata,
+    MetadataEntry,
+    Prediction,
+    Predictions,
+    read_instant,
+)
+
 from .errors import UnexpectedAnswer
-from .values.metadata import Metadata, MetadataEntry
-from .values.metadata_values import read_instant
-from .values.predictions import Prediction, Predictions
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]

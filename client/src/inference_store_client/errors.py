@@ -15,10 +15,13 @@ StoreError
     └── Unavailable 503, TooManyRequests 429
 """
 
-from collections.abc import Mapping
-from typing import Final
+import json
+import warnings
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from typing import Any, Final
 
-from .values.problems import Problem
+from inference_store_client.values.answers import Problem
 
 
 class StoreError(Exception):
@@ -121,3 +124,40 @@ _BY_STATUS: Final[Mapping[int, type[Refused]]] = {
 def make_refusal(problem: Problem) -> Refused:
     """Return the most specific error for a problem."""
     return _BY_STATUS.get(problem.status, Refused)(problem)
+
+
+# What the store remarks about a question, as Python warnings.
+
+_HEADER: Final = "inference-store-warnings"
+
+
+class StoreWarning(UserWarning):
+    """A remark of the store: the question is answered, and may not mean what was intended."""
+
+
+def warn(texts: Iterable[str]) -> None:
+    """Issue each text as a StoreWarning."""
+    for text in texts:
+        warnings.warn(text, StoreWarning, stacklevel=2)
+
+
+def warn_of_header(headers: Mapping[str, str]) -> None:
+    """Issue the warnings of an answer that has no room for them, such as CSV."""
+    text = headers.get(_HEADER, "[]")
+    try:
+        texts = json.loads(text)
+    except ValueError:  # something on the way has cut it
+        texts = text
+    warn(map(str, texts) if isinstance(texts, list) else [text])
+
+
+# The libraries of extras: imported when they are needed, and how they are installed.
+
+
+def import_extra(module: str, extra: str) -> Any:
+    """Import a module of an extra. Raises SettingsError with the command that installs it."""
+    try:
+        return import_module(module)
+    except ImportError:
+        install = f"python -m pip install './client[{extra}]'"
+        raise SettingsError(f"this needs {module}: in the source tree, {install}") from None

@@ -5,6 +5,8 @@ from itertools import count
 from typing import Final
 from urllib.parse import urljoin
 
+from inference_store_client.values.answers import Problem
+
 from .commands import Close, Failure, Open, Outcome, Read, Renew, Response, Steps, Wait
 from .decoding import decode
 from .errors import ConnectionFailed, Redirected, UnexpectedAnswer, make_refusal
@@ -12,7 +14,6 @@ from .origin import Origin
 from .requests import ANY, Request
 from .retries import read_retry_after
 from .settings import ClientSettings
-from .values.problems import Problem
 
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _MOST_REDIRECTS: Final = 5

@@ -1,24 +1,29 @@
 """Exports that the store carries out: requested, waited for, their parts downloaded. No I/O."""
 
+import hashlib
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
 from uuid import UUID
 
-from .chunks import Restart
-from .commands import Steps, Wait
-from .disk_errors import name_target
-from .errors import ExportFailed, SettingsError
-from .instants import format_duration
-from .new_folder import NewFolder
-from .plurals import write_count
-from .question import NEWEST_FIRST, Question
-from .reading import fetch, read_list, request_any
-from .requests import Request, make_path, make_request
-from .settings import ClientSettings
-from .values.exports import (
+from inference_store_client.commands import Close, Deliver, Failure, Read, Response, Steps, Wait
+from inference_store_client.errors import ExportFailed, Refused, SettingsError
+from inference_store_client.exchange import open_content
+from inference_store_client.json_text import format_duration, write_count
+from inference_store_client.private_files import name_target
+from inference_store_client.question import NEWEST_FIRST, Question
+from inference_store_client.reading import fetch, read_list, request_any
+from inference_store_client.requests import ANY, Request, make_path, make_request
+from inference_store_client.settings import ClientSettings
+from inference_store_client.streaming import RESTART, Restart, accept_delivered
+from inference_store_client.values.exports import (
     ENDED,
     ErasedMemberPage,
     ExportBlobs,
@@ -27,6 +32,178 @@ from .values.exports import (
     ExportPart,
     ExportPartPage,
 )
+
+# The bytes of a part of an export, in pieces, over as many connections as it takes. No I/O.
+#
+# Bytes that are not those of its SHA-256 are fetched once more: the download may have spoilt them.
+
+_PARTIAL: Final = 206
+_DELETED: Final = (404, 410)
+
+
+@dataclass(slots=True)
+class _Received:
+    """What has come of a part, and its SHA-256."""
+
+    bytes: int = 0
+    digest: Any = field(default_factory=hashlib.sha256)
+
+
+def read_part(export: UUID, part: ExportPart, settings: ClientSettings) -> Steps[bytes]:
+    """Return the bytes of a part. Raises as `stream_part`."""
+    pieces: list[bytes] = []
+
+    def accept(item: Any) -> None:
+        if item is RESTART:
+            pieces.clear()
+        else:
+            pieces.append(item)
+
+    yield from accept_delivered(stream_part(export, part, settings), accept)
+    return b"".join(pieces)
+
+
+def stream_part(export: UUID, part: ExportPart, settings: ClientSettings) -> Steps[None]:
+    """Deliver the bytes of a part, or RESTART; what was cut off is continued.
+
+    Raises ExportFailed if it is not written; or, at the end, if the bytes are others than the store
+    wrote, also when they come again.
+    """
+    first = yield from _stream_once(part, settings)
+    if first == part.sha256:
+        return
+    yield Deliver([RESTART])
+    second = yield from _stream_once(part, settings)
+    if second == part.sha256:
+        return
+    raise ExportFailed(_describe_damage(export, part, first, second))
+
+
+def _stream_once(part: ExportPart, settings: ClientSettings) -> Steps[str]:
+    """Deliver the bytes of a part; return their SHA-256."""
+    received, attempt = _Received(), 0
+    while True:
+        before = received.bytes
+        failure = yield from _read_once(part, settings, received)
+        # a connection may break after the last byte, from where there is nothing to ask for
+        if failure is None or received.bytes == part.bytes:
+            break
+        attempt = 1 if received.bytes > before else attempt + 1
+        wait = settings.retries.find_wait(failure, attempt)
+        if wait is None:
+            raise failure.error
+        yield Wait(wait)
+    digest: str = received.digest.hexdigest()
+    return digest
+
+
+def _describe_damage(export: UUID, part: ExportPart, first: str, second: str) -> str:
+    """Return what it means that the bytes are others, and the remedy."""
+    name = f"part {part.number} of export {export}"
+    if first == second:
+        return (
+            f"{name} is damaged: the bytes in the bucket are not those that the store wrote. Their"
+            f" SHA-256 is {first}, and the manifest has {part.sha256}. Tell the operator of the"
+            " store, and request the export again"
+        )
+    return (
+        f"{name} arrives damaged: something on the way changes its bytes. The manifest has the"
+        f" SHA-256 {part.sha256}, and {first} and then {second} came. Download it over another"
+        " network or without a proxy"
+    )
+
+
+def _read_once(
+    part: ExportPart, settings: ClientSettings, received: _Received
+) -> Steps[Failure | None]:
+    """Read what one connection brings; None: that was the end."""
+    if part.url is None:
+        remedy = "; start the export again" if part.state == "stale" else ""
+        raise ExportFailed(f"part {part.number} is not there: it is {part.state}{remedy}")
+    request = Request("GET", part.url, accept=ANY, may_leave=True, begin=received.bytes)
+    opened = yield from open_content(request, settings)
+    if isinstance(opened, Failure):
+        return _name_deleted(part, opened)
+    failure = yield from _read_pieces(received, skipped=_count_skipped(opened, received))
+    yield Close()
+    return failure
+
+
+def _name_deleted(part: ExportPart, failure: Failure) -> Failure:
+    """Return the failure; of a link that leads nowhere: what that means, and the remedy."""
+    if not (isinstance(failure.error, Refused) and failure.error.status in _DELETED):
+        return failure
+    error = ExportFailed(
+        f"the link of part {part.number} leads nowhere ({failure.error.status}): its object was"
+        " deleted, perhaps by an erasure; start the export again"
+    )
+    error.__cause__ = failure.error
+    return Failure(error, is_transient=False)
+
+
+def _count_skipped(response: Response, received: _Received) -> int:
+    """Return how many bytes of a response have come before: all, if it has no range."""
+    return 0 if response.status == _PARTIAL else received.bytes
+
+
+def _read_pieces(received: _Received, *, skipped: int) -> Steps[Failure | None]:
+    """Deliver what comes after the first `skipped` bytes."""
+    while True:
+        piece = yield Read()
+        if isinstance(piece, Failure):
+            return piece
+        if not piece:
+            return None
+        assert isinstance(piece, bytes)
+        rest = piece[skipped:]
+        skipped = max(0, skipped - len(piece))
+        received.bytes += len(rest)
+        received.digest.update(rest)
+        yield Deliver([rest])
+
+
+# A folder that is there as a whole, or not at all.
+
+
+class NewFolder:
+    """Fills a temporary folder beside the target, and renames it at the end. Only you may read it.
+
+    A block that is left without `publish` removes it. A process that is killed leaves the
+    temporary folder, which is named like a hidden file.
+    """
+
+    def __init__(self, target: Path) -> None:
+        _refuse_existing(target)
+        self.target = target
+        target.parent.mkdir(parents=True, exist_ok=True)
+        self.path = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name[:100]}-"))
+
+    def publish(self) -> None:
+        """Give the folder its name. Raises SettingsError if that exists by now."""
+        _refuse_existing(self.target)
+        # Of a folder that somebody has made since, rename replaces an empty one alone.
+        self.path.rename(self.target)
+
+    def remove(self) -> None:
+        """Remove the temporary folder, if it was not published."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.remove()
+
+
+def _refuse_existing(target: Path) -> None:
+    if target.exists() or target.is_symlink():
+        raise SettingsError(f"{target} exists: remove it, or name another folder")
+
 
 T = TypeVar("T", bound=ExportFields)
 Build = Callable[[Any], T]

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from inference_store_client.values.answers import Problem
+
 from .commands import Close, Deliver, Failure, Read, Steps, Wait
 from .decoding import decode
 from .errors import ConnectionFailed, UnexpectedAnswer, make_refusal
 from .exchange import open_content
 from .requests import Request
 from .settings import ClientSettings
-from .values.problems import Problem
 
 EVENTS: Final = "text/event-stream"
 BEGIN: Final = "begin"

@@ -3,9 +3,12 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
 from typing import Any, TypeAlias
+
+from inference_store_client.errors import FilterError
 
 Json: TypeAlias = Any
 """What JSON can hold; a number may be `int`, `float` or `Decimal`."""
@@ -45,3 +48,35 @@ def _write_number(value: float | Decimal) -> str:
 
 def _refuse_constant(name: str) -> Json:
     raise ValueError(f"JSON has no number {name}")
+
+
+# Instants and durations, as the API takes them.
+
+Instant: TypeAlias = datetime | str
+"""A `datetime` with a time zone, or RFC 3339."""
+
+
+def format_instant(at: Instant) -> str:
+    """Return an instant in RFC 3339. Raises FilterError for a `datetime` without a time zone."""
+    if isinstance(at, str):
+        return at
+    if at.tzinfo is None:
+        raise FilterError(
+            f"{at!r} has no time zone, so it is no instant: datetime(…, tzinfo=UTC), or"
+            " .astimezone() for the time of this machine"
+        )
+    return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def format_duration(duration: timedelta) -> str:
+    """Return a duration in ISO 8601, in seconds: `PT86400S`."""
+    seconds = f"{duration / timedelta(seconds=1):.6f}".rstrip("0").rstrip(".")
+    return f"PT{seconds}S"
+
+
+# Numbers with their nouns, for sentences.
+
+
+def write_count(count: int, noun: str, plural: str = "") -> str:
+    """Return a number and what it counts: `1 file`, `2,000 files`; `plural`: not noun + s."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

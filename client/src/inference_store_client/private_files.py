@@ -3,10 +3,12 @@
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from .errors import SettingsError
+from inference_store_client.errors import SettingsError
 
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _MOST_BYTES: Final = 1024 * 1024
@@ -46,3 +48,16 @@ def write_private(path: Path, content: bytes) -> None:
                 raise
     except OSError as wrong:
         raise SettingsError(f"{path} cannot be written: {wrong.strerror}") from wrong
+
+
+# Errors of the disk, which name what could not be written.
+
+
+@contextmanager
+def name_target(path: Path) -> Iterator[None]:
+    """Give an OSError the path that was asked for: that of a write has none, or a temporary one."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(path)
+        raise

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Self, TypeAlias, TypedDict
 
+from inference_store_client.json_text import Instant, format_instant
+
 from .errors import SettingsError
 from .filters import Expression, Filter, encode_filter
-from .instants import Instant, format_instant
 from .requests import ARROW, CSV, NDJSON, Request, make_request
 
 Include: TypeAlias = Literal["metadata", "predictions", "urls"]

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
+from inference_store_client.errors import warn
+
 from .blob import Blob
 from .commands import Deliver, Steps
 from .decoding import decode
@@ -13,7 +15,6 @@ from .json_text import Json, read_json, read_plain
 from .question import Question
 from .requests import ANY, Request, make_path, make_request
 from .settings import ClientSettings
-from .store_warnings import warn
 from .streaming import Build, stream
 from .values.answers import InferenceCount, Page
 from .values.inference import InferenceFields

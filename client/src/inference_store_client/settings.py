@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from inference_store_client.sign_in import SignIn, TokenCache
+
 from .errors import SettingsError
 from .origin import Origin
 from .private_files import read_private
 from .retries import DEFAULT_RETRIES, Retries
-from .sign_in.cache import TokenCache
-from .sign_in.session import SignIn
 
 URL, KEY = "INFERENCE_STORE_URL", "INFERENCE_STORE_KEY"
 _TOKENS: Final = "tokens.json"

@@ -6,18 +6,107 @@ the line before. Without the last line there is an error, never a short result.
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
+from io import BytesIO
 from typing import Any, Final, TypeAlias
 
-from .commands import Deliver, Failure, Read, Steps
-from .decoding import decode
-from .errors import ConnectionFailed, UnexpectedAnswer, make_refusal
-from .exchange import TRANSIENT
-from .question import Question
-from .resuming import Position, resume
-from .settings import ClientSettings
-from .store_warnings import warn
-from .values.answers import StreamEnd
+from inference_store_client.arrow_batches import ArrowColumn, iterate_columns
+from inference_store_client.commands import Close, Deliver, Failure, Outcome, Read, Steps, Wait
+from inference_store_client.decoding import decode
+from inference_store_client.errors import (
+    ConnectionFailed,
+    StoreError,
+    StreamIncomplete,
+    UnexpectedAnswer,
+    import_extra,
+    make_refusal,
+    warn,
+    warn_of_header,
+)
+from inference_store_client.exchange import TRANSIENT, open_content
+from inference_store_client.json_text import write_count
+from inference_store_client.question import Question
+from inference_store_client.requests import Request
+from inference_store_client.settings import ClientSettings
+from inference_store_client.values.answers import StreamEnd
+
+# A stream that is resumed until it has its end. No I/O.
+
+
+@dataclass(slots=True)
+class Position:
+    """How far a stream has come, over all its connections."""
+
+    most: int | None = None
+    """The size of a sample; None: until the end."""
+    cursor: str | None = None
+    received: int = 0
+    moves: int = 0
+    """Grows with each cursor."""
+    has_warned: bool = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a sample is complete."""
+        return self.most is not None and self.received >= self.most
+
+    def move(self, cursor: str) -> None:
+        """Continue after this cursor, if the connection breaks."""
+        self.cursor, self.moves = cursor, self.moves + 1
+
+
+MakeRequest = Callable[[str | None], Request]
+ReadPart = Callable[[Position], Steps[Failure | None]]
+"""Reads what one connection brings; None: that was the end."""
+
+
+def resume(
+    make_request: MakeRequest, read_part: ReadPart, settings: ClientSettings, position: Position
+) -> Steps[None]:
+    """Read a stream to its end, over as many connections as it takes.
+
+    Raises StreamIncomplete, or the refusal of the store.
+    """
+    attempt = 0
+    while True:
+        moves = position.moves
+        failure = yield from _read_once(
+            make_request(position.cursor), read_part, settings, position
+        )
+        if failure is None:
+            return
+        attempt = 1 if position.moves > moves else attempt + 1
+        wait = settings.retries.find_wait(failure, attempt)
+        if wait is None:
+            raise _explain(failure.error, position)
+        yield Wait(wait)
+
+
+def _read_once(
+    request: Request, read_part: ReadPart, settings: ClientSettings, position: Position
+) -> Steps[Failure | None]:
+    opened = yield from open_content(request, settings)
+    if isinstance(opened, Failure):
+        return opened
+    if not position.has_warned:
+        position.has_warned = True
+        warn_of_header(opened.headers)
+    failure = yield from read_part(position)
+    yield Close()
+    return failure
+
+
+def _explain(error: StoreError, position: Position) -> StoreError:
+    count = f"{write_count(position.received, 'inference')} had come"
+    if not isinstance(error, ConnectionFailed):
+        if position.received:
+            error.add_note(count)
+        return error
+    incomplete = StreamIncomplete(f"{error}; {count}, and they are not everything")
+    incomplete.__cause__ = error
+    return incomplete
+
 
 Build: TypeAlias = Callable[[dict[str, Any]], Any]
 """Makes an inference of a line."""
@@ -110,3 +199,74 @@ def _read_line(line: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UnexpectedAnswer("a line of the stream is not an object")
     return value
+
+
+# Pieces of a file, as a stream delivers them.
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Bytes that come after those before, and how many inferences end in them."""
+
+    content: bytes = field(repr=False)
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """What came so far is void, because the columns have changed or bytes were damaged: the file
+    begins again."""
+
+
+RESTART: Final = Restart()
+
+
+def accept_delivered(steps: Steps[None], accept: Callable[[Any], None]) -> Steps[None]:
+    """Perform steps, but hand what they deliver to a function."""
+    outcome: Outcome = None
+    while True:
+        try:
+            command = steps.send(outcome)
+        except StopIteration:
+            return
+        if isinstance(command, Deliver):
+            outcome = None
+            for item in command.items:
+                accept(item)
+        else:
+            outcome = yield command
+
+
+# Columns as data frames; each library is imported when it is asked for.
+
+_LIBRARIES: Final = {"arrow": "nanoarrow", "pandas": "pandas", "polars": "polars"}
+# Types of pandas that hold null, by those of Arrow.
+_DTYPES: Final = {
+    "int64": "Int64",
+    "double": "float64",
+    "bool": "boolean",
+    "string": "string",
+    "timestamp": "datetime64[us, UTC]",
+}
+
+
+def require_frames(extra: str) -> None:
+    """Raise SettingsError if the library of a data frame is missing: before anything is asked."""
+    for module in dict.fromkeys(("nanoarrow", _LIBRARIES[extra])):
+        import_extra(module, extra)
+
+
+def make_pandas(content: bytes) -> Any:
+    """Return a stream of Arrow as a `pandas.DataFrame`."""
+    pandas = import_extra("pandas", "pandas")
+    columns = {column.name: _make_series(pandas, column) for column in iterate_columns(content)}
+    return pandas.DataFrame(columns)
+
+
+def make_polars(content: bytes) -> Any:
+    """Return a stream of Arrow as a `polars.DataFrame`."""
+    return import_extra("polars", "polars").read_ipc_stream(BytesIO(content)).drop("cursor")
+
+
+def _make_series(pandas: Any, column: ArrowColumn) -> Any:
+    return pandas.Series(column.values, dtype=_DTYPES.get(column.type, "object"))

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.objects import Blobs
 from inference_store_client import Store
 from inference_store_client.datasets import FORMATS
-from inference_store_client.datasets.pictures import SUFFIXES
+from inference_store_client.datasets.annotations import SUFFIXES
 from tests.console.pictures import HEIGHT, WIDTH
 from tests.integration.api.app_server import serve_app
 from tests.integration.api.conftest import MakeApp

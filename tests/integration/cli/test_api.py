@@ -8,6 +8,7 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -31,9 +32,8 @@ def test_start_and_stop(service_environment: MakeEnvironment, tmp_path: Path) ->
         assert api.get("/v1/models").json() == {"items": [], "next": None}
         assert api.get("/v1/models/secret/inferences?filter=ok").status_code == 404
         # the line follows the answer
-        wait_until(lambda: api.text.count('"request"') >= 2, seconds=300, what="both lines")
-        lines = [json.loads(line) for line in api.text.splitlines() if '"request"' in line]
-        assert [(line["route"], line["status"]) for line in lines] == [
+        wait_until(lambda: len(_list_requests(api)) >= 2, seconds=300, what="both lines")
+        assert [(line["route"], line["status"]) for line in _list_requests(api)] == [
             ("/v1/models", 200),
             ("/v1/models/{model_id}/inferences", 404),
         ]
@@ -43,6 +43,12 @@ def test_start_and_stop(service_environment: MakeEnvironment, tmp_path: Path) ->
         for kind in ("page", "count"):
             assert f'inference_store_api_query_timeouts_total{{kind="{kind}"}} 0.0' in metrics
         assert api.process.stop() == 0
+
+
+def _list_requests(api: RunningApi) -> list[dict[str, Any]]:
+    """Return the lines about requests that are whole."""
+    lines = api.text.rpartition("\n")[0].splitlines()
+    return [json.loads(line) for line in lines if '"action": "request"' in line]
 
 
 @pytest.mark.parametrize(("host", "port"), [("API", "API"), ("ADMIN", "API_ADMIN")])

@@ -19,7 +19,7 @@ from inference_store_client import (
     predicted,
     prediction,
 )
-from inference_store_client.values.caller import Caller
+from inference_store_client.values.answers import Caller
 from tests.both_clients import Client
 from tests.client_examples import EXAMPLES
 from tests.integration.api.app_server import serve_app

@@ -1,7 +1,9 @@
 """Requests, retries, redirects, keys and refusals: the same for both clients."""
 
+import asyncio
 import inspect
 import json
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -127,10 +129,9 @@ async def test_retry_after_is_honoured(client: Client, monkeypatch: pytest.Monke
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
 
-    sleeps = {"sync.transport.time": waits.append, "asynchronous.transport.asyncio": sleep}
-    for module, function in sleeps.items():
-        fake = SimpleNamespace(sleep=function)
-        monkeypatch.setattr(f"inference_store_client.{module}", fake)
+    for module, real, function in (("sync", time, waits.append), ("asynchronous", asyncio, sleep)):
+        fake = SimpleNamespace(**vars(real) | {"sleep": function})
+        monkeypatch.setattr(f"inference_store_client.{module}.{real.__name__}", fake)
     recorded = Recorded([make_problem(429, **{"Retry-After": "50"}), answer(_COUNT)])
     assert await client.ask(ask_count(client.make_answered(recorded))) == 17
     assert waits == [50]

@@ -18,10 +18,10 @@ from nanoarrow.ipc import StreamWriter
 
 from inference_store_client import SettingsError, StoreWarning, StreamIncomplete, UnexpectedAnswer
 from inference_store_client.arrow_batches import iterate_columns, read_array
-from inference_store_client.chunks import RESTART
 from inference_store_client.columns import MessageDecoder, MessageKind, read_columns
 from inference_store_client.csv_records import RecordDecoder, stream_csv
 from inference_store_client.previewing import MOST_PICTURES
+from inference_store_client.streaming import RESTART
 from tests.both_clients import Client, Recorded, make_item, make_problem
 
 from .datasets.fake_pictures import make_prediction

@@ -19,32 +19,19 @@ from inference_store.api.inference_models import convert_metadata
 from inference_store.inference.metadata import Entry
 from inference_store_client.decoding import decode
 from inference_store_client.errors import NotIncluded, UnexpectedAnswer
-from inference_store_client.values import (
-    answers,
-    caller,
-    drawings,
-    erasures,
-    exports,
-    metadata,
-    models,
-    predictions,
-    problems,
-    retention,
-    thumbnails,
-)
-from inference_store_client.values.inference import InferenceFields, Urls
-from inference_store_client.values.metadata_values import read_value
+from inference_store_client.values import answers, exports, inference, models
+from inference_store_client.values.inference import InferenceFields, Urls, read_value
 from tests.both_clients import make_item
 
 _FILE = Path(__file__).parents[3] / "docs" / "reference" / "openapi.json"
 SCHEMAS: dict[str, Any] = json.loads(_FILE.read_text())["components"]["schemas"]
 KINDS: dict[str, type[Any]] = {
-    "Problem": problems.Problem,
-    "ProblemError": problems.Fault,
+    "Problem": answers.Problem,
+    "ProblemError": answers.Fault,
     "InferenceDetail": InferenceFields,
     "StreamedInference": InferenceFields,
-    "ShownMetadata": metadata.MetadataEntry,
-    "ShownPrediction": predictions.Prediction,
+    "ShownMetadata": inference.MetadataEntry,
+    "ShownPrediction": inference.Prediction,
     "Urls": Urls,
     "InferenceCount": answers.InferenceCount,
     "InferencePage": answers.Page,
@@ -57,31 +44,31 @@ KINDS: dict[str, type[Any]] = {
     "ShownMetadataKey": models.MetadataKey,
     "ShownType": models.SeenType,
     "KeyPage": models.KeyPage,
-    "RetentionExplanation": retention.Retention,
-    "PendingRule": retention.PendingDecision,
-    "DecidedBy": retention.DecidedBy,
-    "ShownLimit": retention.Limit,
-    "HeldBy": retention.HeldBy,
-    "ShownErasure": erasures.Erasure,
-    "Progress": erasures.Progress,
-    "BlockedObject": erasures.Obstacle,
-    "ShownCaller": caller.Caller,
-    "OwnGrant": caller.Grant,
-    "OwnLimits": caller.CallerLimits,
-    "Features": caller.SwitchedOn,
+    "RetentionExplanation": exports.Retention,
+    "PendingRule": exports.PendingDecision,
+    "DecidedBy": exports.DecidedBy,
+    "ShownLimit": exports.Limit,
+    "HeldBy": exports.HeldBy,
+    "ShownErasure": exports.Erasure,
+    "Progress": exports.Progress,
+    "BlockedObject": exports.Obstacle,
+    "ShownCaller": answers.Caller,
+    "OwnGrant": answers.Grant,
+    "OwnLimits": answers.CallerLimits,
+    "Features": answers.SwitchedOn,
     "ShownExport": exports.ExportFields,
     "ShownDownload": exports.Download,
     "ShownPart": exports.ExportPart,
     "ExportPartPage": exports.ExportPartPage,
     "ShownErasedMember": exports.ErasedMember,
     "ErasedMemberPage": exports.ErasedMemberPage,
-    "ShownThumbnail": thumbnails.Thumbnail,
-    "ThumbnailPage": thumbnails.ThumbnailPage,
-    "ShownDrawing": drawings.Drawing,
-    "ShownShape": drawings.Shape,
-    "ShownBox": drawings.ShapeBox,
-    "RotatedBox": drawings.OrientedBox,
-    "ShownKeypoint": drawings.Keypoint,
+    "ShownThumbnail": answers.Thumbnail,
+    "ThumbnailPage": answers.ThumbnailPage,
+    "ShownDrawing": answers.Drawing,
+    "ShownShape": answers.Shape,
+    "ShownBox": answers.ShapeBox,
+    "RotatedBox": answers.OrientedBox,
+    "ShownKeypoint": answers.Keypoint,
 }
 # What is for people, or for browsers.
 LEFT_OUT = {
@@ -92,8 +79,8 @@ LEFT_OUT = {
 }
 # A part that can be left out is an object that says so.
 _PARTS = {
-    metadata.Metadata: "list[ShownMetadata]|{}|null",
-    predictions.Predictions: "list[ShownPrediction]|null",
+    inference.Metadata: "list[ShownMetadata]|{}|null",
+    inference.Predictions: "list[ShownPrediction]|null",
 }
 _NAMES = {str: "string", int: "integer", float: "number", bool: "boolean", UUID: "string:uuid"}
 _NAMES |= {datetime: "string:date-time", NoneType: "null", Any: "any"}
@@ -186,12 +173,12 @@ _BIG = 123456789012345678901234567890
 _OBJECT = {"a": Decimal("10.25"), "n": 98765432109876543210}
 
 
-def make_metadata(*items: tuple[str, str, str | None]) -> metadata.Metadata:
+def make_metadata(*items: tuple[str, str, str | None]) -> inference.Metadata:
     entries = (
-        metadata.MetadataEntry(key=key, type=kind, value=value, section="extended", flags=())
+        inference.MetadataEntry(key=key, type=kind, value=value, section="extended", flags=())
         for key, kind, value in items
     )
-    return metadata.Metadata(tuple(entries))
+    return inference.Metadata(tuple(entries))
 
 
 def test_a_value_is_read_as_its_type() -> None:

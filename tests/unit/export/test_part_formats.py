@@ -26,7 +26,7 @@ from inference_store.inference.errors import Invalid
 from inference_store.inference.metadata import Entry, encode_entries
 from inference_store.query.read import PREDICTION_FIELDS, Inference
 from inference_store_client import chariot
-from inference_store_client.datasets.pictures import _find_suffix
+from inference_store_client.datasets.annotations import _find_suffix
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _INCLUDE = ("metadata", "predictions")

@@ -7,13 +7,13 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from inference_store_client.instants import Instant
+from inference_store_client.json_text import Instant
 from inference_store_client.question import NEWEST_FIRST, Question
 from inference_store_client.requests import make_path
 from inference_store_client.retries import DEFAULT_RETRIES, Retries
 from inference_store_client.settings import find_settings
-from inference_store_client.sync.transport import Transport
-from inference_store_client.values.metadata_values import read_instant
+from inference_store_client.sync import Transport
+from inference_store_client.values.inference import read_instant
 
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 IMPATIENT: Final = Retries(attempts=3)

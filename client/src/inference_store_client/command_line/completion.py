@@ -2,7 +2,7 @@
 
 import argparse
 
-from inference_store_client.extras import import_extra
+from inference_store_client.errors import import_extra
 
 from .main import COMMANDS, build_root_parser, import_command
 

@@ -13,11 +13,10 @@ from dataclasses import replace
 from io import TextIOWrapper
 from typing import Any, Final, TextIO
 
+from inference_store_client.command_line.printing import make_printable
 from inference_store_client.errors import Refused, SettingsError, StoreError, Unauthorized
-from inference_store_client.values.problems import Fault, Problem
+from inference_store_client.values.answers import Fault, Problem
 from inference_store_client_entry import INTERRUPTED, end_at_once
-
-from .text import make_printable
 
 FAILED: Final = 1
 CALLED_WRONGLY: Final = 2

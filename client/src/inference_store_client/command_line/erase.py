@@ -5,17 +5,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from inference_store_client.command_line.printing import write_line
 from inference_store_client.decoding import decode
-from inference_store_client.json_text import Json
-from inference_store_client.plurals import write_count
+from inference_store_client.json_text import Json, write_count
 from inference_store_client.reading import request_any, require_object
 from inference_store_client.requests import make_path, make_request
-from inference_store_client.sync.transport import Transport
+from inference_store_client.sync import Transport
 
 from .arguments import IMPATIENT, add_filter, add_store, open_store
 from .ending import FAILED, say
 from .printing import add_format, is_table, print_members
-from .rows import write_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

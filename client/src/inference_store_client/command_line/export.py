@@ -7,6 +7,7 @@ writes files (`export_job.py`).
 import argparse
 from pathlib import Path
 
+from inference_store_client.command_line.export_job import Progress
 from inference_store_client.datasets import FORMATS as DATASETS
 from inference_store_client.errors import SettingsError
 
@@ -14,7 +15,6 @@ from . import export_dataset, export_job
 from .arguments import add_columns, add_conditions, add_store, make_question, open_store
 from .ending import say
 from .export_formats import FORMATS, find_format
-from .export_progress import Progress
 from .new_file import NewFile
 
 

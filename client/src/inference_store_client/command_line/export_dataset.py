@@ -4,16 +4,16 @@ import argparse
 from dataclasses import replace
 from functools import partial
 
-from inference_store_client.chunks import Chunk
+from inference_store_client.command_line.export_job import Progress
+from inference_store_client.datasets.sync import write_dataset
 from inference_store_client.datasets.writing import make_dataset_request
 from inference_store_client.decoding import decode
 from inference_store_client.errors import SettingsError
-from inference_store_client.sync.datasets import write_dataset
-from inference_store_client.sync.inference import Inference
+from inference_store_client.streaming import Chunk
+from inference_store_client.sync import Inference
 
 from .arguments import make_question, open_store
 from .ending import say
-from .export_progress import Progress
 
 
 def run(options: argparse.Namespace) -> int:

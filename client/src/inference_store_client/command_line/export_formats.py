@@ -8,15 +8,13 @@ from io import UnsupportedOperation
 from pathlib import Path
 from typing import IO, Any, Final, Literal, TypeAlias
 
-from inference_store_client.chunks import Chunk
 from inference_store_client.columns import stream_columns
 from inference_store_client.commands import Steps
 from inference_store_client.csv_records import stream_csv
-from inference_store_client.errors import SettingsError
-from inference_store_client.extras import import_extra
+from inference_store_client.errors import SettingsError, import_extra
 from inference_store_client.question import Question
 from inference_store_client.settings import ClientSettings
-from inference_store_client.streaming import stream
+from inference_store_client.streaming import Chunk, stream
 
 from .new_file import NewFile
 

@@ -1,22 +1,25 @@
 """`istore export --job`: the store writes the files, and this downloads them into a folder."""
 
 import argparse
+import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, get_args
+from types import TracebackType
+from typing import Final, Self, get_args
 
 from inference_store_client import exporting
+from inference_store_client.command_line.arguments import REFUSE, make_question, open_store
+from inference_store_client.command_line.ending import say
+from inference_store_client.command_line.export_formats import find_ending
 from inference_store_client.decoding import decode
 from inference_store_client.errors import ConnectionFailed, ExportFailed, SettingsError
-from inference_store_client.plurals import write_count
-from inference_store_client.sync.export import Export, download_parts
+from inference_store_client.json_text import write_count
+from inference_store_client.streaming import Chunk, Restart
+from inference_store_client.sync import Export, download_parts
 from inference_store_client.values.exports import ExportBlobs, ExportFormat, ExportPart
-
-from .arguments import REFUSE, make_question, open_store
-from .ending import say
-from .export_formats import find_ending
 
 FORMATS: Final[tuple[ExportFormat, ...]] = get_args(ExportFormat)
 """What a job writes."""
@@ -139,3 +142,52 @@ def _describe_remedy(export: Export) -> str:
         return f"Export {export.id} stays in the store until it expires: {get}."
     cancel = f"`istore exports cancel {export.id}` stops it"
     return f"The store goes on with export {export.id}: {get}, {cancel}."
+
+
+# How far an export is, on standard error.
+
+_PAUSE_SECONDS: Final = 0.2
+
+
+class Progress:
+    """Counts what came, and shows it on a terminal a few times a second."""
+
+    def __init__(self) -> None:
+        self._count = self._bytes = 0
+        self._begun = time.monotonic()
+        self._shown: float | None = None
+
+    def accept(self, item: Chunk | Restart) -> None:
+        """Count a piece of the file."""
+        if isinstance(item, Restart):
+            self._count = self._bytes = 0
+            return
+        self._count += item.count
+        self._bytes += len(item.content)
+        now = time.monotonic()
+        if sys.stderr.isatty() and now - (self._shown or self._begun) >= _PAUSE_SECONDS:
+            self._shown = now
+            self._write(f"\r{self.describe()} \x1b[K")
+
+    def describe(self) -> str:
+        """Return how much has come, in how long."""
+        seconds = time.monotonic() - self._begun
+        count = write_count(self._count, "inference")
+        return f"{count}, {self._bytes / 1e6:,.1f} MB received, {seconds:.1f} s"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._shown is not None:
+            self._write("\r\x1b[K")
+
+    @staticmethod
+    def _write(text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()

@@ -14,8 +14,7 @@ from inference_store_client.decoding import decode
 from inference_store_client.errors import SettingsError
 from inference_store_client.exporting import read_export
 from inference_store_client.requests import make_path, make_request
-from inference_store_client.sync.export import Export
-from inference_store_client.sync.transport import Transport
+from inference_store_client.sync import Export, Transport
 
 from .arguments import IMPATIENT, add_store, open_store, parse_size
 from .ending import say

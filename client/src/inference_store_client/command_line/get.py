@@ -4,6 +4,7 @@ import argparse
 import sys
 from typing import TextIO
 
+from inference_store_client.command_line.printing import make_printable, shape, write_line
 from inference_store_client.commands import Steps
 from inference_store_client.errors import SettingsError
 from inference_store_client.exchange import exchange
@@ -14,8 +15,6 @@ from inference_store_client.settings import ClientSettings
 from .arguments import IMPATIENT, add_store, open_store
 from .ending import say
 from .printing import add_format, is_table, print_members
-from .rows import shape, write_line
-from .text import make_printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

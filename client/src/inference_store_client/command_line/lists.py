@@ -5,15 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from inference_store_client.command_line.printing import Table, measure, pick, write_line
 from inference_store_client.decoding import decode
 from inference_store_client.reading import fetch_plain
 from inference_store_client.requests import make_request
-from inference_store_client.sync.transport import Transport
+from inference_store_client.sync import Transport
 
 from .printing import is_table
-from .rows import pick, write_line
-from .table import Table
-from .text import measure
 
 _FILTER: Final = "filter"
 _MOST_OF_A_FILTER: Final = 60

@@ -16,11 +16,15 @@ from inference_store_client.http_clients import open_http
 from inference_store_client.reading import fetch, request_any
 from inference_store_client.requests import make_path, make_request
 from inference_store_client.settings import ClientSettings, find_settings, get_cache
-from inference_store_client.sign_in.device_flow import DeviceCode, request_code, wait_for_tokens
-from inference_store_client.sign_in.issuer import discover
-from inference_store_client.sign_in.tokens import Tokens
-from inference_store_client.sync.transport import Transport
-from inference_store_client.values.caller import Caller
+from inference_store_client.sign_in import (
+    DeviceCode,
+    Tokens,
+    discover,
+    request_code,
+    wait_for_tokens,
+)
+from inference_store_client.sync import Transport
+from inference_store_client.values.answers import Caller
 
 from .arguments import add_url
 from .ending import say

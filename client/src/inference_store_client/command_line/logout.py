@@ -6,7 +6,7 @@ import httpx
 
 from inference_store_client.http_clients import open_http
 from inference_store_client.settings import find_origin, get_cache
-from inference_store_client.sign_in.session import end
+from inference_store_client.sign_in import end
 
 from .arguments import add_url
 from .ending import FAILED, say

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from inference_store_client.chunks import RESTART, Chunk, Restart
-from inference_store_client.disk_errors import name_target
+from inference_store_client.private_files import name_target
+from inference_store_client.streaming import RESTART, Chunk, Restart
 
 
 class NewFile:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from inference_store_client.question import NEWEST_FIRST, Question
 from inference_store_client.reading import read_pages
-from inference_store_client.sync.transport import Transport
+from inference_store_client.sync import Transport
 
 from .arguments import (
     IMPATIENT,

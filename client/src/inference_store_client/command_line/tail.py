@@ -12,7 +12,7 @@ from inference_store_client.following import ARRIVED, BEGIN, EVENTS, INTERRUPTED
 from inference_store_client.question import Question
 from inference_store_client.reading import read_page
 from inference_store_client.requests import make_path, make_request
-from inference_store_client.sync.transport import Transport
+from inference_store_client.sync import Transport
 
 from .arguments import (
     REFUSE,

@@ -1,16 +1,88 @@
 """Predictions as annotations of a picture: in pixels, and clipped to it."""
 
+import json
 import math
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from io import BytesIO
+from itertools import pairwise
+from typing import Any, Final, TypeAlias
 
-from inference_store_client.values.drawings import Drawing, Keypoint, Shape
-from inference_store_client.values.inference import InferenceFields
-from inference_store_client.values.predictions import Prediction
+from inference_store_client.errors import SettingsError, import_extra
+from inference_store_client.json_text import format_instant
+from inference_store_client.values.answers import Drawing, Keypoint, Shape
+from inference_store_client.values.inference import InferenceFields, Metadata, Prediction
 
-from .geometry import Box, Point, Size, clip_box, clip_polygon, find_extent, measure_polygon
+# Boxes and polygons in pixels, clipped to a picture.
+
+Point: TypeAlias = tuple[float, float]
+Box: TypeAlias = tuple[float, float, float, float]
+"""xmin, ymin, xmax, ymax."""
+Size: TypeAlias = tuple[int, int]
+"""Width and height."""
+
+
+def clip_box(box: Box, size: Size) -> Box | None:
+    """Return the part of a box that is in the picture; None: nothing of it is."""
+    left, top, right, bottom = box
+    width, height = float(size[0]), float(size[1])
+    left, right = max(left, 0.0), min(right, width)
+    top, bottom = max(top, 0.0), min(bottom, height)
+    return (left, top, right, bottom) if left < right and top < bottom else None
+
+
+def clip_polygon(points: Sequence[Point], size: Size) -> list[Point]:
+    """Return the part of a polygon that is in the picture; empty: it has no area there.
+
+    Sutherland and Hodgman: the polygon is cut at each edge of the picture in turn.
+    """
+    width, height = size
+    for axis, sign, limit in ((0, 1.0, 0), (0, -1.0, width), (1, 1.0, 0), (1, -1.0, height)):
+        points = _cut(points, _measure_distance(axis, sign, float(limit)))
+    return [*points] if measure_polygon(points) > 0 else []
+
+
+def measure_polygon(points: Sequence[Point]) -> float:
+    """Return the area that a polygon encloses, in square pixels."""
+    if len(points) < 3:
+        return 0.0
+    closed = [*points, points[0]]
+    return abs(sum(x1 * y2 - x2 * y1 for (x1, y1), (x2, y2) in pairwise(closed))) / 2
+
+
+def find_extent(points: Sequence[Point]) -> Box:
+    """Return the box around points."""
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    return min(xs), min(ys), max(xs), max(ys)
+
+
+def _measure_distance(axis: int, sign: float, limit: float) -> Callable[[Point], float]:
+    """Return how far a point is inside of an edge; negative: outside."""
+    return lambda point: sign * (point[axis] - limit)
+
+
+def _cut(points: Sequence[Point], measure: Callable[[Point], float]) -> list[Point]:
+    return [point for pair in _list_edges(points) for point in _cut_edge(*pair, measure)]
+
+
+def _list_edges(points: Sequence[Point]) -> Iterator[tuple[Point, Point]]:
+    return zip(points, [*points[1:], *points[:1]], strict=True)
+
+
+def _cut_edge(begin: Point, end: Point, measure: Callable[[Point], float]) -> Iterator[Point]:
+    """Yield where an edge crosses into or out of the picture, and its end if that is inside."""
+    before, after = measure(begin), measure(end)
+    if before * after < 0:
+        share = before / (before - after)
+        (x1, y1), (x2, y2) = begin, end
+        yield x1 + share * (x2 - x1), y1 + share * (y2 - y1)
+    if after >= 0:
+        yield end
+
 
 _IN_SHARES: Final = "box_in_shares"
 UNLABELLED: Final = "unlabelled"
@@ -144,3 +216,106 @@ def _turn(box: Box, angle: float, size: Size) -> list[Point]:
     cosine, sine = math.cos(angle), math.sin(angle)
     corners = [(-half_w, -half_h), (half_w, -half_h), (half_w, half_h), (-half_w, half_h)]
     return [(x + a * cosine - b * sine, y + a * sine + b * cosine) for a, b in corners]
+
+
+# What a dataset says of an inference, as JSON that a reader cannot round.
+
+
+def format_inference(inference: InferenceFields) -> dict[str, Any]:
+    """Return who an inference is; no link and no storage key."""
+    return {
+        "uid": str(inference.uid),
+        "inference_id": inference.inference_id,
+        "model_id": inference.model_id,
+        "received_at": format_instant(inference.received_at),
+    }
+
+
+def format_metadata(metadata: Metadata) -> dict[str, Any]:
+    """Return metadata by key: whole numbers exact, a decimal that no double holds as text."""
+    return {key: _format_value(value) for key, value in metadata.items()}
+
+
+def write_record(record: Mapping[str, Any]) -> str:
+    """Return a record as a line of JSON."""
+    return json.dumps(record, allow_nan=False) + "\n"
+
+
+def _format_value(value: Any) -> Any:
+    match value:
+        case Decimal():
+            return _format_decimal(value)
+        case datetime():
+            return format_instant(value)
+        case str() | None | bool() | int():
+            return value
+        case Mapping():
+            return {str(name): _format_value(member) for name, member in value.items()}
+        case Sequence():
+            return [*map(_format_value, value)]
+    raise TypeError(f"metadata has no {type(value).__name__}")
+
+
+def _format_decimal(value: Decimal) -> float | str:
+    double = float(value)
+    return double if Decimal(repr(double)) == value else str(value)
+
+
+# Pictures as they were stored: what their first bytes and their header say.
+
+_SIGNATURES: Final = (
+    (re.compile(rb"\xff\xd8\xff"), "jpg"),
+    (re.compile(rb"\x89PNG\r\n\x1a\n"), "png"),
+    (re.compile(rb"GIF8[79]a"), "gif"),
+    (re.compile(rb"RIFF....WEBPVP", re.DOTALL), "webp"),
+    (re.compile(rb"BM....\0\0\0\0", re.DOTALL), "bmp"),
+    (re.compile(rb"II\*\0|MM\0\*"), "tiff"),
+    (re.compile(rb"....ftypavi[fs]", re.DOTALL), "avif"),
+)
+"""What a picture begins with, and the suffix of its file."""
+SUFFIXES: Final = frozenset(suffix for _, suffix in _SIGNATURES)
+"""Every suffix that a picture of a dataset may have."""
+_MOST_PIXELS: Final = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The bytes of a picture, unchanged, and its size in pixels as it is stored."""
+
+    content: bytes = field(repr=False)
+    suffix: str
+    size: Size
+
+
+class NoPicture(Exception):
+    """The bytes are not a picture that a dataset can hold; the text is the reason's name."""
+
+
+def require_headers() -> None:
+    """Raise SettingsError if the library that reads headers is not installed."""
+    _import_imagesize()
+
+
+def read_picture(content: bytes) -> Picture:
+    """Return a picture. Raises NoPicture with `not_a_picture` or `unreadable`."""
+    suffix = _find_suffix(content)
+    if suffix is None:
+        raise NoPicture("not_a_picture")
+    try:
+        # Boxes are on the pixels that the model got: not turned as the camera was held.
+        width, height = _import_imagesize().get(BytesIO(content), exif_rotation=False)
+    except SettingsError:
+        raise
+    except Exception:  # a library reads untrusted bytes: whatever it raises, the size is unknown
+        raise NoPicture("unreadable") from None
+    if not (0 < width < _MOST_PIXELS and 0 < height < _MOST_PIXELS):
+        raise NoPicture("unreadable")
+    return Picture(content, suffix, (int(width), int(height)))
+
+
+def _find_suffix(content: bytes) -> str | None:
+    return next((suffix for begin, suffix in _SIGNATURES if begin.match(content)), None)
+
+
+def _import_imagesize() -> Any:
+    return import_extra("imagesize", "datasets")

@@ -12,11 +12,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, Final
 
+from inference_store_client.datasets.annotations import (
+    Size,
+    format_inference,
+    format_metadata,
+    write_record,
+)
+from inference_store_client.datasets.summary import DatasetWriter, Example, format_annotation
 from inference_store_client.errors import SettingsError
 
-from .examples import DatasetWriter, Example, format_annotation
-from .geometry import Size
-from .json_records import format_inference, format_metadata, write_record
 from .summary import DatasetSummary
 
 _VISIBLE = 2

@@ -1,10 +1,60 @@
 """Answers about many inferences."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Final, Generic, Literal, TypeVar
+from uuid import UUID
 
-from .problems import Problem
+# Problem details: what the API refuses, and why.
+
+_MOST_SHOWN: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One thing wrong in the request: the field, what is wrong, and what is known instead."""
+
+    path: str
+    message: str
+    known: tuple[str, ...]
+    line: int | None = None
+    """Of a filter in text, from 1."""
+    column: int | None = None
+    length: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Problem details (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: tuple[Fault, ...]
+
+    @property
+    def name(self) -> str:
+        """The last part of the type: `unknown-metadata-key`."""
+        return self.type.rpartition("#")[2]
+
+    def describe(self) -> str:
+        """Return the problem as text: status, title, detail, and what is not in the detail."""
+        return "\n".join((f"{self.status} {self.title}", *self._describe_parts()))
+
+    def _describe_parts(self) -> Iterator[str]:
+        if any(fault.line for fault in self.errors):  # the message shows the place in the filter
+            yield from (f"{fault.path}: {fault.message}" for fault in self.errors)
+            return
+        if self.detail:
+            yield self.detail
+        for fault in self.errors:
+            if fault.message.casefold() not in self.detail.casefold():
+                yield f"{fault.path}: {fault.message}"
+            if fault.known and not any(name in self.detail for name in fault.known):
+                yield f"known: {', '.join(fault.known[:_MOST_SHOWN])}"
+
 
 InferenceT_co = TypeVar("InferenceT_co", covariant=True)
 
@@ -49,3 +99,144 @@ class StreamEnd:
     problem: Problem | None
     """Why the stream ended early."""
     resolved: tuple[ResolvedTime, ...] | None = None
+
+
+# Who asks, what they may do, and what the api has switched on.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """Rights over everything, a project, or a model."""
+
+    rights: tuple[str, ...]
+    role: Literal["reader", "analyst", "owner"] | None
+    project_id: str | None
+    model_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallerLimits:
+    """The bounds of one caller on one process of the api."""
+
+    requests_per_minute: int | None
+    body_bytes: int
+    queries_at_once: int
+    streams_at_once: int
+    query_timeout_seconds: float
+    presigned_url_seconds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchedOn:
+    """What this api has switched on."""
+
+    access_control: bool
+    oidc: bool
+    presigned_urls: bool
+    thumbnails: bool
+    read_replica: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who asks: `GET /v1/me`."""
+
+    kind: Literal["anyone", "token", "key", "oidc"]
+    name: str
+    display_name: str | None
+    expires_at: datetime | None
+    rights: tuple[str, ...]
+    rights_over_everything: tuple[str, ...]
+    grants: tuple[Grant, ...]
+    limits: CallerLimits
+    switched_on: SwitchedOn
+    version: str
+
+
+# The predictions of an inference as shapes over its picture.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeBox:
+    """An upright box in pixels, y down."""
+
+    xmin: float
+    ymin: float
+    xmax: float
+    ymax: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrientedBox:
+    """A turned box: centre and size are shares of the picture, the angle is in radians."""
+
+    cx: float
+    cy: float
+    w: float
+    h: float
+    angle: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keypoint:
+    """What is known of a point: its index in the model's list, its name, its score."""
+
+    index: int
+    name: str | None
+    score: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """One shape; of a prediction with several contours, each is a shape."""
+
+    kind: Literal["box", "oriented_box", "polygon", "keypoints"]
+    ordinal: int
+    """The index of its prediction in the response."""
+    rank: int
+    label: str | None
+    score: float | None
+    points: tuple[tuple[float, ...], ...]
+    """x and y of each, in pixels."""
+    keypoints: tuple[Keypoint, ...] | None
+    """One for each point; None for other kinds."""
+    box: ShapeBox | None
+    oriented: OrientedBox | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """The shapes of an inference, in the order of the response."""
+
+    uid: UUID
+    width: int | None
+    height: int | None
+    units: Literal["pixels", "shares"]
+    shapes: tuple[Shape, ...]
+    without_shape: int
+    problem: str | None
+    """Why contours or keypoints are missing."""
+
+
+# Thumbnails of inputs.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thumbnail:
+    """A thumbnail as JPEG in base64, or why there is none."""
+
+    uid: UUID
+    content_type: str | None
+    width: int | None
+    height: int | None
+    picture_width: int | None
+    picture_height: int | None
+    data: str | None = field(repr=False)
+    problem: Problem | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThumbnailPage:
+    """Thumbnails, in the order in which they were asked for."""
+
+    items: tuple[Thumbnail, ...]

@@ -1,8 +1,9 @@
 """Exports that the store writes to its bucket."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID
 
 ExportFormat: TypeAlias = Literal["parquet", "arrow", "csv", "jsonl", "webdataset", "chariot"]
@@ -111,3 +112,116 @@ class ErasedMemberPage:
 
     items: tuple[ErasedMember, ...]
     next: str | None
+
+
+# Why an inference is kept, and until when.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecidedBy:
+    """The rule that decides: of the policy of a level, by its number and name."""
+
+    level: str
+    model_id: str | None
+    project_id: str | None
+    rule: int | None
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A limit that applies to the model."""
+
+    name: str
+    most: int
+    level: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBy:
+    """A legal hold."""
+
+    id: UUID
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingDecision:
+    """The rule that decides once everything pending has begun. What it keeps is kept already."""
+
+    begins_at: datetime
+    decided_by: DecidedBy | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """The rule that decides about an inference. A time is None if the part is kept for ever."""
+
+    uid: UUID
+    received_at: datetime
+    decided_by: DecidedBy | None
+    pending: PendingDecision | None
+    input_goes_at: datetime | None
+    response_goes_at: datetime | None
+    inference_goes_at: datetime | None
+    limits: tuple[Limit, ...]
+    held_by: HeldBy | None
+
+
+# Erasures.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far an erasure is."""
+
+    marked: int
+    erased: int
+    held: int
+    left: int
+    per_second: float | None
+    seconds_left: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacle:
+    """An object that could not be deleted yet."""
+
+    storage_key: str
+    code: str
+    message: str
+    retry_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erasure:
+    """An erasure. `state` is `certified` when the certificate is signed."""
+
+    id: UUID
+    cause: str
+    scope: str
+    model_id: str | None
+    model_ids: tuple[str, ...]
+    asked: Mapping[str, Any] | None
+    state: str
+    requested_by: str | None
+    requested_at: datetime
+    begun_at: datetime | None
+    deleting_since: datetime | None
+    finished_at: datetime | None
+    retry_at: datetime | None
+    inferences: int
+    rows: Mapping[str, int]
+    objects: int
+    versions: int
+    bytes: int
+    oldest: datetime | None
+    newest: datetime | None
+    error: str | None
+    message: str | None
+    progress: Progress
+    obstacles: tuple[Obstacle, ...]
+    not_found: tuple[str, ...]
+    certificate: int | None
+    """The number of its certificate."""
+    run: UUID | None

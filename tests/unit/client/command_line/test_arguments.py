@@ -11,17 +11,23 @@ import httpx
 import pytest
 
 from inference_store_client import Store
-from inference_store_client.chunks import RESTART, Chunk
 from inference_store_client.command_line.arguments import parse_instant
 from inference_store_client.command_line.ending import describe, end_quietly
 from inference_store_client.command_line.export_job import download
 from inference_store_client.command_line.main import COMMANDS, import_command, join_values, main
 from inference_store_client.command_line.new_file import NewFile
-from inference_store_client.command_line.rows import pick, shape, write_line
-from inference_store_client.command_line.table import Table
-from inference_store_client.command_line.text import make_printable, measure, shorten
+from inference_store_client.command_line.printing import (
+    Table,
+    make_printable,
+    measure,
+    pick,
+    shape,
+    shorten,
+    write_line,
+)
 from inference_store_client.errors import make_refusal
-from inference_store_client.values.problems import Fault, Problem
+from inference_store_client.streaming import RESTART, Chunk
+from inference_store_client.values.answers import Fault, Problem
 from tests.both_clients import QUICK, Recorded
 from tests.largest_file import largest_file
 from tests.unit.client.fake_exports import EXPORT, make_export, make_page, make_part

@@ -23,7 +23,7 @@ from inference_store_client.command_line.printing import RowPrinter
 from inference_store_client.command_line.tail import Tail
 from inference_store_client.origin import Origin
 from inference_store_client.settings import ClientSettings
-from inference_store_client.sync.transport import Transport
+from inference_store_client.sync import Transport
 from tests.both_clients import make_item, make_problem
 from tests.polling import until
 from tests.unit.client.fake_exports import EXPORT, make_export

@@ -16,15 +16,16 @@ from PIL import Image
 from inference_store.inference.task_types import TASK_TYPES
 from inference_store_client import Forbidden, SettingsError, StreamIncomplete, Unavailable
 from inference_store_client.datasets import FORMATS, LEFT_OUT, DatasetSummary
-from inference_store_client.datasets.downloading import MOST_DOWNLOADS, OUTLINED
-from inference_store_client.datasets.geometry import (
+from inference_store_client.datasets.annotations import (
     Box,
+    NoPicture,
     clip_box,
     clip_polygon,
     find_extent,
     measure_polygon,
+    read_picture,
 )
-from inference_store_client.datasets.pictures import NoPicture, read_picture
+from inference_store_client.datasets.writing import MOST_DOWNLOADS, OUTLINED
 from tests.both_clients import Client, make_problem
 from tests.console.pictures import make_png
 from tests.largest_file import largest_file

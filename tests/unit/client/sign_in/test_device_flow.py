@@ -20,11 +20,16 @@ from inference_store_client import (
 )
 from inference_store_client.origin import Origin
 from inference_store_client.settings import find_settings
-from inference_store_client.sign_in.cache import TokenCache
-from inference_store_client.sign_in.device_flow import request_code, wait_for_tokens
-from inference_store_client.sign_in.issuer import check_url, discover
-from inference_store_client.sign_in.session import SignIn
-from inference_store_client.sign_in.tokens import Tokens, read_tokens
+from inference_store_client.sign_in import (
+    SignIn,
+    TokenCache,
+    Tokens,
+    check_url,
+    discover,
+    read_tokens,
+    request_code,
+    wait_for_tokens,
+)
 from tests.both_clients import Client
 from tests.device_issuer import CLIENT, DeviceIssuer
 

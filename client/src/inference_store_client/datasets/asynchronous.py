@@ -3,13 +3,18 @@
 import asyncio
 from functools import partial
 
-from inference_store_client.datasets.downloading import Download, Links, Window, read_download
+from inference_store_client.asynchronous import AsyncTransport
 from inference_store_client.datasets.summary import DatasetSummary
-from inference_store_client.datasets.writing import DatasetRequest, DatasetWriting
+from inference_store_client.datasets.writing import (
+    DatasetRequest,
+    DatasetWriting,
+    Download,
+    Links,
+    Window,
+    read_download,
+)
 from inference_store_client.question import Question
 from inference_store_client.streaming import Build, stream
-
-from .transport import AsyncTransport
 
 Downloads = Window[asyncio.Task[Download]]
 

@@ -5,20 +5,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 
-from inference_store_client.datasets.downloading import (
+from inference_store_client.datasets.summary import DatasetSummary
+from inference_store_client.datasets.writing import (
     MOST_DOWNLOADS,
+    DatasetRequest,
+    DatasetWriting,
     Download,
     Links,
     Window,
     read_download,
 )
-from inference_store_client.datasets.summary import DatasetSummary
-from inference_store_client.datasets.writing import DatasetRequest, DatasetWriting
 from inference_store_client.question import Question
 from inference_store_client.streaming import Build, stream
+from inference_store_client.sync import Transport
 from inference_store_client.values.inference import InferenceFields
-
-from .transport import Transport
 
 Downloads = Window[Future[Download]]
 

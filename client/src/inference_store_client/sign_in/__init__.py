@@ -1,1 +1,0 @@
-"""Signing in at the issuer of a store, and the tokens that come of it."""
