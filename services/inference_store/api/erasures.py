@@ -11,8 +11,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
-from inference_store.api import fields
-from inference_store.api.fields import PageParameters
 from inference_store.erasure import batches, estimate, quarantine
 from inference_store.erasure.estimate import (
     ErasedUid,
@@ -43,12 +41,13 @@ from inference_store.query.cql2 import FilterLang
 from inference_store.query.cursor import unpin
 from inference_store.query.deadline import Deadline
 
+from . import fields
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
 from .conditions import Models, RequestedFilter, choose_models, filter_schema, read_requested_filter
 from .dependencies import Reading, Writing, querying
 from .erasure_answers import ErasurePage, ShownErasure, show_erasure, show_page
-from .fields import Body, Flag, ShortText, Text
+from .fields import Body, Flag, PageParameters, ShortText, Text
 from .http import ModelId
 from .inference_models import ResolvedTime
 from .routing import Router
