@@ -1,18 +1,30 @@
 """Everything that exists is documented, and everything documented exists."""
 
 import re
+from collections import Counter
+from dataclasses import fields
 from pathlib import Path
 
+from docs.describe import PAGES, fill, find_marks
+from docs.tables import FAMILIES, TABLES
+
+from inference_store.api.inference_models import ShownInference
 from inference_store.api.policies import PolicyBody, RuleBody
 from inference_store.erasure.ledger_entries import KINDS
 from inference_store.index.accounting import STATES, Outcome
+from inference_store.index.tables import inference
 from inference_store.inference import errors
 from inference_store.inference.errors import StoreError
+from inference_store.inference.events import FIELDS
+from inference_store.inference.events.event import Extras
 from inference_store.inference.field_docs import field_docs
 from inference_store.inference.layout import CLOSED
+from inference_store.platform.metrics import METRICS
 from inference_store.platform.settings import GROUPS, PREFIX, names
 from inference_store.proxy.protocols import PROTOCOLS
 from inference_store.query.cql2 import OPERATIONS
+from inference_store.query.properties import PROPERTIES
+from tests.e2e.metric_moves import MOVES
 
 ROOT = Path(__file__).parents[2]
 HOW_TO = ROOT / "docs" / "how-to"
@@ -94,3 +106,92 @@ def test_every_file_that_a_page_names_exists() -> None:
         named = re.findall(r"`([\w./-]+/[\w.-]+\.(?:py|md|toml|svelte|ts))`", page.read_text())
         found = {name for root in roots for name in named if (root / name).exists()}
         assert set(named) - {"migrations/versions/0002_what.py"} == found, page
+
+
+# The glossary is a sorted table, and its names are those of the API.
+GLOSSARY = (REFERENCE / "glossary.md").read_text()
+# Routes, schemas and fields; and the types of errors, which the OpenAPI does not list.
+API = (REFERENCE / "openapi.json").read_text()
+ERROR_NAMES = (REFERENCE / "errors.md").read_text()
+
+
+def test_terms_are_sorted_and_name_what_the_api_has() -> None:
+    lines = [line for line in GLOSSARY.splitlines() if line.startswith("|")][2:]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert len(rows) > 40
+    terms = [term.lower() for term, _, _ in rows]
+    assert terms == sorted(set(terms))
+    assert not [term for term, meaning, _ in rows if not meaning.endswith(".")]
+    for name in (name for *_, cell in rows for name in re.findall(r"`([^`]+)`", cell)):
+        written = name if name.startswith("/") else f'"{name}"'
+        assert written in API or f"## {name}\n" in ERROR_NAMES or f"/{name}" in API, name
+
+
+# The tables of the docs that are lists of the code are as the code makes them.
+
+_TEXTS = {str(path.relative_to(PAGES)): path.read_text() for path in PAGES.rglob("*.md")}
+
+
+def test_tables_are_those_of_the_code() -> None:
+    assert (
+        fill("<!-- checks -->\nold\n<!-- /checks -->") != "<!-- checks -->\nold\n<!-- /checks -->"
+    )
+    assert not [page for page, text in _TEXTS.items() if text != fill(text)], "run `make reference`"
+
+
+def test_every_table_is_in_one_page() -> None:
+    marks = Counter(mark for text in _TEXTS.values() for mark in find_marks(text))
+    assert {mark for mark in marks if mark.split()[0] not in FAMILIES} == set(TABLES)
+    assert set(marks.values()) == {1}
+
+
+def test_a_family_is_listed_as_a_whole() -> None:
+    metric_names = {metric.name for metric in METRICS}
+    for page, listed in (("settings", names()), ("metrics", metric_names)):
+        lines = _TEXTS[f"reference/{page}.md"].splitlines()
+        rows = Counter(line.split("`")[1] for line in lines if "| `" in line[:3])
+        assert rows == dict.fromkeys(listed, 1), page
+
+
+def test_every_metric_has_its_line_in_the_test_that_moves_them() -> None:
+    metric_names = {entry.name.removeprefix("inference_store_") for entry in METRICS}
+    assert set(MOVES) == metric_names, "add it to tests/e2e/metric_moves.py"
+
+
+# The fields that a producer may add to an event reach the index, filters, answers and docs.
+
+_PRODUCE = Path(__file__).parents[2] / "docs" / "how-to" / "produce.md"
+# The registration stores the first two.
+_COLUMNS = {field.name for field in fields(Extras)} - {"project_id", "model_name"}
+_NO_PROPERTY = {"capture_id"}
+_SHOWN_AS = {"data_size": "data_size_bytes"}
+
+
+def test_a_field_of_the_event_is_a_column_a_property_and_part_of_answers() -> None:
+    assert _COLUMNS
+    assert set(inference.columns.keys()) >= _COLUMNS, "see index/tables/inferences.py; migrate"
+    assert set(PROPERTIES) >= _COLUMNS - _NO_PROPERTY, "give the column a `doc`"
+    shown_names = {_SHOWN_AS.get(name, name) for name in _COLUMNS}
+    assert shown_names <= set(ShownInference.model_fields), "see api/inference_models.py"
+
+
+def test_it_is_documented_for_producers() -> None:
+    page = _PRODUCE.read_text()
+    event = page[page.index("## The event") : page.index("## Sidecars")]
+    assert not [name for name in FIELDS if not re.search(rf'["`]{name}["`]', event)]
+
+
+# Every line of the threat model is held by a test that exists.
+PAGE = ROOT / "docs" / "explanation" / "threat-model.md"
+
+
+def test_a_line_names_tests_that_exist() -> None:
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    rows = [line.strip("|").split(" | ") for line in lines if not line.startswith("| threat ")]
+    assert len(rows) > 30
+    for row in rows:
+        tests = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", row[-1])
+        assert (len(row), bool(tests)) == (3, True), row
+        for path, name in tests:
+            functions = re.findall(r"^(?:async )?def (\w+)", (ROOT / path).read_text(), re.M)
+            assert name in functions, f"{path} has no {name}"

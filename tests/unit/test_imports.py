@@ -1,8 +1,28 @@
 """Each third-party package has its home; import-linter, in `make lint`, holds how rooms import."""
 
 import ast
+import json
 import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+
+import yaml
+
+import inference_store
+from inference_store.api.answer import list_kinds
+from inference_store.platform.failpoints import FAILPOINTS
+from tests.e2e.faults.deletion.test_kills import DELETION_FAILPOINTS
+from tests.e2e.faults.test_ingester_failpoints import INGESTER_FAILPOINTS
+from tests.integration.api.test_edits_and_erasures import PLACES
+from tests.integration.erasure.ledger.test_services import LEDGER_FAILPOINTS
+from tests.integration.operations.reconcile.test_orphans import ORPHAN_FAILPOINTS
+from tests.integration.operations.reconcile.test_rebuild import REBUILD_FAILPOINTS
+from tests.integration.retention.test_export_jobs import EXPORT_FAILPOINTS, REMOVAL_FAILPOINTS
+from tests.integration.retention.test_kills import RETENTION_FAILPOINTS
 
 SERVICES = Path(__file__).parents[2] / "services" / "inference_store"
 FILES = sorted(SERVICES.rglob("*.py"))
@@ -106,3 +126,121 @@ def test_rooms_import_only_the_faces_that_the_docs_list() -> None:
         listed |= {f"{room}.{name}" for name in re.findall(r"`([^`]+)`", faces)}
         listed |= {room} if faces.startswith("the room itself") else set()
     assert listed == {face for path in FILES for face in list_faces(path)}
+
+
+# No pattern has a possessive quantifier or an atomic group.
+#
+# Python before 3.11.5 backtracks wrongly within them (CPython gh-106052): what should match does
+# not, in silence, and Debian 12 has Python 3.11.2.
+
+ROOT = Path(__file__).parents[2]
+# `++` is one behind what can be repeated: a class, a group, a dot or an escape, as in `\w++`.
+POSSESSIVE = re.compile(r"(?<!\\)(?:[*?}]|[\]).]\+|\\\w\+)\+|\(\?>")
+
+
+def test_no_pattern_has_one() -> None:
+    for pattern in (r"[^a]*+", "(?:a|b)++", r"\w++", ".++", "a?+", "a{1,3}+", "(?>a)"):
+        assert POSSESSIVE.search(pattern), pattern
+    for pattern in (r"[^a]*", "(?:a|b)+", r"\++", r"\*+", "g++", "(?=a)", r"a\?+"):
+        assert not POSSESSIVE.search(pattern), pattern
+    texts = [path.read_text() for path in (ROOT / "services").rglob("*.lark")]
+    for folder in ("services", "client"):
+        for path in (ROOT / folder).rglob("*.py"):
+            constants = [node for node in ast.walk(ast.parse(path.read_text()))
+                         if isinstance(node, ast.Constant)]  # fmt: skip
+            texts += [str(node.value) for node in constants]
+    assert len(texts) > 1000
+    assert not [text for text in texts if POSSESSIVE.search(text)]
+
+
+# Each failpoint of the product is listed, and in a chain of kills.
+
+CHAINS = [
+    *(DELETION_FAILPOINTS, INGESTER_FAILPOINTS, PLACES, LEDGER_FAILPOINTS, ORPHAN_FAILPOINTS),
+    *(REBUILD_FAILPOINTS, EXPORT_FAILPOINTS, REMOVAL_FAILPOINTS, RETENTION_FAILPOINTS),
+]
+
+
+def test_each_failpoint_is_listed_and_killed_at() -> None:
+    passed = set()
+    for path in Path(inference_store.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if getattr(getattr(node, "func", None), "id", "") in {"failpoint", "failpoint_of_task"}:
+                arguments = getattr(node, "args", ())
+                passed |= {each.value for each in arguments if isinstance(each, ast.Constant)}
+    assert passed == set(FAILPOINTS)
+    assert {name for chain in CHAINS for name in chain} == set(FAILPOINTS)
+
+
+# Every name in the words of a refusal is one that its reader knows.
+SERVICE_FOLDER = ROOT / "services" / "inference_store"
+OPENAPI = ROOT / "docs" / "reference" / "openapi.json"
+
+
+def _iterate_names(schema: Any) -> Iterator[str]:
+    """Yield the names of all fields, parameters and values in a part of the OpenAPI."""
+    if isinstance(schema, dict):
+        yield from schema.get("properties", {})
+        yield from [schema["name"]] if isinstance(schema.get("name"), str) else []
+        yield from (word for word in schema.get("enum", []) if isinstance(word, str))
+        for part in schema.values():
+            yield from _iterate_names(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            yield from _iterate_names(part)
+
+
+def _iterate_refusals() -> Iterator[tuple[str, str]]:
+    """Yield the words of each refusal in the services, with its place."""
+    kinds = {"Fault", "Refusal", *(kind.__name__ for kind in list_kinds())}
+    for path in sorted(SERVICE_FOLDER.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(func=ast.Name(id=name)) if name in kinds:
+                    pass
+                case ast.Assign(targets=[ast.Name(id="message" | "detail" | "why")]):
+                    pass
+                case _:
+                    continue
+            texts = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
+            place = f"{path.relative_to(ROOT)}:{node.lineno}"
+            yield place, " ".join(text for text in texts if isinstance(text, str))
+
+
+def test_refusals_name_no_internals() -> None:
+    of_examples = {"frame_number"}
+    known = of_examples | set(_iterate_names(json.loads(OPENAPI.read_text())))
+    refusals = list(_iterate_refusals())
+    assert len(refusals) > 100
+    for place, words in refusals:
+        for name in re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", words):
+            assert name in known, f"{place} names {name}, which is nothing of the api"
+
+
+# The version is in pyproject.toml; other files repeat it.
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+# An image of ours, as compose, the docs, the examples and the chart name it.
+_IMAGE = re.compile(r"inference-store:(\d+\.\d+[\w.]*)")
+_PATTERNS = ("*.md", "*.yaml", "*.example", "docs/**/*", "examples/*", "helm/**/*", "Dockerfile")
+# Bytecode is beside an example once a test has imported it.
+_NO_TEXT = {".jpg", ".png", ".pyc"}
+
+
+def test_the_package_the_chart_and_the_image_have_it() -> None:
+    assert version("inference-store") == VERSION
+    chart = yaml.safe_load((ROOT / "helm" / "inference-store" / "Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == VERSION
+    command = ["make", "--no-print-directory", "-C", str(ROOT), "version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{VERSION}\n"
+    assert "ARG VERSION=unknown\n" in (ROOT / "Dockerfile").read_text()
+    headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] in {"Unreleased", VERSION}
+
+
+def test_every_name_of_an_image_has_it() -> None:
+    paths = {path for pattern in _PATTERNS for path in ROOT.glob(pattern) if path.is_file()}
+    texts = {path: path.read_text() for path in paths if path.suffix not in _NO_TEXT}
+    names = [(path, name) for path, text in texts.items() for name in _IMAGE.findall(text)]
+    assert len(names) > 5
+    assert not [f"{path.relative_to(ROOT)}: {name}" for path, name in names if name != VERSION]

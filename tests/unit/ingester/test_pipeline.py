@@ -2,20 +2,31 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from inference_store.index.accounting import PartitionId
 from inference_store.index.sidecars import Sidecar
-from inference_store.index.unsettled import Record
+from inference_store.index.unsettled import Record, Rejection
 from inference_store.index.writing import Indexable
 from inference_store.inference.events import StorageKey
 from inference_store.inference.metadata import read_metadata
 from inference_store.inference.task_types import Predictions
-from inference_store.ingester.batch import AssignedPartition, ReadRecord, build_range
+from inference_store.ingester.batch import (
+    AssignedPartition,
+    ReadRecord,
+    build_passed_range,
+    build_range,
+    read_headers,
+    read_sequence,
+)
 from inference_store.ingester.limit import Backoff
-from inference_store.ingester.pipeline import MOST_SIDECARS, Pipeline
+from inference_store.ingester.pipeline import MOST_SIDECARS, BatchBuilder, Pipeline
 from inference_store.platform.serving import Heartbeat
 from inference_store.platform.settings import IngesterSettings
 from tests.builders import make_event
@@ -74,3 +85,90 @@ async def test_batch_has_a_bounded_number_of_sidecars() -> None:
 async def test_without_sidecars_only_the_first_batches_are_smaller_than_their_poll() -> None:
     assert await measure_batches("off", 1000) == [1000]
     assert await measure_batches("off", 1000, written_before=0) == [8, 16, 32, 64, 128, 256, 496]
+
+
+def make_numbered_record(offset: int, *headers: tuple[str, str], partition: int = 0) -> Record:
+    partition_id = replace(PARTITION, partition=partition)
+    return Record(partition_id, offset, datetime(2026, 1, 1, tzinfo=UTC), None, b"x", headers)
+
+
+offsets = st.lists(st.integers(0, 60), min_size=1, max_size=20, unique=True).map(sorted)
+
+
+@given(offsets, st.integers(0, 10))
+def test_range_accounts_for_every_offset(present: list[int], before: int) -> None:
+    lo = max(present[0] - before, 0)
+    records = [make_numbered_record(offset) for offset in present]
+    built = build_range(AssignedPartition(0), PARTITION, lo=lo, lost=0, records=records)
+    assert built.hi == present[-1] + 1
+    assert built.lost + built.not_delivered + len(built.records) == built.hi - built.lo
+
+
+@given(st.lists(offsets, min_size=1, max_size=3), st.integers(1, 5), st.integers(1, 4))
+def test_batches_cover_the_same_offsets_without_a_gap(
+    partitions: list[list[int]], most_rows: int, slice: int
+) -> None:
+    ranges = [
+        build_range(
+            AssignedPartition(number),
+            replace(PARTITION, partition=number),
+            lo=max(offsets[0] - 2, 0),
+            lost=min(offsets[0], 1),
+            records=[make_numbered_record(offset, partition=number) for offset in offsets],
+        )
+        for number, offsets in enumerate(partitions)
+    ]
+    batches, builder = [], BatchBuilder()
+    for offset_range in ranges:
+        builder.begin(offset_range)
+        for start in range(0, len(offset_range.records), slice):
+            records = offset_range.records[start : start + slice]
+            rejection = Rejection("not_json", "")
+            builder.add(records, [ReadRecord(record, rejection) for record in records])
+            if builder.rows >= most_rows:
+                batches.append(builder.build())
+    if builder.reads:
+        batches.append(builder.build())
+    for offset_range in ranges:
+        everywhere = [part for batch in batches for part in batch.ranges]
+        parts = [part for part in everywhere if part.partition_id == offset_range.partition_id]
+        assert (parts[0].lo, parts[-1].hi) == (offset_range.lo, offset_range.hi)
+        assert all(part.hi == following.lo for part, following in pairwise(parts))
+        assert sum(part.lost for part in parts) == offset_range.lost
+        assert sum(part.not_delivered for part in parts) == offset_range.not_delivered
+    everything = [record for offset_range in ranges for record in offset_range.records]
+    assert [read.record for batch in batches for read in batch.reads] == everything
+    assert all(len(batch.reads) < most_rows + slice for batch in batches)
+
+
+def test_sequences_are_grouped_by_producer() -> None:
+    records = [
+        make_numbered_record(0, ("producer", "p"), ("sequence", "3")),
+        make_numbered_record(1),
+    ]
+    built = build_range(AssignedPartition(0), PARTITION, lo=0, lost=0, records=records)
+    assert built.sequences == {"p": [3]}
+    for headers in (
+        (),
+        (("producer", "p"),),
+        (("producer", "p"), ("sequence", "٣")),
+        (("producer", "p"), ("sequence", "9" * 19)),
+        (("producer", "p" * 257), ("sequence", "1")),
+    ):
+        assert read_sequence(headers) is None, headers
+
+
+def test_headers_become_text_that_postgres_accepts() -> None:
+    read = read_headers([("a\0", b"\xff\0"), ("b", None)])
+    assert read == (("a\ufffd", "\ufffd\ufffd"), ("b", ""))
+    assert len(read_headers([("a", b"1")] * 100)) == 32
+
+
+def test_passed_offsets_are_a_batch_of_their_own() -> None:
+    offset_range = build_passed_range(AssignedPartition(0), PARTITION, lo=3, hi=7, lost=1)
+    builder = BatchBuilder()
+    assert not builder.has_begun
+    builder.begin(offset_range)
+    assert builder.has_begun
+    [part] = builder.build().ranges
+    assert (part.lo, part.hi, part.lost, part.not_delivered, part.last) == (3, 7, 1, 3, None)

@@ -1,16 +1,30 @@
 """Text of others cannot forge a line of the log, nor send control codes to a terminal."""
 
+import asyncio
 import io
 import json
 import logging
+import subprocess
+import sys
 
 import pytest
 import structlog
+from prometheus_client import generate_latest
 
-from inference_store.platform import logs
+from inference_store.platform import logs, traces
+from inference_store.platform.freed_memory import keep_releasing, read_resident_bytes
+from inference_store.platform.metrics import (
+    CAPTURE_SECONDS,
+    CAPTURES_DROPPED,
+    SPOOLED,
+    MultiprocessMetrics,
+    Samples,
+    list_samples,
+)
 from inference_store.platform.settings import IngesterSettings, LogSettings
 from inference_store.platform.traces import throttle_logs
 from inference_store.retention.run import Schedule
+from tests.polling import until
 from tests.settings import make_settings
 
 # A new line, an escape sequence, its eight-bit form, a line separator, a carriage return.
@@ -137,3 +151,110 @@ async def test_the_schedule_of_retention_is_no_part_of_its_log() -> None:
     assert stream.getvalue() == ""
     logging.getLogger("apscheduler.executors.default").warning("late")
     assert "late" in stream.getvalue()
+
+
+# Off without its variables, and then nothing of the SDK is even imported.
+
+ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
+
+
+def test_the_environment_decides() -> None:
+    for environment, is_requested in (
+        ({}, False),
+        (ENDPOINT, True),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:4318/v1/traces"}, True),
+        ({"OTEL_TRACES_EXPORTER": "otlp"}, True),
+        (ENDPOINT | {"OTEL_TRACES_EXPORTER": "none"}, False),
+        (ENDPOINT | {"OTEL_TRACES_EXPORTER": ""}, True),
+        (ENDPOINT | {"OTEL_SDK_DISABLED": "true"}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": " "}, False),
+    ):
+        assert traces.is_requested(environment) is is_requested, environment
+
+
+def run(code: str, environment: dict[str, str]) -> str:
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout + done.stderr
+
+
+SDK = (
+    "import sys\n"
+    "from inference_store.platform import traces\n"
+    "traces.configure('api')\n"
+    "print(traces.is_on(), any(name.startswith('opentelemetry.sdk') for name in sys.modules))\n"
+    "traces.stop()"
+)
+
+
+def test_imports_the_sdk_only_if_traces_are_enabled() -> None:
+    """tests/unit/cli/test_imports.py says the same of each service."""
+    assert run(SDK, {}).strip().endswith("False False")
+    assert run(SDK, ENDPOINT).strip().endswith("True True")
+    # one that is not supported is logged
+    output = run(SDK, ENDPOINT | {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
+    assert "only http/protobuf is spoken" in output
+    assert "False False" in output
+
+
+# `/metrics` of a service with two processes has one sample for both.
+
+
+def read_sample(metrics: MultiprocessMetrics, name: str) -> float | None:
+    lines = generate_latest(metrics).decode().splitlines()
+    samples = [line for line in lines if line.startswith(name)]
+    assert len(samples) <= 1
+    return float(samples[0].rpartition(" ")[2]) if samples else None
+
+
+def test_counters_are_summed_over_processes_and_gauges_over_those_that_live() -> None:
+    samples: list[Samples] = [()]
+    metrics = MultiprocessMetrics("proxy", lambda: samples[0])
+    dropped = 'inference_store_proxy_captures_dropped_total{reason="left"}'
+    CAPTURES_DROPPED.labels("left").inc()
+    own = read_sample(metrics, dropped) or 0.0
+    spooled = read_sample(metrics, "inference_store_proxy_captures_spooled") or 0.0
+    samples[0] = [
+        ("inference_store_proxy_captures_dropped_total", {"reason": "left"}, 4.0),
+        ("inference_store_proxy_captures_spooled", {}, 2.0),
+        ("inference_store_proxy_captures_dropped_total", {"reason": "new"}, 1.0),
+    ]
+    assert read_sample(metrics, dropped) == own + 4
+    assert read_sample(metrics, dropped.replace("left", "new")) == 1
+    assert read_sample(metrics, "inference_store_proxy_captures_spooled") == spooled + 2
+    metrics.add_former()
+    samples[0] = [("inference_store_proxy_captures_dropped_total", {"reason": "left"}, 3.0)]
+    assert read_sample(metrics, dropped) == own + 7
+    assert read_sample(metrics, "inference_store_proxy_captures_spooled") == spooled
+
+
+def test_shows_metrics_of_the_service_and_of_the_process() -> None:
+    CAPTURE_SECONDS.labels("upload").observe(0.2)
+    SPOOLED.set_function(lambda: 0)
+    names = {name for name, _, _ in list_samples("proxy")}
+    assert "inference_store_proxy_capture_seconds_bucket" in names
+    assert "process_cpu_seconds_total" in names
+    assert not [name for name in names if "heartbeat" in name or name.endswith("_created")]
+
+
+# Memory that was freed goes back to the system.
+
+FLOOD = 256 << 20
+
+
+async def measure() -> int:
+    return read_resident_bytes()
+
+
+async def test_what_a_flood_took_goes_back() -> None:
+    """One block that stays at the end keeps all before it, unless it is released."""
+    before = read_resident_bytes()
+    releasing = asyncio.create_task(keep_releasing(0.05))
+    await asyncio.sleep(0)  # it begins
+    blocks = [b"x" * 100_000 + str(at).encode() for at in range(FLOOD // 100_000)]
+    assert read_resident_bytes() > before + FLOOD // 2
+    last = blocks.pop()
+    blocks.clear()
+    await until(measure, lambda size: size < before + FLOOD // 2)
+    assert last
+    releasing.cancel()

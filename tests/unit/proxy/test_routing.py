@@ -1,3 +1,18 @@
+""""""
+
+import json
+import socket
+from base64 import b64encode
+from typing import Any, cast
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from inference_store.inference.metadata import read_metadata
+from inference_store.platform.serving import Connections, PortTaken
+from inference_store.platform.settings import ProxySettings
+from inference_store.proxy.capture import Captures
 from inference_store.proxy.configuration import (
     Configuration,
     ModelEntry,
@@ -5,8 +20,11 @@ from inference_store.proxy.configuration import (
     UpstreamEntry,
     find_rules,
 )
-from inference_store.proxy.exchange import Transport
+from inference_store.proxy.exchange import Transport, from_header
+from inference_store.proxy.grpc import Calls
+from inference_store.proxy.grpc_port import GrpcPort
 from inference_store.proxy.routing import PathPrefixes, Routing, normalize
+from tests.settings import make_settings
 
 DETECTORS = UpstreamEntry(name="detectors", url="http://a:1", grpc="a:2", models=("yolo*", "m-AB"))
 CHAT = UpstreamEntry(name="chat", url="http://b:1", protocols=("openai",))
@@ -143,3 +161,91 @@ def test_a_path_is_also_read_as_by_a_server_that_undoes_every_escape() -> None:
         "/v2%2Fmodels/x%3Ay/infer",
         "/v2/models/x:y/infer",
     ]
+
+
+# The gRPC port that cannot be opened.
+
+
+async def test_a_port_that_is_taken_is_named_with_its_settings() -> None:
+    configuration = Configuration([UpstreamEntry(name="one", grpc="127.0.0.1:1")])
+    nobody = cast(Captures, cast(Any, None))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port_number = listener.getsockname()[1]
+        settings = make_settings(
+            ProxySettings, proxy_upstream_grpc="127.0.0.1:1", proxy_grpc_port=port_number
+        )
+        connections = Connections("proxy", 10, 10)
+        routing = Routing(configuration)
+        port = GrpcPort(
+            settings, configuration, routing, nobody, connections=connections, calls=Calls()
+        )
+        try:
+            with pytest.raises(PortTaken) as refused:
+                await port.start()
+        finally:
+            await port.stop(0)
+    assert str(refused.value) == (
+        f"cannot listen on 127.0.0.1:{port_number} for gRPC."
+        " Change INFERENCE_STORE_PROXY_HOST and INFERENCE_STORE_PROXY_GRPC_PORT."
+    )
+
+
+# The header's text becomes an envelope that the ingester reads, whatever it holds.
+
+NAME = "inference-store-metadata"
+ITEM = '{"key": "frame", "type": "int", "value": "7"}'
+
+
+def list_keys(envelope: bytes | None) -> dict[str, object]:
+    metadata = read_metadata(envelope)
+    return {entry.key: entry.value for entry in metadata.entries}
+
+
+def test_without_the_header_there_is_no_metadata() -> None:
+    assert from_header([("content-type", "application/json")]) is None
+    assert from_header([(NAME, "  ")]) is None
+
+
+def test_every_form_of_the_envelope_is_read() -> None:
+    for text in (f"[{ITEM}]", f'{{"extended_metadata": [{ITEM}]}}', ITEM):
+        assert list_keys(from_header([(NAME, text)])) == {"frame": "7"}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_distinguishes_utf_8_from_latin_1(encoding: str) -> None:
+    raw = '[{"key": "city", "type": "str", "value": "Zürich"}]'.encode(encoding)
+    assert list_keys(from_header([(NAME, raw.decode("latin-1"))])) == {"city": "Zürich"}
+
+
+def test_several_headers_are_one_list_and_the_last_wins() -> None:
+    other = '[{"key": "frame", "type": "int", "value": "8"}]'
+    result = from_header([(NAME, f"[{ITEM}]"), (NAME, other), ("other", "x")])
+    assert list_keys(result) == {"frame": "8"}
+
+
+def test_headers_that_a_proxy_joined_are_read() -> None:
+    assert list_keys(from_header([(NAME, f"[{ITEM}], [{ITEM.replace('frame', 'shot')}]")])) == {
+        "frame": "7",
+        "shot": "7",
+    }
+
+
+def test_keeps_and_reports_values_that_are_not_json() -> None:
+    result = from_header([(NAME, "frame=7")])
+    assert result == b'"frame=7"'
+    assert "not JSON" in (read_metadata(result).problem or "")
+
+
+@given(st.lists(st.text()))
+@example(["1\0"])
+@example(["1\0", "2"])
+def test_any_text_becomes_json(values: list[str]) -> None:
+    result = from_header([(NAME, value) for value in values])
+    if result is not None:
+        json.loads(result)
+
+
+def test_over_grpc_it_may_be_binary() -> None:
+    raw = '[{"key": "city", "type": "str", "value": "Zürich"}]'.encode()
+    text = b64encode(raw).rstrip(b"=").decode()
+    assert list_keys(from_header([(f"{NAME}-bin", text)])) == {"city": "Zürich"}

@@ -1,11 +1,24 @@
 """When the cookie of a session counts."""
 
+import asyncio
+
 import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from inference_store.api.authentication import COOKIE, HEADER, find_session_id, set_cookie
-from inference_store.inference.errors import Unauthorized
+from inference_store.api import authentication
+from inference_store.api.access import find_network
+from inference_store.api.authentication import (
+    COOKIE,
+    FRESH_SECONDS,
+    HEADER,
+    FreshCache,
+    RateLimiter,
+    find_session_id,
+    set_cookie,
+)
+from inference_store.inference.errors import TooManyRequests, Unauthorized
+from tests.stopped_clock import CallableClock, StoppedClock
 
 _OWN = {"Sec-Fetch-Site": "same-origin"}
 _OURS = {HEADER: "1"}
@@ -78,3 +91,120 @@ def test_scripts_and_other_hosts_do_not_get_it() -> None:
     set_cookie(answer, "abc")
     assert answer.headers["set-cookie"] == f"{COOKIE}=abc; HttpOnly; Path=/; SameSite=lax; Secure"
     assert COOKIE.startswith("__Host-")
+
+
+# What is cached is two seconds old at most, counted from before it was read.
+
+
+class Rows:
+    """What Postgres has; a read takes what is there when it begins, and ends when it may."""
+
+    def __init__(self) -> None:
+        self.value, self.reads = "old", 0
+        self.may_end = asyncio.Event()
+        self.may_end.set()
+        self.cache = FreshCache(self.read)
+
+    async def read(self, _: str) -> str | None:
+        self.reads += 1
+        value = self.value
+        await self.may_end.wait()
+        return value
+
+    async def begin_read(self, **options: float) -> "asyncio.Task[str | None]":
+        """Begin a read; before it ends, the value changes."""
+        self.may_end.clear()
+        reading = asyncio.create_task(self.cache.get("a", **options))
+        await asyncio.sleep(0)
+        self.value = "new"
+        return reading
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> StoppedClock:
+    stopped = StoppedClock()
+    monkeypatch.setattr(authentication, "time", stopped)
+    return stopped
+
+
+async def test_reads_again_after_two_seconds(clock: StoppedClock) -> None:
+    rows = Rows()
+    assert await rows.cache.get("a") == "old"
+    rows.value = "new"
+    clock.now += FRESH_SECONDS - 0.001
+    assert (await rows.cache.get("a"), rows.reads) == ("old", 1)
+    clock.now += 0.002
+    assert (await rows.cache.get("a"), rows.reads) == ("new", 2)
+
+
+@pytest.mark.usefixtures("clock")
+async def test_a_read_that_began_before_a_change_is_not_used_again() -> None:
+    for known in (True, False):
+        rows = Rows()
+        if known:
+            await rows.cache.get("a")
+        reading = await rows.begin_read(fresh_seconds=0)
+        rows.cache.forget("a")
+        rows.may_end.set()
+        assert await reading == "old", known
+        assert await rows.cache.get("a") == "new", known
+
+
+# Buckets of requests.
+
+
+def test_a_minutes_worth_at_once_and_then_evenly() -> None:
+    clock = CallableClock()
+    buckets = RateLimiter(60, clock=clock)
+    assert [buckets.take("a") for _ in range(60)] == [0] * 60
+    assert buckets.take("a") == 1
+    assert buckets.take("b") == 0
+    clock.now += 1
+    assert [buckets.take("a"), buckets.take("a")] == [0, 1]
+    clock.now += 3600
+    assert [buckets.take("a") for _ in range(61)] == [0] * 60 + [1]
+    unlimited = RateLimiter(0)
+    assert not any(unlimited.take("a") for _ in range(1000))
+
+
+def test_the_oldest_of_many_is_forgotten() -> None:
+    buckets = RateLimiter(1, most=10, clock=CallableClock())
+    assert buckets.take("a") == 0
+    assert buckets.take("a") > 0
+    assert not any(buckets.take(str(number)) for number in range(10))
+    assert buckets.take("9") > 0
+    assert buckets.take("a") == 0
+
+
+def test_only_tokens_that_fail_are_counted() -> None:
+    failed = RateLimiter(2)
+    for _ in range(5):
+        with failed.limit_failures("192.0.2.7"):
+            pass
+        with pytest.raises(OSError, match="unavailable"), failed.limit_failures("192.0.2.7"):
+            raise OSError("Postgres is unavailable")
+    for _ in range(2):
+        with pytest.raises(Unauthorized), failed.limit_failures("192.0.2.7"):
+            raise Unauthorized("unknown")
+    with pytest.raises(TooManyRequests), failed.limit_failures("192.0.2.7"):
+        pass
+    with failed.limit_failures("192.0.2.8"):
+        pass
+
+
+def test_tokens_that_are_checked_at_once_are_counted() -> None:
+    failed = RateLimiter(1)
+    with failed.limit_failures("a"), pytest.raises(TooManyRequests), failed.limit_failures("a"):
+        pass
+
+
+def test_strangers_of_a_network_count_as_one() -> None:
+    for client, network in (
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("a-socket", "a-socket"),
+        (None, ""),
+    ):
+        assert find_network(client) == network, client

@@ -1,15 +1,32 @@
 """Arguments are read, or refused with what to write instead."""
 
+import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
+from typing import IO, Any
 
+import httpx
 import pytest
 
+from inference_store_client import Store
+from inference_store_client.chunks import RESTART, Chunk
 from inference_store_client.command_line.arguments import parse_instant
-from inference_store_client.command_line.ending import describe
+from inference_store_client.command_line.ending import describe, end_quietly
+from inference_store_client.command_line.export_job import download
 from inference_store_client.command_line.main import COMMANDS, import_command, join_values, main
+from inference_store_client.command_line.new_file import NewFile
+from inference_store_client.command_line.rows import pick, shape, write_line
+from inference_store_client.command_line.table import Table
+from inference_store_client.command_line.text import make_printable, measure, shorten
 from inference_store_client.errors import make_refusal
 from inference_store_client.values.problems import Fault, Problem
+from tests.both_clients import QUICK, Recorded
+from tests.largest_file import largest_file
+from tests.unit.client.fake_exports import EXPORT, make_export, make_page, make_part
+
+from .http_server import serve
 
 
 def test_an_instant() -> None:
@@ -128,3 +145,257 @@ def test_a_shell_completes_every_command(capsys: pytest.CaptureFixture[str]) -> 
         assert main(["completion", shell]) == 0, shell
         script = capsys.readouterr().out
         assert [name for name in [*COMMANDS, "no-follow"] if name not in script] == [], shell
+
+
+# Text from outside cannot steer a terminal, and a table fits into it.
+
+
+def test_what_would_steer_a_terminal_is_escaped() -> None:
+    for text, shown in [
+        ("plain", "plain"),
+        ("über 東京", "über 東京"),
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ("a\u202eb", "a\\u202eb"),
+        ("a\nb\tc\r", "a\\nb\\tc\\r"),
+        ("\x00", "\\x00"),
+    ]:
+        assert make_printable(text) == shown, text
+
+
+def test_a_text_is_cut_to_its_columns() -> None:
+    for text, width, shown in [
+        ("abcdef", 6, "abcdef"),
+        ("abcdefg", 6, "abcde…"),
+        ("東京都庁", 6, "東京…"),
+        ("東京", 4, "東京"),
+    ]:
+        assert shorten(text, width) == shown, text
+        assert measure(shown) <= width, text
+
+
+def make_entry(key: str, type_name: str, value: str | None) -> dict[str, Any]:
+    return {"key": key, "type": type_name, "value": value, "section": "extended", "flags": []}
+
+
+_ITEM = {
+    "inference_id": "frame-1",
+    "received_at": "2026-11-01T00:00:00.123456Z",
+    "ok": True,
+    "top_score": 0.1,
+    "metadata": [
+        make_entry("n", "int", "123456789012345678901234567890"),
+        make_entry("price", "float", "0.10"),
+        make_entry("a.b", "string", "dots"),
+        make_entry("camera", "json", '{"angle": 12.750, "tags": ["x", "y"]}'),
+        make_entry("at", "timestamp", "2026-11-01T06:00:00+02:00"),
+        make_entry("bad", "int", "n/a"),
+    ],
+    "predictions": [{"label": "person", "score": 0.9}, {"label": "car", "score": None}],
+    "cursor": "c",
+}
+
+
+def test_a_line_has_exact_numbers_and_metadata_by_key() -> None:
+    line = write_line(shape(_ITEM, ["inference_id", "metadata", "metadata.n", "top_score"]))
+    assert line == (
+        '{"inference_id": "frame-1", "metadata": {"n": 123456789012345678901234567890,'
+        ' "price": 0.10, "a.b": "dots", "camera": {"angle": 12.750, "tags": ["x", "y"]},'
+        ' "at": "2026-11-01T06:00:00+02:00", "bad": "n/a"}, "top_score": 0.1}'
+    )
+    assert "cursor" not in shape(_ITEM, None)
+
+
+def test_a_line_has_the_metadata_that_is_named_alone() -> None:
+    cases: list[tuple[list[str], str]] = [
+        (["n"], '{"n": 123456789012345678901234567890}'),
+        (["camera.angle", "bad"], '{"camera": {"angle": 12.750}, "bad": "n/a"}'),
+        (["camera.tags[]"], '{"camera": {"tags": ["x", "y"]}}'),
+        (["camera.angle", "camera"], '{"camera": {"angle": 12.750, "tags": ["x", "y"]}}'),
+        (["a.b", "camera.angle.x", "missing", "missing.too"], '{"a.b": "dots"}'),
+    ]
+    for names, metadata in cases:
+        line = write_line(shape(_ITEM, [f"metadata.{name}" for name in names]))
+        assert line == f'{{"metadata": {metadata}}}', names
+
+
+def test_a_cell() -> None:
+    for column, cell in [
+        ("inference_id", "frame-1"),
+        ("received_at", "2026-11-01T00:00:00Z"),
+        ("ok", "true"),
+        ("top_label", ""),
+        ("metadata.n", "123456789012345678901234567890"),
+        ("metadata.price", "0.10"),
+        ("metadata.a.b", "dots"),
+        ("metadata.camera.angle", "12.750"),
+        ("metadata.camera.tags[]", "x, y"),
+        ("metadata.missing", ""),
+        ("metadata.camera.missing", ""),
+        ("predictions.label", "person, car"),
+        ("predictions.score", "0.9, "),
+    ]:
+        assert pick(shape(_ITEM, [column]), column) == cell, column
+
+
+def test_a_lone_surrogate_is_escaped() -> None:
+    assert write_line("a\ud800ü") == '"a\\ud800\\u00fc"'
+    assert write_line("ü") == '"ü"'
+
+
+def test_a_table_fits_into_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    items = [{"inference_id": "f" * 50, "error": "the model\ntimed out " * 9, "ok": False}] * 2
+    for terminal in (40, 200):
+        monkeypatch.setenv("COLUMNS", str(terminal))
+        table = Table.fit(["inference_id", "error", "ok"], items)
+        lines = [table.format_head(), *map(table.format_row, items)]
+        assert max(map(len, lines)) <= terminal
+        assert lines[0].split() == ["inference_id", "error", "ok"]
+        assert lines[1].endswith("false")
+        assert ("…" in lines[1].split()[0]) is (terminal == 40)
+
+
+# What the command line says of an export that the store writes, if something goes wrong.
+
+
+def get(folder: Path, *answers: httpx.Response | BaseException, state: str = "pending") -> int:
+    """Read an export and download it, before these answers; return the exit code."""
+    recorded = Recorded([make_export(state), *answers])
+    http = httpx.Client(transport=httpx.MockTransport(recorded))
+    store = Store("https://store.example", retries=QUICK, http_client=http)
+
+    def run() -> int:
+        download(store.export(EXPORT), folder)
+        return 0
+
+    return end_quietly(run)
+
+
+def test_ctrl_c_says_what_becomes_of_the_export(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fetches = f"`istore exports get {EXPORT} -o FOLDER` fetches it"
+    for state, said in {
+        "pending": f"The store goes on with export {EXPORT}: {fetches},"
+        f" `istore exports cancel {EXPORT}` stops it.\n",
+        "done": f"Export {EXPORT} stays in the store until it expires: {fetches}.\n",
+    }.items():
+        assert get(tmp_path / "frames", KeyboardInterrupt(), state=state) == 130
+        assert capsys.readouterr().err == said, state
+        assert [*tmp_path.iterdir()] == [], state
+
+
+def test_an_export_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "frames"
+    assert get(folder, make_export("done"), make_page([]), make_export("done")) == 0
+    assert capsys.readouterr().err == (
+        f"0 inferences in 0 files: {folder}\nnothing matches: the folder is empty\n"
+    )
+    assert [*folder.iterdir()] == []
+
+
+def test_what_is_not_in_an_export_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = make_part(1, b"one") | {"gone": 1, "missing": 2}
+    page, content = make_page([part]), httpx.Response(200, content=b"one")
+    assert get(tmp_path / "frames", make_export("done"), page, content) == 0
+    assert capsys.readouterr().err == (
+        f"1 inference in 1 file: {tmp_path / 'frames'}\n"
+        "left out: 1 inference (erased), 2 blobs (deleted, not in the bucket, or too large)\n"
+    )
+
+
+def test_what_only_a_job_writes_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["export", "m", "--url", "http://127.0.0.1:1", "-o", str(tmp_path / "frames")]
+    for more, remedy in [
+        (["--format", "chariot"], "--format chariot: only the store writes it; add --job"),
+        (["--format", "webdataset", "--blobs", "copy"], "--blobs: of a job alone; add --job"),
+        (["--format", "coco", "--job"], "a job writes parquet, arrow"),
+    ]:
+        assert main([*words, *more]) == 2
+        assert remedy in capsys.readouterr().err
+
+
+def test_a_job_obeys_the_ending_of_its_folder(tmp_path: Path) -> None:
+    with serve() as server:
+        for words, format in [
+            ("faces.csv", "csv"),
+            ("faces.NDJSON", "jsonl"),
+            ("faces", "parquet"),
+            ("faces.csv --format arrow", "arrow"),
+        ]:
+            name, *more = words.split()
+            asked = ["export", "m", "--job", "--url", server.make_url({})]
+            assert main([*asked, "-o", str(tmp_path / name), *more]) == 1
+            assert json.loads(server.bodies[-1])["format"] == format, words
+
+
+def test_a_request_without_an_answer_may_have_been_carried_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["export", "m", "--url", "http://127.0.0.1:1", "--job", "-o", str(tmp_path / "frames")]
+    assert main(words) == 1
+    assert "`istore exports list` shows the export" in capsys.readouterr().err
+
+
+# An export's file appears when it is whole, and not at all otherwise.
+
+
+def test_it_appears_whole_and_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "frames.csv"
+    with NewFile(path) as file:
+        file.accept(Chunk(b"void"))
+        file.accept(RESTART)
+        file.accept(Chunk(b"a"))
+        file.accept(Chunk(b"b"))
+        assert not path.exists()
+    assert path.read_bytes() == b"ab"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_an_error_leaves_the_file_before(tmp_path: Path) -> None:
+    path = tmp_path / "frames.csv"
+    path.write_bytes(b"before")
+    with pytest.raises(KeyboardInterrupt), NewFile(path):
+        raise KeyboardInterrupt
+    assert path.read_bytes() == b"before"
+
+
+def test_what_is_converted_leaves_no_other_file(tmp_path: Path) -> None:
+    def write(source: IO[bytes], target: str) -> None:
+        Path(target).write_bytes(source.read()[::-1])
+
+    def fail(source: IO[bytes], target: str) -> None:
+        write(source, target)
+        raise ValueError
+
+    def make(convert: Callable[[IO[bytes], str], None]) -> None:
+        with NewFile(path) as file:
+            file.accept(Chunk(b"abc"))
+            file.convert(convert)
+
+    path = tmp_path / "frames.parquet"
+    with pytest.raises(ValueError):
+        make(fail)
+    assert [*tmp_path.iterdir()] == []
+    make(write)
+    assert path.read_bytes() == b"cba"
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_disk_that_is_full_is_a_sentence_about_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "frames.csv"
+
+    def run(size: int) -> int:
+        with NewFile(path) as file:
+            file.accept(Chunk(bytes(size)))
+        return 0
+
+    for size in (100, 100_000):
+        with largest_file(10):
+            status = end_quietly(partial(run, size))
+        assert (status, capsys.readouterr().err) == (1, f"{path}: File too large\n"), size
+        assert [*tmp_path.iterdir()] == []

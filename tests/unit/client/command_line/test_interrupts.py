@@ -1,5 +1,6 @@
 """Ctrl-C and other signals end `istore` without a traceback, whatever it is doing."""
 
+import argparse
 import json
 import os
 import re
@@ -10,11 +11,20 @@ import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from inference_store_client import ConnectionFailed, Forbidden, Retries
+from inference_store_client.command_line.printing import RowPrinter
+from inference_store_client.command_line.tail import Tail
+from inference_store_client.origin import Origin
+from inference_store_client.settings import ClientSettings
+from inference_store_client.sync.transport import Transport
+from tests.both_clients import make_item, make_problem
 from tests.polling import until
 from tests.unit.client.fake_exports import EXPORT, make_export
 
@@ -136,3 +146,110 @@ def read_request(connection: socket.socket) -> bytes:
     while len(body) < int(length[1]):
         body += connection.recv(65_536)
     return body
+
+
+# The tail shows each arrival once, also after an interruption.
+
+_BEGIN = 'event: begin\ndata: {"at": "2026-11-01T00:00:00Z"}\n\n'
+_AWAY = "away"
+_SETTINGS = ClientSettings(
+    Origin("https://store.example"), retries=Retries(first_wait_seconds=0.0, attempts=2)
+)
+
+
+def write_arrived(numbers: Sequence[int], *, more: bool = False) -> str:
+    items = [{"uid": make_item(number)["uid"]} for number in numbers]
+    return f"event: inferences\ndata: {json.dumps({'items': items, 'more': more})}\n\n"
+
+
+@dataclass(slots=True)
+class FakeApi:
+    """Streams `follows`, one after the other, and has `last` as the last arrivals at each query."""
+
+    follows: list[str]
+    last: list[list[int] | httpx.Response]
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/follow"):
+            return self._follow()
+        body = json.loads(request.content)
+        self.bodies.append(body)
+        if "inference_ids" in body:
+            numbers = [int(uid[-12:], 16) for uid in body["inference_ids"]]
+            return self._answer(sorted(numbers, reverse=True))
+        last = self.last.pop(0)
+        return last if isinstance(last, httpx.Response) else self._answer(last)
+
+    def _follow(self) -> httpx.Response:
+        if not self.follows:
+            return make_problem(403)
+        follow = self.follows.pop(0)
+        if follow == _AWAY:
+            raise httpx.ConnectError("Connection refused")
+        return httpx.Response(200, content=follow.encode())
+
+    @staticmethod
+    def _answer(numbers: Sequence[int]) -> httpx.Response:
+        page = {"items": [make_item(number) for number in numbers], "next": None}
+        return httpx.Response(200, json={**page, "searched_back_to": None, "warnings": []})
+
+    def run(self, **changes: Any) -> None:
+        """Follow until the api refuses."""
+        words = {"model": "m", "filter": None, "limit": 10, "columns": ["inference_id"]}
+        fixed = {"format": "jsonl", "since": None, "until": None, "unknown_keys": "refuse"}
+        options = argparse.Namespace(**{**words, **fixed, **changes})
+        http = httpx.Client(transport=httpx.MockTransport(self))
+        with http, pytest.raises(Forbidden):
+            Tail(Transport(_SETTINGS, http), options, RowPrinter(options)).follow()
+
+
+def test_each_arrival_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    follows = [
+        _BEGIN + write_arrived([2, 3]) + write_arrived([3, 4]),
+        _BEGIN + write_arrived([6], more=True),
+    ]
+    api = FakeApi(follows, [[2, 1], [5, 4, 3]])
+    api.run(filter="ok")
+    shown = capsys.readouterr()
+    assert list_names(shown.out) == [f"frame-{number}" for number in (1, 2, 3, 4, 5, 6)]
+    [said] = shown.err.splitlines()
+    assert "More arrived with them" in said
+    first, by_id = api.bodies[:2]
+    assert (first["sort"], first["filter"], first["limit"]) == ("-indexed_at", "ok", 10)
+    assert "filter" not in by_id
+
+
+def list_names(lines: str) -> list[str]:
+    return [json.loads(line)["inference_id"] for line in lines.splitlines()]
+
+
+def test_if_the_last_are_not_found_in_time_it_follows(capsys: pytest.CaptureFixture[str]) -> None:
+    slow = make_problem(503, "query-timeout")
+    FakeApi([_BEGIN + write_arrived([7])], [slow]).run()
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {"inference_id": "frame-7"}
+    assert "503" in shown.err
+
+
+def test_a_key_that_is_erased_meanwhile_does_not_end_it() -> None:
+    api = FakeApi([_BEGIN + write_arrived([2]), _BEGIN], [[1], [3]])
+    api.run(columns=["metadata.n"])
+    asked = [body.get("unknown_keys", "refuse") for body in api.bodies]
+    assert asked == ["refuse", "empty", "empty"]
+
+
+def test_it_waits_for_a_store_that_is_away(capsys: pytest.CaptureFixture[str]) -> None:
+    FakeApi([_BEGIN, *[_AWAY] * 20, _BEGIN + write_arrived([7])], [[1], [1]]).run()
+    shown = capsys.readouterr()
+    assert list_names(shown.out) == ["frame-1", "frame-7"]
+    [line] = shown.err.splitlines()
+    assert "Connection refused" in line
+    assert "Ctrl-C ends" in line
+
+
+def test_a_store_that_was_never_there_is_an_error() -> None:
+    http = httpx.Client(transport=httpx.MockTransport(FakeApi([_AWAY] * 3, [])))
+    options = argparse.Namespace(model="m", filter=None, columns=None, format="jsonl")
+    with http, pytest.raises(ConnectionFailed):
+        Tail(Transport(_SETTINGS, http), options, RowPrinter(options)).follow()

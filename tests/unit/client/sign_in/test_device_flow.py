@@ -1,6 +1,11 @@
 """The device flow: asked as slowly as the issuer says, and ended by what it says."""
 
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,9 +18,15 @@ from inference_store_client import (
     StoreError,
     UnexpectedAnswer,
 )
+from inference_store_client.origin import Origin
+from inference_store_client.settings import find_settings
+from inference_store_client.sign_in.cache import TokenCache
 from inference_store_client.sign_in.device_flow import request_code, wait_for_tokens
 from inference_store_client.sign_in.issuer import check_url, discover
-from inference_store_client.sign_in.tokens import Tokens
+from inference_store_client.sign_in.session import SignIn
+from inference_store_client.sign_in.tokens import Tokens, read_tokens
+from tests.both_clients import Client
+from tests.device_issuer import CLIENT, DeviceIssuer
 
 _URL = "https://login.example/realms/ml"
 _DISCOVERY = {
@@ -128,3 +139,140 @@ def test_only_loopback_may_do_without_tls(subtests: pytest.Subtests) -> None:
     for url in ("http://login.example", "ftp://a", "", "https://", "http://[", "x"):
         with subtests.test(url), pytest.raises(SettingsError, match="the issuer is"):
             check_url(url, "the issuer")
+
+
+# Sign-ins are kept by origin, for their owner alone, and renewed once for all who use them.
+
+_ORIGIN = Origin("https://store.example")
+_NAME = '"https://store.example:443"'
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> TokenCache:
+    return TokenCache(tmp_path / "inference-store" / "tokens.json")
+
+
+@pytest.fixture
+def issuer() -> Iterator[DeviceIssuer]:
+    with DeviceIssuer() as server:
+        yield server
+
+
+def make_tokens(issuer: DeviceIssuer, *, seconds_left: float) -> Tokens:
+    tokens = read_tokens(issuer.make_tokens(), issuer.url, CLIENT)
+    return Tokens(**{**tokens.to_json(), "expires_at": time.time() + seconds_left})
+
+
+def count_renewals(issuer: DeviceIssuer) -> int:
+    return sum(form.get("grant_type") == "refresh_token" for _, form in issuer.forms)
+
+
+def test_a_sign_in_is_kept_by_origin(cache: TokenCache, issuer: DeviceIssuer) -> None:
+    tokens = make_tokens(issuer, seconds_left=100)
+    with cache.lock():
+        cache.put(_ORIGIN, tokens)
+        cache.put(Origin("https://other.example:8443"), make_tokens(issuer, seconds_left=9))
+    members = json.loads(cache.path.read_text())["https://store.example:443"]
+    assert set(members) == {"issuer", "client_id", "access_token", "refresh_token", "expires_at"}
+    assert cache.path.stat().st_mode & 0o777 == 0o600
+    assert cache.path.parent.stat().st_mode & 0o777 == 0o700
+    for url in ("https://store.example", "https://STORE.example:443/", "https://store.example/a"):
+        assert cache.find(Origin(url)) == tokens
+    for url in ("http://store.example", "https://store.example:444", "https://a.example"):
+        assert cache.find(Origin(url)) is None
+    with cache.lock():
+        cache.remove(_ORIGIN)
+    assert cache.find(_ORIGIN) is None
+    assert cache.find(Origin("https://other.example:8443")) is not None
+
+
+def test_a_file_that_others_may_read_is_refused(cache: TokenCache) -> None:
+    write_file(cache, "{}")
+    for mode in (0o640, 0o604):
+        cache.path.chmod(mode)
+        with pytest.raises(SettingsError, match="chmod 600"):
+            cache.find(_ORIGIN)
+
+
+def test_a_file_that_is_none_is_refused(cache: TokenCache, subtests: pytest.Subtests) -> None:
+    for content in ("", "[]", "{", f'{{{_NAME}: {{"issuer": "a"}}}}', f"{{{_NAME}: 1}}"):
+        write_file(cache, content)
+        with subtests.test(content), pytest.raises(SettingsError, match="istore login"):
+            cache.find(_ORIGIN)
+
+
+def write_file(cache: TokenCache, content: str) -> None:
+    cache.path.parent.mkdir(exist_ok=True)
+    cache.path.touch(mode=0o600)
+    cache.path.write_text(content)
+
+
+def test_a_key_comes_before_a_sign_in(tmp_path: Path, issuer: DeviceIssuer) -> None:
+    file = tmp_path / "config.toml"
+    cache = TokenCache(tmp_path / "tokens.json")
+    tokens = make_tokens(issuer, seconds_left=100)
+    cache.put(_ORIGIN, tokens)
+
+    def find(url: str, key: str | None = None, **variables: str) -> str | None:
+        return find_settings(url, key, environment=variables, file=file).read_key()
+
+    assert find("https://store.example") == tokens.access_token
+    assert find("https://store.example", "k") == "k"
+    assert find("https://store.example", INFERENCE_STORE_KEY="k") == "k"
+    assert find("https://other.example") is None
+
+
+def test_what_is_ending_is_renewed_once(cache: TokenCache, issuer: DeviceIssuer) -> None:
+    """Its refresh token is good for one use, and several threads and processes have it."""
+    tokens = make_tokens(issuer, seconds_left=10)
+    cache.put(_ORIGIN, tokens)
+    sign_ins = [SignIn(_ORIGIN, TokenCache(cache.path), tokens) for _ in range(4)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(SignIn.renew, sign_ins * 2))
+    assert count_renewals(issuer) == 1
+    [token] = {sign_in.tokens.access_token for sign_in in sign_ins}
+    assert token != tokens.access_token
+    assert cache.find(_ORIGIN) == sign_ins[0].tokens
+    assert not sign_ins[0].is_ending
+
+
+def test_what_has_ended_names_the_remedy(cache: TokenCache, issuer: DeviceIssuer) -> None:
+    for issuer.gives_refresh_tokens in (True, False):
+        tokens = make_tokens(issuer, seconds_left=-1)
+        cache.put(_ORIGIN, tokens)
+        issuer.refresh_tokens.clear()
+        with pytest.raises(SignInFailed, match="istore login"):
+            SignIn(_ORIGIN, cache, tokens).renew()
+
+
+def test_while_the_issuer_is_away_a_token_is_used_to_its_end(cache: TokenCache) -> None:
+    with DeviceIssuer() as issuer:
+        tokens = make_tokens(issuer, seconds_left=30)
+    cache.put(_ORIGIN, tokens)
+    sign_in = SignIn(_ORIGIN, cache, tokens)
+    sign_in.renew()
+    assert sign_in.tokens == tokens
+
+
+async def test_a_request_is_sent_with_the_renewed_token(
+    client: Client, tmp_path: Path, issuer: DeviceIssuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("INFERENCE_STORE_KEY", raising=False)
+    cache = TokenCache(tmp_path / ".config" / "inference-store" / "tokens.json")
+    tokens = make_tokens(issuer, seconds_left=10)
+    with cache.lock():
+        cache.put(_ORIGIN, tokens)
+    sent: list[tuple[str, str | None]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append((request.url.host, request.headers.get("authorization")))
+        return httpx.Response(200, json={"count": 3, "warnings": []})
+
+    store: Any = client.make_answered(answer)
+    assert await client.ask(store.model("m").inferences().count) == 3
+    renewed = cache.find(_ORIGIN)
+    assert renewed is not None
+    assert renewed.access_token != tokens.access_token
+    assert sent == [("store.example", f"Bearer {renewed.access_token}")]
+    assert count_renewals(issuer) == 1

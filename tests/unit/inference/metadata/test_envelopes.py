@@ -2,13 +2,14 @@
 
 import json
 from collections import Counter
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_store.inference.metadata import Metadata, read_metadata
+from inference_store.inference.metadata import Metadata, MetadataCaps, read_metadata
 
 from .samples import list_flags, list_leaves, list_presences, make_item, read
 
@@ -196,3 +197,188 @@ def test_latin_1_costs_one_value_and_not_the_others() -> None:
 def test_reads_other_encodings_of_json() -> None:
     for encoding in ("utf-8-sig", "utf-16", "utf-32"):
         assert list_leaves(read_metadata(json.dumps([FRAME]).encode(encoding))) == EXPECTED_LEAVES
+
+
+# The examples that the reference system publishes: with their quoting repaired, and unchanged.
+
+# As published: the inner quotes are not escaped, and the request has a trailing comma.
+AS_PUBLISHED = """[
+{"key": "latitude", "type": "float", "value": "-32.1"},
+{"key": "longitude", "type": "float", "value": "-43.2"},
+{"key": "data_source", "type": "string", "value": "hallway-camera-feed"},
+{"key": "organization", "type": "string", "value": "striveworks"},
+{"key": "group", "type": "string", "value": "team-remediation"},
+{"key": "frame_number", "type": "int", "value": "987"},
+{"key": "camera_position", "type": "json", "value": "{"angle": "10.5", "tilt": "1.6"}"}
+]"""
+REPAIRED = AS_PUBLISHED.replace(
+    '"{"angle": "10.5", "tilt": "1.6"}"', json.dumps('{"angle": "10.5", "tilt": "1.6"}')
+)
+EXPECTED = [
+    ("latitude", "number", Decimal("-32.1")),
+    ("longitude", "number", Decimal("-43.2")),
+    ("data_source", "string", "hallway-camera-feed"),
+    ("organization", "string", "striveworks"),
+    ("group", "string", "team-remediation"),
+    ("frame_number", "number", Decimal(987)),
+    ("camera_position.angle", "string", "10.5"),
+    ("camera_position.angle", "number", Decimal("10.5")),
+    ("camera_position.tilt", "string", "1.6"),
+    ("camera_position.tilt", "number", Decimal("1.6")),
+]
+
+
+def test_the_list_repaired() -> None:
+    for blob in (REPAIRED, json.dumps(REPAIRED), json.dumps({"metadata": REPAIRED, "event": {}})):
+        metadata = read_metadata(blob.encode())
+        assert list_leaves(metadata) == EXPECTED
+        assert list_presences(metadata) == {"camera_position": False}
+        assert (metadata.flags, metadata.problem) == ((), None)
+
+
+def test_the_list_as_published_is_kept_and_flagged() -> None:
+    metadata = read_metadata(AS_PUBLISHED.encode())
+    assert metadata.flags == ("metadata_unreadable",)
+    assert "line 8, column" in (metadata.problem or "")
+    assert "angle" in (metadata.problem or "")
+
+
+def test_the_parameters_as_published_are_kept_and_flagged() -> None:
+    blob = '{"action":"predict","metadata": "' + AS_PUBLISHED + '",}'
+    metadata = read_metadata(blob.encode())
+    assert metadata.flags == ("metadata_unreadable",)
+    assert "line 2, column" in (metadata.problem or "")
+
+
+def test_two_sections_as_published() -> None:
+    document = {
+        "standard_metadata": {},
+        "extended_metadata": [
+            make_item("a", "int", "1"),
+            make_item("score_threshold", "float", "0.55"),
+        ],
+    }
+    expected = [("a", "number", Decimal(1)), ("score_threshold", "number", Decimal("0.55"))]
+    assert list_leaves(read(document)) == expected
+    assert list_leaves(read(json.dumps(document))) == expected
+
+
+# Metadata that an engine puts into the parameters of its answer.
+
+
+def _make_response(*parameters: Any, root: Any = None) -> bytes:
+    outputs = [{"name": "o", "data": [], "parameters": fields} for fields in parameters]
+    return json.dumps({"outputs": outputs, "parameters": root or {}}).encode()
+
+
+def test_metadata_copied_into_an_output() -> None:
+    for metadata in ([FRAME], json.dumps([FRAME]), {"extended_metadata": [FRAME]}):
+        result = read_metadata(None, response=_make_response({"metadata": metadata}))
+        assert list_leaves(result) == [("frame_number", "number", 987)]
+        assert result.problem is None
+
+
+def test_equal_copies_in_several_outputs_are_one() -> None:
+    copy = {"metadata": json.dumps([FRAME])}
+    metadata = read_metadata(None, response=_make_response(copy, copy))
+    assert list_flags(metadata) == {"frame_number": ()}
+
+
+def test_copies_that_differ_are_all_indexed() -> None:
+    metadata = read_metadata(
+        None,
+        response=_make_response(
+            {"metadata": json.dumps([FRAME, make_item("b", "int", "1")])},
+            {"metadata": {"extended_metadata": [make_item("b", "int", "2")]}},
+            root={"metadata": [make_item("c", "int", "3")]},
+        ),
+    )
+    assert sorted(list_leaves(metadata)) == [
+        ("b", "number", 1),
+        ("b", "number", 2),
+        ("c", "number", 3),
+        ("frame_number", "number", 987),
+    ]
+
+
+def test_no_metadata_in_the_response() -> None:
+    for response in (
+        _make_response({}),
+        b"[]",
+        b"{",
+        b'"metadata"',
+        b'{"outputs": 5, "metadata": 1}',
+    ):
+        assert read_metadata(None, response=response) == Metadata()
+
+
+def test_other_parameters_become_standard_metadata() -> None:
+    response = _make_response(
+        {"action": "predict", "metadata": [FRAME]}, root={"semantic_score": 0.25}
+    )
+    metadata = read_metadata(json.dumps([FRAME]).encode(), response=response)
+    assert list_leaves(metadata) == [
+        ("frame_number", "number", 987),
+        ("semantic_score", "number", metadata.leaves[1].value),
+        ("action", "string", "predict"),
+    ]
+    assert str(metadata.leaves[1].value) == "0.25"
+    assert [entry.section for entry in metadata.entries] == ["extended", "standard", "standard"]
+    assert list_flags(metadata)["action"] == ("from_response",)
+
+
+def test_the_caller_wins_over_the_engine() -> None:
+    response = _make_response({"action": "predict"})
+    blob = json.dumps([make_item("action", "str", "explain")]).encode()
+    metadata = read_metadata(blob, response=response)
+    assert list_leaves(metadata) == [("action", "string", "explain")]
+    assert list_flags(metadata) == {"action": ()}
+
+
+def test_metadata_copied_by_the_engine_counts_beside_a_blob() -> None:
+    """A proxy that is our own always writes a blob, also of a request that it could not read."""
+    for blob in (
+        b"[]",
+        b'{"standard_metadata": {}, "metadata": [], "event": {}, "request": {}, "capture": {}}',
+        b'{"standard_metadata": {"stream": false}, "metadata": []}',
+        json.dumps([make_item("data_source", "string", "hall")]).encode(),
+        json.dumps([FRAME]).encode(),
+    ):
+        copy = [FRAME, make_item("data_source", "string", "yard")]
+        metadata = read_metadata(blob, response=_make_response({"metadata": json.dumps(copy)}))
+        values = {name: value for name, _, value in list_leaves(metadata)}
+        assert values["frame_number"] == 987, blob
+        assert values["data_source"] == ("hall" if b"hall" in blob else "yard")
+        assert metadata.flags == (), blob
+        assert set().union(*list_flags(metadata).values()) == set(), blob
+
+
+def test_the_callers_alias_of_a_key_wins_too() -> None:
+    own = json.dumps([make_item("dataset_split", "string", "train")]).encode()
+    copied = {"metadata": [make_item("dataset_snapshot_split", "string", "test")]}
+    metadata = read_metadata(own, response=_make_response(copied))
+    assert list_leaves(metadata) == [("dataset_snapshot_split", "string", "train")]
+
+
+def test_reads_the_engines_copy_if_the_blob_is_over_its_cap() -> None:
+    blob = json.dumps([make_item("a", "string", "x" * 100)]).encode()
+    caps = MetadataCaps(blob_bytes=50)
+    metadata = read_metadata(blob, caps=caps, response=_make_response({"metadata": [FRAME]}))
+    assert list_leaves(metadata) == [("frame_number", "number", 987)]
+    assert metadata.flags == ("metadata_too_large",)
+
+
+def test_a_cap_cuts_off_the_engines_keys_before_the_callers() -> None:
+    own = json.dumps([make_item("mine", "int", "1")]).encode()
+    many = [make_item(f"k{number}", "int", "1") for number in range(300)]
+    metadata = read_metadata(own, response=_make_response({"metadata": many}))
+    assert metadata.leaves[0].name == "mine"
+    assert "metadata_keys_capped" in metadata.flags
+
+
+def test_other_text_is_a_remark_of_the_engine() -> None:
+    for metadata in ("v1", 7, {"latency": 3}):
+        own = json.dumps([FRAME]).encode()
+        result = read_metadata(own, response=_make_response({"metadata": metadata}))
+        assert (result.flags, result.problem) == ((), None)
+        assert list_flags(result) == {"frame_number": (), "metadata": ("from_response",)}

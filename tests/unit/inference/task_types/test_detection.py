@@ -1,13 +1,21 @@
 """Object detection: objects, tensors, legacy boxes."""
 
 import json
+import math
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from inference_store.inference.field_docs import field_docs
-from inference_store.inference.task_types import OutputMapping, PredictionCaps, Predictions
+from inference_store.inference.task_types import (
+    OutputMapping,
+    PredictionCaps,
+    Predictions,
+    read_outlines,
+    task_type_of,
+)
+from inference_store.inference.task_types.response import Keypoint, Outlines
 
 from .answers import find_items, list_columns, make_tensors, make_v2, read
 
@@ -158,3 +166,173 @@ def test_a_mapping_refuses_what_it_does_not_know() -> None:
     with pytest.raises(ValidationError):
         OutputMapping.model_validate({"box_format": "xxyy"})
     assert field_docs(OutputMapping).keys() == OutputMapping.model_fields.keys()
+
+
+# Keypoints, and the outlines that only a drawing wants.
+NAMED = [{"x": 1, "y": 2, "score": 0.5, "name": "nose"}, {"x": 4, "y": 6, "visible": True}]
+
+
+def read_keypoint_outlines(response: bytes, task_type: str = "keypoint_detection") -> Outlines:
+    return read_outlines(response, task_type=task_type_of(task_type))
+
+
+def test_every_way_to_write_keypoints() -> None:
+    for case, keypoints, expected in (
+        ("named", NAMED, [(0, (1, 2), 0.5, "nose"), (1, (4, 6), 1.0, None)]),
+        ("lists", [[1, 2], [4, 6, 0.25]], [(0, (1, 2), None, None), (1, (4, 6), 0.25, None)]),
+        ("coco", [0, 0, 0, 1, 2, 2, 4, 6, 1], [(1, (1, 2), 2, None), (2, (4, 6), 1, None)]),
+        ("columns", {"x": [1, 4], "y": [2, 6]}, [(0, (1, 2), None, None), (1, (4, 6), None, None)]),
+        (
+            "columns and scores",
+            {"x": [1, 4], "y": [2, 6], "visible": [0.5, 1]},
+            [(0, (1, 2), 0.5, None), (1, (4, 6), 1, None)],
+        ),
+    ):
+        response = make_v2([{"label": "person", "score": 0.9, "keypoints": keypoints}])
+        predictions = read("keypoint_detection", response)
+        assert list_columns(predictions, "label", "score", *BOX) == [
+            ("person", 0.9, 1, 2, 4, 6, 12)
+        ]
+        assert predictions.flags == (), case
+        assert read_keypoint_outlines(response).found[0].keypoints == tuple(
+            Keypoint(*point) for point in expected
+        )
+
+
+def test_a_box_that_is_given_stays() -> None:
+    box = {"xmin": 0, "ymin": 0, "xmax": 10, "ymax": 10}
+    predictions = read("keypoints", make_v2([{"label": "x", "box": box, "keypoints": NAMED}]))
+    assert list_columns(predictions, *BOX) == [(0, 0, 10, 10, 100)]
+
+
+def test_keypoints_that_cannot_be_read_leave_the_label() -> None:
+    for keypoints, flag in (
+        (None, "keypoints_missing"),
+        ("nose", "keypoints_missing"),
+        ([[0, 0, 0]], "keypoints_missing"),
+        ([{"x": 1}], "keypoint_unreadable"),
+        ({"x": [1], "y": []}, "keypoint_unreadable"),
+        ([[1, "up"]], "not_a_number"),
+        ([[1, 2]] * 1001, "keypoints_capped"),
+    ):
+        predictions = read(
+            "keypoint_detection", make_v2([{"label": "x", "score": 1, "keypoints": keypoints}])
+        )
+        assert list_columns(predictions, "label", "score") == [("x", 1)], keypoints
+        assert flag in predictions.flags, keypoints
+
+
+def test_contours_are_kept_whole() -> None:
+    inner, outer = [[1, 1], [2, 1], [2, 2]], [[0, 0], [9, 0], [9, 9]]
+    data = [{"label": "a", "contour": []}, {"label": "b", "contour": [outer, inner]}]
+    kept_outlines = read_keypoint_outlines(make_v2(data), "image_segmentation").found
+    assert list(kept_outlines) == [1]
+    expected = tuple(tuple((x, y) for x, y in contour) for contour in (outer, inner))
+    assert kept_outlines[1].contours == expected
+
+
+def test_points_are_bounded() -> None:
+    bounded = Outlines(most=5)
+    bounded.add_contours(0, [[(0, 0), (1, 1), (2, 2)]])
+    bounded.add_contours(1, [[(0, 0), (1, 1), (2, 2)]])
+    bounded.add_keypoints(2, [Keypoint(0, (1, 1))])
+    assert (list(bounded.found), bounded.points, bounded.capped) == ([0, 2], 4, True)
+
+
+def test_an_unreadable_response_has_no_outlines() -> None:
+    for response in (b"", b"{", b"5", b'{"error": "x"}', b"[[[[[["):
+        assert read_keypoint_outlines(response).found == {}
+        assert read_keypoint_outlines(make_v2([{"label": "x"}]), "object_detection").found == {}
+
+
+# Oriented boxes and contours.
+
+
+def segment(contour: Any) -> Predictions:
+    return read("image_segmentation", make_v2([{"label": "x", "score": 1, "contour": contour}]))
+
+
+def test_the_published_oriented_example() -> None:
+    data = [
+        {"label": "cat", "score": 0.99, "cx": 0.5, "cy": 0.5, "w": 0.01, "h": 0.01, "r": 0.123},
+        {"label": "dog", "score": 0.99, "cx": 0.3, "cy": 0.7, "w": 0.08, "h": 0.04, "r": -0.1},
+    ]
+    predictions = read("ORIENTED_OBJECT_DETECTION", make_v2(data))
+    assert list_columns(predictions, "label", "cx", "cy", "w", "h", "angle", "area", "xmin") == [
+        ("cat", 0.5, 0.5, 0.01, 0.01, 0.123, None, None),
+        ("dog", 0.3, 0.7, 0.08, 0.04, -0.1, None, None),
+    ]
+    assert predictions.flags == ("size_unknown",)
+
+
+def test_oriented_boxes_turn_in_pixel_space() -> None:
+    box = {"label": "x", "score": 1, "cx": 0.5, "cy": 0.5, "w": 0.2, "h": 0.4}
+    data = [{**box, "r": 0}, {**box, "r": math.pi / 2}, {**box, "r": math.pi / 6}]
+    level, upright, tilted = find_items(
+        read("oriented_object_detection", make_v2(data), size=(1000, 500))
+    )
+    assert [getattr(level, name) for name in BOX] == pytest.approx([400, 150, 600, 350, 40_000])
+    assert [getattr(upright, name) for name in BOX] == pytest.approx([400, 150, 600, 350, 40_000])
+    half = 100 * math.cos(math.pi / 6) + 100 * math.sin(math.pi / 6)
+    assert (tilted.xmin, tilted.ymax) == pytest.approx((500 - half, 250 + half))
+    assert (level.cx, level.w) == (0.5, 0.2)
+
+
+def test_an_oriented_box_with_a_number_missing_is_kept_and_flagged() -> None:
+    predictions = read(
+        "oriented_object_detection", make_v2([{"label": "x", "cx": 0.5}, 7]), size=(9, 9)
+    )
+    assert list_columns(predictions, "label", "cx", "area") == [("x", 0.5, None)]
+    assert predictions.flags == ("box_incomplete", "elements_unreadable")
+
+
+def test_the_published_segmentation_example() -> None:
+    def line(first: float) -> list[dict[str, float]]:
+        return [{"x": first, "y": first + 1}, {"x": first + 2, "y": first + 3}]
+
+    data = [
+        {"label": "cat", "score": 0.5, "contour": [line(1), line(5)]},
+        {"label": "dog", "score": 0.75, "contour": [line(9), line(13)]},
+    ]
+    predictions = read("IMAGE_SEGMENTATION", make_v2(data))
+    assert list_columns(predictions, "label", "score", "rank", *BOX) == [
+        ("cat", 0.5, 2, 1, 2, 7, 8, 0),
+        ("dog", 0.75, 1, 9, 10, 15, 16, 0),
+    ]
+
+
+SQUARE = [{"x": 0, "y": 0}, {"x": 2, "y": 0}, {"x": 2, "y": 2}, {"x": 0, "y": 2}]
+TRIANGLE = [{"x": 10, "y": 10}, {"x": 10, "y": 14}, {"x": 13, "y": 10}]
+
+
+def test_the_area_of_contours_is_their_sum() -> None:
+    for contour in (
+        [SQUARE, TRIANGLE],
+        [list(reversed(SQUARE)), TRIANGLE],
+        [[[p["x"], p["y"]] for p in SQUARE], [[[p["x"], p["y"]]] for p in TRIANGLE]],
+    ):
+        predictions = segment(contour)
+        assert list_columns(predictions, *BOX) == [(0, 0, 13, 14, 10)], contour
+        assert predictions.flags == (), contour
+
+
+def test_reads_a_single_contour_without_its_list() -> None:
+    predictions = segment(SQUARE)
+    assert list_columns(predictions, *BOX) == [(0, 0, 2, 2, 4)]
+
+
+def test_a_contour_that_cannot_be_read_leaves_the_label() -> None:
+    for contour, flag in (
+        (None, "contour_missing"),
+        ([], "contour_missing"),
+        ([[]], "contour_missing"),
+        ("square", "contour_missing"),
+        ([5], "contour_unreadable"),
+        ([[{"x": 1}]], "contour_unreadable"),
+        ([[{"x": 1, "y": "up"}, {"x": 1, "y": 1}]], "contour_unreadable"),
+        ([[[]]], "contour_unreadable"),
+        ([[{"x": -1e308, "y": -1e308}, {"x": 1e308, "y": 0}, {"x": 0, "y": 1e308}]], "not_finite"),
+    ):
+        predictions = segment(contour)
+        assert list_columns(predictions, "label", "score") == [("x", 1)], contour
+        assert flag in predictions.flags, contour

@@ -11,14 +11,14 @@ from .exchanged import PIXEL, list_data, list_texts, make_exchange, read, read_c
 
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
 CODED = b64encode(PIXEL).decode()
-USAGE = {"input_tokens": 9, "output_tokens": 3}
+COUNTED_USAGE = {"input_tokens": 9, "output_tokens": 3}
 TOKENS = {"prompt_tokens": 9, "completion_tokens": 3}
 RESPONSE: dict[str, Any] = {
     "id": "resp-1",
     "model": "gpt",
     "status": "completed",
     "output": [{"type": "reasoning"}, {"content": [{"type": "output_text", "text": "Three."}]}],
-    "usage": {**USAGE, "output_tokens_details": {"reasoning_tokens": 2}},
+    "usage": {**COUNTED_USAGE, "output_tokens_details": {"reasoning_tokens": 2}},
 }
 TOOL = {"type": "tool_use", "id": "t1", "name": "w", "input": {"a": 1}}
 CALL = {"id": "t1", "type": "function", "function": {"name": "w", "arguments": '{"a":1}'}}
@@ -26,7 +26,7 @@ MESSAGE: dict[str, Any] = {
     **{"id": "msg-1", "type": "message", "role": "assistant", "model": "claude"},
     "content": [{"type": "text", "text": "Three."}, TOOL],
     "stop_reason": "tool_use",
-    "usage": {**USAGE, "cache_read_input_tokens": 4},
+    "usage": {**COUNTED_USAGE, "cache_read_input_tokens": 4},
 }
 
 
@@ -67,7 +67,7 @@ def test_a_message() -> None:
         {**begin, "index": 1, "content_block": {**TOOL, "input": {}}},
         {**gain, "index": 1, "delta": {"type": "input_json_delta", "partial_json": '{"a":'}},
         {**gain, "index": 1, "delta": {"type": "input_json_delta", "partial_json": "1}"}},
-        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": USAGE},
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": COUNTED_USAGE},
         {"type": "message_stop"},
     ]
     for reading in (read_call(MESSAGES, asked, MESSAGE), read_events(MESSAGES, asked, *events)):

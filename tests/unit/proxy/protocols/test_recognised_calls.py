@@ -1,6 +1,27 @@
 """Which calls each protocol recognises, by method and path."""
 
-from inference_store.proxy.protocols import PROTOCOLS, recognise_call
+import gzip
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference_store.inference.events import CAPTURE_PROBLEMS
+from inference_store.proxy.exchange import Body
+from inference_store.proxy.protocols import PROTOCOLS, Call, Model, recognise_call
+from inference_store.proxy.protocols.documents import (
+    NotDecoded,
+    decode,
+    encode,
+    events,
+    is_event_stream,
+    list_codings,
+)
+from inference_store.proxy.protocols.protocol import Problem, join_problems, list_gaps
+from tests.exchanges import exchange
+
+from .exchanged import list_data, make_body, read_call
 
 SERVICE = "/inference.GRPCInferenceService"
 CALLS = [
@@ -92,3 +113,137 @@ def test_raw_recognises_every_call_after_the_other_protocols() -> None:
         call = recognise_call(["raw", "openai"], "rest", "POST", path)
         assert call is not None
         assert call.protocol.name == name
+
+
+# Each problem of a capture has a reason, whatever the protocol.
+
+REST = ("v2", "chariot-v2", "kserve-v1", "openai")
+GRPC = ("v2-grpc", "omi")
+OVER, BROKEN_OFF = Body(size=100, whole=False), make_body(b'{"inputs": [', whole=False)
+BROTLI = [("content-encoding", "br"), ("content-type", "application/json")]
+
+
+def find_reasons(name: str, body: Body, answer: Body | None = None, **changes: Any) -> set[str]:
+    """Find the reasons of a call whose request and answer are like this body."""
+    protocol = PROTOCOLS[name]
+    bodies = {"request": body, "response": answer or body}
+    sample = exchange(b"", b"", transport=protocol.transport, **bodies, **changes)
+    reading = protocol.read(sample, Call(protocol, "infer"), Model()).problem
+    reasons = set() if reading is None else {f"{side}_{kind}" for side, kind in reading.reasons}
+    assert bool(reading) == bool(reasons)
+    assert reasons <= set(CAPTURE_PROBLEMS)
+    return reasons
+
+
+def make_reasons(kind: str) -> set[str]:
+    return {f"request_{kind}", f"response_{kind}"}
+
+
+def test_every_protocol_has_the_same_reasons() -> None:
+    for name in REST:
+        assert find_reasons(name, make_body(b'{"inputs": ')) >= make_reasons("not_json"), name
+        coded = find_reasons(
+            name, make_body(b"\x8b"), request_headers=BROTLI, response_headers=BROTLI
+        )
+        assert coded == make_reasons("unreadable"), name
+    for name in GRPC:
+        assert find_reasons(name, make_body(b"\xff")) == make_reasons("unreadable"), name
+    for name in (*REST, *GRPC):
+        assert find_reasons(name, OVER) >= make_reasons("over_cap"), name
+        assert find_reasons(name, BROKEN_OFF) >= make_reasons("broken_off"), name
+
+
+UNREADABLE = {
+    "/v1/chat/completions": (b"{", b"[]", b"", b'{"model": "m"}', b'{"messages": 3}'),
+    "/v1/models/m:predict": (b"", b"{", b'{"inputs": [1]}', b"[1]"),
+    "/infer": (b"", b"{", b"{}", b"[1]", b'{"input": null}'),
+}
+
+
+def test_a_request_that_cannot_be_read_is_kept_whole() -> None:
+    for path, requests in UNREADABLE.items():
+        for request in requests:
+            reading = read_call(path, request, {"predictions": [1, 2]})
+            assert list_data(reading) == [request], path
+            assert reading.problem, path
+
+
+def test_a_request_without_input() -> None:
+    assert find_reasons("v2", make_body(b'{"inputs": []}'), Body()) == {"request_no_input"}
+
+
+def test_a_call_without_any_answer_lacks_nothing() -> None:
+    none = Body(whole=False)
+    assert list_gaps(none, "response") == []
+    assert list_gaps(none, "request") == [("request", "broken_off")]
+
+
+def test_reports_bodies_that_cannot_be_redacted_as_unreadable() -> None:
+    assert make_body(b"x").dropped().gap == "unreadable"
+    assert make_body(b"x", whole=False).dropped().gap == "broken_off"
+    assert make_body(b"").dropped().gap is None
+
+
+def test_problems_are_joined_with_all_their_reasons() -> None:
+    cut = Problem("cut", ("request", "over_cap"))
+    many = [cut, None, cut, *(Problem(f"{n}", ("response", "not_json")) for n in range(20))]
+    result = join_problems(many)
+    assert result is not None
+    assert result.startswith("cut; 0; 1")
+    assert result.count(";") == 7
+    assert set(result.reasons) == {("request", "over_cap"), ("response", "not_json")}
+    assert join_problems([None]) is None
+
+
+# Content codings, undone under a bound and done again; and server-sent events.
+
+GZIP = [("content-encoding", "gzip")]
+
+
+@given(
+    content=st.binary(),
+    names=st.lists(st.sampled_from(["gzip", "deflate", "identity", "X-Gzip"]), max_size=4),
+)
+def test_decodes_what_was_encoded(content: bytes, names: list[str]) -> None:
+    headers = [("content-encoding", " , ".join(names)), ("content-encoding", "")]
+    assert decode(encode(content, headers), headers) == content
+    assert len(list_codings(headers)) == len(names) - names.count("identity")
+
+
+def test_the_bound_is_kept() -> None:
+    bomb = gzip.compress(b"\0" * 5000)
+    assert len(decode(bomb, GZIP, 5000)) == 5000
+    with pytest.raises(NotDecoded, match="larger than 4999 bytes"):
+        decode(bomb, GZIP, 4999)
+    with pytest.raises(NotDecoded, match="larger than 7000 bytes"):
+        decode(bomb * 2, GZIP, 7000)
+
+
+def test_several_members_are_one_body() -> None:
+    assert decode(gzip.compress(b"a") + gzip.compress(b"b") + b"\0\0", GZIP) == b"ab"
+
+
+@given(content=st.binary(), name=st.sampled_from(["gzip", "deflate", "br", "a,b,c,d,e"]))
+def test_any_bytes_are_decoded_or_refused(content: bytes, name: str) -> None:
+    try:
+        decode(content, [("content-encoding", name)], 1000)
+    except NotDecoded as exc:
+        assert str(exc)
+
+
+def test_the_data_of_each() -> None:
+    for body, expected in (
+        (b"", []),
+        (b"data: a\n\ndata: b\n\n", [b"a", b"b"]),
+        (b"\xef\xbb\xbfdata:a\r\n\r\ndata:  b\r\rdata: c", [b"a", b" b", b"c"]),
+        (b"data: a\ndata: b\n\n", [b"a\nb"]),
+        (b": ping\n\nevent: done\nid: 1\n\nretry: 3\n", []),
+        (b"event: x\ndata\n\ndata:\n\ndata: a\n\n", [b"a"]),
+    ):
+        assert events(body) == expected
+
+
+def test_recognises_an_event_stream() -> None:
+    assert is_event_stream([("content-type", "Text/Event-Stream; charset=utf-8")], b"")
+    assert is_event_stream([], b"data: {}")
+    assert not is_event_stream([("content-type", "application/json")], b"{}")

@@ -1,26 +1,40 @@
 """Facts that are certain of an incomplete inference: nothing that it lacks deletes it."""
 
 import json
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
-from hypothesis import event, given
+import pytest
+from hypothesis import Phase, event, find, given, settings
 from hypothesis import strategies as st
+from hypothesis.errors import NoSuchExample
 
-from inference_store.inference.errors import InvalidFilter
+from inference_store.inference.errors import ImpossibleComparison, Invalid, InvalidFilter
+from inference_store.inference.json_text import read_exactly
 from inference_store.inference.metadata import Metadata, read_metadata
+from inference_store.query.conditions import compile_condition
+from inference_store.query.conditions.combination import Names
 from inference_store.query.cql2 import parse_text
 from inference_store.query.filters.certain import (
     FLAGS,
     Doubts,
+    SavedFilter,
+    deletes,
     doubts_of,
     find_doubts,
     make_certain,
+    protects,
+    resolve,
+    save,
 )
 from inference_store.query.filters.check import check
 from inference_store.query.filters.evaluate import Facts, evaluate
 from inference_store.query.filters.names import KnownKey, KnownKeys
-from inference_store.query.filters.typed import Kind, Predicate
+from inference_store.query.filters.typed import Fixed, Kind, Predicate, Value, iterate_nodes
+from tests.integration.query.typed_predicates import PredicateMaker
+from tests.integration.query.typed_rows import KEYS
+from tests.unit.query.filters.evaluation import KNOWN, check_filter, make_facts
 
 _ROWS: dict[str, dict[Kind, int]] = {
     "n": {"number": 1},
@@ -171,3 +185,113 @@ def test_leaves_predicates_without_doubt_unchanged() -> None:
     assert make_certain(_parse_predicate("n > 0"), frozenset({"predictions"})) == _parse_predicate(
         "n > 0"
     )
+
+
+# Filters of policies and holds: saved resolved, the same whatever is seen later.
+
+
+def _save(text: str, known_keys: KnownKeys = KNOWN, **declared: str) -> SavedFilter:
+    return save(parse_text(text), known_keys, declared=declared, source=text)
+
+
+_NUMBERS = {name: (key.key, False) for name, key in KNOWN.keys.items() if key.key is not None}
+
+
+def test_loads_the_filter_that_was_checked() -> None:
+    for text in [
+        "frame_number > 98765432109876543210 AND NOT ok",
+        "speed = 0.1 OR speed LIKE 'fa%' OR A_OVERLAPS(tags, ('a', 1))",
+        "metadata.width = 3 AND inference.width = 3",
+        "prediction(label = 'person' AND score < 0.4) AND count_predictions() >= 2",
+        "T_DURING(INTERVAL(seen, '..'), INTERVAL('2026-11-01', '2026-11-02T00:00:00.000001Z'))",
+        "S_WITHIN(location, BBOX(170, -20, -170, -10)) AND location IS NOT NULL",
+        '"camera-id" IN (1, frame_number) AND sent(camera_position) AND sent(width)',
+        "distance(location, POINT(13.4 52.5)) < 1000.5 AND CASEI(data_source) = CASEI('ß')",
+        "dataset_split = 'train'",
+        "A_EQUALS(tags, (frame_number, 'a')) AND A_CONTAINS(tags, \"sizes[]\") IS NOT NULL",
+        "(speed ^ 0.5 = 1) = ok AND S_INTERSECTS(location, location)",
+    ]:
+        assert resolve(_save(text).text, _NUMBERS) == check_filter(text).predicate, text
+
+
+def test_loading_knows_what_was_known_then() -> None:
+    saved = _save("speed = speed AND ok AND nobody > 3")
+    # A metadata key `ok` and texts of `nobody` may be seen later: they change nothing.
+    assert '"inference.ok"' in saved.text
+    assert resolve(saved.text, _NUMBERS) == saved.checked.predicate
+
+
+def test_a_key_not_yet_seen_is_accepted_with_a_warning_and_its_declared_type() -> None:
+    saved = _save("nobody = 'x'", nobody="string")
+    assert "'nobody'" in saved.checked.warnings[0]
+    predicate = resolve(saved.text, {"nobody": (7, False)})
+    assert evaluate(predicate, make_facts({"nobody": "x"})) is True
+    assert evaluate(predicate, make_facts({"nobody": 3})) is None
+    with pytest.raises(ImpossibleComparison, match="number"):
+        _save("nobody = 'x'", nobody="int")
+
+
+def test_a_type_not_yet_seen_of_a_key_can_be_declared() -> None:
+    with pytest.raises(ImpossibleComparison):
+        _save("frame_number = 'x'")
+    assert _save("frame_number = 'x'", frame_number="string").checked.keys["frame_number"].kinds
+
+
+def test_a_type_that_there_is_not_is_refused() -> None:
+    with pytest.raises(Invalid) as caught:
+        _save("nobody = 'x'", nobody="json")
+    assert caught.value.faults[0].path == "types.nobody"
+    assert "timestamp" in caught.value.faults[0].known
+
+
+def test_an_ambiguous_name_is_refused_when_it_is_saved() -> None:
+    with pytest.raises(InvalidFilter, match=r"inference\.width"):
+        _save("width = 3")
+
+
+def test_numbers_are_exact_and_the_text_is_json() -> None:
+    text = _save("frame_number = 98765432109876543210.10").text
+    assert "98765432109876543210.1" in text
+    assert json.loads(text)["version"] == 1
+    assert read_exactly(text)["keys"] == {"frame_number": {"number": "90"}}
+
+
+def test_another_versions_filter_is_not_guessed() -> None:
+    with pytest.raises(Invalid, match="another version"):
+        resolve('{"version": 2, "filter": true, "keys": {}}', {})
+
+
+def test_null_in_a_hold_protects_and_null_in_a_rule_does_not_delete() -> None:
+    assert [protects(predicate) for predicate in (True, None, False)] == [True, True, False]
+    assert [deletes(predicate) for predicate in (True, None, False)] == [True, False, False]
+
+
+# Each predicate and value has a meaning in Python and in SQL, and property tests draw it.
+
+_DRAWN_NUMBERS = {name: number for number, name in enumerate(KEYS, start=1)}
+# A predicate that is decided while it is checked is in no larger one.
+_KINDS: set[type[Any]] = {*get_args(Predicate), *get_args(Value)} - {Fixed}
+_UNHURRIED = settings(
+    max_examples=10_000, deadline=None, phases=[Phase.generate], database=None, derandomize=True
+)
+
+
+@st.composite
+def predicates(draw: Any) -> Predicate:
+    return PredicateMaker(_DRAWN_NUMBERS, draw).predicate(2)
+
+
+def test_each_is_drawn_and_has_both_meanings() -> None:
+    seen: dict[type[Any], Predicate] = {}
+
+    def has_seen_all(predicate: Predicate) -> bool:
+        for node in iterate_nodes(predicate):
+            seen.setdefault(type(node), predicate)
+        return seen.keys() >= _KINDS
+
+    with suppress(NoSuchExample):
+        find(predicates(), has_seen_all, settings=_UNHURRIED)
+    assert _KINDS - seen.keys() == set(), "property tests draw none of these"
+    for kind, predicate in seen.items():
+        evaluate(predicate, Facts())
+        assert compile_condition(predicate, Names()), kind
