@@ -290,7 +290,6 @@ def _format_problem(kind: type[StoreError], detail: str, faults: Sequence[Fault]
 
 
 def _format_fault(fault: Fault) -> dict[str, Any]:
-    """Return one fault; with a position only if it concerns a filter."""
     formatted: dict[str, Any] = {
         "path": _escape_text(fault.path),
         "message": _escape_text(fault.message),

@@ -161,10 +161,7 @@ def _build_templates() -> Templates:
 
 
 def _list_routes() -> list[BaseRoute]:
-    """Return the routes of all parts.
-
-    Apps share them: a route knows its app only by the request.
-    """
+    """Apps share them: a route knows its app only by the request."""
     return [route for part in _PARTS for route in part.router.routes]
 
 

@@ -216,8 +216,6 @@ class Authenticator:
         raise Unauthorized("The key is unknown, expired or revoked.")
 
     async def _find_key(self, id: str, hash: bytes, fresh_seconds: float) -> Caller | None:
-        """Return the caller of a key by the hash of its text; None if it is none, or works no
-        more."""
         found, now = await self.keys.get(id, fresh_seconds=fresh_seconds), datetime.now(UTC)
         if found is None or not found.opens(hash, now):
             return None

@@ -369,8 +369,7 @@ async def _find_job(
 
 
 async def _find_readable(connection: AsyncConnection, access: Access, export_id: UUID) -> ExportJob:
-    """Return an export whose parts the caller may read. Raises Forbidden if it has inputs, and the
-    caller may not see them."""
+    """Raises Forbidden if it has inputs, and the caller may not see them."""
     job = await _find_job(connection, access, export_id)
     if job.blobs != "none":
         registration = await access.find_model(connection, await read_model_id(connection, job))
@@ -391,7 +390,6 @@ async def _record_download(
 async def _note(
     connection: AsyncConnection, access: Access, action: Action, job: ExportJob, **detail: Any
 ) -> None:
-    """Audit what was done with an export, as an entry about its model."""
     registration = await access.find_model(connection, await read_model_id(connection, job))
     await access.note(connection, action, registration, export=str(job.id), **detail)
 
@@ -407,17 +405,13 @@ async def show_exports(connection: AsyncConnection, jobs: Sequence[ExportJob]) -
 def _show_export(job: ExportJob, model_id: str, downloads: Sequence[Download]) -> ShownExport:
     return ShownExport.show(
         job,
-        **_show_document(job),
+        **{name: job.document[name] for name in ("filter", "since", "until", "include")},
+        blobs=job.blobs,
         model_id=model_id,
         parts=job.lists,
         parts_written=job.written,
         downloads=[ShownDownload.show(download) for download in downloads],
     )
-
-
-def _show_document(job: ExportJob) -> dict[str, Any]:
-    shown = {name: job.document[name] for name in ("filter", "since", "until", "include")}
-    return shown | {"blobs": job.blobs}
 
 
 async def show_parts(settings: ApiSettings, blobs: Blobs, parts: Sequence[Part]) -> list[ShownPart]:

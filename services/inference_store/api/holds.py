@@ -353,10 +353,6 @@ async def _write(
 async def _build_entry(
     connection: AsyncConnection, access: Access, body: HoldBody, tree: Node | None
 ) -> tuple[dict[str, Any], Sequence[str]]:
-    """Build the ledger's entry; and warnings about its model and its keys.
-
-    Raises what `holds.build_filter` does; Forbidden, NotFound as the model does.
-    """
     model, expected = await _find_model(connection, access, body.model_id)
     is_text = isinstance(body.filter, str) and body.filter_lang != "cql2-json"
     criteria = holds.HoldCriteria(
@@ -390,10 +386,7 @@ async def _find_model(
 
 
 async def _find_listed_model(connection: AsyncConnection, access: Access, model_id: str) -> int:
-    """Return a model's integer.
-
-    Callers with the right over everything can also list holds of an unregistered model.
-    """
+    """Who has the right over everything can also list holds of a model that is not registered."""
     expected = await model_numbers.number_of(connection, model_id)
     if expected is not None and access.scope.is_everything:
         return expected

@@ -63,15 +63,25 @@ def _without_required(schema: dict[str, Any]) -> None:
     schema.pop("required", None)
 
 
-class InferenceCount(Shown):
+class Resolved(Shown):
+    """An answer about a filter."""
+
+    resolved: list[ResolvedTime] | None = None
+    """What the filter's relative times were taken for; where it has some."""
+
+
+class Explained(Resolved):
+    """An answer of a query that may be explained."""
+
+    explain: Explanation | None = None
+    """Where it was asked for."""
+
+
+class InferenceCount(Explained):
     """How many inferences match."""
 
     count: int = Field(examples=[17])
     warnings: list[str]
-    resolved: list[ResolvedTime] | None = None
-    """What the filter's relative times were taken for; where it has some."""
-    explain: Explanation | None = None
-    """Where it was asked for."""
 
 
 class ShownMetadata(Shown):
@@ -206,7 +216,7 @@ class InferenceDetail(ShownInference):
     """How many inferences of the model have this id; 1000: at least so many."""
 
 
-class InferencePage(Shown):
+class InferencePage(Explained):
     """A page of inferences."""
 
     items: list[ShownInference | PartialInference]
@@ -215,10 +225,6 @@ class InferencePage(Shown):
     searched_back_to: datetime | None
     """Set when time ran out: how far the search came. The cursor goes on from there."""
     warnings: list[str]
-    resolved: list[ResolvedTime] | None = None
-    """What the filter's relative times were taken for; where it has some."""
-    explain: Explanation | None = None
-    """Where it was asked for."""
 
 
 class StreamedInference(PartialInference):
@@ -237,7 +243,7 @@ class StreamSearching(Shown):
     """How far the search has come."""
 
 
-class StreamEnd(Shown):
+class StreamEnd(Resolved):
     """The last line of a stream. One without it was cut off: go on with the last line's cursor."""
 
     count: int
@@ -247,8 +253,6 @@ class StreamEnd(Shown):
     warnings: list[str]
     problem: Problem | None
     """Why the stream ended before its end, as a refusal would have said."""
-    resolved: list[ResolvedTime] | None = None
-    """What the filter's relative times were taken for; where it has some."""
 
 
 LINES: Final = (StreamedInference, StreamSearching, StreamEnd)
@@ -327,17 +331,13 @@ def _convert_value(entry: Entry) -> Any:
 
 
 def _convert_unknown(value: str) -> Any:
-    """Return a value of unknown type.
-
-    JSON other than a string came as JSON, or spells a number as text does in filters; a string is
-    written without its quotes, so that one with quotes is text.
-    """
+    """JSON other than a string came as JSON, or spells a number as text does in filters; a string
+    is written without its quotes, so that one with quotes is text."""
     return escape_text(value) if value.startswith('"') else _parse_json(value)
 
 
 def _parse_json(value: str) -> Any:
-    """Return the JSON that a text spells, its numbers exact; a text that is no JSON is returned as
-    it is."""
+    """Numbers stay exact; a text that is no JSON is returned as it is."""
     try:
         orjson.loads(value)
     except orjson.JSONDecodeError:

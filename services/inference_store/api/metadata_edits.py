@@ -346,10 +346,7 @@ async def _add_rows(  # noqa: PLR0917
     change: Change,
     old: Sequence[Entry],
 ) -> None:
-    """Add the rows of the change, and update the key registry.
-
-    A name that belongs to a longer key, which does not change, keeps that key's row.
-    """
+    """A name that belongs to a longer key, which does not change, keeps that key's row."""
     counted: set[tuple[Any, ...]] = set()
     for table, values, delta in _build_rows(dictionary, model, uid, change, old):
         await connection.execute(upsert(table).values(values).on_conflict_do_nothing())
@@ -461,7 +458,6 @@ async def _choose_key(
 
 
 async def _is_reserved(connection: AsyncConnection, row: Any, key: StorageKey) -> bool:
-    """Return whether the inference points to a key, as its metadata blob or by `reserve`."""
     if str(key) == row.metadata_storage_key:
         return True
     query = select(blob_reference.c.uid).where(_match_ours(row, str(key)))

@@ -311,11 +311,7 @@ async def _write(
 async def _move(
     access: Access, model_id: str, body: RegistrationBody, expected: int | None
 ) -> Answer:
-    """Move the model: the ledger has the move before it takes effect, and the rest is written
-    after.
-
-    After a crash in between, the model has moved, and the caller has no answer.
-    """
+    """After a crash between the ledger and the rest, it has moved, and the caller has no answer."""
 
     async def build_body(connection: AsyncConnection) -> Entry:
         return await _build_move(connection, access, model_id, body, expected)

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -96,19 +96,6 @@ STREAMING: Final[dict[int | str, dict[str, Any]]] = {
 """The answer of a route that streams, as its documentation has it."""
 
 
-class Encoder(Protocol):
-    """Encodes the pages of one stream."""
-
-    def encode_page(self, page: AnsweredPage) -> bytes:
-        """Return a page."""
-
-    def encode_end(self, count: int, after: str | None) -> bytes:
-        """Return what comes after the last page; `after`: the cursor, if more match."""
-
-    def encode_failure(self, count: int, after: str | None, problem: dict[str, Any]) -> bytes:
-        """Return how a stream ends early. Raises UnfinishedError if the format cannot say so."""
-
-
 @dataclass(slots=True)
 class _PageSize:
     size: int
@@ -132,7 +119,6 @@ class _PageSize:
 
 
 def _get_limit(body: InferenceQuery) -> int | None:
-    """Return the most inferences that a stream has: a sample's size, or a given `limit`."""
     if body.sample is not None:
         return body.sample.size
     return body.limit if "limit" in body.model_fields_set else None
@@ -204,7 +190,7 @@ async def answer_page_or_stream(
     body = body.model_copy(update={"timeout_seconds": whole})
     first = await ask(connection, access, body.model_copy(update={"limit": size.size}))
     format = FORMATS.get(media_type)
-    encoder: Encoder = (
+    encoder: LineStream | ColumnStream = (
         LineStream(first)
         if format is None
         else await _make_column_stream(connection, format, first)
@@ -236,7 +222,7 @@ async def _iterate_pieces(  # noqa: PLR0917
     following: _Following,
     size: _PageSize,
     most: int | None,
-    encoder: Encoder,
+    encoder: "LineStream | ColumnStream",
     foreground: Foreground,
 ) -> AsyncIterator[bytes]:
     """Yield the stream in pieces; while the client reads, nothing else of a page is kept."""

@@ -309,13 +309,11 @@ async def _check_question(
 
 
 def _check_shared(access: Access, subject: OfModel, shared: Shared) -> None:
-    """Raise Forbidden unless the caller may save, change and delete such views of the model."""
     if shared == "project":
         access.require_right(Right.ANNOTATE, subject)
 
 
 def _check_change(access: Access, view: SavedView, given: Mapping[str, Any]) -> None:
-    """Raise Forbidden or Conflict unless the caller may change the view like this."""
     if view.erased_by is not None:
         raise Conflict(
             "An erasure took the view's name and filter: delete it, and save another one."
