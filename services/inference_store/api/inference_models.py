@@ -310,12 +310,9 @@ def convert_metadata(entries: Iterable[Entry]) -> dict[str, Any]:
     values: dict[str, list[Any]] = {}
     for entry in entries:
         if entry.key:
-            values.setdefault(_escape_key(entry.key), []).append(_convert_value(entry))
+            key = entry.key.encode("utf-8", "backslashreplace").decode()
+            values.setdefault(key, []).append(_convert_value(entry))
     return {key: several if several[1:] else several[0] for key, several in values.items()}
-
-
-def _escape_key(key: str) -> str:
-    return key.encode("utf-8", "backslashreplace").decode()
 
 
 def _convert_value(entry: Entry) -> Any:
@@ -323,17 +320,14 @@ def _convert_value(entry: Entry) -> Any:
         return None
     kind = type_named(entry.type) if entry.type else None
     if kind is None:
-        return _convert_unknown(entry.value)
+        # JSON other than a string came as JSON, or spells a number as text does in filters; a
+        # string is written without its quotes, so that one with quotes is text.
+        is_text = entry.value.startswith('"')
+        return escape_text(entry.value) if is_text else _parse_json(entry.value)
     if kind.type is MetadataType.JSON:
         return _parse_json(entry.value)
     parsed = None if kind.type in _AS_TEXT else kind.parse(entry.value, _CAPS)[0]
     return escape_text(entry.value) if parsed is None else plain(parsed)
-
-
-def _convert_unknown(value: str) -> Any:
-    """JSON other than a string came as JSON, or spells a number as text does in filters; a string
-    is written without its quotes, so that one with quotes is text."""
-    return escape_text(value) if value.startswith('"') else _parse_json(value)
 
 
 def _parse_json(value: str) -> Any:

@@ -1,13 +1,12 @@
 """API keys: made, listed, rotated, revoked."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Path, Query
 from pydantic import ConfigDict, Field
 
 from inference_store.access import Action
-from inference_store.access.credentials import ApiKey
 from inference_store.access.rights import Grant, Right
 from inference_store.index import api_keys
 from inference_store.inference.errors import Forbidden
@@ -104,7 +103,8 @@ async def create_api_key(body: NewKey, connection: Writing, access: Asking) -> A
     key, secret = await api_keys.create(
         connection, body.name, grants, by=access.caller.name, expires_at=body.expires_at
     )
-    await access.note(connection, Action.KEY_CREATED, key=key.id, grants=_format_grants(key))
+    noted = [grant.model_dump(mode="json", exclude={"role"}) for grant in grants]
+    await access.note(connection, Action.KEY_CREATED, key=key.id, grants=noted)
     shown = ApiKeySecret.show(key, key=secret.text)
     return Answer(shown, status_code=201, location=f"/v1/keys/{key.id}")
 
@@ -168,7 +168,3 @@ def _refuse_longer(access: Access, expires_at: datetime | None) -> None:
     if access.caller.outlived_by(expires_at):
         own = format_instant(access.caller.expires_at)
         raise Forbidden(f"Your own key expires at {own}: give an `expires_at` no later than that.")
-
-
-def _format_grants(key: ApiKey) -> list[dict[str, Any]]:
-    return [grant.model_dump(mode="json", exclude={"role"}) for grant in key.grants]

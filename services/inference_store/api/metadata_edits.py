@@ -137,7 +137,8 @@ class Change:
         edited = dict(document)
         if "standard_metadata" in edited:
             edited["standard_metadata"] = self._without(edited["standard_metadata"])
-        part = "metadata" if "metadata" in edited or _is_of_proxy(edited) else "extended_metadata"
+        is_foreign = edited.keys().isdisjoint(("metadata", "event", "request"))
+        part = "extended_metadata" if is_foreign else "metadata"
         edited[part] = self._edit(edited.get(part))
         return edited
 
@@ -193,10 +194,6 @@ def _resolve_alias(key: str) -> str:
 def _belongs_to(name: str, key: str) -> bool:
     rest = name[len(_resolve_alias(key)) :] if name.startswith(_resolve_alias(key)) else None
     return rest is not None and rest[:1] in ("", ".", "[")
-
-
-def _is_of_proxy(document: Mapping[str, Json]) -> bool:
-    return "event" in document or "request" in document
 
 
 def _make_envelope(entries: Sequence[Entry]) -> Json:

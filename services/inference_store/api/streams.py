@@ -7,7 +7,7 @@ ends. Each page gives way to ordinary requests.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -42,7 +42,7 @@ from .answer import NAME, InferenceAnswer, encode_json, write_warnings
 from .conditions import InferenceQuery
 from .dependencies import AdmissionControl, querying
 from .http import NDJSON, read_in_thread
-from .inference_models import LINES, FieldSelection
+from .inference_models import LINES
 from .inference_pages import AnsweredPage
 from .middleware import Foreground
 from .routing import BINARY, make_ref
@@ -227,19 +227,19 @@ async def _iterate_pieces(  # noqa: PLR0917
 ) -> AsyncIterator[bytes]:
     """Yield the stream in pieces; while the client reads, nothing else of a page is kept."""
     count, ended, after = 0, "stopped", page.next
-    began = foreground.read_clock()  # its own request has left the foreground
+    started = foreground.read_clock()  # its own request has left the foreground
     try:
         while True:
             count, after = count + len(page.rows), page.next
             STREAMED.inc(len(page.rows))
             if len(page.rows) > _PAGE_BESIDE_OTHERS:
-                await foreground.wait_until_idle(_GIVE_WAY_SECONDS, since=began)
+                await foreground.wait_until_idle(_GIVE_WAY_SECONDS, since=started)
             content = await read_in_thread(encoder.encode_page, page)
             size.adapt(len(page.rows), len(content))
             del page
-            for piece in _split_pieces(content):
-                yield piece
-            if await foreground.wait_until_idle(_GIVE_WAY_SECONDS, since=began):
+            for begin in range(0, len(content), _PIECE):
+                yield content[begin : begin + _PIECE]
+            if await foreground.wait_until_idle(_GIVE_WAY_SECONDS, since=started):
                 size.shrink()
             rest = size.size if most is None else most - count
             if after is None or rest <= 0:
@@ -252,11 +252,6 @@ async def _iterate_pieces(  # noqa: PLR0917
         yield encoder.encode_failure(count, after, build_body(find_refusal(exc)))
     finally:
         STREAMS.labels(ended).inc()
-
-
-def _split_pieces(content: bytes) -> Iterator[bytes]:
-    for begin in range(0, len(content), _PIECE):
-        yield content[begin : begin + _PIECE]
 
 
 class LineStream:
@@ -356,7 +351,7 @@ def _choose_columns(first: AnsweredPage, metadata: MetadataColumns | None) -> Co
             if (column.name != DISTANCE or first.has_distances)
             and (chosen.fields is None or column.name in chosen.fields)
         ],
-        links=_choose_links(chosen),
+        links=link_columns(chosen.find_parts("urls") or BLOBS) if "urls" in chosen.include else [],
         metadata=metadata,
         predictions=(
             predictions_column(chosen.find_parts("predictions"))
@@ -364,12 +359,6 @@ def _choose_columns(first: AnsweredPage, metadata: MetadataColumns | None) -> Co
             else None
         ),
     )
-
-
-def _choose_links(chosen: FieldSelection) -> list[Column]:
-    if "urls" not in chosen.include:
-        return []
-    return link_columns(chosen.find_parts("urls") or BLOBS)
 
 
 class UnfinishedError(Exception):

@@ -42,10 +42,14 @@ async def _read_proc(thumbnails: Decoder, name: str) -> bytes:
     return await asyncio.to_thread(Path(f"/proc/{thumbnails._process.pid}/{name}").read_bytes)
 
 
-async def test_its_memory_is_bounded() -> None:
+async def test_its_memory_is_bounded_and_it_sees_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     """Within the pixels that are allowed, a decoder may still want more memory than there is."""
+    monkeypatch.setenv("INFERENCE_STORE_S3_SECRET_KEY", "secret")
     async with aclosing(Decoder()) as thumbnails:
+        environment = await _read_proc(thumbnails, "environ")
         lines = (await _read_proc(thumbnails, "limits")).decode().splitlines()
+    assert b"secret" not in environment
+    assert b"INFERENCE_STORE" not in environment
     limits = {line[:26].strip(): line[26:].split()[0] for line in lines[1:]}
     assert limits["Max address space"] == str(thumbnail_worker.MEMORY_BYTES)
     assert (limits["Max core file size"], limits["Max file size"]) == ("0", "0")
@@ -68,14 +72,6 @@ async def test_a_bomb_is_refused_before_it_is_decoded() -> None:
             await thumbnails.make(bomb, 240)
 
 
-async def test_it_sees_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("INFERENCE_STORE_S3_SECRET_KEY", "secret")
-    async with aclosing(Decoder()) as thumbnails:
-        environment = await _read_proc(thumbnails, "environ")
-    assert b"secret" not in environment
-    assert b"INFERENCE_STORE" not in environment
-
-
 async def test_a_process_that_fails() -> None:
     lies = "import os, time; os.write(1, bytes([9] + [255] * 500)); time.sleep(600)"
     for code, seconds, reason in (
@@ -83,9 +79,8 @@ async def test_a_process_that_fails() -> None:
         ("import os; os.abort()", 300, "could not be decoded"),
         (lies, 300, "too much memory"),
     ):
-        async with aclosing(
-            Decoder(seconds=seconds, command=(sys.executable, "-c", code))
-        ) as thumbnails:
+        thumbnails = Decoder(seconds=seconds, command=(sys.executable, "-c", code))
+        async with aclosing(thumbnails):
             with pytest.raises(NoThumbnail, match=reason):
                 await thumbnails.make(make_picture(), 16)
         assert thumbnails._process is None
