@@ -362,7 +362,8 @@ class Tokens:
         return claims
 
     def _is_unexpired(self, verified: _Verified) -> bool:
-        return verified.expires_at.timestamp() > time.time() - self._skew
+        now = datetime.now(UTC).timestamp()
+        return verified.expires_at.timestamp() > now - self._skew
 
     def _list_roles(self, claims: Mapping[str, Any]) -> tuple[str, ...]:
         roles = _find_claim(claims, self._claim)

@@ -46,7 +46,7 @@ from .conditions import Conditions, Models, choose_models, read_requested_filter
 from .dependencies import Querying
 from .fields import WHOLE, Body, Exact, Flag, ShortText, exact, instant
 from .http import ModelId
-from .inference_models import Explanation, ResolvedTime
+from .inference_models import Explained
 from .inference_pages import explain, limit_query_time, set_deadline
 from .routing import Router
 
@@ -346,7 +346,7 @@ class OmittedGroups(Shown):
     """An inference in several groups is counted in each."""
 
 
-class ShownAggregate(Shown):
+class ShownAggregate(Explained):
     """Measures by groups."""
 
     groups: list[ShownGroup]
@@ -354,10 +354,6 @@ class ShownAggregate(Shown):
     approximate: bool
     """Whether some percentiles are not exact; each says it itself. All else always is exact."""
     warnings: Sequence[str]
-    resolved: list[ResolvedTime] | None = None
-    """What the filter's relative times were taken for; where it has some."""
-    explain: Explanation | None = None
-    """Where it was asked for."""
 
 
 router = Router("inferences")

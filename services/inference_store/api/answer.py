@@ -152,14 +152,12 @@ class ProblemAnswer(JsonAnswer):
         super().__init__(content, status_code, {**HEADERS, **headers})
 
 
-def _to_dict(model: BaseModel) -> dict[str, Any]:
-    """Return a model's fields; an answer leaves out those that it was not given."""
-    names = model.model_fields_set if isinstance(model, Shown) else type(model).model_fields.keys()
-    return {name: value for name, value in model if name in names}
-
-
 def _convert(value: Any) -> Any:
-    return _to_dict(value) if isinstance(value, BaseModel) else json_encoding.convert_value(value)
+    """An answer leaves out the fields that it was not given."""
+    if not isinstance(value, BaseModel):
+        return json_encoding.convert_value(value)
+    names = value.model_fields_set if isinstance(value, Shown) else type(value).model_fields.keys()
+    return {name: part for name, part in value if name in names}
 
 
 NAME: Final = "Inference-Store-Warnings"
@@ -290,7 +288,6 @@ def _format_problem(kind: type[StoreError], detail: str, faults: Sequence[Fault]
 
 
 def _format_fault(fault: Fault) -> dict[str, Any]:
-    """Return one fault; with a position only if it concerns a filter."""
     formatted: dict[str, Any] = {
         "path": _escape_text(fault.path),
         "message": _escape_text(fault.message),

@@ -114,11 +114,21 @@ def create_app(
     app.state.replica = Replica(engine, replica)
     app.state.dictionary = Dictionary(engine, most_keys=settings.max_keys_per_model)
     app.state.authenticator = Authenticator(settings, engine)
-    app.state.admission, app.state.streams = _admit_queries(settings)
+    app.state.admission = AdmissionControl(
+        "query",
+        settings.most_queries,
+        settings.most_queries_of_one,
+        wait_seconds=settings.query_wait_seconds,
+    )
+    most = settings.streams_at_once
+    app.state.streams = AdmissionControl("stream", most, settings.most_streams_of_one)
+    app.state.follow_admission = AdmissionControl("follow", most, settings.most_followers_of_one)
+    processes = settings.thumbnail_processes
+    app.state.thumbnail_admission = AdmissionControl(
+        "thumbnail", processes, processes, wait_seconds=_THUMBNAIL_WAIT_SECONDS
+    )
     app.state.foreground = Foreground()
     app.state.thumbnails = ThumbnailMaker(blobs, ThumbnailCache())
-    app.state.thumbnail_admission = _admit_thumbnails(settings)
-    app.state.follow_admission = _admit_followers(settings)
     app.state.is_stopping = lambda: False
     answer.handle_problems(app)
     app.router.routes.extend(_list_routes())
@@ -151,29 +161,8 @@ def _build_templates() -> Templates:
 
 
 def _list_routes() -> list[BaseRoute]:
-    """Return the routes of all parts.
-
-    Apps share them: a route knows its app only by the request.
-    """
+    """Apps share them: a route knows its app only by the request."""
     return [route for part in _PARTS for route in part.router.routes]
-
-
-def _admit_queries(to: ApiSettings) -> tuple[AdmissionControl, AdmissionControl]:
-    queries = to.most_queries, to.most_queries_of_one
-    streams = to.streams_at_once, to.most_streams_of_one
-    return (
-        AdmissionControl("query", *queries, wait_seconds=to.query_wait_seconds),
-        AdmissionControl("stream", *streams, wait_seconds=0),
-    )
-
-
-def _admit_followers(to: ApiSettings) -> AdmissionControl:
-    return AdmissionControl("follow", to.streams_at_once, to.most_followers_of_one, wait_seconds=0)
-
-
-def _admit_thumbnails(to: ApiSettings) -> AdmissionControl:
-    processes = to.thumbnail_processes
-    return AdmissionControl("thumbnail", processes, processes, wait_seconds=_THUMBNAIL_WAIT_SECONDS)
 
 
 def _allow_origins(app: FastAPI, origins: list[str]) -> None:

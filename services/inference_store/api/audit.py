@@ -1,6 +1,7 @@
 """The audit: who did what, when, from where."""
 
 from datetime import datetime
+from operator import attrgetter
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -8,15 +9,14 @@ from fastapi import Query
 from pydantic import Field
 
 from inference_store.access.rights import AccessScope, Action, Right
-from inference_store.api import fields
-from inference_store.api.fields import PageParameters
 from inference_store.index import audit
 from inference_store.index.audit import Filter
 
+from . import fields
 from .access import Asking, Needs, Over
 from .answer import Answer, Shown
 from .dependencies import Reading
-from .fields import Instant, ShortText
+from .fields import Instant, Page, PageParameters, ShortText
 from .routing import Router
 
 
@@ -65,11 +65,10 @@ class ShownAuditEntry(Shown):
     """The entry that says which erasure took `uid` and `detail`; null: none did."""
 
 
-class AuditPage(Shown):
+class AuditPage(Page):
     """Entries, the newest first."""
 
     items: list[ShownAuditEntry]
-    next: str | None
 
 
 router = Router("keys and audit")
@@ -83,5 +82,4 @@ async def list_audit(
     where everything is administered."""
     chosen, before = page.chosen(access.scope), fields.decode_one(page.cursor, int)
     entries = await audit.listed(connection, chosen, limit=page.limit + 1, before=before)
-    items, following = fields.cut_page(entries, page.limit, lambda entry: entry.id)
-    return Answer(AuditPage(items=[ShownAuditEntry.show(entry) for entry in items], next=following))
+    return Answer(AuditPage.cut(entries, page.limit, attrgetter("id"), ShownAuditEntry.show))

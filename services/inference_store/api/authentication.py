@@ -73,7 +73,8 @@ class Authenticator:
 
     def __init__(self, settings: AccessSettings, engine: AsyncEngine) -> None:
         self._off = settings.auth == "off"
-        self._token = _read_token(settings)
+        token = settings.api_token
+        self._token = (token.get_secret_value().encode() or None) if token is not None else None
         self._rates = RateLimiter(settings.api_rate_limit_per_minute)
         self._failed = RateLimiter(settings.api_failed_tokens_per_minute)
         self._engine = engine
@@ -216,8 +217,6 @@ class Authenticator:
         raise Unauthorized("The key is unknown, expired or revoked.")
 
     async def _find_key(self, id: str, hash: bytes, fresh_seconds: float) -> Caller | None:
-        """Return the caller of a key by the hash of its text; None if it is none, or works no
-        more."""
         found, now = await self.keys.get(id, fresh_seconds=fresh_seconds), datetime.now(UTC)
         if found is None or not found.opens(hash, now):
             return None
@@ -276,11 +275,6 @@ def _build_sign_in(settings: AccessSettings, tokens: "Tokens") -> "SignIn | None
     from inference_store.access.sign_in import SignIn  # noqa: PLC0415
 
     return SignIn(settings, settings.oidc_issuer, settings.oidc_client_id, tokens)
-
-
-def _read_token(settings: AccessSettings) -> bytes | None:
-    token = settings.api_token
-    return (token.get_secret_value().encode() or None) if token is not None else None
 
 
 def read_cookie(request: Request) -> str | None:

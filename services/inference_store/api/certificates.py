@@ -9,17 +9,16 @@ from fastapi import Path, Query
 from fastapi.responses import Response, StreamingResponse
 
 from inference_store.access.rights import Right
-from inference_store.api import fields
-from inference_store.api.fields import PageParameters
 from inference_store.erasure import certificates, erased_lists, log
 from inference_store.erasure.certificates import StoredDocument
 from inference_store.erasure.log import read_document, read_public_key
 from inference_store.inference.errors import NotFound
 
+from . import fields
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
 from .dependencies import Reading
-from .fields import ShortText
+from .fields import PageParameters, ShortText
 from .http import BYTES, JSON
 from .routing import BINARY, Router
 

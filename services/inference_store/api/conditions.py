@@ -19,7 +19,6 @@ from pydantic import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.api.fields import Parameters
 from inference_store.index import registrations
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import Fault, Invalid
@@ -41,6 +40,7 @@ from .fields import (
     Body,
     Flag,
     Number,
+    Parameters,
     Received,
     ScoreRange,
     ShortText,

@@ -1,8 +1,8 @@
 """Dead letters and parked events."""
 
 import base64
-from dataclasses import replace
 from datetime import datetime
+from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 from fastapi import Path, Query
@@ -11,16 +11,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
-from inference_store.api import fields
-from inference_store.api.fields import PageParameters
 from inference_store.index import registrations, unsettled
 from inference_store.index.registrations import Registration
-from inference_store.index.unsettled import Selection, UnsettledEvent
+from inference_store.index.unsettled import Kind, Selection, UnsettledEvent
 
+from . import fields
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, AnyText, Shown
 from .dependencies import Reading, Writing
-from .fields import Body, Instant, ShortText, Text
+from .fields import Body, Instant, Page, PageParameters, ShortText, Text
 from .routing import Router
 
 State = Literal[
@@ -37,15 +36,6 @@ class EventSelection(Body):
     created_from: Instant | None = None
     created_to: Instant | None = None
 
-    def selection(self) -> Selection:
-        """Return it as the store takes it."""
-        return Selection(
-            reason=self.reason,
-            model_id=self.model_id,
-            created_from=self.created_from,
-            created_to=self.created_to,
-        )
-
 
 class ParkedParameters(PageParameters):
     """Which page of which parked events."""
@@ -53,19 +43,11 @@ class ParkedParameters(PageParameters):
     reason: ShortText | None = None
     model_id: ShortText | None = None
 
-    def selection(self) -> Selection:
-        """Return it as the store takes it."""
-        return Selection(reason=self.reason, model_id=self.model_id)
-
 
 class DeadLetterParameters(ParkedParameters):
     """Which page of which dead letters."""
 
     state: State | None = None
-
-    def selection(self) -> Selection:
-        """Return it as the store takes it."""
-        return replace(super().selection(), state=self.state)
 
 
 class Discard(Body):
@@ -83,8 +65,8 @@ class ShownPlace(Shown):
     partition: int
 
 
-class ShownDeadLetter(ShownPlace):
-    """An event that could not be indexed."""
+class ShownUnsettled(ShownPlace):
+    """An event that is not stored."""
 
     id: int
     offset: int
@@ -93,6 +75,11 @@ class ShownDeadLetter(ShownPlace):
     detail: str
     model_id: str | None
     inference_id: str | None
+
+
+class ShownDeadLetter(ShownUnsettled):
+    """An event that could not be indexed."""
+
     state: State
     attempts: int
     discard_reason: str | None
@@ -110,11 +97,10 @@ class DeadLetterDetail(ShownDeadLetter):
     headers: list[list[AnyText]]
 
 
-class DeadLetterPage(Shown):
+class DeadLetterPage(Page):
     """Dead letters, the newest first."""
 
     items: list[ShownDeadLetter]
-    next: str | None
 
 
 class Redriven(Shown):
@@ -123,27 +109,19 @@ class Redriven(Shown):
     redriven: int
 
 
-class ShownParkedEvent(ShownPlace):
+class ShownParkedEvent(ShownUnsettled):
     """An event that waits for an object."""
 
-    id: int
-    offset: int
-    record_time: datetime
-    reason: str
-    detail: str
-    model_id: str | None
-    inference_id: str | None
     missing: str
     attempts: int
     created_at: datetime
     next_attempt_at: datetime
 
 
-class ParkedEventPage(Shown):
+class ParkedEventPage(Page):
     """Parked events, the newest first."""
 
     items: list[ShownParkedEvent]
-    next: str | None
 
 
 class Retried(Shown):
@@ -163,12 +141,7 @@ async def list_dead_letters(
 ) -> Answer:
     """Events that could not be indexed, the newest first; those of no known model only where
     everything is administered."""
-    before = fields.decode_one(page.cursor, int)
-    chosen = replace(page.selection(), kind="dead letter", within=access.scope)
-    letters = await unsettled.find(connection, chosen, limit=page.limit + 1, before=before)
-    items, following = fields.cut_page(letters, page.limit, lambda letter: letter.id)
-    shown = [ShownDeadLetter.show(letter, **_read_record(letter)) for letter in items]
-    return Answer(DeadLetterPage(items=shown, next=following))
+    return Answer(await _cut_page(connection, access, page, "dead letter", DeadLetterPage))
 
 
 @router.add("GET /dead-letters/{id}", DeadLetterDetail, _NEEDED, "Read a dead letter", 404)
@@ -181,8 +154,7 @@ async def get_dead_letter(id: LetterId, connection: Reading, access: Asking) -> 
 @router.add("POST /dead-letters/redrive", Redriven, _NEEDED, "Redrive dead letters", status=202)
 async def redrive_dead_letters(body: EventSelection, connection: Writing, access: Asking) -> Answer:
     """Ask the ingesters to try every open one that is chosen again."""
-    chosen = replace(body.selection(), kind="dead letter", within=access.scope)
-    redriven = await unsettled.retry(connection, chosen)
+    redriven = await unsettled.retry(connection, _select(access, "dead letter", body))
     selection = body.model_dump(mode="json", exclude_none=True)
     await access.note(connection, Action.DEAD_LETTERS_REDRIVEN, redriven=redriven, chosen=selection)
     return Answer(Redriven(redriven=redriven), status_code=202)
@@ -226,19 +198,13 @@ async def list_parked_events(
     page: Annotated[ParkedParameters, Query()], connection: Reading, access: Asking
 ) -> Answer:
     """Events that wait for an object, the newest first, each with the key that is `missing`."""
-    before = fields.decode_one(page.cursor, int)
-    chosen = replace(page.selection(), kind="parked event", within=access.scope)
-    events = await unsettled.find(connection, chosen, limit=page.limit + 1, before=before)
-    items, following = fields.cut_page(events, page.limit, lambda event: event.id)
-    shown = [ShownParkedEvent.show(event, **_read_record(event)) for event in items]
-    return Answer(ParkedEventPage(items=shown, next=following))
+    return Answer(await _cut_page(connection, access, page, "parked event", ParkedEventPage))
 
 
 @router.add("POST /parked-events/retry", Retried, _NEEDED, "Retry parked events", status=202)
 async def retry_parked_events(body: EventSelection, connection: Writing, access: Asking) -> Answer:
     """Let the ingesters try every one that is chosen now, and not when its turn comes."""
-    chosen = replace(body.selection(), kind="parked event", within=access.scope)
-    retried = await unsettled.retry(connection, chosen)
+    retried = await unsettled.retry(connection, _select(access, "parked event", body))
     selection = body.model_dump(mode="json", exclude_none=True)
     await access.note(connection, Action.PARKED_RETRIED, retried=retried, chosen=selection)
     return Answer(Retried(retried=retried), status_code=202)
@@ -278,6 +244,26 @@ async def discard_parked_event(
     noted: dict[str, Any] = {"dead_letter": letter.id, "reason": body.reason}
     await access.note(connection, Action.PARKED_DISCARDED, model, parked_event=event_id, **noted)
     return Answer(ShownDeadLetter.show(letter, **_read_record(letter)))
+
+
+async def _cut_page(
+    connection: AsyncConnection,
+    access: Access,
+    page: ParkedParameters,
+    kind: Kind,
+    answer: type[DeadLetterPage | ParkedEventPage],
+) -> Page:
+    before, chosen = fields.decode_one(page.cursor, int), _select(access, kind, page)
+    events = await unsettled.find(connection, chosen, limit=page.limit + 1, before=before)
+    shown = ShownDeadLetter if kind == "dead letter" else ShownParkedEvent
+    return answer.cut(
+        events, page.limit, attrgetter("id"), lambda event: shown.show(event, **_read_record(event))
+    )
+
+
+def _select(access: Access, kind: Kind, given: EventSelection | ParkedParameters) -> Selection:
+    chosen = given.model_dump(exclude={"limit", "cursor"})
+    return Selection(kind=kind, within=access.scope, **chosen)
 
 
 def _read_record(event: UnsettledEvent) -> dict[str, Any]:

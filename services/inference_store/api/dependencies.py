@@ -26,11 +26,10 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure.ledger import Ledger, LedgerWatch
+from inference_store.erasure.ledger import LedgerWatch
 from inference_store.index import database
 from inference_store.index.distribution import is_known_whole
 from inference_store.inference.errors import Fault, Invalid, TooManyQueries
-from inference_store.objects import Blobs
 from inference_store.platform.metrics import (
     REPLICA_AWAY,
     TURN_SECONDS,
@@ -38,7 +37,6 @@ from inference_store.platform.metrics import (
     TURNS_REFUSED,
     TURNS_WAITING,
 )
-from inference_store.platform.settings import ApiSettings
 from inference_store.query.lookup import BY_ID
 
 from .access import Access, Asking
@@ -67,7 +65,7 @@ class _Waiting:
 class AdmissionControl:
     """Admits up to `most` at once, of which up to `most_of_one` belong to one caller."""
 
-    def __init__(self, kind: Kind, most: int, most_of_one: int, *, wait_seconds: float) -> None:
+    def __init__(self, kind: Kind, most: int, most_of_one: int, *, wait_seconds: float = 0) -> None:
         self._kind: Final = kind
         self._most = most
         self._most_of_one = most_of_one
@@ -285,25 +283,10 @@ async def _open_writing(access: Asking) -> AsyncIterator[AsyncConnection]:
         yield connection
 
 
-async def _get_ledger(request: Request) -> Ledger:
-    ledger: Ledger = request.app.state.ledger
-    return ledger
-
-
 async def ledger_agrees(request: Request) -> None:
     """Raise LedgerDiverged while Postgres is an older backup, which would show what is erased."""
     watch: LedgerWatch = request.app.state.ledger_watch
     await watch.require()
-
-
-async def _get_blobs(request: Request) -> Blobs:
-    blobs: Blobs = request.app.state.blobs
-    return blobs
-
-
-async def _get_settings(request: Request) -> ApiSettings:
-    settings: ApiSettings = request.app.state.settings
-    return settings
 
 
 async def _read_if_match(
@@ -330,8 +313,4 @@ LookingUp: TypeAlias = Annotated[AsyncConnection, Depends(_open_looking_up, scop
 Querying: TypeAlias = Annotated[AsyncConnection, Depends(_open_querying, scope="function")]
 """For what may run long: no more are open than may run at once."""
 Writing: TypeAlias = Annotated[AsyncConnection, Depends(_open_writing, scope="function")]
-LedgerOf: TypeAlias = Annotated[Ledger, Depends(_get_ledger)]
-"""For what is written to the ledger before it takes effect; beside it nothing that is `Writing`."""
-BlobStore: TypeAlias = Annotated[Blobs, Depends(_get_blobs)]
-Settings: TypeAlias = Annotated[ApiSettings, Depends(_get_settings)]
 IfMatch: TypeAlias = Annotated[int | None, Depends(_read_if_match)]

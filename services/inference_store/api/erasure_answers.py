@@ -7,12 +7,13 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.api import fields
 from inference_store.erasure import quarantine
 from inference_store.erasure.progress import Erasure, list_blocked, list_models
 from inference_store.index import registrations
 
+from . import fields
 from .answer import Shown
+from .fields import Page
 
 
 class Progress(Shown):
@@ -124,11 +125,10 @@ class ShownErasure(Shown):
     """What holds kept and is given up; null: nothing is."""
 
 
-class ErasurePage(Shown):
+class ErasurePage(Page):
     """Erasures, the newest first."""
 
     items: list[ShownErasure]
-    next: str | None
 
 
 # Members of a request that nobody sent.

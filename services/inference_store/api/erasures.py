@@ -11,8 +11,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
-from inference_store.api import fields
-from inference_store.api.fields import PageParameters
 from inference_store.erasure import batches, estimate, quarantine
 from inference_store.erasure.estimate import (
     ErasedUid,
@@ -43,14 +41,15 @@ from inference_store.query.cql2 import FilterLang
 from inference_store.query.cursor import unpin
 from inference_store.query.deadline import Deadline
 
+from . import fields
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
 from .conditions import Models, RequestedFilter, choose_models, filter_schema, read_requested_filter
 from .dependencies import Reading, Writing, querying
 from .erasure_answers import ErasurePage, ShownErasure, show_erasure, show_page
-from .fields import Body, Flag, ShortText, Text
+from .fields import Body, Flag, PageParameters, ShortText, Text
 from .http import ModelId
-from .inference_models import ResolvedTime
+from .inference_models import Resolved
 from .routing import Router
 
 _ONE_OF = ("filter", "inference_ids", "subject")
@@ -157,7 +156,7 @@ class EstimatedUid(Shown):
     uid: UUID
 
 
-class ErasureEstimate(ModelErasureEstimate):
+class ErasureEstimate(Resolved, ModelErasureEstimate):
     """What an erasure would erase; nothing was marked."""
 
     model_id: str | None  # type: ignore[assignment]
@@ -175,8 +174,6 @@ class ErasureEstimate(ModelErasureEstimate):
     """Where they are asked for: a page of what would go, of each model in order of time."""
     next: str | None
     """The `cursor` of the next page; null: there is none."""
-    resolved: list[ResolvedTime] | None = None
-    """What the filter's relative times were taken for; where it has some."""
 
 
 class HoldWaiver(Body):
@@ -417,10 +414,7 @@ async def _read_subject(
 
 
 def _find_reach(access: Access, body: ErasureRequest) -> Reach | None:
-    """Return how far the erasure reaches among events of no registered model.
-
-    They may belong to any model, so only who may erase everything reaches them.
-    """
+    """Events of no registered model may be of any: only who may erase everything reaches them."""
     if not access.scope.is_everything:
         return None
     if not isinstance(body, ErasureRequestAcross):
@@ -438,10 +432,6 @@ async def _build_estimate(
     filter: RequestedFilter,
     not_found: Sequence[str],
 ) -> ErasureEstimate:
-    """Estimate what an erasure would remove of these models, with a page of its uids if requested.
-
-    Raises as `chosen` does; InvalidCursor.
-    """
     deadline, blobs = Deadline.after(access.settings.query_timeout_seconds), access.blobs
     queries = await estimate.prepare_queries(connection, models, criteria)
     uid_page = await _list_uids(connection, queries, body, deadline)

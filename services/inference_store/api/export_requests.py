@@ -177,7 +177,6 @@ def choose_blobs(body: ExportRequest) -> BlobChoice:
 
 
 def _check_format(settings: ApiSettings, name: str, choice: BlobChoice) -> None:
-    """Raise Invalid for a format that is not installed, or that has no such blobs."""
     format = PART_FORMATS[name]
     format.check_installed()
     format.check_blobs(choice)
@@ -193,7 +192,6 @@ def _check_format(settings: ApiSettings, name: str, choice: BlobChoice) -> None:
 async def _require_few(
     connection: AsyncConnection, settings: ApiSettings, model: int, document: Mapping[str, Any]
 ) -> None:
-    """Raise Conflict if more match than an export may have without `confirm`."""
     most = settings.export_confirm_above
     query = await build_question(connection, model, document)
     try:
@@ -217,7 +215,6 @@ async def _find_end(
     body: ExportRequest,
     now: datetime,
 ) -> datetime:
-    """Return when the export expires."""
     expires_at = now + timedelta(seconds=min(_EXPIRES_SECONDS, settings.export_most_seconds))
     if body.expires_in is not None:
         expires_at = _read_duration(body.expires_in, settings, now)
@@ -234,7 +231,6 @@ async def _limit_end(
 
 
 def _read_duration(text: str, settings: ApiSettings, now: datetime) -> datetime:
-    """Return the end of a duration from now on. Raises Invalid."""
     most = timedelta(seconds=settings.export_most_seconds)
     try:
         duration = parse_duration(text)

@@ -4,6 +4,7 @@ cancelled, and what erasures took of them."""
 import asyncio
 from collections.abc import Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -14,8 +15,6 @@ from starlette.responses import StreamingResponse
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
-from inference_store.api import fields
-from inference_store.api.fields import PageParameters
 from inference_store.export.erased import (
     FIRST,
     Download,
@@ -43,9 +42,10 @@ from inference_store.inference.events.event import parse_stored
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
 
+from . import fields
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
-from .dependencies import BlobStore, Reading, Settings, Writing, querying
+from .dependencies import Reading, Writing, querying
 from .export_requests import (
     ExportRequest,
     choose_blobs,
@@ -53,7 +53,7 @@ from .export_requests import (
     insert_export,
     prepare_export,
 )
-from .fields import ShortText
+from .fields import Page, PageParameters, ShortText
 from .http import ANY, BYTES, ModelId, read_range
 from .routing import BINARY, Router
 
@@ -107,11 +107,10 @@ class ShownExport(
     """The first thousand callers that were given links."""
 
 
-class ExportPage(Shown):
+class ExportPage(Page):
     """Exports, the newest first."""
 
     items: list[ShownExport]
-    next: str | None
 
 
 class ShownPart(
@@ -130,11 +129,10 @@ class ShownPart(
     """Of the whole part, in hexadecimal."""
 
 
-class ExportPartPage(Shown):
+class ExportPartPage(Page):
     """Parts, in order."""
 
     items: list[ShownPart]
-    next: str | None
 
 
 class ShownErasedMember(Shown, of=ErasedMember, instead={"position": ("cursor",)}):
@@ -144,11 +142,10 @@ class ShownErasedMember(Shown, of=ErasedMember, instead={"position": ("cursor",)
     """Continues after it: of the last one, with what comes later."""
 
 
-class ErasedMemberPage(Shown):
+class ErasedMemberPage(Page):
     """Erased members, in the order in which they were erased."""
 
     items: list[ShownErasedMember]
-    next: str | None
 
 
 router = Router("exports")
@@ -172,16 +169,14 @@ _PART: dict[int | str, dict[str, Any]] = {
     501,
     status=202,
 )
-async def request_export(
-    model_id: ModelId, body: ExportRequest, to: Settings, access: Asking
-) -> Answer:
+async def request_export(model_id: ModelId, body: ExportRequest, access: Asking) -> Answer:
     """Write everything that matches to the bucket, in parts. The retention service lists what
     matches now, and writes it; GET /v1/exports/{id} follows it."""
     async with querying(access) as connection:
         registration = await access.find_model(connection, model_id)
         if choose_blobs(body) != "none":
             access.require_right(Right.READ_INPUTS, registration)
-        new_export = await prepare_export(connection, to, registration.model, body)
+        new_export = await prepare_export(connection, access.settings, registration.model, body)
     async with access.engine.begin() as connection:
         job = await insert_export(connection, new_export, requested_by=access.who.actor)
         await access.note(
@@ -245,14 +240,13 @@ async def cancel_export(export_id: UUID, connection: Writing, access: Asking) ->
 @router.add(
     f"POST {_ONE}/restart", ShownExport, _NEEDED, "Start an export again", 404, 409, status=202
 )
-async def restart_export(
-    export_id: UUID, connection: Writing, to: Settings, access: Asking
-) -> Answer:
+async def restart_export(export_id: UUID, connection: Writing, access: Asking) -> Answer:
     """Ask the same question again, as another export with an id of its own: for a stale one, whose
     parts an erasure deleted, and for any other that has ended. The parts that are left of the first
     one stay until it expires or is cancelled."""
     job = await _find_readable(connection, access, export_id)
-    again = await insert_again(connection, to, job, requested_by=access.who.actor)
+    by = access.who.actor
+    again = await insert_again(connection, access.settings, job, requested_by=by)
     await _note(
         connection, access, Action.EXPORT_REQUESTED, again, blobs=again.blobs, restarts=str(job.id)
     )
@@ -261,13 +255,8 @@ async def restart_export(
 
 
 @router.add(f"GET {_ONE}/parts", ExportPartPage, _NEEDED, "Get links to an export's parts", 404)
-async def get_export_parts(  # noqa: PLR0917  (FastAPI calls it by name)
-    export_id: UUID,
-    page: Annotated[PageParameters, Query()],
-    connection: Writing,
-    blobs: BlobStore,
-    to: Settings,
-    access: Asking,
+async def get_export_parts(
+    export_id: UUID, page: Annotated[PageParameters, Query()], connection: Writing, access: Asking
 ) -> Answer:
     """The parts that are listed so far, each with a link once it is written. Who asks counts as
     having downloaded what is written: erasures name them."""
@@ -278,7 +267,7 @@ async def get_export_parts(  # noqa: PLR0917  (FastAPI calls it by name)
     parts = await list_parts(connection, export_id, after=after, limit=page.limit + 1, lock=True)
     items, following = fields.cut_page(parts, page.limit, lambda part: part.number)
     await _record_download(connection, access, job, items)
-    shown = await show_parts(to, blobs, items)
+    shown = await show_parts(access.settings, access.blobs, items)
     return Answer(ExportPartPage(items=shown, next=following))
 
 
@@ -297,7 +286,6 @@ async def get_export_part(  # noqa: PLR0917  (FastAPI calls it by name)
     export_id: UUID,
     number: Annotated[int, Path(ge=1, le=_MOST_PARTS)],
     connection: Writing,
-    blobs: BlobStore,
     access: Asking,
     range_: Annotated[str, Header(alias="Range", examples=["bytes=1000-"])] = "",
     if_range: Annotated[str, Header(examples=['"…"'])] = "",
@@ -325,7 +313,7 @@ async def get_export_part(  # noqa: PLR0917  (FastAPI calls it by name)
     span = read_range(range_, part.bytes) if if_range in {"", tag} else None
     await _record_download(connection, access, job, [part])
     try:
-        stream = await blobs.stream(parse_stored(part.storage_key), span)
+        stream = await access.blobs.stream(parse_stored(part.storage_key), span)
     except BlobMissing:
         raise Gone(f"The object {part.storage_key} is not in the bucket: {remedy}.") from None
     format = PART_FORMATS[job.format]
@@ -363,11 +351,12 @@ async def list_erased_members(
     key = fields.decode(page.cursor, int, int)
     after = FIRST if key is None else (key[0], key[1])
     erased = await list_erased(connection, export_id, after=after, limit=page.limit + 1)
-    items, following = fields.cut_page(erased, page.limit, lambda member: member.position)
-    shown = [
-        ShownErasedMember.show(member, cursor=fields.encode(*member.position)) for member in items
-    ]
-    return Answer(ErasedMemberPage(items=shown, next=following))
+    by_position = attrgetter("position")
+    return Answer(ErasedMemberPage.cut(erased, page.limit, by_position, _show_erased))
+
+
+def _show_erased(member: ErasedMember) -> ShownErasedMember:
+    return ShownErasedMember.show(member, cursor=fields.encode(*member.position))
 
 
 async def _find_job(
@@ -380,8 +369,7 @@ async def _find_job(
 
 
 async def _find_readable(connection: AsyncConnection, access: Access, export_id: UUID) -> ExportJob:
-    """Return an export whose parts the caller may read. Raises Forbidden if it has inputs, and the
-    caller may not see them."""
+    """Raises Forbidden if it has inputs, and the caller may not see them."""
     job = await _find_job(connection, access, export_id)
     if job.blobs != "none":
         registration = await access.find_model(connection, await read_model_id(connection, job))
@@ -402,7 +390,6 @@ async def _record_download(
 async def _note(
     connection: AsyncConnection, access: Access, action: Action, job: ExportJob, **detail: Any
 ) -> None:
-    """Audit what was done with an export, as an entry about its model."""
     registration = await access.find_model(connection, await read_model_id(connection, job))
     await access.note(connection, action, registration, export=str(job.id), **detail)
 
@@ -418,17 +405,13 @@ async def show_exports(connection: AsyncConnection, jobs: Sequence[ExportJob]) -
 def _show_export(job: ExportJob, model_id: str, downloads: Sequence[Download]) -> ShownExport:
     return ShownExport.show(
         job,
-        **_show_document(job),
+        **{name: job.document[name] for name in ("filter", "since", "until", "include")},
+        blobs=job.blobs,
         model_id=model_id,
         parts=job.lists,
         parts_written=job.written,
         downloads=[ShownDownload.show(download) for download in downloads],
     )
-
-
-def _show_document(job: ExportJob) -> dict[str, Any]:
-    shown = {name: job.document[name] for name in ("filter", "since", "until", "include")}
-    return shown | {"blobs": job.blobs}
 
 
 async def show_parts(settings: ApiSettings, blobs: Blobs, parts: Sequence[Part]) -> list[ShownPart]:

@@ -29,6 +29,8 @@ from inference_store.inference.metadata import MetadataCaps
 from inference_store.inference.metadata.values import read_timestamp
 from inference_store.platform.json_encoding import format_instant
 
+from .answer import Shown
+
 _MOST_FIELDS = 100
 
 
@@ -201,6 +203,25 @@ def cut_page(
     return items, encode(*last) if isinstance(last, tuple) else encode(last)
 
 
+class Page(Shown):
+    """A page of a list; each list declares what its `items` are."""
+
+    items: Sequence[Any]
+    next: str | None
+
+    @classmethod
+    def cut(
+        cls,
+        rows: Sequence[Item],
+        limit: int,
+        key: Callable[[Item], Any],
+        show: Callable[[Item], Shown],
+    ) -> Self:
+        """Make a page of rows, one more of which were read than it has; `key` as of `cut_page`."""
+        items, following = cut_page(rows, limit, key)
+        return cls(items=[show(row) for row in items], next=following)
+
+
 def encode(*key: Any) -> str:
     """Return a cursor that continues after the item with this key."""
     return base64.urlsafe_b64encode(orjson.dumps(key)).rstrip(b"=").decode()
@@ -236,8 +257,9 @@ def decode_one(cursor: str | None, kind: type) -> Any | None:
     return key[0] if key else None
 
 
-def _make_time_key(at: datetime, id: object) -> tuple[str | None, str]:
-    return format_instant(at), str(id)
+def by_time(at: str = "requested_at") -> Callable[[Any], tuple[str | None, str]]:
+    """Return the key of lists in order of the attribute `at`, a time, and of `id`."""
+    return lambda row: (format_instant(getattr(row, at)), str(row.id))
 
 
 def decode_time_key(cursor: str | None) -> tuple[datetime, str] | None:
@@ -270,11 +292,11 @@ def cut_time_page(
 
     `at`: the attribute with the time.
     """
-    return cut_page(rows, limit, lambda row: _make_time_key(getattr(row, at), row.id))
+    return cut_page(rows, limit, by_time(at))
 
 
 def make_next(rows: Sequence[Timed], *, has_more: bool, at: str = "requested_at") -> str | None:
     """Return the cursor of the page after these items, if there are more."""
     if not has_more:
         return None
-    return encode(*_make_time_key(getattr(rows[-1], at), rows[-1].id))
+    return encode(*by_time(at)(rows[-1]))

@@ -19,7 +19,6 @@ from starlette.responses import Response, StreamingResponse
 
 from inference_store.access.rights import Right
 from inference_store.api.answer import build_body, find_refusal
-from inference_store.api.fields import Parameters
 from inference_store.query.cql2 import FilterLang
 from inference_store.query.deadline import Deadline
 from inference_store.query.preparation import prepare
@@ -30,6 +29,7 @@ from .access import Access, Asking
 from .answer import Shown, encode_json
 from .conditions import Conditions, read_requested_filter
 from .dependencies import querying
+from .fields import Parameters
 from .http import ModelId
 from .inference_pages import limit_query_time
 from .routing import Router
@@ -125,9 +125,14 @@ async def follow_inferences(
         await _look(connection, access, model_id, link, datetime.now(UTC), frozenset())
     events = iterate_events(look, is_stopping, seconds=link.seconds)
     caller = access.admission_name
-    answer = EventStream(app.follow_admission, caller, events, stalled_seconds=_STALLED_SECONDS)
-    answer.headers["X-Accel-Buffering"] = "no"
-    return answer
+    return Stream(
+        app.follow_admission,
+        caller,
+        events,
+        media_type=EVENTS,
+        headers={"X-Accel-Buffering": "no"},
+        stalled_seconds=_STALLED_SECONDS,
+    )
 
 
 async def _look(  # noqa: PLR0917
@@ -160,12 +165,6 @@ async def _show(
         | {"top_label": arrival.top_label}
         for arrival in await read(connection, model, [inference.uid for inference in arrivals])
     ]
-
-
-class EventStream(Stream):
-    """The answer that sends events, if the caller may follow one more."""
-
-    media_type = EVENTS
 
 
 @dataclass(slots=True)

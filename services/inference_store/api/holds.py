@@ -2,6 +2,8 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
+from operator import attrgetter
 from typing import Annotated, Any, Final, Literal
 from uuid import UUID, uuid4
 
@@ -11,8 +13,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
-from inference_store.api import fields
-from inference_store.api.fields import PageParameters, Parameters
 from inference_store.erasure import holds
 from inference_store.erasure.holds import Hold
 from inference_store.erasure.holds.changes import Placement
@@ -37,11 +37,12 @@ from inference_store.inference.errors import (
 from inference_store.query.cql2 import Clock, FilterLang
 from inference_store.query.cql2.tree import Node
 
+from . import fields
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
 from .conditions import filter_schema, read_filter
 from .dependencies import IfMatch, Querying, Reading
-from .fields import Body, Instant, ShortText, Text
+from .fields import Body, Instant, Page, PageParameters, Parameters, ShortText, Text
 from .routing import Router
 
 _Reason = Annotated[Text, Field(min_length=1, max_length=2000)]
@@ -171,11 +172,10 @@ class HoldCount(Shown):
     """Whether time was over before all was looked at."""
 
 
-class HoldPage(Shown):
+class HoldPage(Page):
     """Legal holds, the newest first."""
 
     items: list[ShownHold]
-    next: str | None
 
 
 class HoldDocument(Shown):
@@ -199,11 +199,10 @@ class HoldChange(Shown):
     document: HoldDocument
 
 
-class HoldHistory(Shown):
+class HoldHistory(Page):
     """Every revision of a hold, the oldest first."""
 
     items: list[HoldChange]
-    next: str | None
 
 
 # A hold with a moving time range would release inferences; one that stood still would hold less
@@ -244,9 +243,9 @@ async def list_holds(
         limit=page.limit + 1,
         within=access.scope,
     )
-    items, following = fields.cut_time_page(listed_holds, page.limit, "placed_at")
-    ids = await _find_names(connection, [hold.model for hold in items])
-    return Answer(HoldPage(items=[_show_hold(hold, ids) for hold in items], next=following))
+    ids = await _find_names(connection, [hold.model for hold in listed_holds])
+    by_time, show = fields.by_time("placed_at"), partial(_show_hold, ids=ids)
+    return Answer(HoldPage.cut(listed_holds, page.limit, by_time, show))
 
 
 @router.add(f"GET {_ONE}", ShownHold, _NEEDED, "Read a hold", 404)
@@ -294,8 +293,8 @@ async def get_hold_history(
     revisions = await holds.list_revisions(
         connection, hold_id, after=after or 0, limit=page.limit + 1
     )
-    items, following = fields.cut_page(revisions, page.limit, lambda revision: revision.revision)
-    return Answer(HoldHistory(items=[_show_change(revision) for revision in items], next=following))
+    by_revision = attrgetter("revision")
+    return Answer(HoldHistory.cut(revisions, page.limit, by_revision, _show_change))
 
 
 @router.add(f"GET {_ONE}/held", HoldCount, _NEEDED, "Count what a hold keeps", 404, 409)
@@ -354,10 +353,6 @@ async def _write(
 async def _build_entry(
     connection: AsyncConnection, access: Access, body: HoldBody, tree: Node | None
 ) -> tuple[dict[str, Any], Sequence[str]]:
-    """Build the ledger's entry; and warnings about its model and its keys.
-
-    Raises what `holds.build_filter` does; Forbidden, NotFound as the model does.
-    """
     model, expected = await _find_model(connection, access, body.model_id)
     is_text = isinstance(body.filter, str) and body.filter_lang != "cql2-json"
     criteria = holds.HoldCriteria(
@@ -391,10 +386,7 @@ async def _find_model(
 
 
 async def _find_listed_model(connection: AsyncConnection, access: Access, model_id: str) -> int:
-    """Return a model's integer.
-
-    Callers with the right over everything can also list holds of an unregistered model.
-    """
+    """Who has the right over everything can also list holds of a model that is not registered."""
     expected = await model_numbers.number_of(connection, model_id)
     if expected is not None and access.scope.is_everything:
         return expected

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from functools import cache, lru_cache, partial
-from typing import Annotated, Any, Final, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, ParamSpec, TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
 import cramjam
@@ -250,7 +250,7 @@ def _refuse_constant(name: str) -> Any:
 _LEAST_BYTES: Final = 1024  # a smaller answer fits into one packet as it is
 _LARGE_BYTES: Final = 256 * 1024  # this takes about a millisecond: not on the event loop
 # Higher levels save a tenth of the bytes, for twice the time.
-_LEVELS: Final = {"gzip": 1, "zstd": 1}
+_LEVEL: Final = 1
 _SMALLEST: Final = {"gzip": 9, "zstd": 19}
 _GZIP_WINDOW: Final = 31  # zlib's largest window, 15, and 16 for a gzip header
 # Pictures, audio and archives are compressed already.
@@ -261,36 +261,26 @@ _TYPES: Final = (
 _SCRIPTS: Final = ("application/javascript", "image/svg+xml")
 
 
-class Compressor(Protocol):
-    """A content coding applied to one answer."""
+class Gzip:
+    """RFC 1952, applied to one answer."""
+
+    def __init__(self) -> None:
+        self._deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
 
     def next(self, piece: bytes, *, last: bool) -> bytes:
         """Return the piece compressed, as a whole; and the end, after the last one."""
-
-
-class Gzip:
-    """RFC 1952."""
-
-    def __init__(self) -> None:
-        self._deflate = zlib.compressobj(_LEVELS["gzip"], zlib.DEFLATED, _GZIP_WINDOW)
-
-    def next(self, piece: bytes, *, last: bool) -> bytes:
-        """See Compressor."""
-        end = self._deflate.flush if last else self._flush
-        return self._deflate.compress(piece) + end()
-
-    def _flush(self) -> bytes:
-        return self._deflate.flush(zlib.Z_SYNC_FLUSH)
+        compressed = self._deflate.compress(piece)
+        return compressed + self._deflate.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
 
 
 class Zstd:
-    """RFC 8878."""
+    """RFC 8878, applied to one answer."""
 
     def __init__(self) -> None:
-        self._frame = cramjam.zstd.Compressor(_LEVELS["zstd"])
+        self._frame = cramjam.zstd.Compressor(_LEVEL)
 
     def next(self, piece: bytes, *, last: bool) -> bytes:
-        """See Compressor."""
+        """As that of Gzip."""
         self._frame.compress(piece)
         return bytes(self._frame.finish() if last else self._frame.flush())
 
@@ -322,7 +312,7 @@ class _Sender:
     def __init__(self, coding: str, send: Send) -> None:
         self._coding, self._send = coding, send
         self._start: Message | None = None
-        self._compressor: Compressor | None = None
+        self._compressor: Gzip | Zstd | None = None
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -347,7 +337,7 @@ class _Sender:
             await self._send({**message, "body": compressed})
 
 
-async def _compress_piece(compressor: Compressor, piece: bytes, *, last: bool) -> bytes:
+async def _compress_piece(compressor: Gzip | Zstd, piece: bytes, *, last: bool) -> bytes:
     if len(piece) < _LARGE_BYTES:
         return compressor.next(piece, last=last)
     return await asyncio.to_thread(compressor.next, piece, last=last)

@@ -63,15 +63,25 @@ def _without_required(schema: dict[str, Any]) -> None:
     schema.pop("required", None)
 
 
-class InferenceCount(Shown):
+class Resolved(Shown):
+    """An answer about a filter."""
+
+    resolved: list[ResolvedTime] | None = None
+    """What the filter's relative times were taken for; where it has some."""
+
+
+class Explained(Resolved):
+    """An answer of a query that may be explained."""
+
+    explain: Explanation | None = None
+    """Where it was asked for."""
+
+
+class InferenceCount(Explained):
     """How many inferences match."""
 
     count: int = Field(examples=[17])
     warnings: list[str]
-    resolved: list[ResolvedTime] | None = None
-    """What the filter's relative times were taken for; where it has some."""
-    explain: Explanation | None = None
-    """Where it was asked for."""
 
 
 class ShownMetadata(Shown):
@@ -206,7 +216,7 @@ class InferenceDetail(ShownInference):
     """How many inferences of the model have this id; 1000: at least so many."""
 
 
-class InferencePage(Shown):
+class InferencePage(Explained):
     """A page of inferences."""
 
     items: list[ShownInference | PartialInference]
@@ -215,10 +225,6 @@ class InferencePage(Shown):
     searched_back_to: datetime | None
     """Set when time ran out: how far the search came. The cursor goes on from there."""
     warnings: list[str]
-    resolved: list[ResolvedTime] | None = None
-    """What the filter's relative times were taken for; where it has some."""
-    explain: Explanation | None = None
-    """Where it was asked for."""
 
 
 class StreamedInference(PartialInference):
@@ -237,7 +243,7 @@ class StreamSearching(Shown):
     """How far the search has come."""
 
 
-class StreamEnd(Shown):
+class StreamEnd(Resolved):
     """The last line of a stream. One without it was cut off: go on with the last line's cursor."""
 
     count: int
@@ -247,8 +253,6 @@ class StreamEnd(Shown):
     warnings: list[str]
     problem: Problem | None
     """Why the stream ended before its end, as a refusal would have said."""
-    resolved: list[ResolvedTime] | None = None
-    """What the filter's relative times were taken for; where it has some."""
 
 
 LINES: Final = (StreamedInference, StreamSearching, StreamEnd)
@@ -306,12 +310,9 @@ def convert_metadata(entries: Iterable[Entry]) -> dict[str, Any]:
     values: dict[str, list[Any]] = {}
     for entry in entries:
         if entry.key:
-            values.setdefault(_escape_key(entry.key), []).append(_convert_value(entry))
+            key = entry.key.encode("utf-8", "backslashreplace").decode()
+            values.setdefault(key, []).append(_convert_value(entry))
     return {key: several if several[1:] else several[0] for key, several in values.items()}
-
-
-def _escape_key(key: str) -> str:
-    return key.encode("utf-8", "backslashreplace").decode()
 
 
 def _convert_value(entry: Entry) -> Any:
@@ -319,25 +320,18 @@ def _convert_value(entry: Entry) -> Any:
         return None
     kind = type_named(entry.type) if entry.type else None
     if kind is None:
-        return _convert_unknown(entry.value)
+        # JSON other than a string came as JSON, or spells a number as text does in filters; a
+        # string is written without its quotes, so that one with quotes is text.
+        is_text = entry.value.startswith('"')
+        return escape_text(entry.value) if is_text else _parse_json(entry.value)
     if kind.type is MetadataType.JSON:
         return _parse_json(entry.value)
     parsed = None if kind.type in _AS_TEXT else kind.parse(entry.value, _CAPS)[0]
     return escape_text(entry.value) if parsed is None else plain(parsed)
 
 
-def _convert_unknown(value: str) -> Any:
-    """Return a value of unknown type.
-
-    JSON other than a string came as JSON, or spells a number as text does in filters; a string is
-    written without its quotes, so that one with quotes is text.
-    """
-    return escape_text(value) if value.startswith('"') else _parse_json(value)
-
-
 def _parse_json(value: str) -> Any:
-    """Return the JSON that a text spells, its numbers exact; a text that is no JSON is returned as
-    it is."""
+    """Numbers stay exact; a text that is no JSON is returned as it is."""
     try:
         orjson.loads(value)
     except orjson.JSONDecodeError:

@@ -347,7 +347,6 @@ async def _check_chosen_keys(
 
 
 def _is_known(key: str, names: Sequence[str]) -> bool:
-    """Return whether one of the names, which are sorted, is the key or within it."""
     key = KEY_ALIASES.get(key, key)
     if len(key) > _LONGEST:  # the names have its beginning
         key = f"{key[: _LONGEST - 1]}…"

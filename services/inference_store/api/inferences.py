@@ -30,7 +30,7 @@ from .conditions import Conditions, Include, IncludeOfLink, Sort, read_requested
 from .dependencies import LookingUp, Querying
 from .erasure_answers import ShownErasure, show_erasure
 from .http import ANY, BYTES, JSON, InferenceId, ModelId
-from .inference_models import InferenceDetail, MetadataAs, ResolvedTime
+from .inference_models import InferenceDetail, MetadataAs, Resolved
 from .inference_pages import build_links, format_inference, limit_query_time, read_one, set_deadline
 from .routing import BINARY, Router, require_type
 
@@ -59,7 +59,7 @@ class Neighbour(Shown):
     received_at: datetime
 
 
-class Neighbours(Shown):
+class Neighbours(Resolved):
     """The nearest matches before and after an inference, in the order of `sort`."""
 
     before: Neighbour | None
@@ -68,8 +68,6 @@ class Neighbours(Shown):
     complete: bool
     """False: the time ran out on one side, and a null may be one that was not found."""
     warnings: list[str]
-    resolved: list[ResolvedTime] | None = None
-    """What the filter's relative times were taken for; where it has some."""
 
 
 router = Router("inferences")
@@ -143,11 +141,7 @@ async def erase_inference(model_id: ModelId, inference_id: InferenceId, access: 
 def _choose_include(
     access: Access, registration: Registration, include: list[Include] | None
 ) -> list[Include]:
-    """Return what to show beside an inference. Raises Forbidden for links that the caller may not
-    have.
-
-    Response links would need only `read`; the three are given together.
-    """
+    """Response links would need only `read`; the three are given together."""
     if include is None:
         may = access.has_right(Right.READ_INPUTS, registration)
         return ["metadata", "predictions", "urls"] if may else ["metadata", "predictions"]

@@ -1,24 +1,22 @@
 """API keys: made, listed, rotated, revoked."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Path, Query
 from pydantic import ConfigDict, Field
 
 from inference_store.access import Action
-from inference_store.access.credentials import ApiKey
 from inference_store.access.rights import Grant, Right
-from inference_store.api import fields
-from inference_store.api.fields import PageParameters
 from inference_store.index import api_keys
 from inference_store.inference.errors import Forbidden
 from inference_store.platform.json_encoding import format_instant
 
+from . import fields
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
 from .dependencies import Reading, Writing
-from .fields import Body, Instant, ShortText
+from .fields import Body, Instant, Page, PageParameters, ShortText
 from .routing import Router
 
 
@@ -85,11 +83,10 @@ class ApiKeySecret(ShownApiKey):
     key: str = Field(examples=["isk_k7mwx2ab9cde_…"])
 
 
-class KeyListPage(Shown):
+class KeyListPage(Page):
     """API keys, the newest first; revoked ones too."""
 
     items: list[ShownApiKey]
-    next: str | None
 
 
 router = Router("keys and audit")
@@ -106,7 +103,8 @@ async def create_api_key(body: NewKey, connection: Writing, access: Asking) -> A
     key, secret = await api_keys.create(
         connection, body.name, grants, by=access.caller.name, expires_at=body.expires_at
     )
-    await access.note(connection, Action.KEY_CREATED, key=key.id, grants=_format_grants(key))
+    noted = [grant.model_dump(mode="json", exclude={"role"}) for grant in grants]
+    await access.note(connection, Action.KEY_CREATED, key=key.id, grants=noted)
     shown = ApiKeySecret.show(key, key=secret.text)
     return Answer(shown, status_code=201, location=f"/v1/keys/{key.id}")
 
@@ -116,8 +114,8 @@ async def list_api_keys(page: Annotated[PageParameters, Query()], connection: Re
     """Keys, the newest first; revoked ones too."""
     after = fields.decode_time_key(page.cursor)
     keys = await api_keys.listed(connection, limit=page.limit + 1, after=after)
-    items, following = fields.cut_time_page(keys, page.limit, "created_at")
-    return Answer(KeyListPage(items=[ShownApiKey.show(key) for key in items], next=following))
+    by_time = fields.by_time("created_at")
+    return Answer(KeyListPage.cut(keys, page.limit, by_time, ShownApiKey.show))
 
 
 @router.add("GET /keys/{key_id}", ShownApiKey, _NEEDED, "Read a key", 404)
@@ -170,7 +168,3 @@ def _refuse_longer(access: Access, expires_at: datetime | None) -> None:
     if access.caller.outlived_by(expires_at):
         own = format_instant(access.caller.expires_at)
         raise Forbidden(f"Your own key expires at {own}: give an `expires_at` no later than that.")
-
-
-def _format_grants(key: ApiKey) -> list[dict[str, Any]]:
-    return [grant.model_dump(mode="json", exclude={"role"}) for grant in key.grants]

@@ -141,7 +141,10 @@ def _describe_key(key: KeySeen) -> dict[str, Any]:
         "title": key.name,
         "description": _write_description(key),
         **schema,
-        "examples": [_format_example(example) for example in _list_examples(key)],
+        "examples": [
+            escape_text(example) if isinstance(example, str) else example
+            for example in _list_examples(key)
+        ],
         "x-types-seen": [
             {"type": type_seen.type, "flag": type_seen.flag, "count": type_seen.count}
             for type_seen in key.types
@@ -161,10 +164,6 @@ def _write_description(key: KeySeen) -> str:
     kinds = " or ".join(sorted(key.families))
     several = ", several of one inference" if key.many else ""
     return f"Metadata, compared as {kinds}{several}."
-
-
-def _format_example(example: Any) -> Any:
-    return escape_text(example) if isinstance(example, str) else example
 
 
 def _list_examples(key: KeySeen) -> Iterable[Any]:

@@ -19,7 +19,7 @@ from inference_store.query.read import read
 from .access import Asking
 from .answer import InferenceAnswer, Shown
 from .dependencies import IfMatch
-from .fields import WHOLE, Body, ShortText
+from .fields import WHOLE, Body, Page, ShortText
 from .http import InferenceId, ModelId
 from .inference_models import ShownInference
 from .inference_pages import format_inference
@@ -51,11 +51,10 @@ class ShownMetadataKey(Shown):
     types: list[ShownType]
 
 
-class KeyPage(Shown):
+class KeyPage(Page):
     """Metadata keys, in order of name."""
 
     items: list[ShownMetadataKey]
-    next: str | None
     capped: bool
     """The model has as many keys as are indexed: further ones are kept, and not indexed."""
 

@@ -137,7 +137,8 @@ class Change:
         edited = dict(document)
         if "standard_metadata" in edited:
             edited["standard_metadata"] = self._without(edited["standard_metadata"])
-        part = "metadata" if "metadata" in edited or _is_of_proxy(edited) else "extended_metadata"
+        is_foreign = edited.keys().isdisjoint(("metadata", "event", "request"))
+        part = "extended_metadata" if is_foreign else "metadata"
         edited[part] = self._edit(edited.get(part))
         return edited
 
@@ -193,10 +194,6 @@ def _resolve_alias(key: str) -> str:
 def _belongs_to(name: str, key: str) -> bool:
     rest = name[len(_resolve_alias(key)) :] if name.startswith(_resolve_alias(key)) else None
     return rest is not None and rest[:1] in ("", ".", "[")
-
-
-def _is_of_proxy(document: Mapping[str, Json]) -> bool:
-    return "event" in document or "request" in document
 
 
 def _make_envelope(entries: Sequence[Entry]) -> Json:
@@ -346,10 +343,7 @@ async def _add_rows(  # noqa: PLR0917
     change: Change,
     old: Sequence[Entry],
 ) -> None:
-    """Add the rows of the change, and update the key registry.
-
-    A name that belongs to a longer key, which does not change, keeps that key's row.
-    """
+    """A name that belongs to a longer key, which does not change, keeps that key's row."""
     counted: set[tuple[Any, ...]] = set()
     for table, values, delta in _build_rows(dictionary, model, uid, change, old):
         await connection.execute(upsert(table).values(values).on_conflict_do_nothing())
@@ -461,7 +455,6 @@ async def _choose_key(
 
 
 async def _is_reserved(connection: AsyncConnection, row: Any, key: StorageKey) -> bool:
-    """Return whether the inference points to a key, as its metadata blob or by `reserve`."""
     if str(key) == row.metadata_storage_key:
         return True
     query = select(blob_reference.c.uid).where(_match_ours(row, str(key)))

@@ -223,7 +223,8 @@ class RequestObserver:
             return
         began, status = time.monotonic(), 0
         headers = Headers(scope=scope)
-        name = _choose_request_id(headers)
+        sent = headers.get(_REQUEST_ID, "")
+        name = sent if _VALID_ID.fullmatch(sent) else str(uuid4())
 
         async def noted(message: Message) -> None:
             nonlocal status
@@ -254,11 +255,6 @@ class RequestObserver:
                 about = {"method": method, "route": route, "status": status or 500}
                 _log.info("request", action="request", **about, seconds=round(seconds, 4))
                 _describe_span(span, method, route, status or 500)
-
-
-def _choose_request_id(headers: Headers) -> str:
-    sent = headers.get(_REQUEST_ID, "")
-    return sent if _VALID_ID.fullmatch(sent) else str(uuid4())
 
 
 def _begin_span(method: str, scope: Scope, headers: Headers) -> Span:

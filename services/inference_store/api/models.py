@@ -1,6 +1,7 @@
 """Models: registrations, moves between projects, metadata keys; and projects."""
 
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Annotated
 
 from fastapi import Query
@@ -10,8 +11,6 @@ from starlette.responses import Response
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
-from inference_store.api import fields
-from inference_store.api.fields import PageParameters
 from inference_store.erasure import housekeeping, policies
 from inference_store.erasure.ledger_entries import Body as Entry
 from inference_store.erasure.ledger_entries import Note
@@ -22,10 +21,11 @@ from inference_store.inference.errors import Conflict, Fault, Invalid, NotFound,
 from inference_store.inference.layout import check_id
 from inference_store.inference.task_types import TASK_TYPES, OutputMapping, task_type_of
 
+from . import fields
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
 from .dependencies import IfMatch, Reading
-from .fields import Body, ShortText, Text
+from .fields import Body, Page, PageParameters, ShortText, Text
 from .http import ModelId
 from .metadata import KeyPage, ShownMetadataKey
 from .policies import ShownPolicy, show_state
@@ -121,11 +121,10 @@ class PutRegistration(ShownRegistration):
     """Only where it was moved to another project."""
 
 
-class RegistrationPage(Shown):
+class RegistrationPage(Page):
     """Registrations, in order of model id."""
 
     items: list[ShownRegistration]
-    next: str | None
 
 
 class ModelParameters(PageParameters):
@@ -143,11 +142,10 @@ class ShownProject(Shown):
     """How many of its models the caller sees."""
 
 
-class ProjectPage(Shown):
+class ProjectPage(Page):
     """Projects, in order of their ids."""
 
     items: list[ShownProject]
-    next: str | None
 
 
 router = Router("models")
@@ -168,9 +166,8 @@ async def list_models(
         within=access.scope,
         project_id=page.project_id,
     )
-    items, following = fields.cut_page(rows, page.limit, lambda row: row.model_id)
-    shown = [ShownRegistration.show(row, pending_move=_show_move(row)) for row in items]
-    return Answer(RegistrationPage(items=shown, next=following))
+    by_id = attrgetter("model_id")
+    return Answer(RegistrationPage.cut(rows, page.limit, by_id, _show_registration))
 
 
 @router.add("GET /models/{model_id}", ShownRegistration, Right.READ, "Read a model", 404)
@@ -241,8 +238,12 @@ async def list_projects(
     rows = await registrations.list_projects(
         connection, limit=page.limit + 1, after=after, within=access.scope
     )
-    items, following = fields.cut_page(rows, page.limit, lambda row: row.project_id)
-    return Answer(ProjectPage(items=[ShownProject.show(row) for row in items], next=following))
+    by_id = attrgetter("project_id")
+    return Answer(ProjectPage.cut(rows, page.limit, by_id, ShownProject.show))
+
+
+def _show_registration(registered: Registration) -> ShownRegistration:
+    return ShownRegistration.show(registered, pending_move=_show_move(registered))
 
 
 def _show_key(key: KeySeen) -> ShownMetadataKey:
@@ -310,11 +311,7 @@ async def _write(
 async def _move(
     access: Access, model_id: str, body: RegistrationBody, expected: int | None
 ) -> Answer:
-    """Move the model: the ledger has the move before it takes effect, and the rest is written
-    after.
-
-    After a crash in between, the model has moved, and the caller has no answer.
-    """
+    """After a crash between the ledger and the rest, it has moved, and the caller has no answer."""
 
     async def build_body(connection: AsyncConnection) -> Entry:
         return await _build_move(connection, access, model_id, body, expected)

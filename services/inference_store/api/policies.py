@@ -12,7 +12,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
 from inference_store.access.rights import Right
-from inference_store.api.fields import Parameters
 from inference_store.erasure import policies
 from inference_store.erasure.policies import (
     DEFAULT,
@@ -33,7 +32,7 @@ from inference_store.query.cql2.tree import Node
 from .access import Access, Needs, Over
 from .answer import Answer, Shown
 from .conditions import filter_schema
-from .fields import ShortText
+from .fields import Parameters, ShortText
 from .http import ModelId, ProjectId
 from .routing import Endpoint, Router
 

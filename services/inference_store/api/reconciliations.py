@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime
+from operator import attrgetter
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -10,19 +11,18 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
-from inference_store.api import fields
-from inference_store.api.fields import PageParameters
 from inference_store.index import registrations
 from inference_store.index.registrations import refuse_model
 from inference_store.inference.errors import NotFound
 from inference_store.operations.reconcile import orphans, stored_reports
 from inference_store.operations.reconcile.stored_reports import Kind
 
+from . import fields
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, AnyText, Shown
 from .dependencies import Reading, Writing
 from .erasure_answers import ShownErasure, show_erasure
-from .fields import Body, Flag, ShortText
+from .fields import Body, Flag, Page, PageParameters, ShortText
 from .routing import Router
 
 
@@ -93,11 +93,10 @@ class RequestedReconciliation(ShownReconciliation):
     warnings: list[str]
 
 
-class ReconciliationPage(Shown):
+class ReconciliationPage(Page):
     """Reconciliations, the newest first."""
 
     items: list[ShownReconciliation]
-    next: str | None
 
 
 class FindingParameters(PageParameters):
@@ -123,11 +122,10 @@ class ShownFinding(Shown):
     detail: AnyText | None
 
 
-class FindingPage(Shown):
+class FindingPage(Page):
     """Findings, by kind and storage key."""
 
     items: list[ShownFinding]
-    next: str | None
 
 
 router = Router("reconciliation")
@@ -146,9 +144,8 @@ async def list_reconciliations(
     rows = await stored_reports.list_page(
         connection, before=fields.decode_before(page), limit=page.limit + 1
     )
-    items, following = fields.cut_time_page(rows, page.limit)
-    shown = [ShownReconciliation.show(row) for row in items]
-    return Answer(ReconciliationPage(items=shown, next=following))
+    show = ShownReconciliation.show
+    return Answer(ReconciliationPage.cut(rows, page.limit, fields.by_time(), show))
 
 
 @router.add(
@@ -209,11 +206,8 @@ async def list_findings(
         after=None if key is None else (key[0], key[1]),
         limit=page.limit + 1,
     )
-    items, following = fields.cut_page(
-        findings, page.limit, lambda finding: (finding.kind, finding.storage_key)
-    )
-    shown = [ShownFinding.show(finding) for finding in items]
-    return Answer(FindingPage(items=shown, next=following))
+    by_key = attrgetter("kind", "storage_key")
+    return Answer(FindingPage.cut(findings, page.limit, by_key, ShownFinding.show))
 
 
 @router.add(

@@ -107,7 +107,6 @@ class GuardedRoute(APIRoute):
 
 
 def _list_offered_types(route: APIRoute) -> tuple[str, ...]:
-    """Return the media types that a route answers with; the first one if any will do."""
     media_types = tuple(route.responses.get(200, {}).get("content", ()))
     kind = route.response_class
     has_json = not (isinstance(kind, type) and issubclass(kind, StreamingResponse))

@@ -7,10 +7,10 @@ ends. Each page gives way to ordinary requests.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -42,7 +42,7 @@ from .answer import NAME, InferenceAnswer, encode_json, write_warnings
 from .conditions import InferenceQuery
 from .dependencies import AdmissionControl, querying
 from .http import NDJSON, read_in_thread
-from .inference_models import LINES, FieldSelection
+from .inference_models import LINES
 from .inference_pages import AnsweredPage
 from .middleware import Foreground
 from .routing import BINARY, make_ref
@@ -96,19 +96,6 @@ STREAMING: Final[dict[int | str, dict[str, Any]]] = {
 """The answer of a route that streams, as its documentation has it."""
 
 
-class Encoder(Protocol):
-    """Encodes the pages of one stream."""
-
-    def encode_page(self, page: AnsweredPage) -> bytes:
-        """Return a page."""
-
-    def encode_end(self, count: int, after: str | None) -> bytes:
-        """Return what comes after the last page; `after`: the cursor, if more match."""
-
-    def encode_failure(self, count: int, after: str | None, problem: dict[str, Any]) -> bytes:
-        """Return how a stream ends early. Raises UnfinishedError if the format cannot say so."""
-
-
 @dataclass(slots=True)
 class _PageSize:
     size: int
@@ -132,7 +119,6 @@ class _PageSize:
 
 
 def _get_limit(body: InferenceQuery) -> int | None:
-    """Return the most inferences that a stream has: a sample's size, or a given `limit`."""
     if body.sample is not None:
         return body.sample.size
     return body.limit if "limit" in body.model_fields_set else None
@@ -204,7 +190,7 @@ async def answer_page_or_stream(
     body = body.model_copy(update={"timeout_seconds": whole})
     first = await ask(connection, access, body.model_copy(update={"limit": size.size}))
     format = FORMATS.get(media_type)
-    encoder: Encoder = (
+    encoder: LineStream | ColumnStream = (
         LineStream(first)
         if format is None
         else await _make_column_stream(connection, format, first)
@@ -236,24 +222,24 @@ async def _iterate_pieces(  # noqa: PLR0917
     following: _Following,
     size: _PageSize,
     most: int | None,
-    encoder: Encoder,
+    encoder: "LineStream | ColumnStream",
     foreground: Foreground,
 ) -> AsyncIterator[bytes]:
     """Yield the stream in pieces; while the client reads, nothing else of a page is kept."""
     count, ended, after = 0, "stopped", page.next
-    began = foreground.read_clock()  # its own request has left the foreground
+    started = foreground.read_clock()  # its own request has left the foreground
     try:
         while True:
             count, after = count + len(page.rows), page.next
             STREAMED.inc(len(page.rows))
             if len(page.rows) > _PAGE_BESIDE_OTHERS:
-                await foreground.wait_until_idle(_GIVE_WAY_SECONDS, since=began)
+                await foreground.wait_until_idle(_GIVE_WAY_SECONDS, since=started)
             content = await read_in_thread(encoder.encode_page, page)
             size.adapt(len(page.rows), len(content))
             del page
-            for piece in _split_pieces(content):
-                yield piece
-            if await foreground.wait_until_idle(_GIVE_WAY_SECONDS, since=began):
+            for begin in range(0, len(content), _PIECE):
+                yield content[begin : begin + _PIECE]
+            if await foreground.wait_until_idle(_GIVE_WAY_SECONDS, since=started):
                 size.shrink()
             rest = size.size if most is None else most - count
             if after is None or rest <= 0:
@@ -266,11 +252,6 @@ async def _iterate_pieces(  # noqa: PLR0917
         yield encoder.encode_failure(count, after, build_body(find_refusal(exc)))
     finally:
         STREAMS.labels(ended).inc()
-
-
-def _split_pieces(content: bytes) -> Iterator[bytes]:
-    for begin in range(0, len(content), _PIECE):
-        yield content[begin : begin + _PIECE]
 
 
 class LineStream:
@@ -370,7 +351,7 @@ def _choose_columns(first: AnsweredPage, metadata: MetadataColumns | None) -> Co
             if (column.name != DISTANCE or first.has_distances)
             and (chosen.fields is None or column.name in chosen.fields)
         ],
-        links=_choose_links(chosen),
+        links=link_columns(chosen.find_parts("urls") or BLOBS) if "urls" in chosen.include else [],
         metadata=metadata,
         predictions=(
             predictions_column(chosen.find_parts("predictions"))
@@ -378,12 +359,6 @@ def _choose_columns(first: AnsweredPage, metadata: MetadataColumns | None) -> Co
             else None
         ),
     )
-
-
-def _choose_links(chosen: FieldSelection) -> list[Column]:
-    if "urls" not in chosen.include:
-        return []
-    return link_columns(chosen.find_parts("urls") or BLOBS)
 
 
 class UnfinishedError(Exception):

@@ -10,8 +10,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final
 from uuid import UUID
 
 from fastapi import Query
@@ -73,7 +72,7 @@ class Thumbnail:
 
 
 class Decoder:
-    """A process that makes thumbnails one after the other; as a context manager it ends.
+    """A process that makes thumbnails one after the other; `aclose` ends it.
 
     Each request has a process of its own: a picture that takes one over sees no picture of others.
     """
@@ -91,22 +90,11 @@ class Decoder:
             async with asyncio.timeout(self._seconds):
                 return await self._ask(await self._start(), picture, edge)
         except TimeoutError:
-            await self._end()
+            await self.aclose()
             raise NoThumbnail("The picture takes too long to decode.") from None
         except (asyncio.IncompleteReadError, ConnectionError):
-            await self._end()
+            await self.aclose()
             raise NoThumbnail("The picture could not be decoded.") from None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._end()
 
     async def _ask(self, process: Process, picture: bytes, edge: int) -> Thumbnail:
         assert process.stdin is not None, "it is a pipe"
@@ -129,7 +117,8 @@ class Decoder:
             )
         return self._process
 
-    async def _end(self) -> None:
+    async def aclose(self) -> None:
+        """End the process; the next picture starts another."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -217,7 +206,7 @@ class ThumbnailMaker:
         results: dict[UUID, ThumbnailResult] = {}
         until = time.monotonic() + BATCH_SECONDS
         pictures = self._fetch(inferences)
-        async with Decoder() as decoder, aclosing(pictures):
+        async with aclosing(Decoder()) as decoder, aclosing(pictures):
             async for inference, picture in pictures:
                 if time.monotonic() > until:
                     break
@@ -398,11 +387,7 @@ async def get_thumbnail(
 async def _make_thumbnails(
     access: Access, model_id: str, uids: Sequence[UUID], edge: int
 ) -> tuple[Registration, dict[UUID, ThumbnailResult]]:
-    """Return the thumbnails of inferences that exist, also after they are made; NotFound for the
-    others.
-
-    While they are made no connection is held. Raises TooManyQueries.
-    """
+    """While they are made no connection is held; those deleted meanwhile are not shown."""
     app = access.app
     if not app.settings.thumbnail_processes:
         raise NoThumbnail("Thumbnails are switched off (INFERENCE_STORE_THUMBNAIL_PROCESSES=0).")

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, Final, Literal, TypeAlias
 from uuid import UUID
 
@@ -12,8 +13,6 @@ from starlette.responses import Response
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
-from inference_store.api import fields
-from inference_store.api.fields import PageParameters
 from inference_store.index import registrations, saved_views
 from inference_store.index.registrations import Registration
 from inference_store.index.saved_views import Look, SavedView, Shared
@@ -21,11 +20,12 @@ from inference_store.inference.errors import Conflict, Forbidden, Invalid, NotFo
 from inference_store.query.order import NEWEST_FIRST, resolve_sort
 from inference_store.query.preparation import QueryRequest, check_request
 
+from . import fields
 from .access import Access, Asking, Needs, OfModel, Over
 from .answer import Answer, Shown
 from .conditions import Sort, read_requested_filter
 from .dependencies import IfMatch, Reading, Writing
-from .fields import Body, ShortText, Text, instant, refuse_no_time
+from .fields import Body, Page, PageParameters, ShortText, Text, instant, refuse_no_time
 from .routing import Router
 
 MOST_CHARACTERS: Final = 10_000
@@ -180,11 +180,10 @@ class ShownView(ListedView):
     """Empty: a query with its filter and its sort is answered."""
 
 
-class ViewPage(Shown):
+class ViewPage(Page):
     """Saved views, the newest first."""
 
     items: list[ListedView]
-    next: str | None
 
 
 router = Router("saved views")
@@ -222,8 +221,8 @@ async def list_views(
         before=fields.decode_before(page),
         limit=page.limit + 1,
     )
-    items, following = fields.cut_time_page(views, page.limit, "created_at")
-    return Answer(ViewPage(items=[_list_view(access, view) for view in items], next=following))
+    by_time, show = fields.by_time("created_at"), partial(_list_view, access)
+    return Answer(ViewPage.cut(views, page.limit, by_time, show))
 
 
 @router.add(f"GET {_ONE}", ShownView, _NEEDED, "Read a saved view", 404)
@@ -310,13 +309,11 @@ async def _check_question(
 
 
 def _check_shared(access: Access, subject: OfModel, shared: Shared) -> None:
-    """Raise Forbidden unless the caller may save, change and delete such views of the model."""
     if shared == "project":
         access.require_right(Right.ANNOTATE, subject)
 
 
 def _check_change(access: Access, view: SavedView, given: Mapping[str, Any]) -> None:
-    """Raise Forbidden or Conflict unless the caller may change the view like this."""
     if view.erased_by is not None:
         raise Conflict(
             "An erasure took the view's name and filter: delete it, and save another one."
