@@ -1,6 +1,5 @@
 """Explains why an inference is still there, and when its parts are deleted."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -11,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.erasure import holds, policies, selection
 from inference_store.erasure.holds import Hold
 from inference_store.erasure.policies import EffectivePolicy, EffectiveRule, RetentionLimit
-from inference_store.erasure.policies.effective_policy import Duration, parse_duration
+from inference_store.erasure.policies.effective_policy import parse_duration
 from inference_store.index.tables import inference, registration
 from inference_store.inference.errors import NotFound
 from inference_store.query.deadline import ScanRange as Where
@@ -141,10 +140,6 @@ def _find_deletion_time(
     duration = parse_duration(keep)
     if duration is None:
         return None
-    return _find_latest([duration, *deciding_rule.minimum], received_at)
-
-
-def _find_latest(durations: Iterable[Duration], received_at: datetime) -> datetime | None:
-    instants = [duration.after(received_at) for duration in durations]
+    instants = [of.after(received_at) for of in (duration, *deciding_rule.minimum)]
     finite = [instant for instant in instants if instant is not None]
     return max(finite) if len(finite) == len(instants) else None

@@ -50,9 +50,16 @@ from inference_store.erasure.policies import (
     RetentionPolicy,
 )
 from inference_store.erasure.selection import UNDECIDED, CompiledRules
-from inference_store.index.tables import erasing, inference, policy_preview, registration
+from inference_store.index.tables import inference, policy_preview, registration
 from inference_store.inference.events import received_at_of, uid_floor
-from inference_store.query.deadline import Deadline, OutOfTime, fetch, find_pieces_of, range_of_time
+from inference_store.query.deadline import (
+    Deadline,
+    OutOfTime,
+    fetch,
+    find_pieces_of,
+    range_of_time,
+    test_unmarked,
+)
 from inference_store.query.deadline import ScanRange as Where
 
 SCOPES: tuple[ErasureScope, ...] = ("inference", "response", "input")
@@ -377,9 +384,6 @@ def select_rows(
 ) -> Subquery:
     """Select what is stored there and not being erased, with the rule that decides about each."""
     here = inference.c
-    mark = select(erasing.c.uid).where(
-        erasing.c.model == here.model, erasing.c.uid == here.uid, erasing.c.scope == "inference"
-    )
     numbers = {"rule": after, "before": before}
     if before.coming is not None:
         numbers["coming"] = before.coming
@@ -390,7 +394,8 @@ def select_rows(
         (false() if held is None else held).label("held"),
     )
     # OFFSET is an optimisation fence, so that the rule is evaluated once for each row
-    return query.where(piece.of(inference), ~mark.exists()).offset(literal(0)).subquery()
+    unmarked = test_unmarked(piece, here.uid)
+    return query.where(piece.of(inference), unmarked).offset(literal(0)).subquery()
 
 
 def select_lost(  # noqa: PLR0917

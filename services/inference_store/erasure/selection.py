@@ -30,7 +30,14 @@ from inference_store.index.tables import erasing, erasure_model, inference
 from inference_store.inference.events import uid_floor
 from inference_store.query import deadline as queries
 from inference_store.query.conditions import Condition, compile_certain, read_names
-from inference_store.query.deadline import Deadline, ScanRange, fetch, find_pieces_of, range_of_time
+from inference_store.query.deadline import (
+    Deadline,
+    ScanRange,
+    fetch,
+    find_pieces_of,
+    range_of_time,
+    test_unmarked,
+)
 from inference_store.query.filters.certain import load
 from inference_store.query.preparation import build_query
 from inference_store.query.search import find_by_time
@@ -236,7 +243,8 @@ async def _find_limit(  # noqa: PLR0917
     for piece in await find_pieces_of(
         connection, range_of_time(model, None, None), newest_first=True
     ):
-        stays = [*_list_conditions(piece), not_(goes(piece))]
+        unmarked = test_unmarked(piece, inference.c.uid)
+        stays = [piece.of(inference), unmarked, not_(goes(piece))]
         [row] = await fetch(connection, select(func.count()).where(*stays), deadline)
         if row[0] > rest:
             so_far = func.count().over(order_by=inference.c.uid.desc()).label("so_far")
@@ -247,15 +255,6 @@ async def _find_limit(  # noqa: PLR0917
             return min(first or piece.hi, uid_floor(limit.cutoff(now)))
         rest -= int(row[0])
     return None
-
-
-def _list_conditions(piece: ScanRange) -> list[ColumnElement[bool]]:
-    mark = select(erasing.c.uid).where(
-        erasing.c.model == inference.c.model,
-        erasing.c.uid == inference.c.uid,
-        erasing.c.scope == "inference",
-    )
-    return [piece.of(inference), ~mark.exists()]
 
 
 _SECONDS = 120.0
