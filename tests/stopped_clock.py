@@ -27,10 +27,6 @@ class StoppedClock:
         """Return the time in seconds."""
         return self.now
 
-    def time(self) -> float:
-        """Return the date in seconds: the wall clock goes on."""
-        return time.time()
-
     def process_time(self) -> float:
         """Return for how many seconds the process has kept a processor busy."""
         return self.busy

@@ -20,9 +20,9 @@ LONGEST_FILE: Final = 600
 # Markdown, and the console's TypeScript.
 BUDGETS: Final = {
     "access": (6, 1_110),
-    "api": (43, 12_990),
+    "api": (43, 12_810),
     "cli": (14, 1_990),
-    "erasure": (33, 11_140),
+    "erasure": (33, 11_130),
     "export": (9, 3_170),
     "grpc_messages": (1, 50),
     "index": (28, 6_910),
@@ -35,8 +35,8 @@ BUDGETS: Final = {
     "proxy": (44, 13_470),
     "query": (50, 15_100),
     "retention": (12, 3_630),
-    "tests": (655, 83_850),
-    "client": (118, 9_650),
+    "tests": (655, 83_860),
+    "client": (66, 9_390),
     "benchmarks": (40, 6_490),
     "docs": (47, 8_050),
     "console": (221, 15_290),

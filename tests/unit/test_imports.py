@@ -113,8 +113,7 @@ def list_faces(path: Path) -> set[str]:
                 place = Path(*f"{node.module}.{alias.name}".split(".")[1:])
                 is_module = (SERVICES / place).is_dir() or (SERVICES / f"{place}.py").exists()
                 faces.add(".".join((place if is_module else place.parent).parts))
-    own = path.relative_to(SERVICES).parts[0]
-    return {face for face in faces if face.partition(".")[0] != own}
+    return {f for f in faces if f.partition(".")[0] != path.relative_to(SERVICES).parts[0]}
 
 
 def test_rooms_import_only_the_faces_that_the_docs_list() -> None:

@@ -5,11 +5,11 @@ holds         protect inferences from every deletion
 requests      take up what somebody asks for, its cancellation, and the waiver of its held rest
 estimate      counts what a request would remove, and changes nothing
 preview       does the same for a policy that is not in force yet
-selection     finds what has expired and what was requested; `time_partitions` whole spans
-mark          makes pending deletions, which no query shows, and claims their objects
+selection     finds what has expired and what was requested
+batches       makes `pending_deletions`, which no query shows; `held_deletions` claims their objects
 quarantine    finds and removes dead letters and parked events
-rows          deletes the rows of what is gone
-certify       proves what was erased
+rows          deletes the rows of what is gone, and whole time partitions
+certificates  prove what was erased, with `certificate_documents`, `erased_lists` and `proofs`
 
 `progress` is the erasure itself, as it is stored from the first step to the last. `ledger` has
 every decision before it takes effect, and `audit_chain` makes the audit tamper-evident; `log` is
