@@ -1,4 +1,5 @@
-"""Sidecars: objects with the data of an inference that its blobs do not have.
+"""Sidecars: objects with the data of an inference that its blobs do not have. Below: how stored
+inferences are found.
 
 Producers with a layout of their own leave the event on Kafka alone. A sidecar stores it in the
 bucket, with the metadata as they arrived, so that the bucket alone can rebuild the index. If the

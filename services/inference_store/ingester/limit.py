@@ -1,4 +1,5 @@
 """Many bad messages stop the pipeline: a bad deploy must not empty the topic into the dead letters.
+Below: which sources fail, and the pauses between retries.
 
 It stops only if the failures are general. If few sources fail while the events of the others are
 stored, the failing events are quarantined, and the other sources do not wait.

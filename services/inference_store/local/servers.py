@@ -1,4 +1,5 @@
-"""Postgres, S3 and Kafka together: started at once, stopped in the reverse order."""
+"""Postgres, S3 and Kafka together: started at once, stopped in the reverse order; and the last two,
+as wheels bring them."""
 
 import ctypes
 import importlib.metadata

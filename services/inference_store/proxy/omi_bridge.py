@@ -1,4 +1,8 @@
-"""The bridge's two ports, which listen only on this machine."""
+"""A bridge that lets an OMI container answer the Open Inference Protocol, over REST and gRPC.
+
+Its two ports listen only on this machine; for the proxy it is an upstream like any other, so that
+calls are routed and captured as usual. File names are tensor names, both ways.
+"""
 
 import re
 from base64 import b64encode

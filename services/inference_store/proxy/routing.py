@@ -1,4 +1,5 @@
-"""Chooses a call's upstream, and whether it is captured, by its method and path alone."""
+"""Chooses a call's upstream, and whether it is captured, by its method and path alone; and observes
+the call."""
 
 import re
 import time

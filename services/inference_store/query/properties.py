@@ -1,4 +1,5 @@
-"""The properties of an inference, and the columns of a prediction: two closed lists.
+"""The properties of an inference, the columns of a prediction, and the comparison operators: three
+closed lists.
 
 Filters, sorts, fields, aggregates, queryables and documentation read them. All but
 `inference_ids` have one value or none.

@@ -1,5 +1,5 @@
 """Marks the inferences of an erasure, batch by batch; removes the marks of a cancelled one, and
-waives what holds protect.
+waives what holds protect. Below: the worker that writes exports between deletions.
 
 A waiver works batch by batch. Each batch is in the ledger before it takes effect; then the
 erasure needs only its certificate. After a crash in between, less is left to waive.

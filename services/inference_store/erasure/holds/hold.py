@@ -1,4 +1,4 @@
-"""Legal holds as they are stored: one, a list, and the revisions of one."""
+"""Legal holds as they are stored: one, a list, and the revisions of one; and their filters."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields

@@ -1,4 +1,5 @@
-"""Sends one event, or one call through a proxy, through every part, and erases it again."""
+"""Sends one event, or one call through a proxy, through every part, and erases it again; and checks
+Kafka."""
 
 import asyncio
 import ssl
