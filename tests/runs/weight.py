@@ -32,7 +32,7 @@ BUDGETS: Final = {
     "objects": (7, 1_740),
     "operations": (11, 2_770),
     "platform": (14, 3_480),
-    "proxy": (44, 13_470),
+    "proxy": (44, 13_480),
     "query": (50, 15_100),
     "retention": (12, 3_630),
     "tests": (655, 83_860),
