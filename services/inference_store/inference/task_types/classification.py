@@ -6,7 +6,6 @@ from inference_store.inference.json_text import Json
 from inference_store.inference.task_types.response import (
     Output,
     Reading,
-    Row,
     UnreadableResponse,
     activate,
     elements,
@@ -65,10 +64,8 @@ def read_classes(output: Output, reading: Reading) -> None:
     classes = len(reading.class_labels)
     by_index = output.datatype.startswith(("INT", "UINT")) or (len(values) == 1 and classes > 1)
     if by_index and len(values) != classes and all(map(_is_whole, values)):
-        for value in values:
-            if reading.full():
-                return
-            reading.rows.append(_row(output, reading.label(value)))
+        for value in reading.take(values):
+            reading.add(output, label=reading.label(value), score=None)
         return
     if not classes:
         reading.flag("no_class_labels")
@@ -85,60 +82,41 @@ def read_classes(output: Output, reading: Reading) -> None:
 def _add_classes(output: Output, values: list[Json], reading: Reading) -> None:
     activation = reading.mapping.activation if reading.mapping else "none"
     scores = activate([reading.number(value) for value in values], activation)
-    for index, score in enumerate(scores):
-        if reading.full():
-            return
+    for index, score in reading.take(enumerate(scores)):
         label = reading.short(reading.class_labels[index]) if reading.class_labels else str(index)
-        reading.rows.append(_row(output, label, score))
+        reading.add(output, label=label, score=score)
 
 
 def _add_objects(output: Output, reading: Reading) -> None:
-    for element in elements(output.data, _NAMES):
-        if reading.full():
-            return
+    for element in reading.take(elements(output.data, _NAMES)):
         if isinstance(element, dict) and isinstance(element.get("labels"), list):
             _add_zero_shot(output, element, reading)
         elif isinstance(element, dict) and ("label" in element or "token_str" in element):
-            label = element.get("label", element.get("token_str"))
-            row = _row(output, reading.label(label), reading.number(element.get("score")))
-            if "sequence" in element:
-                row["text"] = reading.text(element["sequence"])
-            reading.rows.append(row)
+            label = reading.label(element.get("label", element.get("token_str")))
+            score, text = reading.number(element.get("score")), element.get("sequence")
+            reading.add(output, label=label, score=score, text=reading.text(text))
         elif type(element) is str and not seems_json(element):
-            reading.rows.append(_row(output, reading.label(element)))
+            reading.add(output, label=reading.label(element), score=None)
         else:
             reading.unreadable += 1
 
 
 def _add_zero_shot(output: Output, element: dict[str, Json], reading: Reading) -> None:
     scores = element.get("scores")
-    for index, label in enumerate(element["labels"]):
-        if reading.full():
-            return
+    for index, label in reading.take(enumerate(element["labels"])):
         score = scores[index] if isinstance(scores, list) and index < len(scores) else None
-        reading.rows.append(_row(output, reading.label(label), reading.number(score)))
+        reading.add(output, label=reading.label(label), score=reading.number(score))
 
 
 def _add_labelled(labels: Output, scores: Output | None, reading: Reading) -> None:
     values = numbers(scores.data) if scores else []
-    for index, label in enumerate(numbers(labels.data)):
-        if reading.full():
-            return
+    for index, label in reading.take(enumerate(numbers(labels.data))):
         score = reading.number(values[index]) if index < len(values) else None
-        reading.rows.append(_row(labels, reading.label(label), score))
+        reading.add(labels, label=reading.label(label), score=score)
 
 
 def _find_output(outputs: list[Output], name: str | None) -> Output | None:
     return next((output for output in outputs if name is not None and output.name == name), None)
-
-
-def _row(output: Output, label: str | None, score: float | None = None) -> Row:
-    return {
-        "output": output.position,
-        "output_name": output.name,
-        "label": label,
-        "score": score,
-    }
 
 
 def _is_whole(value: Json) -> bool:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, ConfigDict
 
@@ -363,6 +363,7 @@ def _decode(text: str, names: Collection[str]) -> Json:
     return document if first == [] else None
 
 
+T = TypeVar("T")
 Row: TypeAlias = dict[str, Any]  # columns of a Prediction, without ordinal and rank
 _LARGEST_POSITION = 2**31 - 1
 
@@ -395,12 +396,18 @@ class Reading:
         """Add a flag, once."""
         self.flags[name] = None
 
-    def full(self) -> bool:
-        """Return whether the rows are at the cap, and flag that."""
-        if len(self.rows) < self.caps.predictions:
-            return False
-        self.flag("predictions_capped")
-        return True
+    def take(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield items as long as there is room for their rows; flag that others are left out."""
+        for item in items:
+            if len(self.rows) >= self.caps.predictions:
+                self.flag("predictions_capped")
+                return
+            yield item
+
+    def add(self, output: Output, **columns: Any) -> None:
+        """Add a row of an output."""
+        row = {"output": output.position, "output_name": output.name}
+        self.rows.append({**row, **columns})
 
     def number(self, value: Json) -> float | None:
         """Return a finite float; None, flagged, for any other value."""
@@ -519,9 +526,7 @@ def iterate_objects(
     Each comes with its output, and with the beginning of its row. The others are unreadable.
     """
     for output in outputs:
-        for element in elements(output.data, names):
-            if reading.full():
-                return
+        for element in reading.take(elements(output.data, names)):
             if not isinstance(element, dict) or element.keys().isdisjoint(names):
                 reading.unreadable += 1
                 continue

@@ -63,9 +63,7 @@ def _add_legacy(output: Output, data: dict[str, Json], reading: Reading) -> None
     units: Units = reading.mapping.units if reading.mapping else _guess_units(boxes, reading)
     labels = numbers(data.get("detection_classes"))
     scores = numbers(data.get("detection_scores"))
-    for index, box in enumerate(boxes):
-        if reading.full():
-            return
+    for index, box in reading.take(enumerate(boxes)):
         labelled = reading.label(_at(labels, index)), reading.number(_at(scores, index))
         _add(output, reading, labelled, box, units)
 
@@ -77,9 +75,7 @@ def _add_tensors(by_name: dict[str, Output], reading: Reading) -> None:
     output = by_name[mapping.boxes]
     boxes = _boxes(output.data, mapping.box_format, reading)
     labels, scores = _labels_and_scores(by_name, len(boxes), reading)
-    for index, box in enumerate(boxes):
-        if reading.full():
-            return
+    for index, box in reading.take(enumerate(boxes)):
         _add(output, reading, (labels[index], scores[index]), box, mapping.units)
 
 
@@ -153,15 +149,12 @@ def _corners(four: Sequence[float | None], form: BoxFormat) -> Box:
 
 def _add(output: Output, reading: Reading, labelled: Labelled, box: Box, units: Units) -> None:
     box, pixels = (box, True) if units == "pixels" else _in_pixels(box, reading)
-    reading.rows.append(
-        {
-            "output": output.position,
-            "output_name": output.name,
-            "label": labelled[0],
-            "score": labelled[1],
-            **dict(zip(_CORNERS, box, strict=True)),
-            "area": measure_box(box, reading) if pixels else None,
-        }
+    reading.add(
+        output,
+        label=labelled[0],
+        score=labelled[1],
+        **dict(zip(_CORNERS, box, strict=True)),
+        area=measure_box(box, reading) if pixels else None,
     )
 
 

@@ -44,15 +44,12 @@ def _read(
     outputs: list[Output], reading: Reading, *, names: tuple[str, ...], columns: Columns
 ) -> None:
     for output in outputs:
-        for element in elements(output.data, names):
-            if reading.full():
-                return
+        for element in reading.take(elements(output.data, names)):
             row = columns(element, reading)
             if row is None:
                 reading.unreadable += 1
             else:
-                placed = {"output": output.position, "output_name": output.name}
-                reading.rows.append({**placed, **row})
+                reading.add(output, **row)
 
 
 def _token(element: Json, reading: Reading) -> Row | None:
@@ -139,47 +136,30 @@ def read_tabular(outputs: list[Output], reading: Reading) -> None:
 
 
 def _values(output: Output, reading: Reading) -> None:
-    for element in elements(output.data, ()):
-        if reading.full():
-            return
+    for element in reading.take(elements(output.data, ())):
         if isinstance(element, dict) and not element.keys().isdisjoint(_SCORED):
-            row = _row(output, output.name, reading)
-            row["label"] = reading.label(element.get("label"))
-            row["score"] = reading.number(element.get("score"))
-            reading.rows.append(row)
+            label, score = reading.label(element.get("label")), element.get("score")
+            reading.add(output, label=label, score=reading.number(score))
         elif isinstance(element, dict):
-            _named_values(output, element, reading)
+            for name, value in reading.take(element.items()):
+                _value(output._replace(name=reading.short(name)), name, value, reading)
         else:
             _value(output, output.name, element, reading)
 
 
-def _named_values(output: Output, element: dict[str, Json], reading: Reading) -> None:
-    for name, value in element.items():
-        if reading.full():
-            return
-        _value(output, name, value, reading)
-
-
 def _value(output: Output, name: str | None, value: Json, reading: Reading) -> None:
-    row = _row(output, name, reading)
     if is_numeric(value):
-        row["value"] = reading.decimal(value)
-        if reading.mapping is not None and name is not None and name == reading.mapping.labels:
-            row["label"] = reading.label(value)
+        number, labels = reading.decimal(value), reading.mapping and reading.mapping.labels
+        label = reading.label(value) if name is not None and name == labels else None
+        reading.add(output, value=number, label=label)
     elif value is None or isinstance(value, (dict, list)) or _is_broken(value):
         reading.unreadable += 1
-        return
     else:
-        row["label"] = reading.label(value)
-    reading.rows.append(row)
+        reading.add(output, label=reading.label(value))
 
 
 def _is_broken(value: Json) -> bool:
     return type(value) is str and seems_json(value)
-
-
-def _row(output: Output, name: str | None, reading: Reading) -> Row:
-    return {"output": output.position, "output_name": reading.short(name)}
 
 
 _COLUMNS: Final = {"cx": "cx", "cy": "cy", "w": "w", "h": "h", "r": "angle"}
