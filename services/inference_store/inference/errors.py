@@ -56,242 +56,175 @@ class StoreError(Exception):
     type: ClassVar[str] = "internal-error"
     title: ClassVar[str] = "Something went wrong on our side"
 
+    def __init_subclass__(
+        cls, status: int | None = None, type: str | None = None, title: str | None = None
+    ) -> None:
+        cls.status = status or cls.status
+        cls.type = type or cls.type
+        cls.title = title or cls.title
+
     def __init__(self, detail: str, *, faults: Sequence[Fault] = ()) -> None:
         super().__init__(detail)
         self.detail = detail
         self.faults = tuple(faults)
 
 
-class Invalid(StoreError):
+class Invalid(StoreError, status=422, type="invalid-request", title="The request makes no sense"):
     """What was asked makes no sense; `errors` names the field and the remedy."""
 
-    status = 422
-    type = "invalid-request"
-    title = "The request makes no sense"
 
-
-class NoThumbnail(Invalid):
+class NoThumbnail(Invalid, type="no-thumbnail", title="No thumbnail can be made of this input"):
     """No thumbnail can be made of this input: the detail says why."""
 
-    type = "no-thumbnail"
-    title = "No thumbnail can be made of this input"
 
-
-class UnknownKey(Invalid):
+class UnknownKey(
+    Invalid, type="unknown-metadata-key", title="No inference of this model has this metadata key"
+):
     """The model has never seen this metadata key; `known` lists the nearest names, of properties
     too if one could be meant."""
 
-    type = "unknown-metadata-key"
-    title = "No inference of this model has this metadata key"
 
-
-class ImpossibleComparison(Invalid):
+class ImpossibleComparison(
+    Invalid, type="impossible-comparison", title="The comparison is impossible"
+):
     """Nothing can satisfy the comparison: the detail says why. `known` lists the types that the key
     has been seen with, or the values that there are."""
 
-    type = "impossible-comparison"
-    title = "The comparison is impossible"
 
-
-class InvalidFilter(Invalid):
+class InvalidFilter(Invalid, type="invalid-filter", title="The filter cannot be read"):
     """The filter is not CQL2: `errors` points at the place and says what is expected there."""
 
-    type = "invalid-filter"
-    title = "The filter cannot be read"
 
-
-class TooManyGroups(Invalid):
+class TooManyGroups(Invalid, type="too-many-groups", title="The aggregate has too many groups"):
     """An aggregate has more groups, values or spans of time than it may: narrow what is asked."""
 
-    type = "too-many-groups"
-    title = "The aggregate has too many groups"
 
-
-class InvalidCursor(Invalid):
+class InvalidCursor(
+    Invalid, type="invalid-cursor", title="The cursor does not belong to this query"
+):
     """The cursor was made for another query, or is damaged: ask without one."""
 
-    type = "invalid-cursor"
-    title = "The cursor does not belong to this query"
 
-
-class Unauthorized(StoreError):
+class Unauthorized(StoreError, status=401, type="unauthorized", title="A key or token is needed"):
     """No key or token was sent, or it does not work: send `Authorization: Bearer <key>`."""
 
-    status = 401
-    type = "unauthorized"
-    title = "A key or token is needed"
 
-
-class Forbidden(StoreError):
+class Forbidden(StoreError, status=403, type="forbidden", title="A right is missing"):
     """The caller was not given the right that the detail names: ask an administrator for it."""
 
-    status = 403
-    type = "forbidden"
-    title = "A right is missing"
 
-
-class ForeignRequest(Forbidden):
+class ForeignRequest(
+    Forbidden,
+    type="foreign-request",
+    title="The request is meant for another site, or comes from one",
+):
     """Another host is asked, or a page of another origin asks: the detail says what allows it."""
 
-    type = "foreign-request"
-    title = "The request is meant for another site, or comes from one"
 
-
-class RangeNotSatisfiable(StoreError):
+class RangeNotSatisfiable(
+    StoreError, status=416, type="range-not-satisfiable", title="There are no such bytes"
+):
     """`Range` begins after the last byte; the size is in `Content-Range`."""
-
-    status = 416
-    type = "range-not-satisfiable"
-    title = "There are no such bytes"
 
     def __init__(self, size: int) -> None:
         super().__init__(f"There are {size:,} bytes: ask for some of them.")
         self.size = size
 
 
-class TooManyRequests(StoreError):
+class TooManyRequests(StoreError, status=429, type="too-many-requests", title="Too many requests"):
     """The key, subject or address asks more often than allowed: wait as `Retry-After` says."""
-
-    status = 429
-    type = "too-many-requests"
-    title = "Too many requests"
 
     def __init__(self, detail: str, *, retry_after_seconds: int) -> None:
         super().__init__(detail)
         self.retry_after_seconds = retry_after_seconds
 
 
-class TooManyQueries(TooManyRequests):
+class TooManyQueries(
+    TooManyRequests, type="too-many-queries", title="Too many queries run at once"
+):
     """As many queries or streams run as may at once: wait for yours, or as `Retry-After` says."""
 
-    type = "too-many-queries"
-    title = "Too many queries run at once"
 
-
-class HeadersTooLarge(StoreError):
+class HeadersTooLarge(
+    StoreError, status=431, type="headers-too-large", title="The headers are too large"
+):
     """The request's line and headers are over the limit that the detail names."""
 
-    status = 431
-    type = "headers-too-large"
-    title = "The headers are too large"
 
-
-class MethodNotAllowed(StoreError):
+class MethodNotAllowed(
+    StoreError, status=405, type="method-not-allowed", title="The path does not take this method"
+):
     """The path exists, and does not take this method: `Allow` names those it takes."""
 
-    status = 405
-    type = "method-not-allowed"
-    title = "The path does not take this method"
 
-
-class NotAcceptable(StoreError):
+class NotAcceptable(
+    StoreError,
+    status=406,
+    type="not-acceptable",
+    title="The answer cannot be of the type that was asked for",
+):
     """`Accept` names nothing that the route can answer with: `errors` lists what it can."""
 
-    status = 406
-    type = "not-acceptable"
-    title = "The answer cannot be of the type that was asked for"
 
-
-class NotJson(StoreError):
+class NotJson(StoreError, status=400, type="not-json", title="The body is not JSON"):
     """The body is not JSON; the detail says what is wrong and where."""
 
-    status = 400
-    type = "not-json"
-    title = "The body is not JSON"
 
-
-class NotFound(StoreError):
+class NotFound(StoreError, status=404, type="not-found", title="Not found"):
     """There is nothing by this name; of models, the detail names the nearest that you may read."""
 
-    status = 404
-    type = "not-found"
-    title = "Not found"
 
-
-class Gone(StoreError):
+class Gone(StoreError, status=410, type="gone", title="It has been deleted"):
     """It was here and has been deleted by policy or on request."""
 
-    status = 410
-    type = "gone"
-    title = "It has been deleted"
 
-
-class Conflict(StoreError):
+class Conflict(
+    StoreError, status=409, type="conflict", title="The present state does not allow this"
+):
     """Someone was faster, the name is not unique, or it is still in use."""
 
-    status = 409
-    type = "conflict"
-    title = "The present state does not allow this"
 
-
-class HeldByHold(Conflict):
+class HeldByHold(Conflict, type="held", title="A legal hold keeps it"):
     """A legal hold keeps it as it is; the detail names it. Release or change the hold first."""
 
-    type = "held"
-    title = "A legal hold keeps it"
 
-
-class HoldUnreadable(Conflict):
+class HoldUnreadable(Conflict, type="hold-unreadable", title="A legal hold cannot be evaluated"):
     """A hold's filter cannot be evaluated, so nothing that it may keep is deleted: change it."""
 
-    type = "hold-unreadable"
-    title = "A legal hold cannot be evaluated"
 
-
-class PreconditionFailed(StoreError):
+class PreconditionFailed(
+    StoreError, status=412, type="precondition-failed", title="It has changed since you read it"
+):
     """`If-Match` names another revision than the present one: read again, then retry."""
 
-    status = 412
-    type = "precondition-failed"
-    title = "It has changed since you read it"
 
-
-class TooLarge(StoreError):
+class TooLarge(StoreError, status=413, type="too-large", title="The body is too large"):
     """The body is over the limit that the detail names."""
 
-    status = 413
-    type = "too-large"
-    title = "The body is too large"
 
-
-class NotKept(StoreError):
+class NotKept(
+    StoreError, status=501, type="conformance-class-not-kept", title="This part of CQL2 is not kept"
+):
     """The filter needs a conformance class of CQL2 that is not kept; the detail names it."""
 
-    status = 501
-    type = "conformance-class-not-kept"
-    title = "This part of CQL2 is not kept"
 
-
-class QueryTimeout(StoreError):
+class QueryTimeout(StoreError, status=503, type="query-timeout", title="The query took too long"):
     """It took longer than allowed; the detail says what to narrow, or to send it again."""
 
-    status = 503
-    type = "query-timeout"
-    title = "The query took too long"
 
-
-class Busy(StoreError):
+class Busy(StoreError, status=503, type="busy", title="The store is busy"):
     """Other requests took the time or every connection; yours was not done. Send it again after
     `Retry-After`: it need not be changed."""
 
-    status = 503
-    type = "busy"
-    title = "The store is busy"
 
-
-class Unavailable(StoreError):
+class Unavailable(StoreError, status=503, type="unavailable", title="A part of the store is away"):
     """A part the answer needs (the detail says which) is away; try again shortly."""
 
-    status = 503
-    type = "unavailable"
-    title = "A part of the store is away"
 
-
-class LedgerDiverged(Unavailable):
+class LedgerDiverged(
+    Unavailable, type="ledger-apart", title="The ledger in the bucket and Postgres are apart"
+):
     """Postgres is an older backup, or the bucket another one: the detail says what to run."""
-
-    type = "ledger-apart"
-    title = "The ledger in the bucket and Postgres are apart"
 
 
 class BlobMissing(Exception):
