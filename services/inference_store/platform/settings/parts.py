@@ -1,7 +1,7 @@
 """The groups of settings that several services share: logs, admin port, servers, caps."""
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import Field, FilePath, SecretStr
@@ -185,15 +185,9 @@ class BlobSettings(SettingsGroup):
     s3_ca_file: CaFile | None = None
     """Certificates (PEM) to trust beside the system's, of who signed the S3 server's own."""
     s3_access_key: SecretStr = SecretStr("")
-    """Access key id."""
+    """Access key id; unset: the role of `AWS_ROLE_ARN`, or as AWS's own clients."""
     s3_secret_key: SecretStr = SecretStr("")
     """Secret access key."""
-    s3_role_arn: str | None = None
-    """Role to take on by web identity, instead of keys; unset: `AWS_ROLE_ARN`."""
-    s3_web_identity_token_file: FilePath | None = None
-    """File of the token that proves who we are; unset: `AWS_WEB_IDENTITY_TOKEN_FILE`."""
-    s3_sts_endpoint: str | None = None
-    """URL where the token is exchanged; unset: `AWS_ENDPOINT_URL_STS`, else AWS in the region."""
     s3_region: str = "us-east-1"
     """Region of the buckets."""
     s3_bucket: str = "inference-store"
@@ -224,10 +218,6 @@ class BlobSettings(SettingsGroup):
         if bool(key) != bool(secret):
             present, missing = ("ACCESS", "SECRET") if key else ("SECRET", "ACCESS")
             yield f"$S3_{present}_KEY is set and $S3_{missing}_KEY is not: set both"
-        if key and (self.s3_role_arn or self.s3_web_identity_token_file):
-            yield "$S3_ACCESS_KEY and $S3_ROLE_ARN are set: keep keys, or web identity"
-        if not (self.s3_sts_endpoint or "https://").startswith("https://"):
-            yield "$S3_STS_ENDPOINT must begin with https://: a token goes there"
         if self.s3_encryption == "SSE-KMS" and not self.s3_kms_key_id:
             yield "$S3_ENCRYPTION=SSE-KMS needs $S3_KMS_KEY_ID"
         if self.s3_encryption != "SSE-KMS" and self.s3_kms_key_id:
@@ -241,7 +231,7 @@ class ConnectionSettings(SettingsGroup):
 
     connections: Count = 4096
     """Most connections, and gRPC calls, at once; half of them from one address."""
-    connection_idle_seconds: Seconds = 75.0
+    connection_idle_seconds: ClassVar[float] = 75.0
     """How long a connection is kept between two requests."""
 
 
@@ -252,9 +242,9 @@ class CapSettings(SettingsGroup):
     """Largest metadata blob that is read."""
     max_response_bytes: Count = 4 * 1024 * 1024
     """Largest response blob that is read."""
-    max_keys_per_inference: Count = 256
+    max_keys_per_inference: ClassVar[int] = 256
     """Most metadata keys of one inference that are indexed."""
-    max_keys_per_model: Count = 10_000
+    max_keys_per_model: ClassVar[int] = 10_000
     """Most different metadata keys of one model that are indexed."""
     max_predictions: Count = 10_000
     """Most predictions of one inference that are indexed."""

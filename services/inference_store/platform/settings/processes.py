@@ -1,11 +1,12 @@
 """The settings of each service."""
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
@@ -116,13 +117,17 @@ class AccessSettings(RoleSettings):
     api_session_idle_seconds: Annotated[float, Field(ge=300, le=30 * 24 * 3600)] = 3600.0
     """A session that is not used for so long ends."""
     api_rate_limit_per_minute: Annotated[int, Field(ge=0)] = 6000
-    """Most requests a minute of a key or subject; 0: no limit."""
-    api_failed_tokens_per_minute: Annotated[int, Field(ge=0)] = 60
-    """Keys and tokens of an address that may fail in a minute; those in use pass. 0: no limit."""
+    """Most requests a minute of a key or subject; of an address 1 in 100 may fail. 0: no limit."""
     api_cors_origins: str = ""
     """Origins whose pages may ask from a browser, separated by commas; `*`: any."""
     api_trusted_proxies: str = ""
     """Addresses or networks, by commas, whose X-Forwarded-For names the client's address."""
+
+    @property
+    def api_failed_tokens_per_minute(self) -> int:
+        """Keys and tokens of an address that may fail in a minute; those in use pass. 0: no
+        limit."""
+        return math.ceil(self.api_rate_limit_per_minute / 100)
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence for each setting that the issuer or signing in lacks."""
@@ -148,7 +153,7 @@ class AuditSettings(SettingsGroup):
     """How long it is kept what was done."""
 
     audit_keep_seconds: Seconds = 400 * 24 * 3600.0
-    """How long entries of the audit are kept."""
+    """How long the audit and ended runs, exports, reconciliations and erasures are kept."""
 
 
 class ApiSettings(
@@ -175,14 +180,8 @@ class ApiSettings(
     postgres_read_dsn: Annotated[SecretStr | None, CheckDsn] = None
     """A read replica that answers the questions; unset: `POSTGRES_DSN` answers them."""
     query_timeout_seconds: Seconds = 10.0
-    """Longest time a query may run in Postgres."""
-    page_seconds: Seconds = 0.8
-    """How long a page in order of time searches on once it can say how far it has come."""
-    queries_at_once: Count | None = None
-    """Most queries of a process at once; unset: 6 for each 10 of `POSTGRES_POOL_SIZE`."""
-    query_wait_seconds: SecondsOrZero = 2.0
-    """How long a query waits for its turn before it is refused."""
-    streams_at_once: Count = 32
+    """Longest time a query may run in Postgres, and a search for what a policy would delete."""
+    streams_at_once: ClassVar[int] = 32
     """Most streams of a process at once, and as many of arrivals."""
     console: Literal["on", "off"] = "on"
     """`off`: the api serves no console, and `/` leads nowhere."""
@@ -192,21 +191,29 @@ class ApiSettings(
     """`off`: `urls` name the api's own routes, and blobs are read only through the api."""
     presigned_url_seconds: Annotated[int, Field(gt=0, le=7 * 24 * 3600)] = 900
     """How long a presigned link works."""
-    export_most_seconds: Seconds = 90 * 24 * 3600.0
+    export_most_seconds: ClassVar[float] = 90 * 24 * 3600.0
     """How long an export can stay in the bucket at most."""
-    export_confirm_above: Count = 1_000_000
+    export_confirm_above: ClassVar[int] = 1_000_000
     """Most inferences of an export that needs no `confirm`."""
     policy_grace_seconds: SecondsOrZero = 3600.0
     """How long a retention policy that would delete something stored waits before it begins."""
-    policy_preview_seconds: Seconds = 10.0
-    """How long is looked for what a policy would delete; beyond it the answer is `partial`."""
-    api_max_body_bytes: Count = 2 * 1024 * 1024
+    api_max_body_bytes: ClassVar[int] = 2 * 1024 * 1024
     """Largest body of a request."""
+
+    @property
+    def page_seconds(self) -> float:
+        """How long a page in order of time searches on once it can say how far it has come."""
+        return self.query_timeout_seconds / 12
+
+    @property
+    def query_wait_seconds(self) -> float:
+        """How long a query waits for its turn before it is refused."""
+        return self.query_timeout_seconds / 5
 
     @property
     def most_queries(self) -> int:
         """Queries at once: the connections that are left are for look-ups, writes and keys."""
-        return self.queries_at_once or max(1, self.postgres_pool_size * 6 // 10)
+        return max(1, self.postgres_pool_size * 6 // 10)
 
     @property
     def most_queries_of_one(self) -> int:
@@ -224,16 +231,10 @@ class ApiSettings(
         return max(1, self.streams_at_once // 4)
 
     def contradictions(self) -> Iterator[str]:
-        """Yield the faults of certificates, and of limits on queries that leave no connections."""
+        """Yield a sentence if a certificate has no key, or a key no certificate."""
         yield from super().contradictions()
         names = ("API_TLS_CERTIFICATE_FILE", "API_TLS_KEY_FILE")
         yield from pair_faults(names, self.api_tls_certificate_file, self.api_tls_key_file)
-        if self.queries_at_once is not None and self.queries_at_once >= self.postgres_pool_size:
-            yield (
-                f"$QUERIES_AT_ONCE={self.queries_at_once} leaves none of the"
-                f" $POSTGRES_POOL_SIZE={self.postgres_pool_size} connections for look-ups and"
-                " writes: make it smaller, or the pool larger"
-            )
 
 
 class RedactionSettings(SettingsGroup):
@@ -254,7 +255,7 @@ class CaptureSettings(RedactionSettings, RegistryKeySettings):
     """What is done with an exchange after its answer went back."""
 
     proxy_capture_bytes: Count = 64 * 1024 * 1024
-    """Most bytes of captures held in memory; without room a call passes through uncaptured."""
+    """Most bytes of captures in memory, and of requests to strip; without room neither is done."""
     proxy_body_bytes: Count = 16 * 1024 * 1024
     """Most bytes of one exchange's bodies that are kept; over it, it is recorded without them."""
     proxy_key_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]*(/[A-Za-z0-9_.\-]+)*$")] = (
@@ -262,13 +263,11 @@ class CaptureSettings(RedactionSettings, RegistryKeySettings):
     )
     """What the keys of captured blobs begin with."""
     proxy_report_seconds: Seconds = 10.0
-    """Time between two reports of the proxy's books."""
+    """Time between two reports of the proxy's books, and between two readings of registrations."""
     proxy_registry_url: Annotated[str, Field(pattern=r"^(https?://[^ ]+)?$")] = ""
     """Address of the api, to read there which models are registered; unset: the file alone says."""
     proxy_registry_file: Path | None = None
     """File that keeps what was read, for a start while the api is unavailable."""
-    proxy_registry_seconds: Seconds = 60.0
-    """Time between two readings of the registrations."""
     proxy_spool: Literal["off", "overflow", "all"] = "off"
     """Captures go to disk first: `overflow`: when half the memory is full; `all`: every one."""
     proxy_spool_directory: Path | None = None
@@ -341,8 +340,6 @@ class ProxySettings(
     """What may stand before a call's path, `*` for any part of one segment, separated by commas."""
     proxy_grpc_message_bytes: Count = 256 * 1024 * 1024
     """Largest gRPC message that passes; a larger one is refused."""
-    proxy_strip_bytes: Count = 64 * 1024 * 1024
-    """Most bytes of requests held to take metadata out; without room one goes on as it came."""
     proxy_admin_port: Port = 9104
     """Admin port of the proxy; 0: any free one."""
 
@@ -406,12 +403,10 @@ class RetentionSettings(
     """Most inferences in one part of an export."""
     export_part_bytes: Annotated[int, Field(ge=1, le=1024**3)] = 256 * 1024 * 1024
     """Most bytes of blobs in one part of an export that copies them; takes the disk twice."""
-    export_blob_bytes: Annotated[int, Field(ge=1, le=256 * 1024 * 1024)] = 16 * 1024 * 1024
+    export_blob_bytes: ClassVar[int] = 16 * 1024 * 1024
     """Largest blob that an export copies; a larger one is left out, and counted."""
     dead_letter_keep_seconds: Seconds = 90 * 24 * 3600.0
     """How long dead letters are kept after they were discarded or redriven; open ones stay."""
-    run_keep_seconds: Seconds = 400 * 24 * 3600.0
-    """How long ended runs, exports, reconciliations and erasures are kept."""
     ledger_values_keep_seconds: Seconds = 90 * 24 * 3600.0
     """How long entries of the ledger say what they said: longer than the oldest backup is kept."""
     tombstone_seconds: Seconds = 30 * 24 * 3600.0

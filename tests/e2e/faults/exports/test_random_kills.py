@@ -94,7 +94,7 @@ async def exporting(
         **minio_server.settings,
         "s3_bucket": retention_environment["INFERENCE_STORE_S3_BUCKET"],
     }
-    settings = ApiSettings.model_validate({**values, "auth": "off", "page_seconds": 300.0})
+    settings = ApiSettings.model_validate({**values, "auth": "off"})
     with Blobs(RetentionSettings.model_validate(values)) as blobs:
         async with make_client(create_app(settings, engine, blobs)) as client:
             yield Exporting(client), blobs
