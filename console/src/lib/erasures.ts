@@ -3,43 +3,9 @@
 import { addCondition } from "./cql.ts";
 import { type Extent, readExtent } from "./extents.ts";
 import { readSpan } from "./times.ts";
+import type { Schemas } from "./types.ts";
 
-export interface Erasure {
-  id: string;
-  model_ids: string[];
-  cause: string;
-  scope: string;
-  state: string;
-  asked: ErasureCriteria | null;
-  requested_at: string;
-  requested_by: string | null;
-  begun_at: string | null;
-  deleting_since: string | null;
-  finished_at: string | null;
-  retry_at: string | null;
-  inferences: number;
-  objects: number;
-  versions: number;
-  bytes: number;
-  rows: Record<string, number>;
-  oldest: string | null;
-  newest: string | null;
-  error: string | null;
-  certificate: number | null;
-  message: string | null;
-  not_found: string[];
-  decided_by: { level: string; subject: string; rule?: number | null; limit?: string | null }[];
-  given_up: { by: string | null; held: { hold: string; inferences: number }[] } | null;
-  obstacles: { storage_key: string; code: string; message: string; retry_at: string | null }[];
-  progress: {
-    marked: number;
-    erased: number;
-    held: number;
-    left: number;
-    per_second: number | null;
-    seconds_left: number | null;
-  };
-}
+export type Erasure = Omit<Schemas["ShownErasure"], "asked"> & { asked: ErasureCriteria | null };
 
 export interface ErasureCriteria {
   filter?: string;
@@ -50,22 +16,7 @@ export interface ErasureCriteria {
 }
 
 /** What a dry run counts. */
-export interface Estimate {
-  inferences: number;
-  objects: number;
-  bytes: number;
-  unknown_sizes: number;
-  dead_letters: number;
-  parked_events: number;
-  held: number;
-  undecided: number;
-  oldest: string | null;
-  newest: string | null;
-  partial: boolean;
-  models: { model_id: string; inferences: number; held: number; undecided: number }[];
-  not_found: string[];
-  uids: { model_id: string; uid: string }[] | null;
-}
+export type Estimate = Schemas["ErasureEstimate"];
 
 export const STATES: Record<string, string> = {
   pending: "It was asked for. The retention service begins it within seconds.",

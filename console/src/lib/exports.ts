@@ -1,47 +1,9 @@
 /** Exports: how the API shows them, and how they are asked for. */
 
-export interface Export {
-  id: string;
-  model_id: string;
-  format: string;
-  state: string;
-  filter: string | null;
-  since: string | null;
-  until: string | null;
-  include: string[];
-  /** What its parts have of the blobs. */
-  blobs: string;
-  requested_by: string;
-  requested_at: string;
-  started_at: string | null;
-  finished_at: string | null;
-  expires_at: string;
-  members: number;
-  parts: number;
-  parts_written: number;
-  rows: number;
-  bytes: number;
-  gone: number;
-  parts_deleted: number;
-  /** Inferences of the parts that erasures deleted. */
-  inferences_deleted: number;
-  /** Blobs that are in no part: they were deleted, are not in the bucket, or too large. */
-  missing: number;
-  error: string | null;
-  retry_at: string | null;
-  erased_by: string | null;
-  downloads: { actor: string; first_at: string; last_at: string; parts: number }[];
-}
+import type { Schemas } from "./types.ts";
 
-export interface Part {
-  number: number;
-  state: string;
-  url: string | null;
-  rows: number | null;
-  bytes: number | null;
-  sha256: string | null;
-  gone: number;
-}
+export type Export = Schemas["ShownExport"];
+export type Part = Schemas["ShownPart"];
 
 export const STATES: Record<string, string> = {
   pending: "It was asked for. The retention service begins it within seconds.",

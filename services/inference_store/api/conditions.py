@@ -199,7 +199,7 @@ class Conditions(Body):
     prediction: PredictionCondition | None = None
     timeout_seconds: Annotated[float, Field(ge=0.1), FINITE] | None = None
     """Longest time to search, at most INFERENCE_STORE_QUERY_TIMEOUT_SECONDS; left out: that, but a
-    page in order of time answers after INFERENCE_STORE_PAGE_SECONDS what it has."""
+    page in order of time answers with what it has after a twelfth of it."""
     unknown_keys: UnknownKeys = "refuse"
     """`refuse`: a metadata key that no inference of the model has is an error; `empty`: nothing
     matches it in a filter, and in `fields` it is a warning."""

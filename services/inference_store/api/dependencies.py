@@ -46,13 +46,8 @@ _MOST_WAITING_OF_ONE = 32
 _MOST_WAITING = 512
 
 
-# The settings of the limits: of one caller, and of all.
-_SETTINGS: Final = {
-    "query": ("QUERIES_AT_ONCE", "QUERIES_AT_ONCE"),
-    "stream": ("STREAMS_AT_ONCE", "STREAMS_AT_ONCE"),
-    "follow": ("STREAMS_AT_ONCE", "STREAMS_AT_ONCE"),
-    "thumbnail": ("THUMBNAIL_PROCESSES", "THUMBNAIL_PROCESSES"),
-}
+# The setting that a limit follows from, where there is one.
+_SETTINGS: Final = {"query": "POSTGRES_POOL_SIZE", "thumbnail": "THUMBNAIL_PROCESSES"}
 Kind = Literal["query", "stream", "follow", "thumbnail"]
 
 
@@ -124,9 +119,10 @@ class AdmissionControl:
     def _make_refusal(self, caller: str, seconds: float) -> TooManyQueries:
         is_own = self._running[caller] >= self._most_of_one
         TURNS_REFUSED.labels(self._kind, "caller" if is_own else "all").inc()
-        setting = f"INFERENCE_STORE_{_SETTINGS[self._kind][not is_own]}"
+        setting = _SETTINGS.get(self._kind)
+        note = f" (by INFERENCE_STORE_{setting})" if setting else ""
         run = f"{self._most_of_one} of yours" if is_own else f"{self._most}"
-        detail = f"As many run already as may at once: {run} ({setting}). Try again shortly."
+        detail = f"As many run already as may at once: {run}{note}. Try again shortly."
         return TooManyQueries(detail, retry_after_seconds=max(1, math.ceil(seconds)))
 
     def _begin(self, caller: str) -> None:

@@ -75,7 +75,7 @@ class ExportRequest(Body):
     """When its parts are deleted, as an ISO 8601 duration after the request; left out:
     seven days. A retention policy of the model may end it sooner."""
     confirm: Flag = False
-    """Needed for more than INFERENCE_STORE_EXPORT_CONFIRM_ABOVE inferences."""
+    """Needed for more than a million inferences."""
 
 
 MOST_UNFINISHED: Final = 20
@@ -239,8 +239,7 @@ def _read_duration(text: str, settings: ApiSettings, now: datetime) -> datetime:
         raise _refuse_duration("it is an ISO 8601 duration, such as P7D or PT12H") from None
     if expires_at is None or expires_at > now + most:
         raise _refuse_duration(
-            f"an export stays for at most {settings.export_most_seconds:,.0f} seconds"
-            " (INFERENCE_STORE_EXPORT_MOST_SECONDS)"
+            f"an export stays for at most {settings.export_most_seconds / 86400:.0f} days"
         )
     if expires_at <= now:
         raise _refuse_duration("it is longer than zero")

@@ -207,9 +207,7 @@ class ExactRequest(Request):
         async for piece in self.stream():
             size += len(piece)
             if size > limit:
-                raise TooLarge(
-                    f"The body is over {limit} bytes (INFERENCE_STORE_API_MAX_BODY_BYTES)."
-                )
+                raise TooLarge(f"The body is over {limit:,} bytes.")
             pieces.append(piece)
         self._body = b"".join(pieces)
         if sum(map(self._body.count, (b",", b"[", b"{"))) > MOST_ITEMS:

@@ -230,7 +230,7 @@ async def _estimate(
     if body is not None:
         _check_owner(body, owner)
     trees = [] if body is None else await _read_trees(body)
-    resolved, seconds = None, access.settings.policy_preview_seconds
+    resolved, seconds = None, access.settings.query_timeout_seconds
     async with querying(access) as connection:
         await check_allowed(connection, access, owner)
         if body is not None:

@@ -163,7 +163,7 @@ RECORD_KINDS: Final = (
     RecordKind(
         name="runs",
         sentence="Runs of retention that have ended.",
-        setting="run_keep_seconds",
+        setting="audit_keep_seconds",
         **_describe_rows(
             retention_run, "finished_at", retention_run.c.state.in_(("done", "failed"))
         ),
@@ -171,7 +171,7 @@ RECORD_KINDS: Final = (
     RecordKind(
         name="erasures",
         sentence="Erasures of which nothing is left; their certificates stay.",
-        setting="run_keep_seconds",
+        setting="audit_keep_seconds",
         **_describe_rows(
             erasure,
             "finished_at",
@@ -183,7 +183,7 @@ RECORD_KINDS: Final = (
         name="reconciliations",
         sentence="Reports of reconciliations, with what was found; not while their orphans are"
         " erased.",
-        setting="run_keep_seconds",
+        setting="audit_keep_seconds",
         time=_REPORT.finished_at,
         may_go=_REPORTS,
         prune=_delete_reports,

@@ -81,7 +81,7 @@ def settings(
         "PROXY_REGISTRY_URL": f"http://{HOST}:{ports.api}",
         "PROXY_REGISTRY_KEY": "unused",
         "PROXY_REGISTRY_FILE": str(folder.path / "registrations.json"),
-        "PROXY_REGISTRY_SECONDS": "2",
+        "PROXY_REPORT_SECONDS": "2",
         **{f"{name.upper()}_ADMIN_PORT": str(port) for name, port in ports.admin.items()},
     }
 

@@ -114,7 +114,7 @@ async def _serve(
         connections=ports.connections,
         calls=ports.calls,
     )
-    stripping = Stripping(settings.proxy_strip_bytes)
+    stripping = Stripping(settings.proxy_capture_bytes)
     app = Forwarding(routing, upstreams, captures.begin, stripping)
     rest = _build_rest_server(settings, app, grace, ports.connections)
     try:

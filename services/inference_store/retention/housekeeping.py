@@ -101,7 +101,7 @@ async def fold_producers(leader: Leader) -> None:
 
 async def delete_old_exports(leader: Leader) -> None:
     """Delete exports that ended long ago, with what they know of copies."""
-    seconds = leader.settings.run_keep_seconds
+    seconds = leader.settings.audit_keep_seconds
     await _repeat_step(leader, partial(delete_old_jobs, older_than_seconds=seconds))
 
 

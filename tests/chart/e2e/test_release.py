@@ -69,8 +69,6 @@ def test_upgrades_again_for_the_next_tests(release: Release) -> None:
     # on this node a query is slow, and still has to complete
     release.upgrade(
         settings__QUERY_TIMEOUT_SECONDS="60",
-        settings__QUERY_WAIT_SECONDS="60",
-        settings__PAGE_SECONDS="60",
     )
     assert release.read_count("rolled-back") >= 500
 

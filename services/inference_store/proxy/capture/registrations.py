@@ -86,7 +86,7 @@ class Registrations:
         self._url = settings.proxy_registry_url.rstrip("/")
         self._key = settings.proxy_registry_key.get_secret_value()
         self._file = settings.proxy_registry_file
-        self._seconds = settings.proxy_registry_seconds
+        self._seconds = settings.proxy_report_seconds
         self._models: Mapping[str, RegisteredModel] = {}
 
     def of(self, model_id: str) -> RegisteredModel | None:

@@ -111,10 +111,8 @@ FIGHTS: list[tuple[dict[str, Any], str]] = [
     (TWO_PASSWORDS, "$POSTGRES_DSN has a password and $POSTGRES_PASSWORD is set"),
     (TWO_MODES, "$POSTGRES_DSN names sslmode and $POSTGRES_TLS is set"),
     ({"s3_encryption": "SSE-KMS"}, "$S3_ENCRYPTION=SSE-KMS needs $S3_KMS_KEY_ID"),
-    ({"s3_sts_endpoint": "http://h"}, "$S3_STS_ENDPOINT must begin with https"),
     ({"s3_kms_key_id": "k"}, "$S3_KMS_KEY_ID is set, but only $S3_ENCRYPTION=SSE-KMS"),
     ({"s3_access_key": "a"}, "$S3_ACCESS_KEY is set and $S3_SECRET_KEY is not"),
-    (KEYS | {"s3_role_arn": "r"}, "$S3_ACCESS_KEY and $S3_ROLE_ARN are set"),
     ({"s3_endpoint": "http://h", "s3_ca_file": "{ca}"}, "$S3_CA_FILE is set, but .* is not https"),
     (ADMIN, "$ADMIN_TLS_CERTIFICATE_FILE is set and $ADMIN_TLS_KEY_FILE is not"),
 ]
@@ -185,16 +183,10 @@ def _make_settings(**values: int) -> ApiSettings:
     return make_settings(ApiSettings, **values)
 
 
-def test_unset_they_are_a_share_of_the_pool() -> None:
+def test_queries_have_a_share_of_the_pool() -> None:
     for pool, most, of_one in ((1, 1, 1), (2, 1, 1), (5, 3, 1), (10, 6, 3), (40, 24, 12)):
         settings = _make_settings(postgres_pool_size=pool)
         assert (settings.most_queries, settings.most_queries_of_one) == (most, of_one), pool
-
-
-def test_given_they_leave_a_connection() -> None:
-    assert _make_settings(queries_at_once=9).most_queries == 9
-    with pytest.raises(ValidationError, match="leaves none"):
-        _make_settings(queries_at_once=10)
 
 
 PASSWORD = "INFERENCE_STORE_POSTGRES_PASSWORD"
