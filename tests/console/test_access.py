@@ -276,7 +276,7 @@ def test_own_key_cannot_be_rotated_at_once(open_page: OpenPage, guarded: Console
     page = open_keys(open_page, guarded, guarded.ask("POST", "/v1/keys", body)["key"])
     page.get_by_role("button", name="Rotate my own").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("This is the key that you use here")
+    expect(dialog).to_contain_text("You are signed in with this key")
     expect(dialog.locator("option", has_text="at once")).to_have_count(0)
     page.keyboard.press("Escape")
     assert may_read(guarded, rotate(page, "my own", "in an hour"))

@@ -81,7 +81,7 @@ def test_explains_that_nothing_matches(open_page: OpenPage, console: Console) ->
     console.produce(*make_captures("sentences", 0, 1))
     page = open_page("#/list/erasures/new?of=model%3Asentences")
     page.get_by_role("button", name="By ids").click()
-    page.get_by_label("one on each line").fill("nobody-has-this\n")
+    page.get_by_label("one per line").fill("nobody-has-this\n")
     page.get_by_role("button", name="Count", exact=True).click()
     expect(page.get_by_role("main")).to_contain_text("There is no inference")
     page.get_by_role("button", name="By a subject").click()
@@ -115,7 +115,7 @@ def test_places_inspects_and_releases_a_hold(open_page: OpenPage, console: Conso
     page.get_by_role("button", name="Release …").click()
     page.get_by_label("Reason").fill("the case is closed")
     page.get_by_role("button", name="Release it").click()
-    expect(page.get_by_text("Somebody released it")).to_be_visible()
+    expect(page.get_by_text("It was released")).to_be_visible()
     expect(page.get_by_role("region", name="History")).to_contain_text("the case is closed")
     expect(page.get_by_role("button", name="Release …")).to_have_count(0)
     page.get_by_role("link", name="← Legal holds").click()
@@ -135,11 +135,13 @@ def test_warns_about_unknown_key_of_a_hold(open_page: OpenPage, console: Console
     page.get_by_role("combobox", name="Filter").fill("camera_x = 'hall'")
     page.get_by_role("button", name="Count").click()
     expect(page.locator("mark")).to_have_text("camera_x")
-    page.get_by_label("Name").fill("a slip")
+    page.get_by_label("Name").fill("a mistake")
     page.get_by_label("Reason").fill("a test")
     page.get_by_role("button", name="Place the hold").click()
-    expect(page.get_by_role("main")).to_contain_text("a slip in a filter holds the wrong things")
-    [hold] = [item for item in console.ask("GET", "/v1/holds")["items"] if item["name"] == "a slip"]
+    expect(page.get_by_role("main")).to_contain_text("a mistake holds the wrong data")
+    [hold] = [
+        item for item in console.ask("GET", "/v1/holds")["items"] if item["name"] == "a mistake"
+    ]
     console.ask("DELETE", f"/v1/holds/{hold['id']}?reason=over")
 
 
@@ -179,7 +181,7 @@ def test_stale_change_is_refused_and_keeps_what_was_typed(
     what = {"filter": "lens = 'wide'", "types": {"lens": "string"}}
     console.ask("PUT", f"/v1/holds/{hold['id']}", faster | what)
     page.get_by_role("button", name="Save the change").click()
-    expect(page.get_by_role("alert")).to_contain_text("Somebody changed it after you opened it")
+    expect(page.get_by_role("alert")).to_contain_text("Someone else changed it after you opened it")
     page.get_by_role("button", name="Load again").click()
     expect(page.get_by_text("What you typed stays")).to_be_visible()
     expect(page.get_by_label("Name")).to_have_value("of somebody slower")
@@ -245,7 +247,7 @@ def test_requires_a_new_preview_after_a_change(open_page: OpenPage, console: Con
     assert json.loads(text.input_value()) == expected
     text.fill("{")
     page.get_by_role("button", name="See what it would delete").click()
-    expect(page.get_by_role("alert")).to_contain_text("This is no JSON")
+    expect(page.get_by_role("alert")).to_contain_text("Invalid JSON")
     text.fill(json.dumps({"rules": [{"keep_inference": "30 days"}]}))
     page.get_by_role("button", name="See what it would delete").click()
     expect(page.get_by_role("alert")).to_contain_text("rules")
@@ -263,7 +265,7 @@ def test_stale_revision_keeps_the_draft(open_page: OpenPage, console: Console) -
     path = "/v1/models/stale-cameras/retention-policy"
     console.ask("PUT", path, name_owner(path, LONG))
     page.get_by_role("button", name="Save this policy").click()
-    expect(page.get_by_role("alert")).to_contain_text("Somebody changed it after you opened it")
+    expect(page.get_by_role("alert")).to_contain_text("Someone else changed it after you opened it")
     page.get_by_role("button", name="Load again").click()
     expect(page.get_by_role("region", name="What applies")).to_contain_text("for 9 years")
     expect(page.get_by_label("Keep everything")).to_have_value("P8Y")
@@ -284,7 +286,7 @@ def test_revokes_a_pending_version_and_removes_a_policy(
     own = page.get_by_role("region", name="Its own policy")
     expect(own).to_contain_text("A new version waits and begins at")
     own.get_by_role("button", name="Revoke …").click()
-    page.get_by_role("dialog").get_by_role("button", name="Take it back").click()
+    page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
     expect(own).not_to_contain_text("waits and begins")
     own.get_by_role("button", name="Remove …").click()
     page.get_by_role("dialog").get_by_role("button", name="Remove it").click()

@@ -305,7 +305,7 @@ def test_the_keys_are_shown(open_page: OpenPage) -> None:
     for word in (
         "Go to the filter",
         "The next inference within",
-        "Select this inference",
+        "Select or deselect this inference",
         "Enlarge",
     ):
         expect(dialog.get_by_text(word)).to_be_visible()

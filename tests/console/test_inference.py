@@ -66,7 +66,7 @@ def test_shows_each_task(open_page: OpenPage) -> None:
         "reviews": ("What a film!",),
         "writer": ("It is 324 m tall.", "How tall is the tower?"),
         "captions": ("What is it?",),
-        "odd": ("see the raw response",),
+        "odd": ("See the raw response",),
     }.items():
         page = open_first(open_page, model)
         for text in texts:

@@ -193,7 +193,7 @@ def test_a_payload_is_text_and_hex(open_page: OpenPage) -> None:
     expect(payload.locator("pre").first).to_contain_text("7b 6e 6f 74 20 6a 73 6f  6e 20 3c 62")
     page.go_back()
     page.locator("tbody tr").first.get_by_role("link").click()
-    expect(payload).to_contain_text("It is no text in UTF-8")
+    expect(payload).to_contain_text("It is not valid UTF-8")
 
 
 def redrive(page: Page, button: str, number: int) -> None:

@@ -96,7 +96,7 @@ def test_concurrent_change_is_shown_and_loses_nothing(
     console.ask("PATCH", f"/v1/views/{saved['id']}", {"name": "of somebody faster"})
     page.get_by_label("Name").fill("of somebody slower")
     page.get_by_role("button", name="Save", exact=True).click()
-    expect(page.get_by_role("alert")).to_contain_text("Somebody changed this view")
+    expect(page.get_by_role("alert")).to_contain_text("Someone else changed this view")
     page.get_by_role("button", name="Reload it").click()
     expect(page.get_by_label("Name")).to_have_value("of somebody faster")
     page.get_by_label("Name").fill("of both")

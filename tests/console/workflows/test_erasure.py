@@ -140,7 +140,7 @@ def open_letter(page: Page) -> None:
     letter = page.locator("tbody tr", has_text=POISONED)
     expect(letter).to_contain_text("blob_missing")
     letter.get_by_role("link").click()
-    expect(page.get_by_text("Somebody has to decide")).to_be_visible()
+    expect(page.get_by_text("Waiting for a decision")).to_be_visible()
     expect(page.get_by_text("did not come within")).to_be_visible()
 
 

@@ -98,7 +98,7 @@ class Keyboard:
         reason = self.page.get_by_role("dialog").get_by_role("textbox", name="Reason")
         self.fill(reason, "the case is closed")
         self.press("Enter")
-        expect(self.page.get_by_text("Somebody released it")).to_be_visible()
+        expect(self.page.get_by_text("It was released")).to_be_visible()
 
     def erase(self) -> None:
         """Erase what is selected, and wait for the certificate."""
