@@ -222,7 +222,7 @@ def test_a_key_is_made_shown_once_and_revoked(open_page: OpenPage, guarded: Cons
     dialog.get_by_role("combobox", name="Model").fill(STREET)
     expect(dialog.get_by_label("What the role may do")).to_contain_text("See models")
     dialog.get_by_role("button", name="Make the key").click()
-    key = dialog.get_by_label("The key").input_value()
+    key = dialog.get_by_label("The key", exact=True).input_value()
     assert key.startswith("isk_")
     assert may_read(guarded, key)
     allow_copying(page)

@@ -286,7 +286,7 @@ def test_revokes_a_pending_version_and_removes_a_policy(
     own = page.get_by_role("region", name="Its own policy")
     expect(own).to_contain_text("A new version waits and begins at")
     own.get_by_role("button", name="Revoke …").click()
-    page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+    page.get_by_role("dialog").get_by_role("button", name="Revoke it").click()
     expect(own).not_to_contain_text("waits and begins")
     own.get_by_role("button", name="Remove …").click()
     page.get_by_role("dialog").get_by_role("button", name="Remove it").click()
