@@ -37,7 +37,7 @@ from inference_store.erasure.proofs import (
     is_of_subject,
     read_certificate,
 )
-from inference_store.export.restoring import ExportRecheck
+from inference_store.export.erased import ExportRecheck
 from inference_store.index.database import engine_of
 from inference_store.index.schema import require_schema
 from inference_store.inference.errors import LedgerDiverged, NotFound, ObjectStoreUnavailable
