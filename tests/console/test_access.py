@@ -93,9 +93,9 @@ def test_requests_no_pictures_without_the_right(open_page: OpenPage, guarded: Co
     page.on("request", lambda request: requested.append(request.url))
     page.on("response", lambda answer: refused.append(answer.url) if answer.status == 403 else None)
     enter(page, key)
-    expect(page.get_by_text("You may not see inputs")).to_have_count(3)
+    expect(page.get_by_text("You are not allowed to see inputs")).to_have_count(3)
     page.locator(".tile").first.click()
-    expect(page.locator(".large")).to_contain_text("You may not see inputs")
+    expect(page.locator(".large")).to_contain_text("You are not allowed to see inputs")
     expect(page.locator("ol button").first).to_be_visible()
     assert not [url for url in requested if url.endswith(("/thumbnails", "/data"))]
     assert not refused

@@ -39,7 +39,7 @@ def certificate(console: Console) -> int:
 
 
 def trust(page: Page, text: str = SIGNING.public.pem) -> None:
-    page.get_by_label("The key that you trust").fill(text)
+    page.get_by_label("Trusted key").fill(text)
 
 
 def expect_steps(page: Page, **outcomes: str) -> None:
@@ -71,7 +71,7 @@ def test_verifies_with_the_readers_key(
     expect(page.get_by_text("1 inference and")).to_be_visible()
     for form in (SIGNING.public.pem, SIGNING.public.text, SIGNING.public.id):
         trust(page, "")
-        expect(status).to_have_text("Not verified yet: give the key that you trust.")
+        expect(status).to_have_text("Not verified yet: enter the key that you trust.")
         expect_steps(page, Signature="not checked")
         trust(page, form)
         expect(status).to_have_text(f"Certificate {certificate} is valid.")

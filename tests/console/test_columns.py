@@ -47,7 +47,7 @@ def test_columns_are_chosen_and_moved(open_page: OpenPage) -> None:
     other = open_page(page.url.partition("/console/")[2])
     expect(other.locator("tbody tr")).to_have_count(3)
     assert list_headings(other) == list_headings(page)
-    menu.get_by_role("button", name="Back to the usual columns").click()
+    menu.get_by_role("button", name="Reset to default columns").click()
     expect(page.locator("thead th", has_text="Top label")).to_be_visible()
     expect(page).not_to_have_url(re.compile("c="))
 
@@ -82,5 +82,5 @@ def test_a_key_with_markup_and_commas_is_a_column(open_page: OpenPage, console: 
 @LOOKS
 def test_the_menu_has_no_serious_finding(open_page: OpenPage, scheme: str, narrow: bool) -> None:
     page = open_page(CHOSEN, scheme=scheme, narrow=narrow)
-    expect(open_menu(page).get_by_role("button", name="Back to the usual columns")).to_be_visible()
+    expect(open_menu(page).get_by_role("button", name="Reset to default columns")).to_be_visible()
     check_page(page)

@@ -99,7 +99,7 @@ def test_redrive_one_and_discard_it(
     page.get_by_role("button", name="Discard …").click()
     page.get_by_label("Reason").fill("a test message")
     page.get_by_role("dialog").get_by_role("button", name="Discard it").click()
-    expect(page.get_by_text("Somebody decided that it will never be indexed.")).to_be_visible()
+    expect(page.get_by_text("Discarded: it will never be indexed.")).to_be_visible()
     expect(page.get_by_text("a test message")).to_be_visible()
 
 

@@ -60,7 +60,7 @@ def rotate(page: Page, name: str, when: str) -> str:
     """Rotate a key, and return its new text."""
     page.get_by_role("button", name=f"Rotate {name}").click()
     dialog = page.get_by_role("dialog")
-    dialog.get_by_label("The old text stops working").select_option(label=when)
+    dialog.get_by_label("The old secret stops working").select_option(label=when)
     dialog.get_by_role("button", name="Rotate the key").click()
     text = dialog.get_by_label("The key", exact=True).input_value()
     dialog.get_by_role("button", name="I have it").click()

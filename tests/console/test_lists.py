@@ -45,7 +45,7 @@ def test_filters_are_in_the_address(open_page: OpenPage, edited: str) -> None:
     expect(again.locator("tbody tr")).to_have_count(1)
     again.get_by_label("Until").fill("2020-01-01T00:00")
     again.get_by_role("button", name="Apply").click()
-    expect(again.get_by_text("No entry matches.")).to_be_visible()
+    expect(again.get_by_text("No matching entries.")).to_be_visible()
     again.go_back()
     expect(again.locator("tbody tr")).to_have_count(1)
     again.get_by_role("link", name="Clear").click()

@@ -58,7 +58,7 @@ def test_requires_a_new_preview_after_a_change(open_page: OpenPage, console: Con
     expect(page.get_by_role("button", name="Save this policy")).to_have_count(0)
     expect(page.get_by_text("It changed since the preview")).to_be_visible()
     page.get_by_role("button", name="JSON").click()
-    text = page.get_by_label("The policy in JSON")
+    text = page.get_by_label("Policy as JSON")
     expected = {"rules": [{"name": "another", "keep_inference": "P8Y"}]}
     assert json.loads(text.input_value()) == expected
     text.fill("{")
@@ -101,7 +101,7 @@ def test_revokes_a_pending_version_and_removes_a_policy(
     page = open_page(f"#/list/retention/model%3A{model}")
     own = page.get_by_role("region", name="Its own policy")
     expect(own).to_contain_text("A new version waits and begins at")
-    own.get_by_role("button", name="Take it back …").click()
+    own.get_by_role("button", name="Revoke …").click()
     page.get_by_role("dialog").get_by_role("button", name="Take it back").click()
     expect(own).not_to_contain_text("waits and begins")
     own.get_by_role("button", name="Remove …").click()
@@ -147,7 +147,7 @@ def test_asks_nothing_about_a_model_called_dots(open_page: OpenPage) -> None:
     """The browser would resolve its path to that of the default policy."""
     for extent in ("model:..", "project:..", "model:."):
         page = open_page(f"#/list/retention/{quote(extent, safe='')}?edit=1")
-        expect(page.get_by_text("There is no such id")).to_be_visible()
+        expect(page.get_by_text("No such ID")).to_be_visible()
         expect(page.get_by_role("region", name="Change the policy")).to_have_count(0)
 
 

@@ -113,7 +113,7 @@ class Keyboard:
     def verify(self) -> None:
         """Follow the link to the certificate, and verify it by its key."""
         self.choose(self.page.get_by_role("link", name=re.compile(r"^Certificate \d+$")))
-        self.fill(self.page.get_by_label("The key that you trust"), SIGNING.public.id)
+        self.fill(self.page.get_by_label("Trusted key"), SIGNING.public.id)
         status = self.page.get_by_role("status").first
         expect(status).to_have_text(re.compile(r"^Certificate \d+ is valid\.$"))
 
