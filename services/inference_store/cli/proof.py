@@ -308,7 +308,9 @@ async def _run_ledger(settings: _LedgerSettings, arguments: argparse.Namespace) 
                 case "replay":
                     await _replay(ledger, skip_forgotten=arguments.skip_forgotten)
                 case _:
-                    await _restart_ledger(ledger)
+                    entry = await ledger.restart(actor=f"cli:{find_cli_user()}")
+                    place = ledger.entries.location
+                    _say(f"The ledger goes on in {place} with entry {entry.number}.")
     return 0
 
 
@@ -328,11 +330,6 @@ async def _replay(ledger: Ledger, *, skip_forgotten: bool) -> None:
     _say(f"{counted(count, 'entry', 'entries')} replayed: bucket and Postgres agree.")
     if count:
         _say(_AFTER_A_RESTORE)
-
-
-async def _restart_ledger(ledger: Ledger) -> None:
-    entry = await ledger.restart(actor=f"cli:{find_cli_user()}")
-    _say(f"The ledger goes on in {ledger.entries.location} with entry {entry.number}.")
 
 
 def _format_entry(entry: Entry) -> dict[str, object]:
