@@ -9,8 +9,8 @@ from playwright.sync_api import Page, expect
 
 from .conftest import Console, OpenPage
 from .content import STREET
+from .test_access import make_key, open_with
 from .test_accessibility import LOOKS, check_page
-from .test_operators_rights import make_key, open_with
 
 MODEL = f"#/m/{STREET}"
 FILTER = "frame_number < 2"

@@ -8,7 +8,7 @@ from playwright.sync_api import Locator, Page, expect
 from tests.console.conftest import SIGNING, Console, OpenPage
 from tests.console.test_erasures import make_captures
 
-from .test_poison_event import find_letters, publish_poison, repair
+from .test_erasure import find_letters, publish_poison, repair
 
 MODEL = "keyed-cameras"
 POISONED = "keyed-poison"

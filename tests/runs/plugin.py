@@ -1,8 +1,10 @@
 """pytest: a failed run ends with each failed test, its reason, and the command to repeat it.
 
-Each failure is also a line of JSON in the file that INFERENCE_STORE_TEST_FAILURES names.
+Each failure is also a line of JSON in the file that INFERENCE_STORE_TEST_FAILURES names. Tests of
+a file that has servers of its own run on one worker.
 """
 
+import gc
 import json
 import os
 import re
@@ -13,10 +15,9 @@ from pathlib import Path
 from typing import TypedDict
 
 import pytest
+from _pytest.nodeid import NodeId
 
 from tests.servers.waiting import WaitExpired
-
-from .groups import GROUP_SUFFIX
 
 FAILURES = "INFERENCE_STORE_TEST_FAILURES"
 _EXPIRED = "expired_wait"
@@ -122,3 +123,40 @@ def find_reason(report: pytest.TestReport) -> str:
     when = getattr(report, "when", "collection")
     phase = "" if when == "call" else f"in its {when}: "
     return (phase + re.sub(r"\s+", " ", text.strip()))[:_WIDTH]
+
+
+_GROUP = "servers-of-"
+GROUP_SUFFIX = f"@{_GROUP}"
+"""The text that is added to the id of a test, before the group's name."""
+
+_FILES = {"tests.servers.secured_fixtures": "secured", "tests.upstreams.fixtures": "upstreams"}
+"""Modules of fixtures whose servers last for a session, with the group of their users."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Add its group to the id of each test that needs one; in a worker of `--dist loadgroup`."""
+    if not getattr(config.option, "loadgroup", False):
+        return
+    for item in items:
+        group = _find_group(item)
+        if group:
+            item._id = NodeId.parse(f"{item.nodeid}{GROUP_SUFFIX}{group}")
+
+
+def _find_group(item: pytest.Item) -> str:
+    definitions = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009  (private)
+    fixtures = [overrides[-1] for overrides in definitions]
+    for fixture in fixtures:
+        shared = _FILES.get(fixture.func.__module__)
+        if shared and fixture.scope == "session":
+            return shared
+    if any(fixture.scope in {"module", "package"} for fixture in fixtures):
+        return item.path.stem
+    return ""
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
