@@ -154,7 +154,7 @@ def issuer() -> Iterator[OidcIssuer]:
 
 
 @pytest.fixture
-def guarded(
+def with_issuer(
     console: Console, issuer: OidcIssuer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Console]:
     """The same store behind an api with the issuer in its settings."""
@@ -165,17 +165,17 @@ def guarded(
         "OIDC_CLIENT_ID": CLIENT,
         "OIDC_CLIENT_SECRET": CLIENT_SECRET,
     }
-    with serve_guarded(console, tmp_path_factory.mktemp("issuer"), **settings) as guarded:
-        yield guarded
+    with serve_guarded(console, tmp_path_factory.mktemp("issuer"), **settings) as served:
+        yield served
 
 
 @pytest.fixture
-def page(browser: Browser, guarded: Console) -> Iterator[Page]:
+def page(browser: Browser, with_issuer: Console) -> Iterator[Page]:
     """A page that may also send requests to the issuer."""
     context = browser.new_context()
     context.set_default_timeout(60_000)
     signing_in = context.new_page()
-    signing_in.goto(f"{guarded.address}/console/{_LINK}")
+    signing_in.goto(f"{with_issuer.address}/console/{_LINK}")
     yield signing_in
     context.close()
 
@@ -184,7 +184,7 @@ def test_signing_in_at_the_issuer(page: Page, issuer: OidcIssuer) -> None:
     sign_in = page.get_by_role("button", name="Sign in with 127.0.0.1")
     issuer.id_claims = {"nonce": "of another attempt"}
     sign_in.click()
-    expect(page.get_by_role("status")).to_contain_text("Signing in did not work")
+    expect(page.get_by_role("status")).to_contain_text("Sign-in failed")
     assert page.url.endswith(f"/console/{_LINK}")
     issuer.id_claims = {}
     sign_in.click()

@@ -35,7 +35,7 @@ BUDGETS: Final = {
     "proxy": (44, 13_480),
     "query": (50, 15_100),
     "retention": (12, 3_630),
-    "tests": (655, 83_860),
+    "tests": (616, 82_970),
     "client": (66, 9_390),
     "benchmarks": (40, 6_490),
     "docs": (47, 8_000),
