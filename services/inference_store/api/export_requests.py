@@ -13,7 +13,6 @@ from inference_store.erasure import policies
 from inference_store.erasure.policies.effective_policy import parse_duration
 from inference_store.export.columns import BlobChoice
 from inference_store.export.jobs import (
-    RESTORED,
     UNFINISHED,
     ExportJob,
     count_unfinished,
@@ -140,9 +139,10 @@ async def insert_again(
     """
     if job.state in UNFINISHED:
         raise Conflict(f"The export is {job.state}: wait until it has ended, or cancel it.")
-    if job.erased_by is not None or RESTORED in job.document:
-        cause = "Postgres was restored" if job.erased_by is None else f"Erasure {job.erased_by}"
-        raise Conflict(f"{cause}: the filter of this export is lost. Request a new export.")
+    if job.erased_by is not None:
+        raise Conflict(
+            f"Erasure {job.erased_by}: the filter of this export is lost. Request a new export."
+        )
     _check_format(settings, job.format, job.blobs)
     now = datetime.now(UTC)
     most = timedelta(seconds=settings.export_most_seconds)

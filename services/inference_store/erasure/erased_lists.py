@@ -503,8 +503,6 @@ class CertifiedExport:
     inferences: int
     parts_deleted: int
     downloads: Sequence[tuple[str, datetime, datetime]]
-    is_restored: bool = False
-    """Who downloaded it before Postgres was restored is unknown."""
 
 
 def describe_exports(
@@ -523,16 +521,13 @@ def describe_exports(
 
 
 def list_copies(described: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the places of `remains`: each download of an export, and those that nobody knows."""
+    """Return the places of `remains`: each download of an export."""
     copies = []
     for export in described:
         copies += [
             f"export {export['export']}, downloaded by {download['by']} at {download['first_at']}"
             for download in export["downloads"]
         ]
-        if "restored" in export:
-            text = "who downloaded it before Postgres was restored is unknown"
-            copies.append(f"export {export['export']}: {text}")
     return [{"where": where, "clear_at": None} for where in copies]
 
 
@@ -556,5 +551,4 @@ def _describe_export(export: CertifiedExport, inferences: int, parts: int) -> di
         "inferences": inferences,
         "parts_deleted": parts,
         "downloads": downloads,
-        **({"restored": True} if export.is_restored else {}),
     }

@@ -50,10 +50,7 @@ from inference_store.index.tables import (
     erasure,
     erasure_model,
     erasure_obstacle,
-    export_download,
-    export_erased,
     export_job,
-    export_part,
     former_model,
     inference,
     label,
@@ -383,12 +380,9 @@ def _redact_version(values: dict[str, Any], by: Redaction) -> dict[str, Any]:
 
 # Removes a model: its registration, and what depends on it.
 
-# Exports of removed models: they are cancelled, and their rows go when their objects are gone.
+# Exports of removed models are cancelled; their rows go when their objects are gone.
 
 _REMOVED = ("cancelled", "expired")
-# the member of a document that says so; `export.jobs.downloads` writes it
-_RESTORED = "restored"
-_BATCH = 100
 
 
 async def cancel_exports(connection: AsyncConnection, model: int) -> None:
@@ -396,23 +390,6 @@ async def cancel_exports(connection: AsyncConnection, model: int) -> None:
     here = export_job.c
     cancelled = export_job.update().where(here.model == model, here.state.not_in(_REMOVED))
     await connection.execute(cancelled.values(state="cancelling", retry_at=None))
-
-
-async def delete_rows(connection: AsyncConnection) -> int:
-    """Delete some exports of removed models whose objects are gone; return how many.
-
-    One that expired and was restored stays: Kafka may still bring its model back, and erasures of
-    that have to name it.
-    """
-    here = export_job.c
-    registered = select(registration.c.model).where(registration.c.model == here.model)
-    is_awaited = here.document.has_key(_RESTORED) & (here.state == "expired")
-    query = select(here.id).where(here.state.in_(_REMOVED), ~registered.exists(), ~is_awaited)
-    ids = list((await connection.execute(query.limit(_BATCH))).scalars())
-    tables = (export_part, export_download, export_erased)
-    for column in (*(table.c.export for table in tables), here.id):
-        await connection.execute(column.table.delete().where(column.in_(ids)))
-    return len(ids)
 
 
 _UNENDED: Final = "an erasure that has not ended"

@@ -7,6 +7,7 @@ nobody is given a link to it, its object is deleted before the erasure ends, and
 again.
 """
 
+import re
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
@@ -16,18 +17,20 @@ from uuid import UUID
 
 from sqlalchemy import case, distinct, func, select, tuple_
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.export.jobs import UID_BYTES, unpack_uids
 from inference_store.index.sidecars import Identity, by_model
 from inference_store.index.tables import (
     export_download,
     export_erased,
-    export_job,
     export_part,
 )
+from inference_store.inference.layout import EXPORTS
+from inference_store.objects import Blobs
+from inference_store.objects.listing import Held
 
-from .jobs import REMOVED, RESTORED, mark_stale, recount
+from .jobs import PARTS, mark_stale, recount
 
 _PART: Final = export_part.c
 _ERASED: Final = export_erased.c
@@ -170,8 +173,6 @@ class TouchedPart:
 
     export: UUID
     number: int
-    uids: bytes
-    """What its list in the bucket is to be; empty: there is to be none."""
     storage_key: str | None
     """Its object, if it is stale."""
 
@@ -179,24 +180,21 @@ class TouchedPart:
 async def list_touched(
     connection: AsyncConnection, erasure: UUID, *, after: tuple[UUID, int], limit: int
 ) -> Sequence[TouchedPart]:
-    """Return the next parts whose objects or lists may still have what the erasure took."""
+    """Return the next parts whose objects may still have what the erasure took."""
     pending = select(_ERASED.id).where(
         _ERASED.erasure == erasure,
         _ERASED.export == _PART.export,
         _ERASED.part == _PART.number,
         _ERASED.deleted_at.is_(None),
     )
-    # an export that is over has no objects any more, so its lists are not written either
-    is_over = export_job.c.state.in_((*REMOVED, "cancelling"))
-    uids = case((is_over, b""), else_=_PART.uids)
     key = case((_PART.state == "stale", _PART.storage_key))
     query = (
-        select(*_ORDER, uids.label("uids"), key.label("storage_key"))
-        .join(export_job, export_job.c.id == _PART.export)
+        select(*_ORDER, key.label("storage_key"))
+        .select_from(export_part)
         .where(pending.exists(), tuple_(*_ORDER) > tuple_(*after))
     )
     rows = await connection.execute(query.order_by(*_ORDER).limit(limit))
-    return [TouchedPart(row.export, row.number, bytes(row.uids), row.storage_key) for row in rows]
+    return [TouchedPart(*row) for row in rows]
 
 
 async def forget_objects(connection: AsyncConnection, parts: Sequence[TouchedPart]) -> None:
@@ -250,11 +248,9 @@ async def list_downloads(
 
 
 async def is_downloaded(connection: AsyncConnection, export: UUID) -> bool:
-    """Check whether anybody was given a link to a part, or may have been before a restore."""
+    """Check whether anybody was given a link to a part."""
     given = select(_GIVEN.export).where(_GIVEN.export == export)
-    here = export_job.c
-    restored = select(here.id).where(here.id == export, here.document.has_key(RESTORED))
-    return bool(await connection.scalar(select(given.exists() | restored.exists())))
+    return bool(await connection.scalar(select(given.exists())))
 
 
 # What certificates and the holders of copies are told.
@@ -269,8 +265,6 @@ class ReachedExport:
     parts_deleted: int
     downloads: Sequence[Download]
     """Callers who were given links before the erasure recorded its last inference there."""
-    is_restored: bool
-    """Who downloaded it before the restore is unknown."""
 
 
 async def list_reached(connection: AsyncConnection, erasure: UUID) -> list[ReachedExport]:
@@ -283,17 +277,11 @@ async def list_reached(connection: AsyncConnection, erasure: UUID) -> list[Reach
         .order_by(_ERASED.export)
     )
     reached = (await connection.execute(query)).all()
-    restored = select(export_job.c.id).where(
-        export_job.c.id.in_([row.export for row in reached]),
-        export_job.c.document.has_key(RESTORED),
-    )
-    restored_ids = set((await connection.execute(restored)).scalars())
     exports = []
     for export, inferences, parts_deleted, last_at in reached:
         downloads = await list_downloads(connection, [export], limit=_MOST_DOWNLOADS)
         earlier = [download for download in downloads[export] if download.first_at <= last_at]
-        about = (export, int(inferences), parts_deleted, earlier, export in restored_ids)
-        exports.append(ReachedExport(*about))
+        exports.append(ReachedExport(export, int(inferences), parts_deleted, earlier))
     return exports
 
 
@@ -393,3 +381,50 @@ class MemberLists:
                 after = row.export, 2**31 - 1
                 continue
             yield row.export, unpack_uids(bytes(row.uids))
+
+
+# What `certificates verify --objects` looks through: lists, and parts that erasures deleted.
+
+
+_PART_KEY: Final = re.compile(f"{EXPORTS}[^/]*/{PARTS}")
+
+
+class ExportRecheck:
+    """Checks once. The parts of exports are collected while all objects of the buckets pass."""
+
+    def __init__(self, engine: AsyncEngine, blobs: Blobs) -> None:
+        self._engine = engine
+        self._bucket = blobs.buckets.default
+        self._parts: dict[str, None] = {}
+
+    def pass_objects(self, objects: Iterable[Held]) -> Iterator[Held]:
+        """Yield the objects, and collect those of exports."""
+        for held in objects:
+            if held.key.bucket == self._bucket and _PART_KEY.match(held.key.key):
+                self._parts[str(held.key)] = None
+            yield held
+
+    async def list_members(self) -> AsyncIterator[tuple[UUID, str]]:
+        """Yield what is listed, and a text that says where."""
+        after = FIRST_PART
+        query = select(*_ORDER, _PART.uids).order_by(*_ORDER).limit(1)
+        async with self._engine.connect() as connection:
+            while (
+                row := (
+                    await connection.execute(query.where(tuple_(*_ORDER) > tuple_(*after)))
+                ).first()
+            ) is not None:
+                for uid in unpack_uids(bytes(row.uids)):
+                    yield uid, f"{uid} is in list {row.number} of export {row.export} in Postgres"
+                after = row.export, row.number
+
+    async def find_undeleted(self) -> AsyncIterator[str]:
+        """Yield parts in the bucket that an erasure has deleted."""
+        keys = [*self._parts]
+        async with self._engine.connect() as connection:
+            for at in range(0, len(keys), _PAGE):
+                is_named = _ERASED.storage_key.in_(keys[at : at + _PAGE])
+                is_deleted = is_named & _ERASED.deleted_at.is_not(None)
+                query = select(_ERASED.storage_key).distinct().where(is_deleted)
+                for name in (await connection.execute(query)).scalars():
+                    yield f"{name} is in the bucket, and an erasure deleted it"

@@ -17,7 +17,7 @@ from secrets import token_hex
 from typing import Any, Final, Literal, TypeAlias, get_args
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Text, cast, func, or_, select
+from sqlalchemy import ColumnElement, Text, cast, func, literal, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import EVERYTHING, AccessScope
@@ -33,6 +33,7 @@ from inference_store.index.tables import (
     registration,
 )
 from inference_store.inference.errors import Invalid, NotFound
+from inference_store.inference.events import StorageKey
 from inference_store.inference.layout import EXPORTS
 
 Confirm: TypeAlias = Callable[[], Awaitable[None]]
@@ -45,8 +46,6 @@ UNFINISHED: Final[Sequence[State]] = ("pending", "listing", "writing")
 """States in which parts are still to be written."""
 REMOVED: Final[Sequence[State]] = ("cancelled", "expired")
 """States of exports whose parts are deleted."""
-RESTORED: Final = "restored"
-"""The member of a job's document that says: Postgres was restored, and found it in the bucket."""
 SavedKey: TypeAlias = tuple[str, list[list[str]]]
 """A key's name, and the type and flag of each way its values came."""
 _HERE: Final = export_job.c
@@ -170,10 +169,7 @@ async def list_jobs(
     if states is not None:
         query = query.where(_HERE.state.in_(states))
     if before is not None:
-        at, id = before
-        query = query.where(
-            (_HERE.requested_at < at) | ((_HERE.requested_at == at) & (_HERE.id < id))
-        )
+        query = query.where(tuple_(_HERE.requested_at, _HERE.id) < before)
     order = (_HERE.requested_at.desc(), _HERE.id.desc())
     sizes = (await connection.execute(query.order_by(*order).limit(limit + 1))).all()
     totals = accumulate(row[1] for row in sizes)
@@ -232,21 +228,6 @@ async def read_model_id(connection: AsyncConnection, job: ExportJob) -> str:
     if job.model not in names:
         raise Invalid("The model of this export was removed.")
     return names[job.model]
-
-
-def describe_job(job: ExportJob, model_id: str) -> dict[str, Any]:
-    """Return what the bucket says of an export; not its filter, which may hold a value that is
-    erased."""
-    return {
-        "export": str(job.id),
-        "model_id": model_id,
-        "format": job.format,
-        "include": job.document["include"],
-        "blobs": job.blobs,
-        "requested_by": job.requested_by,
-        "requested_at": job.requested_at.isoformat(),
-        "expires_at": job.expires_at.isoformat(),
-    }
 
 
 def load_keys(saved_keys: Sequence[SavedKey]) -> list[KeySeen]:
@@ -368,12 +349,11 @@ async def _update(
 
 
 async def delete_old_jobs(connection: AsyncConnection, *, older_than_seconds: float) -> int:
-    """Delete some exports whose parts were deleted long ago, with their lists, downloads and
-    erased members; return how many."""
+    """Delete some exports whose parts were deleted, long ago or with their model, with their lists,
+    downloads and erased members; return how many."""
     cutoff = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, older_than_seconds)
-    query = select(_HERE.id).where(
-        _HERE.state.in_(REMOVED), _HERE.finished_at < cutoff, _HERE.expires_at < cutoff
-    )
+    is_old = (_HERE.finished_at < cutoff) & (_HERE.expires_at < cutoff)
+    query = select(_HERE.id).where(_HERE.state.in_(REMOVED), is_old | ~_is_registered())
     ids = list((await connection.execute(query.limit(_MOST_REMOVED))).scalars())
     for table in (export_part, export_download, export_erased):
         await connection.execute(table.delete().where(table.c.export.in_(ids)))
@@ -382,15 +362,13 @@ async def delete_old_jobs(connection: AsyncConnection, *, older_than_seconds: fl
 
 
 # The parts of an export: the lists of its members in Postgres, the objects that are written from
-# them, and the keys of both in the bucket.
+# them, and their keys in the bucket.
 #
-# exports/<export>/export.json            what it is, without its filter
-# exports/<export>/members/00001          a list of members: 16 bytes for each uid
 # exports/<export>/parts/00001-<random>.parquet
 # exports/<export>/manifest.json          every part with its SHA-256; only while none was deleted
 
-MEMBERS: Final = "members/"
 PARTS: Final = "parts/"
+MANIFEST: Final = "/manifest.json"
 UID_BYTES: Final = 16
 Sha256: TypeAlias = bytes
 PartState: TypeAlias = Literal["listed", "writing", "written", "stale", "removed"]
@@ -403,19 +381,9 @@ def make_prefix(export: UUID) -> str:
     return f"{EXPORTS}{export}/"
 
 
-def make_head_key(export: UUID) -> str:
-    """Return the key of an export's head."""
-    return make_prefix(export) + "export.json"
-
-
 def make_manifest_key(export: UUID) -> str:
     """Return the key of an export's manifest."""
-    return make_prefix(export) + "manifest.json"
-
-
-def make_members_key(export: UUID, number: int) -> str:
-    """Return the key of a list of members."""
-    return f"{make_prefix(export)}{MEMBERS}{number:05}"
+    return f"{EXPORTS}{export}{MANIFEST}"
 
 
 def make_part_key(export: UUID, number: int, suffix: str) -> str:
@@ -549,10 +517,14 @@ async def list_writing(connection: AsyncConnection) -> list[str]:
     return [str(key) for key in (await connection.execute(query)).scalars() if key is not None]
 
 
-async def find_named(connection: AsyncConnection, keys: Sequence[str]) -> set[str]:
-    """Return those of the keys that parts name."""
-    query = select(_PART.storage_key).where(_PART.storage_key.in_(keys))
-    return {str(key) for key in (await connection.execute(query)).scalars()}
+async def find_named(connection: AsyncConnection, keys: Sequence[StorageKey]) -> set[StorageKey]:
+    """Return those of the keys that parts name, and the manifests of exports that are done."""
+    query = select(_PART.storage_key).where(_PART.storage_key.in_([str(key) for key in keys]))
+    named = {str(key) for key in (await connection.execute(query)).scalars()}
+    manifest = literal(EXPORTS) + cast(_HERE.id, Text) + literal(MANIFEST)
+    done = select(manifest).where(_HERE.state == "done", manifest.in_([key.key for key in keys]))
+    manifests = set((await connection.execute(done)).scalars())
+    return {key for key in keys if str(key) in named or key.key in manifests}
 
 
 async def remove_parts(connection: AsyncConnection, export: UUID, *, keep_lists: bool) -> None:

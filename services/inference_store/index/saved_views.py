@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID, uuid4
 
-from sqlalchemy import ColumnElement, Select, delete, func, or_, select
+from sqlalchemy import Select, delete, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import AccessScope
@@ -89,8 +89,7 @@ async def list_views(
     if shared is not None:
         query = query.where(_HERE.shared == shared)
     if before is not None:
-        at, id = before
-        query = query.where((_HERE.created_at < at) | ((_HERE.created_at == at) & (_HERE.id < id)))
+        query = query.where(tuple_(_HERE.created_at, _HERE.id) < before)
     query = query.order_by(_HERE.created_at.desc(), _HERE.id.desc()).limit(limit)
     return [SavedView(**row._mapping) for row in await connection.execute(query)]
 
@@ -153,8 +152,10 @@ async def _require_free_name(
 ) -> None:
     """Raise Conflict if the name is taken; nobody else takes one until the transaction ends."""
     await connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
-    same = (_HERE.model == model.model, _HERE.name == name, _HERE.shared == shared)
-    query = select(_HERE.id).where(*same, *_of_owner(shared, by))
+    same = [_HERE.model == model.model, _HERE.name == name, _HERE.shared == shared]
+    if shared == "private":
+        same.append(_HERE.created_by == by)
+    query = select(_HERE.id).where(*same)
     if await connection.scalar(query) is not None:
         whose = "you have" if shared == "private" else "its project has"
         raise Conflict(
@@ -178,7 +179,3 @@ async def _require_room(
     if int(await connection.scalar(query) or 0) >= most:
         whose = "You have" if shared == "private" else "The project has"
         raise Conflict(f"{whose} {most} saved views, which is the most: delete one first.")
-
-
-def _of_owner(shared: Shared, by: str) -> tuple[ColumnElement[bool], ...]:
-    return (_HERE.created_by == by,) if shared == "private" else ()

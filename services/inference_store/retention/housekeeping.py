@@ -73,7 +73,6 @@ async def delete_idle_records(leader: Leader) -> None:
         await runs.delete_idle(connection)
         await preview.delete_expired(connection)
         await housekeeping.remove_emptied(connection)
-    await _repeat_step(leader, housekeeping.delete_rows)
 
 
 async def delete_ended_sessions(leader: Leader) -> None:
@@ -100,14 +99,14 @@ async def fold_producers(leader: Leader) -> None:
 
 
 async def delete_old_exports(leader: Leader) -> None:
-    """Delete exports that ended long ago, with what they know of copies."""
+    """Delete exports that ended long ago, or whose model was removed, with what they know of
+    copies."""
     seconds = leader.settings.audit_keep_seconds
     await _repeat_step(leader, partial(delete_old_jobs, older_than_seconds=seconds))
 
 
 async def maintain_partitions(leader: Leader) -> None:
-    """Tune the vacuum of partitions, collect their statistics, and merge small old ones."""
-    await partitions.tune_vacuum(leader.engine)
+    """Collect the statistics of partitions, and merge small old ones."""
     await partitions.analyse(leader.engine)
     await partitions.merge(leader.engine, older_than=_MERGED_AFTER)
 

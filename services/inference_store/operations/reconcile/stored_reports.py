@@ -3,10 +3,10 @@
 pending → comparing → repairing (if that was requested) → done, or `failed` with the reason.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import groupby
+from itertools import combinations, groupby
 from typing import Any, Final, Literal, get_args
 from uuid import UUID, uuid4
 
@@ -473,12 +473,7 @@ def _is_within(inner: BucketPrefix, outer: BucketPrefix) -> bool:
 
 
 def _refuse_nested(prefixes: Iterable[BucketPrefix]) -> None:
-    for outer, inner in _iterate_pairs(sorted(prefixes, key=str)):
+    for outer, inner in combinations(sorted(prefixes, key=str), 2):
         if _is_within(inner, outer):
             message = f"{inner} lies within {outer}: name the wider one alone"
             raise Invalid(f"{_SETTING}: {message}.", faults=[Fault("places", message)])
-
-
-def _iterate_pairs(prefixes: Sequence[BucketPrefix]) -> Iterator[tuple[BucketPrefix, BucketPrefix]]:
-    for number, first in enumerate(prefixes):
-        yield from ((first, second) for second in prefixes[number + 1 :])

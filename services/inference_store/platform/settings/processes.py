@@ -418,10 +418,6 @@ class RetentionSettings(
 _OF_THE_CLIENT: Final = frozenset({f"{PREFIX}URL", f"{PREFIX}KEY"})
 
 
-class UnknownSetting(WrongSetting):
-    """The environment names a setting that does not exist."""
-
-
 GROUPS: tuple[type[SettingsGroup], ...] = (
     ProxySettings,
     IngesterSettings,
@@ -436,13 +432,7 @@ def names() -> frozenset[str]:
     return frozenset(PREFIX + name.upper() for name in fields)
 
 
-def refuse_unknown(environment: Mapping[str, str | None] | None = None) -> None:
-    """Raise UnknownSetting with all settings in the environment that do not exist."""
-    if sentences := unknown(environment):
-        raise UnknownSetting("\n".join(sentences))
-
-
-def unknown(environment: Mapping[str, str | None] | None = None) -> list[str]:
+def list_unknown(environment: Mapping[str, str | None] | None = None) -> list[str]:
     """Return a sentence for each name in the environment that no setting has."""
     known_names = names() | file_names(PREFIX, GROUPS)
     if environment is None:
@@ -478,7 +468,7 @@ Checks = Mapping[type[SettingsGroup], Callable[[Any], object]]
 def read(group: type[G], checks: Checks | None = None) -> G:
     """Return the settings. Raises WrongSetting, with a line for each unknown name, each wrong
     value, each contradiction, and each error of the checks."""
-    errors, settings = unknown(), None
+    errors, settings = list_unknown(), None
     try:
         settings = group()
     except ValidationError as wrong:
