@@ -18,10 +18,10 @@ from multidict import CIMultiDict
 from inference_store.platform.metrics import UNSTRIPPED, from_zero
 from inference_store.platform.settings import trusting
 from inference_store.platform.uvicorn_server import BoundedHeads
+from inference_store.proxy.capture import Reservation
 from inference_store.proxy.configuration import UpstreamEntry
 from inference_store.proxy.exchange import Body, Headers
 from inference_store.proxy.protocols.protocol import MOST_STRIPPED, Strip
-from inference_store.proxy.routing import Reservation
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]

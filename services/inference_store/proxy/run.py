@@ -28,7 +28,7 @@ from inference_store.proxy.configuration import (
     read_configuration_file,
 )
 from inference_store.proxy.grpc import Calls
-from inference_store.proxy.grpc_port import GrpcPort, limit_calls
+from inference_store.proxy.grpc_port import GrpcPort
 from inference_store.proxy.omi_bridge import open_bridges
 from inference_store.proxy.protocols import PROTOCOLS
 from inference_store.proxy.rest import Forwarding, Server, build_server
@@ -50,9 +50,9 @@ async def serve(settings: ProxySettings) -> None:
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
     configuration = read_configuration(settings)
     heartbeat = Heartbeat()
-    captures = Captures(settings)
+    captures = Captures(settings, configuration.models)
     connections = build_connections(settings, "proxy", shares=_OPEN_FILES)
-    ports = _Ports(connections, limit_calls(settings))
+    ports = _Ports(connections, Calls(settings.connections))
     checks = {
         "ports": ports.why_closed,
         "capture start": captures.find_start_error,

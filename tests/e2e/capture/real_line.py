@@ -8,10 +8,10 @@ from typing import Any
 
 import httpx
 
-from inference_store.proxy.capture.stored_request import rebuild_messages
 from tests.proxy_process import Proxy
 from tests.servers.minio import S3
 from tests.servers.waiting import wait_until
+from tests.stored_requests import rebuild_messages
 
 LIST = json.dumps([{"key": "frame_number", "type": "int", "value": "9001"}])
 

@@ -27,7 +27,6 @@ from inference_store.platform.settings import KafkaSettings
 from inference_store.platform.traces import stage, throttle_logs
 from inference_store.proxy.capture.counts import Budget, Counts
 from inference_store.proxy.capture.prepared_capture import (
-    Blob,
     Message,
     PreparedCapture,
     set_published_at,
@@ -88,10 +87,6 @@ class Backoff:
             self.unavailable = None
             self._back.set()
             self._back.clear()
-
-    async def find_reason(self) -> str | None:
-        """Return why captures wait, for the admin port; None if they do not."""
-        return self.unavailable
 
     async def _pause(self, seconds: float) -> None:
         try:
@@ -298,12 +293,9 @@ class Deliveries:
         """Write the blobs, in a thread; return None for a torn file, which is counted."""
         prepared = item.prepared if isinstance(item, Held) else item.folder.read(item.path)
         for blob in () if prepared is None else prepared.blobs:
-            self._put_blob(blob)
+            key = StorageKey(self._bucket, blob.key)
+            self._store.put(key, blob.data, content_type=blob.content_type)
         return prepared
-
-    def _put_blob(self, blob: Blob) -> None:
-        key = StorageKey(self._bucket, blob.key)
-        self._store.put(key, blob.data, content_type=blob.content_type)
 
     async def _publish(self, prepared: PreparedCapture) -> None:
         at = rfc3339(datetime.now(UTC))

@@ -27,9 +27,9 @@ from .protocol import (
     Protocol,
     Reading,
     describe_missing,
+    find_mismatch,
     join_problems,
 )
-from .tensor_reading import MOST_INFERENCES
 
 RESULTS: Final = "results.json"
 ERROR: Final = "error"
@@ -178,15 +178,9 @@ def _describe_failure(answer: Any) -> str:
 
 
 def _find_mismatch(items: int, results: int) -> Problem | None:
-    if items > MOST_INFERENCES:
-        sentence = f"{items} input items, over {MOST_INFERENCES}: kept as one inference"
-        return Problem(sentence, ("request", "not_divided"))
-    if items and results and items != results:
-        sentence = f"{results} output items to {items} input items: kept as one inference"
-        return Problem(sentence, ("response", "not_divided"))
-    if items or not results:
-        return None
-    return Problem("there are output items and no input items", ("request", "no_input"))
+    if results and not items:
+        return Problem("there are output items and no input items", ("request", "no_input"))
+    return find_mismatch(items, results or items, "input items", "output items")
 
 
 def _build_inference(files: Mapping[str, bytes], result: Result) -> Inference:

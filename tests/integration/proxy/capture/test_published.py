@@ -14,10 +14,10 @@ from inference_store.inference.json_text import read_json
 from inference_store.inference.metadata import read_metadata
 from inference_store.objects import Blobs
 from inference_store.proxy.capture.publisher import Publisher
-from inference_store.proxy.capture.stored_request import rebuild_messages
 from tests.exchanges import png
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
+from tests.stored_requests import rebuild_messages
 
 from .servers import (
     Topic,

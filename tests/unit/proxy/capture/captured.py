@@ -18,12 +18,12 @@ from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.prepare import Preparation
 from inference_store.proxy.capture.prepared_capture import PreparedCapture
 from inference_store.proxy.capture.registrations import Work
-from inference_store.proxy.capture.stored_request import rebuild_messages
 from inference_store.proxy.configuration import Rules
 from inference_store.proxy.exchange import Body, Exchange, Headers
 from inference_store.proxy.protocols import PROTOCOLS, Call, recognise_call
 from tests.exchanges import exchange
 from tests.settings import make_settings
+from tests.stored_requests import rebuild_messages
 
 BUCKETS = Buckets(default="b", allowed=frozenset())
 JSON: Headers = [("content-type", "application/json")]
@@ -143,6 +143,7 @@ def capture(
     call: Call | None = None,
     model: str = "m",
     protocol: str | None = None,
+    by_name: Sequence[Rules] | None = None,
     **settings: Any,
 ) -> Captured:
     """Capture an exchange of a call, or of the call that one or any named protocol recognises."""
@@ -151,7 +152,8 @@ def capture(
         call = recognise_call(names, sample.transport, sample.method, sample.path)
         assert call is not None, sample.path
     preparation = make_preparation(**settings)
-    chosen = preparation.choose(Work(sample, call, rules or Rules(), model))
+    work = Work(sample, call, rules or Rules(), model, by_name=by_name)
+    chosen = preparation.choose(work)
     assert chosen is not None
     return Captured(preparation.prepare(chosen, "p", 1))
 

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from inference_store.proxy.capture.stored_request import (
     MOST_BYTES,
     build_requests,
-    rebuild_messages,
 )
 from inference_store.proxy.configuration import Rules
 from inference_store.proxy.exchange import Body
 from inference_store.proxy.protocols import PROTOCOLS, Inference, Reading
 from tests.exchanges import exchange, png
 from tests.properties import draw_json
+from tests.stored_requests import rebuild_messages
 
 from .captured import (
     BATCHED,
