@@ -200,7 +200,7 @@ faults-cold: servers ## Repeat the kills at every failpoint with processes that 
 	@INFERENCE_STORE_TEST_COLD=1 KILLS=each $(STEP) $@ $(WORKING) --faults -m kills tests/integration tests/e2e/faults
 
 FAULTS_STEPS := tests/e2e/faults/deletion/test_steps.py
-faults-steps: servers ## Try each of five faults at each step of a deletion.
+faults-steps: servers ## Let a server die, and place a hold, at each step of a deletion.
 	@$(STEP) $@ $(WORKING) --faults $(FAULTS_STEPS)
 
 bench-once: servers ## Load and ask every line of the query benchmark once, whatever time it takes.

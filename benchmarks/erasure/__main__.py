@@ -23,7 +23,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.servers.environment import service_environment
 from tests.servers.fixtures import migrate, unique
-from tests.servers.memory import memory_folder
+from tests.servers.machine import memory_folder
 from tests.servers.minio import MinioServer
 from tests.servers.postgres import PostgresServer
 from tests.servers.server import SHARED_TEMPORARY

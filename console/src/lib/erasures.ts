@@ -19,17 +19,17 @@ export interface ErasureCriteria {
 export type Estimate = Schemas["ErasureEstimate"];
 
 export const STATES: Record<string, string> = {
-  pending: "It was asked for. The retention service begins it within seconds.",
-  marking: "What matches is looked for and hidden from queries, batch by batch.",
-  deleting_objects: "The objects of the present batch are being deleted.",
-  verifying: "The store looks whether the objects of the present batch are gone.",
-  deleting_rows: "The rows of the present batch are being deleted.",
+  pending: "Requested. The retention service starts it within seconds.",
+  marking: "Matching inferences are found and hidden from queries, batch by batch.",
+  deleting_objects: "The objects of the current batch are being deleted.",
+  verifying: "The store verifies that the objects of the current batch are gone.",
+  deleting_rows: "The rows of the current batch are being deleted.",
   certifying: "Nothing is left. The certificate is being signed.",
   certified: "Nothing is left, and a certificate says so.",
   deleted: "Nothing is left. There is no certificate, because no key signs them.",
   partly_held: "A legal hold keeps the rest, which queries show again. It is erased when the hold is released, unless you give it up.",
   giving_up: "What holds keep is being given up. The certificate comes next.",
-  failed: "Something is left. The erasure is tried again.",
+  failed: "Something is left. The erasure will be retried.",
   cancelling: "It is being cancelled: queries show everything again in a moment.",
   cancelled: "It was cancelled. Queries show again what it had hidden.",
 };
@@ -66,7 +66,7 @@ export function findPhase(erasure: Erasure): number {
   return erasure.begun_at === null ? 0 : 1;
 }
 
-/** What it was asked for by, in words. */
+/** What requested by, in words. */
 export function writeCriteria({ asked, cause }: Erasure): string {
   if (asked?.filter) return asked.filter;
   if (asked?.subject) {

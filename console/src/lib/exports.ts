@@ -6,15 +6,15 @@ export type Export = Schemas["ShownExport"];
 export type Part = Schemas["ShownPart"];
 
 export const STATES: Record<string, string> = {
-  pending: "It was asked for. The retention service begins it within seconds.",
+  pending: "Requested. The retention service starts it within seconds.",
   listing: "What matches is being listed.",
   writing: "Its parts are being written.",
   done: "All parts are written.",
   stale: "An erasure deleted some of its parts. Start it again to have the rest of them.",
   failed: "It cannot be written.",
   cancelling: "Its parts are being deleted.",
-  cancelled: "Somebody cancelled it: its parts are deleted.",
-  expired: "Its time was up: its parts are deleted.",
+  cancelled: "It was cancelled; its parts are deleted.",
+  expired: "It expired; its parts are deleted.",
 };
 
 /** Whether the parts are deleted, or being deleted: nothing can be fetched any more. */
@@ -23,7 +23,7 @@ export function isOver(job: Export): boolean {
 }
 
 export const PART_STATES: Record<string, string> = {
-  listed: "It is still to be written.",
+  listed: "Not written yet.",
   writing: "It is being written.",
   written: "It is there.",
   stale: "An erasure deleted it, because it named something erased.",

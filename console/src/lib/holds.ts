@@ -21,8 +21,8 @@ const ERASED = /^erased(:|$)/;
 
 export const STATES: Record<string, string> = {
   in_force: "Nothing deletes what it keeps.",
-  ended: "Its time has passed: it keeps nothing any more.",
-  released: "Somebody released it: it keeps nothing any more.",
+  ended: "It has expired and no longer keeps anything.",
+  released: "It was released and no longer keeps anything.",
 };
 
 /** Whether its values can be changed: an erasure may have taken them, and what is released stays so. */

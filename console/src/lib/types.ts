@@ -1,6 +1,6 @@
-/** The API's answers. `npm run types` makes schema.d.ts from docs/reference/openapi.json. */
+/** The API's answers. `npm run types` makes types/ from docs/reference/openapi.json. */
 
-import type { components } from "./schema";
+import type { components } from "../../types/schema";
 
 export type Schemas = components["schemas"];
 export type Model = Schemas["ShownRegistration"];

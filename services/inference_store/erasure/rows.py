@@ -124,7 +124,7 @@ async def _delete_inferences(
         await pending_deletions.add_batch(connection, model, uids)
     # What expired before it was stored has left nothing that could come back.
     elif stored_erasure.cause != "expired_arrival":
-        # one statement and one array: a row each costs more than all that is deleted
+        # one statement and one array: inserting a row for each costs more than the deletion
         uid = func.unnest(literal(list(uids), ARRAY(UUID_TYPE(as_uuid=True))))
         columns = ("model", "uid", "erased_at")
         # the time is selected, so that on Citus it is the coordinator's, which orders holds too

@@ -117,7 +117,7 @@ class RetentionFigures:
     # left by erasures because of a hold
     held: int
     exports: int
-    # of these exports, those that an error holds up
+    # exports blocked by an error
     exports_waiting: int
 
 

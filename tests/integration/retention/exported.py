@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-import httpx
 from sqlalchemy import Row, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -29,7 +28,6 @@ from inference_store.export.jobs import (
     request_export,
 )
 from inference_store.export.listing import Included, describe_question
-from inference_store.export.part_formats import PART_FORMATS
 from inference_store.index.tables import export_download, export_erased, export_job, export_part
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
@@ -255,70 +253,3 @@ async def run_service(environment: Mapping[str, str], folder: Path) -> AsyncIter
         yield service
     finally:
         await asyncio.to_thread(service.stop)
-
-
-Shown = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Exporting:
-    """A caller of the api."""
-
-    client: httpx.AsyncClient
-
-    async def call(self, method: str, path: str, body: Any = None) -> Any:
-        """Return what the api answers. Raises AssertionError if it refuses."""
-        answer = await self.client.request(method, f"/v1{path}", json=body)
-        assert answer.is_success, answer.text
-        return answer.json()
-
-    async def request_all(self) -> dict[str, str]:
-        """Request an export of all in each format, with copies of blobs in those that can have
-        them; return the id of each by its format."""
-        path = "/models/model/exports"
-        exports: dict[str, str] = {}
-        for name, format in PART_FORMATS.items():
-            body = {"format": name, "blobs": "copy" if format.copied else "links"}
-            exports[name] = (await self.call("POST", path, body))["id"]
-        return exports
-
-    async def follow(self, exports: Mapping[str, str]) -> list[Shown]:
-        return [await self.call("GET", f"/exports/{export}") for export in exports.values()]
-
-    async def restart(self, exports: Mapping[str, str]) -> dict[str, str]:
-        """Start exports again; return the id of each new one by its format."""
-        return {
-            format: (await self.call("POST", f"/exports/{export}/restart"))["id"]
-            for format, export in exports.items()
-        }
-
-    async def wait_until_ended(self, exports: Mapping[str, str], seconds: float = 180) -> None:
-        """Wait until nothing is left to write."""
-
-        def have_ended(shown: list[Shown]) -> bool:
-            return {export["state"] for export in shown} <= {"done", "stale"}
-
-        await until(lambda: self.follow(exports), have_ended, seconds=seconds)
-
-    async def list_parts(self, export: str) -> list[Shown]:
-        """Return the parts of an export. Who asks counts as having downloaded them."""
-        parts = (await self.call("GET", f"/exports/{export}/parts?limit=1000"))["items"]
-        return [part for part in parts if part["state"] != "removed"]
-
-    async def erase(self, inference_ids: list[str]) -> str:
-        path, body = "/models/model/erasures", {"inference_ids": inference_ids}
-        return str((await self.call("POST", path, body))["id"])
-
-    async def wait_until_certified(self, erasure: str, seconds: float = 180) -> Shown:
-        """Wait until an erasure has its certificate, and return the certificate's document."""
-
-        async def list_certificates() -> list[Shown]:
-            return list((await self.call("GET", f"/certificates?erasure={erasure}"))["items"])
-
-        [item] = await until(list_certificates, bool, seconds=seconds)
-        return dict((await self.call("GET", f"/certificates/{item['number']}"))["document"])
-
-    async def list_erased(self, export: str) -> list[Shown]:
-        page = await self.call("GET", f"/exports/{export}/erased?limit=1000")
-        assert page["next"] is None
-        return list(page["items"])

@@ -112,7 +112,7 @@ producer_report = Table(
     Column("dropped", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     *map(_count, ("queued", "spooled", "published", "events", "highest_sequence")),
     Column("final", Boolean, nullable=False, server_default=text("false")),
-    # nothing was heard of it for long, while everything there was had been read
+    # silent for a long time although its log has been read to the end
     Column("silent", Boolean, nullable=False, server_default=text("false")),
     Column("cluster", CODE_POINTS, nullable=False),
     Column("topic", CODE_POINTS, nullable=False),

@@ -1,8 +1,7 @@
-"""At each step of a deletion something else happens: whoever deletes is killed while another
-stands by, Postgres or MinIO dies, a hold is placed, a policy is changed."""
+"""At each step of a deletion Postgres or MinIO dies, or a hold is placed."""
 
 import asyncio
-from signal import SIGCONT, SIGKILL
+from signal import SIGCONT
 from uuid import UUID
 
 import pytest
@@ -15,7 +14,7 @@ from tests.servers.postgres import PostgresServer
 from tests.servers.server import Server
 from tests.service_process import Service
 
-from .world import World, check_deletions, make_age_filter, make_policy, wait_until_stopped
+from .world import World, check_deletions, make_age_filter, wait_until_stopped
 
 pytestmark = pytest.mark.real_minio
 # Each as it is about to be done, and once again when some of it was done before.
@@ -32,10 +31,9 @@ STEPS = (
 every_step = pytest.mark.parametrize("step", STEPS)
 
 
-async def start_stopped_at(world: World, step: str, *, is_requested: bool = True) -> Service:
+async def start_stopped_at(world: World, step: str) -> Service:
     """A service that has stopped at the step."""
-    if is_requested:
-        await world.erase()
+    await world.erase()
     numbered = step if ":" in step else f"{step}:1"
     service = world.service(f"{numbered}:stop")
     await wait_until_stopped(service)
@@ -47,19 +45,6 @@ async def check_everything_went(world: World) -> None:
     await world.settled()
     goes = [*world.whole, *world.swept, *world.requested]
     await check_deletions(world, stays=[*world.held, *world.untouched, *world.inputs], goes=goes)
-
-
-@every_step
-async def test_killed_while_another_stands_by(world: World, step: str) -> None:
-    await world.erase()
-    failing = world.service(step)
-    await until(
-        lambda: asyncio.to_thread(lambda: "leading" in failing.text or not failing.process.running),
-        bool,
-    )
-    world.service()
-    assert await asyncio.to_thread(failing.process.wait, 180) == 128 + SIGKILL, failing.text
-    await check_everything_went(world)
 
 
 @every_step
@@ -112,27 +97,4 @@ async def test_a_hold_is_placed(world: World, step: str) -> None:
         stays=[*world.held, *world.untouched, *world.inputs, *safe],
         goes=[inference for inference in world.requested if inference not in also],
         either=[inference for inference in (*swept, *also) if inference not in safe],
-    )
-
-
-@every_step
-async def test_policies_are_changed(world: World, step: str) -> None:
-    service = await start_stopped_at(world, step, is_requested=False)
-
-    async def change() -> None:
-        await world.asking.decide("swept", make_policy("P300D"))
-        await world.asking.decide("inputs", make_policy("P15D"))
-
-    changing = asyncio.create_task(change())
-    if step.startswith("ledger."):
-        await until(lambda: count_lock_waiters(world.engine), bool)
-        service.process.send_signal(SIGCONT)
-    await changing
-    service.process.send_signal(SIGCONT)
-    await world.settled()
-    await check_deletions(
-        world,
-        stays=[*world.held, *world.untouched, *world.requested],
-        goes=world.inputs,
-        either=[*world.whole, *world.swept],
     )
