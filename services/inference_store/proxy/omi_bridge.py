@@ -261,9 +261,7 @@ async def _open_bridge(
     entry: UpstreamEntry, target: str, message_bytes: int, open_bridges: AsyncExitStack
 ) -> UpstreamEntry:
     channel = await open_bridges.enter_async_context(open_channel(entry, target, message_bytes))
-    container = Container(
-        channel, status_seconds=entry.read_seconds, run_seconds=entry.read_seconds
-    )
+    container = Container(channel, seconds=entry.read_seconds)
     bridge = await open_bridges.enter_async_context(
         start_bridge(container, message_bytes=message_bytes)
     )

@@ -114,19 +114,12 @@ class ContainerFailed(Exception):
 
 
 class Container:
-    """An OMI container. Limits: `status_seconds` for its model to start, `run_seconds` for a Run if
-    the container does not state how long it may take."""
+    """An OMI container. `seconds`: the limit for its model to start, and for a Run if the container
+    does not state how long it may take."""
 
-    def __init__(
-        self,
-        channel: grpc.aio.Channel,
-        *,
-        status_seconds: float = 600.0,
-        run_seconds: float = 600.0,
-    ) -> None:
+    def __init__(self, channel: grpc.aio.Channel, *, seconds: float = 600.0) -> None:
         self._channel = channel
-        self._status_seconds = status_seconds
-        self._run_seconds = run_seconds
+        self._seconds = seconds
         self._status: asyncio.Task[ContainerStatus] | None = None
 
     async def is_reachable(self) -> bool:
@@ -148,7 +141,7 @@ class Container:
         )  # a caller that leaves does not cancel it for others
 
     async def _request_status(self) -> ContainerStatus:
-        answer = await self._call("Status", message("StatusRequest")(), self._status_seconds)
+        answer = await self._call("Status", message("StatusRequest")(), self._seconds)
         status = read_status(answer)
         _expect_good(answer, status)
         return status
@@ -169,7 +162,7 @@ class Container:
             request = message("RunRequest")(
                 inputs=inputs, explain=explain, detect_drift=detect_drift
             )
-            answer = await self._call("Run", request, status.run_seconds or self._run_seconds)
+            answer = await self._call("Run", request, status.run_seconds or self._seconds)
             outputs.extend(_check_outputs(answer, len(batch), status))
             codes.append(answer.status_code)
         return outputs, status.outcome(max(codes, default=0))

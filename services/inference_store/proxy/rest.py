@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from io import BytesIO
-from pathlib import Path
 from socket import socket
 from typing import Final, TypeAlias
 
@@ -29,7 +28,8 @@ from aiohttp import (
 from yarl import URL
 
 from inference_store.platform import traces
-from inference_store.platform.serving import Connections, Limits, Served, listen
+from inference_store.platform.serving import Connections, Limits, Served, build_limits, listen
+from inference_store.platform.settings import ProxySettings
 from inference_store.platform.uvicorn_server import GuardedServer
 from inference_store.proxy.capture import Reservation, head_size, id_for_answer
 from inference_store.proxy.exchange import Exchange
@@ -464,23 +464,16 @@ class Server(GuardedServer):
 
 
 def build_server(
-    app: Forwarding,
-    *,
-    host: str,
-    port: int,
-    grace_seconds: float,
-    connections: Connections,
-    limits: Limits,
-    certificate: Path | None = None,
-    key: Path | None = None,
+    app: Forwarding, settings: ProxySettings, connections: Connections, *, grace_seconds: float
 ) -> Server:
     """Return the server of one application; its calls have `grace_seconds` to end when it stops.
     Raises PortTaken."""
-    sockets = listen(host, port, setting="PROXY", backlog=_BACKLOG)
+    sockets = listen(settings.proxy_host, settings.proxy_port, setting="PROXY", backlog=_BACKLOG)
+    limits = build_limits(settings)
     config = uvicorn.Config(
         Served(app),
-        ssl_certfile=certificate,
-        ssl_keyfile=key,
+        ssl_certfile=settings.proxy_tls_certificate_file,
+        ssl_keyfile=settings.proxy_tls_key_file,
         http=ForwardedHeads,
         ws="none",
         lifespan="off",

@@ -9,17 +9,19 @@ from typing import Any
 
 from aiohttp import web
 
-from inference_store.platform.serving import Connections, Limits
+from inference_store.platform.serving import Connections
+from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.configuration import Configuration, Rules, UpstreamEntry
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.rest import Forwarding, build_server
 from inference_store.proxy.rest_messages import Stripping, Upstreams
 from inference_store.proxy.routing import PathPrefixes, Route, Routing
 from tests.servers.certificates import Pair
+from tests.servers.ports import free_port
+from tests.settings import make_settings
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 DEADLINE = 300.0
-_LIMITS = Limits()
 
 
 @dataclass
@@ -79,7 +81,6 @@ async def proxy(
     model: Rules | None = None,
     own: Pair | None = None,
     strip_bytes: int = 1 << 26,
-    limits: Limits = _LIMITS,
     **upstream: Any,
 ) -> AsyncIterator[int]:
     """Start a proxy in front of the model server at `port`, and yield its port.
@@ -98,16 +99,15 @@ async def proxy(
     prefixes = PathPrefixes(["/api/serve/serve-model-*-pred"])
     routing = Routing(Configuration([entry], [model] if model else []), prefixes)
     app = Forwarding(routing, upstreams, captures.begin, stripping := Stripping(strip_bytes))
-    server = build_server(
-        app,
-        host="127.0.0.1",
-        port=0,
-        grace_seconds=1,
-        connections=Connections("proxy", 1000, 1000),
-        limits=limits,
-        certificate=None if own is None else own.certificate,
-        key=None if own is None else own.key,
+    settings = make_settings(
+        ProxySettings,
+        proxy_upstream="http://up",
+        proxy_host="127.0.0.1",
+        proxy_port=free_port(),
+        proxy_tls_certificate_file=None if own is None else own.certificate,
+        proxy_tls_key_file=None if own is None else own.key,
     )
+    server = build_server(app, settings, Connections("proxy", 1000, 1000), grace_seconds=1)
     serving = asyncio.create_task(server.serve())
     try:
         await asyncio.wait_for(server.listening.wait(), DEADLINE)

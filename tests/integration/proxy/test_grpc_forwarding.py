@@ -211,7 +211,7 @@ async def test_unavailable_upstream(setup: ProxySetup) -> None:
 
 @pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
 async def test_compressed_requests_and_answers(compression: grpc.Compression) -> None:
-    async with start_proxy(compression=compression) as setup:
+    async with start_proxy() as setup:
 
         async def compressed(context: Any) -> None:
             context.set_compression(compression)

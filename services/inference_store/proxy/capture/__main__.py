@@ -68,8 +68,6 @@ _REPORT_SHARE: Final = 1 / 3
 BUFFER = 256 * 1024
 UPLOAD_THREADS: Final = 8
 """Threads that write blobs."""
-_RETRY_SECONDS: Final = 0.2
-"""First wait after trouble with a server; doubles up to 10 seconds."""
 _NICER = 10
 """Than the serving process: beside it on a busy processor this one gets a tenth."""
 
@@ -168,7 +166,6 @@ class Recorder:
             self._topic,
             settings.s3_bucket,
             self._threads,
-            first_seconds=_RETRY_SECONDS,
         )
         self._spools = Spools(settings, self._counts, lock)
         self._reporting = Reporting(self._topic, self._counts, self._spools)

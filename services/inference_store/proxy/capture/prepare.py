@@ -3,9 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Any, TypeGuard
+from typing import Any
 
-from inference_store.inference.json_text import UnreadableJson, read_json, write_json
+from inference_store.inference.json_text import (
+    UnreadableJson,
+    is_json_number,
+    read_json,
+    write_json,
+)
 from inference_store.inference.metadata import read_metadata
 from inference_store.inference.task_types import read_predictions, task_type_of
 from inference_store.platform.settings import CaptureSettings
@@ -42,7 +47,8 @@ class Preparation:
 
     def choose(self, work: Work) -> ChosenExchange | None:
         """Read an exchange; None if the sampling leaves it out."""
-        work = self._with_registration(remove_cut_bodies(work))
+        registered = self._registered(storable_name(work.rules.model_id or work.model, "unknown"))
+        work = replace(remove_cut_bodies(work), registered=registered or work.registered)
         reading = read_by_protocol(work, work.exchange)
         if count_written_bytes(reading) > self._limit:
             raise OverflowError("what is about all of its inferences would be written too often")
@@ -62,10 +68,6 @@ class Preparation:
             chance=uuid7().bytes,
         )
         return ChosenExchange(work, reading, model, model_id) if is_chosen else None
-
-    def _with_registration(self, work: Work) -> Work:
-        registered = self._registered(storable_name(work.rules.model_id or work.model, "unknown"))
-        return work if registered is None else replace(work, registered=registered)
 
     def prepare(self, chosen: ChosenExchange, producer: str, sequence: int) -> PreparedCapture:
         """Return the objects and events of a chosen exchange."""
@@ -191,9 +193,5 @@ def _find_highest_score(response: bytes) -> float | None:
         objects = [value for value in walk(read_json(response)) if isinstance(value, dict)]
     except UnreadableJson:
         return None
-    scores = [value.get("score") for value in objects]
-    return max((score for score in scores if _is_number(score)), default=None)
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    scores = [value["score"] for value in objects if is_json_number(value.get("score"))]
+    return max(scores, default=None)

@@ -68,15 +68,10 @@ def channel(
     target: str,
     *,
     credentials: grpc.ChannelCredentials | None = None,
-    compression: grpc.Compression | None = None,
     message_bytes: int = MESSAGE_BYTES,
 ) -> grpc.aio.Channel:
     """Return a channel to `host:port`; it connects when first used, and again when the upstream is
-    available again.
-
-    Call it inside the loop. `compression`: of messages sent; gRPC does not report what the caller
-    used.
-    """
+    available again. Call it inside the loop."""
     all_options = (
         *options(message_bytes),
         # a call is forwarded once: only the caller may repeat it
@@ -86,10 +81,8 @@ def channel(
         ("grpc.min_reconnect_backoff_ms", _RECONNECT_MILLISECONDS),
     )
     if credentials is None:
-        return grpc.aio.insecure_channel(target, options=all_options, compression=compression)
-    return grpc.aio.secure_channel(
-        target, credentials, options=all_options, compression=compression
-    )
+        return grpc.aio.insecure_channel(target, options=all_options)
+    return grpc.aio.secure_channel(target, credentials, options=all_options)
 
 
 Channels: TypeAlias = Mapping[str, grpc.aio.Channel]
@@ -250,7 +243,8 @@ class Forwarding:
         self._find_route, self._channels = find, channels
         self._captures = captures
         self._calls = calls
-        self._omi_versions = OmiVersions()
+        self._omi_versions: dict[str, str] = {}
+        """The versions by upstream, from the last Status that passed through."""
 
     async def unary(self, path: str, method: Method, _: Any, context: Context) -> bytes:
         """Forward a call with one message each way."""
@@ -279,7 +273,9 @@ class Forwarding:
         except asyncio.CancelledError:
             recorded.record_cut_off()
             raise
-        self._omi_versions.note(target, path, answer or b"")
+        if path == STATUS and (status := parsed("StatusResponse", answer or b"")) is not None:
+            version = status.model_info.model_version[:_LONGEST]
+            self._omi_versions |= {target.upstream.name: version} if version else {}
         await fail(context)
         return answer or b""
 
@@ -348,7 +344,10 @@ class Forwarding:
         target = self._find_route(path, *model_and_version)
         if target.upstream.name not in self._channels:
             return None
-        return self._omi_versions.add_version(target, path)
+        version = self._omi_versions.get(target.upstream.name)
+        if path != RUN or target.call is None or version is None:
+            return target
+        return replace(target, call=replace(target.call, version=version))
 
 
 async def _read_answer(call: UpstreamCall) -> bytes | None:
@@ -385,26 +384,6 @@ def _options(target: Route, context: Context) -> dict[str, Any]:
 
 
 _LONGEST: Final = 256
-
-
-class OmiVersions:
-    """The versions by upstream, from the last Status that passed through."""
-
-    def __init__(self) -> None:
-        self._versions: dict[str, str] = {}
-
-    def note(self, target: Route, path: str, answer: bytes) -> None:
-        """Note the version in a Status answer."""
-        status = parsed("StatusResponse", answer) if path == STATUS else None
-        if status is not None and (version := status.model_info.model_version):
-            self._versions[target.upstream.name] = version[:_LONGEST]
-
-    def add_version(self, target: Route, path: str) -> Route:
-        """Return the target of a Run with the version of its model, if that is known."""
-        version = self._versions.get(target.upstream.name)
-        if path != RUN or target.call is None or version is None:
-            return target
-        return replace(target, call=replace(target.call, version=version))
 
 
 _SECONDS: Final = 5.0
@@ -503,20 +482,12 @@ class _EveryMethod(grpc.GenericRpcHandler):
 
     def _handler(self, path: str, method: Method) -> Handler:
         # the single message of a stream can be awaited with a time limit
+        build: Any = grpc.stream_stream_rpc_method_handler
+        behaviour: Callable[..., Any] = self._forwarding.stream
         if method.unary:
-            return _build_handler(
-                grpc.stream_unary_rpc_method_handler, self._forwarding.unary, path, method
-            )
-        return _build_handler(
-            grpc.stream_stream_rpc_method_handler, self._forwarding.stream, path, method
-        )
-
-
-def _build_handler(
-    handler: Callable[..., Any], behaviour: Callable[..., Any], path: str, method: Method
-) -> Handler:
-    rpc_handler: Handler = handler(partial(behaviour, path, method))
-    return rpc_handler
+            build, behaviour = grpc.stream_unary_rpc_method_handler, self._forwarding.unary
+        handler: Handler = build(partial(behaviour, path, method))
+        return handler
 
 
 def server(
@@ -527,12 +498,11 @@ def server(
     message_bytes: int = MESSAGE_BYTES,
     calls: Calls | None = None,
     most_connections: int = MOST_CALLS,
-    compression: grpc.Compression | None = None,
 ) -> grpc.aio.Server:
     """Return a server without ports: add them, start it, and stop it with a grace, inside the loop.
 
     `most_connections`: the most at once; others are closed. `calls`: those without room are refused
-    with RESOURCE_EXHAUSTED. `compression`: of answers; gRPC does not report what the upstream used.
+    with RESOURCE_EXHAUSTED.
     """
     forwarding = Forwarding(find, channels, captures, calls or Calls())
     return grpc.aio.server(
@@ -544,5 +514,4 @@ def server(
             *_IDLE,
             ("grpc.max_allowed_incoming_connections", most_connections),
         ),
-        compression=compression,
     )

@@ -24,6 +24,7 @@ from .documents import (
     Document,
     NotDecoded,
     answer_json,
+    as_json,
     data_at,
     decode,
     encode,
@@ -156,11 +157,12 @@ def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
     answer = read_bytes(exchange.response, exchange.response_headers, "response")
     items = read_items(request, exchange.request_headers)
     by_line = media_type(exchange.request_headers) == LINES and not _is_for_all(exchange, answer)
-    answers = _parse_lines(answer) if by_line else [_parse_answer(answer)] * len(items)
+    whole = as_json(answer, "response")
+    answers = _parse_lines(answer) if by_line else [whole] * len(items)
     mismatch = find_mismatch(len(items), len(answers), "lines", "answer lines")
     if mismatch:
-        whole = _parse_answer(answer) if not by_line else Document(raw=answer.raw, problem=mismatch)
-        inferences = [_join_inferences(request, items, whole)]
+        joined = Document(raw=answer.raw, problem=mismatch) if by_line else whole
+        inferences = [_join_inferences(request, items, joined)]
     else:
         pairs = zip(items, answers, strict=True)
         inferences = [_build_inference(item, line, alone=by_line) for item, line in pairs]
@@ -190,10 +192,6 @@ def _parse_lines(answer: Document) -> list[Document]:
         parsed(line, "response", f"line {number} of the answer")
         for number, line in split_lines(answer.raw)
     ]
-
-
-def _parse_answer(answer: Document) -> Document:
-    return answer if answer.problem or not answer.raw.strip() else parsed(answer.raw, "response")
 
 
 def _join_inferences(request: Document, items: list[RequestItem], answer: Document) -> Inference:

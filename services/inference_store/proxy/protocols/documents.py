@@ -157,12 +157,13 @@ def read_document(
     body: Body, headers: Headers, side: CaptureSide, *, exact: bool = False
 ) -> Document:
     """Read a body as JSON. `exact`: keep numbers as they were written."""
-    document = read_bytes(body, headers, side)
-    return (
-        document
-        if document.problem or not document.raw.strip()
-        else parsed(document.raw, side, exact=exact)
-    )
+    return as_json(read_bytes(body, headers, side), side, exact=exact)
+
+
+def as_json(document: Document, side: CaptureSide, *, exact: bool = False) -> Document:
+    """Read the bytes of a body as JSON, if there are any."""
+    is_read = not document.problem and bool(document.raw.strip())
+    return parsed(document.raw, side, exact=exact) if is_read else document
 
 
 def parsed(

@@ -147,7 +147,8 @@ def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
         matched = results or [_build_result(answer)] * len(items)
         pairs = zip(items, matched, strict=True)
         inferences = [_build_inference(item.input, result) for item, result in pairs]
-    problems = [request_problem, answer_problem, mismatch, *_list_problems(results)]
+    problems = [request_problem, answer_problem, mismatch]
+    problems += [result.problem for result in results if result.problem][:3]
     return Reading(
         inferences=inferences,
         action="run",
@@ -219,10 +220,6 @@ def _join_inferences(exchange: Exchange, answer: Any, results: list[Result]) -> 
     elif exchange.response.bytes:
         response = written({"body": text_or_base64(exchange.response.bytes)})
     return Inference(data=exchange.request.bytes, data_content_type=_PROTOBUF, response=response)
-
-
-def _list_problems(results: list[Result]) -> list[Problem]:
-    return [result.problem for result in results if result.problem][:3]
 
 
 def _find_task_type(results: list[Result], first: Inference) -> str | None:

@@ -20,6 +20,7 @@ from .documents import (
     JSON,
     Document,
     answer_json,
+    as_json,
     data_at,
     data_of,
     elements,
@@ -27,7 +28,6 @@ from .documents import (
     is_event_stream,
     member,
     output,
-    parsed,
     read_bytes,
     read_document,
     v2_answer_json,
@@ -90,8 +90,7 @@ def parse_answer(exchange: Exchange) -> ParsedAnswer:
         problem = join_problems([plain.problem, *stream.problems], most=3)
         whole = Document(raw=plain.raw, value=stream.document, problem=problem)
         return _build_answer(whole, {"chunks": stream.chunks})
-    if not plain.problem and plain.raw.strip():
-        plain = parsed(plain.raw, "response")
+    plain = as_json(plain, "response")
     return _build_answer(plain, {"answer": plain.value})
 
 

@@ -113,12 +113,6 @@ def _divide_inputs(
     """Return the inputs of each inference; None if they belong to one."""
     if model.batched and (batch := _divide_rows(inputs)) is not None:
         return batch
-    return _by_input(inputs, outputs, model)
-
-
-def _by_input(
-    inputs: Sequence[Tensor], outputs: Sequence[Tensor] | None, model: Model
-) -> list[Sequence[Tensor]] | None:
     task_type = task_type_of(model.task_type)
     if task_type.vision:
         return _divide_images(inputs)

@@ -1,9 +1,9 @@
 """The Open Inference Protocol (V2) over gRPC: messages, read as the tensors of V2 over REST."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from inference_store.grpc_messages import parsed
 from inference_store.inference.events import CaptureSide
@@ -49,17 +49,10 @@ def request_in(written: bytes) -> ParsedBody:
     return ParsedBody(request=request, problem=problem)
 
 
-def response_in(written: bytes, what: str = NAMES["response"]) -> ParsedBody:
-    """Decode a ModelInferResponse; `what`: its name in a sentence."""
-    return _read_response("ModelInferResponse", written, what)
-
-
-def stream_response_in(written: bytes, what: str) -> ParsedBody:
-    """Decode Triton's ModelStreamInferResponse; `what`: its name in a sentence."""
-    return _read_response("ModelStreamInferResponse", written, what)
-
-
-def _read_response(name: str, written: bytes, what: str) -> ParsedBody:
+def response_in(
+    written: bytes, what: str = NAMES["response"], name: str = "ModelInferResponse"
+) -> ParsedBody:
+    """Decode an answer; `what`: what it is called in a sentence; `name`: its message."""
     read, error = parsed(f"inference.{name}", written), None
     if read is None:
         return ParsedBody(problem=_describe_unreadable(f"{what} is no {name}", "response"))
@@ -155,8 +148,7 @@ _IN_DOUBT = Problem(
 # Both answer the same method. Triton's has only the fields 1 and 2, a text and a message; in the
 # other, these are its name and version, both texts, and its content follows.
 
-Decode: TypeAlias = Callable[[bytes, str], ParsedBody]
-DIALECTS: Final[Mapping[str, Decode]] = {"mlserver": response_in, "triton": stream_response_in}
+DIALECTS: Final = {"mlserver": "ModelInferResponse", "triton": "ModelStreamInferResponse"}
 
 
 def find_dialect(answers: Iterable[bytes]) -> str:
@@ -185,8 +177,8 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
         request = request_in(sent.bytes)
     answers: list[ParsedBody] = []
     if is_stream:
-        decode = DIALECTS.get(model.dialect or "") or DIALECTS[find_dialect(came.parts)]
-        answers = [decode(part, f"answer {number}") for number, part in enumerate(came.parts)]
+        name = DIALECTS[model.dialect or find_dialect(came.parts)]
+        answers = [response_in(part, f"answer {at}", name) for at, part in enumerate(came.parts)]
     elif came.whole and came.parts:
         answers = [response_in(came.bytes)]
     responses = [answer.response for answer in answers if answer.response is not None]

@@ -21,9 +21,8 @@ from inference_store.proxy.capture.registrations import Work
 from inference_store.proxy.configuration import Rules
 from inference_store.proxy.exchange import Body, Exchange, Headers
 from inference_store.proxy.protocols import PROTOCOLS, Call, recognise_call
-from tests.exchanges import exchange
+from tests.exchanges import exchange, rebuild_messages
 from tests.settings import make_settings
-from tests.stored_requests import rebuild_messages
 
 BUCKETS = Buckets(default="b", allowed=frozenset())
 JSON: Headers = [("content-type", "application/json")]
@@ -98,7 +97,7 @@ class Captured(NamedTuple):
         requests = self.requests
         assert requests[0]["messages"] is not None, requests[0]["why"]
         own = {at: request["parts"] for at, request in enumerate(requests) if "parts" in request}
-        return rebuild_messages(requests[0], self.data, own)
+        return rebuild_messages(requests[0]["messages"], self.data, own)
 
     def holds(self, secret: bytes) -> bool:
         """Whether it is in anything that is written, escaped, in JSON in a text, or as base64."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from inference_store.grpc_messages import message
 from inference_store.proxy.configuration import Rules
-from tests.stored_requests import read_part
+from tests.exchanges import read_part
 
 from .captured import (
     BATCHED,
