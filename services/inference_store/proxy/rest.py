@@ -375,10 +375,10 @@ class Forwarding:
             received_at=datetime.now(UTC),
         )
         reservation = self._reserve(exchange, read_length(headers) or 0) if route.call else None
-        session = self._upstreams.session(route.upstream.name)
+        name = route.upstream.name
         forwarded = ForwardedCall(
             route,
-            session,
+            self._upstreams.session(name),
             exchange,
             reservation=reservation,
             stripping=self._stripping,
@@ -386,7 +386,6 @@ class Forwarding:
             send=send,
         )
         forwarded.has_empty_query = EMPTY_QUERY in scope.get("extensions", ())
-        name = route.upstream.name
         observed = ObservedCall(
             "rest",
             route.call,

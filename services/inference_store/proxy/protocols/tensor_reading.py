@@ -79,9 +79,14 @@ class Split:
     """True if it may be a batch, but it is unknown how to divide it."""
 
 
-def split(request: InferRequest, response: InferResponse | None, model: Model) -> Split:
-    """Split a request into inferences. An answer that is an error counts as none."""
+def split(
+    request: InferRequest, response: InferResponse | None, model: Model, stream: bool = False
+) -> Split:
+    """Split a request into inferences, unless its answer is a stream. An answer that is an error
+    counts as none."""
     whole = keep_whole(request, response)
+    if stream:
+        return whole
     outputs = whole.shares[0].outputs
     try:
         inputs = _divide_inputs(request.inputs, outputs, model)
@@ -321,10 +326,7 @@ def read_inferences(
     `problems`: further ones. `run`: the outcome that an OMI container reports through a bridge.
     """
     request, response = asked.request or InferRequest(), answered.response
-    if run:
-        divided = split_items(request, response)
-    else:
-        divided = keep_whole(request, response) if stream else split(request, response, model)
+    divided = split_items(request, response) if run else split(request, response, model, stream)
     vision = task_type_of(model.task_type).vision
     inferences, all_problems = [], [*problems, asked.problem, answered.problem, divided.problem]
     for share in divided.shares:
