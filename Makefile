@@ -41,7 +41,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv demo docs reference console console-test screenshots lock servers upstreams readers lint weight format types workflows hooks test nightly nightly-here unit unit-pythons golden integration kills citus e2e properties mutations mutants faults faults-cold faults-steps \
-	bench-once bench-api bench-citus bench-console bench-erasure bench-export bench-ingest bench-peers bench-proxy bench-query bench-scale audit image sbom wheel client-wheel chart-package version notes chart chart-e2e release-rehearsal \
+	bench-once bench-api bench-citus bench-console bench-erasure bench-export bench-ingest bench-proxy bench-query bench-scale audit image sbom wheel client-wheel chart-package version notes chart chart-e2e release-rehearsal \
 	clean
 
 help: ## Print every target and what it does.
@@ -216,10 +216,6 @@ bench-ingest: servers ## Measure events per second and CPU per event against pla
 # each line, 50 at most; with few of them it only says whether all lines can be asked.
 bench-query: servers ## Measure pages, counts and look-ups over SIZE=1m inferences, or 10m.
 	@$(BIN)/python -m benchmarks.query --size $(or $(SIZE),1m) --runs $(or $(RUNS),50)
-
-# What is loaded is kept in INFERENCE_STORE_BENCH_CACHE.
-bench-peers: servers ## Measure the same questions beside JSONB with GIN.
-	@$(BIN)/python -m benchmarks.peers
 
 # MINUTES: of overload; ROUNDS and SECONDS: of each measurement. Needs nginx.
 bench-proxy: servers ## Measure the proxy beside no proxy and beside nginx, MINUTES=10 of overload.

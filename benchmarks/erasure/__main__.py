@@ -30,13 +30,7 @@ from tests.servers.server import SHARED_TEMPORARY
 
 from benchmarks.events import Event, fill, make_events, open_store, put_objects
 from benchmarks.query.asker import Asker, asking
-from benchmarks.query.dataset import (
-    DATABASE,
-    KeptPostgres,
-    cache,
-    count_partitions,
-    loaded_into,
-)
+from benchmarks.query.dataset import DATABASE, KeptPostgres, cache, count_partitions, loaded_into
 from benchmarks.query.feeder import feeding
 from benchmarks.query.population import MODELS, VERSION
 from benchmarks.results import add_results_option, deliver, describe_machine, format_bars

@@ -1,4 +1,5 @@
-"""`istore login`: signs in at the issuer of the store, by a code that you enter in a browser.
+"""`istore login` and `logout`: a sign-in at the issuer of the store, by a code that you enter in a
+browser.
 
 What the issuer gives is written to a file that its owner alone may read, and sent to this store.
 """
@@ -15,11 +16,12 @@ from inference_store_client.errors import NotFound, SettingsError, UnexpectedAns
 from inference_store_client.http_clients import open_http
 from inference_store_client.reading import fetch, request_any
 from inference_store_client.requests import make_path, make_request
-from inference_store_client.settings import ClientSettings, find_settings, get_cache
+from inference_store_client.settings import ClientSettings, find_origin, find_settings, get_cache
 from inference_store_client.sign_in import (
     DeviceCode,
     Tokens,
     discover,
+    end,
     request_code,
     wait_for_tokens,
 )
@@ -27,17 +29,13 @@ from inference_store_client.sync import Transport
 from inference_store_client.values.answers import Caller
 
 from .arguments import add_url
-from .ending import say
+from .ending import FAILED, say
+from .main import Command
 
 _MEMBERS: Final = ("issuer", "client_id", "scopes")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the argument."""
-    add_url(parser)
-
-
-def run(options: argparse.Namespace) -> int:
+def _log_in(options: argparse.Namespace) -> int:
     """Sign in, and ask the store whether it accepts that, before anything is written."""
     settings = find_settings(options.url)
     nobody = replace(settings, key=None, sign_in=None)
@@ -90,3 +88,23 @@ def _ask_who(settings: ClientSettings) -> Caller:
     """Return who the store takes the bearer of the token for. Raises Unauthorized."""
     with closing(Transport(settings)) as transport:
         return transport.run(fetch(Caller, make_request("GET", make_path("me")), settings))
+
+
+def _log_out(options: argparse.Namespace) -> int:
+    """Forget it here first: then nothing here can use it, whether the issuer is there or not."""
+    origin, cache = find_origin(options.url), get_cache()
+    with cache.lock():
+        tokens = cache.find(origin)
+        if tokens is not None:
+            cache.remove(origin)
+    if tokens is None:
+        say(f"Nobody is signed in to {origin.url}.")
+        return FAILED
+    with open_http(httpx.Client) as http:
+        end(tokens, http)
+    say(f"Signed out of {origin.url}.")
+    return 0
+
+
+LOGIN: Final = Command(add_url, _log_in)
+LOGOUT: Final = Command(add_url, _log_out)
