@@ -15,7 +15,6 @@ from inference_store.access.rights import ROLES, Action, Right
 from inference_store.api.site import FILES
 from inference_store.erasure import progress
 from inference_store.erasure.certificates import CERTIFICATE
-from inference_store.erasure.erased_lists import compute_root
 from inference_store.erasure.hash_chain import START, Link, canonical
 from inference_store.erasure.holds import hold
 from inference_store.erasure.log import (
@@ -35,6 +34,7 @@ from inference_store.export.columns import BlobChoice
 from inference_store.export.part_formats import PART_FORMATS
 from inference_store.index import unsettled
 from inference_store.index.accounting import Outcome
+from tests.unit.erasure.certify.test_matching import compute_root
 
 NODE = Path(sys.prefix) / "bin" / "node"
 SOURCE = Path(__file__).parents[2] / "console" / "src" / "lib"

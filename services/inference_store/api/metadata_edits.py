@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.erasure import holds
 from inference_store.erasure.holds import Hold
 from inference_store.erasure.locks import fence_shared
-from inference_store.erasure.pending_deletions import find_claimed, find_scopes
+from inference_store.erasure.pending_deletions import find_claimed, find_scopes, select_marks
 from inference_store.index import long_text, partitions
 from inference_store.index.dictionary import Dictionary
 from inference_store.index.registrations import Registration
@@ -477,9 +477,7 @@ async def _leave_old(connection: AsyncConnection, row: Any, key: StorageKey) -> 
 
 async def _has_others(connection: AsyncConnection, row: Any, key: str) -> bool:
     refers = blob_reference.c
-    going = select(erasing.c.uid).where(
-        erasing.c.model == refers.model, erasing.c.uid == refers.uid, erasing.c.scope == "inference"
-    )
+    going = select_marks(blob_reference).where(erasing.c.scope == "inference")
     query = select(refers.uid).where(
         refers.storage_key == key,
         (refers.model != row.model) | (refers.uid != row.uid),

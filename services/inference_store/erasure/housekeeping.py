@@ -39,6 +39,7 @@ from inference_store.access.rights import ScopePart
 from inference_store.erasure import audit_chain
 from inference_store.erasure.audit_chain import Sign, redact_mentions
 from inference_store.erasure.mentions import mentions
+from inference_store.erasure.pending_deletions import select_marks
 from inference_store.erasure.progress import ENDED, Erasure, list_models, match_erasures
 from inference_store.erasure.requests import Subject
 from inference_store.index import registrations
@@ -486,11 +487,7 @@ async def remove_emptied(connection: AsyncConnection) -> int:
 
 async def _keep_model(connection: AsyncConnection, model: int) -> None:
     await connection.execute(saved_view.delete().where(saved_view.c.model == model))
-    marked = select(erasing.c.uid).where(
-        erasing.c.model == inference.c.model,
-        erasing.c.uid == inference.c.uid,
-        erasing.c.scope == "inference",
-    )
+    marked = select_marks(inference).where(erasing.c.scope == "inference")
     arrived = select(inference.c.uid).where(inference.c.model == model, ~marked.exists()).limit(1)
     has_arrived = (await connection.scalar(arrived)) is not None
     # nobody knows whether the events that have arrived would set the rest

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Executable, FromClause, and_, case, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Executable, and_, case, false, func, or_, select, tuple_
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -25,7 +25,6 @@ from inference_store.query.cql2 import parse_json, to_text
 from inference_store.query.cql2.tree import Node
 from inference_store.query.deadline import (
     HIGHEST,
-    LOWEST,
     Deadline,
     OutOfTime,
     ScanRange,
@@ -367,34 +366,19 @@ async def list_in_force(
 
 
 async def build_held_condition(
-    connection: AsyncConnection,
-    model: int,
-    *,
-    lo: UUID = LOWEST,
-    hi: UUID = HIGHEST,
-    row: FromClause = inference,
-) -> ColumnElement[bool] | None:
+    connection: AsyncConnection, where: ScanRange
+) -> ColumnElement[bool]:
     """Return a condition that is TRUE for a row of `inference` that a hold protects, else FALSE.
 
-    None: no hold is about the model. The rows lie in [lo, hi), so that few partitions are read.
-    Raises HoldUnreadable.
+    The rows lie in the range, so that few partitions are read. Raises HoldUnreadable.
     """
-    holds = await list_in_force(connection, [model])
-    conditions = [
-        await build_hold_condition(connection, legal_hold, model, lo=lo, hi=hi, row=row)
-        for legal_hold in holds
-    ]
-    return or_(*conditions) if conditions else None
+    holds = await list_in_force(connection, [where.model])
+    conditions = [await build_hold_condition(connection, one, where) for one in holds]
+    return or_(false(), *conditions)
 
 
 async def build_hold_condition(
-    connection: AsyncConnection,
-    legal_hold: Hold,
-    model: int,
-    *,
-    lo: UUID = LOWEST,
-    hi: UUID = HIGHEST,
-    row: FromClause = inference,
+    connection: AsyncConnection, legal_hold: Hold, where: ScanRange
 ) -> ColumnElement[bool]:
     """Return the condition of one hold, whether or not it is in force. Raises HoldUnreadable."""
     try:
@@ -403,12 +387,10 @@ async def build_hold_condition(
     except (StoreError, ValueError, KeyError, TypeError) as error:
         raise describe_unreadable(legal_hold, error) from error
     # for each row: a join would read all of its other side
-    is_kept = case((is_false.holds(ScanRange(model, lo, hi), row.c.uid), False), else_=True).is_(
-        True
-    )
+    is_kept = case((is_false.holds(where, inference.c.uid), False), else_=True).is_(True)
     if not depends_on_index(predicate):
         return is_kept
-    return or_(is_kept, test_flags(row, INCOMPLETE_FLAGS))
+    return or_(is_kept, test_flags(inference, INCOMPLETE_FLAGS))
 
 
 async def find_holds(
@@ -423,8 +405,8 @@ async def find_holds(
         rest = [uid for uid in uids if uid not in by_uid]
         if not rest or legal_hold.model not in (None, model):
             continue
-        hi = UUID(int=min(max(rest).int + 1, HIGHEST.int))
-        is_kept = await build_hold_condition(connection, legal_hold, model, lo=min(rest), hi=hi)
+        where = ScanRange(model, min(rest), UUID(int=min(max(rest).int + 1, HIGHEST.int)))
+        is_kept = await build_hold_condition(connection, legal_hold, where)
         query = select(inference.c.uid).where(among(inference, model, rest), is_kept)
         try:
             by_uid |= dict.fromkeys((await connection.execute(query)).scalars(), legal_hold)
@@ -471,7 +453,7 @@ async def _list_models(connection: AsyncConnection, hold: Hold) -> list[int]:
 
 
 async def _select_counts(connection: AsyncConnection, hold: Hold, piece: ScanRange) -> Executable:
-    held = await build_hold_condition(connection, hold, piece.model, lo=piece.lo, hi=piece.hi)
+    held = await build_hold_condition(connection, hold, piece)
     received = inference.c.received_at
     return select(
         func.count().label("inferences"),
