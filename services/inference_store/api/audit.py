@@ -1,8 +1,7 @@
 """The audit: who did what, when, from where."""
 
-from datetime import datetime
 from operator import attrgetter
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 from fastapi import Query
@@ -10,7 +9,7 @@ from pydantic import Field
 
 from inference_store.access.rights import AccessScope, Action, Right
 from inference_store.index import audit
-from inference_store.index.audit import Filter
+from inference_store.index.audit import AuditEntry, Filter
 
 from . import fields
 from .access import Asking, Needs, Over
@@ -47,22 +46,8 @@ class AuditParameters(PageParameters):
         )
 
 
-class ShownAuditEntry(Shown):
+class ShownAuditEntry(AuditEntry, Shown):
     """One thing that was done."""
-
-    id: int
-    at: datetime
-    actor: str
-    client: str | None
-    """The address that it came from; null: the command line."""
-    action: str
-    model_id: str | None
-    uid: UUID | None
-    detail: dict[str, Any]
-    number: int | None
-    """Its place in the chain; null for the moment until it has one."""
-    taken_by: int | None
-    """The entry that says which erasure took `uid` and `detail`; null: none did."""
 
 
 class AuditPage(Page):

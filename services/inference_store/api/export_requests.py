@@ -143,7 +143,7 @@ async def insert_again(
     if job.erased_by is not None or RESTORED in job.document:
         cause = "Postgres was restored" if job.erased_by is None else f"Erasure {job.erased_by}"
         raise Conflict(f"{cause}: the filter of this export is lost. Request a new export.")
-    _check_format(settings, job.format, job.blobs)
+    _check_format(settings, job.format, job.blob_choice)
     now = datetime.now(UTC)
     most = timedelta(seconds=settings.export_most_seconds)
     lasting = min(job.expires_at - job.requested_at, most)

@@ -67,27 +67,15 @@ class ExportParameters(PageParameters):
     """Of this model."""
 
 
-class ShownDownload(Shown, of=Download):
+class ShownDownload(Download, Shown):
     """Who was given links to parts, and when."""
 
 
-class ShownExport(
-    Shown,
-    of=ExportJob,
-    instead={
-        "model": ("model_id",),
-        "document": ("filter", "since", "until", "include", "blobs"),
-        "listed_to": (),
-        "lists": ("parts",),
-        "written": ("parts_written",),
-    },
-):
+class ShownExport(ExportJob, Shown):
     """An export: everything that matched, in parts."""
 
     model_id: str
-    format: str
-    """parquet, arrow, csv, jsonl, webdataset or chariot."""
-    state: str
+    state: str  # type: ignore[assignment]  (a later version may have more)
     """`pending`; `listing`: the matches are being listed; `writing`; `done`; `stale`: an erasure
     deleted some of its parts, start it again for the rest; `failed`; `cancelling`; `cancelled` and
     `expired`: the parts are deleted."""
@@ -113,20 +101,25 @@ class ExportPage(Page):
     items: list[ShownExport]
 
 
-class ShownPart(
-    Shown,
-    of=Part,
-    instead={"export": (), "model": (), "first": (), "last": (), "storage_key": ("url",)},
-):
+class ShownPart(Shown):
     """A part of an export."""
 
+    number: int
+    """From 1."""
     state: str
     """`listed`: it is still to be written; `writing`; `written`; `stale`: an erasure deleted it,
     because it named something erased; `removed`: it is empty, or the export is over."""
     url: str | None
     """Where it can be read, without a key if it is a presigned link; null: it is not written."""
+    rows: int | None
+    bytes: int | None
     sha256: str | None
     """Of the whole part, in hexadecimal."""
+    written_at: datetime | None
+    gone: int
+    """Members that were erased before it was written."""
+    missing: int
+    """Blobs that the object should have and does not."""
 
 
 class ExportPartPage(Page):
@@ -135,7 +128,7 @@ class ExportPartPage(Page):
     items: list[ShownPart]
 
 
-class ShownErasedMember(Shown, of=ErasedMember, instead={"position": ("cursor",)}):
+class ShownErasedMember(ErasedMember, Shown):
     """A member that an erasure took: erase it in copies too."""
 
     cursor: str
@@ -184,7 +177,7 @@ async def request_export(model_id: ModelId, body: ExportRequest, access: Asking)
             Action.EXPORT_REQUESTED,
             registration,
             export=str(job.id),
-            blobs=job.blobs,
+            blobs=job.blob_choice,
         )
         [shown] = await show_exports(connection, [job])
     return Answer(shown, status_code=202, headers={"Location": f"/v1/exports/{job.id}"})
@@ -248,7 +241,12 @@ async def restart_export(export_id: UUID, connection: Writing, access: Asking) -
     by = access.who.actor
     again = await insert_again(connection, access.settings, job, requested_by=by)
     await _note(
-        connection, access, Action.EXPORT_REQUESTED, again, blobs=again.blobs, restarts=str(job.id)
+        connection,
+        access,
+        Action.EXPORT_REQUESTED,
+        again,
+        blobs=again.blob_choice,
+        restarts=str(job.id),
     )
     [shown] = await show_exports(connection, [again])
     return Answer(shown, status_code=202, headers={"Location": f"/v1/exports/{again.id}"})
@@ -371,7 +369,7 @@ async def _find_job(
 async def _find_readable(connection: AsyncConnection, access: Access, export_id: UUID) -> ExportJob:
     """Raises Forbidden if it has inputs, and the caller may not see them."""
     job = await _find_job(connection, access, export_id)
-    if job.blobs != "none":
+    if job.blob_choice != "none":
         registration = await access.find_model(connection, await read_model_id(connection, job))
         access.require_right(Right.READ_INPUTS, registration)
     return job
@@ -406,7 +404,7 @@ def _show_export(job: ExportJob, model_id: str, downloads: Sequence[Download]) -
     return ShownExport.show(
         job,
         **{name: job.document[name] for name in ("filter", "since", "until", "include")},
-        blobs=job.blobs,
+        blobs=job.blob_choice,
         model_id=model_id,
         parts=job.lists,
         parts_written=job.written,

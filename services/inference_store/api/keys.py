@@ -7,6 +7,7 @@ from fastapi import Path, Query
 from pydantic import ConfigDict, Field
 
 from inference_store.access import Action
+from inference_store.access.credentials import ApiKey
 from inference_store.access.rights import Grant, Right
 from inference_store.index import api_keys
 from inference_store.inference.errors import Forbidden
@@ -59,22 +60,10 @@ class ShownGrant(Shown):
     model_id: str | None
 
 
-class ShownApiKey(Shown):
+class ShownApiKey(ApiKey, Shown):
     """An API key, without its text."""
 
-    id: str
-    name: str
-    grants: list[ShownGrant]
-    created_at: datetime
-    created_by: str
-    expires_at: datetime | None
-    rotated_at: datetime | None
-    old_works_until: datetime | None
-    revoked_at: datetime | None
-    last_used_at: datetime | None
-    """Exact to a minute."""
-    unconfirmed: bool
-    """A restored backup has it, and the ledger does not: it works once it is confirmed."""
+    grants: list[ShownGrant]  # type: ignore[assignment]  (each with its rights, without its role)
 
 
 class ApiKeySecret(ShownApiKey):

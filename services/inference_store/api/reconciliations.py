@@ -1,6 +1,5 @@
 """Reconciliations: the bucket compared with the index."""
 
-from collections.abc import Mapping
 from datetime import datetime
 from operator import attrgetter
 from typing import Annotated, Any
@@ -15,7 +14,7 @@ from inference_store.index import registrations
 from inference_store.index.registrations import refuse_model
 from inference_store.inference.errors import NotFound
 from inference_store.operations.reconcile import orphans, stored_reports
-from inference_store.operations.reconcile.stored_reports import Kind
+from inference_store.operations.reconcile.stored_reports import Kind, Reconciliation
 
 from . import fields
 from .access import Access, Asking, Needs, Over
@@ -53,38 +52,8 @@ class OrphanEstimate(Shown):
     """Time was over before all was looked at: there may be more."""
 
 
-class ShownReconciliation(Shown):
+class ShownReconciliation(Reconciliation, Shown):
     """One comparison of the bucket with the index."""
-
-    id: UUID
-    model_id: AnyText | None
-    """Null: every model."""
-    cause: str
-    """`schedule`, `request` or `command`."""
-    repair: str
-    """`none` or `rebuild`."""
-    state: str
-    """pending, comparing, repairing, done or failed."""
-    requested_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    places: list[str]
-    """Where it looks."""
-    place: int
-    """How many of the places are done; of the next one it is behind `after`."""
-    after: str
-    noted_at: datetime | None
-    """When it was noted where the topic ends; null: it could not be."""
-    orphans_before: datetime | None
-    """Objects that are younger are not judged; null: none is."""
-    because: str | None
-    """What that time comes from."""
-    counts: Mapping[str, int]
-    """objects, bytes, named (by rows), missing, orphans, orphan_bytes, young, awaited, unjudged,
-    and what a repair did."""
-    books: Mapping[str, int] | None
-    """stored + rebuilt - erased + difference = indexed, in inferences of every model."""
-    error: str | None
 
 
 class RequestedReconciliation(ShownReconciliation):

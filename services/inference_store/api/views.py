@@ -140,35 +140,9 @@ class ViewFault(Shown):
     """The nearest names that there are."""
 
 
-class ListedView(Shown):
+class ListedView(SavedView, Shown):
     """A saved view."""
 
-    id: UUID
-    model_id: str
-    project_id: str | None
-    """The project that the model is in now."""
-    name: str | None
-    """Null: an erasure took it."""
-    filter: str | None
-    """CQL2-Text, as it was saved; null: none."""
-    time: str | None
-    """`30m`, `24h` or `7d` before now, or `<from>..<to>`, either of which may be missing; null: all
-    time."""
-    sort: str
-    view: Look
-    """How it is shown."""
-    columns: list[str]
-    """The columns of a table; empty: those that a table has by itself."""
-    shared: Shared
-    """`private`: for whoever saved it; `project`: for whoever may read the model."""
-    revision: int
-    created_by: str
-    created_at: datetime
-    updated_by: str
-    updated_at: datetime
-    erased_by: UUID | None
-    """The erasure that took its name, filter, sort and columns, because one of them mentioned what
-    was erased."""
     may_change: bool
     """Whether you may change and delete it."""
 

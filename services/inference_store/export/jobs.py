@@ -10,7 +10,7 @@ An erasure deletes each part that names something erased. No part is written twi
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import accumulate
 from secrets import token_hex
@@ -33,6 +33,7 @@ from inference_store.index.tables import (
     registration,
 )
 from inference_store.inference.errors import Invalid, NotFound
+from inference_store.inference.field_docs import Hidden, Stored
 from inference_store.inference.layout import EXPORTS
 
 Confirm: TypeAlias = Callable[[], Awaitable[None]]
@@ -58,14 +59,14 @@ _ERROR_CHARACTERS: Final = 2000
 _NEVER: Final = datetime(1970, 1, 1, tzinfo=UTC)  # no column depends on when a key was seen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportJob:
+class ExportJob(Stored):
     """An export: what is written, for whom, how far it is."""
 
     id: UUID
-    model: int
+    model: Hidden[int]
     format: str
-    document: Mapping[str, Any]
+    """parquet, arrow, csv, jsonl, webdataset or chariot."""
+    document: Hidden[Mapping[str, Any]]
     """`filter` as it was written and `saved` as it was resolved, `since` and `until`, `include`,
     `blobs`. Both forms of the filter are null without one, and after an erasure took its values."""
     state: State
@@ -75,12 +76,12 @@ class ExportJob:
     finished_at: datetime | None
     expires_at: datetime
     """From then on its parts are deleted."""
-    listed_to: UUID | None
+    listed_to: Hidden[UUID | None]
     members: int
     """Inferences that were listed."""
-    lists: int
+    lists: Hidden[int]
     """Lists of members, each of which becomes a part."""
-    written: int
+    written: Hidden[int]
     """Parts that are written."""
     rows: int
     """Inferences in the parts that are written."""
@@ -101,13 +102,13 @@ class ExportJob:
     """The erasure that took the values of its filter."""
 
     @property
-    def blobs(self) -> BlobChoice:
+    def blob_choice(self) -> BlobChoice:
         """What its parts have of the blobs."""
         choice: BlobChoice = self.document.get("blobs", "none")
         return choice
 
 
-_COLUMNS: Final = [_HERE[field.name] for field in fields(ExportJob)]
+_COLUMNS: Final = [_HERE[name] for name in ExportJob.model_fields]
 
 
 async def request_export(
@@ -242,7 +243,7 @@ def describe_job(job: ExportJob, model_id: str) -> dict[str, Any]:
         "model_id": model_id,
         "format": job.format,
         "include": job.document["include"],
-        "blobs": job.blobs,
+        "blobs": job.blob_choice,
         "requested_by": job.requested_by,
         "requested_at": job.requested_at.isoformat(),
         "expires_at": job.expires_at.isoformat(),

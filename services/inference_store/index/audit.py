@@ -5,7 +5,7 @@ before the first byte is sent.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -30,6 +30,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import EVERYTHING, AccessScope, Action, Who
 from inference_store.index.registrations import match_models
+from inference_store.inference.field_docs import Stored
 
 from .prepared_statement import PreparedStatement
 from .tables import audit
@@ -48,8 +49,7 @@ class Filter:
     within: AccessScope = field(default=EVERYTHING)
 
 
-@dataclass(frozen=True, slots=True)
-class AuditEntry:
+class AuditEntry(Stored):
     """One thing that was done."""
 
     id: int
@@ -123,7 +123,7 @@ async def listed(
         query = query.where(here.at < chosen.until)
     if before is not None:
         query = query.where(here.id < before)
-    return [_entry(row) for row in await connection.execute(query.limit(limit))]
+    return [AuditEntry.model_validate(row) for row in await connection.execute(query.limit(limit))]
 
 
 def match_uids(uids: Collection[UUID]) -> ColumnElement[bool]:
@@ -133,7 +133,3 @@ def match_uids(uids: Collection[UUID]) -> ColumnElement[bool]:
     several = text("action = 'thumbnails_read'")
     listed = audit.c.detail["inferences"].has_any(cast([str(uid) for uid in uids], ARRAY(Text())))
     return or_(is_about_one, and_(several, listed))
-
-
-def _entry(row: Any) -> AuditEntry:
-    return AuditEntry(**{item.name: getattr(row, item.name) for item in fields(AuditEntry)})

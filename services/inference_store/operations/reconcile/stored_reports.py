@@ -23,6 +23,7 @@ from inference_store.index.tables import (
 )
 from inference_store.inference.errors import Fault, Invalid
 from inference_store.inference.events import SCHEME, Buckets
+from inference_store.inference.field_docs import Hidden, Stored
 from inference_store.inference.layout import EDITED, SIDECARS, model_segment, segment_of
 from inference_store.platform.settings import KafkaSettings
 
@@ -40,16 +41,18 @@ _ROWS = 1000
 _ERROR_CHARACTERS = 2000
 
 
-@dataclass(frozen=True, slots=True)
-class Reconciliation:
+class Reconciliation(Stored):
     """One comparison of bucket and index."""
 
     id: UUID
     model_id: str | None
     """Null: every model."""
-    cause: Cause
-    repair: Repair
-    state: State
+    cause: str
+    """`schedule`, `request` or `command`."""
+    repair: str
+    """`none` or `rebuild`."""
+    state: str
+    """pending, comparing, repairing, done or failed."""
     requested_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
@@ -60,7 +63,7 @@ class Reconciliation:
     after: str
     noted_at: datetime | None
     """When it was noted where the topic ends; null: it could not be."""
-    noted: Mapping[str, Any] | None
+    noted: Hidden[Mapping[str, Any] | None]
     orphans_before: datetime | None
     """Objects that are younger are not judged; null: none is."""
     because: str | None
