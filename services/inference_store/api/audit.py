@@ -4,7 +4,6 @@ from operator import attrgetter
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import Query
 from pydantic import Field
 
 from inference_store.access.rights import AccessScope, Action, Right
@@ -15,7 +14,7 @@ from . import fields
 from .access import Asking, Needs, Over
 from .answer import Answer, Shown
 from .dependencies import Reading
-from .fields import Instant, Page, PageParameters, ShortText
+from .fields import InQuery, Instant, Page, PageParameters, ShortText
 from .routing import Router
 
 
@@ -60,9 +59,7 @@ router = Router("keys and audit")
 
 
 @router.add("GET /audit", AuditPage, Needs(Right.ADMIN, Over.SOME), "Read the audit")
-async def list_audit(
-    page: Annotated[AuditParameters, Query()], connection: Reading, access: Asking
-) -> Answer:
+async def list_audit(page: InQuery[AuditParameters], connection: Reading, access: Asking) -> Answer:
     """Every change and every read of an input, the newest first; what belongs to no model only
     where everything is administered."""
     chosen, before = page.chosen(access.scope), fields.decode_one(page.cursor, int)

@@ -34,7 +34,7 @@ from inference_store.query.read import (
 from .access import Access, Asking
 from .answer import InferenceAnswer, Shown
 from .dependencies import LookingUp
-from .http import InferenceId, ModelId, read_in_thread
+from .http import INFERENCE, InferenceId, ModelId, read_in_thread
 from .inference_pages import read_one
 from .routing import Router
 
@@ -112,13 +112,7 @@ _ROTATED: Final = ("cx", "cy", "w", "h", "angle")
 _IN_SHARES: Final = "box_in_shares"
 
 
-@router.add(
-    "GET /models/{model_id}/inferences/{inference_id}/drawing",
-    ShownDrawing,
-    Right.READ,
-    "Read the predictions as shapes",
-    404,
-)
+@router.add(f"GET {INFERENCE}/drawing", ShownDrawing, Right.READ, "Read the predictions as shapes")
 async def get_drawing(
     model_id: ModelId, inference_id: InferenceId, connection: LookingUp, access: Asking
 ) -> InferenceAnswer:

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import Header, Path, Query
+from fastapi import Header, Path
 from pydantic import Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import StreamingResponse
@@ -53,8 +53,8 @@ from .export_requests import (
     insert_export,
     prepare_export,
 )
-from .fields import Page, PageParameters, ShortText
-from .http import ANY, BYTES, ModelId, read_range
+from .fields import InQuery, Page, PageParameters, ShortText
+from .http import ANY, BYTES, OF_MODEL, ModelId, read_range
 from .routing import BINARY, Router
 
 
@@ -153,14 +153,7 @@ _PART: dict[int | str, dict[str, Any]] = {
 
 
 @router.add(
-    "POST /models/{model_id}/exports",
-    ShownExport,
-    Right.EXPORT,
-    "Export inferences",
-    404,
-    409,
-    501,
-    status=202,
+    f"POST {OF_MODEL}/exports", ShownExport, Right.EXPORT, "Export inferences", 409, 501, status=202
 )
 async def request_export(model_id: ModelId, body: ExportRequest, access: Asking) -> Answer:
     """Write everything that matches to the bucket, in parts. The retention service lists what
@@ -185,7 +178,7 @@ async def request_export(model_id: ModelId, body: ExportRequest, access: Asking)
 
 @router.add("GET /exports", ExportPage, _NEEDED, "List exports", 404)
 async def list_exports(
-    page: Annotated[ExportParameters, Query()], connection: Reading, access: Asking
+    page: InQuery[ExportParameters], connection: Reading, access: Asking
 ) -> Answer:
     """Exports of the models that the caller may export, the newest first. A page of large filters
     has fewer than `limit`."""
@@ -202,7 +195,7 @@ async def list_exports(
     return Answer(ExportPage(items=await show_exports(connection, jobs), next=following))
 
 
-@router.add(f"GET {_ONE}", ShownExport, _NEEDED, "Follow an export", 404)
+@router.add(f"GET {_ONE}", ShownExport, _NEEDED, "Follow an export")
 async def get_export(export_id: UUID, connection: Reading, access: Asking) -> Answer:
     """How far an export is."""
     [shown] = await show_exports(connection, [await _find_job(connection, access, export_id)])
@@ -214,7 +207,6 @@ async def get_export(export_id: UUID, connection: Reading, access: Asking) -> An
     ShownExport,
     _NEEDED,
     "Cancel an export, or delete its parts",
-    404,
     409,
     status=202,
 )
@@ -230,9 +222,7 @@ async def cancel_export(export_id: UUID, connection: Writing, access: Asking) ->
     return Answer(shown, status_code=202)
 
 
-@router.add(
-    f"POST {_ONE}/restart", ShownExport, _NEEDED, "Start an export again", 404, 409, status=202
-)
+@router.add(f"POST {_ONE}/restart", ShownExport, _NEEDED, "Start an export again", 409, status=202)
 async def restart_export(export_id: UUID, connection: Writing, access: Asking) -> Answer:
     """Ask the same question again, as another export with an id of its own: for a stale one, whose
     parts an erasure deleted, and for any other that has ended. The parts that are left of the first
@@ -252,9 +242,9 @@ async def restart_export(export_id: UUID, connection: Writing, access: Asking) -
     return Answer(shown, status_code=202, headers={"Location": f"/v1/exports/{again.id}"})
 
 
-@router.add(f"GET {_ONE}/parts", ExportPartPage, _NEEDED, "Get links to an export's parts", 404)
+@router.add(f"GET {_ONE}/parts", ExportPartPage, _NEEDED, "Get links to an export's parts")
 async def get_export_parts(
-    export_id: UUID, page: Annotated[PageParameters, Query()], connection: Writing, access: Asking
+    export_id: UUID, page: InQuery[PageParameters], connection: Writing, access: Asking
 ) -> Answer:
     """The parts that are listed so far, each with a link once it is written. Who asks counts as
     having downloaded what is written: erasures name them."""
@@ -274,7 +264,6 @@ async def get_export_parts(
     StreamingResponse,
     _NEEDED,
     "Download a part of an export",
-    404,
     409,
     410,
     416,
@@ -335,13 +324,9 @@ async def get_export_part(  # noqa: PLR0917  (FastAPI calls it by name)
     ErasedMemberPage,
     _NEEDED,
     "List what erasures took of an export",
-    404,
 )
 async def list_erased_members(
-    export_id: UUID,
-    page: Annotated[PageParameters, Query()],
-    connection: Reading,
-    access: Asking,
+    export_id: UUID, page: InQuery[PageParameters], connection: Reading, access: Asking
 ) -> Answer:
     """What was exported and has been erased since, in the order of its erasure: delete it from
     every copy. The `cursor` of the last item shows what has come since."""

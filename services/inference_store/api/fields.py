@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Self, TypeAlias, TypeVar
 from uuid import UUID
 
 import orjson
+from fastapi import Query
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -186,6 +187,9 @@ class PageParameters(Parameters):
     """`next` of the page before."""
 
 
+T = TypeVar("T")
+InQuery: TypeAlias = Annotated[T, Query()]
+"""Parameters, of the query of a request."""
 Item = TypeVar("Item")
 
 

@@ -151,6 +151,9 @@ ProjectId = Annotated[
     Path(description="The project's id, percent-escaped.", examples=["warehouse"]),
     AfterValidator(decode_segment),
 ]
+OF_MODEL: Final = "/models/{model_id}"
+INFERENCES: Final = f"{OF_MODEL}/inferences"
+INFERENCE: Final = f"{INFERENCES}/{{inference_id}}"
 ModelId = Annotated[
     str,
     Path(description="The model's id, percent-escaped.", examples=["hallway-detector"]),

@@ -29,7 +29,7 @@ from .answer import Answer, InferenceAnswer, Shown
 from .conditions import Conditions, Include, IncludeOfLink, Sort, read_requested_filter
 from .dependencies import LookingUp, Querying
 from .erasure_answers import ShownErasure, show_erasure
-from .http import ANY, BYTES, JSON, InferenceId, ModelId
+from .http import ANY, BYTES, INFERENCES, JSON, InferenceId, ModelId
 from .inference_models import InferenceDetail, MetadataAs, Resolved
 from .inference_pages import build_links, format_inference, limit_query_time, read_one, set_deadline
 from .routing import BINARY, Router, require_type
@@ -77,7 +77,7 @@ _MOST_ERASED = 100_000
 _INERT = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
 
 
-@router.add(f"GET {_ONE}", InferenceDetail, Right.READ, "Read an inference", 404)
+@router.add(f"GET {_ONE}", InferenceDetail, Right.READ, "Read an inference")
 async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
     model_id: ModelId,
     inference_id: InferenceId,
@@ -107,9 +107,7 @@ async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
     return InferenceAnswer(item, revision=inference.row["revision"])
 
 
-@router.add(
-    f"DELETE {_ONE}", ShownErasure, Right.DELETE, "Erase an inference", 404, 409, status=202
-)
+@router.add(f"DELETE {_ONE}", ShownErasure, Right.DELETE, "Erase an inference", 409, status=202)
 async def erase_inference(model_id: ModelId, inference_id: InferenceId, access: Asking) -> Answer:
     """Erase every inference of that id, with its blobs, also what another erasure hides. Queries
     stop showing it at once; the retention service does the rest, and GET /v1/erasures/{id} follows
@@ -187,11 +185,10 @@ _add_blob_route("metadata", Right.READ_INPUTS, Action.METADATA_READ)
 
 
 @router.add(
-    "POST /models/{model_id}/inferences/neighbours",
+    f"POST {INFERENCES}/neighbours",
     Neighbours,
     Right.READ,
     "Find the inferences before and after one",
-    404,
     501,
 )
 async def query_neighbours(

@@ -17,7 +17,7 @@ from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES, Pro
 from .access import Asking, Needs, Over
 from .answer import Answer, JsonAnswer, Shown
 from .dependencies import Reading
-from .http import ModelId
+from .http import OF_MODEL, ModelId
 from .routing import Router
 
 
@@ -71,11 +71,10 @@ async def get_conformance() -> Answer:
 
 
 @router.add(
-    "GET /models/{model_id}/queryables",
+    f"GET {OF_MODEL}/queryables",
     SchemaAnswer,
     Right.READ,
     "Read what filters may name",
-    404,
     also=_QUERYABLES,
 )
 async def get_queryables(model_id: ModelId, connection: Reading, access: Asking) -> SchemaAnswer:

@@ -20,7 +20,7 @@ from .access import Asking
 from .answer import InferenceAnswer, Shown
 from .dependencies import IfMatch
 from .fields import WHOLE, Body, Page, ShortText
-from .http import InferenceId, ModelId
+from .http import INFERENCE, InferenceId, ModelId
 from .inference_models import ShownInference
 from .inference_pages import format_inference
 from .metadata_edits import Change, Editor, Item, check_change, edit, reserve
@@ -88,13 +88,7 @@ router = Router("inferences")
 
 
 @router.add(
-    "POST /models/{model_id}/inferences/{inference_id}/metadata",
-    ShownInference,
-    Right.ANNOTATE,
-    "Add or change metadata",
-    404,
-    409,
-    412,
+    f"POST {INFERENCE}/metadata", ShownInference, Right.ANNOTATE, "Add or change metadata", 409
 )
 async def change_metadata(
     model_id: ModelId,

@@ -4,7 +4,6 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Annotated
 
-from fastapi import Query
 from pydantic import AfterValidator, ConfigDict, Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
@@ -25,8 +24,8 @@ from . import fields
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
 from .dependencies import IfMatch, Reading
-from .fields import Body, Page, PageParameters, ShortText, Text
-from .http import ModelId
+from .fields import Body, InQuery, Page, PageParameters, ShortText, Text
+from .http import OF_MODEL, ModelId
 from .metadata import KeyPage, ShownMetadataKey
 from .policies import ShownPolicy, show_state
 from .routing import Router
@@ -155,7 +154,7 @@ _NEW = {"model": PutRegistration, "description": "It is new."}
 
 @router.add("GET /models", RegistrationPage, _NEEDED, "List models")
 async def list_models(
-    page: Annotated[ModelParameters, Query()], connection: Reading, access: Asking
+    page: InQuery[ModelParameters], connection: Reading, access: Asking
 ) -> Answer:
     """Registrations, in order of model id."""
     after = fields.decode_one(page.cursor, str)
@@ -170,21 +169,14 @@ async def list_models(
     return Answer(RegistrationPage.cut(rows, page.limit, by_id, _show_registration))
 
 
-@router.add("GET /models/{model_id}", ShownRegistration, Right.READ, "Read a model", 404)
+@router.add(f"GET {OF_MODEL}", ShownRegistration, Right.READ, "Read a model")
 async def get_model(model_id: ModelId, connection: Reading, access: Asking) -> Answer:
     """A model's registration."""
     return _build_answer(await access.find_model(connection, model_id))
 
 
 @router.add(
-    "PUT /models/{model_id}",
-    PutRegistration,
-    Right.ADMIN,
-    "Register a model",
-    404,
-    409,
-    412,
-    also={201: _NEW},
+    f"PUT {OF_MODEL}", PutRegistration, Right.ADMIN, "Register a model", 409, also={201: _NEW}
 )
 async def put_model(
     model_id: ModelId, body: RegistrationBody, if_match: IfMatch, access: Asking
@@ -200,9 +192,7 @@ async def put_model(
         return await _put(access, model_id, body, if_match)
 
 
-@router.add(
-    "DELETE /models/{model_id}", Response, Right.ADMIN, "Remove a model", 404, 409, status=204
-)
+@router.add(f"DELETE {OF_MODEL}", Response, Right.ADMIN, "Remove a model", 409, status=204)
 async def delete_model(model_id: ModelId, access: Asking) -> Response:
     """Remove a registration that has no inferences, with its retention policy."""
 
@@ -215,9 +205,9 @@ async def delete_model(model_id: ModelId, access: Asking) -> Response:
     return Response(status_code=204)
 
 
-@router.add("GET /models/{model_id}/metadata-keys", KeyPage, Right.READ, "List metadata keys", 404)
+@router.add(f"GET {OF_MODEL}/metadata-keys", KeyPage, Right.READ, "List metadata keys")
 async def list_keys(
-    model_id: ModelId, page: Annotated[PageParameters, Query()], connection: Reading, access: Asking
+    model_id: ModelId, page: InQuery[PageParameters], connection: Reading, access: Asking
 ) -> Answer:
     """Which metadata keys the model's inferences have: types, counts, examples, conflicts."""
     model = (await access.find_model(connection, model_id)).model
@@ -231,7 +221,7 @@ async def list_keys(
 
 @router.add("GET /projects", ProjectPage, _NEEDED, "List projects")
 async def list_projects(
-    page: Annotated[PageParameters, Query()], connection: Reading, access: Asking
+    page: InQuery[PageParameters], connection: Reading, access: Asking
 ) -> Answer:
     """Projects with models that the caller sees, in order of their ids."""
     after = fields.decode_one(page.cursor, str)

@@ -1,9 +1,8 @@
 """Which inferences of one model or several, and how many."""
 
 from collections.abc import Sequence
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
-from fastapi import Query
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
@@ -29,7 +28,8 @@ from .conditions import (
     warn_of_left_out,
 )
 from .dependencies import Querying
-from .http import ModelId
+from .fields import InQuery
+from .http import INFERENCES, ModelId
 from .inference_models import InferenceCount, InferencePage
 from .inference_pages import (
     AnsweredPage,
@@ -69,7 +69,7 @@ class _Asked(NamedTuple):
 
 
 @router.add(
-    "POST /models/{model_id}/inferences/query",
+    f"POST {INFERENCES}/query",
     InferencePage,
     Right.READ,
     "Query inferences",
@@ -85,27 +85,16 @@ async def query_inferences(
 
 
 @router.add(
-    "GET /models/{model_id}/inferences",
-    InferencePage,
-    Right.READ,
-    "List inferences",
-    *_REFUSALS,
-    also=STREAMING,
+    f"GET {INFERENCES}", InferencePage, Right.READ, "List inferences", *_REFUSALS, also=STREAMING
 )
 async def list_inferences(
-    model_id: ModelId, link: Annotated[InferenceLink, Query()], connection: Querying, access: Asking
+    model_id: ModelId, link: InQuery[InferenceLink], connection: Querying, access: Asking
 ) -> Response:
     """The query as a link, as far as it fits into one."""
     return await _answer_query(connection, access, link.query(), model_id)
 
 
-@router.add(
-    "POST /models/{model_id}/inferences/count",
-    InferenceCount,
-    Right.READ,
-    "Count inferences",
-    *_REFUSALS,
-)
+@router.add(f"POST {INFERENCES}/count", InferenceCount, Right.READ, "Count inferences", *_REFUSALS)
 async def count_inferences(
     model_id: ModelId, body: Conditions, connection: Querying, access: Asking
 ) -> Answer:

@@ -2,10 +2,9 @@
 
 from datetime import datetime
 from operator import attrgetter
-from typing import Annotated, Any
+from typing import Any
 from uuid import UUID
 
-from fastapi import Query
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import Action
@@ -21,7 +20,7 @@ from .access import Access, Asking, Needs, Over
 from .answer import Answer, AnyText, Shown
 from .dependencies import Reading, Writing
 from .erasure_answers import ShownErasure, show_erasure
-from .fields import Body, Flag, Page, PageParameters, ShortText
+from .fields import Body, Flag, InQuery, Page, PageParameters, ShortText
 from .routing import Router
 
 
@@ -106,9 +105,7 @@ _ESTIMATE: dict[int | str, dict[str, Any]] = {
 
 
 @router.add(f"GET {_PATH}", ReconciliationPage, _NEEDED, "List reconciliations")
-async def list_reconciliations(
-    page: Annotated[PageParameters, Query()], connection: Reading
-) -> Answer:
+async def list_reconciliations(page: InQuery[PageParameters], connection: Reading) -> Answer:
     """Comparisons of the bucket with the index, the newest first."""
     rows = await stored_reports.list_page(
         connection, before=fields.decode_before(page), limit=page.limit + 1
@@ -144,7 +141,7 @@ async def request_reconciliation(
 
 
 @router.add(
-    f"GET {_PATH}/{{reconciliation_id}}", ShownReconciliation, _NEEDED, "Read a reconciliation", 404
+    f"GET {_PATH}/{{reconciliation_id}}", ShownReconciliation, _NEEDED, "Read a reconciliation"
 )
 async def get_reconciliation(reconciliation_id: UUID, connection: Reading) -> Answer:
     """How far it is, and what it found."""
@@ -159,10 +156,9 @@ async def get_reconciliation(reconciliation_id: UUID, connection: Reading) -> An
     FindingPage,
     _NEEDED,
     "List what a reconciliation found",
-    404,
 )
 async def list_findings(
-    reconciliation_id: UUID, page: Annotated[FindingParameters, Query()], connection: Reading
+    reconciliation_id: UUID, page: InQuery[FindingParameters], connection: Reading
 ) -> Answer:
     """Objects without rows and rows without objects, by kind and storage key."""
     if await stored_reports.find_reconciliation(connection, reconciliation_id) is None:
@@ -184,7 +180,6 @@ async def list_findings(
     ShownErasure,
     Needs(Right.DELETE, Over.EVERYTHING),
     "Erase the orphans of a reconciliation",
-    404,
     409,
     status=202,
     also=_ESTIMATE,

@@ -6,7 +6,6 @@ import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from base64 import b64encode
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
@@ -23,7 +22,15 @@ from inference_store.api.access import Access, Asking
 from inference_store.api.answer import JsonAnswer, Problem, Shown, build_body, encode_json
 from inference_store.api.dependencies import looking_up
 from inference_store.api.fields import WHOLE, Body
-from inference_store.api.http import BYTES, JSON, NDJSON, InferenceId, ModelId
+from inference_store.api.http import (
+    BYTES,
+    INFERENCE,
+    INFERENCES,
+    JSON,
+    NDJSON,
+    InferenceId,
+    ModelId,
+)
 from inference_store.api.routing import BINARY, Router, make_ref
 from inference_store.api.thumbnail_wire import ANSWER, MADE, REFUSALS, REQUEST
 from inference_store.index.registrations import Registration
@@ -128,7 +135,7 @@ class Decoder:
 
 
 class ThumbnailCache:
-    """The thumbnails that were used last; each is dropped after ten minutes at most.
+    """The thumbnails that were made last; each is dropped after ten minutes at most.
 
     It does not know what was erased: whoever uses it has read the index first.
     """
@@ -137,25 +144,20 @@ class ThumbnailCache:
         self, most_bytes: int = MOST_BYTES, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._most, self._clock = most_bytes, clock
-        self._entries: OrderedDict[Key, tuple[float, Thumbnail]] = OrderedDict()
-        self._made: OrderedDict[Key, float] = OrderedDict()
+        self._entries: dict[Key, tuple[float, Thumbnail]] = {}
         self._of: dict[tuple[int, UUID], set[Key]] = {}
         self.bytes = 0
 
     def get(self, key: Key) -> Thumbnail | None:
         """Return a thumbnail, if it is kept."""
         self.sweep()
-        if key not in self._entries:
-            return None
-        self._entries.move_to_end(key)
-        return self._entries[key][1]
+        return self._entries[key][1] if key in self._entries else None
 
     def put(self, key: Key, thumbnail: Thumbnail) -> None:
-        """Store a thumbnail; those that were used longest ago are dropped for it."""
+        """Store a thumbnail; the oldest are dropped for it."""
         self.sweep()
         self._drop(key)
         self._entries[key] = (self._clock(), thumbnail)
-        self._made[key] = self._entries[key][0]
         self._of.setdefault(key[:2], set()).add(key)
         self.bytes += len(thumbnail.jpeg) + _OVERHEAD_BYTES
         while self.bytes > self._most:
@@ -169,11 +171,10 @@ class ThumbnailCache:
     def sweep(self) -> None:
         """Drop what was made too long ago."""
         oldest = self._clock() - KEEP_SECONDS
-        while self._made and next(iter(self._made.values())) <= oldest:
-            self._drop(next(iter(self._made)))
+        while self._entries and next(iter(self._entries.values()))[0] <= oldest:
+            self._drop(next(iter(self._entries)))
 
     def _drop(self, key: Key) -> None:
-        self._made.pop(key, None)
         if (entry := self._entries.pop(key, None)) is not None:
             self.bytes -= len(entry[1].jpeg) + _OVERHEAD_BYTES
             self._of[key[:2]].discard(key)
@@ -332,11 +333,10 @@ _GONE = NotFound("The model has no such inference.")
 
 
 @router.add(
-    "POST /models/{model_id}/inferences/thumbnails",
+    f"POST {INFERENCES}/thumbnails",
     StreamingResponse,
     Right.READ_INPUTS,
     "Read thumbnails of several inputs",
-    404,
     also={200: _LINES},
 )
 async def query_thumbnails(model_id: ModelId, body: ThumbnailQuery, access: Asking) -> Response:
@@ -356,11 +356,10 @@ async def query_thumbnails(model_id: ModelId, body: ThumbnailQuery, access: Aski
 
 
 @router.add(
-    "GET /models/{model_id}/inferences/{inference_id}/thumbnail",
+    f"GET {INFERENCE}/thumbnail",
     StreamingResponse,
     Right.READ_INPUTS,
     "Read the thumbnail of an input",
-    404,
     410,
     also={200: _PICTURE},
 )
