@@ -34,7 +34,7 @@ from inference_store.api import (
     thumbnails,
     views,
 )
-from inference_store.api.thumbnails import ThumbnailCache, ThumbnailMaker
+from inference_store.api.thumbnails import ThumbnailMaker
 from inference_store.erasure.ledger import Ledger, LedgerWatch
 from inference_store.index.dictionary import Dictionary
 from inference_store.objects import Blobs
@@ -126,7 +126,7 @@ def create_app(
         "thumbnail", processes, processes, wait_seconds=_THUMBNAIL_WAIT_SECONDS
     )
     app.state.foreground = Foreground()
-    app.state.thumbnails = ThumbnailMaker(blobs, ThumbnailCache())
+    app.state.thumbnails = ThumbnailMaker(blobs)
     app.state.is_stopping = lambda: False
     answer.handle_problems(app)
     app.router.routes.extend(_list_routes())

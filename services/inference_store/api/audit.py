@@ -6,7 +6,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from inference_store.access.rights import AccessScope, Action, Right
+from inference_store.access.rights import Action, Right
 from inference_store.index import audit
 from inference_store.index.audit import AuditEntry, Filter
 
@@ -32,18 +32,6 @@ class AuditParameters(PageParameters):
     at_from: Annotated[Instant | None, Field(description="Then or later.")] = None
     at_to: Annotated[Instant | None, Field(description="Before then.")] = None
 
-    def chosen(self, within: AccessScope) -> Filter:
-        """Return it as the store takes it."""
-        return Filter(
-            actor=self.actor,
-            action=self.action,
-            model_id=self.model_id,
-            uid=self.uid,
-            since=self.at_from,
-            until=self.at_to,
-            within=within,
-        )
-
 
 class ShownAuditEntry(AuditEntry, Shown):
     """One thing that was done."""
@@ -62,6 +50,7 @@ router = Router("keys and audit")
 async def list_audit(page: InQuery[AuditParameters], connection: Reading, access: Asking) -> Answer:
     """Every change and every read of an input, the newest first; what belongs to no model only
     where everything is administered."""
-    chosen, before = page.chosen(access.scope), fields.decode_one(page.cursor, int)
+    chosen = Filter(within=access.scope, **page.model_dump(exclude={"limit", "cursor"}))
+    before = fields.decode_one(page.cursor, int)
     entries = await audit.listed(connection, chosen, limit=page.limit + 1, before=before)
     return Answer(AuditPage.cut(entries, page.limit, attrgetter("id"), ShownAuditEntry.show))

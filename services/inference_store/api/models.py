@@ -85,21 +85,9 @@ class PendingMove(Shown):
     effective_at: datetime
 
 
-class ShownRegistration(Shown):
+class ShownRegistration(Registration, Shown):
     """A model's entry."""
 
-    model_id: str
-    project_id: str | None
-    name: str | None
-    task_type: str | None
-    class_labels: tuple[str, ...]
-    output_mapping: OutputMapping | None
-    registered_by: str
-    """`event`: the first event of an unknown model made it; `ledger`: a replay of the ledger did;
-    `removed`: it goes with what is left of it; else `api`."""
-    revision: int
-    registered_at: datetime
-    updated_at: datetime
     pending_move: PendingMove | None
     """Where it has moved, and another policy does not decide yet."""
 

@@ -6,7 +6,7 @@ import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from base64 import b64encode
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -145,7 +145,6 @@ class ThumbnailCache:
     ) -> None:
         self._most, self._clock = most_bytes, clock
         self._entries: dict[Key, tuple[float, Thumbnail]] = {}
-        self._of: dict[tuple[int, UUID], set[Key]] = {}
         self.bytes = 0
 
     def get(self, key: Key) -> Thumbnail | None:
@@ -158,14 +157,13 @@ class ThumbnailCache:
         self.sweep()
         self._drop(key)
         self._entries[key] = (self._clock(), thumbnail)
-        self._of.setdefault(key[:2], set()).add(key)
         self.bytes += len(thumbnail.jpeg) + _OVERHEAD_BYTES
         while self.bytes > self._most:
             self._drop(next(iter(self._entries)))
 
-    def forget(self, model: int, uid: UUID) -> None:
-        """Drop what is cached of an inference that is deleted, or whose input is."""
-        for key in tuple(self._of.get((model, uid), ())):
+    def forget(self, model: int, uids: Collection[UUID]) -> None:
+        """Drop what is cached of inferences that are deleted, or whose inputs are."""
+        for key in [key for key in self._entries if key[0] == model and key[1] in uids]:
             self._drop(key)
 
     def sweep(self) -> None:
@@ -177,19 +175,16 @@ class ThumbnailCache:
     def _drop(self, key: Key) -> None:
         if (entry := self._entries.pop(key, None)) is not None:
             self.bytes -= len(entry[1].jpeg) + _OVERHEAD_BYTES
-            self._of[key[:2]].discard(key)
-            if not self._of[key[:2]]:
-                del self._of[key[:2]]
 
 
 ThumbnailResult = Thumbnail | StoreError
 
 
 class ThumbnailMaker:
-    """Makes thumbnails of stored inferences."""
+    """Makes thumbnails of stored inferences, and keeps them in its `cache`."""
 
-    def __init__(self, blobs: Blobs, cache: ThumbnailCache) -> None:
-        self._blobs, self._cache = blobs, cache
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs, self.cache = blobs, ThumbnailCache()
 
     def find_cached(
         self, inferences: Sequence[Inference], edge: int
@@ -197,7 +192,7 @@ class ThumbnailMaker:
         """Return the cached thumbnails, and the refusals that the index already implies."""
         results: dict[UUID, ThumbnailResult] = {}
         for inference in inferences:
-            result = _find_refusal(inference) or self._cache.get(_make_key(inference, edge))
+            result = _find_refusal(inference) or self.cache.get(_make_key(inference, edge))
             if result is not None:
                 results[inference.uid] = result
         return results
@@ -215,10 +210,6 @@ class ThumbnailMaker:
         late = Busy("The pictures before it took too long. Ask for it again.")
         return {inference.uid: results.get(inference.uid, late) for inference in inferences}
 
-    def forget(self, model: int, uid: UUID) -> None:
-        """Drop what is cached of an inference that is deleted, or whose input is."""
-        self._cache.forget(model, uid)
-
     async def _make_one(
         self, decoder: Decoder, inference: Inference, picture: bytes | StoreError, edge: int
     ) -> ThumbnailResult:
@@ -228,7 +219,7 @@ class ThumbnailMaker:
             thumbnail = await decoder.make(picture, edge)
         except NoThumbnail as refused:
             return refused
-        self._cache.put(_make_key(inference, edge), thumbnail)
+        self.cache.put(_make_key(inference, edge), thumbnail)
         return thumbnail
 
     async def _fetch(
@@ -400,8 +391,9 @@ async def _make_thumbnails(
     # again of each: what was deleted meanwhile is not shown
     absent = {uid for uid in uids if uid not in {inference.uid for inference in inferences}}
     results |= maker.find_cached(inferences, edge)
-    for uid in absent | {uid for uid, result in results.items() if isinstance(result, StoreError)}:
-        maker.forget(registration.model, uid)
+    refused = {uid for uid, result in results.items() if isinstance(result, StoreError)}
+    if gone := absent | refused:
+        maker.cache.forget(registration.model, gone)
     return registration, {uid: _GONE if uid in absent else results[uid] for uid in uids}
 
 

@@ -44,8 +44,8 @@ class Filter:
     action: Action | None = None
     model_id: str | None = None
     uid: UUID | None = None
-    since: datetime | None = None
-    until: datetime | None = None
+    at_from: datetime | None = None
+    at_to: datetime | None = None
     within: AccessScope = field(default=EVERYTHING)
 
 
@@ -117,10 +117,10 @@ async def listed(
     for name in ("actor", "action", "model_id"):
         if (value := getattr(chosen, name)) is not None:
             query = query.where(here[name] == value)
-    if chosen.since is not None:
-        query = query.where(here.at >= chosen.since)
-    if chosen.until is not None:
-        query = query.where(here.at < chosen.until)
+    if chosen.at_from is not None:
+        query = query.where(here.at >= chosen.at_from)
+    if chosen.at_to is not None:
+        query = query.where(here.at < chosen.at_to)
     if before is not None:
         query = query.where(here.id < before)
     return [AuditEntry.model_validate(row) for row in await connection.execute(query.limit(limit))]

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeAlias, cast
 
+from pydantic import Field
 from sqlalchemy import Executable
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.ext.compiler import compiles
@@ -22,6 +23,7 @@ from sqlalchemy.sql.elements import ClauseElement
 
 from inference_store.index.distribution import is_distributed_cached
 from inference_store.index.prepared_statement import PreparedStatement
+from inference_store.inference.field_docs import Stored
 
 Building: TypeAlias = Executable | PreparedStatement | Callable[[], Executable]
 """A statement, or a function that builds it."""
@@ -258,11 +260,10 @@ def _count_rows(root: Node) -> float:
 MOST_STEPS = 50
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainStep:
+class ExplainedStep(Stored):
     """One statement."""
 
-    what: str
+    what: str = Field(examples=["let an index lead: Index Only Scan on metadata_number x8"])
     partitions: int
     """Partitions that its plan reads."""
     estimated_rows: int | None
@@ -273,13 +274,12 @@ class ExplainStep:
     milliseconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """The explanation of a query."""
+class Explanation(Stored):
+    """What a query did, for people: the words may change."""
 
-    form: str | None
+    form: str | None = Field(examples=["metadata+prediction; time: inferences in order of time"])
     """The kinds of its conditions, and how its order was made."""
-    steps: Sequence[ExplainStep]
+    steps: list[ExplainedStep]
     """The statements; after the first 50 the others are told as one."""
     partitions_visited: int
     """Partitions that the plans of its statements read."""
@@ -294,7 +294,7 @@ class Recording:
     """The steps so far."""
 
     began: float = field(default_factory=time.perf_counter)
-    steps: list[ExplainStep] = field(default_factory=list)
+    steps: list[ExplainedStep] = field(default_factory=list)
     visited: set[str] = field(default_factory=set)
     form: str | None = None
     _more: int = 0
@@ -310,7 +310,13 @@ class Recording:
         cut = " (cut off: time ran out)" if rows is None else ""
         description = f"{what or 'read'}{cut}: {plan.scans}"
         self.steps.append(
-            ExplainStep(description, len(plan.spans), plan.rows, rows, _to_milliseconds(seconds))
+            ExplainedStep(
+                what=description,
+                partitions=len(plan.spans),
+                estimated_rows=plan.rows,
+                actual_rows=rows,
+                milliseconds=_to_milliseconds(seconds),
+            )
         )
 
     def explain(self, *, partitions_total: int, estimates: bool) -> Explanation:
@@ -318,10 +324,14 @@ class Recording:
 
         Estimates use the values of all models: not for everybody.
         """
-        steps = [step if estimates else replace(step, estimated_rows=None) for step in self.steps]
+        update = {} if estimates else {"estimated_rows": None}
+        steps = [step.model_copy(update=update) for step in self.steps]
         if self._more:
             seconds = _to_milliseconds(self._more_seconds)
-            steps.append(ExplainStep(f"{self._more} more statements", 0, None, None, seconds))
+            unknown = {"estimated_rows": None, "actual_rows": None, "milliseconds": seconds}
+            steps.append(
+                ExplainedStep(what=f"{self._more} more statements", partitions=0, **unknown)
+            )
         return Explanation(
             form=self.form,
             steps=steps,
