@@ -14,12 +14,12 @@ The fence orders that against an eraser's check (see erasure/pending_deletions.p
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, and_, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, and_, delete, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -27,7 +27,7 @@ from inference_store.erasure import holds
 from inference_store.erasure.holds import Hold
 from inference_store.erasure.locks import fence_shared
 from inference_store.erasure.pending_deletions import find_claimed, find_scopes
-from inference_store.index import long_text, partitions
+from inference_store.index import partitions
 from inference_store.index.dictionary import Dictionary
 from inference_store.index.registrations import Registration
 from inference_store.index.tables import (
@@ -36,9 +36,9 @@ from inference_store.index.tables import (
     erasing,
     inference,
     metadata_key,
-    metadata_key_delta,
     metadata_presence,
 )
+from inference_store.index.writing import add_metadata
 from inference_store.inference import layout
 from inference_store.inference.errors import (
     BlobMissing,
@@ -259,7 +259,13 @@ async def _index_change(  # noqa: PLR0917
 ) -> None:
     model, uid = row.model, row.uid
     await _remove_rows(connection, model, uid, change, old)
-    await _add_rows(connection, editor.dictionary, model, uid, change, old)
+    # A name that belongs to a longer key, which does not change, keeps that key's row.
+    added = replace(
+        change.metadata,
+        leaves=tuple(leaf for leaf in change.metadata.leaves if change.removes(leaf.name, old)),
+        presences=tuple(p for p in change.metadata.presences if change.removes(p.name, old)),
+    )
+    await add_metadata(connection, model, uid, added, editor.dictionary)
     where = (inference.c.model == model, inference.c.uid == uid)
     changed = update(inference).where(*where).values(**values, revision=row.revision + 1)
     await connection.execute(changed)
@@ -333,56 +339,6 @@ async def _remove_rows(
         if removed:
             here = (table.c.model == model, table.c.uid == uid, table.c.key.in_(removed))
             await connection.execute(delete(table).where(*here))
-
-
-async def _add_rows(  # noqa: PLR0917
-    connection: AsyncConnection,
-    dictionary: Dictionary,
-    model: int,
-    uid: UUID,
-    change: Change,
-    old: Sequence[Entry],
-) -> None:
-    """A name that belongs to a longer key, which does not change, keeps that key's row."""
-    counted: set[tuple[Any, ...]] = set()
-    for table, values, delta in _build_rows(dictionary, model, uid, change, old):
-        await connection.execute(upsert(table).values(values).on_conflict_do_nothing())
-        identity = (delta["key"], delta["type"], delta["flag"])
-        if (
-            identity in counted
-        ):  # a text that does not fit its type has a row of presence beside its own
-            continue
-        counted.add(identity)
-        await connection.execute(
-            insert(metadata_key_delta).values(
-                model=model, count=1, first_seen=func.now(), last_seen=func.now(), **delta
-            )
-        )
-
-
-def _build_rows(
-    dictionary: Dictionary, model: int, uid: UUID, change: Change, old: Sequence[Entry]
-) -> list[Any]:
-    rows: list[Any] = []
-    for leaf in change.metadata.leaves:
-        key = dictionary.keys.number(model, leaf.name)
-        if key is None or not change.removes(leaf.name, old):
-            continue
-        row = {"model": model, "key": key, "uid": uid, "value": leaf.value}
-        if leaf.family == "string":
-            row["value"], row["whole"] = long_text.encode(str(leaf.value))
-        flag = leaf.flags[0] if leaf.flags else ""
-        delta: dict[str, Any] = {"key": key, "type": leaf.type.value, "flag": flag}
-        delta["examples"] = [str(leaf.value)[:120]]
-        rows.append((SIDE_TABLES[leaf.family], row, delta))
-    for presence in change.metadata.presences:
-        key = dictionary.keys.number(model, presence.name)
-        if key is None or not change.removes(presence.name, old):
-            continue
-        row = {"model": model, "key": key, "uid": uid, "is_null": presence.is_null}
-        flag = presence.flags[0] if presence.flags else "null" if presence.is_null else "present"
-        rows.append((metadata_presence, row, {"key": key, "type": presence.type, "flag": flag}))
-    return rows
 
 
 async def _lock_row(
