@@ -16,9 +16,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
+from pydantic import AfterValidator, Field
 from sqlalchemy import ColumnElement, and_, delete, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -52,7 +53,13 @@ from inference_store.inference.errors import (
     PreconditionFailed,
 )
 from inference_store.inference.events import StorageKey, parse_stored, received_at_of
-from inference_store.inference.json_text import Json, UnreadableJson, read_exactly, write_json
+from inference_store.inference.json_text import (
+    Json,
+    Number,
+    UnreadableJson,
+    read_exactly,
+    write_json,
+)
 from inference_store.inference.metadata import (
     KEY_ALIASES,
     TYPE_NAMES,
@@ -67,21 +74,37 @@ from inference_store.inference.metadata import (
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 
+from .fields import Body, ShortText
 
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One requested metadata item. `value`: text, or None for null."""
 
-    key: str
-    type: str
-    value: str | None
+def _read_value(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else write_json(_read_exact(value))
+
+
+def _read_exact(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _read_exact(element) for name, element in value.items()}
+    if isinstance(value, list):
+        return [_read_exact(element) for element in value]
+    return value if value is None or isinstance(value, (str, bool)) else Number(value)
+
+
+class MetadataItem(Body):
+    """One metadata item to add, or to put in the place of the one that has its key."""
+
+    key: Annotated[ShortText, Field(min_length=1)]
+    type: Annotated[str, Field(max_length=32)]
+    """string, int, float, bool, timestamp or json."""
+    value: Annotated[Any, AfterValidator(_read_value)] = Field(
+        description="A string, as in events; other JSON is taken as its text."
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """Items to add, or to replace those with the same keys."""
 
-    items: tuple[Item, ...]
+    items: tuple[MetadataItem, ...]
     metadata: Metadata
     """Return the new items."""
 
@@ -154,10 +177,10 @@ class Change:
 
     @property
     def _format_items(self) -> list[Json]:
-        return [{"key": i.key, "type": i.type, "value": i.value} for i in self.items]
+        return [item.model_dump() for item in self.items]
 
 
-def check_change(items: Sequence[Item], *, caps: MetadataCaps) -> Change:
+def check_change(items: Sequence[MetadataItem], *, caps: MetadataCaps) -> Change:
     """Check the items, and return the change that they request.
 
     Raises Invalid for an unknown type, a value that does not fit its type, or a key given twice.
@@ -166,12 +189,12 @@ def check_change(items: Sequence[Item], *, caps: MetadataCaps) -> Change:
         _check_item(f"metadata[{number}]", item, caps)
     if len({_resolve_alias(item.key) for item in items}) < len(items):
         raise Invalid("A key is given twice.", faults=[Fault("metadata", "a key is given twice")])
-    document = [{"key": i.key, "type": i.type, "value": i.value} for i in items]
+    document: Json = [item.model_dump() for item in items]
     metadata = read_metadata(write_json(document).encode(), caps=caps)
     return Change(tuple(items), metadata)
 
 
-def _check_item(path: str, item: Item, caps: MetadataCaps) -> None:
+def _check_item(path: str, item: MetadataItem, caps: MetadataCaps) -> None:
     entry = type_named(item.type)
     if entry is None:
         raise _make_invalid(f"{path}.type", f"there is no type {item.type!r}", sorted(TYPE_NAMES))

@@ -145,10 +145,7 @@ async def request_reconciliation(
 )
 async def get_reconciliation(reconciliation_id: UUID, connection: Reading) -> Answer:
     """How far it is, and what it found."""
-    reconciliation = await stored_reports.find_reconciliation(connection, reconciliation_id)
-    if reconciliation is None:
-        raise _make_not_found(reconciliation_id)
-    return Answer(ShownReconciliation.show(reconciliation))
+    return Answer(ShownReconciliation.show(await _find(connection, reconciliation_id)))
 
 
 @router.add(
@@ -161,8 +158,7 @@ async def list_findings(
     reconciliation_id: UUID, page: InQuery[FindingParameters], connection: Reading
 ) -> Answer:
     """Objects without rows and rows without objects, by kind and storage key."""
-    if await stored_reports.find_reconciliation(connection, reconciliation_id) is None:
-        raise _make_not_found(reconciliation_id)
+    await _find(connection, reconciliation_id)
     key = fields.decode(page.cursor, str, str)
     findings = await stored_reports.list_findings(
         connection,
@@ -214,5 +210,8 @@ async def _list_warnings(
     return [f"{unknown.detail} If the bucket has no object of it either, this fails."]
 
 
-def _make_not_found(id: UUID) -> NotFound:
-    return NotFound(f"There is no reconciliation {id}.")
+async def _find(connection: AsyncConnection, id: UUID) -> Reconciliation:
+    reconciliation = await stored_reports.find_reconciliation(connection, id)
+    if reconciliation is None:
+        raise NotFound(f"There is no reconciliation {id}.")
+    return reconciliation

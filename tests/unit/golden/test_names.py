@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from inference_store.api.app import create_app
-from inference_store.api.metadata_edits import Item, check_change
+from inference_store.api.metadata_edits import MetadataItem, check_change
 from inference_store.cli.main import COMMANDS, build_root_parser, import_command
 from inference_store.index import sidecars
 from inference_store.index.accounting import PartitionId
@@ -120,7 +120,11 @@ def test_sidecar() -> None:
 
 
 def test_edited_metadata() -> None:
-    items = [Item("n", "int", "8"), Item("new", "string", "é"), Item("gone", "string", None)]
+    items = [
+        MetadataItem(key="n", type="int", value="8"),
+        MetadataItem(key="new", type="string", value="é"),
+        MetadataItem(key="gone", type="string", value=None),
+    ]
     change = check_change(items, caps=MetadataCaps())
     text = ""
     for old in (BLOB, b'[{"key":"n","type":"int","value":"7"}]', b'{"n":7}', None):
