@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from functools import cache, lru_cache, partial
-from typing import Annotated, Any, Final, NamedTuple, ParamSpec, TypeVar
+from typing import Annotated, Any, Final, ParamSpec, TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
 import cramjam
@@ -36,20 +36,12 @@ _SPELLINGS: Final = {"x-gzip": "gzip"}
 _MOST_REMEMBERED: Final = 64
 
 
-class _Rank(NamedTuple):
-    quality: float
-    precision: int
-    """2: named itself, 1: by `type/*`, 0: by `*/*`."""
-    before: int
-    """The earlier in the header, the greater."""
-
-
 def choose_type(accept: str, offered: Sequence[str]) -> str | None:
     """Return the media type to answer with, out of `offered`; None: none is accepted."""
     ranges = list(_iterate_ranges(accept or ANY))
-    ranks = [(_rank(kind, ranges), kind) for kind in offered]
-    acceptable = [(rank, kind) for rank, kind in ranks if rank.quality > 0]
-    return max(acceptable, key=lambda pair: pair[0])[1] if acceptable else None
+    ranks = {kind: _rank(kind, ranges) for kind in offered}
+    best = max(offered, key=lambda kind: ranks[kind])
+    return best if ranks[best][0] > 0 else None
 
 
 @lru_cache(_MOST_REMEMBERED)  # clients send few different headers
@@ -64,8 +56,9 @@ def choose_coding(accept_encoding: str) -> str | None:
     return best if quality > 0 and quality >= qualities.get("identity", 0.0) else None
 
 
-def _rank(kind: str, ranges: Sequence[tuple[str, float]]) -> _Rank:
-    """Rank by the most precise range alone: `*/*;q=0.1, text/html;q=0` accepts no HTML."""
+def _rank(kind: str, ranges: Sequence[tuple[str, float]]) -> tuple[float, int, int]:
+    """Return quality, precision and place in the header, the first the greatest, of the most
+    precise range alone: `*/*;q=0.1, text/html;q=0` accepts no HTML."""
     patterns = (ANY, f"{kind.partition('/')[0]}/*", kind.partition(";")[0].strip().lower())
     ranks = [
         (patterns.index(name), -number, quality)
@@ -73,7 +66,7 @@ def _rank(kind: str, ranges: Sequence[tuple[str, float]]) -> _Rank:
         if name in patterns
     ]
     precision, before, quality = max(ranks, default=(0, 0, 0.0))
-    return _Rank(quality, precision, before)
+    return quality, precision, before
 
 
 def _iterate_ranges(header: str) -> Iterator[tuple[str, float]]:
