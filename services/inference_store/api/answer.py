@@ -292,7 +292,9 @@ def _make_fault(request: Request, error: Mapping[str, Any]) -> Fault:
     where, *rest = error["loc"]
     path = _format_path(rest) if where == "body" else _format_path(error["loc"])
     if error["type"] == "extra_forbidden":
-        known_fields = _find_known_fields(request, rest)
+        model = _find_model_around(request, rest)
+        fields = {} if model is None else model.model_fields
+        known_fields = [field.alias or name for name, field in fields.items()]
         near = get_close_matches(str(rest[-1])[:_NAME_CHARACTERS], known_fields, 1)
         hint = f"; the nearest is {near[0]!r}" if near else ""
         return Fault(path, f"unknown field{hint}", known_fields)
@@ -309,11 +311,6 @@ def _format_path(parts: Iterable[Any]) -> str:
         name = str(part)[:_NAME_CHARACTERS]
         path += f"[{part}]" if isinstance(part, int) else f".{name}" if path else name
     return path
-
-
-def _find_known_fields(request: Request, parts: Sequence[Any]) -> list[str]:
-    model = _find_model_around(request, parts)
-    return [] if model is None else [f.alias or name for name, f in model.model_fields.items()]
 
 
 def _find_field(request: Request, parts: Sequence[Any]) -> FieldInfo | None:
@@ -411,15 +408,11 @@ _BOUNDS: Final = {"ge": "at least", "gt": "over", "le": "at most", "lt": "below"
 
 def _describe_error(error: Mapping[str, Any], field: FieldInfo | None) -> str:
     if error["type"] in ("int_type", "int_from_float"):
-        return f"it must be a whole number{_describe_bounds(field)}"
+        bounds = [] if field is None else list(_iterate_bounds([field]))
+        return f"it must be a whole number{', ' if bounds else ''}{' and '.join(bounds)}"
     if error["type"] == "too_short" and error.get("input") == "":
         return "it must not be empty"
     return str(error["msg"]).removeprefix("Value error, ")
-
-
-def _describe_bounds(field: FieldInfo | None) -> str:
-    bounds = [] if field is None else list(_iterate_bounds([field]))
-    return f", {' and '.join(bounds)}" if bounds else ""
 
 
 def _iterate_bounds(parts: Iterable[Any]) -> Iterator[str]:

@@ -94,7 +94,9 @@ class AdmissionControl:
 
     async def _wait(self, caller: str, seconds: float) -> None:
         waiting = _Waiting(caller, asyncio.get_running_loop().create_future())
-        self._refuse_if_crowded(caller, seconds)
+        own = sum(waiting.caller == caller for waiting in self._waiting)
+        if own >= _MOST_WAITING_OF_ONE or len(self._waiting) >= _MOST_WAITING:
+            raise self._make_refusal(caller, seconds)
         self._waiting.append(waiting)
         TURNS_WAITING.labels(self._kind).set(len(self._waiting))
         try:
@@ -110,11 +112,6 @@ class AdmissionControl:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
             TURNS_WAITING.labels(self._kind).set(len(self._waiting))
-
-    def _refuse_if_crowded(self, caller: str, seconds: float) -> None:
-        own = sum(waiting.caller == caller for waiting in self._waiting)
-        if own >= _MOST_WAITING_OF_ONE or len(self._waiting) >= _MOST_WAITING:
-            raise self._make_refusal(caller, seconds)
 
     def _make_refusal(self, caller: str, seconds: float) -> TooManyQueries:
         is_own = self._running[caller] >= self._most_of_one

@@ -334,12 +334,14 @@ async def list_erased_members(
     key = fields.decode(page.cursor, int, int)
     after = FIRST if key is None else (key[0], key[1])
     erased = await list_erased(connection, export_id, after=after, limit=page.limit + 1)
-    by_position = attrgetter("position")
-    return Answer(ErasedMemberPage.cut(erased, page.limit, by_position, _show_erased))
-
-
-def _show_erased(member: ErasedMember) -> ShownErasedMember:
-    return ShownErasedMember.show(member, cursor=fields.encode(*member.position))
+    return Answer(
+        ErasedMemberPage.cut(
+            erased,
+            page.limit,
+            attrgetter("position"),
+            lambda member: ShownErasedMember.show(member, cursor=fields.encode(*member.position)),
+        )
+    )
 
 
 async def _find_job(

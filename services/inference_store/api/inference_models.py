@@ -208,12 +208,8 @@ PARTS: Final = {
 """What may be chosen inside a field, as in `predictions.label`; of `metadata` any key."""
 
 
-def _pattern() -> str:
-    parts = [f"{field}\\.({'|'.join(map(re.escape, names))})" for field, names in PARTS.items()]
-    return f"^({'|'.join([*map(re.escape, FIELDS), *parts, 'metadata[.].+'])})$"
-
-
-FIELD_PATTERN: Final = _pattern()
+_PATTERNS = [f"{field}\\.({'|'.join(map(re.escape, names))})" for field, names in PARTS.items()]
+FIELD_PATTERN: Final = f"^({'|'.join([*map(re.escape, FIELDS), *_PATTERNS, 'metadata[.].+'])})$"
 """The same as a regular expression of ECMA 262, for the OpenAPI."""
 
 

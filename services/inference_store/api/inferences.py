@@ -205,7 +205,11 @@ async def query_neighbours(
         sides = await find_neighbours(
             connection, prepared.query, sort, body.uid, set_deadline(body, access.settings)
         )
-        neighbours = [await _show(connection, registration.model, uid) for uid, _ in sides]
+        uids = [uid for uid, _ in sides if uid is not None]
+        rows = {i.uid: dict(i.row) for i in await read(connection, registration.model, uids)}
+        neighbours = [
+            None if uid not in rows else Neighbour.model_validate(rows[uid]) for uid, _ in sides
+        ]
     # what was erased meanwhile may have another behind it
     complete = all(
         neighbour is not None or (uid is None and is_sure)
@@ -220,11 +224,6 @@ async def query_neighbours(
             **filter.answer_members,
         )
     )
-
-
-async def _show(connection: AsyncConnection, model: int, uid: UUID | None) -> Neighbour | None:
-    inferences = await read(connection, model, [] if uid is None else [uid])
-    return Neighbour.model_validate(dict(inferences[0].row)) if inferences else None
 
 
 async def _stream_blob(blobs: Blobs, inference: Inference, blob: str) -> StreamingResponse:

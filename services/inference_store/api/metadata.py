@@ -22,7 +22,7 @@ from .fields import WHOLE, Body, Page
 from .http import INFERENCE, InferenceId, ModelId
 from .inference_models import ShownInference
 from .inference_pages import format_inference
-from .metadata_edits import Change, Editor, MetadataItem, check_change, edit, reserve
+from .metadata_edits import Editor, MetadataItem, check_change, edit, reserve
 from .routing import Router
 
 
@@ -103,8 +103,9 @@ async def change_metadata(
         bucket = editor.blobs.buckets.default
         await reserve(connection, bucket, registration, uid, revision=revision)
     # After the reserve, which checks the revision: a refused edit leaves no names behind.
-    names, several = {registration.model: _list_names(change)}, change.metadata.several
-    await dictionary.resolve(names, {}, several)
+    parts = (*change.metadata.leaves, *change.metadata.presences)
+    names = {registration.model: {part.name for part in parts}}
+    await dictionary.resolve(names, {}, change.metadata.several)
     async with engine.begin() as connection:
         registration = await access.find_model(connection, model_id)
         revision = await edit(connection, editor, registration, uid, change, revision=revision)
@@ -123,11 +124,6 @@ async def _find_uid(connection: AsyncConnection, model: int, inference_id: str) 
             f" in uid:{same.newest}."
         )
     return same.newest
-
-
-def _list_names(change: Change) -> set[str]:
-    leaves, presences = change.metadata.leaves, change.metadata.presences
-    return {leaf.name for leaf in leaves} | {presence.name for presence in presences}
 
 
 def _find_revision(body: MetadataChange, if_match: int | None) -> int | None:

@@ -14,7 +14,6 @@ from inference_store.erasure import housekeeping, policies
 from inference_store.erasure.ledger_entries import Body as Entry
 from inference_store.erasure.ledger_entries import Note
 from inference_store.index import key_registry, registrations
-from inference_store.index.key_registry import KeySeen
 from inference_store.index.registrations import Details, Registration
 from inference_store.inference.errors import Conflict, Fault, Invalid, NotFound, PreconditionFailed
 from inference_store.inference.layout import check_id
@@ -203,7 +202,13 @@ async def list_keys(
     rows = await key_registry.keys(connection, model, limit=page.limit + 1, after=after)
     items, following = fields.cut_page(rows, page.limit, lambda row: row.name)
     number = await key_registry.count(connection, model)
-    shown, capped = [_show_key(row) for row in items], number >= access.settings.max_keys_per_model
+    shown = [
+        ShownMetadataKey.show(
+            key, compared_as=sorted(key.families), count=sum(seen.count for seen in key.types)
+        )
+        for key in items
+    ]
+    capped = number >= access.settings.max_keys_per_model
     return Answer(KeyPage(items=shown, next=following, capped=capped))
 
 
@@ -222,12 +227,6 @@ async def list_projects(
 
 def _show_registration(registered: Registration) -> ShownRegistration:
     return ShownRegistration.show(registered, pending_move=_show_move(registered))
-
-
-def _show_key(key: KeySeen) -> ShownMetadataKey:
-    return ShownMetadataKey.show(
-        key, compared_as=sorted(key.families), count=sum(type_seen.count for type_seen in key.types)
-    )
 
 
 def _build_answer(

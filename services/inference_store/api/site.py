@@ -45,14 +45,10 @@ def list_console_routes(folder: Path = FILES) -> list[BaseRoute]:
     """Return the routes of the console, and that of `/`, which leads a browser there."""
     return [
         Route("/", _lead_browser, include_in_schema=False),
-        Route(CONSOLE, _lead_to_folder, include_in_schema=False),
+        # to the folder, to which the page's addresses are relative
+        Route(CONSOLE, lambda _: RedirectResponse("console/"), include_in_schema=False),
         Mount(CONSOLE, ConsoleFiles(directory=folder, html=True)),
     ]
-
-
-async def _lead_to_folder(_: Request) -> Response:
-    """Lead to the folder, to which the page's addresses are relative."""
-    return RedirectResponse("console/")
 
 
 async def _lead_browser(request: Request) -> Response:
@@ -115,10 +111,8 @@ class DocsSite(StaticFiles):
 
 
 def list_docs_routes(folder: Path = SITE) -> list[BaseRoute]:
-    """Return the routes of the site."""
-    return [Route(DOCS, _lead_to_start, include_in_schema=False), Mount(DOCS, DocsSite(folder))]
-
-
-async def _lead_to_start(_: Request) -> Response:
-    """Lead to the start page, whose links are relative to the folder."""
-    return RedirectResponse("docs/")
+    """Return the routes of the site; the links of its start page are relative to the folder."""
+    return [
+        Route(DOCS, lambda _: RedirectResponse("docs/"), include_in_schema=False),
+        Mount(DOCS, DocsSite(folder)),
+    ]
