@@ -112,26 +112,15 @@ class ReleaseParameters(Parameters):
     reason: _Reason
 
 
-class ShownHold(Shown):
+class ShownHold(Hold, Shown):
     """A legal hold; `erased:…` stands for each value that an erasure took."""
 
-    id: UUID
-    name: str
-    reason: str
     model_id: str | None
     """null: every model, also those to come."""
-    filter: str | None
+    filter: str | None  # type: ignore[assignment]
     """As CQL2-Text, every name spelt out; null: it was placed by ids."""
-    inference_ids: tuple[str, ...] | None
-    until: datetime | None
     state: State
     """`in_force`; `ended`: `until` has passed; `released`: by a person."""
-    placed_by: str
-    placed_at: datetime
-    released_by: str | None
-    released_at: datetime | None
-    release_reason: str | None
-    revision: int
     types: dict[str, str]
     """Types of its keys that nothing had when it was placed or changed: `number`, `string`, `bool`,
     `timestamp`. Repeat them to change the hold."""
@@ -188,14 +177,10 @@ class HoldDocument(Shown):
     until: datetime | None = None
 
 
-class HoldChange(Shown):
+class HoldChange(HoldRevision, Shown):
     """One revision of a hold."""
 
-    revision: int
-    change: Literal["placed", "changed", "released"]
-    at: datetime
-    actor: str
-    document: HoldDocument
+    document: HoldDocument  # type: ignore[assignment]
 
 
 class HoldHistory(Page):
@@ -460,5 +445,5 @@ def _describe(hold: Hold, ids: Mapping[int, str]) -> dict[str, Any]:
         "model_id": None if hold.model is None else ids.get(hold.model),
         "filter": format_filter(hold.filter) if has_filter else None,
         "types": list_declared_types(hold.filter) if has_filter else {},
-        "state": hold.state(datetime.now(UTC)),
+        "state": hold.find_state(datetime.now(UTC)),
     }

@@ -110,15 +110,11 @@ def _compile(
 
 
 class RecentlyCompiled(dict[Any, Any]):
-    """SQLAlchemy's cache of the last `most` compiled statements; the oldest is dropped."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self._most = most
+    """SQLAlchemy's cache of the last compiled statements; the oldest is dropped."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
         super().__setitem__(key, value)
-        if len(self) > self._most:
+        if len(self) > _MOST_COMPILED:
             del self[next(iter(self))]
 
 
@@ -129,7 +125,7 @@ def get_compiled_cache() -> RecentlyCompiled:
     In the engine's own cache of at least 500 statements they took 400 MiB: each takes at least
     0.3 MiB, and few are repeated.
     """
-    return RecentlyCompiled(_MOST_COMPILED)
+    return RecentlyCompiled()
 
 
 @cache
@@ -294,7 +290,7 @@ class Recording:
     """The steps so far."""
 
     began: float = field(default_factory=time.perf_counter)
-    steps: list[ExplainedStep] = field(default_factory=list)
+    steps: list[tuple[str, int, int | None, int | None, float]] = field(default_factory=list)
     visited: set[str] = field(default_factory=set)
     form: str | None = None
     _more: int = 0
@@ -309,32 +305,24 @@ class Recording:
         self.visited |= plan.spans
         cut = " (cut off: time ran out)" if rows is None else ""
         description = f"{what or 'read'}{cut}: {plan.scans}"
-        self.steps.append(
-            ExplainedStep(
-                what=description,
-                partitions=len(plan.spans),
-                estimated_rows=plan.rows,
-                actual_rows=rows,
-                milliseconds=_to_milliseconds(seconds),
-            )
-        )
+        spent = _to_milliseconds(seconds)
+        self.steps.append((description, len(plan.spans), plan.rows, rows, spent))
 
     def explain(self, *, partitions_total: int, estimates: bool) -> Explanation:
         """Return what was recorded.
 
         Estimates use the values of all models: not for everybody.
         """
-        update = {} if estimates else {"estimated_rows": None}
-        steps = [step.model_copy(update=update) for step in self.steps]
+        steps = [*self.steps]
         if self._more:
-            seconds = _to_milliseconds(self._more_seconds)
-            unknown = {"estimated_rows": None, "actual_rows": None, "milliseconds": seconds}
-            steps.append(
-                ExplainedStep(what=f"{self._more} more statements", partitions=0, **unknown)
-            )
+            spent = _to_milliseconds(self._more_seconds)
+            steps.append((f"{self._more} more statements", 0, None, None, spent))
+        names = ("what", "partitions", "estimated_rows", "actual_rows", "milliseconds")
+        hidden = {} if estimates else {"estimated_rows": None}
+        shown = [dict(zip(names, step, strict=True)) | hidden for step in steps]
         return Explanation(
             form=self.form,
-            steps=steps,
+            steps=[ExplainedStep.model_validate(step) for step in shown],
             partitions_visited=len(self.visited),
             partitions_total=partitions_total,
             milliseconds=_to_milliseconds(time.perf_counter() - self.began),

@@ -120,11 +120,8 @@ def test_sidecar() -> None:
 
 
 def test_edited_metadata() -> None:
-    items = [
-        MetadataItem(key="n", type="int", value="8"),
-        MetadataItem(key="new", type="string", value="é"),
-        MetadataItem(key="gone", type="string", value=None),
-    ]
+    given = [("n", "int", "8"), ("new", "string", "é"), ("gone", "string", None)]
+    items = [MetadataItem(key=key, type=type, value=value) for key, type, value in given]
     change = check_change(items, caps=MetadataCaps())
     text = ""
     for old in (BLOB, b'[{"key":"n","type":"int","value":"7"}]', b'{"n":7}', None):

@@ -104,14 +104,14 @@ async def request_reconciliation(
     """Request a reconciliation, and return it."""
     values = {"id": uuid4(), "model_id": model_id, "cause": cause, "repair": repair}
     inserted = reconciliation.insert().values(**values, state="pending").returning(reconciliation)
-    return _read_row((await connection.execute(inserted)).one())
+    return Reconciliation.model_validate((await connection.execute(inserted)).one())
 
 
 async def find_reconciliation(connection: AsyncConnection, id: UUID) -> Reconciliation | None:
     """Return a reconciliation by its id."""
     query = select(reconciliation).where(reconciliation.c.id == id)
     row = (await connection.execute(query)).first()
-    return None if row is None else _read_row(row)
+    return None if row is None else Reconciliation.model_validate(row)
 
 
 async def list_page(
@@ -123,7 +123,9 @@ async def list_page(
     query = select(reconciliation).order_by(here.requested_at.desc(), here.id.desc())
     if before is not None:
         query = query.where(tuple_(here.requested_at, here.id) < before)
-    return [_read_row(row) for row in await connection.execute(query.limit(limit))]
+    return [
+        Reconciliation.model_validate(row) for row in await connection.execute(query.limit(limit))
+    ]
 
 
 async def find_unfinished(
@@ -141,7 +143,7 @@ async def find_unfinished(
         same = here.model_id.is_not_distinct_from(model_id)
         query = query.where(here.cause == cause, same)
     row = (await connection.execute(query.order_by(here.requested_at).limit(1))).first()
-    return None if row is None else _read_row(row)
+    return None if row is None else Reconciliation.model_validate(row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,7 @@ async def update_reconciliation(
     """Store the progress of a reconciliation, and return it."""
     here = reconciliation.c.id == id
     updated = update(reconciliation).where(here).values(values).returning(reconciliation)
-    return _read_row((await connection.execute(updated)).one())
+    return Reconciliation.model_validate((await connection.execute(updated)).one())
 
 
 async def finish_reconciliation(
@@ -246,10 +248,6 @@ async def list_findings(
         Finding(**{name: getattr(row, name) for name in Finding.__slots__})
         for row in await connection.execute(query)
     ]
-
-
-def _read_row(row: Any) -> Reconciliation:
-    return Reconciliation(**row._mapping)
 
 
 # Finds the time before which an object must have been written to be judged.

@@ -187,13 +187,9 @@ async def find_inference(engine: AsyncEngine, key: str) -> Any:
 async def edit_metadata(engine: AsyncEngine, blobs: Blobs, key: str) -> None:
     model, uid = await find_inference(engine, key)
     caps = MetadataCaps()
-    change = check_change(
-        [
-            MetadataItem(key="frame_number", type="int", value="4711"),
-            MetadataItem(key="new", type="str", value="x"),
-        ],
-        caps=caps,
-    )
+    given = [("frame_number", "int", "4711"), ("new", "str", "x")]
+    items = [MetadataItem(key=key, type=type, value=value) for key, type, value in given]
+    change = check_change(items, caps=caps)
     editor = Editor(blobs, Dictionary(engine), caps)
     await editor.dictionary.resolve({model: {"frame_number", "new"}}, {})
     (name,) = (await transact(engine, registrations.names, [model])).values()
