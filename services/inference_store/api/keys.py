@@ -101,7 +101,7 @@ async def create_api_key(body: NewKey, connection: Writing, access: Asking) -> A
 @router.add("GET /keys", KeyListPage, _NEEDED, "List keys")
 async def list_api_keys(page: InQuery[PageParameters], connection: Reading) -> Answer:
     """Keys, the newest first; revoked ones too."""
-    after = fields.decode_time_key(page.cursor)
+    after = fields.decode_before(page, str)
     keys = await api_keys.listed(connection, limit=page.limit + 1, after=after)
     by_time = fields.by_time("created_at")
     return Answer(KeyListPage.cut(keys, page.limit, by_time, ShownApiKey.show))
