@@ -102,7 +102,10 @@ async def prepare_export(
     """
     _check_format(settings, body.format, choose_blobs(body))
     now = datetime.now(UTC)
-    expires_at = await _find_end(connection, settings, model, body, now)
+    expires_at = now + timedelta(seconds=min(_EXPIRES_SECONDS, settings.export_most_seconds))
+    if body.expires_in is not None:
+        expires_at = _read_duration(body.expires_in, settings, now)
+    expires_at = await _limit_end(connection, model, expires_at, now)
     document = await _describe(connection, model, body, now)
     if not body.confirm:
         await _require_few(connection, settings, model, document)
@@ -143,7 +146,7 @@ async def insert_again(
         raise Conflict(
             f"Erasure {job.erased_by}: the filter of this export is lost. Request a new export."
         )
-    _check_format(settings, job.format, job.blobs)
+    _check_format(settings, job.format, job.blob_choice)
     now = datetime.now(UTC)
     most = timedelta(seconds=settings.export_most_seconds)
     lasting = min(job.expires_at - job.requested_at, most)
@@ -206,19 +209,6 @@ async def _require_few(
             f"{matches:,} inferences match, and without `confirm` an export has at most {most:,}."
         )
     raise Conflict(f"{text} Narrow `filter` or `received_at`, or set `confirm` to true.")
-
-
-async def _find_end(
-    connection: AsyncConnection,
-    settings: ApiSettings,
-    model: int,
-    body: ExportRequest,
-    now: datetime,
-) -> datetime:
-    expires_at = now + timedelta(seconds=min(_EXPIRES_SECONDS, settings.export_most_seconds))
-    if body.expires_in is not None:
-        expires_at = _read_duration(body.expires_in, settings, now)
-    return await _limit_end(connection, model, expires_at, now)
 
 
 async def _limit_end(

@@ -403,9 +403,7 @@ def format_json(
     estimate: orphans.OrphanEstimate | None = None,
 ) -> str:
     """Format the report for programs, with only the first findings."""
-    report = {
-        name: getattr(reconciliation, name) for name in Reconciliation.__slots__ if name != "noted"
-    }
+    report = reconciliation.model_dump()
     report |= {"findings": findings} | ({} if estimate is None else {"would_erase": estimate})
     return orjson.dumps(report, default=str, option=orjson.OPT_INDENT_2).decode()
 

@@ -26,6 +26,7 @@ from inference_store.index.tables import (
     export_erased,
     export_part,
 )
+from inference_store.inference.field_docs import Hidden, Stored
 from inference_store.inference.layout import EXPORTS
 from inference_store.objects import Blobs
 from inference_store.objects.listing import Held
@@ -211,8 +212,7 @@ async def forget_objects(connection: AsyncConnection, parts: Sequence[TouchedPar
 # used.
 
 
-@dataclass(frozen=True, slots=True)
-class Download:
+class Download(Stored):
     """One caller's downloads of an export."""
 
     actor: str
@@ -242,8 +242,8 @@ async def list_downloads(
     ranked = select(*columns, place).where(_GIVEN.export.in_(exports)).subquery()
     query = select(ranked).where(ranked.c.place <= limit).order_by(ranked.c.export, ranked.c.place)
     downloads: dict[UUID, list[Download]] = {export: [] for export in exports}
-    for export, *values, _ in await connection.execute(query):
-        downloads[export].append(Download(*values))
+    for row in await connection.execute(query):
+        downloads[row.export].append(Download.model_validate(row))
     return downloads
 
 
@@ -292,8 +292,7 @@ FIRST: Final[Position] = (0, 0)
 """Where reading of erased members begins."""
 
 
-@dataclass(frozen=True, slots=True)
-class ErasedMember:
+class ErasedMember(Stored):
     """A member of an export that an erasure took, or some whose uids are forgotten.
 
     Uids are told as long as tombstones are kept; afterwards only the keyed hashes are left.
@@ -307,7 +306,7 @@ class ErasedMember:
     """What is erased: `inference`, or its `input` or `response` alone."""
     erased_at: datetime
     erasure: UUID
-    position: Position
+    position: Hidden[Position]
     """Where reading goes on after it."""
 
 
@@ -333,12 +332,12 @@ async def list_erased(
 
 
 def _read_members(row: Any) -> Iterator[ErasedMember]:
-    about = (row.scope, row.erased_at, row.erasure)
+    about = {"scope": row.scope, "erased_at": row.erased_at, "erasure": row.erasure}
     if row.uids is None:
-        yield ErasedMember(None, row.inferences, *about, position=(row.id, 1))
+        yield ErasedMember(uid=None, inferences=row.inferences, position=(row.id, 1), **about)
         return
     for number, uid in enumerate(unpack_uids(bytes(row.uids)), 1):
-        yield ErasedMember(uid, 1, *about, position=(row.id, number))
+        yield ErasedMember(uid=uid, inferences=1, position=(row.id, number), **about)
 
 
 async def forget_uids(

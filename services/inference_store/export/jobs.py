@@ -10,7 +10,7 @@ An erasure deletes each part that names something erased. No part is written twi
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import accumulate
 from secrets import token_hex
@@ -34,6 +34,7 @@ from inference_store.index.tables import (
 )
 from inference_store.inference.errors import Invalid, NotFound
 from inference_store.inference.events import StorageKey
+from inference_store.inference.field_docs import Hidden, Stored
 from inference_store.inference.layout import EXPORTS
 
 Confirm: TypeAlias = Callable[[], Awaitable[None]]
@@ -57,14 +58,14 @@ _ERROR_CHARACTERS: Final = 2000
 _NEVER: Final = datetime(1970, 1, 1, tzinfo=UTC)  # no column depends on when a key was seen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportJob:
+class ExportJob(Stored):
     """An export: what is written, for whom, how far it is."""
 
     id: UUID
-    model: int
+    model: Hidden[int]
     format: str
-    document: Mapping[str, Any]
+    """parquet, arrow, csv, jsonl, webdataset or chariot."""
+    document: Hidden[Mapping[str, Any]]
     """`filter` as it was written and `saved` as it was resolved, `since` and `until`, `include`,
     `blobs`. Both forms of the filter are null without one, and after an erasure took its values."""
     state: State
@@ -74,12 +75,12 @@ class ExportJob:
     finished_at: datetime | None
     expires_at: datetime
     """From then on its parts are deleted."""
-    listed_to: UUID | None
+    listed_to: Hidden[UUID | None]
     members: int
     """Inferences that were listed."""
-    lists: int
+    lists: Hidden[int]
     """Lists of members, each of which becomes a part."""
-    written: int
+    written: Hidden[int]
     """Parts that are written."""
     rows: int
     """Inferences in the parts that are written."""
@@ -100,13 +101,13 @@ class ExportJob:
     """The erasure that took the values of its filter."""
 
     @property
-    def blobs(self) -> BlobChoice:
+    def blob_choice(self) -> BlobChoice:
         """What its parts have of the blobs."""
         choice: BlobChoice = self.document.get("blobs", "none")
         return choice
 
 
-_COLUMNS: Final = [_HERE[field.name] for field in fields(ExportJob)]
+_COLUMNS: Final = [_HERE[name] for name in ExportJob.model_fields]
 
 
 async def request_export(

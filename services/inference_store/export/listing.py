@@ -223,7 +223,7 @@ class Listing:
         The index has the size of most inputs; S3 is asked for the others. Raises
         ObjectStoreUnavailable.
         """
-        copied = PART_FORMATS[self.job.format].choose_blobs(self.job.blobs).copied
+        copied = PART_FORMATS[self.job.format].choose_blobs(self.job.blob_choice).copied
         if not copied:
             return [0] * len(uids)
         columns = (_HERE.data_size, *(_HERE[STORAGE_KEYS[blob]] for blob in copied))

@@ -1,7 +1,6 @@
 """Saved views: named questions about a model, private to a caller or of the model's project."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID, uuid4
@@ -12,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.access import AccessScope
 from inference_store.index.registrations import Registration, match_registrations
 from inference_store.inference.errors import Conflict, NotFound, PreconditionFailed
+from inference_store.inference.field_docs import Hidden, Stored
 
 from .tables import registration, saved_view
 
@@ -25,12 +25,11 @@ _LOCK = 7_302_041
 _HERE: Final = saved_view.c
 
 
-@dataclass(frozen=True, slots=True)
-class SavedView:
+class SavedView(Stored):
     """A named question about a model."""
 
     id: UUID
-    model: int
+    model: Hidden[int]
     model_id: str
     project_id: str | None
     """The project that the model is in now."""
@@ -139,7 +138,7 @@ def require_revision(view: SavedView, expected: int | None) -> None:
 
 
 def _select(by: str, within: AccessScope) -> Select[Any]:
-    names = [name for name in SavedView.__slots__ if name in _HERE]
+    names = [name for name in SavedView.model_fields if name in _HERE]
     query = select(
         *(_HERE[name] for name in names), registration.c.model_id, registration.c.project_id
     ).join(registration, registration.c.model == _HERE.model)

@@ -409,7 +409,19 @@ async def test_conditions_on_predictions_and_time_agree(
         assert page.uids == expected
 
 
-_REGISTRATION = Registration(1, "m", "p", None, None, (), None, "api", 1, START, START)
+_REGISTRATION = Registration(
+    model=1,
+    model_id="m",
+    project_id="p",
+    name=None,
+    task_type=None,
+    class_labels=(),
+    output_mapping=None,
+    registered_by="api",
+    revision=1,
+    registered_at=START,
+    updated_at=START,
+)
 
 
 @pytest.mark.parametrize("seed", range(3))

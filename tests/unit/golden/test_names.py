@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from inference_store.api.app import create_app
-from inference_store.api.metadata_edits import Item, check_change
+from inference_store.api.metadata_edits import MetadataItem, check_change
 from inference_store.cli.main import COMMANDS, build_root_parser, import_command
 from inference_store.index import sidecars
 from inference_store.index.accounting import PartitionId
@@ -120,7 +120,8 @@ def test_sidecar() -> None:
 
 
 def test_edited_metadata() -> None:
-    items = [Item("n", "int", "8"), Item("new", "string", "é"), Item("gone", "string", None)]
+    given = [("n", "int", "8"), ("new", "string", "é"), ("gone", "string", None)]
+    items = [MetadataItem(key=key, type=type, value=value) for key, type, value in given]
     change = check_change(items, caps=MetadataCaps())
     text = ""
     for old in (BLOB, b'[{"key":"n","type":"int","value":"7"}]', b'{"n":7}', None):

@@ -1,7 +1,7 @@
 """Legal holds as they are stored: one, a list, and the revisions of one; and their filters."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias
@@ -19,6 +19,7 @@ from inference_store.index.registrations import match_models
 from inference_store.index.sidecars import among
 from inference_store.index.tables import hold, hold_change, inference
 from inference_store.inference.errors import Fault, HoldUnreadable, Invalid, StoreError
+from inference_store.inference.field_docs import Hidden, Stored
 from inference_store.inference.json_text import read_exactly
 from inference_store.query.conditions import compile_condition, read_names, test_flags
 from inference_store.query.cql2 import parse_json, to_text
@@ -50,8 +51,7 @@ ERASED: Final = "erased"
 """What replaces a value that an erasure removed, before its keyed hash."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Stored):
     """A legal hold: what it protects, why and until when, and who placed and released it.
 
     `model` None: every model, also those to come. `filter`: in the form of `filters.saved`.
@@ -60,13 +60,13 @@ class Hold:
     id: UUID
     name: str
     reason: str
-    model: int | None
+    model: Hidden[int | None]
     filter: str
     inference_ids: tuple[str, ...] | None
     until: datetime | None
     placed_by: str
     placed_at: datetime
-    in_force_at: datetime
+    in_force_at: Hidden[datetime]
     released_by: str | None
     released_at: datetime | None
     release_reason: str | None
@@ -77,7 +77,7 @@ class Hold:
         """Check whether an erasure removed its filter."""
         return self.filter.startswith(ERASED)
 
-    def state(self, now: datetime) -> State:
+    def find_state(self, now: datetime) -> State:
         """Return whether it protects anything: until it is released, or `until` has passed."""
         if self.released_at is not None:
             return "released"
@@ -86,9 +86,7 @@ class Hold:
 
 def read_hold(row: Any) -> Hold:
     """Return the Hold of a row of the table."""
-    values = {field.name: getattr(row, field.name) for field in fields(Hold)}
-    ids = values["inference_ids"]
-    return Hold(**values | {"inference_ids": None if ids is None else tuple(ids)})
+    return Hold.model_validate(row)
 
 
 def is_in_force() -> ColumnElement[bool]:
@@ -97,8 +95,7 @@ def is_in_force() -> ColumnElement[bool]:
     return and_(here.released_at.is_(None), or_(here.until.is_(None), here.until > func.now()))
 
 
-@dataclass(frozen=True, slots=True)
-class HoldRevision:
+class HoldRevision(Stored):
     """One revision of a hold: what it was from then on, and who made the change."""
 
     revision: int
