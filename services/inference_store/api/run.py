@@ -151,6 +151,7 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         yield
     finally:
         task.cancel()
+        await asyncio.wait([task])
 
 
 async def _beat(server: Server, heartbeat: Heartbeat) -> None:

@@ -409,19 +409,8 @@ async def test_conditions_on_predictions_and_time_agree(
         assert page.uids == expected
 
 
-_REGISTRATION = Registration(
-    model=1,
-    model_id="m",
-    project_id="p",
-    name=None,
-    task_type=None,
-    class_labels=(),
-    output_mapping=None,
-    registered_by="api",
-    revision=1,
-    registered_at=START,
-    updated_at=START,
-)
+_VALUES = (1, "m", "p", None, None, (), None, "api", 1, START, START)
+_REGISTRATION = Registration(**dict(zip(Registration.model_fields, _VALUES, strict=False)))
 
 
 @pytest.mark.parametrize("seed", range(3))
