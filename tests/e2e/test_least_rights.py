@@ -5,19 +5,17 @@ import json
 import re
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from minio.error import S3Error
 
 from inference_store.erasure.log import new_key
-from inference_store.export.part_formats import PART_FORMATS
 from tests.e2e.capture.test_line import detector
 from tests.integration.proxy.rest_server import upstream
+from tests.integration.retention.exported import Exporting
 from tests.polling import until
 from tests.producer import Producer, capture
 from tests.proxy_process import Proxy
@@ -34,42 +32,6 @@ _POLICY = re.compile(r"^### Policy of the (\w+).*?^```json\n(.*?)^```$", re.MULT
 # A small object, a large one, one with a name that the other client writes.
 _CALLS = {"small": 10, "large": 12 * 2**20, "odd%7Fname": 10}
 _STORED = len(_CALLS) + 2
-
-
-@dataclass(frozen=True)
-class Caller:
-    """A caller of the api."""
-
-    client: httpx.AsyncClient
-
-    async def call(self, method: str, path: str, body: Any = None) -> Any:
-        """Return what the api answers. Raises AssertionError if it refuses."""
-        answer = await self.client.request(method, f"/v1{path}", json=body)
-        assert answer.is_success, answer.text
-        return answer.json()
-
-    async def export_all(self) -> None:
-        """Export in each format, with copies of blobs in those that can have them."""
-        exports = []
-        for name, format in PART_FORMATS.items():
-            body = {"format": name, "blobs": "copy" if format.copied else "links"}
-            exports.append(await self.call("POST", "/models/model/exports", body))
-
-        async def list_states() -> set[str]:
-            shown = [await self.call("GET", f"/exports/{export['id']}") for export in exports]
-            return {export["state"] for export in shown}
-
-        await until(list_states, lambda states: states == {"done"}, seconds=180)
-
-    async def erase(self, *ids: str) -> None:
-        """Erase inferences, and wait for the certificate."""
-        body = {"inference_ids": ids}
-        erasure = (await self.call("POST", "/models/model/erasures", body))["id"]
-
-        async def list_certificates() -> Any:
-            return (await self.call("GET", f"/certificates?erasure={erasure}"))["items"]
-
-        await until(list_certificates, bool, seconds=180)
 
 
 @pytest.fixture
@@ -117,7 +79,7 @@ async def test_the_documented_rights_are_enough(
         await stack.enter_async_context(producer)
         await producer.produce(capture(3, model_id="model"), capture(4, model_id="model"))
         client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=300)
-        caller = Caller(await stack.enter_async_context(client))
+        caller = Exporting(await stack.enter_async_context(client))
         for model, size in _CALLS.items():
             data = {"name": "x", "shape": [1], "datatype": "BYTES", "data": ["a" * size]}
             url = f"{proxy.url}/v2/models/{model}/infer"
@@ -133,8 +95,8 @@ async def test_the_documented_rights_are_enough(
         await caller.call("POST", f"{path}/inference-3/metadata", item)
         policy = {"level": "default", "id": None, "rules": [{"keep_inference": "P9Y"}]}
         await caller.call("PUT", "/retention-policy", policy)
-        await caller.export_all()
-        await caller.erase("inference-3")
+        await caller.wait_until_ended(await caller.request_all())
+        await caller.wait_until_certified(await caller.erase(["inference-3"]))
         for service in services:
             assert not re.search("access ?denied|object store", service.text, re.IGNORECASE)
 

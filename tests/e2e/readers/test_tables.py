@@ -1,8 +1,8 @@
-"""Arrow, Parquet and the client's tables: the same rows and values by each reader."""
+"""Arrow and the client's tables: the same rows and values by each reader."""
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,6 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.inference.events.event import Extras
-from inference_store.objects import Blobs
-from inference_store.platform.settings import ApiSettings
-from inference_store.retention.run import RetentionWorker
-from tests.integration.api.api_client import make_worker
 from tests.integration.api.app_server import serve_app
 from tests.integration.api.conftest import MakeApp
 from tests.integration.stored_inferences import NewInference, at, store
@@ -78,15 +74,6 @@ async def query(http: httpx.AsyncClient, path: Path) -> None:
     await asyncio.to_thread(path.write_bytes, answer.content)
 
 
-async def export(http: httpx.AsyncClient, worker: RetentionWorker, path: Path) -> None:
-    """Write an export as Parquet, and its only part into a file."""
-    answer = await http.post("/v1/models/model/exports", json={"format": "parquet"})
-    await worker.run_turn()
-    part = await http.get(f"/v1/exports/{answer.json()['id']}/parts/1")
-    assert part.status_code == 200, part.text
-    await asyncio.to_thread(path.write_bytes, part.content)
-
-
 def read_rest(text: str | None) -> list[tuple[str, str, str | None]]:
     return [(item["key"], item["type"], item["value"]) for item in json.loads(text or "[]")]
 
@@ -111,19 +98,14 @@ def check_arrow(reader: str, rows: list[Any]) -> None:
 
 
 async def test_each_reader_reads_the_same(
-    make_app: MakeApp,
-    engine: AsyncEngine,
-    blobs: Blobs,
-    settings: Callable[..., ApiSettings],
-    tmp_path: Path,
+    make_app: MakeApp, engine: AsyncEngine, tmp_path: Path
 ) -> None:
     await store(engine, *make_inferences())
-    arrow, parquet = tmp_path / "answer.arrows", tmp_path / "part.parquet"
+    arrow = tmp_path / "answer.arrows"
     async with serve_app(make_app()) as http:
         await query(http, arrow)
-        await export(http, make_worker(engine, blobs, settings()), parquet)
-        arguments = (str(arrow), str(parquet), str(http.base_url), "model")
+        arguments = (str(arrow), str(http.base_url), "model")
         tables = await asyncio.to_thread(read, "read_tables.py", *arguments, home=tmp_path)
-    assert len(tables) == 8
+    assert len(tables) == 7
     for reader, rows in tables.items():
         check_arrow(reader, rows)

@@ -1,4 +1,4 @@
-"""Read one answer as Arrow with each library, and a part: read_tables.py ARROW PARQUET URL MODEL.
+"""Read one answer as Arrow with each library: read_tables.py ARROW URL MODEL.
 
 Prints, as JSON, the rows by the name of the reader: null is null, and times are texts.
 """
@@ -16,7 +16,6 @@ import polars
 import pyarrow
 import pyarrow.csv
 import pyarrow.ipc
-import pyarrow.parquet
 
 from inference_store_client import Store
 
@@ -84,10 +83,9 @@ def read_by_client(url: str, model: str) -> dict[str, Any]:
         }
 
 
-def main(arrow: str, parquet: str, url: str, model: str) -> None:
+def main(arrow: str, url: str, model: str) -> None:
     """Print what each reader reads."""
     tables = {name: read(arrow) for name, read in _OF_ARROW.items()}
-    tables["parquet"] = pyarrow.parquet.read_table(parquet).to_pylist()
     tables |= read_by_client(url, model)
     print(json.dumps(_make_plain(tables)))
 
