@@ -125,9 +125,10 @@ class PartialUrls(Urls):
     model_config = ConfigDict(json_schema_extra=_without_required)
 
 
-class ShownInference(  # type: ignore[misc]
-    _model_columns((column.name, column.kind) for column in FIXED_COLUMNS)
-):
+_Columns: Any = _model_columns((column.name, column.kind) for column in FIXED_COLUMNS)
+
+
+class ShownInference(_Columns):  # type: ignore[misc]
     """One datum and what the model said of it. What is not known is null."""
 
     metadata: list[ShownMetadata] | dict[str, Any] | None = None
@@ -145,7 +146,7 @@ class PartialInference(ShownInference):
 
     metadata: list[ShownMetadata] | dict[str, Any] | None = None
     """By key, with `metadata_as` object."""
-    predictions: list[PartialPrediction] | None = None  # type: ignore[assignment]
+    predictions: list[PartialPrediction] | None = None
     urls: PartialUrls | None = None
 
 

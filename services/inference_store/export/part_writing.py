@@ -191,7 +191,7 @@ def _make_manifest(job: ExportJob, model_id: str, every_part: list[Part]) -> dic
         "model_id": model_id,
         "format": job.format,
         "include": job.document["include"],
-        "blobs": job.blobs,
+        "blobs": job.blob_choice,
         "requested_by": job.requested_by,
         "requested_at": job.requested_at.isoformat(),
         "expires_at": job.expires_at.isoformat(),

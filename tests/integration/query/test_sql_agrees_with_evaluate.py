@@ -409,7 +409,7 @@ async def test_conditions_on_predictions_and_time_agree(
         assert page.uids == expected
 
 
-_VALUES = (1, "m", "p", None, None, (), None, "api", 1, START, START)
+_VALUES: tuple[Any, ...] = (1, "m", "p", None, None, (), None, "api", 1, START, START)
 _REGISTRATION = Registration(**dict(zip(Registration.model_fields, _VALUES, strict=False)))
 
 
