@@ -348,7 +348,7 @@ def find_linked(page: Page, console: Console, name: str) -> list[str]:
 
 
 def test_rows_are_selected_by_their_boxes(open_page: OpenPage) -> None:
-    page = open_page(f"{MODEL}&v=table")
+    page = open_page(f"{SELECTED}&v=table")
     page.get_by_role("checkbox", name=f"Select {STREET}-0001").check()
     page.locator("tbody tr").nth(3).hover()
     page.keyboard.press("x")
