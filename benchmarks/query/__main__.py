@@ -88,9 +88,7 @@ class _Bench:
             lines = await measure_aggregates(asker, runs=runs, seconds=2 * seconds)
             self._add("aggregates", lines)
         if "mix" in self._parts:
-            lines, slow = await measure_mix(asker, 4 * runs, seconds=20 * seconds)
-            self._add("mix", lines)
-            self._results["slow of the mix"] = slow
+            self._add("mix", await measure_mix(asker, 4 * runs, seconds=20 * seconds))
 
     async def _ask(self, asker: Asker, seconds: float, **options: Any) -> list[Figures]:
         cases = (*CASES, *FILTERS)

@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 from statistics import median
-from typing import Any
 
 from benchmarks.results import percentile
 
@@ -115,25 +114,18 @@ async def measure_aggregates(asker: Asker, *, runs: int, seconds: float) -> list
     return figures
 
 
-async def measure_mix(
-    asker: Asker, count: int, *, seconds: float
-) -> tuple[list[Figures], list[Any]]:
-    """Measure a page of each filter of the mix, as one line; return those too that took longer
-    than 200 ms."""
+async def measure_mix(asker: Asker, count: int, *, seconds: float) -> list[Figures]:
+    """Measure a page of each filter of the mix, as one line."""
     bodies = mix(count)
-    slow: list[Any] = []
-
-    async def ask(number: int) -> Answer:
-        body = bodies[number]
-        answer = await asker.page(body)
-        if number >= 0 and answer.seconds > 0.2:
-            slow.append([body["filter"], round(1000 * answer.seconds), answer.rows, answer.whole])
-        return answer
-
     line = await measure(
-        "generated filters", "page", ask, runs=count, warming=count, seconds=seconds
+        "generated filters",
+        "page",
+        lambda number: asker.page(bodies[number]),
+        runs=count,
+        warming=count,
+        seconds=seconds,
     )
-    return [_print_line(line)], slow
+    return [_print_line(line)]
 
 
 def _print_line(line: Figures) -> Figures:

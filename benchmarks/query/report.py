@@ -48,9 +48,6 @@ def format_figures(results: Mapping[str, Any]) -> str:
         rows = ((line["name"], format_ms(line["median"]), _format_p99(line)) for line in lines)
         table = format_table("question | median ms | p99 ms", rows)
         parts.append(f"In 60 partitions and more, up to a million inferences:\n\n{table}")
-    if slow := results.get("slow of the mix"):
-        listed = "\n".join(f"- {ms} ms: `{text}`" for text, ms, *_ in slow[:20])
-        parts.append(f"Generated filters that took longer than 200 ms ({len(slow)}):\n\n{listed}")
     return "\n\n".join(parts)
 
 

@@ -71,6 +71,8 @@ class _Conversation:
                 return await self._open(request)
             case commands.Read():
                 return await self._read()
+            case commands.Settings():
+                return self._transport.settings
             case commands.Renew():
                 return await asyncio.to_thread(renew, self._transport.settings)
             case commands.Wait(seconds):

@@ -18,7 +18,6 @@ from .arrow_batches import list_columns, read_batch, read_warnings
 from .commands import Deliver, Deliveries, Failure, Read, Steps
 from .errors import ConnectionFailed, UnexpectedAnswer
 from .question import Question
-from .settings import ClientSettings
 from .streaming import CUT
 
 # Cuts a stream of bytes into the messages of Arrow IPC, without decoding them.
@@ -114,23 +113,21 @@ def _find_field(head: bytes, number: int) -> int:
 CHANGED: Final = "the columns have changed since the stream began"
 
 
-def read_columns(
-    question: Question, settings: ClientSettings, fields: Sequence[str] | None = None
-) -> Steps[bytes]:
+def read_columns(question: Question, fields: Sequence[str] | None = None) -> Steps[bytes]:
     """Return all matches as an Arrow IPC stream; `fields`: these columns alone.
 
     Raises StreamIncomplete, or the store's refusal.
     """
-    chunks = yield from collect(stream_columns(question, settings, fields))
+    chunks = yield from collect(stream_columns(question, fields))
     return b"".join(chunk.content for chunk in chunks)
 
 
 def stream_columns(
-    question: Question, settings: ClientSettings, fields: Sequence[str] | None = None
+    question: Question, fields: Sequence[str] | None = None
 ) -> Deliveries[Chunk | Restart]:
     """Deliver the pieces of an Arrow IPC stream: a Chunk each, or RESTART."""
     make_request = partial(question.columns_request, fields)
-    yield from resume(make_request, _read_messages, settings, Position())
+    yield from resume(make_request, _read_messages, Position())
     yield Deliver([Chunk(END)])
 
 

@@ -36,6 +36,11 @@ class Close:
 
 
 @dataclass(frozen=True, slots=True)
+class Settings:
+    """Say which settings the transport has. Outcome: ClientSettings."""
+
+
+@dataclass(frozen=True, slots=True)
 class Renew:
     """Renew the sign-in, which is ending. Outcome: none; or Failure."""
 
@@ -98,7 +103,7 @@ class Failure:
     retry_after_seconds: float = 0.0
 
 
-Action: TypeAlias = Open | Read | Close | Renew | Wait | Call | Begin | Finish
+Action: TypeAlias = Open | Read | Close | Settings | Renew | Wait | Call | Begin | Finish
 Outcome: TypeAlias = Response | bytes | Failure | Any | None
 Steps: TypeAlias = Generator[Action | Deliver[Any], Outcome, T]
 """A part of the core that ends with a T."""

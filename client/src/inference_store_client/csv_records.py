@@ -26,9 +26,8 @@ from .columns import CHANGED
 from .commands import Close, Deliver, Deliveries, Failure, Read, Steps
 from .errors import ConnectionFailed, UnexpectedAnswer
 from .question import Question
-from .reading import read_page
+from .reading import read_filled_page
 from .requests import CSV
-from .settings import ClientSettings
 from .streaming import CUT
 
 _CURSOR: Final = b'"cursor"'
@@ -38,27 +37,20 @@ _LOOKED_AT: Final = 50
 
 
 def stream_csv(
-    question: Question, settings: ClientSettings, fields: Sequence[str] | None = None
+    question: Question, fields: Sequence[str] | None = None
 ) -> Deliveries[Chunk | Restart]:
     """Deliver the records of a CSV file: a Chunk for several, or RESTART."""
     make_request = partial(question.columns_request, fields, accept=CSV)
     following = replace(question, fields=(_RECEIVED,))
-    is_short = partial(_is_short, following, settings, datetime.now(UTC))
+    is_short = partial(_is_short, following, datetime.now(UTC))
     read_part = partial(_read_records, is_short)
-    yield from resume(make_request, read_part, settings, Position())
+    yield from resume(make_request, read_part, Position())
 
 
-def _is_short(
-    question: Question, settings: ClientSettings, began: datetime, cursor: str | None
-) -> Steps[bool]:
+def _is_short(question: Question, began: datetime, cursor: str | None) -> Steps[bool]:
     """Return whether a match that was there when the stream began follows the cursor."""
-    is_first = True
-    while is_first or cursor is not None:
-        page = yield from read_page(question, dict, settings, cursor, _LOOKED_AT)
-        if page.items:
-            return any(datetime.fromisoformat(item[_RECEIVED]) < began for item in page.items)
-        cursor, is_first = page.next, False
-    return False
+    page = yield from read_filled_page(question, dict, cursor, _LOOKED_AT)
+    return any(datetime.fromisoformat(item[_RECEIVED]) < began for item in page.items)
 
 
 def _read_records(

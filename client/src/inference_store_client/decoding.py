@@ -31,8 +31,9 @@ def decode(kind: type[T], value: Any, **own: Any) -> T:
 
     Raises UnexpectedAnswer if it is not what the API promises.
     """
+    make: Callable[..., T] = get_origin(kind) or kind
     try:
-        return kind(**_read_members(kind, value), **own)
+        return make(**_read_members(kind, value), **own)
     except (TypeError, ValueError, AttributeError, KeyError) as wrong:
         raise UnexpectedAnswer(f"this is no {kind.__name__} of the API: {wrong}") from wrong
 
@@ -53,11 +54,14 @@ def _read_members(kind: Any, value: Any) -> dict[str, Any]:
 @cache
 def _list_members(kind: type[Any]) -> list[tuple[str, Convert, bool]]:
     """Return the name of each member, its converter, and whether an answer must have it."""
-    hints = get_type_hints(kind)
+    generic, filled = get_origin(kind) or kind, get_args(kind)
+    hints = get_type_hints(generic)
     members = []
-    for field in fields(kind):
+    for field in fields(generic):
         if not field.name.startswith("_"):
-            convert = _make_converter(hints[field.name])
+            hint = hints[field.name]
+            is_open = filled and getattr(hint, "__parameters__", ())
+            convert = _make_converter(hint[filled] if is_open else hint)
             members.append((field.name, convert, field.default is MISSING))
     return members
 

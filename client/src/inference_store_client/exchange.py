@@ -7,7 +7,7 @@ from urllib.parse import urljoin
 
 from inference_store_client.values.answers import Problem
 
-from .commands import Close, Failure, Open, Outcome, Read, Renew, Response, Steps, Wait
+from .commands import Close, Failure, Open, Outcome, Read, Renew, Response, Settings, Steps, Wait
 from .decoding import decode
 from .errors import ConnectionFailed, Redirected, UnexpectedAnswer, make_refusal
 from .origin import Origin
@@ -24,23 +24,32 @@ _TIMEOUT: Final = "query-timeout"
 """A query that took too long would take too long again."""
 
 
-def exchange(request: Request, settings: ClientSettings) -> Steps[Response]:
+def exchange(request: Request) -> Steps[Response]:
     """Send a request, again if it is a read that failed. Raises StoreError for a refusal."""
+    retries = (yield from get_settings()).retries
     for attempt in count(1):
-        outcome = yield from open_response(request, settings)
+        outcome = yield from open_response(request)
         if isinstance(outcome, Response):
             outcome = yield from read_content(outcome)
         if isinstance(outcome, Response):
             return outcome
-        wait = settings.retries.find_wait(outcome, attempt) if request.is_read else None
+        wait = retries.find_wait(outcome, attempt) if request.is_read else None
         if wait is None:
             raise outcome.error
         yield Wait(wait)
     raise AssertionError("the number of attempts is bounded")
 
 
-def open_response(request: Request, settings: ClientSettings) -> Steps[Response | Failure]:
+def get_settings() -> Steps[ClientSettings]:
+    """Return the settings of the transport."""
+    settings = yield Settings()
+    assert isinstance(settings, ClientSettings)
+    return settings
+
+
+def open_response(request: Request) -> Steps[Response | Failure]:
     """Send a request and follow its redirects. The content of a response is still to be read."""
+    settings = yield from get_settings()
     if settings.sign_in is not None and settings.sign_in.is_ending:
         renewed = yield Renew()
         if isinstance(renewed, Failure):
@@ -56,12 +65,12 @@ def open_response(request: Request, settings: ClientSettings) -> Steps[Response 
     raise Redirected(f"more than {_MOST_REDIRECTS} redirects, the last one to {request.path}")
 
 
-def open_content(request: Request, settings: ClientSettings) -> Steps[Response | Failure]:
+def open_content(request: Request) -> Steps[Response | Failure]:
     """Send a request whose content is read piece by piece; a refusal becomes a Failure.
 
     Raises UnexpectedAnswer for a page of a proxy.
     """
-    opened = yield from open_response(request, settings)
+    opened = yield from open_response(request)
     if isinstance(opened, Failure):
         return opened
     if not is_success(opened):

@@ -1,16 +1,13 @@
 """Exports that the store carries out: requested, waited for, their parts downloaded. No I/O."""
 
 import hashlib
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from inference_store_client.commands import (
@@ -20,29 +17,26 @@ from inference_store_client.commands import (
     Deliveries,
     Failure,
     Read,
-    Response,
     Steps,
     Wait,
 )
 from inference_store_client.decoding import decode
 from inference_store_client.errors import ExportFailed, Refused, SettingsError
-from inference_store_client.exchange import open_content
+from inference_store_client.exchange import get_settings, open_content
 from inference_store_client.json_text import format_duration, write_count
-from inference_store_client.private_files import name_target
+from inference_store_client.private_files import NewFile, NewFolder
 from inference_store_client.question import NEWEST_FIRST, Question
 from inference_store_client.reading import read_list, request_any
 from inference_store_client.requests import ANY, Request, make_path, make_request
-from inference_store_client.settings import ClientSettings
 from inference_store_client.streaming import RESTART, Restart, collect, for_each
+from inference_store_client.values.answers import Listing
 from inference_store_client.values.exports import (
     ENDED,
     ErasedMember,
-    ErasedMemberPage,
     ExportBlobs,
     ExportFields,
     ExportFormat,
     ExportPart,
-    ExportPartPage,
 )
 
 # The bytes of a part of an export, in pieces, over as many connections as it takes. No I/O.
@@ -61,40 +55,38 @@ class _Received:
     digest: Any = field(default_factory=hashlib.sha256)
 
 
-def read_part(export: UUID, part: ExportPart, settings: ClientSettings) -> Steps[bytes]:
+def read_part(export: UUID, part: ExportPart) -> Steps[bytes]:
     """Return the bytes of a part. Raises as `stream_part`."""
-    return b"".join((yield from collect(stream_part(export, part, settings))))
+    return b"".join((yield from collect(stream_part(export, part))))
 
 
-def stream_part(
-    export: UUID, part: ExportPart, settings: ClientSettings
-) -> Deliveries[bytes | Restart]:
+def stream_part(export: UUID, part: ExportPart) -> Deliveries[bytes | Restart]:
     """Deliver the bytes of a part, or RESTART; what was cut off is continued.
 
     Raises ExportFailed if it is not written; or, at the end, if the bytes are others than the store
     wrote, also when they come again.
     """
-    first = yield from _stream_once(part, settings)
+    first = yield from _stream_once(part)
     if first == part.sha256:
         return
     yield Deliver([RESTART])
-    second = yield from _stream_once(part, settings)
+    second = yield from _stream_once(part)
     if second == part.sha256:
         return
     raise ExportFailed(_describe_damage(export, part, first, second))
 
 
-def _stream_once(part: ExportPart, settings: ClientSettings) -> Steps[str]:
+def _stream_once(part: ExportPart) -> Steps[str]:
     """Deliver the bytes of a part; return their SHA-256."""
-    received, attempt = _Received(), 0
+    received, attempt, retries = _Received(), 0, (yield from get_settings()).retries
     while True:
         before = received.bytes
-        failure = yield from _read_once(part, settings, received)
+        failure = yield from _read_once(part, received)
         # a connection may break after the last byte, from where there is nothing to ask for
         if failure is None or received.bytes == part.bytes:
             break
         attempt = 1 if received.bytes > before else attempt + 1
-        wait = settings.retries.find_wait(failure, attempt)
+        wait = retries.find_wait(failure, attempt)
         if wait is None:
             raise failure.error
         yield Wait(wait)
@@ -118,18 +110,18 @@ def _describe_damage(export: UUID, part: ExportPart, first: str, second: str) ->
     )
 
 
-def _read_once(
-    part: ExportPart, settings: ClientSettings, received: _Received
-) -> Steps[Failure | None]:
+def _read_once(part: ExportPart, received: _Received) -> Steps[Failure | None]:
     """Read what one connection brings; None: that was the end."""
     if part.url is None:
         remedy = "; start the export again" if part.state == "stale" else ""
         raise ExportFailed(f"part {part.number} is not there: it is {part.state}{remedy}")
     request = Request("GET", part.url, accept=ANY, may_leave=True, begin=received.bytes)
-    opened = yield from open_content(request, settings)
+    opened = yield from open_content(request)
     if isinstance(opened, Failure):
         return _name_deleted(part, opened)
-    failure = yield from _read_pieces(received, skipped=_count_skipped(opened, received))
+    # without a range, all that has come before comes again
+    skipped = 0 if opened.status == _PARTIAL else received.bytes
+    failure = yield from _read_pieces(received, skipped=skipped)
     yield Close()
     return failure
 
@@ -146,11 +138,6 @@ def _name_deleted(part: ExportPart, failure: Failure) -> Failure:
     return Failure(error, is_transient=False)
 
 
-def _count_skipped(response: Response, received: _Received) -> int:
-    """Return how many bytes of a response have come before: all, if it has no range."""
-    return 0 if response.status == _PARTIAL else received.bytes
-
-
 def _read_pieces(received: _Received, *, skipped: int) -> Steps[Failure | None]:
     """Deliver what comes after the first `skipped` bytes."""
     while True:
@@ -165,49 +152,6 @@ def _read_pieces(received: _Received, *, skipped: int) -> Steps[Failure | None]:
         received.bytes += len(rest)
         received.digest.update(rest)
         yield Deliver([rest])
-
-
-# A folder that is there as a whole, or not at all.
-
-
-class NewFolder:
-    """Fills a temporary folder beside the target, and renames it at the end. Only you may read it.
-
-    A block that is left without `publish` removes it. A process that is killed leaves the
-    temporary folder, which is named like a hidden file.
-    """
-
-    def __init__(self, target: Path) -> None:
-        _refuse_existing(target)
-        self.target = target
-        target.parent.mkdir(parents=True, exist_ok=True)
-        self.path = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name[:100]}-"))
-
-    def publish(self) -> None:
-        """Give the folder its name. Raises SettingsError if that exists by now."""
-        _refuse_existing(self.target)
-        # Of a folder that somebody has made since, rename replaces an empty one alone.
-        self.path.rename(self.target)
-
-    def remove(self) -> None:
-        """Remove the temporary folder, if it was not published."""
-        shutil.rmtree(self.path, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.remove()
-
-
-def _refuse_existing(target: Path) -> None:
-    if target.exists() or target.is_symlink():
-        raise SettingsError(f"{target} exists: remove it, or name another folder")
 
 
 T = TypeVar("T", bound=ExportFields)
@@ -264,20 +208,18 @@ def make_export_request(
     return make_request("POST", path, body=body)
 
 
-def read_export(request: Request, build: Build[T], settings: ClientSettings) -> Steps[T]:
+def read_export(request: Request, build: Build[T]) -> Steps[T]:
     """Send a request whose answer is an export."""
-    return build((yield from request_any(request, settings)))
+    return build((yield from request_any(request)))
 
 
-def wait_until_written(id: UUID, build: Build[T], settings: ClientSettings) -> Steps[T]:
+def wait_until_written(id: UUID, build: Build[T]) -> Steps[T]:
     """Wait until every part is written. Raises ExportFailed if that will never be."""
-    waits = _list_waits()
+    seconds = _FIRST_WAIT_SECONDS
     request = make_request("GET", make_path("exports", str(id)))
-    while True:
-        export = yield from read_export(request, build, settings)
-        if export.state in ENDED:
-            break
-        yield Wait(next(waits))
+    while (export := (yield from read_export(request, build))).state not in ENDED:
+        yield Wait(seconds)
+        seconds = min(2 * seconds, _LONGEST_WAIT_SECONDS)
     if export.state != "done":
         raise ExportFailed(f"the export {id} is {export.state}: {_explain_end(export)}")
     return export
@@ -295,71 +237,47 @@ def _explain_end(export: ExportFields) -> str:
     return export.error or "its parts are deleted"
 
 
-def wait_for_parts(
-    id: UUID, build: Build[T], settings: ClientSettings
-) -> Steps[tuple[T, list[ExportPart]]]:
+def wait_for_parts(id: UUID, build: Build[T]) -> Steps[tuple[T, list[ExportPart]]]:
     """Wait until an export is done; return it with its parts. Raises as `wait_until_written`."""
-    export = yield from wait_until_written(id, build, settings)
-    parts = yield from list_parts(id, settings)
+    export = yield from wait_until_written(id, build)
+    parts = yield from list_parts(id)
     if len(parts) < export.parts or any(part.state != "written" for part in parts):
         # A part is empty; or an erasure or the end of the export came after it was seen done.
-        export = yield from wait_until_written(id, build, settings)
+        export = yield from wait_until_written(id, build)
     return export, parts
 
 
-def _list_waits() -> Iterator[float]:
-    """Yield ever longer waits in seconds, without end."""
-    seconds = _FIRST_WAIT_SECONDS
-    while True:
-        yield seconds
-        seconds = min(2 * seconds, _LONGEST_WAIT_SECONDS)
-
-
-def list_parts(id: UUID, settings: ClientSettings) -> Steps[list[ExportPart]]:
+def list_parts(id: UUID) -> Steps[list[ExportPart]]:
     """Return every part. The store notes that the caller was given links."""
-    return collect(read_list(make_path("exports", str(id), "parts"), ExportPartPage, settings))
+    return collect(read_list(make_path("exports", str(id), "parts"), Listing[ExportPart]))
 
 
-def list_erased(id: UUID, settings: ClientSettings) -> Deliveries[ErasedMember]:
+def list_erased(id: UUID) -> Deliveries[ErasedMember]:
     """Deliver what erasures took of an export, page by page."""
-    return read_list(make_path("exports", str(id), "erased"), ErasedMemberPage, settings)
+    return read_list(make_path("exports", str(id), "erased"), Listing[ErasedMember])
 
 
-def download(
-    id: UUID, folder: Path, settings: ClientSettings
-) -> Steps[tuple[list[ExportPart], list[Path]]]:
+def download(id: UUID, folder: Path) -> Steps[tuple[list[ExportPart], list[Path]]]:
     """Write every part into a new folder, once all are written; return the parts and the files."""
     names = []
-    with NewFolder(folder) as new:
-        export, parts = yield from wait_for_parts(id, partial(decode, ExportFields), settings)
+    with closing(NewFolder(folder)) as new:
+        export, parts = yield from wait_for_parts(id, partial(decode, ExportFields))
         for part in parts:
             if part.state != "removed":
                 names.append(f"part-{part.number:05}{_SUFFIXES.get(export.format, '')}")
-                yield from _write_part(new, names[-1], stream_part(id, part, settings))
+                yield from _write_part(new, names[-1], stream_part(id, part))
         new.publish()
     return parts, [folder / name for name in names]
 
 
 def _write_part(folder: NewFolder, name: str, pieces: Deliveries[bytes | Restart]) -> Steps[None]:
-    """Write a file that only its owner may read; at the end it is on the disk."""
-    target = folder.target / name
-    with name_target(target), open(folder.path / name, "xb", opener=_open_private) as file:
-
-        def write(piece: bytes | Restart) -> None:
-            with name_target(target):
-                if isinstance(piece, bytes):
-                    file.write(piece)
-                else:
-                    file.seek(0)
-                    file.truncate()
+    with closing(NewFile(folder.path / name, called=folder.target / name)) as file:
 
         def act(piece: bytes | Restart) -> Steps[None]:
-            yield Call(partial(write, piece))
+            if isinstance(piece, Restart):
+                yield Call(file.begin_again)
+            else:
+                yield Call(partial(file.write, piece))
 
         yield from for_each(pieces, act)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, mode=0o600)
+        file.publish()

@@ -14,9 +14,8 @@ from inference_store_client.values.answers import Problem
 from .commands import Close, Deliver, Deliveries, Failure, Read, Steps, Wait
 from .decoding import decode
 from .errors import ConnectionFailed, UnexpectedAnswer, make_refusal
-from .exchange import open_content
+from .exchange import get_settings, open_content
 from .requests import Request
-from .settings import ClientSettings
 
 EVENTS: Final = "text/event-stream"
 BEGIN: Final = "begin"
@@ -67,23 +66,24 @@ def _read_event(members: dict[bytes, bytes]) -> Event:
         raise UnexpectedAnswer(f"an event cannot be read: {wrong}") from wrong
 
 
-def follow(request: Request, settings: ClientSettings) -> Deliveries[Event]:
+def follow(request: Request) -> Deliveries[Event]:
     """Deliver the events of a route for ever; `begin` comes again after each interruption, and
     `INTERRUPTED` with the reason before it, if the store cannot be reached at once.
 
     Raises the refusal that ended them, or ConnectionFailed if they never began.
     """
     attempt, has_begun = 0, False
-    endless = replace(settings.retries, attempts=sys.maxsize)
+    retries = (yield from get_settings()).retries
+    endless = replace(retries, attempts=sys.maxsize)
     while True:
         progress = _Progress()
-        failure = yield from _follow_once(request, settings, progress)
+        failure = yield from _follow_once(request, progress)
         if failure is None or progress.has_begun:
             attempt, has_begun = 0, True
         if failure is None:
             continue
         attempt += 1
-        wait = (endless if has_begun else settings.retries).find_wait(failure, attempt)
+        wait = (endless if has_begun else retries).find_wait(failure, attempt)
         if wait is None:
             raise failure.error
         if has_begun and attempt == _ANNOUNCED_ATTEMPT:
@@ -96,11 +96,9 @@ class _Progress:
     has_begun: bool = False
 
 
-def _follow_once(
-    request: Request, settings: ClientSettings, progress: _Progress
-) -> Steps[Failure | None]:
+def _follow_once(request: Request, progress: _Progress) -> Steps[Failure | None]:
     """Follow over one connection; None: the store has ended it, as it does after its time."""
-    opened = yield from open_content(request, settings)
+    opened = yield from open_content(request)
     if isinstance(opened, Failure):
         return opened
     failure = yield from _read_events(progress)

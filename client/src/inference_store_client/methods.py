@@ -44,7 +44,7 @@ from inference_store_client.streaming import (
     require_frames,
     stream,
 )
-from inference_store_client.values.answers import Caller, Page
+from inference_store_client.values.answers import Caller, Listing, Page
 from inference_store_client.values.exports import (
     ErasedMember,
     Erasure,
@@ -55,12 +55,7 @@ from inference_store_client.values.exports import (
     Retention,
 )
 from inference_store_client.values.inference import InferenceFields
-from inference_store_client.values.models import (
-    KeyPage,
-    MetadataKey,
-    Registration,
-    RegistrationPage,
-)
+from inference_store_client.values.models import MetadataKey, Registration
 
 if TYPE_CHECKING:
     from inference_store_client.datasets import DatasetSummary
@@ -87,10 +82,6 @@ class Asking:
 
     __slots__ = ()
     _transport: Transport
-
-    @property
-    def _settings(self) -> ClientSettings:
-        return self._transport.settings
 
     def _maker(self, kind: type[T]) -> Callable[[Any], T]:
         """Return what makes something that asks the same store of a value of the API."""
@@ -160,17 +151,17 @@ class ExportMethods(ExportFields, Asking, Generic[ExportT]):
     @asks
     def wait(self) -> Steps[ExportT]:
         """Return the export once every part is written. Raises ExportFailed if none will be."""
-        return exporting.wait_until_written(self.id, self._make, self._settings)
+        return exporting.wait_until_written(self.id, self._make)
 
     @asks
     def list_parts(self) -> Steps[list[ExportPart]]:
         """Return its parts, with links. The store notes that you were given them."""
-        return exporting.list_parts(self.id, self._settings)
+        return exporting.list_parts(self.id)
 
     @asks
     def read_part(self, part: ExportPart) -> Steps[bytes]:
         """Return the bytes of a part, checked by their SHA-256."""
-        return exporting.read_part(self.id, part, self._settings)
+        return exporting.read_part(self.id, part)
 
     @asks
     def download(self, folder: str | Path) -> Steps[list[Path]]:
@@ -179,17 +170,17 @@ class ExportMethods(ExportFields, Asking, Generic[ExportT]):
         The folder must be new. It appears when it is whole, and only you may read it. A download
         that is cut off is continued; no part is in memory as a whole.
         """
-        _, files = yield from exporting.download(self.id, Path(folder), self._settings)
+        _, files = yield from exporting.download(self.id, Path(folder))
         return files
 
     @asks
     def _download(self, folder: Path) -> Steps[tuple[list[ExportPart], list[Path]]]:
-        return exporting.download(self.id, folder, self._settings)
+        return exporting.download(self.id, folder)
 
     @asks
     def list_erased(self) -> Steps[list[ErasedMember]]:
         """Return what erasures took of it, the earliest first: erase it in your copies too."""
-        return collect(exporting.list_erased(self.id, self._settings))
+        return collect(exporting.list_erased(self.id))
 
     @asks
     def cancel(self) -> Steps[ExportT]:
@@ -203,7 +194,7 @@ class ExportMethods(ExportFields, Asking, Generic[ExportT]):
 
     def _ask(self, method: str, *more: str) -> Steps[ExportT]:
         request = make_request(method, make_path("exports", str(self.id), *more))
-        return exporting.read_export(request, self._make, self._settings)
+        return exporting.read_export(request, self._make)
 
     def _make(self, members: Json) -> Any:
         return self._maker(type(self))(members)
@@ -218,31 +209,31 @@ class InferenceMethods(InferenceFields, Asking):
     @asks
     def data(self) -> Steps[Blob]:
         """Read the datum, as it was stored. Raises Gone if it was deleted."""
-        return reading.read_blob(self, "data", self._settings)
+        return reading.read_blob(self, "data")
 
     @asks
     def image(self, *, edge: int | None = None) -> Steps[Blob]:
         """Read the picture; `edge`: as a JPEG whose longer edge has at most so many pixels."""
         if edge is None:
-            return reading.read_blob(self, "data", self._settings)
-        return reading.read_thumbnail(self, edge, self._settings)
+            return reading.read_blob(self, "data")
+        return reading.read_thumbnail(self, edge)
 
     @asks
     def response(self) -> Steps[Blob]:
         """Read the model's response, as it was stored."""
-        return reading.read_blob(self, "response", self._settings)
+        return reading.read_blob(self, "response")
 
     @asks
     def retention(self) -> Steps[Retention]:
         """Read why it is kept, and until when."""
         request = make_request("GET", reading.inference_path(self, "retention"))
-        return reading.fetch(Retention, request, self._settings)
+        return reading.fetch(Retention, request)
 
     @asks
     def erase(self) -> Steps[Erasure]:
         """Erase it, with its blobs. Queries stop showing it at once."""
         request = make_request("DELETE", reading.inference_path(self))
-        return reading.fetch(Erasure, request, self._settings)
+        return reading.fetch(Erasure, request)
 
 
 class InferencesMethods(Asking, Generic[InferenceT, ExportT]):
@@ -257,17 +248,17 @@ class InferencesMethods(Asking, Generic[InferenceT, ExportT]):
     @asks
     def count(self) -> Steps[int]:
         """Count the matches, exactly."""
-        return reading.count(self._question, self._settings)
+        return reading.count(self._question)
 
     @asks
     def first(self) -> Steps[InferenceT | None]:
         """Return the first match in the order asked for; None: nothing matches."""
-        return reading.find_first(self._question, self._make, self._settings)
+        return reading.find_first(self._question, self._make)
 
     @yields
     def pages(self, limit: int | None = None) -> Deliveries[Page[InferenceT]]:
         """Yield every page, of up to `limit` inferences each."""
-        return reading.read_pages(self._question, self._make, self._settings, limit=limit)
+        return reading.read_pages(self._question, self._make, limit=limit)
 
     @yields
     def stream(self) -> Deliveries[InferenceT]:
@@ -275,12 +266,12 @@ class InferencesMethods(Asking, Generic[InferenceT, ExportT]):
 
         Raises StreamIncomplete if it cannot: a short result never looks like a whole one.
         """
-        return stream(self._question, self._make, self._settings)
+        return stream(self._question, self._make)
 
     @asks
     def sample(self, size: int, *, seed: int = 0) -> Steps[list[InferenceT]]:
         """Return a random sample of the matches; the same seed takes the same sample."""
-        return collect(reading.read_sample(self._question, self._make, self._settings, size, seed))
+        return collect(reading.read_sample(self._question, self._make, size, seed))
 
     @asks
     def to_arrow(self, fields: Sequence[str] | None = None) -> Steps[Any]:
@@ -304,7 +295,7 @@ class InferencesMethods(Asking, Generic[InferenceT, ExportT]):
         self, fields: Sequence[str] | None, extra: str, make: Callable[[bytes], Any]
     ) -> Steps[Any]:
         require_frames(extra)
-        return make((yield from read_columns(self._question, self._settings, fields)))
+        return make((yield from read_columns(self._question, fields)))
 
     @asks
     def export(
@@ -325,12 +316,12 @@ class InferencesMethods(Asking, Generic[InferenceT, ExportT]):
         request = exporting.make_export_request(
             self._question, format, blobs=blobs, expires_in=expires_in, confirm=confirm
         )
-        return exporting.read_export(request, self._maker(self._export), self._settings)
+        return exporting.read_export(request, self._maker(self._export))
 
     @asks
     def html(self) -> Steps[str]:
         """Return the first matches as HTML: pictures with boxes, as inline SVG."""
-        return previewing.read_html(self._question, self._make, self._settings)
+        return previewing.read_html(self._question, self._make)
 
     @asks
     def to_dataset(
@@ -379,7 +370,7 @@ class InferencesMethods(Asking, Generic[InferenceT, ExportT]):
         from .datasets import writing  # noqa: PLC0415  (takes time to import)
 
         request = writing.make_dataset_request(format, folder, classes, **options)
-        return writing.write_dataset(self._question, request, self._settings)
+        return writing.write_dataset(self._question, request)
 
     def _make(self, members: Json) -> InferenceT:
         return self._maker(self._inference)(members)
@@ -408,20 +399,20 @@ class ModelMethods(Asking, Generic[InferenceT, InferencesT]):
     def inference(self, inference_id: str) -> Steps[InferenceT]:
         """Read an inference by its id, an alias, or `uid:<uuid>`: the newest one that has it."""
         path = make_path("models", self.model_id, "inferences", inference_id)
-        members = yield from reading.fetch_plain(make_request("GET", path), self._settings)
+        members = yield from reading.fetch_plain(make_request("GET", path))
         return self._maker(self._inference)(members)
 
     @asks
     def registration(self) -> Steps[Registration]:
         """Read the model's entry."""
         request = make_request("GET", make_path("models", self.model_id))
-        return reading.fetch(Registration, request, self._settings)
+        return reading.fetch(Registration, request)
 
     @yields
     def metadata_keys(self) -> Deliveries[MetadataKey]:
         """Yield the model's metadata keys, with the types under which they came."""
         path = make_path("models", self.model_id, "metadata-keys")
-        return reading.read_list(path, KeyPage, self._settings)
+        return reading.read_list(path, Listing[MetadataKey])
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model_id!r})"
@@ -442,7 +433,7 @@ class StoreMethods(Asking, Generic[ModelT, InferencesT, ExportT]):
     def models(self, *, project_id: str | None = None) -> Deliveries[Registration]:
         """Yield the models that the caller may read; of a project, or all."""
         params = {} if project_id is None else {"project_id": project_id}
-        return reading.read_list(make_path("models"), RegistrationPage, self._settings, params)
+        return reading.read_list(make_path("models"), Listing[Registration], params)
 
     def inferences(
         self,
@@ -459,13 +450,13 @@ class StoreMethods(Asking, Generic[ModelT, InferencesT, ExportT]):
     @asks
     def me(self) -> Steps[Caller]:
         """Read who the caller is, and what they may do."""
-        return reading.fetch(Caller, make_request("GET", make_path("me")), self._settings)
+        return reading.fetch(Caller, make_request("GET", make_path("me")))
 
     @asks
     def export(self, id: UUID | str) -> Steps[ExportT]:
         """Read an export that was requested before."""
         request = make_request("GET", make_path("exports", str(id)))
-        return exporting.read_export(request, self._maker(self._export), self._settings)
+        return exporting.read_export(request, self._maker(self._export))
 
     @asks
     def _request(
@@ -473,8 +464,8 @@ class StoreMethods(Asking, Generic[ModelT, InferencesT, ExportT]):
     ) -> Steps[Any]:
         request = make_any_request(method, path, params=params, body=body)
         if into is None:
-            return reading.request_any(request, self._settings)
-        return reading.fetch(into, request, self._settings)
+            return reading.request_any(request)
+        return reading.fetch(into, request)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._settings.origin.url!r})"
+        return f"{type(self).__name__}({self._transport.settings.origin.url!r})"

@@ -1,7 +1,7 @@
 """Reads what a notebook shows of a question. No I/O."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from html import escape
 from typing import Final
 from uuid import UUID
@@ -11,7 +11,6 @@ from inference_store_client.errors import Refused, StoreError
 from inference_store_client.question import Question
 from inference_store_client.reading import fetch, read_page
 from inference_store_client.requests import make_path, make_request
-from inference_store_client.settings import ClientSettings
 from inference_store_client.streaming import Build
 from inference_store_client.values.answers import Thumbnail, ThumbnailPage
 from inference_store_client.values.inference import InferenceFields, Prediction
@@ -19,31 +18,29 @@ from inference_store_client.values.inference import InferenceFields, Prediction
 _EDGE: Final = 240
 
 
-def read_html(question: Question, build: Build, settings: ClientSettings) -> Steps[str]:
+def read_html(question: Question, build: Build) -> Steps[str]:
     """Return the first matches as HTML; an error is shown in their place."""
     question = replace(question, include=("predictions",))
     try:
         # one more than is shown, to know whether there are more
-        page = yield from read_page(question, build, settings, None, MOST_PICTURES + 1)
+        page = yield from read_page(question, build, None, MOST_PICTURES + 1)
         inferences = page.items[:MOST_PICTURES]
-        thumbnails = yield from _read_thumbnails(inferences, settings)
+        thumbnails = yield from _read_thumbnails(inferences)
     except StoreError as error:
-        return format_failure(error)
+        return f"<pre>{escape(type(error).__name__)}: {escape(str(error))}</pre>"
     has_more = len(page.items) > MOST_PICTURES or page.next is not None
     by_uid = {thumbnail.uid: thumbnail for thumbnail in thumbnails}
-    return format_preview(Preview(inferences, by_uid, has_more))
+    return _format_preview(inferences, by_uid, has_more=has_more)
 
 
-def _read_thumbnails(
-    inferences: Sequence[InferenceFields], settings: ClientSettings
-) -> Steps[list[Thumbnail]]:
+def _read_thumbnails(inferences: Sequence[InferenceFields]) -> Steps[list[Thumbnail]]:
     thumbnails: list[Thumbnail] = []
     for model_id in dict.fromkeys(inference.model_id for inference in inferences):
         uids = [str(item.uid) for item in inferences if item.model_id == model_id]
         path = make_path("models", model_id, "inferences", "thumbnails")
         request = make_request("POST", path, body={"uids": uids, "edge": _EDGE})
         try:
-            page = yield from fetch(ThumbnailPage, request, settings)
+            page = yield from fetch(ThumbnailPage, request)
         except Refused:
             continue  # without `read_inputs` there is text alone
         thumbnails += page.items
@@ -57,27 +54,14 @@ _COLOURS: Final = ("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#0080
 _CARD: Final = "display:inline-block;width:220px;margin:4px;vertical-align:top;font:12px sans-serif"
 
 
-@dataclass(frozen=True, slots=True)
-class Preview:
-    """What a notebook shows: the first matches, and thumbnails where there are."""
-
-    inferences: Sequence[InferenceFields]
-    thumbnails: Mapping[UUID, Thumbnail]
-    has_more: bool
-
-
-def format_preview(preview: Preview) -> str:
-    """Return the matches as HTML."""
-    if not preview.inferences:
+def _format_preview(
+    inferences: Sequence[InferenceFields], thumbnails: Mapping[UUID, Thumbnail], *, has_more: bool
+) -> str:
+    if not inferences:
         return "<div>No inference matches.</div>"
-    cards = [_format_card(item, preview.thumbnails.get(item.uid)) for item in preview.inferences]
-    more = "<div>… and more: .count() counts them.</div>" if preview.has_more else ""
+    cards = [_format_card(item, thumbnails.get(item.uid)) for item in inferences]
+    more = "<div>… and more: .count() counts them.</div>" if has_more else ""
     return f"<div>{''.join(cards)}{more}</div>"
-
-
-def format_failure(error: Exception) -> str:
-    """Return an error as HTML, for the place of what could not be shown."""
-    return f"<pre>{escape(type(error).__name__)}: {escape(str(error))}</pre>"
 
 
 def _format_card(inference: InferenceFields, thumbnail: Thumbnail | None) -> str:

@@ -33,11 +33,10 @@ from inference_store_client.errors import (
     warn,
     warn_of_header,
 )
-from inference_store_client.exchange import TRANSIENT, open_content
+from inference_store_client.exchange import TRANSIENT, get_settings, open_content
 from inference_store_client.json_text import write_count
 from inference_store_client.question import Question
 from inference_store_client.requests import Request
-from inference_store_client.settings import ClientSettings
 from inference_store_client.values.answers import StreamEnd
 
 # A stream that is resumed until it has its end. No I/O.
@@ -76,32 +75,26 @@ ReadPart = Callable[[Position], Steps[Failure | None]]
 """Reads what one connection brings; None: that was the end."""
 
 
-def resume(
-    make_request: MakeRequest, read_part: ReadPart, settings: ClientSettings, position: Position
-) -> Steps[None]:
+def resume(make_request: MakeRequest, read_part: ReadPart, position: Position) -> Steps[None]:
     """Read a stream to its end, over as many connections as it takes.
 
     Raises StreamIncomplete, or the refusal of the store.
     """
-    attempt = 0
+    attempt, retries = 0, (yield from get_settings()).retries
     while True:
         moves = position.moves
-        failure = yield from _read_once(
-            make_request(position.cursor), read_part, settings, position
-        )
+        failure = yield from _read_once(make_request(position.cursor), read_part, position)
         if failure is None:
             return
         attempt = 1 if position.moves > moves else attempt + 1
-        wait = settings.retries.find_wait(failure, attempt)
+        wait = retries.find_wait(failure, attempt)
         if wait is None:
             raise _explain(failure.error, position)
         yield Wait(wait)
 
 
-def _read_once(
-    request: Request, read_part: ReadPart, settings: ClientSettings, position: Position
-) -> Steps[Failure | None]:
-    opened = yield from open_content(request, settings)
+def _read_once(request: Request, read_part: ReadPart, position: Position) -> Steps[Failure | None]:
+    opened = yield from open_content(request)
     if isinstance(opened, Failure):
         return opened
     if not position.has_warned:
@@ -129,10 +122,10 @@ Build: TypeAlias = Callable[[dict[str, Any]], Any]
 CUT = "the stream ended without its end"
 
 
-def stream(question: Question, build: Build, settings: ClientSettings) -> Deliveries[Any]:
+def stream(question: Question, build: Build) -> Deliveries[Any]:
     """Deliver every match of a question. Raises StreamIncomplete, or the store's refusal."""
     position = Position(None if question.sample is None else question.sample["size"])
-    yield from resume(question.stream_request, partial(_read_lines, build), settings, position)
+    yield from resume(question.stream_request, partial(_read_lines, build), position)
 
 
 def _read_lines(build: Build, position: Position) -> Steps[Failure | None]:

@@ -70,6 +70,8 @@ class _Conversation:
                 return self._open(request)
             case commands.Read():
                 return self._read()
+            case commands.Settings():
+                return self._transport.settings
             case commands.Renew():
                 return renew(self._transport.settings)
             case commands.Wait(seconds):

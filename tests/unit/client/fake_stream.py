@@ -12,6 +12,7 @@ from inference_store_client.commands import (
     Open,
     Read,
     Response,
+    Settings,
     Steps,
     Wait,
 )
@@ -38,6 +39,7 @@ class Performance:
     waits: list[float] = field(default_factory=list)
     closed: int = 0
     result: Any = None
+    settings: ClientSettings = SETTINGS
 
     def run(self, steps: Steps[Any], open: Callable[[Request], tuple[Response, Pieces]]) -> None:
         """Perform the commands. `open`: answers a request, and with which pieces."""
@@ -51,6 +53,8 @@ class Performance:
                 return
             outcome = None
             match command:
+                case Settings():
+                    outcome = self.settings
                 case Open(request):
                     outcome, pieces = open(request)
                 case Read():

@@ -25,7 +25,7 @@ from inference_store_client.streaming import RESTART, LineDecoder
 from tests.both_clients import Client, Recorded, make_item, make_problem
 
 from .datasets.fake_pictures import make_prediction
-from .fake_stream import QUESTION, SETTINGS, FakeStore, cut_up
+from .fake_stream import QUESTION, FakeStore, cut_up
 
 _ROWS, _PAGE = 95, 10
 _ROWS_OF_CSV = 40
@@ -82,7 +82,7 @@ def make_csv(
 
 
 def read(store: FakeStore, fields: list[str] | None = None) -> list[str]:
-    assert store.drive(read_columns(QUESTION, SETTINGS, fields)) == []
+    assert store.drive(read_columns(QUESTION, fields)) == []
     columns = {column.name: column for column in iterate_columns(store.performance.result)}
     assert "cursor" not in columns
     return [*columns["inference_id"].values]
@@ -91,7 +91,7 @@ def read(store: FakeStore, fields: list[str] | None = None) -> list[str]:
 def read_csv(store: FakeStore) -> list[list[str]]:
     """Return the records of the file that the steps lead to."""
     content, count = b"", 0
-    for item in store.drive(stream_csv(QUESTION, SETTINGS)):
+    for item in store.drive(stream_csv(QUESTION)):
         if item is RESTART:
             content, count = b"", 0
         else:

@@ -251,8 +251,8 @@ class FakeBucket:
     def download(self) -> bytes:
         """Return what the core delivers."""
         part = decode(ExportPart, make_part(1, _CONTENT))
-        performance = Performance()
-        performance.run(stream_part(UUID(EXPORT), part, _SETTINGS), self.open)
+        performance = Performance(settings=_SETTINGS)
+        performance.run(stream_part(UUID(EXPORT), part), self.open)
         delivered = b""
         for item in performance.delivered:
             delivered = b"" if item is RESTART else delivered + item

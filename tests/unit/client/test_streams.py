@@ -26,11 +26,11 @@ from inference_store_client.streaming import LineDecoder, read_line, stream
 from inference_store_client.values.inference import InferenceFields
 from tests.both_clients import make_problem
 
-from .fake_stream import CUT, QUESTION, SETTINGS, FakeStore, Line, Performance, Pieces, cut_up
+from .fake_stream import CUT, QUESTION, FakeStore, Line, Performance, Pieces, cut_up
 
 
 def read(store: FakeStore, question: Question = QUESTION) -> list[str]:
-    steps = stream(question, partial(decode, InferenceFields), SETTINGS)
+    steps = stream(question, partial(decode, InferenceFields))
     return [inference.inference_id for inference in store.drive(steps)]
 
 
@@ -191,7 +191,7 @@ def follow_all(connections: list[Response | list[bytes | Failure]]) -> Performan
     performance = Performance()
     request = make_request("GET", "/v1/models/m/inferences/follow")
     with pytest.raises(Forbidden):
-        performance.run(follow(request, SETTINGS), open)
+        performance.run(follow(request), open)
     return performance
 
 

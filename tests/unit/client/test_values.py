@@ -38,7 +38,6 @@ KINDS: dict[str, type[Any]] = {
     "StreamEnd": answers.StreamEnd,
     "ResolvedTime": answers.ResolvedTime,
     "ShownRegistration": models.Registration,
-    "RegistrationPage": models.RegistrationPage,
     "PendingMove": models.PendingMove,
     "OutputMapping": models.OutputMapping,
     "ShownMetadataKey": models.MetadataKey,
@@ -59,9 +58,7 @@ KINDS: dict[str, type[Any]] = {
     "ShownExport": exports.ExportFields,
     "ShownDownload": exports.Download,
     "ShownPart": exports.ExportPart,
-    "ExportPartPage": exports.ExportPartPage,
     "ShownErasedMember": exports.ErasedMember,
-    "ErasedMemberPage": exports.ErasedMemberPage,
     "ShownThumbnail": answers.Thumbnail,
     "ThumbnailPage": answers.ThumbnailPage,
     "ShownDrawing": answers.Drawing,
@@ -78,6 +75,7 @@ LEFT_OUT = {
     "ShownCaller": {"session"},
 }
 # A part that can be left out is an object that says so.
+_HOLD = {"id": "019ac3f2-7c00-8123-9abc-000000000001", "name": "hold"}
 _PARTS = {
     inference.Metadata: "list[ShownMetadata]|{}|null",
     inference.Predictions: "list[ShownPrediction]|null",
@@ -137,6 +135,20 @@ def test_a_dataclass_has_the_fields_of_the_openapi() -> None:
         hints = {n: describe_hint(hint) for n, hint in get_type_hints(kind).items()}
         assert hints == described, name
         assert kind.__dataclass_params__.frozen, name
+
+
+def test_a_list_has_items_and_a_cursor() -> None:
+    lists = {
+        "RegistrationPage": "ShownRegistration",
+        "KeyPage": "ShownMetadataKey",
+        "ExportPartPage": "ShownPart",
+        "ErasedMemberPage": "ShownErasedMember",
+    }
+    for name, item in lists.items():
+        described = {n: describe_schema(of) for n, of in SCHEMAS[name]["properties"].items()}
+        assert described.items() >= {"items": f"list[{item}]", "next": "string|null"}.items()
+    decoded = decode(answers.Listing[exports.HeldBy], {"items": [{**_HOLD}], "next": None})
+    assert decoded.items[0].id == UUID(_HOLD["id"])
 
 
 def test_only_what_may_be_missing_has_a_default() -> None:

@@ -12,7 +12,6 @@ from .models import (
     BaseInferenceFilter,
     Inference,
     NewGetInferencesRequest,
-    Pagination,
     PaginationSortDirection,
 )
 
@@ -22,7 +21,9 @@ _MOST_OF_A_PAGE: Final = 1000
 def filter_inferences(model_id: str, request_body: NewGetInferencesRequest) -> list[Inference]:
     """Return the inferences that match. `offset` is read and skipped: cursors are faster."""
     pages = request_body.pagination
-    body = request_body.filters.to_body() | {"sort": _sort(pages), "include": ["metadata"]}
+    is_ascending = pages.direction == PaginationSortDirection.ASCENDING
+    sort = "received_at" if is_ascending else "-received_at"
+    body = request_body.filters.to_body() | {"sort": sort, "include": ["metadata"]}
     end = None if pages.limit is None else pages.offset + pages.limit
     items = islice(_read(model_id, body, end), pages.offset, end)
     return [Inference.of(item) for item in items]
@@ -65,11 +66,6 @@ def bulk_delete_inferences(model_id: str, filter_: BaseInferenceFilter) -> list[
         ids = [f"uid:{item['uid']}" for item in items[begin : begin + _MOST_OF_A_PAGE]]
         get_store().request("POST", path, body={"inference_ids": ids})
     return [item["inference_id"] for item in items]
-
-
-def _sort(pagination: Pagination) -> str:
-    is_ascending = pagination.direction == PaginationSortDirection.ASCENDING
-    return "received_at" if is_ascending else "-received_at"
 
 
 def _read(model_id: str, body: Mapping[str, Any], most: int | None) -> Iterator[Mapping[str, Any]]:

@@ -15,7 +15,7 @@ from typing import Any, Final, TextIO
 
 from inference_store_client.command_line.printing import make_printable
 from inference_store_client.errors import Refused, SettingsError, StoreError, Unauthorized
-from inference_store_client.values.answers import Fault, Problem
+from inference_store_client.values.answers import Problem
 from inference_store_client_entry import INTERRUPTED, end_at_once
 
 FAILED: Final = 1
@@ -175,12 +175,8 @@ _INSIDE: Final = re.compile(r"[.\[]")
 
 def name_options(problem: Problem) -> Problem:
     """Return the problem with the names of options in place of the API's fields."""
-    errors = tuple(map(_name_option, problem.errors))
+    errors = tuple(replace(fault, path=_find(fault.path)) for fault in problem.errors)
     return replace(problem, detail=_replace_paths(problem), errors=errors)
-
-
-def _name_option(fault: Fault) -> Fault:
-    return replace(fault, path=_find(fault.path))
 
 
 def _replace_paths(problem: Problem) -> str:

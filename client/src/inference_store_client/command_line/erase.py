@@ -65,7 +65,7 @@ def _post(
     """Send an erasure, or a dry run, which changes nothing and may be sent again."""
     path = make_path("models", model, "erasures")
     request = make_request("POST", path, body=body, is_read=is_read)
-    return require_object(transport.run(request_any(request, transport.settings)))
+    return require_object(transport.run(request_any(request)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ writes files (`export_job.py`).
 """
 
 import argparse
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -13,14 +14,14 @@ from inference_store_client.command_line.export_job import Progress
 from inference_store_client.datasets import FORMATS as DATASETS
 from inference_store_client.datasets.writing import make_dataset_request, write_dataset
 from inference_store_client.errors import SettingsError
-from inference_store_client.streaming import Chunk
+from inference_store_client.private_files import NewFile
+from inference_store_client.streaming import Chunk, Restart
 
 from . import export_job
 from .arguments import add_columns, add_conditions, add_store, make_question, open_store
 from .ending import say
 from .export_formats import FORMATS, find_format
 from .main import Command
-from .new_file import NewFile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,13 +66,17 @@ def run(options: argparse.Namespace) -> int:
     question = make_question(options, options.columns)
     with (
         open_store(options) as transport,
-        Progress() as progress,
-        NewFile(options.output) as file,
+        closing(Progress()) as progress,
+        closing(NewFile(options.output)) as file,
     ):
-        for chunk in transport.iterate(export_format.stream(question, transport.settings)):
-            file.accept(chunk)
+        for chunk in transport.iterate(export_format.stream(question)):
+            if isinstance(chunk, Restart):
+                file.begin_again()
+            else:
+                file.write(chunk.content)
             progress.accept(chunk)
         export_format.finish(file)
+        file.publish()
     say(f"{progress.describe()}: {options.output}")
     return 0
 
@@ -81,9 +86,9 @@ def _write_dataset(options: argparse.Namespace) -> int:
     if options.columns is not None:
         raise SettingsError("a dataset has no columns: leave --columns out")
     request = make_dataset_request(options.format, options.output, None)
-    with open_store(options) as transport, Progress() as progress:
+    with open_store(options) as transport, closing(Progress()) as progress:
         request = replace(request, on_added=lambda data: progress.accept(Chunk(data, 1)))
-        steps = write_dataset(make_question(options), request, transport.settings)
+        steps = write_dataset(make_question(options), request)
         summary = transport.run(steps)
     say(f"{progress.describe()}\n{summary}")
     return 0

@@ -12,11 +12,9 @@ from inference_store_client.columns import stream_columns
 from inference_store_client.commands import Steps
 from inference_store_client.csv_records import stream_csv
 from inference_store_client.errors import SettingsError, import_extra
+from inference_store_client.private_files import NewFile
 from inference_store_client.question import Question
-from inference_store_client.settings import ClientSettings
 from inference_store_client.streaming import Chunk, stream
-
-from .new_file import NewFile
 
 
 class _Sink:
@@ -88,7 +86,7 @@ def _select(reader: Any, names: list[str], sink: _Sink) -> Iterator[Any]:
 
 
 FileFormat: TypeAlias = Literal["arrow", "csv", "jsonl", "parquet"]
-_Columns: TypeAlias = Callable[[Question, ClientSettings, Sequence[str] | None], Steps[None]]
+_Columns: TypeAlias = Callable[[Question, Sequence[str] | None], Steps[None]]
 _CURSOR: Final = "cursor"
 
 
@@ -96,7 +94,7 @@ _CURSOR: Final = "cursor"
 class ExportFormat:
     """A format: how its bytes come, what they are made into at the end, and what that needs."""
 
-    stream: Callable[[Question, ClientSettings], Steps[None]]
+    stream: Callable[[Question], Steps[None]]
     endings: Sequence[str]
     needs: Mapping[str, str]
     """Modules, and the extra that installs each."""
@@ -129,7 +127,7 @@ def find_ending(output: Path) -> FileFormat | None:
     return next((name for name, known in FORMATS.items() if ending in known.endings), None)
 
 
-def _stream_lines(question: Question, settings: ClientSettings) -> Steps[None]:
+def _stream_lines(question: Question) -> Steps[None]:
     """Deliver the inferences as the API shows them, a line each, without cursors."""
     is_uid_asked = question.fields is None or "uid" in question.fields
 
@@ -139,13 +137,11 @@ def _stream_lines(question: Question, settings: ClientSettings) -> Steps[None]:
             del item["uid"]
         return Chunk(json.dumps(item).encode() + b"\n", 1)
 
-    return stream(question, encode, settings)
+    return stream(question, encode)
 
 
-def _as_columns(read: _Columns) -> Callable[[Question, ClientSettings], Steps[None]]:
-    return lambda question, settings: read(
-        replace(question, fields=None), settings, question.fields
-    )
+def _as_columns(read: _Columns) -> Callable[[Question], Steps[None]]:
+    return lambda question: read(replace(question, fields=None), question.fields)
 
 
 FORMATS: Final[Mapping[FileFormat, ExportFormat]] = {

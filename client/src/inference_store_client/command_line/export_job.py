@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self, get_args
+from typing import Final, get_args
 
 from inference_store_client import exporting
 from inference_store_client.command_line.arguments import REFUSE, make_question, open_store
@@ -73,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
         )
         build = partial(decode, Export, _transport=transport)
         with _warn_if_lost():
-            export = transport.run(exporting.read_export(request, build, transport.settings))
+            export = transport.run(exporting.read_export(request, build))
         download(export, options.output, f"Export {export.id}: the store writes it.")
     return 0
 
@@ -175,15 +174,8 @@ class Progress:
         count = write_count(self._count, "inference")
         return f"{count}, {self._bytes / 1e6:,.1f} MB received, {seconds:.1f} s"
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Leave no line of it on the terminal."""
         if self._shown is not None:
             self._write("\r\x1b[K")
 

@@ -62,7 +62,7 @@ def _list(options: argparse.Namespace) -> None:
     """Show the exports that you may see, the newest first."""
     with open_store(options, IMPATIENT) as transport:
         request = make_request("GET", make_path("exports"), params={"limit": options.limit})
-        page = transport.run(fetch(ListPage, request, transport.settings))
+        page = transport.run(fetch(ListPage, request))
     print_items(page.items, _COLUMNS, options)
     if page.next is not None:
         say(f"There are more: --limit shows more than {options.limit}.")
@@ -72,7 +72,7 @@ def _list_erased(options: argparse.Namespace) -> None:
     """Show what erasures took of an export, the earliest first: erase it in your copies too."""
     path = make_path("exports", _parse_id(options.id), "erased")
     with open_store(options) as transport:
-        erased = transport.iterate(read_list(path, ListPage, transport.settings))
+        erased = transport.iterate(read_list(path, ListPage))
         print_items([*erased], _ERASED_COLUMNS, options)
 
 
@@ -101,7 +101,7 @@ def _restart(options: argparse.Namespace) -> None:
 def _read(transport: Transport, id: str) -> Export:
     request = make_request("GET", make_path("exports", _parse_id(id)))
     build = partial(decode, Export, _transport=transport)
-    return transport.run(read_export(request, build, transport.settings))
+    return transport.run(read_export(request, build))
 
 
 def _parse_id(text: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 from unicodedata import east_asian_width
 
 from inference_store_client.json_text import Json, write_json
+from inference_store_client.values.answers import Listing
 from inference_store_client.values.inference import read_value
 
 # Text from outside, for a terminal: without what would steer it.
@@ -124,12 +125,7 @@ def _take(value: Json, part: str) -> Json:
         return value
     if isinstance(value, list):
         return [element.get(part) for element in value]
-    return _take_within(value, part) if isinstance(value, Mapping) else None
-
-
-def _take_within(value: Mapping[str, Json], part: str) -> Json:
-    """Return a member by its name, which may have dots, or by a path."""
-    path = _find_path(value, part)
+    path = _find_path(value, part) if isinstance(value, Mapping) else ()
     return reduce(getitem, path, value) if path else None
 
 
@@ -279,12 +275,8 @@ _MOST_OF_A_FILTER: Final = 60
 """In columns of the terminal. Lines of JSON have all of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListPage:
-    """Items as the API shows them, and the cursor of the next page."""
-
-    items: tuple[Mapping[str, Any], ...]
-    next: str | None
+ListPage = Listing[Mapping[str, Any]]
+"""Items as the API shows them."""
 
 
 def print_items(

@@ -11,7 +11,6 @@ from inference_store_client.exchange import exchange
 from inference_store_client.question import NEWEST_FIRST, Question
 from inference_store_client.reading import count, fetch_plain, read_list, read_pages, read_sample
 from inference_store_client.requests import ANY, Request, make_path, make_request
-from inference_store_client.settings import ClientSettings
 from inference_store_client.sync import Transport
 
 from .arguments import (
@@ -52,7 +51,7 @@ def _show_models(options: argparse.Namespace) -> int:
     """Show them, in order of id."""
     params = {} if options.project is None else {"project_id": options.project}
     with open_store(options, IMPATIENT) as transport:
-        steps = read_list(make_path("models"), ListPage, transport.settings, params)
+        steps = read_list(make_path("models"), ListPage, params)
         items = [*transport.iterate(steps)]
     print_items(items, _COLUMNS, options)
     return 0
@@ -102,7 +101,7 @@ class _Limited:
 
 def _read(transport: Transport, question: Question, limit: int) -> Iterator[Any]:
     """Yield the matches, page by page; one more than the limit, to know of it."""
-    steps = read_pages(question, dict, transport.settings, limit=min(limit + 1, _MOST_OF_A_PAGE))
+    steps = read_pages(question, dict, limit=min(limit + 1, _MOST_OF_A_PAGE))
     for page in transport.iterate(steps):
         yield from page.items
 
@@ -114,7 +113,7 @@ def _add_count(parser: argparse.ArgumentParser) -> None:
 
 def _count(options: argparse.Namespace) -> int:
     with open_store(options, IMPATIENT) as transport:
-        print(transport.run(count(make_question(options), transport.settings)))
+        print(transport.run(count(make_question(options))))
     return 0
 
 
@@ -135,7 +134,7 @@ def _add_sample(parser: argparse.ArgumentParser) -> None:
 def _sample(options: argparse.Namespace) -> int:
     question = make_question(options, choose_columns(options))
     with open_store(options, IMPATIENT) as transport:
-        steps = read_sample(question, dict, transport.settings, options.size, options.seed)
+        steps = read_sample(question, dict, options.size, options.seed)
         RowPrinter(options).print_rows(transport.iterate(steps))
     return 0
 
@@ -157,11 +156,11 @@ def _get(options: argparse.Namespace) -> int:
     path = make_path("models", options.model, "inferences", options.inference)
     with open_store(options, IMPATIENT) as transport:
         if options.part is not None:
-            content = transport.run(_read_part(f"{path}/{options.part}", transport.settings))
+            content = transport.run(_read_part(f"{path}/{options.part}"))
             write_part(content, options.part, sys.stdout)
             return 0
         request = make_request("GET", path, params={"include": "metadata,predictions"})
-        item = transport.run(fetch_plain(request, transport.settings))
+        item = transport.run(fetch_plain(request))
     shown = shape(item, None)
     if (count := shown.pop("count", 1)) and count > 1:
         say(f"{count} inferences have this id; this is the newest.")
@@ -181,8 +180,8 @@ def write_part(content: bytes, part: str, output: TextIO) -> None:
     output.buffer.write(content)
 
 
-def _read_part(path: str, settings: ClientSettings) -> Steps[bytes]:
-    response = yield from exchange(Request("GET", path, accept=ANY, may_leave=True), settings)
+def _read_part(path: str) -> Steps[bytes]:
+    response = yield from exchange(Request("GET", path, accept=ANY, may_leave=True))
     return response.content
 
 

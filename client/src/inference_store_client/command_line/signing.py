@@ -70,7 +70,7 @@ def _find_device(settings: ClientSettings) -> Mapping[str, str]:
     with closing(Transport(settings)) as transport:
         try:
             request = make_request("GET", make_path("session", "ways"))
-            answer = transport.run(request_any(request, settings))
+            answer = transport.run(request_any(request))
         except NotFound:  # of an older store
             answer = None
     device = answer.get("device") if isinstance(answer, Mapping) else None
@@ -87,7 +87,7 @@ def _find_device(settings: ClientSettings) -> Mapping[str, str]:
 def _ask_who(settings: ClientSettings) -> Caller:
     """Return who the store takes the bearer of the token for. Raises Unauthorized."""
     with closing(Transport(settings)) as transport:
-        return transport.run(fetch(Caller, make_request("GET", make_path("me")), settings))
+        return transport.run(fetch(Caller, make_request("GET", make_path("me"))))
 
 
 def _log_out(options: argparse.Namespace) -> int:

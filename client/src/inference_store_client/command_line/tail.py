@@ -80,7 +80,7 @@ class Tail:
         path = make_path("models", self.options.model, "inferences", "follow")
         params = {} if self.options.filter is None else {"filter": self.options.filter}
         request = replace(make_request("GET", path, params=params), accept=EVENTS)
-        for event in self.transport.iterate(follow(request, self.transport.settings)):
+        for event in self.transport.iterate(follow(request)):
             if event.name == BEGIN:
                 self._begin()
             elif event.name == ARRIVED:
@@ -122,9 +122,7 @@ class Tail:
     def _read(self, question: Question, limit: int) -> Iterator[dict[str, Any]]:
         cursor, count = None, 0
         while count < limit:
-            page = self.transport.run(
-                read_page(question, dict, self.transport.settings, cursor, limit - count)
-            )
+            page = self.transport.run(read_page(question, dict, cursor, limit - count))
             yield from page.items
             cursor, count = page.next, count + len(page.items)
             if cursor is None:

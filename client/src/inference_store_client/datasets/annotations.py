@@ -66,11 +66,8 @@ def _measure_distance(axis: int, sign: float, limit: float) -> Callable[[Point],
 
 
 def _cut(points: Sequence[Point], measure: Callable[[Point], float]) -> list[Point]:
-    return [point for pair in _list_edges(points) for point in _cut_edge(*pair, measure)]
-
-
-def _list_edges(points: Sequence[Point]) -> Iterator[tuple[Point, Point]]:
-    return zip(points, [*points[1:], *points[:1]], strict=True)
+    edges = zip(points, [*points[1:], *points[:1]], strict=True)
+    return [point for edge in edges for point in _cut_edge(*edge, measure)]
 
 
 def _cut_edge(begin: Point, end: Point, measure: Callable[[Point], float]) -> Iterator[Point]:

@@ -67,7 +67,8 @@ class CocoWriter:
         with self._file.open("x", encoding="utf-8") as file:
             file.write('{"info": ' + write_record(_make_info(summary)))
             file.write(', "licenses": []\n, "images": [\n')
-            _write_items(file, _list_images(self._spool))
+            images = ({"id": n, **record["image"]} for n, record in enumerate(self._spool, 1))
+            _write_items(file, images)
             file.write('], "annotations": [\n')
             _write_items(file, _list_annotations(self._spool, by_label))
             file.write('], "categories": [\n')
@@ -100,11 +101,6 @@ def _make_category(number: int, label: str, keypoints: Mapping[int, str | None])
         category["keypoints"] = [keypoints.get(n) or f"keypoint_{n}" for n in indexes]
         category["skeleton"] = []
     return category
-
-
-def _list_images(spool: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    for number, record in enumerate(spool, 1):
-        yield {"id": number, **record["image"]}
 
 
 def _list_annotations(

@@ -3,12 +3,12 @@
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from inference_store_client.blob import Blob
 from inference_store_client.commands import MOST_JOBS, Begin, Call, Finish, Steps
@@ -24,12 +24,10 @@ from inference_store_client.datasets.formats import DatasetFormat, find_format
 from inference_store_client.datasets.summary import DatasetSummary, Example, Tally
 from inference_store_client.decoding import decode
 from inference_store_client.errors import ConnectionFailed, Gone, NotFound, Refused, SettingsError
-from inference_store_client.exporting import NewFolder
-from inference_store_client.private_files import name_target
+from inference_store_client.private_files import NewFolder, name_target
 from inference_store_client.question import Question
 from inference_store_client.reading import fetch, inference_path, read_blob, read_link
 from inference_store_client.requests import make_request
-from inference_store_client.settings import ClientSettings
 from inference_store_client.streaming import for_each, stream
 from inference_store_client.values.answers import Drawing
 from inference_store_client.values.inference import InferenceFields
@@ -65,9 +63,7 @@ class Links:
     work: bool = True
 
 
-def read_download(
-    inference: InferenceFields, settings: ClientSettings, links: Links, has_outlines: bool
-) -> Steps[Download]:
+def read_download(inference: InferenceFields, links: Links, has_outlines: bool) -> Steps[Download]:
     """Read the picture of an inference, and its shapes. Raises the refusals that are no answer."""
     if inference.data_deleted_at is not None:
         return Download(reason="deleted")
@@ -76,11 +72,11 @@ def read_download(
     if not _may_be_picture(inference.data_content_type):
         return Download(reason="not_a_picture")
     try:
-        blob = yield from _read_data(inference, settings, links)
+        blob = yield from _read_data(inference, links)
         drawing = None
         if has_outlines and _has_outlines(inference):
             request = make_request("GET", inference_path(inference, "drawing"))
-            drawing = yield from fetch(Drawing, request, settings)
+            drawing = yield from fetch(Drawing, request)
     except (Gone, NotFound):  # erased since the stream showed it
         return Download(reason="deleted")
     return Download(blob.content, drawing)
@@ -113,16 +109,16 @@ class Window:
         return inference, job
 
 
-def _read_data(inference: InferenceFields, settings: ClientSettings, links: Links) -> Steps[Blob]:
+def _read_data(inference: InferenceFields, links: Links) -> Steps[Blob]:
     link = None if inference.urls is None else inference.urls.data
     if links.work and link is not None and not link.startswith("/"):
         try:
-            return (yield from read_link(link, settings))
+            return (yield from read_link(link))
         except ConnectionFailed:
             links.work = False  # the bucket is where the api alone can go: nobody waits again
         except Refused:
             pass  # the link has expired
-    return (yield from read_blob(replace(inference, urls=None), "data", settings))
+    return (yield from read_blob(replace(inference, urls=None), "data"))
 
 
 def _may_be_picture(content_type: str | None) -> bool:
@@ -170,18 +166,16 @@ def make_dataset_request(
     return DatasetRequest(chosen, Path(folder), classes)
 
 
-def write_dataset(
-    question: Question, request: DatasetRequest, settings: ClientSettings
-) -> Steps[DatasetSummary]:
+def write_dataset(question: Question, request: DatasetRequest) -> Steps[DatasetSummary]:
     """Write every match into a new folder. Raises StoreError or OSError, and leaves no folder.
 
     Pictures are downloaded beside each other, and written in order.
     """
     links, window = Links(), Window()
-    with DatasetWriting(request) as writing:
+    with closing(DatasetWriting(request)) as writing:
 
         def begin(inference: InferenceFields) -> Steps[None]:
-            steps = read_download(inference, settings, links, request.format.has_outlines)
+            steps = read_download(inference, links, request.format.has_outlines)
             window.push(inference, (yield Begin(steps)))
             while window.is_full:
                 yield from take()
@@ -193,7 +187,7 @@ def write_dataset(
             yield Call(partial(writing.add, inference, download))
 
         build = partial(decode, InferenceFields)
-        yield from for_each(stream(question.with_pictures(), build, settings), begin)
+        yield from for_each(stream(question.with_pictures(), build), begin)
         while window:
             yield from take()
         summary = yield Call(writing.finish)
@@ -202,7 +196,7 @@ def write_dataset(
 
 
 class DatasetWriting:
-    """Writes a dataset into a temporary folder; leaving it early removes that."""
+    """Writes a dataset into a temporary folder; closing it early removes that."""
 
     def __init__(self, request: DatasetRequest) -> None:
         require_headers()
@@ -212,7 +206,7 @@ class DatasetWriting:
         try:
             self._writer = request.format.make_writer(self._folder.path)
         except BaseException:
-            self._folder.remove()
+            self._folder.close()
             raise
 
     def add(self, inference: InferenceFields, download: Download) -> None:
@@ -249,20 +243,13 @@ class DatasetWriting:
             remarks=dict(tally.remarks),
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Remove the temporary folder, if the dataset is not complete."""
         try:
             with name_target(self._request.folder):
                 self._writer.close()  # which writes what is still in its buffers
         finally:
-            self._folder.remove()
+            self._folder.close()
 
     def _write(self, inference: InferenceFields, picture: Picture, drawing: Drawing | None) -> None:
         annotations = self._annotate(inference, picture, drawing)

@@ -56,7 +56,17 @@ class Problem:
                 yield f"known: {', '.join(fault.known[:_MOST_SHOWN])}"
 
 
+ItemT_co = TypeVar("ItemT_co", covariant=True)
 InferenceT_co = TypeVar("InferenceT_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing(Generic[ItemT_co]):
+    """A page of a list of the API other than inferences: `Listing[Registration]`."""
+
+    items: tuple[ItemT_co, ...]
+    next: str | None
+    """The cursor of the next page; None: this is the last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,14 +83,6 @@ class ExportPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExportPartPage:
-    """Parts, in order."""
-
-    items: tuple[ExportPart, ...]
-    next: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ErasedMember:
     """A member of an export that an erasure took: erase it in copies too."""
 
@@ -104,14 +96,6 @@ class ErasedMember:
     erasure: UUID
     cursor: str
     """Where reading goes on after it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErasedMemberPage:
-    """Erased members, in the order in which they were erased."""
-
-    items: tuple[ErasedMember, ...]
-    next: str | None
 
 
 # Why an inference is kept, and until when.

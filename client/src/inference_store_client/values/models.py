@@ -45,14 +45,6 @@ class Registration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegistrationPage:
-    """Registrations, in order of model id."""
-
-    items: tuple[Registration, ...]
-    next: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SeenType:
     """A type under which a metadata key came."""
 

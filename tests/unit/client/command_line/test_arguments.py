@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,6 @@ from inference_store_client.command_line.arguments import parse_instant
 from inference_store_client.command_line.ending import describe, end_quietly
 from inference_store_client.command_line.export_job import download
 from inference_store_client.command_line.main import COMMANDS, import_command, join_values, main
-from inference_store_client.command_line.new_file import NewFile
 from inference_store_client.command_line.printing import (
     Table,
     make_printable,
@@ -26,7 +26,7 @@ from inference_store_client.command_line.printing import (
     write_line,
 )
 from inference_store_client.errors import make_refusal
-from inference_store_client.streaming import RESTART, Chunk
+from inference_store_client.private_files import NewFile
 from inference_store_client.values.answers import Fault, Problem
 from tests.both_clients import QUICK, Recorded
 from tests.largest_file import largest_file
@@ -349,12 +349,13 @@ def test_a_request_without_an_answer_may_have_been_carried_out(
 
 def test_it_appears_whole_and_for_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "frames.csv"
-    with NewFile(path) as file:
-        file.accept(Chunk(b"void"))
-        file.accept(RESTART)
-        file.accept(Chunk(b"a"))
-        file.accept(Chunk(b"b"))
+    with closing(NewFile(path)) as file:
+        file.write(b"void")
+        file.begin_again()
+        file.write(b"a")
+        file.write(b"b")
         assert not path.exists()
+        file.publish()
     assert path.read_bytes() == b"ab"
     assert path.stat().st_mode & 0o777 == 0o600
     assert [*tmp_path.iterdir()] == [path]
@@ -363,7 +364,7 @@ def test_it_appears_whole_and_for_its_owner_alone(tmp_path: Path) -> None:
 def test_an_error_leaves_the_file_before(tmp_path: Path) -> None:
     path = tmp_path / "frames.csv"
     path.write_bytes(b"before")
-    with pytest.raises(KeyboardInterrupt), NewFile(path):
+    with pytest.raises(KeyboardInterrupt), closing(NewFile(path)):
         raise KeyboardInterrupt
     assert path.read_bytes() == b"before"
 
@@ -377,9 +378,10 @@ def test_what_is_converted_leaves_no_other_file(tmp_path: Path) -> None:
         raise ValueError
 
     def make(convert: Callable[[IO[bytes], str], None]) -> None:
-        with NewFile(path) as file:
-            file.accept(Chunk(b"abc"))
+        with closing(NewFile(path)) as file:
+            file.write(b"abc")
             file.convert(convert)
+            file.publish()
 
     path = tmp_path / "frames.parquet"
     with pytest.raises(ValueError):
@@ -396,8 +398,9 @@ def test_a_disk_that_is_full_is_a_sentence_about_the_file(
     path = tmp_path / "frames.csv"
 
     def run(size: int) -> int:
-        with NewFile(path) as file:
-            file.accept(Chunk(bytes(size)))
+        with closing(NewFile(path)) as file:
+            file.write(bytes(size))
+            file.publish()
         return 0
 
     for size in (100, 100_000):
