@@ -7,7 +7,6 @@ other case than several partitions.
 
 from .aggregation import (
     AGGREGATES,
-    Aggregate,
     Aggregation,
     ByHistogram,
     ByLabel,
@@ -17,13 +16,10 @@ from .aggregation import (
     Measure,
     Name,
 )
-from .answer import Aggregated
 from .run import aggregate, build_targets
 
 __all__ = [
     "AGGREGATES",
-    "Aggregate",
-    "Aggregated",
     "Aggregation",
     "ByHistogram",
     "ByLabel",
