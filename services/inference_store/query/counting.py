@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
-from uuid import UUID
 
 from asyncpg.exceptions import (
     DeadlockDetectedError,
@@ -81,9 +80,7 @@ class BegunCount:
     """The count of one model in one partition."""
 
     id: int
-    model: int
-    lo: UUID
-    hi: UUID
+    scan_range: ScanRange
 
 
 async def find_ended(connection: AsyncConnection, before: datetime) -> list[TimePartition]:
@@ -110,48 +107,31 @@ async def find_uncounted(
     return sorted(set(models.scalars()) - set((await connection.execute(settled)).scalars()))
 
 
-async def begin(
-    engine: AsyncEngine, partition: TimePartition, models: Sequence[int]
-) -> list[BegunCount]:
-    """Begin the counts of models in a partition; return none if it is being dropped.
+async def begin(engine: AsyncEngine, partition: TimePartition, model: int) -> BegunCount | None:
+    """Begin the count of a model in a partition; return None if it is being dropped.
 
     Raises LockNotAvailableError while it is written.
     """
+    scan_range = ScanRange(model, uid_floor(partition.lo), uid_floor(partition.hi))
+    values = {"span": partition.name, "model": model, "lo": scan_range.lo, "hi": scan_range.hi}
     async with engine.connect() as connection:
         await connection.execute(text("SET LOCAL lock_timeout = '500ms'"))
-        await _delete_counts(connection, partition, models)
-        rows = [
-            {
-                "span": partition.name,
-                "model": model,
-                "lo": uid_floor(partition.lo),
-                "hi": uid_floor(partition.hi),
-            }
-            for model in models
-        ]
         here = partition_count.c
-        inserted = insert(partition_count).returning(here.id, here.model, here.lo, here.hi)
-        begun = [BegunCount(*row) for row in await connection.execute(inserted.values(rows))]
+        gone = delete(partition_count).where(here.span == partition.name, here.model == model)
+        ids = (await connection.execute(gone.returning(here.id))).scalars().all()
+        notes = outdated_count.c.partition_count.in_(ids)
+        await connection.execute(delete(outdated_count).where(notes))
+        inserted = insert(partition_count).values(values).returning(here.id)
+        begun = BegunCount((await connection.execute(inserted)).scalar_one(), scan_range)
         await _create_trigger(connection, partition)
         # Checked under the lock: in a closed partition inferences are deleted first, and it may be
         # reopened.
-        here = partition_span.c
-        state = select(here.state).where(here.name == partition.name)
+        span = partition_span.c
+        state = select(span.state).where(span.name == partition.name)
         if await connection.scalar(state) != "open":
-            return []
+            return None
         await connection.commit()
     return begun
-
-
-async def _delete_counts(
-    connection: AsyncConnection, partition: TimePartition, models: Sequence[int]
-) -> None:
-    here = partition_count.c
-    gone = delete(partition_count).where(here.span == partition.name, here.model.in_(models))
-    ids = list((await connection.execute(gone.returning(here.id))).scalars())
-    await connection.execute(
-        delete(outdated_count).where(outdated_count.c.partition_count.in_(ids))
-    )
 
 
 async def _create_trigger(connection: AsyncConnection, partition: TimePartition) -> None:
@@ -169,15 +149,6 @@ async def _create_trigger(connection: AsyncConnection, partition: TimePartition)
                 f" FOR EACH ROW EXECUTE FUNCTION outdate_counts('{partition.name}')"
             )
         )
-
-
-async def delete_outdated(connection: AsyncConnection) -> None:
-    """Delete notes of counts that are gone.
-
-    Their partition was dropped, or counted again while a writer's note was not visible yet.
-    """
-    counted = exists().where(partition_count.c.id == outdated_count.c.partition_count)
-    await connection.execute(delete(outdated_count).where(~counted))
 
 
 def _name_leaf(partition: TimePartition) -> str:
@@ -204,15 +175,11 @@ _SETTINGS: Final = {
 }
 
 
-async def _no_step() -> None:
-    """Do nothing between two steps."""
-
-
 async def count_ended(
     engine: AsyncEngine,
     *,
     seconds: float,
-    step: Step = _no_step,
+    step: Step | None = None,
     before: datetime | None = None,
     quiet: timedelta = QUIET,
 ) -> bool:
@@ -225,7 +192,10 @@ async def count_ended(
     async with engine.begin() as connection:
         if await is_distributed(connection):
             return True  # distributed tables have no triggers
-        await delete_outdated(connection)
+        # notes of counts that are gone: their partition was dropped, or counted again while a
+        # writer's note was not visible yet
+        there = exists().where(partition_count.c.id == outdated_count.c.partition_count)
+        await connection.execute(delete(outdated_count).where(~there))
         partitions = await find_ended(connection, before or datetime.now(UTC) - _ENDED)
     for partition in partitions:
         if time.monotonic() >= until:
@@ -239,15 +209,17 @@ async def count_ended(
 
 
 async def _count_partition(
-    engine: AsyncEngine, partition: TimePartition, until: float, step: Step, quiet: timedelta
+    engine: AsyncEngine, partition: TimePartition, until: float, step: Step | None, quiet: timedelta
 ) -> None:
     async with engine.connect() as connection:
         models = await find_uncounted(connection, partition, quiet=quiet)
     for model in models:
         if time.monotonic() >= until:
             return
-        await step()
-        for begun_count in await begin(engine, partition, [model]):
+        if step is not None:
+            await step()
+        begun_count = await begin(engine, partition, model)
+        if begun_count is not None:
             # a count that takes too long waits as an outdated one does
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LONGEST_SECONDS), engine.begin() as connection:
@@ -258,11 +230,16 @@ async def count(connection: AsyncConnection, begun_count: BegunCount) -> None:
     """Count what exists now; if it changes between the statements, the count is outdated."""
     for name, value in _SETTINGS.items():
         await connection.execute(text(f"SET LOCAL {name} = '{value}'"))
-    scan_range = ScanRange(begun_count.model, begun_count.lo, begun_count.hi)
+    scan_range = begun_count.scan_range
+    everything = Query(scan_range), DrivingIndex(scan_range)
+    inferences = select(func.count()).select_from(inference).where(scan_range.of(inference))
+    labels = (await connection.execute(by_label(*everything).limit(MOST + 1))).all()
+    unlabelled = await connection.execute(without_label(*everything))
+    few = {str(row.g0): row.n for row in labels} if len(labels) <= MOST else None
     counts: dict[str, Any] = {
-        "inferences": await count_inferences(connection, scan_range),
-        "unlabelled": await count_unlabelled(connection, scan_range),
-        "labels": await count_labels(connection, scan_range),
+        "inferences": await connection.scalar(inferences),
+        "unlabelled": unlabelled.one().n,
+        "labels": few,
         "keys": await count_keys(connection, scan_range),
     }
     here = partition_count.c.id == begun_count.id
@@ -275,28 +252,6 @@ MOST: Final = 2_000
 """Keys, or labels, of a model in one partition. If there are more, none is stored."""
 _TABLES: Final = (*SIDE_TABLES.values(), metadata_presence)
 Numbers = dict[str, Any]
-
-
-async def count_inferences(connection: AsyncConnection, scan_range: ScanRange) -> int:
-    """Count the inferences."""
-    query = select(func.count()).select_from(inference).where(scan_range.of(inference))
-    return int(await connection.scalar(query) or 0)
-
-
-async def count_labels(connection: AsyncConnection, scan_range: ScanRange) -> Numbers | None:
-    """Count the inferences with a prediction of each label; None: there are too many labels."""
-    query = by_label(Query(scan_range), DrivingIndex(scan_range)).limit(MOST + 1)
-    rows = (await connection.execute(query)).all()
-    return {str(row.g0): row.n for row in rows} if len(rows) <= MOST else None
-
-
-async def count_unlabelled(connection: AsyncConnection, scan_range: ScanRange) -> int:
-    """Count the inferences without a labelled prediction."""
-    return int(
-        (await connection.execute(without_label(Query(scan_range), DrivingIndex(scan_range))))
-        .one()
-        .n
-    )
 
 
 async def count_keys(connection: AsyncConnection, scan_range: ScanRange) -> Numbers | None:
@@ -335,8 +290,7 @@ def _select_one_key(scan_range: ScanRange, key: int) -> Select[int, int]:
     rows = union_all(
         *(
             select(
-                table.c.uid,
-                (~table.c.is_null if "is_null" in table.c else true()).label("valued"),
+                table.c.uid, (~table.c.is_null if "is_null" in table.c else true()).label("valued")
             ).where(scan_range.of(table), table.c.key == literal(key))
             for table in _TABLES
         )

@@ -17,7 +17,8 @@ from inference_store.inference.json_text import exact, storable
 from inference_store.inference.metadata import Family
 
 _HASH_BYTES = 8
-_UID_BYTES = 16
+_VALUE_AT: Final = _HASH_BYTES + 16
+"""Where the value begins: behind the hash and the uid."""
 _PINNED: Final = "."  # no letter of base64
 _INSTANT_BYTES: Final = 8
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -27,42 +28,6 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 def fingerprint(canonical: str) -> bytes:
     """Return the hash by which a cursor identifies its query."""
     return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).digest()[:_HASH_BYTES]
-
-
-def encode(query: bytes, uid: UUID) -> str:
-    """Return a cursor that continues after `uid`."""
-    return seal(query, uid.bytes)
-
-
-def decode(query: bytes, cursor: str) -> UUID:
-    """Return the uid to continue after.
-
-    Raises InvalidCursor for a damaged cursor, or another query's.
-    """
-    payload = open_sealed(query, cursor)
-    if len(payload) != _UID_BYTES:
-        raise make_refusal("it is damaged")
-    return UUID(bytes=payload)
-
-
-def seal(query: bytes, payload: bytes) -> str:
-    """Return a cursor of that query with this payload."""
-    return _encode_base64(query + payload)
-
-
-def open_sealed(query: bytes, cursor: str) -> bytes:
-    """Return the payload. Raises InvalidCursor as `decode` does."""
-    raw = _decode_base64(cursor)
-    if len(raw) < _HASH_BYTES + _UID_BYTES:
-        raise make_refusal("it is damaged")
-    if raw[:_HASH_BYTES] != query:
-        raise make_refusal("it was made for another query")
-    return raw[_HASH_BYTES:]
-
-
-def read_payload(cursor: str) -> bytes:
-    """Return the payload, whatever the query. Raises InvalidCursor."""
-    return _decode_base64(cursor)[_HASH_BYTES:]
 
 
 def pin(cursor: str, now: datetime) -> str:
@@ -113,20 +78,23 @@ _FAMILIES = {letter: family for family, letter in _LETTERS.items()}
 class Cursor:
     """The position after which a page begins.
 
-    `value` None: among those without one, which come last.
+    `kind`: of the values that it is sorted by; None: by time. `value` None: among those without
+    one, which come last.
     """
 
-    kind: Family
     uid: UUID
+    kind: Family | None = None
     value: Any = None
 
 
-def encode_sorted(query: bytes, cursor: Cursor) -> str:
-    """Encode a cursor."""
-    letter = _LETTERS[cursor.kind]
-    if cursor.value is None:
-        return seal(query, cursor.uid.bytes + letter.upper())
-    return seal(query, cursor.uid.bytes + letter + _format_value(cursor.value).encode("utf-8"))
+def encode(query: bytes, cursor: Cursor) -> str:
+    """Return the cursor as text, for this query."""
+    value = b""
+    if cursor.kind is not None:
+        letter = _LETTERS[cursor.kind]
+        none = cursor.value is None
+        value = letter.upper() if none else letter + _format_value(cursor.value).encode()
+    return _encode_base64(query + cursor.uid.bytes + value)
 
 
 def _format_value(value: Any) -> str:
@@ -139,28 +107,34 @@ def find_family(cursor: str | None) -> Family | None:
     """Return the family that the page before was sorted by, or None if the cursor has none."""
     if cursor is None:
         return None
-    return _FAMILIES.get(read_payload(cursor)[_UID_BYTES : _UID_BYTES + 1].lower())
+    letter = _decode_base64(cursor)[_VALUE_AT : _VALUE_AT + 1]
+    return _FAMILIES.get(letter.lower())
 
 
-def decode_sorted(query: bytes, cursor: str, kind: Family, type_: TypeEngine[Any]) -> Cursor:
-    """Decode a cursor.
+def decode(
+    query: bytes, cursor: str, kind: Family | None = None, type_: TypeEngine[Any] | None = None
+) -> Cursor:
+    """Return the position to continue after, in the order of that kind, or of time.
 
-    Raises InvalidCursor if it is damaged, or of another query or family.
+    Raises InvalidCursor if it is damaged, or of another query or kind.
     """
-    payload = open_sealed(query, cursor)
-    letter, spelt = payload[_UID_BYTES : _UID_BYTES + 1], payload[_UID_BYTES + 1 :]
-    uid = payload[:_UID_BYTES]
-    if letter.lower() != _LETTERS[kind]:
+    raw = _decode_base64(cursor)
+    if len(raw) < _VALUE_AT:
         raise make_refusal("it is damaged")
-    if letter.isupper():
-        return Cursor(kind, UUID(bytes=uid))
+    if raw[:_HASH_BYTES] != query:
+        raise make_refusal("it was made for another query")
+    uid, letter = UUID(bytes=raw[_HASH_BYTES:_VALUE_AT]), raw[_VALUE_AT : _VALUE_AT + 1]
+    if _FAMILIES.get(letter.lower()) != kind or (kind is None and letter):
+        raise make_refusal("it is damaged")
+    if kind is None or letter.isupper():
+        return Cursor(uid, kind)
     try:
-        return Cursor(kind, UUID(bytes=uid), _READ[kind](spelt.decode("utf-8"), type_))
+        return Cursor(uid, kind, _READ[kind](raw[_VALUE_AT + 1 :].decode("utf-8"), type_))
     except (ValueError, OverflowError, ArithmeticError):
         raise make_refusal("it is damaged") from None
 
 
-def _parse_number(text: str, type_: TypeEngine[Any]) -> Any:
+def _parse_number(text: str, type_: TypeEngine[Any] | None) -> Any:
     if isinstance(type_, Double):
         return float(text)
     value = exact(text, digits=MOST_CHARACTERS, exponent=MOST_CHARACTERS)
@@ -173,26 +147,26 @@ def _parse_number(text: str, type_: TypeEngine[Any]) -> Any:
     return int(value)
 
 
-def _parse_text(text: str, _: TypeEngine[Any]) -> str:
+def _parse_text(text: str, _: TypeEngine[Any] | None) -> str:
     if not storable(text):
         raise ValueError(text)
     return text
 
 
-def _parse_bool(text: str, _: TypeEngine[Any]) -> bool:
+def _parse_bool(text: str, _: TypeEngine[Any] | None) -> bool:
     if text not in {"True", "False"}:
         raise ValueError(text)
     return text == "True"
 
 
-def _parse_instant(text: str, _: TypeEngine[Any]) -> datetime:
+def _parse_instant(text: str, _: TypeEngine[Any] | None) -> datetime:
     instant = datetime.fromisoformat(text)
     if instant.tzinfo is None:
         raise ValueError(text)
     return instant.astimezone(UTC)
 
 
-_READ: dict[Family, Callable[[str, TypeEngine[Any]], Any]] = {
+_READ: dict[Family, Callable[[str, TypeEngine[Any] | None], Any]] = {
     "number": _parse_number,
     "string": _parse_text,
     "bool": _parse_bool,

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
@@ -23,7 +24,7 @@ from inference_store.index.prepared_statement import PreparedStatement, driver_e
 from inference_store.index.tables import erasing
 from inference_store.inference.events.event import uid_floor
 from inference_store.query import explain
-from inference_store.query.explain import Building, Built, NotBegun, build_statement
+from inference_store.query.explain import Building, Built
 
 _LEAST_SECONDS = 0.001
 _SAVE = "SAVEPOINT bounded"
@@ -122,7 +123,8 @@ async def fetch(
     """
     if plain and isinstance(building, PreparedStatement) and _is_alone(connection):
         return await _fetch_plain(connection, building, deadline, share, parameters or {})
-    statement = await _build(connection, building, deadline.left_seconds * share, large)
+    seconds = deadline.left_seconds * share
+    statement = await build_statement(connection, building, seconds, large=large)
     milliseconds = int(deadline.left_seconds * share * 1000)
     if milliseconds < _LEAST_SECONDS * 1000:
         raise deadline.make_error()
@@ -237,21 +239,28 @@ def _is_cut_off(exc: DBAPIError) -> bool:
     return isinstance(cause_of(exc), QueryCanceledError)
 
 
-async def _build(
-    connection: AsyncConnection, building: Building, seconds: float, large: bool
+async def build_statement(
+    connection: AsyncConnection, building: Building, seconds: float, *, large: bool
 ) -> Built:
+    """Build the statement; `large`: beside the event loop, where it is also compiled.
+
+    Raises OutOfTime after `seconds`; Overloaded if its turn had not come by then.
+    """
+    planner = explain.get_planner()
+    if not large:
+        return explain.build(building, planner)
+    working = _thread().submit(explain.build, building, planner, connection.dialect)
     try:
-        return await build_statement(
-            connection,
-            building,
-            explain.get_planner(),
-            beside=large,
-            seconds=seconds,
-        )
-    except NotBegun as exc:
-        raise Overloaded from exc
+        async with asyncio.timeout(seconds):
+            return await asyncio.wrap_future(working)
     except TimeoutError as exc:
-        raise OutOfTime from exc
+        # cancelled by the timeout: a call that has begun cannot be
+        raise (Overloaded if working.cancelled() else OutOfTime) from exc
+
+
+@cache
+def _thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="large-statements")
 
 
 # Scan ranges: one model, and a half-open range of uids, which is a span of time.

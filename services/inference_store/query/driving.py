@@ -7,7 +7,7 @@ so that each is read once, whatever the planner estimates. A single long list is
 planner, which may scan until the page is full.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -19,11 +19,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.selectable import CompoundSelect
 
 from inference_store.index.tables import inference
-from inference_store.query.deadline import ScanRange, test_unmarked
 
-from .conditions import Comparing, Condition, OfKey, split_driving
-from .conditions.condition import exists
-from .deadline import Deadline, fetch
+from .conditions.comparisons import Comparing
+from .conditions.condition import Condition, exists, split_driving
+from .conditions.keys import OfKey
+from .deadline import Deadline, ScanRange, fetch, test_unmarked
 from .matching import Query, match_by_index, test_each
 from .stored_counts import read_numbers
 
@@ -182,23 +182,16 @@ def select_list(condition: Condition, scan_range: ScanRange) -> Select[Any]:
 # Lists of one index scan are counted first. If such a list is very short, the others need not be
 # counted: counting locations, or inferences with a key, takes longer than testing a few inferences.
 
-_Counting = Callable[[Sequence[int], Sequence[ScanRange], int], Awaitable[list[tuple[int, ...]]]]
-
 
 async def find_candidates(
     connection: AsyncConnection,
     query: Query,
     group: Sequence[ScanRange],
     deadline: Deadline,
-    *,
-    most: int = FEW,
-    some: int = SOME,
-    alone: bool = False,
+    **limits: Any,
 ) -> list[DrivingIndex]:
     """Return the result of `count_lists` without the pieces in which nothing can match."""
-    pieces = await count_lists(
-        connection, query, group, deadline, most=most, some=some, alone=alone
-    )
+    pieces = await count_lists(connection, query, group, deadline, **limits)
     return [piece for piece in pieces if not piece.empty]
 
 
@@ -222,45 +215,28 @@ async def count_lists(
     """
     driving, _ = split_driving(query.conditions)
     if not driving and alone and find_anti_joins(query):
-        with_matches = await keep_pieces_with_matches(connection, query, group, deadline, share)
+        with_matches = await _keep_pieces_with_matches(connection, query, group, deadline, share)
         return [DrivingIndex(scan_range, anti_join=True) for scan_range in with_matches]
-    if len(driving) < 2 and not (alone and driving and _is_by_value(driving[0])):
+    # its list is cheap to read, but not in the order of a page
+    by_value = any(isinstance(one, Comparing) and one.by_value for one in driving)
+    if len(driving) < 2 and not (alone and by_value):
         return [DrivingIndex(scan_range) for scan_range in group]
     counting = partial(_count_sizes, connection, query, deadline, share)
-    pieces = await _count_cheap_first(
-        counting, _find_cheap_lists(driving, driven_by), len(driving), group, most
-    )
-    long = [piece.scan_range for piece in pieces if piece.joins > 1]
-    if long and most < some:
-        sizes = await counting(range(len(driving)), long, some)
-        recounted = [DrivingIndex(*pair, some, most) for pair in zip(long, sizes, strict=True)]
-        by_scope = {piece.scan_range: piece for piece in recounted}
-        pieces = [by_scope.get(piece.scan_range, piece) for piece in pieces]
-    return pieces
-
-
-def _find_cheap_lists(driving: Sequence[Condition], driven_by: int | None) -> Sequence[int]:
+    every, counted = range(len(driving)), dict[ScanRange, DrivingIndex]()
+    cheap = [index for index in every if driving[index].scans == 1]
     if driven_by is not None:
-        return [driven_by]
-    return [index for index, condition in enumerate(driving) if condition.scans == 1]
-
-
-async def _count_cheap_first(
-    counting: _Counting, first: Sequence[int], lists: int, group: Sequence[ScanRange], most: int
-) -> list[DrivingIndex]:
-    """Count some lists; the others only in pieces in which none of these is very short."""
-    counted: dict[ScanRange, DrivingIndex] = {}
-    if 0 < len(first) < lists:
-        sizes = await counting(first, group, most)
-        pieces = [DrivingIndex(*pair, most) for pair in zip(group, sizes, strict=True)]
+        cheap = [driven_by]
+    if 0 < len(cheap) < len(driving):
+        # the other lists only in pieces in which none of these is very short
+        pieces = await counting(cheap, group, most)
         counted = {piece.scan_range: piece for piece in pieces if piece.is_very_short}
     rest = [scan_range for scan_range in group if scan_range not in counted]
     if rest:
-        sizes = await counting(range(lists), rest, most)
-        counted |= {
-            scan_range: DrivingIndex(scan_range, sizes_of_piece, most)
-            for scan_range, sizes_of_piece in zip(rest, sizes, strict=True)
-        }
+        counted |= {piece.scan_range: piece for piece in await counting(every, rest, most)}
+    long = [piece.scan_range for piece in counted.values() if piece.joins > 1]
+    if long and most < some:
+        pieces = await counting(every, long, some, few=most)
+        counted |= {piece.scan_range: piece for piece in pieces}
     return [counted[scan_range] for scan_range in group]
 
 
@@ -272,7 +248,8 @@ async def _count_sizes(  # noqa: PLR0917
     indexes: Sequence[int],
     group: Sequence[ScanRange],
     most: int,
-) -> list[tuple[int, ...]]:
+    few: int = FEW,
+) -> list[DrivingIndex]:
     driving, _ = split_driving(query.conditions)
     rows = await fetch(
         connection,
@@ -284,11 +261,13 @@ async def _count_sizes(  # noqa: PLR0917
         workers=WORKERS,
     )
     counted = [row.size for row in sorted(rows)]
-    sizes_of_pieces = []
-    for start in range(0, len(counted), len(indexes)):
+    pieces = []
+    for number, scan_range in enumerate(group):
+        start = number * len(indexes)
         sizes = dict(zip(indexes, counted[start : start + len(indexes)], strict=True))
-        sizes_of_pieces.append(tuple(sizes.get(index, most) for index in range(len(driving))))
-    return sizes_of_pieces
+        of_all = tuple(sizes.get(index, most) for index in range(len(driving)))
+        pieces.append(DrivingIndex(scan_range, of_all, most, few))
+    return pieces
 
 
 def _select_sizes(
@@ -307,11 +286,6 @@ def _select_sizes(
             for number, uids in enumerate(lists)
         )
     )
-
-
-def _is_by_value(condition: Condition) -> bool:
-    """Check whether its list is cheap to read, but not in the order of a page."""
-    return isinstance(condition, Comparing) and condition.by_value
 
 
 def choose_next_most(pieces: Sequence[DrivingIndex]) -> int:
@@ -384,54 +358,45 @@ def _count_rows(query: Query, scan_range: ScanRange, uids: Any, sign: int) -> Se
     return select(number).select_from(rows).where(*marks)
 
 
-async def keep_pieces_with_matches(
+async def _keep_pieces_with_matches(
     connection: AsyncConnection,
     query: Query,
     group: Sequence[ScanRange],
     deadline: Deadline,
     share: float,
 ) -> Sequence[ScanRange]:
-    """Return the pieces that have inferences without each of the keys. Raises OutOfTime."""
     for key in find_anti_joins(query):
-        if group:
-            group = await _keep_of_key(connection, query, key, group, deadline, share)
+        alone = replace(query, conditions=(key,))
+        numbers = await read_numbers(connection, [alone], group, deadline)
+        building = partial(_select_lacking, query, key, group, numbers)
+        some = {scan_range for scan_range, number in numbers.items() if number > 0}
+        if len(numbers) < len(group):
+            rows = await fetch(
+                connection,
+                building,
+                deadline,
+                share=share,
+                what="see where a key is lacking",
+                workers=WORKERS,
+                settings=JOINING,
+            )
+            some |= {group[row.part] for row in rows}
+        group = [scan_range for scan_range in group if scan_range in some]
     return group
 
 
-async def _keep_of_key(  # noqa: PLR0917
-    connection: AsyncConnection,
-    query: Query,
-    key: OfKey,
-    group: Sequence[ScanRange],
-    deadline: Deadline,
-    share: float,
-) -> Sequence[ScanRange]:
-    alone = replace(query, conditions=(key,))
-    stored_numbers = await read_numbers(connection, [alone], group, deadline)
+def _select_lacking(
+    query: Query, key: OfKey, group: Sequence[ScanRange], known: Collection[ScanRange]
+) -> Select[Any]:
+    """Select the other pieces that have an inference without the key."""
     parts = [
         counts.add_columns(literal(index, Integer).label("part"))
         for index, scan_range in enumerate(group)
-        if scan_range not in stored_numbers
+        if scan_range not in known
         for counts in count_without(query, key, scan_range)
     ]
-    some = {scan_range for scan_range, number in stored_numbers.items() if number > 0}
-    if parts:
-        numbers = union_all(*parts).subquery()
-        statement = (
-            select(numbers.c.part).group_by(numbers.c.part).having(func.sum(numbers.c.matches) > 0)
-        )
-        what = "see where a key is lacking"
-        rows = await fetch(
-            connection,
-            statement,
-            deadline,
-            share=share,
-            what=what,
-            workers=WORKERS,
-            settings=JOINING,
-        )
-        some |= {group[row.part] for row in rows}
-    return [scan_range for scan_range in group if scan_range in some]
+    numbers = union_all(*parts).subquery()
+    return select(numbers.c.part).group_by(numbers.c.part).having(func.sum(numbers.c.matches) > 0)
 
 
 def build_anti_join(query: Query, scan_range: ScanRange) -> Select[Any]:

@@ -3,12 +3,9 @@
 While `recording` is open, every bounded statement is also planned by EXPLAIN before it runs.
 """
 
-import asyncio
 import re
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -20,6 +17,7 @@ from sqlalchemy import Executable
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.elements import ClauseElement
+from sqlalchemy.util import LRUCache
 
 from inference_store.index.distribution import is_distributed_cached
 from inference_store.index.prepared_statement import PreparedStatement
@@ -32,10 +30,6 @@ Building: TypeAlias = Executable | PreparedStatement | Callable[[], Executable]
 _MOST_COMPILED = 32
 
 
-class NotBegun(TimeoutError):
-    """The statement waited for others to be built until its time was over."""
-
-
 @dataclass(frozen=True, slots=True)
 class Built:
     """A statement to execute. `explained`: its EXPLAIN, if that is requested."""
@@ -44,42 +38,19 @@ class Built:
     explained: Executable | PreparedStatement | None
 
 
-async def build_statement(
-    connection: AsyncConnection,
-    building: Building,
-    explain: Callable[[Executable], Executable] | None = None,
-    *,
-    beside: bool,
-    seconds: float,
+def build(
+    building: Building, planner: Callable[[Executable], Executable] | None, dialect: Any = None
 ) -> Built:
-    """Build the statement; `beside`: in a thread, where it is also compiled, and not cached.
-
-    Raises TimeoutError after `seconds`; NotBegun if its turn had not come by then.
-    """
-    if not beside:
-        return _build_both(building, explain)
-    dialect = connection.dialect
-
-    def compiled() -> Built:
-        built = _build_both(building, explain)
-        explained = None if built.explained is None else _compile(built.explained, dialect)
-        return Built(_compile(built.statement, dialect), explained)
-
-    working = _thread().submit(compiled)
-    try:
-        async with asyncio.timeout(seconds):
-            return await asyncio.wrap_future(working)
-    except TimeoutError:
-        if working.cancelled():  # by the timeout: a call that has begun cannot be cancelled
-            raise NotBegun from None
-        raise
-
-
-def _build_both(building: Building, explain: Callable[[Executable], Executable] | None) -> Built:
-    if isinstance(building, PreparedStatement):
-        return Built(building, None if explain is None else explain(building.statement))
-    statement = building if isinstance(building, Executable) else building()
-    return Built(statement, None if explain is None else explain(statement))
+    """Build the statement, and its EXPLAIN; with a dialect it is compiled here, and not cached."""
+    statement = building if isinstance(building, PreparedStatement | Executable) else building()
+    explained: Executable | None = None
+    if planner is not None:
+        plain = statement.statement if isinstance(statement, PreparedStatement) else statement
+        explained = planner(plain)
+    if dialect is None:
+        return Built(statement, explained)
+    compiled = None if explained is None else _compile(explained, dialect)
+    return Built(_compile(statement, dialect), compiled)
 
 
 class _Compiled(Executable, ClauseElement):
@@ -109,28 +80,14 @@ def _compile(
     )
 
 
-class RecentlyCompiled(dict[Any, Any]):
-    """SQLAlchemy's cache of the last compiled statements; the oldest is dropped."""
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        super().__setitem__(key, value)
-        if len(self) > _MOST_COMPILED:
-            del self[next(iter(self))]
-
-
 @cache
-def get_compiled_cache() -> RecentlyCompiled:
+def _get_compiled_cache() -> LRUCache[Any, Any]:
     """Return the cache of statements with a filter.
 
     In the engine's own cache of at least 500 statements they took 400 MiB: each takes at least
     0.3 MiB, and few are repeated.
     """
-    return RecentlyCompiled()
-
-
-@cache
-def _thread() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, thread_name_prefix="large-statements")
+    return LRUCache(_MOST_COMPILED, threshold=0)
 
 
 # Summarises a plan of Postgres or of a Citus coordinator.
@@ -138,8 +95,8 @@ def _thread() -> ThreadPoolExecutor:
 # The summary has only names of tables and of node types: no value, no condition.
 
 _MOST_SCANS = 6
-_PARTITION = re.compile(r"^(?P<table>.+?)_(?P<span>p\d{8}t\d\d_\d{8}t\d\d)$")
-_SHARD = re.compile(r"_\d+$")
+# The name of a table, of one of its partitions, or of a shard of either.
+_RELATION = re.compile(r"(?P<table>.+?)(_(?P<span>p\d{8}t\d\d_\d{8}t\d\d))?(_\d+)?")
 _RESULT = "read_intermediate_result"
 Node: TypeAlias = dict[str, Any]
 
@@ -157,78 +114,49 @@ class Plan:
 
 def summarize_plan(explained: Any) -> Plan:
     """Summarise the JSON of EXPLAIN, as the driver returns it."""
-    root = _expand(explained[0]["Plan"])
+    whole = explained[0]["Plan"]
+    root = _find_top(whole)
     counts = root["Node Type"] == "Aggregate" and root.get("Strategy", "Plain") == "Plain"
-    nodes = list(_iterate_nodes(root))
-    reads = [
-        (node["Node Type"], node["Relation Name"]) for node in nodes if "Relation Name" in node
-    ]
     scans: dict[str, set[str]] = {}
-    spans = set()
-    for kind, relation in reads:
-        parts = _PARTITION.match(relation)
-        table = parts["table"] if parts else relation
-        scans.setdefault(f"{kind} on {table}", set()).add(relation)
-        if parts:
-            spans.add(parts["span"])
+    spans: set[str] = set()
+    for node in _iterate_nodes(whole):
+        name = _RELATION.fullmatch(node.get("Relation Name", ""))
+        if name is not None:
+            scans.setdefault(f"{node['Node Type']} on {name['table']}", set()).add(name["span"])
+            spans |= {name["span"]} - {None}
     # the first tables: an outer table comes before the tables that are looked up for its rows
     descriptions = [scan if len(on) == 1 else f"{scan} x{len(on)}" for scan, on in scans.items()]
     more = [f"{len(descriptions) - _MOST_SCANS} more"] if len(descriptions) > _MOST_SCANS else []
-    rows = _count_rows(root) if counts else root["Plan Rows"]
+    rows = _count_rows(whole) if counts else _estimate_rows(whole)
     return Plan(
         int(rows), counts, frozenset(spans), ", ".join([*descriptions[:_MOST_SCANS], *more])
     )
 
 
-def _expand(root: Node, results: deque[Node] | None = None) -> Node:
-    """Return the plan with the parts that Citus runs on other nodes in place; `results`: their
-    results, in the order in which it reads them."""
-    waiting = deque[Node]() if results is None else results
-    top: Node = {"Plans": [root]}
-    for node in _iterate_nodes(top):
-        if "Plans" in node:
-            node["Plans"] = [_replace(child, waiting) for child in node["Plans"]]
-    [whole] = top["Plans"]
-    return cast(Node, whole)
-
-
-def _replace(node: Node, results: deque[Node]) -> Node:
-    if "Distributed Query" in node:
-        return _merge_remote(node["Distributed Query"], results)
-    return results.popleft() if results and node.get("Function Name") == _RESULT else node
-
-
-def _merge_remote(query: Mapping[str, Any], before: deque[Node]) -> Node:
-    """Return the plans of a distributed query's tasks, with the coordinator's table names.
-
-    They read the results of its own subplans. A query without subplans is a subplan itself, and
-    reads those `before` it.
-    """
-    own = deque[Node]()
-    for subplan in query.get("Subplans", ()):
-        for statement in subplan["PlannedStmt"]:
-            own.append(_expand(statement["Plan"], own))
-    results = own or before
-    tasks = query.get("Job", {}).get("Tasks", ())
+def _list_tasks(node: Node) -> list[Node]:
+    """Return the plans of the tasks that Citus runs on other nodes for it."""
+    tasks = node.get("Distributed Query", {}).get("Job", {}).get("Tasks", ())
     plans = [plan for task in tasks for some in task.get("Remote Plan", ()) for plan in some]
-    roots = [_rename_shards(_expand(plan["Plan"], results)) for plan in plans]
-    together = roots[0] if len(roots) == 1 else {"Node Type": "Append", "Plans": roots}
-    _add_up(together)
-    return together
+    return [plan["Plan"] for plan in plans]
 
 
-def _rename_shards(root: Node) -> Node:
-    for node in _iterate_nodes(root):
-        if "Relation Name" in node:
-            node["Relation Name"] = _SHARD.sub("", node["Relation Name"])
-    return root
+def _list_below(node: Node) -> list[Node]:
+    """Return its plans, on any node; the results of others are told where they are made."""
+    subplans = node.get("Distributed Query", {}).get("Subplans", ())
+    first = [some["Plan"] for subplan in subplans for some in subplan["PlannedStmt"]]
+    below = [*first, *_list_tasks(node), *node.get("Plans", ())]
+    return [some for some in below if some.get("Function Name") != _RESULT]
 
 
-def _add_up(root: Node) -> None:
-    """Add up the estimates of other nodes, because the node that reads them has none."""
-    for node in reversed(list(_iterate_nodes(root))):
-        if node["Node Type"] == "Append":
-            node["Plan Rows"] = sum(child["Plan Rows"] for child in node.get("Plans", ()))
+def _find_top(node: Node) -> Node:
+    tasks = _list_tasks(node)
+    return _find_top(tasks[0]) if len(tasks) == 1 else node
+
+
+def _estimate_rows(node: Node) -> float:
+    # a node that reads those of other nodes has no estimate of its own
+    tasks = _list_tasks(node)
+    return sum(map(_estimate_rows, tasks)) if tasks else float(node["Plan Rows"])
 
 
 def _iterate_nodes(node: Node) -> Iterator[Node]:
@@ -236,19 +164,18 @@ def _iterate_nodes(node: Node) -> Iterator[Node]:
     while waiting:
         current = waiting.pop()
         yield current
-        waiting.extend(reversed(current.get("Plans", ())))
+        waiting.extend(reversed(_list_below(current)))
 
 
 def _count_rows(root: Node) -> float:
     total, waiting = 0.0, [root]
     while waiting:
         current = waiting.pop()
-        below = list(_iterate_nodes(current))[1:]
-        if any(node["Node Type"] == "Aggregate" for node in below):
-            waiting.extend(current.get("Plans", ()))
-        else:
-            inputs = current.get("Plans", ()) if current["Node Type"] == "Aggregate" else ()
-            total += sum(node["Plan Rows"] for node in inputs)
+        inner = list(_iterate_nodes(current))[1:]
+        if any(node["Node Type"] == "Aggregate" for node in inner):
+            waiting.extend(_list_below(current))
+        elif current["Node Type"] == "Aggregate":
+            total += sum(map(_estimate_rows, _list_below(current)))
     return total
 
 
@@ -413,7 +340,7 @@ async def _rows(
 ) -> Sequence[Any]:
     if isinstance(statement, PreparedStatement):
         return await statement.fetch(connection, parameters or {})
-    options = {"compiled_cache": get_compiled_cache()}
+    options = {"compiled_cache": _get_compiled_cache()}
     return (await connection.execute(statement, parameters, execution_options=options)).all()
 
 

@@ -9,7 +9,7 @@ from inference_store.inference.events import SIDES, CaptureSide, InferenceEvent,
 from inference_store.inference.metadata import Metadata
 
 from .filters.evaluate import Facts, milliseconds
-from .properties import PROPERTIES
+from .properties import LATENCIES, PROPERTIES
 
 NOT_IN_EVENTS: Final = frozenset(
     {"project_id", "indexed_at", "top_label", "top_score", "prediction_count", "problem"}
@@ -59,9 +59,8 @@ def _read_event(event: InferenceEvent) -> dict[str, tuple[Any, ...]]:
     }
     properties = _select_known(single)
     properties["inference_ids"] = tuple({event.inference_id, *event.aliases})
-    properties["pre_ms"] = milliseconds(event.received_at, event.forwarded_at)
-    properties["model_ms"] = milliseconds(event.forwarded_at, event.responded_at)
-    properties["post_ms"] = milliseconds(event.responded_at, event.published_at)
+    for name, (start, end) in LATENCIES.items():
+        properties[name] = milliseconds(getattr(event, start), getattr(event, end))
     return properties
 
 

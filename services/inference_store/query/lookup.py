@@ -45,20 +45,21 @@ from inference_store.index.tables import (
 )
 from inference_store.inference.errors import Invalid, NotFound
 from inference_store.inference.events import uid_floor
-from inference_store.query.deadline import (
+
+from .deadline import (
     GROUP,
     HIGHEST,
     LOWEST,
+    Deadline,
     Range,
     ScanRange,
     cut_range,
+    fetch,
     find_ranges,
     has_marks,
     span_around,
     split_unbroken,
 )
-
-from .deadline import Deadline, fetch
 from .read import Inference, read
 
 
@@ -80,19 +81,13 @@ async def model_with_extent(
     Raises NotFound as `get` does.
     """
     if await is_distributed_cached(connection):  # Citus cannot join these tables in one statement
-        return await _read_one_by_one(connection, model_id, within)
+        model = await get(connection, model_id, within=within)
+        marks = await has_marks(connection, model.model)
+        return model, Extent(await find_ranges(connection), marks)
     row = await find(connection, _build_statement(within), model_id)
     bounds = zip(row["since"], row["until"], strict=True)
     spans = [(uid_floor(lo), uid_floor(hi)) for lo, hi in bounds]
     return registration_of(row), Extent(spans, row["has_marks"])
-
-
-async def _read_one_by_one(
-    connection: AsyncConnection, model_id: str, within: AccessScope
-) -> tuple[Registration, Extent]:
-    model = await get(connection, model_id, within=within)
-    marks = await has_marks(connection, model.model)
-    return model, Extent(await find_ranges(connection), marks)
 
 
 @lru_cache(MOST_REACHES)
@@ -111,6 +106,8 @@ def _build_statement(within: AccessScope) -> PreparedStatement:
 
 
 UID_PREFIX = "uid:"
+# The own ids of inferences, and their aliases.
+_NAMED = ((inference, inference.c.inference_id), (inference_alias, inference_alias.c.alias))
 # An id that a client repeats for ever is not counted beyond this.
 MOST_COUNTED = 1_000
 MOST_SECONDS = 10.0
@@ -251,10 +248,7 @@ def _select_named(hidden: bool) -> PreparedStatement:
     lo, hi = (bindparam(name, type_=UUID_TYPE(as_uuid=True)) for name in ("lo", "hi"))
     model, most = (bindparam(name, type_=INTEGER()) for name in ("model", "most"))
     ways = []
-    for table, column in (
-        (inference, inference.c.inference_id),
-        (inference_alias, inference_alias.c.alias),
-    ):
+    for table, column in _NAMED:
         uid = table.c.uid
         where = (table.c.model == model, uid >= lo, uid < hi)
         rows = select(uid).where(*where, column == bindparam("name", type_=TEXT()))
@@ -302,13 +296,12 @@ async def find_absent(
 
 def _select_some_named(scan_range: ScanRange, names: Sequence[str]) -> CompoundSelect[Any]:
     listed = any_(literal(list(names), ARRAY(TEXT(collation="C"))))
-    ways = []
-    for table, column in (
-        (inference, inference.c.inference_id),
-        (inference_alias, inference_alias.c.alias),
-    ):
-        ways.append(select(column.label("name")).where(scan_range.of(table), column == listed))
-    return union(*ways)
+    return union(
+        *(
+            select(column.label("name")).where(scan_range.of(table), column == listed)
+            for table, column in _NAMED
+        )
+    )
 
 
 async def read_visible(

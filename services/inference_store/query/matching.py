@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Select, case, func, intersect, select
+from sqlalchemy import ColumnElement, Select, case, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.tables import inference
@@ -20,7 +20,7 @@ from inference_store.query.deadline import (
     test_unmarked,
 )
 
-from .conditions import Condition, build_tests, split_driving
+from .conditions.condition import Condition, match_all
 
 # Comparisons of one statement, if it can be split: each costs a millisecond before it runs.
 MOST_COMPARISONS = 100
@@ -98,7 +98,10 @@ class Query:
 async def find_pieces(
     connection: AsyncConnection, query: Query, *, newest_first: bool
 ) -> list[ScanRange]:
-    """Cut the query's range into the partitions' spans, as `find_pieces_of` does."""
+    """Cut the query's range into the partitions' spans, as `find_pieces_of` does; none if nothing
+    can match."""
+    if query.nothing or query.scan_range.empty:
+        return []
     if query.spans is None or query.closed:
         how = {"newest_first": newest_first, "closed": query.closed}
         return await find_pieces_of(connection, query.scan_range, **how)
@@ -113,25 +116,8 @@ def match_by_scan(query: Query, scan_range: ScanRange) -> Select[Any]:
 
 
 def match_by_index(query: Query, scan_range: ScanRange) -> tuple[Select[Any], bool]:
-    """Select the matches by index; return also whether each is selected once.
-
-    Several lists are intersected.
-    """
-    leads, others = split_driving(query.conditions)
-    if not leads:
-        everyone = select(inference.c.uid).where(scan_range.of(inference))
-        return everyone.where(*_build_tests(query, others, scan_range, inference.c.uid)), True
-    lists = [uids for condition in leads if (uids := condition.uids(scan_range)) is not None]
-    first = (intersect(*lists) if len(lists) > 1 else lists[0]).subquery()
-    unique = len(lists) > 1 or leads[0].unique
-    return select(first.c.uid).where(*_build_tests(query, others, scan_range, first.c.uid)), unique
-
-
-def _build_tests(
-    query: Query, conditions: Sequence[Condition], scan_range: ScanRange, uid: ColumnElement[Any]
-) -> list[ColumnElement[bool]]:
-    tests = build_tests(conditions, scan_range, uid)
-    return [*tests, test_unmarked(scan_range, uid)] if query.marks else tests
+    """Select the matches by index; return also whether each is selected once."""
+    return match_all(query.conditions, scan_range, unmarked=query.marks)
 
 
 def test_each(

@@ -6,12 +6,11 @@ the same one only by a collision of 62-bit hashes.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeAlias
 
-from sqlalchemy import BigInteger, ColumnElement, Double, Select, false, func, select, true, tuple_
-from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
+from sqlalchemy import BigInteger, ColumnElement, Double, false, func, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.type_api import TypeEngine
 
@@ -32,7 +31,7 @@ from inference_store.query.conditions.combination import TYPES, Combination, Nam
 from inference_store.query.conditions.condition import Condition, Uids
 from inference_store.query.conditions.sides import compute_metres
 from inference_store.query.cql2 import parse_text
-from inference_store.query.cql2.tree import Node, Operation
+from inference_store.query.cql2.tree import Operation
 from inference_store.query.deadline import ScanRange, bind_one
 from inference_store.query.filters import operands
 from inference_store.query.filters.check import to_predicate
@@ -40,13 +39,11 @@ from inference_store.query.filters.names import (
     METADATA,
     OWN,
     FilterCheck,
-    KnownKeys,
     find_known_keys,
     meaningless,
     names_in,
 )
 from inference_store.query.filters.typed import Distance, Missing
-from inference_store.query.matching import Hit
 from inference_store.query.properties import PROPERTIES, Property
 
 
@@ -103,7 +100,6 @@ class ByDistance:
 
 # Properties are sorted by this many of their first characters.
 MOST_CHARACTERS = 256
-_UID = UUID_TYPE(as_uuid=True)
 # Their columns hold no longer values, and have an index in their order.
 _INDEXED = frozenset({"inference_id", "data_hash"})
 _ALWAYS = frozenset({"model_id", "inference_ids"})
@@ -127,11 +123,9 @@ class ByKey:
 
     @property
     def type(self) -> TypeEngine[Any]:
-        """The type of its values."""
         return TYPES[self.kind]
 
     def rows(self, scan_range: ScanRange) -> Rows:
-        """Return the range's values."""
         table = SIDE_TABLES[self.kind]
         where = [scan_range.of(table), table.c.key == self.key]
         if self.many:
@@ -144,7 +138,6 @@ class ByKey:
         return Rows(table.c.value, table.c.uid, tuple(where))
 
     def is_missing(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        """Test whether the inference with this uid has no such value."""
         table = SIDE_TABLES[self.kind].alias()
         here = (scan_range.of(table), table.c.key == self.key, table.c.uid == uid)
         return ~select(table.c.uid).where(*here).exists()
@@ -230,41 +223,7 @@ class AtRandom:
         return false()
 
 
-@dataclass(frozen=True, slots=True)
-class Backwards:
-    """Another order from its end to its beginning, of inferences that have a value.
-
-    Of several values it takes the one that the other order takes.
-    """
-
-    order: "Order"
-    # those without a value come last in the other order: they are before none that has one
-    always: ClassVar[bool] = True
-
-    @property
-    def kind(self) -> Family:
-        return self.order.kind
-
-    @property
-    def descending(self) -> bool:
-        return not self.order.descending
-
-    @property
-    def is_scannable(self) -> bool:
-        return self.order.is_scannable
-
-    @property
-    def type(self) -> TypeEngine[Any]:
-        return self.order.type
-
-    def rows(self, scan_range: ScanRange) -> Rows:
-        return self.order.rows(scan_range)
-
-    def is_missing(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        return self.order.is_missing(scan_range, uid)
-
-
-Order: TypeAlias = ByKey | ByProperty | ByDistance | AtRandom | Backwards
+Order: TypeAlias = ByKey | ByProperty | ByDistance | AtRandom
 # Both are in the order of time: a uid begins with the time.
 TIME = frozenset({"received_at", "uid"})
 UNORDERED = frozenset({"location"})
@@ -295,51 +254,12 @@ class MissingValue(Condition):
         return self.order.is_missing(scan_range, uid)
 
 
-def test_beyond(order: Order, rows: Rows, hit: Hit, *, after: bool) -> ColumnElement[bool]:
-    """Test that a row comes after a hit in the order, or before it."""
-    position = tuple_(rows.value, rows.uid)
-    bound = tuple_(bind_one(hit.value, order.type), bind_one(hit.uid, _UID))
-    return position < bound if after == order.descending else position > bound
-
-
-def sort_rows(order: Order, rows: Rows, matches: Select[Any], limit: int) -> Select[Any]:
-    """Select the first of these rows."""
-    keys = (rows.value, rows.uid)
-    return matches.order_by(*(k.desc() if order.descending else k.asc() for k in keys)).limit(limit)
-
-
 # Resolves `sort`: `-received_at`, `frame_number`, `-metadata.width`, `inference.width`,
 # `tag:string`; or a distance: `distance(location, POINT(13.4 52.5))`.
 
 EXAMPLE: Final = "distance(location, POINT(13.4 52.5))"
 PATH: Final = "sort"
 _CALL: Final = re.compile(r"\s*distance\s*\(", re.IGNORECASE)
-
-
-def is_distance(text: str) -> bool:
-    """Check whether a text is written as a distance, not as a name."""
-    return _CALL.match(text) is not None
-
-
-def parse_distance(text: str) -> Node:
-    """Return the tree of a text that `is_distance`. Raises InvalidFilter, NotKept."""
-    return parse_text(text, path=PATH, takes="number")
-
-
-def distance_of(node: Node, text: str, known: KnownKeys) -> Distance:
-    """Return the distance of a tree, as in a filter; `known`: the keys that it may name.
-
-    Raises InvalidFilter, UnknownKey.
-    """
-    checking = FilterCheck(known, to_predicate, text)
-    if isinstance(node, Operation) and node.op == "distance":
-        distance = operands.value(node, "number", checking)
-        assert isinstance(distance, Distance)
-        return distance
-    message = f"a page is sorted by a name or by a distance alone, as in {EXAMPLE}"
-    raise meaningless(node, text, message, (EXAMPLE,))
-
-
 NEWEST_FIRST: Final = "-received_at"
 # A key of 256 characters, with a prefix and a suffix.
 MOST_SORT_CHARACTERS = 300
@@ -368,11 +288,11 @@ async def resolve_sort(
     descending, name = sort.startswith("-"), sort.removeprefix("-")
     if name in TIME or name in {OWN + property_name for property_name in TIME}:
         return Sort(descending)
-    if is_distance(name):
+    if _CALL.match(name):
         return Sort(descending, await _make_distance_order(connection, models, sort, descending))
     property_ = "" if name.startswith(METADATA) else name.removeprefix(OWN)
     key, typed = name.removeprefix(METADATA), None
-    keys = await _find_key(connection, models, key)
+    keys = await key_registry.find(connection, models, {key, key.rpartition(":")[0] or key})
     if key not in keys and ":" in key and (entry := type_named(key.rpartition(":")[2])):
         key, typed = key.rpartition(":")[0], entry.family
     stored = None if name.startswith(OWN) else keys.get(key)
@@ -394,17 +314,16 @@ async def _make_distance_order(
     # a blank instead of the sign, so that an error points at the right place of `sort`
     text = f" {sort[1:]}" if descending else sort
     try:
-        node = parse_distance(text)
-        distance = distance_of(
-            node, text, await find_known_keys(connection, models, names_in(node))
-        )
+        node = parse_text(text, path=PATH, takes="number")
+        known = await find_known_keys(connection, models, names_in(node))
+        if not (isinstance(node, Operation) and node.op == "distance"):
+            message = f"a page is sorted by a name or by a distance alone, as in {EXAMPLE}"
+            raise meaningless(node, text, message, (EXAMPLE,))
+        distance = operands.value(node, "number", FilterCheck(known, to_predicate, text))
     except InvalidFilter as refused:  # it is no filter
         raise Invalid(refused.detail, faults=refused.faults) from None
+    assert isinstance(distance, Distance)
     return ByDistance(distance, await read_names(connection, Missing(distance)), descending)
-
-
-async def _find_key(connection: AsyncConnection, models: Models, key: str) -> Mapping[str, KeySeen]:
-    return await key_registry.find(connection, models, {key, key.rpartition(":")[0] or key})
 
 
 def _choose_family(

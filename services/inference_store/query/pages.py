@@ -12,48 +12,43 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from operator import attrgetter
+from typing import Any, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import (
-    ColumnElement,
-    CompoundSelect,
-    Integer,
-    Select,
-    any_,
-    literal,
-    select,
-    union_all,
-)
+from sqlalchemy import ColumnElement, Integer, Select, any_, literal, select, tuple_, union_all
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.tables import inference
 from inference_store.inference.errors import NotFound
 from inference_store.inference.events.event import received_at_of
-from inference_store.query.deadline import (
+
+from . import cursor as cursors
+from .cursor import Cursor
+from .deadline import (
     HIGHEST,
     LOWEST,
+    Deadline,
+    OutOfTime,
     ScanRange,
     bind_many,
+    bind_one,
+    fetch,
     split_groups,
     test_unmarked,
 )
-from inference_store.query.order import Sort
-
-from . import cursor as cursors
-from .cursor import Cursor, decode_sorted, encode_sorted
-from .deadline import Deadline, OutOfTime, fetch
 from .explain import record_form
 from .matching import Hit, Query, find_pieces, match_by_index
-from .order import Backwards, MissingValue, Order, sort_rows, test_beyond
+from .order import MissingValue, Order, Rows, Sort
 from .read import Inference, make_ahead
-from .search import Unit, find_by_time, pair_units, split_batches
+from .search import Search, Unit, add_model, find_by_time, iterate_units, pair_units
 
 FEW = 4_000
 _UNITS = 64
-Uids = Mapping[int, Sequence[UUID]]
+Uids: TypeAlias = Mapping[int, Sequence[UUID]]
 """Matches by model."""
+Parts: TypeAlias = Sequence[Callable[[], Select[Any]]]
 
 
 class OnlyWithValue(OutOfTime):
@@ -64,30 +59,35 @@ class OnlyWithValue(OutOfTime):
         self.hits = hits
 
 
-@dataclass(slots=True)
-class _Search:
-    connection: AsyncConnection
-    queries: Sequence[Query]
+@dataclass(slots=True, kw_only=True)
+class _Sorted(Search):
+    """A search in another order. `descending`: of the page, which may be the order backwards."""
+
     order: Order
-    after: Hit | None
-    limit: int
-    deadline: Deadline
-    hits: list[Hit] = field(default_factory=list)
+    descending: bool
+    after: Cursor | None
 
-    @property
-    def first(self) -> Query:
-        return self.queries[0]
-
-    def take(self, hits: Sequence[Hit]) -> None:
-        """Merge the hits of a batch, and drop those that do not fit on the page."""
-        both = [*self.hits, *hits]
-        both.sort(key=lambda hit: (hit.value, hit.uid), reverse=self.order.descending)
+    async def take(self, parts: Parts, what: str, deadline: Deadline) -> None:
+        """Merge the hits of these statements with the others, and drop what is beyond the page."""
+        found = await self.read(parts, what, deadline)
+        both = [*self.hits, *(hit._replace(value=add_time_zone(hit.value)) for hit in found)]
+        both.sort(key=attrgetter("value", "uid"), reverse=self.descending)
         self.hits = both[: self.limit]
 
     @property
     def worst(self) -> Hit | None:
         """The last hit of a full page."""
         return self.hits[-1] if len(self.hits) == self.limit else None
+
+    def test_beyond(
+        self, rows: Rows, position: Hit | Cursor, *, after: bool
+    ) -> ColumnElement[bool]:
+        """Test that a row comes after a position in the order, or before it."""
+        bound = tuple_(
+            bind_one(position.value, self.order.type), bind_one(position.uid, inference.c.uid.type)
+        )
+        row = tuple_(rows.value, rows.uid)
+        return row < bound if after == self.descending else row > bound
 
 
 async def find_sorted(
@@ -99,36 +99,35 @@ async def find_sorted(
     deadline: Deadline,
     after: Cursor | None = None,
     few: int = FEW,
+    backwards: bool = False,
 ) -> list[Hit]:
     """Find up to `limit` hits in that order, beyond `after`. Raises OutOfTime, OnlyWithValue.
 
     The queries are one request of several models; `few`: how many matches are looked up at most.
+    `backwards`: from the order's end to its beginning; of several values an inference is at the
+    one that the order takes.
     """
-    if not queries or queries[0].nothing or queries[0].scan_range.empty:
+    if not queries:
         return []
     parts = await find_pieces(connection, queries[0], newest_first=True)
-    hits: list[Hit] = []
-    if after is None or after.value is not None:
-        start = None if after is None else Hit(0, after.uid, after.value)
-        search = _Search(connection, queries, order, start, limit, deadline)
+    lacking = after if after is not None and after.value is None else None
+    search = _Sorted(
+        connection=connection,
+        queries=queries,
+        limit=limit,
+        deadline=deadline,
+        order=order,
+        descending=order.descending != backwards,
+        after=after if lacking is None else None,
+    )
+    last = await _find_without_value(search, lacking) if backwards and lacking else []
+    search.limit -= len(last)
+    if search.limit and (backwards or lacking is None):
         await _find_with_value(search, parts, few)
-        hits = search.hits
-    if len(hits) < limit and not order.always:
-        among = after.uid if after is not None and after.value is None else None
-        remaining = limit - len(hits)
+    hits = [*last, *search.hits]
+    if len(search.hits) < search.limit and not (order.always or backwards):
         try:
-            hits = [
-                *hits,
-                *await find_without_value(
-                    connection,
-                    queries,
-                    order,
-                    limit=remaining,
-                    deadline=deadline,
-                    after=among,
-                    newest_first=order.descending,
-                ),
-            ]
+            hits += await _find_without_value(search, lacking)
         except OutOfTime:
             if not hits:
                 raise
@@ -136,7 +135,7 @@ async def find_sorted(
     return hits
 
 
-async def _find_with_value(search: _Search, parts: Sequence[ScanRange], few: int) -> None:
+async def _find_with_value(search: _Sorted, parts: Sequence[ScanRange], few: int) -> None:
     led_to = await _find_few(search, parts, few) if search.first.is_driven else None
     if led_to is not None:
         record_form("few: the matches were looked up and sorted")
@@ -157,20 +156,18 @@ async def _find_with_value(search: _Search, parts: Sequence[ScanRange], few: int
     await _merge(search, parts, tested, "sort the matches")
 
 
-async def _find_few(search: _Search, parts: Sequence[ScanRange], most: int) -> Uids | None:
+async def _find_few(search: _Sorted, parts: Sequence[ScanRange], most: int) -> Uids | None:
     uids: dict[int, list[UUID]] = {}
     remaining = most + 1
     deadline = Deadline.after(search.deadline.left_seconds * 0.25)
     try:
-        for group in split_groups(parts, search.first.group):
-            for batch in split_batches(search.queries):
-                lists = partial(_select_all_matches, pair_units(batch, group), remaining)
-                what, large = "see whether the matches are few", search.first.large
-                for row in await fetch(search.connection, lists, deadline, large=large, what=what):
-                    uids.setdefault(row.model, []).append(row.uid)
-                    remaining -= 1
-                if remaining <= 0:
-                    return None
+        for units in iterate_units(search.queries, parts):
+            lists = partial(_select_all_matches, units, remaining)
+            for hit in await search.read([lists], "see whether the matches are few", deadline):
+                uids.setdefault(hit.model, []).append(hit.uid)
+                remaining -= 1
+            if remaining <= 0:
+                return None
     except OutOfTime:
         return None
     return uids
@@ -182,17 +179,11 @@ def _select_all_matches(units: Sequence[Unit], limit: int) -> Select[Any]:
 
 
 def _select_matches(unit: Unit, limit: int) -> Select[Any]:
-    query, scan_range = unit
-    matches, unique = match_by_index(query, scan_range)
-    uids = (matches if unique else matches.distinct()).limit(limit).subquery()
-    return select(_select_model(query), uids.c.uid)
+    matches, unique = match_by_index(*unit)
+    return add_model(unit[0], (matches if unique else matches.distinct()).limit(limit))
 
 
-def _select_model(query: Query) -> ColumnElement[int]:
-    return literal(query.scan_range.model, Integer).label("model")
-
-
-async def _look_up(search: _Search, parts: Sequence[ScanRange], uids: Uids) -> None:
+async def _look_up(search: _Sorted, parts: Sequence[ScanRange], uids: Uids) -> None:
     selects: list[Callable[[], Select[Any]]] = []
     for group in split_groups(parts):
         for query, scan_range in pair_units(search.queries, group):
@@ -213,7 +204,8 @@ async def _look_up(search: _Search, parts: Sequence[ScanRange], uids: Uids) -> N
                 )
         if len(selects) >= _UNITS or group[-1] is parts[-1]:
             for start in range(0, len(selects), _UNITS):
-                await _take(search, selects[start : start + _UNITS], "look up and sort few matches")
+                some, what = selects[start : start + _UNITS], "look up and sort few matches"
+                await search.take(some, what, search.deadline)
             selects = []
 
 
@@ -229,43 +221,28 @@ def _test_driven(unit: Unit, uid: ColumnElement[Any]) -> list[ColumnElement[bool
 
 
 async def _merge(
-    search: _Search, parts: Sequence[ScanRange], tested: Any, what: str, *, share: float = 1.0
+    search: _Sorted, parts: Sequence[ScanRange], tested: Any, what: str, *, share: float = 1.0
 ) -> None:
     deadline = Deadline.after(search.deadline.left_seconds * share)
-    for group in split_groups(parts, search.first.group):
-        for batch in split_batches(search.queries):
-            selects = [
-                partial(_select_ordered, search, unit, tested) for unit in pair_units(batch, group)
-            ]
-            await _take(search, selects, what, deadline)
+    for units in iterate_units(search.queries, parts):
+        selects = [partial(_select_ordered, search, unit, tested) for unit in units]
+        await search.take(selects, what, deadline)
 
 
-def _select_ordered(search: _Search, unit: Unit, tested: Any) -> Select[Any]:
+def _select_ordered(search: _Sorted, unit: Unit, tested: Any) -> Select[Any]:
     query, scan_range = unit
     rows = search.order.rows(scan_range)
-    matches = select(_select_model(query), rows.uid.label("uid"), rows.value.label("value"))
+    model = literal(query.scan_range.model, Integer).label("model")
+    matches = select(model, rows.uid.label("uid"), rows.value.label("value"))
     tests = tested(unit, rows.uid)
     matches = matches.where(*rows.where, *(tests if isinstance(tests, list) else [tests]))
     if search.after is not None:
-        matches = matches.where(test_beyond(search.order, rows, search.after, after=True))
+        matches = matches.where(search.test_beyond(rows, search.after, after=True))
     if search.worst is not None:
-        matches = matches.where(test_beyond(search.order, rows, search.worst, after=False))
-    return sort_rows(search.order, rows, matches, search.limit)
-
-
-async def _take(
-    search: _Search,
-    selects: Sequence[Callable[[], Select[Any]]],
-    what: str,
-    deadline: Deadline | None = None,
-) -> None:
-    def together() -> CompoundSelect[Any]:
-        parts = [part().subquery() for part in selects]
-        return union_all(*(select(part.c.model, part.c.uid, part.c.value) for part in parts))
-
-    limit, large = deadline or search.deadline, search.first.large
-    rows = await fetch(search.connection, together, limit, large=large, what=what)
-    search.take([Hit(row.model, row.uid, add_time_zone(row.value)) for row in rows])
+        matches = matches.where(search.test_beyond(rows, search.worst, after=False))
+    keys = (rows.value, rows.uid)
+    ordered = matches.order_by(*(k.desc() if search.descending else k.asc() for k in keys))
+    return ordered.limit(search.limit)
 
 
 def add_time_zone(value: Any) -> Any:
@@ -274,28 +251,21 @@ def add_time_zone(value: Any) -> Any:
     return value.replace(tzinfo=UTC) if naive else value
 
 
-async def find_without_value(
-    connection: AsyncConnection,
-    queries: Sequence[Query],
-    order: Order,
-    *,
-    limit: int,
-    deadline: Deadline,
-    after: UUID | None,
-    newest_first: bool,
-) -> list[Hit]:
-    """Find inferences without a value, in order of time. Raises OutOfTime."""
-    lacks = MissingValue(order, drives=not queries[0].is_driven)
+async def _find_without_value(search: _Sorted, after: Cursor | None) -> list[Hit]:
+    lacks = MissingValue(search.order, drives=not search.first.is_driven)
     without_value = [
-        replace(query, conditions=(*query.conditions, lacks), newest_first=newest_first)
-        for query in queries
+        replace(query, conditions=(*query.conditions, lacks), newest_first=search.descending)
+        for query in search.queries
     ]
     if after is not None:
-        without_value = [query.after(after) for query in without_value]
-    search = await find_by_time(connection, without_value, limit=limit, deadline=deadline)
-    if search.out_of_time:
+        without_value = [query.after(after.uid) for query in without_value]
+    limit = search.limit - len(search.hits)
+    found = await find_by_time(
+        search.connection, without_value, limit=limit, deadline=search.deadline
+    )
+    if found.out_of_time:
         raise OutOfTime
-    return search.hits
+    return found.hits
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,21 +299,18 @@ async def find_page(
     request; a cursor of another one is refused. The deadline's soft end applies in order of time,
     because such a page may say how far back it has searched.
     """
-    if sort.order is None:
+    order, after = sort.order, None
+    if cursor is not None:
+        kind, type_ = (None, None) if order is None else (order.kind, order.type)
+        after = cursors.decode(fingerprint, cursor, kind, type_)
+    if order is None:
         ways = limit + 1, deadline, include
-        result = await _find_by_time(connection, queries, fingerprint, cursor, *ways)
+        result = await _find_by_time(connection, queries, fingerprint, after, *ways)
     else:
-        after = None
-        if cursor is not None:
-            after = decode_sorted(fingerprint, cursor, sort.order.kind, sort.order.type)
+        ends = deadline.whole
         try:
             hits = await find_sorted(
-                connection,
-                queries,
-                sort.order,
-                limit=limit + 1,
-                deadline=deadline.whole,
-                after=after,
+                connection, queries, order, limit=limit + 1, deadline=ends, after=after
             )
         except OnlyWithValue as some:
             return Page(some.hits, make_cursor(sort, fingerprint, some.hits[-1]))
@@ -366,35 +333,33 @@ def describe_narrowing(sort: Sort) -> str:
 
 def make_cursor(sort: Sort, fingerprint: bytes, hit: Hit) -> str:
     """Return the cursor that continues after a hit."""
-    if sort.order is None:
-        return cursors.encode(fingerprint, hit.uid)
-    return encode_sorted(fingerprint, Cursor(sort.order.kind, hit.uid, hit.value))
+    kind = None if sort.order is None else sort.order.kind
+    return cursors.encode(fingerprint, Cursor(hit.uid, kind, hit.value))
 
 
 async def _find_by_time(  # noqa: PLR0917
     connection: AsyncConnection,
     queries: Sequence[Query],
     fingerprint: bytes,
-    cursor: str | None,
+    after: Cursor | None,
     limit: int,
     deadline: Deadline,
     include: Collection[str] | None,
 ) -> Page:
-    if cursor is not None:
-        after = cursors.decode(fingerprint, cursor)
-        queries = [query.after(after) for query in queries]
+    goes_on = after is not None
+    if after is not None:
+        queries = [query.after(after.uid) for query in queries]
     record_form("time: inferences in order of time")
     ahead = None
     if len(queries) == 1 and include is not None:
         ahead = await make_ahead(connection, include, limit)
-    goes_on = cursor is not None
     search = await find_by_time(
         connection, queries, limit=limit, deadline=deadline, goes_on=goes_on, ahead=ahead
     )
     page = Page(search.hits, read={} if ahead is None else ahead.inferences)
     if search.out_of_time and search.searched is not None and len(search.hits) < limit:
         back_to = received_at_of(search.searched)
-        following = cursors.encode(fingerprint, search.searched)
+        following = cursors.encode(fingerprint, Cursor(search.searched))
         return replace(page, next=following, searched_back_to=back_to)
     return page
 
@@ -417,11 +382,19 @@ async def find_neighbours(
     if query.nothing:
         return (None, True), (None, True)
     position = await _find_position(connection, query.scan_range.model, sort.order, uid, deadline)
-    before = await _find_before(connection, query, sort.order, position, deadline)
-    after = await find_sorted(
-        connection, [query], sort.order, limit=1, deadline=deadline, after=position
-    )
-    return before, (after[0].uid if after else None, True)
+    sides: list[Side] = []
+    for backwards in (True, False):
+        hits = await find_sorted(
+            connection,
+            [query],
+            sort.order,
+            limit=1,
+            deadline=deadline,
+            after=position,
+            backwards=backwards,
+        )
+        sides.append((hits[0].uid if hits else None, True))
+    return sides[0], sides[1]
 
 
 async def _find_beside(
@@ -441,7 +414,7 @@ async def _find_position(
             f"There is no inference {uid}, so that nobody knows where it stands in this order."
         )
     rows = await fetch(connection, partial(_select_value, order, here), deadline)
-    return Cursor(order.kind, uid, add_time_zone(rows[0].value) if rows else None)
+    return Cursor(uid, order.kind, add_time_zone(rows[0].value) if rows else None)
 
 
 def _select_stored(here: ScanRange) -> Select[tuple[UUID]]:
@@ -451,29 +424,3 @@ def _select_stored(here: ScanRange) -> Select[tuple[UUID]]:
 def _select_value(order: Order, here: ScanRange) -> Select[tuple[object]]:
     rows = order.rows(here)
     return select(rows.value.label("value")).where(*rows.where).limit(1)
-
-
-async def _find_before(
-    connection: AsyncConnection, query: Query, order: Order, position: Cursor, deadline: Deadline
-) -> Side:
-    if position.value is None and not query.scan_range.empty:
-        hits = await find_without_value(
-            connection,
-            [query],
-            order,
-            limit=1,
-            deadline=deadline,
-            after=position.uid,
-            newest_first=not order.descending,
-        )
-        if hits:
-            return hits[0].uid, True
-    hits = await find_sorted(
-        connection,
-        [query],
-        Backwards(order),
-        limit=1,
-        deadline=deadline,
-        after=None if position.value is None else position,
-    )
-    return (hits[0].uid if hits else None), True

@@ -19,7 +19,8 @@ from inference_store.inference.nearest import (
 )
 from inference_store.query.deadline import ScanRange, has_marks, range_of_time
 
-from .conditions import (
+from .conditions import compile_certain, compile_condition, read_names
+from .conditions.condition import (
     EVERYTHING,
     NOTHING,
     All,
@@ -27,9 +28,6 @@ from .conditions import (
     Neither,
     Received,
     combine_all,
-    compile_certain,
-    compile_condition,
-    read_names,
 )
 from .cql2.tree import Node
 from .filters import from_conditions
@@ -145,21 +143,16 @@ async def check_request(
 def _list_conditions(request: QueryRequest, keys: KnownKeys) -> Iterator[tuple[Node, str | None]]:
     for entry in request.metadata:
         yield from_conditions.metadata_node(entry, keys, request.unknown_keys), None
-    for node in _list_plain(request):
-        yield node, None
+    if request.inference_ids is not None:
+        yield from_conditions.of_ids(request.inference_ids), None
+    if request.data_hashes is not None:
+        yield from_conditions.one_of("data_hash", request.data_hashes, "data_hash"), None
+    if request.ok is not None:
+        yield from_conditions.succeeded(request.ok), None
+    if request.predicted:
+        yield from_conditions.predicted(request.labels, request.scores), None
     if request.filter is not None:
         yield request.filter, request.filter_text
-
-
-def _list_plain(request: QueryRequest) -> Iterator[Node]:
-    if request.inference_ids is not None:
-        yield from_conditions.of_ids(request.inference_ids)
-    if request.data_hashes is not None:
-        yield from_conditions.one_of("data_hash", request.data_hashes, "data_hash")
-    if request.ok is not None:
-        yield from_conditions.succeeded(request.ok)
-    if request.predicted:
-        yield from_conditions.predicted(request.labels, request.scores)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,13 +231,3 @@ async def _make_query(
         size=comparisons_in(whole),
         spans=extent.spans if extent else None,
     )
-
-
-__all__ = [
-    "PreparedQuery",
-    "QueryRequest",
-    "UnknownKeys",
-    "build_query",
-    "find_doubtful",
-    "prepare",
-]

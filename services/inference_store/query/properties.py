@@ -123,6 +123,14 @@ def _table(*entries: Property) -> Mapping[str, Property]:
     return MappingProxyType({entry.name: entry for entry in entries})
 
 
+LATENCIES: Final[Mapping[str, tuple[str, str]]] = {
+    "pre_ms": ("received_at", "forwarded_at"),
+    "model_ms": ("forwarded_at", "responded_at"),
+    "post_ms": ("responded_at", "published_at"),
+}
+"""The columns that each begins and ends with."""
+
+
 # fmt: off
 PROPERTIES: Final = _table(
     Property("model_id", "string", "the model", _of_model(registration.c.model_id)),
@@ -136,12 +144,8 @@ PROPERTIES: Final = _table(
     Property("responded_at", "timestamp", "when the model had answered", _column("responded_at")),
     Property("published_at", "timestamp", "when the event was published", _column("published_at")),
     Property("indexed_at", "timestamp", "when it was indexed here", _column("indexed_at")),
-    Property("pre_ms", "number", "milliseconds from received to forwarded",
-             _milliseconds("received_at", "forwarded_at"), "exact"),
-    Property("model_ms", "number", "milliseconds from forwarded to responded",
-             _milliseconds("forwarded_at", "responded_at"), "exact"),
-    Property("post_ms", "number", "milliseconds from responded to published",
-             _milliseconds("responded_at", "published_at"), "exact"),
+    *(Property(name, "number", f"milliseconds from {start[:-3]} to {end[:-3]}",
+               _milliseconds(start, end), "exact") for name, (start, end) in LATENCIES.items()),
     *_described(inference),
     Property("location", "location", "the point of the metadata `longitude` and `latitude`", None),
     Property("top_label", "string", "the label of the prediction of rank 1", _label("top_label")),
@@ -182,12 +186,6 @@ PREDICTION_COLUMNS: Final = _table(
 
 
 _MICROSECOND: Final = timedelta(microseconds=1)
-LATENCIES: Final[Mapping[str, tuple[str, str]]] = {
-    "pre_ms": ("received_at", "forwarded_at"),
-    "model_ms": ("forwarded_at", "responded_at"),
-    "post_ms": ("responded_at", "published_at"),
-}
-"""The columns that each begins and ends with."""
 
 
 def compute_latency(row: Mapping[str, Any], name: str) -> float | None:

@@ -32,20 +32,22 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.index.prepared_statement import PreparedStatement
 from inference_store.index.tables import erasing, inference
 from inference_store.inference.events.event import uid_floor
-from inference_store.query.deadline import (
+
+from .conditions.keys import OfKey
+from .deadline import (
     GROUP,
     HIGHEST,
     LOWEST,
+    Deadline,
+    OutOfTime,
     ScanRange,
     bind_one,
+    fetch,
     span_around,
     split_groups,
     split_growing,
     take_unbroken,
 )
-
-from .conditions import OfKey
-from .deadline import Deadline, OutOfTime, fetch
 from .driving import (
     FEW,
     JOINING,
@@ -94,6 +96,38 @@ class Search:
     queries: Sequence[Query]
     limit: int
     deadline: Deadline
+    hits: list[Hit] = field(default_factory=list)
+
+    @property
+    def first(self) -> Query:
+        """The first model's query: apart from the models all are the same."""
+        return self.queries[0]
+
+    async def read(
+        self,
+        parts: Sequence[Callable[[], Select[Any]]],
+        what: str,
+        deadline: Deadline,
+        *,
+        share: float = 1.0,
+        large: bool = True,
+    ) -> list[Hit]:
+        """Return the hits that these statements select, which run as one. Raises OutOfTime."""
+        rows = await fetch(
+            self.connection,
+            lambda: parts[0]() if len(parts) == 1 else union_all(*(part() for part in parts)),
+            deadline,
+            large=large and self.first.large,
+            share=share,
+            what=what,
+        )
+        return [Hit(*row) for row in rows]
+
+
+@dataclass(slots=True, kw_only=True)
+class TimeSearch(Search):
+    """A search in order of time."""
+
     scan: int
     goes_on: bool
     """Whether it continues an earlier page. A short scan is then not enough to answer: pages that
@@ -101,7 +135,6 @@ class Search:
     """
     ahead: Ahead | None
     """The columns to read with the first statement's matches, if it has no condition."""
-    hits: list[Hit] = field(default_factory=list)
     came_on: bool = False
     """Whether it came further than the short scan before an index drives."""
     searched: UUID | None = None
@@ -112,11 +145,6 @@ class Search:
     """The limit for counting the lists of the next partitions."""
     driven_by: int | None = None
     """The index of the list that was very short in the last partitions: it is counted first."""
-
-    @property
-    def first(self) -> Query:
-        """The first model's query: apart from the models all are the same."""
-        return self.queries[0]
 
     @property
     def uids(self) -> list[UUID]:
@@ -151,13 +179,13 @@ async def find_by_time(
     scan: int = SCAN,
     goes_on: bool = False,
     ahead: Ahead | None = None,
-) -> Search:
+) -> TimeSearch:
     """Find up to `limit` hits in the queries' order. `scan`: how many inferences are scanned first.
 
     `goes_on`: it continues an earlier page. `ahead`: receives the inferences that are read with the
     hits. Raises OutOfTime only if not even the scan came to an end.
     """
-    search = Search(
+    search = TimeSearch(
         connection=connection,
         queries=queries,
         limit=limit,
@@ -166,7 +194,7 @@ async def find_by_time(
         goes_on=goes_on,
         ahead=ahead,
     )
-    if _finds_nothing(queries):
+    if not queries:
         return search
     parts = await find_pieces(connection, search.first, newest_first=search.first.newest_first)
     try:
@@ -178,11 +206,7 @@ async def find_by_time(
     return search
 
 
-def _finds_nothing(queries: Sequence[Query]) -> bool:
-    return not queries or queries[0].nothing or queries[0].scan_range.empty
-
-
-async def _scan(search: Search, parts: Sequence[ScanRange]) -> Sequence[ScanRange]:
+async def _scan(search: TimeSearch, parts: Sequence[ScanRange]) -> Sequence[ScanRange]:
     """Test inference after inference, and return the pieces not yet searched.
 
     Without conditions nothing is scanned. If no index can drive the query, there is only the scan,
@@ -201,7 +225,7 @@ async def _scan(search: Search, parts: Sequence[ScanRange]) -> Sequence[ScanRang
                 partial(_select_scanned, *unit, search.missing)
                 for unit in pair_units(batch, [stride])
             ]
-            hits += await _fetch(search, selects, "walk in order of time")
+            hits += await search.read(selects, "walk in order of time", search.until)
         search.take(hits, stride)
         too_few = search.missing * length > _LONGEST_DETOUR * search.scan * len(search.hits)
         if first.is_driven or (lacking and too_few):
@@ -212,7 +236,7 @@ async def _scan(search: Search, parts: Sequence[ScanRange]) -> Sequence[ScanRang
 
 
 async def _choose_stride(
-    search: Search, parts: Sequence[ScanRange], length: int
+    search: TimeSearch, parts: Sequence[ScanRange], length: int
 ) -> tuple[ScanRange, Sequence[ScanRange]]:
     """Return the next range to scan, with a fair share of each model, and the pieces after it."""
     share = max(length // len(search.queries), _LEAST_SCAN if length >= SCAN else 1)
@@ -224,8 +248,10 @@ async def _choose_stride(
         for query, scan_range in pair_units(batch, [here]):
             uids = select(inference.c.uid).where(scan_range.of(inference))
             last = uids.order_by(query.order(inference.c.uid)).offset(share - 1).limit(1)
-            lasts.append(partial(_add_model, query, last))
-        ends += [hit.uid for hit in await _fetch(search, lasts, "see how far to walk", large=False)]
+            lasts.append(partial(add_model, query, last))
+        what = "see how far to walk"
+        found = await search.read(lasts, what, search.until, large=False)
+        ends += [hit.uid for hit in found]
     if not ends:
         return here, parts[len(run) :]
     if search.first.newest_first:
@@ -238,7 +264,7 @@ async def _choose_stride(
     return stride, [part for part in rest if not part.empty]
 
 
-async def _follow(search: Search, parts: Sequence[ScanRange]) -> None:
+async def _follow(search: TimeSearch, parts: Sequence[ScanRange]) -> None:
     """Use driving indexes: one partition, then two, then more, until the page is full."""
     for group in split_growing(parts, search.first.group):
         if search.missing <= 0:
@@ -250,13 +276,13 @@ async def _follow(search: Search, parts: Sequence[ScanRange]) -> None:
             await _follow_one_by_one(search, group)
 
 
-async def _follow_one_by_one(search: Search, group: Sequence[ScanRange]) -> None:
+async def _follow_one_by_one(search: TimeSearch, group: Sequence[ScanRange]) -> None:
     for part in group:
         if search.missing > 0:
             await _follow_group(search, [part], 1.0)
 
 
-async def _follow_group(search: Search, group: Sequence[ScanRange], share: float) -> None:
+async def _follow_group(search: TimeSearch, group: Sequence[ScanRange], share: float) -> None:
     if len(search.queries) > 1:
         hits: list[Hit] | None = await _read_of_several(search, group, share)
     else:
@@ -268,7 +294,9 @@ async def _follow_group(search: Search, group: Sequence[ScanRange], share: float
     search.came_on = True
 
 
-async def _read_of_several(search: Search, group: Sequence[ScanRange], share: float) -> list[Hit]:
+async def _read_of_several(
+    search: TimeSearch, group: Sequence[ScanRange], share: float
+) -> list[Hit]:
     """Return the first hits in these partitions; later models only beyond what was found."""
     hits: list[Hit] = []
     scopes, first = list(group), search.first
@@ -279,7 +307,7 @@ async def _read_of_several(search: Search, group: Sequence[ScanRange], share: fl
             for query, scan_range in pair_units(batch, scopes)
         ]
         if parts:
-            hits += await _fetch(search, parts, what, share=share)
+            hits += await search.read(parts, what, search.until, share=share)
         hits.sort(key=attrgetter("uid"), reverse=first.newest_first)
         del hits[search.missing :]
         if len(hits) == search.missing:
@@ -290,7 +318,7 @@ async def _read_of_several(search: Search, group: Sequence[ScanRange], share: fl
 
 
 async def _read_of_one(
-    search: Search, group: Sequence[ScanRange], share: float
+    search: TimeSearch, group: Sequence[ScanRange], share: float
 ) -> list[Hit] | None:
     """Return the first hits of the only model; None if those of several partitions may be wrong."""
     query, deadline = search.first, search.until
@@ -323,7 +351,7 @@ async def _read_of_one(
 
 
 async def _read(  # noqa: PLR0917
-    search: Search,
+    search: TimeSearch,
     group: Sequence[DrivingIndex],
     limit: int,
     deadline: Deadline,
@@ -389,36 +417,18 @@ def _union(query: Query, group: Sequence[DrivingIndex], limit: int) -> Select[An
 
 
 def _select_scanned(query: Query, scan_range: ScanRange, limit: int) -> Select[Any]:
-    return _add_model(query, order_matches(query, match_by_scan(query, scan_range), limit))
+    return add_model(query, order_matches(query, match_by_scan(query, scan_range), limit))
 
 
 def _select_driven(query: Query, scan_range: ScanRange, limit: int) -> Select[Any]:
     matches, unique = match_by_index(query, scan_range)
-    return _add_model(query, order_matches(query, matches, limit, unique=unique))
+    return add_model(query, order_matches(query, matches, limit, unique=unique))
 
 
-def _add_model(query: Query, uids_of_model: Select[Any]) -> Select[Any]:
+def add_model(query: Query, uids_of_model: Select[Any]) -> Select[Any]:
+    """Select the uids with their model, as `Search.read` takes them."""
     uids = uids_of_model.subquery()
     return select(literal(query.scan_range.model, Integer).label("model"), uids.c.uid)
-
-
-async def _fetch(
-    search: Search,
-    parts: Sequence[Callable[[], Select[Any]]],
-    what: str,
-    *,
-    share: float = 1.0,
-    large: bool = True,
-) -> list[Hit]:
-    rows = await fetch(
-        search.connection,
-        lambda: parts[0]() if len(parts) == 1 else union_all(*(part() for part in parts)),
-        search.until,
-        large=large and search.first.large,
-        share=share,
-        what=what,
-    )
-    return [Hit(row.model, row.uid) for row in rows]
 
 
 # Several models, and their parts.
@@ -450,6 +460,13 @@ def split_batches(queries: Sequence[Query]) -> Iterator[Sequence[Query]]:
         yield queries[start : start + size]
 
 
+def iterate_units(queries: Sequence[Query], parts: Sequence[ScanRange]) -> Iterator[Sequence[Unit]]:
+    """Yield what one statement searches: a few models in a few partitions."""
+    for group in split_groups(parts, queries[0].group):
+        for batch in split_batches(queries):
+            yield pair_units(batch, group)
+
+
 def pair_units(queries: Sequence[Query], parts: Sequence[ScanRange]) -> list[Unit]:
     """Return each model's query in each of the parts, which are ranges of any one model."""
     return [
@@ -467,7 +484,7 @@ async def count(
     connection: AsyncConnection, queries: Sequence[Query], *, deadline: Deadline
 ) -> int:
     """Count the matches, of one query of each model. Raises OutOfTime."""
-    if _finds_nothing(queries):
+    if not queries:
         return 0
     first = queries[0]
     parts = await find_pieces(connection, first, newest_first=True)
@@ -478,14 +495,12 @@ async def count(
             for pieces in group_by_joins(await find_candidates(connection, first, group, deadline)):
                 matches += await _sum_pieces(connection, first, pieces, deadline)
         return matches
-    for group in split_groups(parts, first.group):
-        for batch in split_batches(queries):
-            units = [unit for unit in pair_units(batch, group) if unit[1] not in stored]
-            if units:
-                statement = partial(_select_counts, units)
-                what = "count the matches"
-                rows = await fetch(connection, statement, deadline, large=first.large, what=what)
-                matches += int(rows[0][0])
+    for paired in iterate_units(queries, parts):
+        units = [unit for unit in paired if unit[1] not in stored]
+        if units:
+            statement, what = partial(_select_counts, units), "count the matches"
+            rows = await fetch(connection, statement, deadline, large=first.large, what=what)
+            matches += int(rows[0][0])
     return matches
 
 
@@ -551,8 +566,6 @@ async def find_arrivals(
 
     Raises OutOfTime.
     """
-    if query.nothing:
-        return []
     recent = uid_floor(datetime.now(UTC) - FOLLOWED)
     parts = await find_pieces(connection, query, newest_first=True)
     recent_parts = [

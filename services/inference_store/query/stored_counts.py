@@ -29,11 +29,10 @@ from sqlalchemy.dialects.postgresql import INTEGER
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.tables import erasing, outdated_count, partition_count
-from inference_store.query.deadline import ScanRange, bind_many
 
-from .conditions import OfKey
 from .conditions.comparisons import Predicts
-from .deadline import Deadline, fetch
+from .conditions.keys import OfKey
+from .deadline import Deadline, ScanRange, bind_many, fetch
 from .filters import typed
 from .filters.typed import Predicate
 from .matching import Query

@@ -13,7 +13,7 @@ from inference_store.api.http import read_in_thread
 from inference_store.index.tables import inference, metadata_number
 from inference_store.platform.metrics import QUERY_TIMEOUTS
 from inference_store.query import deadline
-from inference_store.query.explain import NotBegun, build_statement
+from inference_store.query.deadline import OutOfTime, build_statement
 from tests.integration.query.held_partition import hold_partition, hold_partition_until_late
 from tests.integration.stored_inferences import NewInference, at
 from tests.polling import until
@@ -229,12 +229,12 @@ async def test_large_filters_do_not_keep_the_loop_busy(api: Api) -> None:
         return select(1)
 
     async with api.engine.connect() as connection:
-        late = asyncio.create_task(build_statement(connection, build, beside=True, seconds=0))
+        late = asyncio.create_task(build_statement(connection, build, 0, large=True))
         await asyncio.sleep(0)  # it is submitted, and its time is over with the next turn
         begun.wait()  # the loop stands still until then
-        with pytest.raises(TimeoutError) as raised:
+        with pytest.raises(OutOfTime) as raised:
             await late
-        assert not isinstance(raised.value, NotBegun)
+        assert type(raised.value) is OutOfTime
     for what, more in (
         ("query", {}),
         ("count", {}),

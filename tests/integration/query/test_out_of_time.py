@@ -20,7 +20,7 @@ from inference_store.query.matching import Query
 from inference_store.query.preparation import QueryRequest, prepare
 from inference_store.query.properties import OPERATORS
 from inference_store.query.search import (
-    Search,
+    TimeSearch,
     build_queries,
     count,
     find_by_time,
@@ -63,7 +63,7 @@ async def _fetch_page(
     limit: int = 500,
     scan: int = 1,
     goes_on: bool = False,
-) -> tuple[Search, list[UUID]]:
+) -> tuple[TimeSearch, list[UUID]]:
     options: dict[str, Any] = {"limit": limit, "deadline": deadline, "scan": scan}
     options["goes_on"] = goes_on
     page = await find_by_time(connection, queries, **options)

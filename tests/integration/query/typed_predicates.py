@@ -8,12 +8,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from inference_store.query.filters.check import some_of_kinds
+from inference_store.query.filters.relations import relate_set, some_of_kinds
 from inference_store.query.filters.typed import (
     Among,
     And,
     Area,
-    Array,
     Between,
     Calculated,
     Column,
@@ -23,7 +22,6 @@ from inference_store.query.filters.typed import (
     Distance,
     Element,
     Folded,
-    Holds,
     Kind,
     Like,
     Located,
@@ -31,6 +29,7 @@ from inference_store.query.filters.typed import (
     Missing,
     Not,
     Or,
+    Outside,
     Predicate,
     PredicateValue,
     Predicted,
@@ -127,7 +126,7 @@ class PredicateMaker:
     def _leaf(self) -> Predicate:
         methods = ["_compared", "_compared", "_compared", "_between", "_among", "_like", "_missing"]
         if not self.inside:
-            methods += ["_holds", "_sent", "_predicted", "_predicted", "_located", "_array"]
+            methods += ["_outside", "_sent", "_predicted", "_predicted", "_located", "_array"]
             methods += ["_sets", "_of_several_kinds", "_equals", "_first"]
         predicate: Predicate = getattr(self, self.draw(st.sampled_from(methods)))()
         return predicate
@@ -214,8 +213,10 @@ class PredicateMaker:
             )
         )
 
-    def _holds(self) -> Predicate:
-        return Holds(self._value("bool"))
+    def _outside(self) -> Predicate:
+        kind = self._kind()
+        items = tuple(self._constant(kind) for _ in range(self.draw(st.integers(0, 3))))
+        return Outside(self._value(kind), items)
 
     def _sent(self) -> Predicate:
         name = self._name()
@@ -266,8 +267,8 @@ class PredicateMaker:
             for _ in range(self.draw(st.integers(0, 3)))
         ]
         if kind == "string" and self.draw(st.integers(0, 3)) == 0:
-            return Array(relation, Property("inference_ids", "string"), tuple(items))
-        return Array(relation, of, tuple(items))
+            return relate_set(relation, Property("inference_ids", "string"), tuple(items))
+        return relate_set(relation, of, tuple(items))
 
     def _sets(self) -> Predicate:
         """Draw a comparison of two sets of several elements, of any kinds."""

@@ -1,5 +1,6 @@
 """Cursors are bound to their query; every value comes back unchanged, and others are refused."""
 
+from base64 import urlsafe_b64encode
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -12,13 +13,7 @@ from hypothesis import strategies as st
 from inference_store.index.long_text import encode as indexed
 from inference_store.inference.errors import InvalidCursor
 from inference_store.query import cursor as cursors
-from inference_store.query.cursor import (
-    MOST_CHARACTERS,
-    Cursor,
-    decode_sorted,
-    encode_sorted,
-    find_family,
-)
+from inference_store.query.cursor import MOST_CHARACTERS, Cursor, decode, encode, find_family
 from inference_store.query.order import ByKey, ByProperty, Order
 from inference_store.query.properties import PROPERTIES
 
@@ -49,10 +44,10 @@ def test_a_value_comes_back(order_and_value: tuple[Order, Any], uid: UUID) -> No
         assert isinstance(exponent, int)
         if abs(exponent) > 400:
             return
-    cursor = encode_sorted(_QUERY, Cursor(order.kind, uid, value))
+    cursor = encode(_QUERY, Cursor(uid, order.kind, value))
     assert len(cursor) <= MOST_CHARACTERS
     assert find_family(cursor) == order.kind
-    there = decode_sorted(_QUERY, cursor, order.kind, order.type)
+    there = decode(_QUERY, cursor, order.kind, order.type)
     assert (there.uid, there.value, type(there.value)) == (uid, value, type(value))
 
 
@@ -64,18 +59,18 @@ def test_the_longest_values_fit() -> None:
     ]
     for kind, digits, value in cases:
         written = Decimal(digits) if digits else value
-        cursor = encode_sorted(_QUERY, Cursor(kind, uuid4(), written))
+        cursor = encode(_QUERY, Cursor(uuid4(), kind, written))
         assert len(cursor) <= MOST_CHARACTERS
         order = _KEYS[kind]
-        assert decode_sorted(_QUERY, cursor, order.kind, order.type).value == value
+        assert decode(_QUERY, cursor, order.kind, order.type).value == value
 
 
 @given(st.binary(max_size=60), st.sampled_from([*_KEYS.values(), _WHOLE, _DOUBLE]))
 def test_rejects_other_cursors(payload: bytes, order: Order) -> None:
-    cursor = cursors.seal(_QUERY, payload)
+    cursor = urlsafe_b64encode(_QUERY + payload).rstrip(b"=").decode()
     find_family(cursor)
     try:
-        there = decode_sorted(_QUERY, cursor, order.kind, order.type)
+        there = decode(_QUERY, cursor, order.kind, order.type)
     except InvalidCursor:
         return
     assert there.kind == order.kind
@@ -83,26 +78,28 @@ def test_rejects_other_cursors(payload: bytes, order: Order) -> None:
 
 def test_a_cursor_belongs_to_its_question_and_its_kind() -> None:
     order = _KEYS["timestamp"]
-    position = Cursor("timestamp", uuid4(), datetime(2026, 11, 1, tzinfo=UTC))
-    cursor = encode_sorted(_QUERY, position)
+    position = Cursor(uuid4(), "timestamp", datetime(2026, 11, 1, tzinfo=UTC))
+    cursor = encode(_QUERY, position)
     for fingerprint, kind in ((b"x" * 8, order.kind), (_QUERY, "number")):
         with pytest.raises(InvalidCursor):
-            decode_sorted(fingerprint, cursor, kind, order.type)
-    for broken in ("", "a", "!", cursor[:30], cursors.encode(_QUERY, uuid4())):
+            decode(fingerprint, cursor, kind, order.type)
+    for broken in ("", "a", "!", cursor[:30], encode(_QUERY, Cursor(uuid4()))):
         with pytest.raises(InvalidCursor):
-            decode_sorted(_QUERY, broken, order.kind, order.type)
+            decode(_QUERY, broken, order.kind, order.type)
+    with pytest.raises(InvalidCursor):
+        decode(_QUERY, cursor)
 
 
 def test_a_damaged_cursor_is_refused(subtests: pytest.Subtests) -> None:
     for damaged in ["", "x", "é", "####", "AAAA", "A" * 200]:
         with subtests.test(damaged), pytest.raises(InvalidCursor):
-            cursors.decode(cursors.fingerprint("one"), damaged)
+            decode(cursors.fingerprint("one"), damaged)
 
 
 def test_another_query_is_refused() -> None:
-    encoded = cursors.encode(cursors.fingerprint("one"), uuid4())
+    encoded = encode(cursors.fingerprint("one"), Cursor(uuid4()))
     with pytest.raises(InvalidCursor, match="another query"):
-        cursors.decode(cursors.fingerprint("two"), encoded)
+        decode(cursors.fingerprint("two"), encoded)
 
 
 def test_a_pinned_instant_comes_back() -> None:
@@ -111,7 +108,7 @@ def test_a_pinned_instant_comes_back() -> None:
         datetime(1, 1, 1, tzinfo=UTC),
     ]
     for now in cases:
-        encoded = cursors.encode(cursors.fingerprint("one"), uuid4())
+        encoded = encode(cursors.fingerprint("one"), Cursor(uuid4()))
         assert cursors.unpin(cursors.pin(encoded, now)) == (encoded, now), now
         assert cursors.unpin(encoded) == (encoded, None), now
 
@@ -119,6 +116,6 @@ def test_a_pinned_instant_comes_back() -> None:
 def test_a_damaged_instant_is_refused(subtests: pytest.Subtests) -> None:
     for damaged in ["é", "####", "B" * 200, "f_________8"]:
         with subtests.test(damaged):
-            encoded = cursors.encode(cursors.fingerprint("one"), uuid4())
+            encoded = encode(cursors.fingerprint("one"), Cursor(uuid4()))
             with pytest.raises(InvalidCursor):
                 cursors.unpin(f"{encoded}.{damaged}")

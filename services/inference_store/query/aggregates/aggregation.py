@@ -1,6 +1,6 @@
 """The request for an aggregation: its functions, measures and groups, and what its names mean."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -323,20 +323,15 @@ def _property(name: Name, text: str, properties: Mapping[str, Property]) -> Oper
         raise _wrong(name, f"nothing is computed of {text!r}", [])
     if name.type is not None:
         raise _wrong(name, "only metadata keys have a choice of types", [])
-    table = "inference" if properties is PROPERTIES else "prediction"
-    return Operand(
-        "inference" if table == "inference" else "prediction",
-        text,
-        entry.kind,
-        many=table == "prediction",
-        stored=entry.stored,
-    )
+    of_prediction = properties is PREDICTION_COLUMNS
+    source: Source = "prediction" if of_prediction else "inference"
+    return Operand(source, text, entry.kind, many=of_prediction, stored=entry.stored)
 
 
 def _wrong(name: Name, message: str, suggestions: Sequence[str]) -> Invalid:
     return Invalid(f"{name.text!r}: {message}.", faults=[Fault(name.path, message, suggestions)])
 
 
-def _impossible(name: Name, message: str, families: object) -> ImpossibleComparison:
-    faults = [Fault(name.path, message, [str(family) for family in families])]  # type: ignore[attr-defined]
+def _impossible(name: Name, message: str, families: Iterable[str]) -> ImpossibleComparison:
+    faults = [Fault(name.path, message, list(families))]
     return ImpossibleComparison(f"{name.text!r} was {message}.", faults=faults)

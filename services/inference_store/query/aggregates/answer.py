@@ -70,14 +70,9 @@ def _mean(_: Measure, result: MeasureResult) -> Any:
     return plain(quotient(sums.total, sums.number)) if sums.number else None
 
 
-def _show_variance(_: Measure, result: MeasureResult) -> Any:
+def _spread(compute: Callable[[int, Decimal, Decimal], Decimal], result: MeasureResult) -> Any:
     sums = result.sums
-    return plain(variance(sums.number, sums.total, sums.squares)) if sums.number > 1 else None
-
-
-def _deviation(_: Measure, result: MeasureResult) -> Any:
-    sums = result.sums
-    return plain(deviation(sums.number, sums.total, sums.squares)) if sums.number > 1 else None
+    return plain(compute(sums.number, sums.total, sums.squares)) if sums.number > 1 else None
 
 
 def _share(measure: Measure, result: MeasureResult) -> Any:
@@ -133,8 +128,8 @@ _FORMATTERS: Final[Mapping[str, Callable[[Measure, MeasureResult], Any]]] = {
     "max": lambda _, result: plain(result.sums.high),
     "sum": lambda _, result: plain(result.sums.total) if result.sums.number else None,
     "mean": _mean,
-    "variance": _show_variance,
-    "stddev": _deviation,
+    "variance": lambda _, result: _spread(variance, result),
+    "stddev": lambda _, result: _spread(deviation, result),
     "share": _share,
     "percentiles": _percentiles,
     "histogram": _histogram,
@@ -151,11 +146,6 @@ class Group:
     inferences: int
     key: Mapping[str, Any]
     measures: Mapping[str, Any]
-
-    @property
-    def as_json(self) -> Mapping[str, Any]:
-        """The group for the JSON of the answer."""
-        return {"key": self.key, "measures": self.measures}
 
 
 def name_key(aggregation: Aggregation, dimensions: Sequence[Dimension], key: Key) -> dict[str, Any]:

@@ -59,12 +59,6 @@ def _variance(number: int, total: Decimal, squares: Decimal) -> Decimal:
     return _RADICAND.divide(spread, Decimal(number * (number - 1)))
 
 
-def whole_steps(value: Decimal, step: Decimal) -> Decimal:
-    """Return the largest multiple of `step` that is not above the value."""
-    steps = _DOWN.divide(value, step).to_integral_value(ROUND_FLOOR, _DOWN)
-    return WIDE.multiply(steps, step)
-
-
 def plain(value: Any) -> Any:
     """Return a number without trailing zeros, and without an exponent if it stays short."""
     if not isinstance(value, Decimal):
@@ -85,7 +79,8 @@ def automatic(low: Decimal, high: Decimal, bins: int) -> tuple[Decimal, ...]:
     Their width is 1, 2 or 5 times a power of ten, and they lie on its multiples.
     """
     step = _step(WIDE.subtract(high, low), bins)
-    bounds = [whole_steps(low, step)]
+    steps = _DOWN.divide(low, step).to_integral_value(ROUND_FLOOR, _DOWN)
+    bounds = [WIDE.multiply(steps, step)]
     while bounds[-1] <= high:
         bounds.append(WIDE.add(bounds[-1], step))
     return tuple(bounds)
@@ -139,8 +134,7 @@ def bin_of(number: ColumnElement[Any]) -> ColumnElement[int]:
     tame = size.between(_LEAST_TAME, _MOST_TAME)
     # a numeric beyond the doubles has no logarithm as a double
     ln = case(
-        (tame, func.ln(cast(size, Double()))),
-        else_=cast(func.ln(cast(size, Numeric())), Double()),
+        (tame, func.ln(cast(size, Double()))), else_=cast(func.ln(cast(size, Numeric())), Double())
     )
     k = literal(_ZERO) + cast(func.ceil(ln / literal(_LN_G, Double())), Integer())
     return case((number > 0, k), (number < 0, -k), else_=0)
@@ -326,11 +320,11 @@ def automatic_times(low: datetime, high: datetime, bins: int) -> tuple[datetime,
 def _time_step(span: timedelta, bins: int) -> _Step:
     if not span:
         return _OF_ONE
-    return next(step for step in _STEPS if _least(step) * bins >= span)
-
-
-def _least(step: _Step) -> timedelta:
-    return step if isinstance(step, timedelta) else step.least
+    return next(
+        step
+        for step in _STEPS
+        if (step if isinstance(step, timedelta) else step.least) * bins >= span
+    )
 
 
 def _floor(step: _Step, at: datetime) -> datetime:

@@ -1,35 +1,50 @@
 """Runs statements part by part, and merges their results into exact, named, bounded values."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
-from sqlalchemy import BigInteger, ColumnElement, FromClause, Select, any_, cast, func, select, true
+from sqlalchemy import ColumnElement, CompoundSelect, Select, any_, func, select, true, union_all
 from sqlalchemy.dialects.postgresql import INTEGER, TEXT
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.long_text import WHOLE_BYTES
 from inference_store.index.registrations import Registration
-from inference_store.index.tables import SIDE_TABLES, label, metadata_string, partition_count
-from inference_store.query.aggregates.rows import NOTHING, Budget, Build, PartReader, StoredRows
+from inference_store.index.tables import label, metadata_string, partition_count
+from inference_store.inference.errors import TooManyGroups
 from inference_store.query.deadline import (
+    GROUP,
     Deadline,
     ScanRange,
     bind_many,
     fetch,
-    find_pieces_of,
     span_around,
+    split_groups,
     split_unbroken,
 )
-from inference_store.query.driving import DrivingIndex
-from inference_store.query.matching import Query
+from inference_store.query.driving import (
+    DrivingIndex,
+    find_candidates,
+    group_by_joins,
+    settings_for,
+)
+from inference_store.query.matching import Query, find_pieces
 from inference_store.query.stored_counts import read_numbers, read_stored
 
 from .aggregation import LABEL, Operand, Sum
 from .bins import exact
 from .rows import (
+    Counted,
     CountedBy,
     Counts,
     Dimension,
@@ -39,14 +54,12 @@ from .rows import (
     PartialAggregate,
     PartialSums,
     RequestedSums,
-    Rows,
     Value,
-    bin_value,
     by_label,
     by_one_key,
-    select_counts,
-    select_sums,
-    select_sums_of_bins,
+    ends_of,
+    select_bins,
+    select_groups,
     without_label,
 )
 
@@ -93,9 +106,9 @@ class Naming:
     async def _learn_whole(self, operand: Operand, cut: set[str]) -> None:
         missing = {value for value in cut if (operand.key, value) not in self._whole}
         for query in self._queries:
-            if query.nothing or query.scan_range.empty or not missing:
-                continue
-            parts = await find_pieces_of(self._connection, query.scan_range, newest_first=True)
+            if not missing:
+                return
+            parts = await find_pieces(self._connection, query, newest_first=True)
             for group in split_unbroken(parts):
                 if missing:
                     statement = _select_whole(span_around(group), operand, missing)
@@ -120,6 +133,49 @@ def _select_whole(scan_range: ScanRange, operand: Operand, cut: set[str]) -> Sel
     return select(value.label("value"), whole.c.whole).join(whole, true())
 
 
+# The rows of one part's result, at most: groups, or groups and values. All parts: twice as many.
+MOST_ROWS: Final = 100_000
+
+
+@dataclass(slots=True)
+class Budget:
+    """The rows that may still be held, counted after equal ones were merged."""
+
+    most_of_a_part: int = field(default_factory=lambda: MOST_ROWS)
+    remaining: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.remaining = 2 * self.most_of_a_part
+
+    def take(self) -> None:
+        """Count one more row as held. Raises TooManyGroups."""
+        if self.remaining == 0:
+            raise TooManyGroups(
+                f"The measures have more than {2 * self.most_of_a_part:,} groups, or different"
+                " values in groups, together: ask for fewer at once, narrow the conditions, group"
+                " by fewer names, or by a histogram."
+            )
+        self.remaining -= 1
+
+    def part_too_large(self) -> TooManyGroups:
+        """Return the error for a part that alone has too many rows."""
+        return TooManyGroups(
+            f"There are more than {self.most_of_a_part:,} groups, or different values in groups:"
+            " narrow the conditions, group by fewer names, or by a histogram."
+        )
+
+
+# Aggregates read much and answer little: two more processes of Postgres may help with one.
+WORKERS: Final = 2
+# Up to this many spans of time are read one by one; with more, each row is tested for its span.
+MOST_SPANS_READ: Final = 4 * GROUP
+Part: TypeAlias = Select[Any] | CompoundSelect[Any]
+Build: TypeAlias = Callable[[Query, DrivingIndex], Part]
+StoredRows: TypeAlias = Callable[
+    [AsyncConnection, Query, Sequence[ScanRange], Deadline],
+    Awaitable[Mapping[ScanRange, Sequence[Any]]],
+]
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 # Memory for one process's sort: the inferences of one label in one partition.
 _SORTING: Final = {"work_mem": "32MB"}
 Held = TypeVar("Held")
@@ -140,8 +196,11 @@ class _Summed:
 
     def add(self, row: Any, requested_sums: RequestedSums) -> "_Summed":
         self.inferences += row.n
-        for operand, sums in _sums_in(row, requested_sums):
-            self.sums.setdefault(operand, PartialSums()).add(*sums)
+        column = row._fields.index("n") + 1
+        for operand, sums in requested_sums.items():
+            values = dict(zip(sorted(sums), row[column + 1 :], strict=False))
+            self.sums.setdefault(operand, PartialSums()).add(row[column], values)
+            column += 1 + len(sums)
         return self
 
 
@@ -162,7 +221,8 @@ class PartCollector:
         self._row_dimensions = [
             dimension for dimension in dimensions if not _is_of_model(dimension)
         ]
-        self._reader = PartReader(connection, self._row_dimensions, deadline, budget)
+        self._connection = connection
+        self._deadline = deadline
         self._budget = budget
         self._naming = Naming(connection, [target.query for target in targets], deadline)
 
@@ -170,7 +230,7 @@ class PartCollector:
         """Return the inferences of each group, and sums of properties. Raises TooManyGroups."""
         partial = PartialAggregate(sums={operand: {} for operand in requested_sums})
         stored = None if requested_sums or self._row_dimensions else matching
-        for key, group in await self._summed(requested_sums, "count the groups", stored):
+        for key, group in await self._summed(requested_sums, "count the groups", stored=stored):
             partial.inferences[key] += group.inferences
             for operand, sums in group.sums.items():
                 partial.sums[operand][key] = sums
@@ -218,20 +278,11 @@ class PartCollector:
 
         It is for a collector without dimensions.
         """
-        requested_sums: RequestedSums = {operand: sums}
         whole, bins = PartialSums(), Counter[int]()
-        lead = all(values_lead(target.query, operand) for target in self._targets)
-        select_bins = sketch_of if lead else select_sums_of_bins
-        for key, group in await self._merged(
-            lambda q, here: select_bins(q, here, operand, sums),
-            lambda held, row: (held or _Summed()).add(row, requested_sums),
-            f"sketch values of {operand.source}",
-            also=[None],
-            as_one=not lead,
-        ):
+        what = f"sketch values of {operand.source}"
+        for key, group in await self._summed({operand: sums}, what, counted=(operand, "sketch")):
             bins[key[-1]] = group.inferences
-            part = group.sums[operand]
-            whole.merge(part)
+            whole.merge(group.sums[operand])
         return whole, bins
 
     async def ends(self, operand: Operand) -> PartialSums:
@@ -242,9 +293,7 @@ class PartCollector:
         requested_sums: RequestedSums = {operand: frozenset({"low", "high"})}
         if operand.source == "inference":
             return (await self.collect_sums(requested_sums)).sums[operand].get((), PartialSums())
-        if not all(values_lead(target.query, operand) for target in self._targets) or any(
-            target.query.marks for target in self._targets
-        ):
+        if not self._values_lead(operand) or any(target.query.marks for target in self._targets):
             return (await self.sums(requested_sums)).get((), PartialSums())
         groups = await self._merged(
             lambda _, here: ends_of(here.scan_range, operand),
@@ -263,29 +312,52 @@ class PartCollector:
     async def counts(self, operand: Operand, value: CountedBy) -> Counts:
         """Count each value, or bin, in each group. Raises TooManyGroups."""
         counts: Counts = {}
-        also = [Value(operand) if value == "value" else None]
-        lead = value != "value" and not self._row_dimensions
-        lead = lead and all(values_lead(target.query, operand) for target in self._targets)
-
-        def build(query: Query, here: DrivingIndex) -> Select[Any]:
-            if lead:
-                return bins_of(query, here, operand, value)
-            return select_counts(query, here, self._row_dimensions, operand, value)
-
         what = f"count values of {operand.source}"
-        for key, number in await self._merged(build, _counted, what, also=also, as_one=not lead):
+        for key, number in await self._grouped({}, _counted, what, counted=(operand, value)):
             counts.setdefault(key[:-1], Counter())[key[-1]] += number
         return counts
 
     async def _summed(
-        self, requested_sums: RequestedSums, what: str, stored: StoredRows | None = None
+        self,
+        requested_sums: RequestedSums,
+        what: str,
+        *,
+        counted: Counted | None = None,
+        stored: StoredRows | None = None,
     ) -> list[tuple[Key, _Summed]]:
-        return await self._merged(
-            lambda query, here: select_sums(query, here, self._row_dimensions, requested_sums),
-            lambda held, row: (held or _Summed()).add(row, requested_sums),
-            what,
-            stored=stored,
-        )
+        def add(held: _Summed | None, row: Any) -> _Summed:
+            return (held or _Summed()).add(row, requested_sums)
+
+        return await self._grouped(requested_sums, add, what, counted=counted, stored=stored)
+
+    async def _grouped(
+        self,
+        requested_sums: RequestedSums,
+        merge: Callable[[Held | None, Any], Held],
+        what: str,
+        *,
+        counted: Counted | None,
+        stored: StoredRows | None = None,
+    ) -> list[tuple[Key, Held]]:
+        """Read what `select_groups` selects; bins of an index's values from equal ones."""
+        by = self._row_dimensions
+        lead = counted is not None and counted[1] != "value" and not by
+        lead = lead and counted is not None and self._values_lead(counted[0])
+
+        def build(query: Query, here: DrivingIndex) -> Select[Any]:
+            if counted is not None and lead:
+                return select_bins(query, here, requested_sums, counted)
+            return select_groups(query, here, by, requested_sums, counted)
+
+        also: list[Dimension | None] = []
+        if counted is not None:
+            also.append(Value(counted[0]) if counted[1] == "value" else None)
+        return await self._merged(build, merge, what, also=also, as_one=not lead, stored=stored)
+
+    def _values_lead(self, operand: Operand) -> bool:
+        """Check whether an index has all values of the operand, in order."""
+        is_number = operand.source == "metadata" and operand.kind == "number"
+        return is_number and not any(target.query.conditions for target in self._targets)
 
     async def _merged(
         self,
@@ -301,7 +373,8 @@ class PartCollector:
         """Return the values of each key, merged over all parts.
 
         `also`: the dimensions after those of the groups in a key. `as_one`: without conditions the
-        partitions of a group are read as one. A key of many partitions and models is held once.
+        partitions of a group are read as one. `stored`: returns the rows of parts that need not be
+        read. A key of many partitions and models is held once.
         """
         held: dict[Key, Held] = {}
         behind = [*self._row_dimensions, *also]
@@ -311,7 +384,7 @@ class PartCollector:
                 for by in self._dimensions
                 if _is_of_model(by)
             )
-            async for row in self._reader.rows(
+            async for row in self._rows(
                 target.query, build, what, as_one=as_one, settings=settings, stored=stored
             ):
                 raw = (own, *row[: len(behind)])
@@ -324,6 +397,91 @@ class PartCollector:
                 await self._naming.learn(dimension.operand, {raw[column] for raw in held})
         return [(self._key(raw, also), value) for raw, value in held.items()]
 
+    async def _rows(
+        self,
+        query: Query,
+        build: Build,
+        what: str,
+        *,
+        as_one: bool = True,
+        settings: Mapping[str, str] = NOTHING,
+        stored: StoredRows | None = None,
+    ) -> AsyncIterator[Any]:
+        """Yield the rows of all parts. Raises TooManyGroups.
+
+        `settings` of Postgres apply if there are no conditions.
+        """
+        parts = await find_pieces(self._connection, query, newest_first=True)
+        if stored is not None:
+            stored_rows = await stored(self._connection, query, parts, self._deadline)
+            parts = [part for part in parts if part not in stored_rows]
+            for rows in stored_rows.values():
+                for row in rows:
+                    yield row
+        if not query.conditions:
+            for group in split_unbroken(parts):
+                here = self._spans(span_around(group)) if as_one else group
+                statements = [
+                    partial(build, query, DrivingIndex(scan_range)) for scan_range in here
+                ]
+                async for row in self._fetched(statements, what, settings, large=False):
+                    yield row
+            return
+        for group in split_groups(parts, query.group):
+            for there in group_by_joins(
+                await find_candidates(self._connection, query, group, self._deadline)
+            ):
+                statements = [partial(build, query, leading) for leading in there]
+                async for row in self._fetched(
+                    statements, what, settings_for(there), large=query.large
+                ):
+                    yield row
+
+    def _spans(self, scan_range: ScanRange) -> Sequence[ScanRange]:
+        """Return the ranges to read at once, by several processes: the spans of time, if they are
+        few, so that no row has to be tested for its span."""
+        in_time = next(
+            (dimension for dimension in self._row_dimensions if isinstance(dimension, InTime)), None
+        )
+        spans = [scan_range] if in_time is None else in_time.cut(scan_range)
+        return spans if len(spans) <= MOST_SPANS_READ else [scan_range]
+
+    async def _fetched(
+        self,
+        statements: Sequence[Callable[[], Part]],
+        what: str,
+        settings: Mapping[str, str],
+        *,
+        large: bool,
+    ) -> AsyncIterator[Any]:
+        """Yield the rows of several parts, read together, or one by one if they have many rows.
+
+        A few groups may have a row in every part. Raises TooManyGroups if one part has too many.
+        """
+        if not statements:
+            return
+        most = self._budget.most_of_a_part
+        rows = await fetch(
+            self._connection,
+            lambda: _together([part() for part in statements], most + 1),
+            self._deadline,
+            large=large,
+            # each process would have hashes of its own, and their memory is meant for one
+            workers=0 if "hash_mem_multiplier" in settings else WORKERS,
+            what=what,
+            settings=settings,
+        )
+        if len(rows) <= most:
+            for row in rows:
+                yield row
+            return
+        if len(statements) == 1:
+            raise self._budget.part_too_large()
+        del rows  # free them before the parts are read again
+        for part in statements:
+            async for row in self._fetched([part], what, settings, large=large):
+                yield row
+
     def _key(self, raw: Key, behind: Sequence[Any]) -> Key:
         own, values = iter(raw[0]), iter(raw[1:])
         key = [
@@ -335,6 +493,11 @@ class PartCollector:
     def _name_value(self, dimension: Any, value: Any) -> Any:
         is_value = isinstance(dimension, Value)
         return self._naming.name_value(dimension.operand, value) if is_value else value
+
+
+def _together(parts: Sequence[Part], most: int) -> Select[Any]:
+    rows = (union_all(*parts) if len(parts) > 1 else parts[0]).subquery()
+    return select(rows).limit(most)
 
 
 def _counted(held: int | None, row: Any) -> int:
@@ -355,17 +518,6 @@ def _is_of_model(dimension: Dimension) -> TypeGuard[Value]:
     )
 
 
-def _sums_in(
-    row: Any, requested_sums: RequestedSums
-) -> Iterator[tuple[Operand, tuple[int, dict[Any, Any]]]]:
-    column = row._fields.index("n") + 1
-    for operand, sums in requested_sums.items():
-        names = sorted(sums)
-        values = dict(zip(names, row[column + 1 :], strict=False))
-        yield operand, (row[column], values)
-        column += 1 + len(names)
-
-
 class Row(NamedTuple):
     """A group and its inferences."""
 
@@ -373,28 +525,25 @@ class Row(NamedTuple):
     n: int
 
 
-async def labels(
-    connection: AsyncConnection, query: Query, parts: Sequence[ScanRange], deadline: Deadline
-) -> Mapping[ScanRange, Sequence[Row]]:
-    """Return the inferences of each label, as by_index.by_label counts them. Raises OutOfTime."""
-    stored_rows = await read_stored(
-        connection, [query], parts, [partition_count.c.labels], deadline
-    )
-    return {
-        part: [Row(int(label), number) for label, number in row.labels.items()]
-        for part, row in stored_rows.items()
-        if row.labels is not None
-    }
+def _read_column(column: ColumnElement[Any], rows_of: Callable[[Any], Sequence[Row]]) -> StoredRows:
+    """Return what reads a stored column as the rows of a part. Raises OutOfTime."""
+
+    async def read(
+        connection: AsyncConnection, query: Query, parts: Sequence[ScanRange], deadline: Deadline
+    ) -> Mapping[ScanRange, Sequence[Row]]:
+        number = column.label("number")
+        stored_rows = await read_stored(connection, [query], parts, [number], deadline)
+        return {
+            part: rows_of(row.number) for part, row in stored_rows.items() if row.number is not None
+        }
+
+    return read
 
 
-async def unlabelled(
-    connection: AsyncConnection, query: Query, parts: Sequence[ScanRange], deadline: Deadline
-) -> Mapping[ScanRange, Sequence[Row]]:
-    """Return the inferences without a labelled prediction. Raises OutOfTime."""
-    stored_rows = await read_stored(
-        connection, [query], parts, [partition_count.c.unlabelled], deadline
-    )
-    return {part: [Row(None, row.unlabelled)] for part, row in stored_rows.items()}
+labels = _read_column(
+    partition_count.c.labels, lambda of: [Row(int(label), number) for label, number in of.items()]
+)
+unlabelled = _read_column(partition_count.c.unlabelled, lambda number: [Row(None, number)])
 
 
 async def matching(
@@ -403,59 +552,3 @@ async def matching(
     """Return the number of matches in the parts for which it is stored. Raises OutOfTime."""
     numbers = await read_numbers(connection, [query], parts, deadline)
     return {part: [Row(None, number)] for part, number in numbers.items()}
-
-
-# Bins of a metadata number over all inferences: the index has equal numbers together.
-#
-# So equal numbers are counted first, and each different number is then processed once.
-
-
-def values_lead(query: Query, operand: Operand) -> bool:
-    """Check whether an index has all values of the operand for the query, in order."""
-    return not query.conditions and operand.source == "metadata" and operand.kind == "number"
-
-
-def bins_of(query: Query, here: DrivingIndex, operand: Operand, bins: CountedBy) -> Select[Any]:
-    """Count the values in each bin."""
-    values = _values(query, here, operand)
-    group = bin_value(operand, values.c.g0, bins).label("g0")
-    return select(group, _as_whole(values.c.n).label("n")).group_by(group)
-
-
-def sketch_of(
-    query: Query, here: DrivingIndex, operand: Operand, sums: AbstractSet[Sum]
-) -> Select[Any]:
-    """Select the sums of the values in each logarithmic bin, in the order of `select_sums`."""
-    values = _values(query, here, operand)
-    value, n = values.c.g0, values.c.n
-    group = bin_value(operand, value, "sketch").label("g0")
-    sums_by_name = {
-        "low": func.min(value),
-        "high": func.max(value),
-        "total": func.sum(value * n),
-        "squares": func.sum(value * value * n),
-    }
-    columns = [
-        _as_whole(n).label("n"),
-        _as_whole(n),
-        *(sums_by_name[name] for name in sorted(sums)),
-    ]
-    return select(group, *columns).group_by(group)
-
-
-def ends_of(scan_range: ScanRange, operand: Operand) -> Select[Any]:
-    """Select the smallest and the largest value, at the ends of an index; NULL if there is none."""
-    row = SIDE_TABLES[operand.kind]
-    value = row.c.value
-    ends = select(func.min(value).label("low"), func.max(value).label("high"))
-    return ends.where(scan_range.of(row), row.c.key == operand.key)
-
-
-def _values(query: Query, here: DrivingIndex, operand: Operand) -> FromClause:
-    rows = Rows(query, here, operand)
-    value = rows.measured(operand).c.value
-    return rows.grouped([value], [func.count().label("n")]).subquery()
-
-
-def _as_whole(number: ColumnElement[Any]) -> ColumnElement[int]:
-    return cast(func.sum(number), BigInteger())

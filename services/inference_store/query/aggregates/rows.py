@@ -6,13 +6,11 @@ table of inferences. With conditions, the matches drive. The groups are joined t
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from functools import partial
 from itertools import pairwise
-from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 from uuid import UUID
 
 from sqlalchemy import (
@@ -34,33 +32,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import INTEGER
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
-from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.selectable import CompoundSelect
 
 from inference_store.index.tables import SIDE_TABLES, inference, prediction
-from inference_store.inference.errors import TooManyGroups
 from inference_store.query.aggregates.aggregation import LABEL, Bound, Operand, Sum, raw
 from inference_store.query.aggregates.bins import WIDE, as_double, bin_of, exact
-from inference_store.query.deadline import (
-    GROUP,
-    Deadline,
-    ScanRange,
-    bind_many,
-    bind_one,
-    fetch,
-    find_pieces_of,
-    span_around,
-    split_groups,
-    split_unbroken,
-    test_unmarked,
-)
-from inference_store.query.driving import (
-    DrivingIndex,
-    build_matches,
-    find_candidates,
-    group_by_joins,
-    settings_for,
-)
+from inference_store.query.deadline import ScanRange, bind_many, bind_one, test_unmarked
+from inference_store.query.driving import DrivingIndex, build_matches
 from inference_store.query.matching import Query
 
 
@@ -258,16 +236,7 @@ class PartialSums:
 
     def merge(self, part: "PartialSums") -> None:
         """Add another part."""
-        self.add(
-            part.number,
-            {
-                "low": part.low,
-                "high": part.high,
-                "total": part.total,
-                "squares": part.squares,
-                "true": part.true,
-            },
-        )
+        self.add(part.number, {name: getattr(part, name) for name in get_args(Sum)})
 
 
 def _choose_end(chosen: Callable[[Any, Any], Any], held: Any, other: Any) -> Any:
@@ -290,24 +259,30 @@ class PartialAggregate:
 RequestedSums: TypeAlias = dict[Operand, frozenset[Sum]]
 
 
-def select_sums(
-    query: Query, here: DrivingIndex, groups: Sequence[Dimension], requested_sums: RequestedSums
+Counted: TypeAlias = tuple[Operand, CountedBy]
+"""An operand whose values (`value`), logarithmic bins (`sketch`) or bins (bounds) are counted."""
+
+
+def select_groups(
+    query: Query,
+    here: DrivingIndex,
+    groups: Sequence[Dimension],
+    requested_sums: RequestedSums,
+    counted: Counted | None = None,
 ) -> Select[Any]:
-    """Count the rows of each group, and sum each operand; all operands are in one table."""
+    """Count the rows of each group, and sum each operand; all operands are in one table.
+
+    `counted`: each of its values, or bins, is a group within the groups.
+    """
     leader = next((operand for operand in requested_sums if operand.source != "inference"), None)
-    rows = Rows(query, here, leader)
-    return rows.grouped(
-        [rows.group(dimension) for dimension in groups], _columns(rows, requested_sums)
-    )
-
-
-def select_sums_of_bins(
-    query: Query, here: DrivingIndex, operand: Operand, sums: frozenset[Sum]
-) -> Select[Any]:
-    """Select the sums of each logarithmic bin of an operand that is not a property."""
-    rows = Rows(query, here, operand)
+    rows = Rows(query, here, leader if counted is None else counted[0])
+    by = [rows.group(dimension) for dimension in groups]
+    columns = _columns(rows, requested_sums)
+    if counted is None:
+        return rows.grouped(by, columns)
+    operand, value = counted
     own = raw(operand, rows.measured(operand))
-    return rows.grouped([bin_of(own)], _columns(rows, {operand: sums})).where(own.is_not(None))
+    return rows.grouped([*by, bin_value(operand, own, value)], columns).where(own.is_not(None))
 
 
 def _columns(rows: Rows, requested_sums: RequestedSums) -> list[ColumnElement[Any]]:
@@ -341,19 +316,43 @@ def _order_value(operand: Operand, row: Any) -> Any:
     return sql(row)
 
 
-def select_counts(
-    query: Query,
-    here: DrivingIndex,
-    groups: Sequence[Dimension],
-    operand: Operand,
-    value: CountedBy,
+# Bins of a metadata number over all inferences: the index has equal numbers together.
+#
+# So equal numbers are counted first, and each different number is then processed once.
+
+
+def select_bins(
+    query: Query, here: DrivingIndex, requested_sums: RequestedSums, counted: Counted
 ) -> Select[Any]:
-    """Count each value (`value`), logarithmic bin (`sketch`) or bin (bounds) in each group."""
+    """Select what `select_groups` does for the bins of a metadata number."""
+    operand, by = counted
     rows = Rows(query, here, operand)
-    by = [rows.group(dimension) for dimension in groups]
-    own = raw(operand, rows.measured(operand))
-    counts = rows.grouped([*by, bin_value(operand, own, value)], [func.count().label("n")])
-    return counts.where(own.is_not(None))
+    own = rows.measured(operand).c.value
+    values = rows.grouped([own], [func.count().label("n")]).subquery()
+    value, n = values.c.g0, values.c.n
+    sums_by_name = {
+        "low": func.min(value),
+        "high": func.max(value),
+        "total": func.sum(value * n),
+        "squares": func.sum(value * value * n),
+    }
+    group = bin_value(operand, value, by).label("g0")
+    columns: list[ColumnElement[Any]] = [_as_whole(n).label("n")]
+    for sums in requested_sums.values():
+        columns += [_as_whole(n), *(sums_by_name[name] for name in sorted(sums))]
+    return select(group, *columns).group_by(group)
+
+
+def ends_of(scan_range: ScanRange, operand: Operand) -> Select[Any]:
+    """Select the smallest and the largest value, at the ends of an index; NULL if there is none."""
+    row = SIDE_TABLES[operand.kind]
+    value = row.c.value
+    ends = select(func.min(value).label("low"), func.max(value).label("high"))
+    return ends.where(scan_range.of(row), row.c.key == operand.key)
+
+
+def _as_whole(number: ColumnElement[Any]) -> ColumnElement[int]:
+    return cast(func.sum(number), BigInteger())
 
 
 def bin_value(operand: Operand, value: Any, by: CountedBy) -> Any:
@@ -428,160 +427,3 @@ def _there(query: Query, scan_range: ScanRange, table: FromClause) -> list[Colum
 def _number(without: ColumnElement[int]) -> Select[Any]:
     nobody: Any = null().label("g0")
     return select(nobody, cast(without, BigInteger()).label("n"))
-
-
-# Runs statements part by part, over the partitions of a model.
-
-# The rows of one part's result, at most: groups, or groups and values. All parts: twice as many.
-MOST_ROWS: Final = 100_000
-
-
-@dataclass(slots=True)
-class Budget:
-    """The rows that may still be held, counted after equal ones were merged."""
-
-    most_of_a_part: int = field(default_factory=lambda: MOST_ROWS)
-    remaining: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.remaining = 2 * self.most_of_a_part
-
-    def take(self) -> None:
-        """Count one more row as held. Raises TooManyGroups."""
-        if self.remaining == 0:
-            raise TooManyGroups(
-                f"The measures have more than {2 * self.most_of_a_part:,} groups, or different"
-                " values in groups, together: ask for fewer at once, narrow the conditions, group"
-                " by fewer names, or by a histogram."
-            )
-        self.remaining -= 1
-
-    def part_too_large(self) -> TooManyGroups:
-        """Return the error for a part that alone has too many rows."""
-        return TooManyGroups(
-            f"There are more than {self.most_of_a_part:,} groups, or different values in groups:"
-            " narrow the conditions, group by fewer names, or by a histogram."
-        )
-
-
-# Aggregates read much and answer little: two more processes of Postgres may help with one.
-WORKERS: Final = 2
-# Up to this many spans of time are read one by one; with more, each row is tested for its span.
-MOST_SPANS_READ: Final = 4 * GROUP
-Part: TypeAlias = Select[Any] | CompoundSelect[Any]
-Build: TypeAlias = Callable[[Query, DrivingIndex], Part]
-StoredRows: TypeAlias = Callable[
-    [AsyncConnection, Query, Sequence[ScanRange], Deadline],
-    Awaitable[Mapping[ScanRange, Sequence[Any]]],
-]
-NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
-
-
-class PartReader:
-    """Reads the parts of one request, a few at once."""
-
-    def __init__(
-        self,
-        connection: AsyncConnection,
-        dimensions: Sequence[Dimension],
-        deadline: Deadline,
-        budget: Budget,
-    ) -> None:
-        self._connection = connection
-        self._dimensions = dimensions
-        self._deadline = deadline
-        self._budget = budget
-
-    async def rows(
-        self,
-        query: Query,
-        build: Build,
-        what: str,
-        *,
-        as_one: bool = True,
-        settings: Mapping[str, str] = NOTHING,
-        stored: StoredRows | None = None,
-    ) -> AsyncIterator[Any]:
-        """Yield the rows of all parts. Raises TooManyGroups.
-
-        `as_one`: without conditions the partitions of a group are read as one. `settings`: settings
-        of Postgres, if there are no conditions. `stored`: returns the rows of parts that need not
-        be read.
-        """
-        if query.nothing or query.scan_range.empty:
-            return
-        parts = await find_pieces_of(self._connection, query.scan_range, newest_first=True)
-        if stored is not None:
-            stored_rows = await stored(self._connection, query, parts, self._deadline)
-            parts = [part for part in parts if part not in stored_rows]
-            for rows in stored_rows.values():
-                for row in rows:
-                    yield row
-        if not query.conditions:
-            for group in split_unbroken(parts):
-                here = self._spans(span_around(group)) if as_one else group
-                statements = [
-                    partial(build, query, DrivingIndex(scan_range)) for scan_range in here
-                ]
-                async for row in self._fetched(statements, what, settings, large=False):
-                    yield row
-            return
-        for group in split_groups(parts, query.group):
-            for there in group_by_joins(
-                await find_candidates(self._connection, query, group, self._deadline)
-            ):
-                statements = [partial(build, query, leading) for leading in there]
-                async for row in self._fetched(
-                    statements, what, settings_for(there), large=query.large
-                ):
-                    yield row
-
-    def _spans(self, scan_range: ScanRange) -> Sequence[ScanRange]:
-        """Return the ranges to read at once, by several processes: the spans of time, if they are
-        few, so that no row has to be tested for its span."""
-        in_time = next(
-            (dimension for dimension in self._dimensions if isinstance(dimension, InTime)), None
-        )
-        spans = [scan_range] if in_time is None else in_time.cut(scan_range)
-        return spans if len(spans) <= MOST_SPANS_READ else [scan_range]
-
-    async def _fetched(
-        self,
-        statements: Sequence[Callable[[], Part]],
-        what: str,
-        settings: Mapping[str, str],
-        *,
-        large: bool,
-    ) -> AsyncIterator[Any]:
-        """Yield the rows of several parts, read together, or one by one if they have many rows.
-
-        A few groups may have a row in every part. Raises TooManyGroups if one part has too many.
-        """
-        if not statements:
-            return
-        most = self._budget.most_of_a_part
-        rows = await fetch(
-            self._connection,
-            lambda: _together([part() for part in statements], most + 1),
-            self._deadline,
-            large=large,
-            # each process would have hashes of its own, and their memory is meant for one
-            workers=0 if "hash_mem_multiplier" in settings else WORKERS,
-            what=what,
-            settings=settings,
-        )
-        if len(rows) <= most:
-            for row in rows:
-                yield row
-            return
-        if len(statements) == 1:
-            raise self._budget.part_too_large()
-        del rows  # free them before the parts are read again
-        for part in statements:
-            async for row in self._fetched([part], what, settings, large=large):
-                yield row
-
-
-def _together(parts: Sequence[Part], most: int) -> Select[Any]:
-    rows = (union_all(*parts) if len(parts) > 1 else parts[0]).subquery()
-    return select(rows).limit(most)

@@ -19,7 +19,6 @@ from inference_store.index.registrations import Registration
 from inference_store.index.tables import SIDE_TABLES, inference
 from inference_store.inference.errors import Fault, ImpossibleComparison, Invalid, TooManyGroups
 from inference_store.inference.events.event import received_at_of, uid_floor
-from inference_store.query.aggregates.rows import Budget
 from inference_store.query.deadline import (
     HIGHEST,
     LOWEST,
@@ -27,14 +26,13 @@ from inference_store.query.deadline import (
     ScanRange,
     bind_one,
     fetch,
-    find_pieces_of,
     span_around,
     split_groups,
     split_unbroken,
 )
 from inference_store.query.driving import DrivingIndex
 from inference_store.query.filters.typed import Kind
-from inference_store.query.matching import Query
+from inference_store.query.matching import Query, find_pieces
 from inference_store.query.preparation import PreparedQuery, QueryRequest, UnknownKeys, prepare
 from inference_store.query.search import build_queries
 
@@ -48,26 +46,14 @@ from .aggregation import (
     ByTime,
     Grouping,
     Measure,
+    Name,
     Names,
     Operand,
     Sum,
 )
-from .answer import (
-    Aggregated,
-    Group,
-    MeasureResult,
-    format_measure,
-    name_key,
-    sort_groups,
-)
-from .bins import (
-    TooManyBuckets,
-    automatic,
-    automatic_times,
-    starts,
-    width_of,
-)
-from .part_collector import Naming, PartCollector, Target
+from .answer import Aggregated, Group, MeasureResult, format_measure, name_key, sort_groups
+from .bins import TooManyBuckets, automatic, automatic_times, starts, width_of
+from .part_collector import Budget, Naming, PartCollector, Target
 from .rows import (
     CountedBy,
     Counts,
@@ -130,7 +116,7 @@ async def aggregate(
     groups = [_group(run, partial, key) for key in _keys(run, partial)]
     page, others = sort_groups(aggregation, groups)
     return Aggregated(
-        groups=[group.as_json for group in page],
+        groups=[{"key": group.key, "measures": group.measures} for group in page],
         others={"groups": len(others), "inferences": sum(group.inferences for group in others)},
         approximate=bool(run.approximate),
         warnings=tuple(names.warnings),
@@ -143,12 +129,7 @@ async def _resolve(run: _Run) -> None:
             continue
         likely = _narrow_kinds(measure.function.kinds, measure.bounds)
         operand = await run.names.operand(run.connection, measure.of, likely)
-        if operand.kind not in measure.function.kinds:
-            kinds = sorted(measure.function.kinds)
-            message = f"{measure.function.name} is of a {' or '.join(kinds)}"
-            detail = f"{message}; {measure.of.text!r} is a {operand.kind}."
-            fault = Fault(measure.of.path, f"it is a {operand.kind}", kinds)
-            raise ImpossibleComparison(detail, faults=[fault])
+        _refuse_kind(measure.of, operand, measure.function.kinds, measure.function.name)
         run.operands[measure.name] = operand
 
 
@@ -165,13 +146,15 @@ async def _dimension(run: _Run, by: Grouping) -> Dimension:
         raise Invalid(f"{by.of.text!r}: {message}.", faults=[Fault(by.of.path, message)])
     if not isinstance(by, ByHistogram):
         return Value(operand)
-    if operand.kind not in kinds:
-        kind_names = sorted(kinds)
-        message = (
-            f"a histogram is of a {' or '.join(kind_names)}; {by.of.text!r} is a {operand.kind}"
-        )
-        raise ImpossibleComparison(f"{message}.", faults=[Fault(by.of.path, message, kind_names)])
+    _refuse_kind(by.of, operand, kinds, "a histogram")
     return InBins(operand, await _bounds(run, operand, by))
+
+
+def _refuse_kind(name: Name, operand: Operand, kinds: Collection[Kind], what: str) -> None:
+    if operand.kind not in kinds:
+        names = sorted(kinds)
+        message = f"{what} is of a {' or '.join(names)}; {name.text!r} is a {operand.kind}"
+        raise ImpossibleComparison(f"{message}.", faults=[Fault(name.path, message, names)])
 
 
 def _narrow_kinds(kinds: Collection[Kind], bounds: Sequence[Bound] | None) -> Collection[Kind]:
@@ -183,7 +166,7 @@ def _narrow_kinds(kinds: Collection[Kind], bounds: Sequence[Bound] | None) -> Co
 
 async def _in_time(run: _Run, by: ByTime) -> InTime:
     """Return the spans of time. Inferences received meanwhile, outside of them, are not read."""
-    starts = await starts_of(run.connection, run.targets, by, run.deadline)
+    starts = await _list_starts(run, by)
     uids = tuple(uid_floor(start) for start in starts)
     if uids:
         run.targets = [_within(target, uids[0], uids[-1]) for target in run.targets]
@@ -291,18 +274,6 @@ async def _counts(run: _Run, operand: Operand, by: CountedBy) -> Counts:
     return run.read[operand, by]
 
 
-async def _read_first(run: _Run, operand: Operand, measure: Measure) -> Counter[Any]:
-    return await first_values(
-        run.connection,
-        run.targets,
-        operand,
-        measure.prefix,
-        limit=measure.limit,
-        deadline=run.deadline,
-        budget=run.budget,
-    )
-
-
 def _keys(run: _Run, partial: PartialAggregate) -> Sequence[Key]:
     """Return the keys of all groups; without groups, one key even if nothing matches.
 
@@ -339,14 +310,9 @@ def _group(run: _Run, partial: PartialAggregate, key: Key) -> Group:
 MOST_SPANS = 10_000
 
 
-async def starts_of(
-    connection: AsyncConnection, targets: Sequence[Target], by: ByTime, deadline: Deadline
-) -> list[datetime]:
-    """Return the beginning of each span of time, and the end of the last; empty if nothing matches.
-
-    Raises TooManyGroups.
-    """
-    ends = [await _ends(connection, target.query, deadline) for target in targets]
+async def _list_starts(run: _Run, by: ByTime) -> list[datetime]:
+    """Return the beginning of each span, and the end of the last; empty if nothing matches."""
+    ends = [await _ends(run.connection, target.query, run.deadline) for target in run.targets]
     present = [pair for pair in ends if pair is not None]
     if not present:
         return []
@@ -362,8 +328,6 @@ async def starts_of(
 async def _ends(
     connection: AsyncConnection, query: Query, deadline: Deadline
 ) -> tuple[datetime, datetime] | None:
-    if query.nothing or query.scan_range.empty:
-        return None
     first = await _end(connection, query, deadline, newest=False)
     last = await _end(connection, query, deadline, newest=True)
     if first is None or last is None:
@@ -376,7 +340,7 @@ async def _end(
 ) -> UUID | None:
     uid = inference.c.uid
     what = f"find the {'last' if newest else 'first'} inference"
-    parts = await find_pieces_of(connection, query.scan_range, newest_first=newest)
+    parts = await find_pieces(connection, query, newest_first=newest)
     for group in split_unbroken(parts):
         here = select(uid).where(span_around(group).of(inference)).limit(1)
         ordered = here.order_by(uid.desc() if newest else uid)
@@ -402,43 +366,26 @@ async def build_targets(
     return [Target(*pair) for pair in zip(models, queries, strict=True)], prepared
 
 
-async def first_values(
-    connection: AsyncConnection,
-    targets: Sequence[Target],
-    operand: Operand,
-    prefix: str,
-    *,
-    limit: int,
-    deadline: Deadline,
-    budget: Budget,
-) -> Counter[Any]:
-    """Return the first `limit` values that begin with the prefix, and one more if there is one.
-
-    Raises TooManyGroups.
-    """
+async def _read_first(run: _Run, operand: Operand, measure: Measure) -> Counter[Any]:
+    """Return the first values that begin with the prefix, and one more if there is one."""
+    prefix, limit = measure.prefix, measure.limit
     if prefix and operand.kind != "string":
         return Counter()
     counts: Counter[Any] = Counter()
-    naming = Naming(connection, [target.query for target in targets], deadline)
-    for target in targets:
+    naming = Naming(run.connection, [target.query for target in run.targets], run.deadline)
+    for target in run.targets:
         query = target.query
-        if query.nothing or query.scan_range.empty:
-            continue
-        parts = await find_pieces_of(connection, query.scan_range, newest_first=True)
+        parts = await find_pieces(run.connection, query, newest_first=True)
         several = split_groups(parts, query.group) if query.conditions else split_unbroken(parts)
         for group in several:
-            rows = await fetch(
-                connection,
-                partial(_first, query, group, operand, prefix, limit + 1),
-                deadline,
-                large=query.large,
-                what="read the first values",
-            )
+            statement = partial(_first, query, group, operand, prefix, limit + 1)
+            what, large = "read the first values", query.large
+            rows = await fetch(run.connection, statement, run.deadline, large=large, what=what)
             await naming.learn(operand, [row[0] for row in rows])
             for row in rows:
                 value = naming.name_value(operand, row[0])
                 if value not in counts:
-                    budget.take()
+                    run.budget.take()
                 counts[value] += 1
     return counts
 

@@ -1,9 +1,9 @@
 """One combination of an inference's values: the rows that hold them, as FROM and WHERE."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from sqlalchemy import (
     Boolean,
@@ -61,11 +61,8 @@ NO_LABEL = 0
 """No label has this integer."""
 
 
-class Compile(Protocol):
-    """Compiles a predicate to the condition that it is true, or (`when` False) that it is false."""
-
-    def __call__(self, predicate: Predicate, names: "Names", *, when: bool) -> Condition:
-        """Compile it with these names."""
+Compile: TypeAlias = Callable[..., Condition]
+"""`compile_condition`: to the condition that a predicate is true, or (`when` False) false."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,9 @@ from inference_store.query.filters.typed import (
     Constant,
     Counted,
     Distance,
-    Holds,
     Like,
     Metadata,
+    Outside,
     Predicate,
     Property,
     Value,
@@ -34,7 +34,7 @@ from .combination import Combination, Names, is_label
 from .condition import EVERYTHING, Condition, Uids, exists, only_true
 from .sides import SQL_COMPARISONS, Side, build_side
 
-Compares: TypeAlias = Compared | Between | Among | Like | Holds
+Compares: TypeAlias = Compared | Between | Among | Outside | Like
 # Properties whose index finds the values.
 _INDEXED: Final = frozenset({"inference_id", "data_hash"})
 
@@ -189,8 +189,11 @@ class Comparing(Condition):
                 test = first.among(items)
             case Like(_, pattern):
                 test = first.like(pattern)
-            case Holds():
-                test = first.sql
+            case Outside(_, items):
+                yield from self._there(sides)
+                if not (items or opposite):
+                    return
+                test = ~first.among(items)
         yield ~test if opposite else test
 
 

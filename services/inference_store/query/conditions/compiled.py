@@ -1,6 +1,6 @@
 """Compiles a typed filter to conditions: each node as true, or as false."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import chain, combinations, pairwise
@@ -36,6 +36,7 @@ from inference_store.query.filters.typed import (
     Constant,
     Located,
     Or,
+    Outside,
     Predicate,
     Value,
     leaves_of,
@@ -66,8 +67,7 @@ from .condition import (
     find_uid_range,
     row_at_hand,
 )
-from .keys import OfKey, OfSet, Related
-from .sides import build_side
+from .keys import OfKey, Related
 
 
 def compile_condition(predicate: Predicate, names: Names, *, when: bool = True) -> Condition:
@@ -155,7 +155,8 @@ def _missing(predicate: typed.Missing, names: Names, when: bool) -> Condition:
         return OfKey(of.key, names, valued=True, when=not when, many=of.many)
     if any(_has_none(leaf, names) for leaf in leaves_of(of)):
         return EVERYTHING if when else NOTHING
-    return HasValue(of, not when, names)
+    value = Comparing(Outside(of, ()), True, names)
+    return Neither((value,)) if when else value
 
 
 def _sent(predicate: typed.Sent, names: Names, when: bool) -> Condition:
@@ -183,17 +184,14 @@ _COMPILERS: Final[Mapping[type[Any], Callable[[Any, Names, bool], Condition]]] =
     typed.Compared: _comparison,
     typed.Between: _comparison,
     typed.Among: _comparison,
+    typed.Outside: _comparison,
     typed.Like: _comparison,
-    typed.Holds: _comparison,
     typed.Missing: _missing,
     typed.Unknown: _unknown,
     typed.Sent: _sent,
     typed.Predicted: lambda predicate, names, when: Predicts(predicate.condition, when, names),
     typed.Located: lambda of, names, when: (
         WithinArea(of, when, names) if _mapped(names) else NOTHING
-    ),
-    typed.Array: lambda of, names, when: (
-        NOTHING if _has_none(of.of, names) else OfSet(of, when, names)
     ),
     typed.Sets: _sets,
     typed.Not: lambda of, names, when: compile_condition(of.of, names, when=not when),
@@ -230,22 +228,6 @@ def _flatten(parts: Iterable[Predicate]) -> Iterable[Predicate]:
             yield from _flatten(part.parts)
         else:
             yield part
-
-
-@dataclass(frozen=True, slots=True)
-class HasValue(Condition):
-    """The value exists, or it is NULL. For a metadata key itself, see `OfKey`."""
-
-    of: Value
-    when: bool
-    names: Names
-    kind: str = "property"
-
-    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        rows = Combination(scan_range, self.names, uid)
-        side = build_side(self.of, rows)
-        has_value = rows.exists(*([side.sql.is_not(None)] if side.nullable else []))
-        return has_value if self.when else ~has_value
 
 
 # Up to this many areas have an index condition each; more of them share one box around all.
@@ -391,14 +373,10 @@ def test_flags(row: FromClause, flags: tuple[str, ...]) -> ColumnElement[bool]:
 def compile_certain(predicate: Predicate, names: Names) -> Condition:
     """Return the condition that the predicate is true, whatever the index lacks."""
     parts = [compile_condition(predicate, names)]
-    for doubts in _iterate_subsets(find_doubts(predicate)):
+    about = sorted(find_doubts(predicate))
+    subsets = chain.from_iterable(combinations(about, size + 1) for size in range(len(about)))
+    for doubts in map(frozenset, subsets):
         sure = make_certain(predicate, doubts)
         if sure != predicate:
             parts.append(combine_either([compile_condition(sure, names), NotAllOf(doubts)]))
     return combine_all(parts)
-
-
-def _iterate_subsets(doubts: Doubts) -> Iterator[Doubts]:
-    sizes = range(1, len(doubts) + 1)
-    subsets = chain.from_iterable(combinations(sorted(doubts), size) for size in sizes)
-    return (frozenset(subset) for subset in subsets)

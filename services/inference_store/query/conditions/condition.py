@@ -8,7 +8,6 @@ condition says that a predicate is true, or that it is false.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import reduce
 from typing import Any, TypeAlias, cast
 from uuid import UUID
 
@@ -34,7 +33,7 @@ from sqlalchemy.sql.selectable import CompoundSelect
 from inference_store.index.tables import inference
 from inference_store.inference.events.event import HIGHEST as LATEST
 from inference_store.inference.events.event import uid_floor
-from inference_store.query.deadline import HIGHEST, LOWEST, ScanRange, bind_one
+from inference_store.query.deadline import HIGHEST, LOWEST, ScanRange, bind_one, test_unmarked
 from inference_store.query.filters.typed import Comparison
 
 Test: TypeAlias = ColumnElement[bool]
@@ -215,6 +214,28 @@ def split_driving(parts: Sequence[Condition]) -> tuple[list[Condition], list[Con
     return driving, others
 
 
+def match_all(
+    parts: Sequence[Condition], scan_range: ScanRange, *, unmarked: bool = False
+) -> tuple[Select[Any], bool]:
+    """Select the inferences that satisfy all; return also whether each is selected once.
+
+    Several lists are intersected. `unmarked`: without those that are being erased.
+    """
+    driving, others = split_driving(parts)
+    lists = [uids for part in driving if (uids := part.uids(scan_range)) is not None]
+    if lists:
+        found = (intersect(*lists) if len(lists) > 1 else lists[0]).subquery()
+        [uid] = found.c
+        matches = select(uid)
+    else:
+        uid = inference.c.uid
+        matches = select(uid).where(scan_range.of(inference))
+    tests = build_tests(others, scan_range, uid)
+    if unmarked:
+        tests.append(test_unmarked(scan_range, uid))
+    return matches.where(*tests), len(driving) != 1 or driving[0].unique
+
+
 @dataclass(frozen=True, slots=True)
 class All(Condition):
     """All of the conditions hold. Conditions on time narrow the range of the others."""
@@ -224,36 +245,23 @@ class All(Condition):
     # computed once: they are read often, and computing them visits all parts recursively
     unique: bool = field(init=False, compare=False, repr=False)
     scans: int = field(init=False, compare=False, repr=False)
-    _spans: list[Received] = field(init=False, compare=False, repr=False)
-    _leading: list[Condition] = field(init=False, compare=False, repr=False)
-    _tested: list[Condition] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        spans = [part for part in self.parts if isinstance(part, Received)]
-        driving, others = split_driving(
-            [part for part in self.parts if not isinstance(part, Received)]
-        )
-        fields = {
-            "_spans": spans,
-            "_leading": driving,
-            "_tested": others,
-            "scans": sum(part.scans for part in driving) or min(1, len(spans)),
-            "unique": len(driving) != 1 or driving[0].unique,
-        }
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)
+        driving, _ = split_driving(self._timeless)
+        some_time = len(self._timeless) < len(self.parts)
+        object.__setattr__(self, "scans", sum(part.scans for part in driving) or int(some_time))
+        object.__setattr__(self, "unique", len(driving) != 1 or driving[0].unique)
+
+    @property
+    def _timeless(self) -> list[Condition]:
+        return [part for part in self.parts if not isinstance(part, Received)]
 
     def uids(self, scan_range: ScanRange) -> Uids | None:
         if not self.scans:
             return None
-        here = reduce(lambda narrowed, span: span.narrow(narrowed), self._spans, scan_range)
-        if not self._leading:
-            rows = select(inference.c.uid).where(here.of(inference))
-            return rows.where(*build_tests(self._tested, here, inference.c.uid))
-        lists = [uids for part in self._leading if (uids := part.uids(here)) is not None]
-        matches = (intersect(*lists) if len(lists) > 1 else lists[0]).subquery()
-        [uid] = matches.c
-        return select(uid).where(*build_tests(self._tested, here, uid))
+        for part in self.parts:
+            scan_range = part.narrow(scan_range) if isinstance(part, Received) else scan_range
+        return match_all(self._timeless, scan_range)[0]
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         return and_(*build_tests(self.parts, scan_range, uid))

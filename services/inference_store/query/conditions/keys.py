@@ -1,9 +1,9 @@
-"""Conditions on a metadata key and its set of values, and relations of two sets."""
+"""Conditions on a metadata key, and relations of two sets of values."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from sqlalchemy import (
     ColumnElement,
@@ -28,7 +28,6 @@ from inference_store.index.tables import SIDE_TABLES, metadata_presence
 from inference_store.query.deadline import ScanRange
 from inference_store.query.filters.arithmetic import SPELT
 from inference_store.query.filters.typed import (
-    Array,
     Constant,
     Element,
     Kind,
@@ -101,98 +100,6 @@ class OfKey(Condition):
     def _here(self, scan_range: ScanRange, table: FromClause) -> ColumnElement[bool]:
         here = and_(scan_range.of(table), table.c.key == self.names.key(self.key))
         return and_(here, ~table.c.is_null) if self.valued and "is_null" in table.c else here
-
-
-Which = Literal["some", "among", "others"]
-
-
-@dataclass(frozen=True, slots=True)
-class OfSet(Condition):
-    """A set of values compared with a set of constants; NULL if there is no value."""
-
-    array: Array
-    when: bool
-    names: Names
-
-    @property
-    def kind(self) -> str:
-        return "metadata"
-
-    @property
-    def scans(self) -> int:
-        return 4 if self.when else 0
-
-    @property
-    def _different(self) -> int:
-        return len({item.value for item in self.array.items})
-
-    def uids(self, scan_range: ScanRange) -> Uids | None:
-        """Select by the rows that are among the constants, or by all rows."""
-        if not self.when:
-            return None
-        among = self._rows(scan_range, None, "among").uids()
-        others = self._rows(scan_range, None, "others").uids()
-        match self.array.relation:
-            case "overlaps":
-                return among.distinct()
-            case "contains":
-                return self._with_all(scan_range)
-            case "containedby":
-                return except_(self._rows(scan_range, None, "some").uids(), others)
-            case _:
-                return except_(self._with_all(scan_range), others)
-
-    def _with_all(self, scan_range: ScanRange) -> Uids:
-        if not self._different:
-            return self._rows(scan_range, None, "some").uids().distinct()
-        rows = self._rows(scan_range, None, "among")
-        sets = rows.uids().group_by(rows.uid)
-        return sets.having(self._counted(rows) == self._different)
-
-    def _counted(self, rows: "_Rows") -> ColumnElement[int]:
-        return func.count(rows.value.distinct())
-
-    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        is_true = self._holds(scan_range, uid)
-        if self.when:
-            return is_true
-        return and_(self._rows(scan_range, uid, "some").exists(), ~is_true)
-
-    def _holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        some = self._rows(scan_range, uid, "some").exists()
-        others = self._rows(scan_range, uid, "others").exists()
-        match self.array.relation:
-            case "overlaps":
-                return self._rows(scan_range, uid, "among").exists()
-            case "contains":
-                return and_(some, self._has_all(scan_range, uid))
-            case "containedby":
-                return and_(some, ~others)
-            case _:
-                return and_(some, self._has_all(scan_range, uid), ~others)
-
-    def _has_all(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        rows = self._rows(scan_range, uid, "among")
-        number = select(self._counted(rows)).select_from(*rows.froms).where(*rows.where)
-        has_all: ColumnElement[bool] = (
-            number.correlate_except(*rows.froms).scalar_subquery() == self._different
-        )
-        return has_all
-
-    def _rows(self, scan_range: ScanRange, uid: ColumnElement[Any] | None, which: Which) -> "_Rows":
-        return _Rows(self, scan_range, uid, which)
-
-
-class _Rows(Combination):
-    def __init__(
-        self, of: OfSet, scan_range: ScanRange, uid: ColumnElement[Any] | None, which: Which
-    ) -> None:
-        super().__init__(scan_range, of.names, uid)
-        side = build_side(of.array.of, self)
-        self.value = side.sql
-        if which != "some":
-            among = side.among(of.array.items) if of.array.items else false()
-            self.where.append(among if which == "among" else ~among)
 
 
 _ValueLists: TypeAlias = list[Select[Any]]

@@ -66,6 +66,9 @@ class Side:
 
     def against(self, op: Comparison, constant: Constant) -> ColumnElement[bool]:
         """Compare with a constant."""
+        if constant.kind == "bool" and op in {"=", "<>"}:
+            # an index serves a truth value as it stands
+            return self.sql if constant.value is (op == "=") else ~self.sql
         return SQL_COMPARISONS[op](self.sql, self.names.constant(constant))
 
     def among(self, items: Sequence[Constant]) -> ColumnElement[bool]:
@@ -194,12 +197,6 @@ def collate_text(sql: ColumnElement[Any]) -> ColumnElement[Any]:
     return cast(sql, TEXT).collate("C")
 
 
-def fold_text(how: str, text: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Fold by the functions of the schema."""
-    fold = func.fold_case if how == "casei" else func.fold_accents
-    return fold(text, type_=TEXT()).collate("C")
-
-
 # Doubles are rounded: a slightly larger box leaves nothing out.
 _MORE: Final = 1.000001
 _MORE_DEGREES: Final = 1e-6
@@ -250,7 +247,11 @@ def split_longitude(west: float, east: float) -> list[tuple[float, float]]:
 def compute_metres(value: Distance, rows: Combination) -> Metres:
     """Compute haversine distances step by step as Python does, so that the doubles agree."""
     where = rows.coordinates()
-    at = {name: func.radians(_degrees(sql)) for name, sql in where.items()}
+    decimals: ColumnElement[Any] = literal_column(str(DECIMALS_OF_DEGREES))
+    at = {
+        name: func.radians(cast(func.round(sql, decimals), DOUBLE_PRECISION))
+        for name, sql in where.items()
+    }
     east, north = (
         math.radians(float(round_degrees(degrees))) for degrees in (value.longitude, value.latitude)
     )
@@ -274,10 +275,6 @@ def compute_metres(value: Distance, rows: Combination) -> Metres:
     length = double(2 * EARTH_RADIUS_METRES) * angle
     side = Double.of(length, rows.names)
     return Metres("number", side.sql, rows.names, double=length, point=value, coordinates=where)
-
-
-def _degrees(number: ColumnElement[Any]) -> ColumnElement[Any]:
-    return cast(func.round(number, literal_column(str(DECIMALS_OF_DEGREES))), DOUBLE_PRECISION)
 
 
 def build_side(value: Value, rows: Combination) -> Side:
@@ -352,7 +349,9 @@ _CALCULATIONS: Final[Mapping[str, Callable[[Any, Any], ColumnElement[Any]]]] = {
 
 
 def _folded(value: typed.Folded, rows: Combination) -> Side:
-    return Side("string", fold_text(value.how, build_side(value.of, rows).sql), rows.names)
+    fold = func.fold_case if value.how == "casei" else func.fold_accents
+    folded = fold(build_side(value.of, rows).sql, type_=TEXT()).collate("C")
+    return Side("string", folded, rows.names)
 
 
 def _counted(value: typed.Counted, rows: Combination) -> Side:

@@ -4,7 +4,7 @@ from typing import Final, Literal, TypeAlias
 
 from inference_store.inference.json_text import Json, Number
 
-from .operations import CONFORMANCE, OPERATIONS, Conformance, Entry, Takes
+from .operations import CONFORMANCE, OPERATIONS, Takes
 from .read_json import parse_json, parse_json_text
 from .relative import NO_CLOCK, Clock, Resolved, resolved_in
 from .tree import Node, Refusal, SourceRange, error_of, fault, pointed, where
@@ -16,8 +16,6 @@ __all__ = [
     "NO_CLOCK",
     "OPERATIONS",
     "Clock",
-    "Conformance",
-    "Entry",
     "FilterLang",
     "Node",
     "Resolved",
@@ -40,11 +38,7 @@ _NO_TEXT: Final = "CQL2-Text is a string; an object is cql2-json"
 
 
 def parse(
-    value: Json,
-    *,
-    lang: FilterLang | None = None,
-    path: str = "filter",
-    clock: Clock = NO_CLOCK,
+    value: Json, *, lang: FilterLang | None = None, path: str = "filter", clock: Clock = NO_CLOCK
 ) -> Node:
     """Return the tree of a filter in either encoding: a string is text, any other value is JSON.
 
@@ -61,17 +55,10 @@ def parse(
 
 
 def parse_text(
-    text: str,
-    *,
-    path: str = "filter",
-    clock: Clock = NO_CLOCK,
-    takes: Takes = "truth",
-    whole_standard: bool = False,
+    text: str, *, path: str = "filter", clock: Clock = NO_CLOCK, takes: Takes = "truth"
 ) -> Node:
     """Return the tree of a filter written as text; see `read_text.parse_text`."""
     # Lark is imported with the first text: an ingester reads none.
     from inference_store.query.cql2 import read_text  # noqa: PLC0415
 
-    return read_text.parse_text(
-        text, path=path, clock=clock, takes=takes, whole_standard=whole_standard
-    )
+    return read_text.parse_text(text, path=path, clock=clock, takes=takes)

@@ -3,12 +3,13 @@
 The names of methods are those of the grammar. A part is a node, a token or a bracketed node.
 """
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
-from typing import Final, TypeAlias, cast
+from typing import Final, TypeAlias, cast, get_args
 
 from lark import Lark, Token, Transformer
 
@@ -50,15 +51,7 @@ class Nested:
 
 
 Part: TypeAlias = Token | Node | Group | Nested
-_SHAPES: Final[dict[str, Shape]] = {
-    "POINT": "Point",
-    "LINESTRING": "LineString",
-    "POLYGON": "Polygon",
-    "MULTIPOINT": "MultiPoint",
-    "MULTILINESTRING": "MultiLineString",
-    "MULTIPOLYGON": "MultiPolygon",
-    "GEOMETRYCOLLECTION": "GeometryCollection",
-}
+_SHAPES: Final[dict[str, Shape]] = {shape.upper(): shape for shape in get_args(Shape)}
 
 
 def _from(first: Part, last: Part) -> SourceRange:
@@ -89,8 +82,15 @@ def _array_of(part: Part) -> Node:
     return array
 
 
-def _not(parts: list[Part], of: Node) -> Operation:
-    return Operation("not", (of,), _from(parts[0], parts[-1]))
+_Make: TypeAlias = Callable[["Build", list[Part]], Operation]
+
+
+def _operation(op: str) -> _Make:
+    return lambda _, parts: Operation(op, _nodes(parts), _from(parts[0], parts[-1]))
+
+
+def _not(make: _Make) -> _Make:
+    return lambda build, parts: Operation("not", (make(build, parts),), _from(parts[0], parts[-1]))
 
 
 class Build(Transformer[Token, Node]):
@@ -99,44 +99,22 @@ class Build(Transformer[Token, Node]):
     def start(self, parts: list[Part]) -> Node:
         return _bare(parts[0])
 
-    def disjunction(self, parts: list[Part]) -> Operation:
-        return Operation("or", _nodes(parts), _from(parts[0], parts[-1]))
-
-    def conjunction(self, parts: list[Part]) -> Operation:
-        return Operation("and", _nodes(parts), _from(parts[0], parts[-1]))
+    disjunction, conjunction = _operation("or"), _operation("and")
+    like, between, missing = map(_operation, ("like", "between", "isNull"))
 
     def negation(self, parts: list[Part]) -> Operation:
-        return _not(parts, _bare(parts[1]))
+        return Operation("not", (_bare(parts[1]),), _from(parts[0], parts[-1]))
 
     def binary(self, parts: list[Part]) -> Operation:
         op = str(parts[1]).lower()
         return Operation(op, _nodes(parts), _from(parts[0], parts[-1]))
-
-    def like(self, parts: list[Part]) -> Operation:
-        return Operation("like", _nodes(parts), _from(parts[0], parts[-1]))
-
-    def between(self, parts: list[Part]) -> Operation:
-        return Operation("between", _nodes(parts), _from(parts[0], parts[-1]))
 
     def among(self, parts: list[Part]) -> Operation:
         brackets = next(i for i, part in enumerate(parts) if getattr(part, "type", "") == "OPEN")
         items = Listed(_nodes(parts[brackets:]), _from(parts[brackets], parts[-1]))
         return Operation("in", (_bare(parts[0]), items), _from(parts[0], parts[-1]))
 
-    def missing(self, parts: list[Part]) -> Operation:
-        return Operation("isNull", _nodes(parts), _from(parts[0], parts[-1]))
-
-    def unlike(self, parts: list[Part]) -> Operation:
-        return _not(parts, self.like(parts))
-
-    def outside(self, parts: list[Part]) -> Operation:
-        return _not(parts, self.between(parts))
-
-    def none_of(self, parts: list[Part]) -> Operation:
-        return _not(parts, self.among(parts))
-
-    def present(self, parts: list[Part]) -> Operation:
-        return _not(parts, self.missing(parts))
+    unlike, outside, none_of, present = map(_not, (like, between, among, missing))
 
     def signed(self, parts: list[Part]) -> Node:
         """Return a number for `-5`, and `-1 * x` for `-x`: the standard's JSON has no sign."""
@@ -180,7 +158,8 @@ class Build(Transformer[Token, Node]):
         return Named(str(parts[0])[1:-1].replace('""', '"'), True, _from(parts[0], parts[0]))
 
     def instant(self, parts: list[Part]) -> Instant:
-        read = literals.read_date if _is(parts[0], "DATE") else literals.read_timestamp
+        is_date = cast(Token, parts[0]).type == "DATE"
+        read = literals.read_date if is_date else literals.read_timestamp
         at = _from(parts[0], parts[-1])
         return Instant(read(literals.unescaped(str(parts[2])), _from(parts[2], parts[2])).value, at)
 
@@ -215,10 +194,6 @@ class Build(Transformer[Token, Node]):
     def coordinate(self, parts: list[Token]) -> Decimal:
         number = literals.number(str(parts[-1]), _from(parts[0], parts[-1]))
         return number.copy_negate() if str(parts[0]) == "-" else number
-
-
-def _is(part: Part, kind: str) -> bool:
-    return isinstance(part, Token) and part.type == kind
 
 
 def _arguments(entry: Entry, parts: list[Part]) -> tuple[Node, ...]:

@@ -66,15 +66,7 @@ KEYWORDS: Final = {
 
 
 Kind: TypeAlias = Literal[
-    "truth",
-    "number",
-    "text",
-    "instant",
-    "duration",
-    "interval",
-    "geometry",
-    "array",
-    "unknown",
+    "truth", "number", "text", "instant", "duration", "interval", "geometry", "array", "unknown"
 ]
 """The kind of a node by its form alone; a name's kind is unknown until the types are known."""
 Takes: TypeAlias = Literal[
@@ -91,30 +83,34 @@ Takes: TypeAlias = Literal[
     "name",
     "any",
 ]
-"""The kinds that an argument may have.
-
-`pattern`: a literal text, folded or not. `scalar`: a text, number, truth or instant; `ordered`: the
-same without a truth. `time`: an instant or an interval. `list`: for `IN`. `name`: a name alone.
-"""
 Style: TypeAlias = Literal["infix", "words", "call"]
 
-ACCEPTS: Final[Mapping[Takes, frozenset[Kind]]] = MappingProxyType(
-    {
-        "truth": frozenset[Kind]({"truth"}),
-        "number": frozenset[Kind]({"number"}),
-        "text": frozenset[Kind]({"text"}),
-        "pattern": frozenset[Kind]({"text"}),
-        "scalar": frozenset[Kind]({"text", "number", "truth", "instant"}),
-        "ordered": frozenset[Kind]({"text", "number", "instant"}),
-        "time": frozenset[Kind]({"instant", "interval"}),
-        "geometry": frozenset[Kind]({"geometry"}),
-        "array": frozenset[Kind]({"array"}),
-        "list": frozenset[Kind]({"array"}),
-        "name": frozenset[Kind](),
-        "any": frozenset[Kind]({"truth", "number", "text", "instant", "geometry"}),
-    }
-)
-"""The kinds that an argument may have; `unknown` is also accepted, except for a list."""
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """What an argument may be, in words, and its kinds; `unknown` is one too, but for a list."""
+
+    words: str
+    kinds: tuple[Kind, ...] = ()
+
+
+# fmt: off
+ARGUMENTS: Final[Mapping[Takes, Argument]] = MappingProxyType({
+    "truth": Argument("a condition", ("truth",)),
+    "number": Argument("a number", ("number",)),
+    "text": Argument("a text", ("text",)),
+    "pattern": Argument("a pattern: a text in single quotes, or CASEI or ACCENTI of one"),
+    "scalar": Argument("one value", ("text", "number", "truth", "instant")),
+    "ordered": Argument("a number, text or time", ("text", "number", "instant")),
+    "time": Argument("a time: a name, DATE('…'), TIMESTAMP('…') or INTERVAL('…', '…')",
+                     ("instant", "interval")),
+    "geometry": Argument("a geometry", ("geometry",)),
+    "array": Argument("an array: a name, or values in brackets", ("array",)),
+    "list": Argument("a list"),
+    "name": Argument("a name"),
+    "any": Argument("a value", ("truth", "number", "text", "instant", "geometry")),
+})
+# fmt: on
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,28 +157,6 @@ def _logical(name: str) -> Entry:
     return Entry(name, name.upper(), "infix", ("truth",), "truth", "basic-cql2", 2, None)
 
 
-def _compared(name: str) -> Entry:
-    return _of(name, ("scalar", "scalar"), "truth", "basic-cql2", style="infix")
-
-
-def _calculated(name: str) -> Entry:
-    return _of(name, ("number", "number"), "number", "arithmetic", text=name, style="infix")
-
-
-def _spatial(
-    name: str, conformance: str = "spatial-functions", *, is_supported: bool = False
-) -> Entry:
-    return _of(name, ("geometry", "geometry"), "truth", conformance, is_supported=is_supported)
-
-
-def _temporal(name: str) -> Entry:
-    return _of(name, ("time", "time"), "truth", "temporal-functions")
-
-
-def _array(name: str) -> Entry:
-    return _of(name, ("array", "array"), "truth", "array-functions")
-
-
 def _own(name: str, takes: tuple[Takes, ...], gives: Kind, *, least: int) -> Entry:
     return Entry(name, name, "call", takes, gives, "functions", least, len(takes), own=True)
 
@@ -195,7 +169,8 @@ def _table(*entries: Entry) -> Mapping[str, Entry]:
 OPERATIONS: Final = _table(
     _logical("and"), _logical("or"),
     _of("not", ("truth",), "truth", "basic-cql2", style="words"),
-    *map(_compared, ("=", "<>", "<", ">", "<=", ">=")),
+    *(_of(name, ("scalar", "scalar"), "truth", "basic-cql2", style="infix")
+      for name in ("=", "<>", "<", ">", "<=", ">=")),
     _of("isNull", ("any",), "truth", "basic-cql2", text="IS NULL", style="words"),
     _of("like", ("text", "pattern"), "truth", "advanced-comparison-operators", style="words"),
     _of("between", ("ordered", "ordered", "ordered"), "truth", "advanced-comparison-operators",
@@ -203,16 +178,20 @@ OPERATIONS: Final = _table(
     _of("in", ("scalar", "list"), "truth", "advanced-comparison-operators", style="words"),
     _of("casei", ("text",), "text", "case-insensitive-comparison"),
     _of("accenti", ("text",), "text", "accent-insensitive-comparison"),
-    *map(_calculated, ("+", "-", "*", "/", "%", "div", "^")),
-    _spatial("s_intersects", "basic-spatial-functions", is_supported=True),
-    _spatial("s_within", is_supported=True), _spatial("s_disjoint", is_supported=True),
-    *map(_spatial, ("s_contains", "s_crosses", "s_equals", "s_overlaps", "s_touches")),
-    *map(_temporal, (
+    *(_of(name, ("number", "number"), "number", "arithmetic", text=name, style="infix")
+      for name in ("+", "-", "*", "/", "%", "div", "^")),
+    _of("s_intersects", ("geometry", "geometry"), "truth", "basic-spatial-functions"),
+    *(_of(name, ("geometry", "geometry"), "truth", "spatial-functions")
+      for name in ("s_within", "s_disjoint")),
+    *(_of(name, ("geometry", "geometry"), "truth", "spatial-functions", is_supported=False)
+      for name in ("s_contains", "s_crosses", "s_equals", "s_overlaps", "s_touches")),
+    *(_of(name, ("time", "time"), "truth", "temporal-functions") for name in (
         "t_after", "t_before", "t_contains", "t_disjoint", "t_during", "t_equals", "t_finishedBy",
         "t_finishes", "t_intersects", "t_meets", "t_metBy", "t_overlappedBy", "t_overlaps",
         "t_startedBy", "t_starts",
     )),
-    *map(_array, ("a_containedBy", "a_contains", "a_equals", "a_overlaps")),
+    *(_of(name, ("array", "array"), "truth", "array-functions")
+      for name in ("a_containedBy", "a_contains", "a_equals", "a_overlaps")),
     _own("prediction", ("truth",), "truth", least=0),
     _own("count_predictions", ("truth",), "number", least=0),
     _own("distance", ("geometry", "geometry"), "number", least=2),

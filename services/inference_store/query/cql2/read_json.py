@@ -11,12 +11,10 @@ from inference_store.inference.json_text import (
     RepeatedNames,
     UnreadableJson,
     read_exactly,
-    storable,
 )
 from inference_store.inference.nearest import describe_known
 from inference_store.query.cql2 import literals
 from inference_store.query.cql2.literals import DEEPEST, LEVELS, Raw, make_collection, make_geometry
-from inference_store.query.cql2.tree import Refusal, error_of
 
 from .operations import OPERATIONS, entry_of
 from .relative import NO_CLOCK, Clock, resolve
@@ -31,9 +29,11 @@ from .tree import (
     Named,
     Node,
     Operation,
+    Refusal,
     Scalar,
     Shape,
     SourceRange,
+    error_of,
 )
 from .verify import function_meant, verify
 from .write import is_bare
@@ -41,41 +41,34 @@ from .write import is_bare
 _GEOMETRIES: Final = (*LEVELS, "GeometryCollection")
 
 
-def parse_json(
-    value: Json, *, path: str = "filter", clock: Clock = NO_CLOCK, whole_standard: bool = False
-) -> Node:
+def parse_json(value: Json, *, path: str = "filter", clock: Clock = NO_CLOCK) -> Node:
     """Return the tree of a filter in JSON. Numbers may be int, float, Decimal or `Number`.
 
     Read the JSON with `json_text.read_exactly`: `read_json` rounds whole numbers beyond 64 bits,
     and decimals beyond a double.
 
-    `path`: the field that contains the filter. With `whole_standard`, unsupported features are
-    read too, and relative times are not resolved. Raises InvalidFilter, and NotKept for a feature
-    of an unsupported conformance class.
+    `path`: the field that contains the filter. Raises InvalidFilter, and NotKept for an
+    unsupported conformance class.
     """
     try:
-        tree = _Reading().node(value, path, 1)
-        tree = tree if whole_standard else resolve(tree, clock)
-        verify(tree, whole_standard=whole_standard)
+        tree = resolve(_Reading().node(value, path, 1), clock)
+        verify(tree)
     except Refusal as refused:
         raise error_of(refused, None) from None
     return tree
 
 
-def parse_json_text(
-    text: str, *, path: str = "filter", clock: Clock = NO_CLOCK, whole_standard: bool = False
-) -> Node:
+def parse_json_text(text: str, *, path: str = "filter", clock: Clock = NO_CLOCK) -> Node:
     """Return the tree of a filter in JSON text, as in a query parameter."""
+    if len(text) > MOST_BYTES:
+        message = f"a filter has at most {MOST_BYTES:,} bytes"
+        raise error_of(Refusal(message, SourceRange(path)), None)
     try:
-        if len(text) > MOST_BYTES:
-            raise Refusal(f"a filter has at most {MOST_BYTES:,} bytes", SourceRange(path))
-        try:
-            value = read_exactly(text)
-        except UnreadableJson as wrong:
-            raise Refusal(f"it is not JSON: {wrong}", SourceRange(path)) from None
-    except Refusal as refused:
+        value = read_exactly(text)
+    except UnreadableJson as wrong:
+        refused = Refusal(f"it is not JSON: {wrong}", SourceRange(path))
         raise error_of(refused, None) from None
-    return parse_json(value, path=path, clock=clock, whole_standard=whole_standard)
+    return parse_json(value, path=path, clock=clock)
 
 
 @dataclass(slots=True)
@@ -127,15 +120,6 @@ class _Reading:
         nodes = [self.node(arg, f"{at.path}.args[{i}]", level + 1) for i, arg in enumerate(args)]
         return Operation(op if entry is None else entry.name, tuple(nodes), at)
 
-    def _property(self, value: Mapping[str, Json], at: SourceRange, _: int) -> Node:
-        return Named(self._plain(value["property"], at, "property"), False, at)
-
-    def _date(self, value: Mapping[str, Json], at: SourceRange, _: int) -> Node:
-        return literals.read_date(self._plain(value["date"], at, "date"), at)
-
-    def _timestamp(self, value: Mapping[str, Json], at: SourceRange, _: int) -> Node:
-        return literals.read_timestamp(self._plain(value["timestamp"], at, "timestamp"), at)
-
     def _interval(self, value: Mapping[str, Json], at: SourceRange, level: int) -> Node:
         bounds = value["interval"]
         if not isinstance(bounds, list) or len(bounds) != 2:
@@ -147,16 +131,12 @@ class _Reading:
 
     def _bound(self, value: Json, path: str, level: int) -> Node | None:
         if isinstance(value, str) and not isinstance(value, Number):
-            return literals.read_instant(
-                self._plain(value, SourceRange(path), "interval"), SourceRange(path)
-            )
+            at = SourceRange(path)
+            return literals.read_instant(cast(str, self._text(value, at).value), at)
         bound = self.node(value, path, level + 1)
         if isinstance(bound, Instant):
             raise Refusal("a bound is the text of a date or timestamp alone", bound.at)
         return bound
-
-    def _box(self, value: Mapping[str, Json], at: SourceRange, _: int) -> Node:
-        return make_geometry("BBox", self._coordinates(value["bbox"], at), at)
 
     def _geometry(self, value: Mapping[str, Json], at: SourceRange, level: int) -> Geometry:
         shape = value["type"]
@@ -191,16 +171,16 @@ class _Reading:
             return literals.number(_digits(value), at)
         return self._coordinates(value, at, levels - 1)
 
-    def _plain(self, value: Json, at: SourceRange, member: str) -> str:
-        if not isinstance(value, str) or isinstance(value, Number):
+    def _plain(self, value: Mapping[str, Json], at: SourceRange, member: str) -> str:
+        text = value[member]
+        if not isinstance(text, str) or isinstance(text, Number):
             raise Refusal(f"`{member}` is a text", SourceRange(f"{at.path}.{member}"))
-        return cast(str, self._text(value, at).value)
+        return cast(str, self._text(text, at).value)
 
     def _text(self, value: str, at: SourceRange) -> Scalar:
-        if not storable(value):
-            raise Refusal("a text holds neither NUL nor half a surrogate pair", at)
+        text = literals.text_of(str(value), at)
         self._spend(len(value.encode()), at)
-        return Scalar(str(value), at)
+        return text
 
     def _spend(self, size: int, at: SourceRange) -> None:
         self.bytes -= size
@@ -218,12 +198,18 @@ class _Reading:
 _Read = Callable[[_Reading, Mapping[str, Any], SourceRange, int], Node]
 _OBJECTS: Final[Mapping[str, tuple[_Read, tuple[str, ...]]]] = {
     "op": (_Reading._operation, ("args",)),
-    "property": (_Reading._property, ()),
-    "date": (_Reading._date, ()),
-    "timestamp": (_Reading._timestamp, ()),
+    "property": (lambda of, value, at, _: Named(of._plain(value, at, "property"), False, at), ()),
+    "date": (lambda of, value, at, _: literals.read_date(of._plain(value, at, "date"), at), ()),
+    "timestamp": (
+        lambda of, value, at, _: literals.read_timestamp(of._plain(value, at, "timestamp"), at),
+        (),
+    ),
     "interval": (_Reading._interval, ()),
     "type": (_Reading._geometry, ("coordinates", "geometries", "bbox")),
-    "bbox": (_Reading._box, ()),
+    "bbox": (
+        lambda of, value, at, _: make_geometry("BBox", of._coordinates(value["bbox"], at), at),
+        (),
+    ),
 }
 """For the member that identifies an object: its reader, and the other members allowed."""
 

@@ -11,14 +11,7 @@ from inference_store.inference.json_text import storable
 from .grammar import PATH, parser
 from .operations import Takes
 from .relative import NO_CLOCK, Clock, resolve
-from .tree import (
-    MOST_BYTES,
-    MOST_TOKENS,
-    Node,
-    Refusal,
-    SourceRange,
-    error_of,
-)
+from .tree import MOST_BYTES, MOST_TOKENS, Node, Refusal, SourceRange, error_of
 from .verify import slip_at, verify
 
 _TOKEN: Final = re.compile(r"""'[^'\\]*(?:\\.[^'\\]*)*'?|"[^"]*"?|[\w.:]+|[^\s\w]""", re.DOTALL)
@@ -42,24 +35,18 @@ _EXPECTED: Final = (
 
 
 def parse_text(
-    text: str,
-    *,
-    path: str = "filter",
-    clock: Clock = NO_CLOCK,
-    takes: Takes = "truth",
-    whole_standard: bool = False,
+    text: str, *, path: str = "filter", clock: Clock = NO_CLOCK, takes: Takes = "truth"
 ) -> Node:
     """Return the tree of a filter written as text, or of another expression: see `takes`.
 
-    `path`: the field that contains the text. With `whole_standard`, unsupported features are read
-    too, and relative times are not resolved. Raises InvalidFilter, and NotKept for a feature of an
+    `path`: the field that contains the text. Raises InvalidFilter, and NotKept for a feature of an
     unsupported conformance class.
     """
     before = PATH.set(path)
     try:
         _refuse_unreadable(text)
-        tree = _tree(text) if whole_standard else resolve(_tree(text), clock)
-        verify(tree, takes=takes, whole_standard=whole_standard)
+        tree = resolve(_tree(text), clock)
+        verify(tree, takes=takes)
     except Refusal as refused:
         raise error_of(refused, text) from None
     finally:

@@ -78,7 +78,8 @@ def _with_instants(node: Node, now: datetime) -> Node:
             if isinstance(part, datetime):
                 return Instant(part, node.at, to_text(node))
             if part is not None:
-                raise alone(node)
+                message = f"a duration is no time: move a time by it, as in {_HOUR_AGO}"
+                raise Refusal(message, node.at)
             return replace(node, args=tuple(_with_instants(arg, now) for arg in args))
         case Listed(items=items):
             return replace(node, items=tuple(_with_instants(item, now) for item in items))
@@ -110,11 +111,13 @@ def _part(node: Node, now: datetime) -> _Part:
 
 def _duration(node: Operation) -> Duration:
     match node.args:
-        case (Scalar(value=str() as text),):
+        case (Scalar(value=str() as text) as written,):
             duration = read_duration(text)
-            if duration is not None:
-                return duration
-    raise of_duration(node)
+            if duration is None:
+                raise _no_duration(text, written)
+            return duration
+    message = "duration() takes an ISO 8601 duration in single quotes: duration('PT1H')"
+    raise Refusal(message, node.at)
 
 
 def _moved(node: Operation, left: _Part, right: _Part) -> datetime | None:
@@ -126,7 +129,7 @@ def _moved(node: Operation, left: _Part, right: _Part) -> datetime | None:
         case "+", Duration() as by, datetime() as at:
             pass
         case _:
-            raise misused(node, left, right)
+            raise _misused(node, left, right)
     try:
         return by.after(at) if node.op == "+" else by.before(at)
     except OverflowError:
@@ -138,20 +141,6 @@ _HOUR_AGO: Final = "now() - duration('PT1H')"
 _COMPARED: Final = f"received_at > {_HOUR_AGO}"
 _SHOWN: Final = 64
 """Characters shown of a text that is not a duration."""
-
-
-def alone(node: Operation) -> Refusal:
-    """Return the refusal of a duration in the place of a value."""
-    return Refusal(f"a duration is no time: move a time by it, as in {_HOUR_AGO}", node.at)
-
-
-def of_duration(node: Operation) -> Refusal:
-    """Return the refusal of an argument of `duration()` that is not a duration."""
-    match node.args:
-        case (Scalar(value=str() as text) as written,):
-            return _no_duration(text, written)
-    message = "duration() takes an ISO 8601 duration in single quotes: duration('PT1H')"
-    return Refusal(message, node.at)
 
 
 def _no_duration(text: str, written: Scalar) -> Refusal:
@@ -166,10 +155,7 @@ def _no_duration(text: str, written: Scalar) -> Refusal:
     return Refusal(f"{text[:_SHOWN]!r} is not {expectation}", written.at, suggestions)
 
 
-def misused(
-    node: Operation, left: datetime | Duration | None, right: datetime | Duration | None
-) -> Refusal:
-    """Return the refusal of an addition or subtraction whose result is not a time."""
+def _misused(node: Operation, left: _Part, right: _Part) -> Refusal:
     if left is None or right is None:
         odd = node.args[0] if left is None else node.args[1]
         return _with(odd, left if right is None else right)
@@ -182,7 +168,7 @@ def misused(
     return Refusal(f"two times make no time: compare them, as in {_COMPARED}", node.at)
 
 
-def _with(odd: Node, other: datetime | Duration | None) -> Refusal:
+def _with(odd: Node, other: _Part) -> Refusal:
     match odd:
         case Scalar(value=str() as text) if read_duration(text) is not None:
             meant = f"duration('{text}')"

@@ -167,16 +167,13 @@ def pointed(at: SourceRange, source: str) -> str:
     cut = max(0, column - _BEFORE) if len(line) > _SHOWN else 0
     excerpt = line[cut : cut + _SHOWN]
     width = min((at.end or start) - start, len(excerpt) - (column - cut))
-    return f"  {_one_wide(excerpt)}\n  {' ' * (column - cut)}{'^' * max(1, width)}"
+    # every character one column wide, so that the carets stand under the place
+    shown = "".join(letter if letter.isprintable() else " " for letter in excerpt)
+    return f"  {shown}\n  {' ' * (column - cut)}{'^' * max(1, width)}"
 
 
 def _line_start(offset: int, source: str) -> int:
     return source.rfind("\n", 0, offset) + 1
-
-
-def _one_wide(line: str) -> str:
-    """Make every character one column wide: tabs and control characters become blanks."""
-    return "".join(character if character.isprintable() else " " for character in line)
 
 
 class Refusal(Exception):

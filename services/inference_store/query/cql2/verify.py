@@ -6,9 +6,8 @@ from decimal import Decimal
 from typing import Final
 
 from inference_store.inference.nearest import describe_known
-from inference_store.query.cql2.tree import Refusal
 
-from .operations import ACCEPTS, OPERATIONS, Entry, Kind, Takes
+from .operations import ARGUMENTS, OPERATIONS, Entry, Kind, Takes
 from .tree import (
     MOST_DEPTH,
     MOST_ITEMS,
@@ -20,6 +19,7 @@ from .tree import (
     Named,
     Node,
     Operation,
+    Refusal,
     Scalar,
 )
 
@@ -34,36 +34,25 @@ _KINDS: dict[type, Kind] = {
     Listed: "array",
     Named: "unknown",
 }
-_WORDS: dict[Takes, str] = {
-    "truth": "a condition",
-    "number": "a number",
-    "text": "a text",
-    "pattern": "a pattern: a text in single quotes, or CASEI or ACCENTI of one",
-    "scalar": "one value",
-    "ordered": "a number, text or time",
-    "time": "a time: a name, DATE('…'), TIMESTAMP('…') or INTERVAL('…', '…')",
-    "geometry": "a geometry",
-    "array": "an array: a name, or values in brackets",
-    "list": "a list",
-    "name": "a name",
-    "any": "a value",
-}
 
 
-def verify(root: Node, *, takes: Takes = "truth", whole_standard: bool = False) -> None:
+def verify(root: Node, *, takes: Takes = "truth") -> None:
     """Raise Refusal if a node is over a cap, misplaced, unknown or of an unsupported class.
 
-    `takes`: the allowed kind of the whole. With `whole_standard`, unsupported operations and
-    unknown functions pass. Never recurses.
+    `takes`: the allowed kind of the whole. Never recurses.
     """
     measure(root, depth=MOST_DEPTH, nodes=MOST_NODES)
     if not _may_be(root, takes):
-        what = "a filter is a condition" if takes == "truth" else f"{_WORDS[takes]} is expected"
+        what = (
+            "a filter is a condition"
+            if takes == "truth"
+            else f"{ARGUMENTS[takes].words} is expected"
+        )
         raise Refusal(f"{what}, and this is {describe_kind(root)}", root.at)
     waiting: list[Node] = [root]
     while waiting:
         node = waiting.pop()
-        _verify(node, whole_standard)
+        _verify(node)
         waiting.extend(inside(node))
 
 
@@ -104,11 +93,11 @@ def describe_kind(node: Node) -> str:
     return {"truth": "a condition", "instant": "a time", "unknown": "a name"}.get(kind, _a(kind))
 
 
-def _verify(node: Node, whole_standard: bool) -> None:
+def _verify(node: Node) -> None:
     match node:
         case Operation(op) if op in OPERATIONS:
-            _verify_operation(node, OPERATIONS[op], whole_standard)
-        case Operation() if not whole_standard:
+            _verify_operation(node, OPERATIONS[op])
+        case Operation():
             raise _no_function(node)
         case Listed(items) if len(items) > MOST_ITEMS:
             raise Refusal(f"an array has at most {MOST_ITEMS:,} items", node.at)
@@ -117,14 +106,14 @@ def _verify(node: Node, whole_standard: bool) -> None:
                 if bound is not None and kind_of(bound) not in {"instant", "unknown"}:
                     message = f"a bound of an interval is no {kind_of(bound)}"
                     raise Refusal(message, bound.at, list(filter(None, [meant_by(bound)])))
-        case Geometry(shape) if shape in _UNKEPT_SHAPES and not whole_standard:
+        case Geometry(shape) if shape in _UNKEPT_SHAPES:
             raise Refusal(
                 f"{shape.upper()} is not kept", node.at, conformance="basic-spatial-functions-plus"
             )
 
 
-def _verify_operation(node: Operation, entry: Entry, whole_standard: bool) -> None:
-    if not entry.is_supported and not whole_standard:
+def _verify_operation(node: Operation, entry: Entry) -> None:
+    if not entry.is_supported:
         raise Refusal(f"{entry.text} is not kept", node.at, conformance=entry.conformance)
     count = len(node.args)
     if count < entry.least or (entry.most is not None and count > entry.most):
@@ -152,7 +141,7 @@ def _may_be(node: Node, takes: Takes) -> bool:
         case "pattern":
             return _is_pattern(node)
     kind = kind_of(node)
-    return kind == "unknown" or kind in ACCEPTS[takes]
+    return kind == "unknown" or kind in ARGUMENTS[takes].kinds
 
 
 def _is_pattern(node: Node) -> bool:
@@ -166,7 +155,7 @@ def _misplaced(entry: Entry, arg: Node, takes: Takes) -> Refusal:
     if isinstance(arg, Listed) and entry.name == "=":
         suggestions = ("A_EQUALS", "IN")
     return Refusal(
-        f"{entry.text} takes {_WORDS[takes]} here, and this is {describe_kind(arg)}",
+        f"{entry.text} takes {ARGUMENTS[takes].words} here, and this is {describe_kind(arg)}",
         arg.at,
         suggestions,
     )

@@ -75,7 +75,7 @@ def _json(node: Node) -> Json:
         case Named(name):
             written = {"property": name}
         case Instant():
-            written = {_instant_member(node): literals.spelled(node)}
+            written = {_word_of(node).lower(): literals.spelled(node)}
         case Interval(start, end):
             written = {"interval": [_json_bound(start), _json_bound(end)]}
         case Geometry():
@@ -85,10 +85,6 @@ def _json(node: Node) -> Json:
         case Operation(op, args):
             written = {"op": op, "args": [_json(arg) for arg in args]}
     return written
-
-
-def _instant_member(node: Instant) -> str:
-    return "timestamp" if "T" in literals.spelled(node) else "date"
 
 
 def _json_bound(bound: Node | None) -> Json:

@@ -51,7 +51,7 @@ _NEVER: Final = typed.Fixed(False)
 _METADATA: Final = (typed.Metadata, typed.Sent, typed.Located, typed.Distance)
 _PREDICTIONS: Final = (typed.Predicted, typed.Counted)
 _OF_PREDICTIONS: Final = frozenset({"top_label", "top_score", "prediction_count"})
-_COMPARED: Final = (typed.Compared, typed.Between, typed.Among, typed.Like, typed.Holds)
+_COMPARED: Final = (typed.Compared, typed.Between, typed.Among, typed.Outside, typed.Like)
 
 
 def doubts_of(flags: Iterable[str]) -> Doubts:
@@ -98,11 +98,8 @@ def _certain(predicate: Predicate, doubts: Doubts, *, when: bool) -> Predicate:
     """Return a predicate that is TRUE if this one is certainly true, or (`when` False) false."""
     if find_doubts(predicate).isdisjoint(doubts):
         return predicate if when else typed.Not(predicate)
-    return _CERTAIN.get(type(predicate), _nothing)(predicate, doubts, when)
-
-
-def _nothing(predicate: Predicate, doubts: Doubts, when: bool) -> Predicate:  # noqa: ARG001
-    return _NEVER
+    certain = _CERTAIN.get(type(predicate))
+    return _NEVER if certain is None else certain(predicate, doubts, when)
 
 
 def _joined(predicate: typed.And | typed.Or, doubts: Doubts, when: bool) -> Predicate:
@@ -120,11 +117,6 @@ def _unknown(predicate: typed.Unknown, doubts: Doubts, when: bool) -> Predicate:
     if when:
         return _NEVER
     return typed.Or(tuple(_certain(predicate.of, doubts, when=truth) for truth in (True, False)))
-
-
-def _missing(predicate: typed.Missing, doubts: Doubts, when: bool) -> Predicate:  # noqa: ARG001
-    """A missing value may exist, so IS NULL is never certain; an existing value stays."""
-    return _NEVER if when else typed.Not(predicate)
 
 
 def _compared(predicate: Predicate, doubts: Doubts, when: bool) -> Predicate:
@@ -147,15 +139,6 @@ def _in_doubt(node: Any, doubts: Doubts) -> bool:
     return is_of_predictions and "predictions" in doubts
 
 
-def _sent(predicate: typed.Sent, doubts: Doubts, when: bool) -> Predicate:  # noqa: ARG001
-    return predicate if when else _NEVER
-
-
-def _located(predicate: typed.Located, doubts: Doubts, when: bool) -> Predicate:  # noqa: ARG001
-    """A known location stays, because an inference has one at most."""
-    return predicate if when else typed.Not(predicate)
-
-
 def _predicted(predicate: typed.Predicted, doubts: Doubts, when: bool) -> Predicate:
     """A prediction that satisfies the condition stays; that none does is not certain."""
     if not when or predicate.condition is None:
@@ -163,23 +146,17 @@ def _predicted(predicate: typed.Predicted, doubts: Doubts, when: bool) -> Predic
     return typed.Predicted(_certain(predicate.condition, doubts, when=True))
 
 
-def _array(predicate: typed.Array, doubts: Doubts, when: bool) -> Predicate:  # noqa: ARG001
-    """With more elements the set still has these, and still has others."""
-    if when:
-        return predicate if predicate.relation in {"contains", "overlaps"} else _NEVER
-    return typed.Not(predicate) if predicate.relation == "containedby" else _NEVER
-
-
 _CERTAIN: Final[Mapping[type[Any], Callable[[Any, Doubts, bool], Predicate]]] = {
     typed.And: _joined,
     typed.Or: _joined,
     typed.Not: _not,
     typed.Unknown: _unknown,
-    typed.Missing: _missing,
-    typed.Sent: _sent,
-    typed.Located: _located,
+    # a missing value may exist, so IS NULL is never certain; an existing value stays
+    typed.Missing: lambda of, _, when: _NEVER if when else typed.Not(of),
+    typed.Sent: lambda of, _, when: of if when else _NEVER,
+    # a known location stays, because an inference has one at most
+    typed.Located: lambda of, _, when: of if when else typed.Not(of),
     typed.Predicted: _predicted,
-    typed.Array: _array,
     **dict.fromkeys(_COMPARED, _compared),
 }
 
@@ -282,13 +259,12 @@ def _spell_out(node: Node, checking: FilterCheck, op: str = "") -> Node:
         case Listed():
             return replace(node, items=_all(node.items, checking, ""))
         case Interval():
-            start, end = (_end(bound, checking, op) for bound in (node.start, node.end))
+            start, end = (
+                None if bound is None else _spell_out(bound, checking, op)
+                for bound in (node.start, node.end)
+            )
             return Interval(start, end, at=node.at)
     return node
-
-
-def _end(node: Node | None, checking: FilterCheck, op: str) -> Node | None:
-    return None if node is None else _spell_out(node, checking, op)
 
 
 def _all(nodes: Sequence[Node], checking: FilterCheck, op: str) -> tuple[Node, ...]:

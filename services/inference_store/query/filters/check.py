@@ -23,6 +23,7 @@ from .relations import (
     check_array_function,
     check_spatial_relation,
     check_temporal_relation,
+    some_of_kinds,
 )
 from .typed import (
     MIRRORED,
@@ -35,7 +36,6 @@ from .typed import (
     Constant,
     Distance,
     Fixed,
-    Holds,
     Kind,
     Like,
     Located,
@@ -110,7 +110,7 @@ def _bare(node: Named, checking: FilterCheck) -> Predicate:
     kinds = operands.possible(node, checking)
     if "bool" not in kinds:
         raise mismatch([Scalar(True, node.at), node], [_BOOL, kinds], checking)
-    return Holds(operands.value(node, "bool", checking))
+    return Compared("=", operands.value(node, "bool", checking), Constant("bool", True))
 
 
 _BOOL: Final = frozenset[Kind]({"bool"})
@@ -157,16 +157,12 @@ def _between(node: Operation, checking: FilterCheck) -> Predicate:
     _refuse_order(node, kind, checking)
     values = operands.values(node.args, kind, checking)
     between = Between(*as_stored("between", node.args, values, checking))
-    _warn_of_bounds(between, checking)
-    return between
-
-
-def _warn_of_bounds(between: Between, checking: FilterCheck) -> None:
-    """Warn that nothing lies between bounds in the wrong order: SQL allows it, and so do we."""
     low, high = between.low, between.high
+    # nothing lies between bounds in the wrong order: SQL allows it, and so do we
     if isinstance(low, Constant) and isinstance(high, Constant) and low.value > high.value:  # type: ignore[operator]
         bounds = " AND ".join(shortened(str(bound.value)) for bound in (low, high))
         checking.warn(f"Nothing is BETWEEN {bounds}: the lower bound stands first.")
+    return between
 
 
 def _in(node: Operation, checking: FilterCheck) -> Predicate:
@@ -191,14 +187,9 @@ def _in(node: Operation, checking: FilterCheck) -> Predicate:
     parts: list[Predicate] = []
     for kind, of_kind in left_by_kind.items():
         among = [settle(Among(of_kind, tuple(constants[kind])))] if kind in constants else []
-        parts.append(settle(Or((*among, *others.get(kind, ())))))
+        equal = (*among, *others.get(kind, ()))
+        parts.append(equal[0] if len(equal) == 1 else Or(equal))
     return parts[0] if len(parts) == 1 else some_of_kinds(parts)
-
-
-def some_of_kinds(parts: Sequence[Predicate]) -> Predicate:
-    """Return a predicate: some part is true; NULL only if all parts are."""
-    nowhere = And(tuple(And((part, Not(part))) for part in parts))
-    return Or((*(And((part, Not(Unknown(part)))) for part in parts), nowhere))
 
 
 def _refuse_long(node: Operation, of: Node, items: Listed, checking: FilterCheck) -> None:
@@ -218,9 +209,7 @@ def _like(node: Operation, checking: FilterCheck) -> Predicate:
             raise mismatch([text, arg], [frozenset[Kind]({"string"}), kinds], checking)
     values = tuple(operands.value(arg, "string", checking) for arg in node.args)
     of, pattern = as_stored("like", node.args, values, checking)
-    if not isinstance(pattern, Constant):
-        message = "the pattern of LIKE is written out, in single quotes"
-        raise meaningless(node.args[1], checking.source, message)
+    assert isinstance(pattern, Constant), "a pattern is written out"
     try:
         like_expression(str(pattern.value))
     except ValueError as exc:
@@ -270,8 +259,7 @@ def _missing(of: Named, checking: FilterCheck) -> Predicate:
 def _sent(node: Operation, checking: FilterCheck) -> Predicate:
     operands.refuse_inside(node, checking)
     [of] = node.args
-    if not isinstance(of, Named):
-        raise meaningless(node, checking.source, "sent() takes the name of a metadata key")
+    assert isinstance(of, Named), "sent() takes a name"
     key = names.key(of, checking)
     return Sent(key.name, key.key, key.many)
 
@@ -372,17 +360,12 @@ def _refuse_below_nothing(
 
 
 def _no_hash(text: str) -> tuple[str, Sequence[str]]:
-    message = (
-        f"a data_hash has 64 hexadecimal digits, the SHA-256 of the datum: {_describe_text(text)}"
-    )
-    if text and len(text) < 64 and _HEXADECIMAL.issuperset(text):
+    digits = _HEXADECIMAL.issuperset(text)
+    why = f"{shortened(text)} has {len(text)}" if digits else f"{shortened(text)} is none"
+    message = f"a data_hash has 64 hexadecimal digits, the SHA-256 of the datum: {why}"
+    if text and len(text) < 64 and digits:
         message += f"; what begins so is found by LIKE '{text}%'"
     return message, ()
-
-
-def _describe_text(text: str) -> str:
-    digits = _HEXADECIMAL.issuperset(text)
-    return f"{shortened(text)} has {len(text)}" if digits else f"{shortened(text)} is none"
 
 
 def _uid(text: str) -> str | None:

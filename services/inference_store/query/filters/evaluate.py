@@ -15,7 +15,7 @@ from inference_store.query.properties import like_expression
 
 from . import typed
 from .arithmetic import calculate, compute_distance, is_located, spelt
-from .typed import And, Constant, Fixed, Folding, Not, Or, Point, Predicate
+from .typed import Constant, Folding, Point, Predicate
 
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -74,11 +74,6 @@ def milliseconds(start: datetime | None, end: datetime | None) -> tuple[Decimal,
     return (Decimal(microseconds * 1000).scaleb(-6),)
 
 
-def without_case(text: str) -> str:
-    """Return the text with Unicode's full case folding: `Straße` and `STRASSE` are equal."""
-    return text.casefold()
-
-
 def without_accents(text: str) -> str:
     """Return a text without combining marks: decomposed (NFD), marks dropped, composed (NFC)."""
     if text.isascii():
@@ -89,7 +84,8 @@ def without_accents(text: str) -> str:
 
 
 FOLDINGS: Final[Mapping[Folding, Callable[[str], str]]] = {
-    "casei": without_case,
+    # Unicode's full folding: `Straße` and `STRASSE` are equal
+    "casei": str.casefold,
     "accenti": without_accents,
 }
 
@@ -130,9 +126,9 @@ def _between(predicate: typed.Between, facts: Facts, row: Row) -> bool | None:
     return _some(least <= value <= most for value, least, most in product(of, low, high))
 
 
-def _among(predicate: typed.Among, facts: Facts, row: Row) -> bool | None:
-    items = {item.value for item in predicate.items}
-    return _some(value in items for value in values_of(predicate.of, facts, row))
+def _among(predicate: typed.Among | typed.Outside, facts: Facts, row: Row) -> bool | None:
+    items, among = {item.value for item in predicate.items}, isinstance(predicate, typed.Among)
+    return _some((value in items) is among for value in values_of(predicate.of, facts, row))
 
 
 def _like(predicate: typed.Like, facts: Facts, row: Row) -> bool | None:
@@ -144,14 +140,6 @@ def _missing(predicate: typed.Missing, facts: Facts, row: Row) -> bool:
     if isinstance(predicate.of, typed.Metadata):
         return facts.is_missing(predicate.of.name)
     return not values_of(predicate.of, facts, row)
-
-
-def _unknown(predicate: typed.Unknown, facts: Facts, row: Row) -> bool:
-    return evaluate(predicate.of, facts, row) is None
-
-
-def _holds(predicate: typed.Holds, facts: Facts, row: Row) -> bool | None:
-    return _some(values_of(predicate.of, facts, row))
 
 
 def _predicted(predicate: typed.Predicted, facts: Facts, _: Row) -> bool | None:
@@ -189,12 +177,6 @@ def _of_element(element: typed.Element, facts: Facts, row: Row) -> frozenset[Any
     return frozenset([*values, *(("number", number) for number in numbers if number is not None)])
 
 
-def _array(predicate: typed.Array, facts: Facts, row: Row) -> bool | None:
-    held = frozenset(values_of(predicate.of, facts, row))
-    items = frozenset(item.value for item in predicate.items)
-    return ARRAYS[predicate.relation](held, items) if held else None
-
-
 ARRAYS: Final[Mapping[str, Callable[[frozenset[Any], frozenset[Any]], bool]]] = {
     "equals": operator.eq,
     "contains": frozenset.issuperset,
@@ -223,14 +205,13 @@ _MEANINGS: Final[Mapping[type[Any], Meaning]] = {
     typed.Compared: _compared,
     typed.Between: _between,
     typed.Among: _among,
+    typed.Outside: _among,
     typed.Like: _like,
     typed.Missing: _missing,
-    typed.Unknown: _unknown,
-    typed.Holds: _holds,
+    typed.Unknown: lambda predicate, *of: evaluate(predicate.of, *of) is None,
     typed.Sent: lambda predicate, facts, _: facts.was_sent(predicate.name),
     typed.Predicted: _predicted,
     typed.Located: _located,
-    typed.Array: _array,
     typed.Sets: _sets,
     typed.Not: _not,
     typed.And: lambda predicate, *of: _joined(predicate.parts, *of, deciding=False),
@@ -307,9 +288,9 @@ _OVER_VALUES: Final = (
     typed.Compared,
     typed.Between,
     typed.Among,
+    typed.Outside,
     typed.Like,
     typed.Missing,
-    typed.Holds,
     typed.Calculated,
     typed.Folded,
     typed.Sets,
@@ -319,24 +300,9 @@ _OVER_VALUES: Final = (
 def settle(predicate: Predicate) -> Predicate:
     """Return the predicate, or `Fixed` if its value is the same for every inference."""
     match predicate:
-        case And(parts):
-            return _settle_parts(parts, And, deciding=False)
-        case Or(parts):
-            return _settle_parts(parts, Or, deciding=True)
-        case Not(Fixed(value)):
-            return Fixed(None if value is None else not value)
-    return Fixed(evaluate(predicate, _NOBODY)) if _is_constant(predicate) else predicate
-
-
-def _settle_parts(
-    parts: tuple[Predicate, ...], make: type[And | Or], *, deciding: bool
-) -> Predicate:
-    if any(part == Fixed(deciding) for part in parts):
-        return Fixed(deciding)
-    rest = tuple(part for part in parts if part != Fixed(not deciding))
-    if not rest:
-        return Fixed(not deciding)
-    return rest[0] if len(rest) == 1 else make(rest)
+        case typed.Not(typed.Fixed(value)):
+            return typed.Fixed(None if value is None else not value)
+    return typed.Fixed(evaluate(predicate, _NOBODY)) if _is_constant(predicate) else predicate
 
 
 def _is_constant(thing: Any) -> bool:

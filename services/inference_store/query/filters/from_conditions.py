@@ -66,33 +66,31 @@ def metadata_node(
         if unknown_keys == "refuse":
             raise _unknown(entry, known.nearest.get(entry.key, ()))
         key = KnownKey(entry.key)
-    source_range = SourceRange(entry.path)
-    name = Named(METADATA + entry.key, at=source_range)
+    at = SourceRange(entry.path)
+    name = Named(METADATA + entry.key, at=at)
     operator = entry.operator
     if operator.takes is Takes.NONE:
         if entry.value not in (None, ""):
             raise _wrong(entry, f"{operator.name} takes no value")
-        sent = Operation("sent", (name,), at=source_range)
+        sent = Operation("sent", (name,), at)
         return sent if operator.holds_for == "sent" else _not(sent)
     return _comparison(entry, name, _operands(entry, key))
 
 
 def _not(node: Node) -> Node:
-    return Operation("not", (node,), at=node.at)
+    return Operation("not", (node,), node.at)
 
 
 def _comparison(entry: MetadataEntry, name: Node, operands: Sequence[Node]) -> Node:
-    source_range = SourceRange(entry.path)
+    at = SourceRange(entry.path)
     match entry.operator.takes:
         case Takes.LIST:
-            among = Operation(
-                "in", (name, Listed(tuple(operands), at=source_range)), at=source_range
-            )
+            among = Operation("in", (name, Listed(tuple(operands), at)), at)
             return _not(among) if entry.operator.holds_for == "none" else among
         case Takes.PAIR:
-            return Operation("between", (name, *operands), at=source_range)
+            return Operation("between", (name, *operands), at)
         case _:
-            return Operation(_COMPARISONS[entry.operator.name], (name, *operands), at=source_range)
+            return Operation(_COMPARISONS[entry.operator.name], (name, *operands), at)
 
 
 def _operands(entry: MetadataEntry, key: KnownKey) -> Sequence[Node]:
@@ -100,18 +98,14 @@ def _operands(entry: MetadataEntry, key: KnownKey) -> Sequence[Node]:
     kind = _kind(entry, key, values)
     if kind not in entry.operator.families:
         raise _operator_refused(entry, kind)
-    typed = [_typed(entry, key, kind, value) for value in values]
+    typed = [_read(kind, value) for value in values]
+    for value, read in zip(values, typed, strict=True):
+        if read is None:
+            raise _impossible(entry, key, f"with {_shorten_value(value)}, which is no {kind}")
     if entry.operator.name == "like":
         _refuse_pattern(entry, typed[0])
-    return [_node(value_typed, SourceRange(f"{entry.path}.value")) for value_typed in typed]
-
-
-def _node(value: Any, source_range: SourceRange) -> Node:
-    return (
-        Instant(value, at=source_range)
-        if isinstance(value, datetime)
-        else Scalar(value, at=source_range)
-    )
+    at = SourceRange(f"{entry.path}.value")
+    return [Instant(of, at) if isinstance(of, datetime) else Scalar(of, at) for of in typed]
 
 
 def _values(entry: MetadataEntry) -> Sequence[Any]:
@@ -158,13 +152,6 @@ def _candidates(entry: MetadataEntry, key: KnownKey, values: Sequence[Any]) -> S
     if not key.only_stray_texts:
         return _TEXT_MEANS
     return [kind for kind in _STRAY_TEXT_MEANS if kind in entry.operator.families]
-
-
-def _typed(entry: MetadataEntry, key: KnownKey, kind: Kind, value: Any) -> Any:
-    read = _read(kind, value)
-    if read is None:
-        raise _impossible(entry, key, f"with {_shorten_value(value)}, which is no {kind}")
-    return read
 
 
 def _read(kind: Kind, value: Any) -> Any:
@@ -218,34 +205,31 @@ def _shorten_value(value: Any) -> str:
 
 def one_of(name: str, texts: Sequence[str], path: str) -> Node:
     """Return the condition that a property of the inference is one of these texts."""
-    source_range = SourceRange(path)
-    items = Listed(tuple(Scalar(text, at=source_range) for text in texts), at=source_range)
-    return Operation("in", (Named(OWN + name, at=source_range), items), at=source_range)
+    return _among(OWN + name, texts, SourceRange(path))
+
+
+def _among(name: str, texts: Sequence[str], at: SourceRange) -> Node:
+    items = Listed(tuple(Scalar(text, at) for text in texts), at)
+    return Operation("in", (Named(name, at=at), items), at)
 
 
 def of_ids(ids: Sequence[str]) -> Node:
     """Return the condition that the inference has one of these ids, aliases or `uid:<uuid>`."""
     path = "inference_ids"
-    uids = [
-        inference_id.removeprefix(_UID).lower()
-        for inference_id in ids
-        if inference_id.startswith(_UID)
-    ]
-    client_ids = [inference_id for inference_id in ids if not inference_id.startswith(_UID)]
+    uids = [text.removeprefix(_UID).lower() for text in ids if text.startswith(_UID)]
+    client_ids = [text for text in ids if not text.startswith(_UID)]
     parts = [
         one_of(name, texts, path)
         for name, texts in (("inference_ids", client_ids), ("uid", uids))
         if texts
     ]
-    return parts[0] if len(parts) == 1 else Operation("or", tuple(parts), at=SourceRange(path))
+    return parts[0] if len(parts) == 1 else Operation("or", tuple(parts), SourceRange(path))
 
 
 def succeeded(ok: bool) -> Node:
     """Return the condition that the request succeeded, or did not."""
-    source_range = SourceRange("ok")
-    return Operation(
-        "=", (Named(f"{OWN}ok", at=source_range), Scalar(ok, at=source_range)), at=source_range
-    )
+    at = SourceRange("ok")
+    return Operation("=", (Named(f"{OWN}ok", at=at), Scalar(ok, at)), at)
 
 
 def predicted(labels: Sequence[str] | None, scores: Mapping[str, float]) -> Node:
@@ -253,18 +237,10 @@ def predicted(labels: Sequence[str] | None, scores: Mapping[str, float]) -> Node
 
     `scores`: the bounds by the operator's name.
     """
-    source_range = SourceRange("prediction")
-    score = Named("score", at=source_range)
-    parts: list[Node] = [
-        Operation(
-            _COMPARISONS[name], (score, Scalar(exact(bound), at=source_range)), at=source_range
-        )
-        for name, bound in scores.items()
-    ]
-    if labels is not None:
-        items = Listed(tuple(Scalar(label, at=source_range) for label in labels), at=source_range)
-        parts.insert(0, Operation("in", (Named("label", at=source_range), items), at=source_range))
-    condition = (
-        (Operation("and", tuple(parts), at=source_range),) if len(parts) > 1 else tuple(parts)
-    )
-    return Operation("prediction", condition, at=source_range)
+    at = SourceRange("prediction")
+    score = Named("score", at=at)
+    parts: list[Node] = [] if labels is None else [_among("label", labels, at)]
+    for name, bound in scores.items():
+        parts.append(Operation(_COMPARISONS[name], (score, Scalar(exact(bound), at)), at))
+    condition = (Operation("and", tuple(parts), at),) if len(parts) > 1 else tuple(parts)
+    return Operation("prediction", condition, at)

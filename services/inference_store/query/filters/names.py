@@ -12,7 +12,6 @@ from inference_store.index.key_registry import FROM_TEXT, KeySeen, Models, TypeS
 from inference_store.inference.errors import (
     ImpossibleComparison,
     InvalidFilter,
-    NotKept,
     StoreError,
     UnknownKey,
 )
@@ -27,14 +26,7 @@ from inference_store.inference.nearest import (
     shortened,
 )
 from inference_store.query.cql2 import meant_by
-from inference_store.query.cql2.operations import CONFORMANCE
-from inference_store.query.cql2.tree import (
-    Named,
-    Node,
-    Operation,
-    fault,
-    where,
-)
+from inference_store.query.cql2.tree import Named, Node, Operation, fault, where
 from inference_store.query.cql2.verify import inside
 from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES, Property
 
@@ -67,16 +59,6 @@ def unknown_key(node: Node, source: str | None, name: str, near: Sequence[str]) 
     message = f"there is no metadata key {shortened(name)}; {nearest}"
     detail = f"{where(node.at, source)}: {message}."
     return UnknownKey(detail, faults=[fault(message, node.at, source, tuple(near))])
-
-
-def not_kept(node: Node, source: str | None, message: str, conformance: str) -> NotKept:
-    """Return the error for a feature of a conformance class that is not supported."""
-    missing_class = CONFORMANCE[conformance]
-    detail = (
-        f"{where(node.at, source)}: {message}; it belongs to the conformance class"
-        f" {missing_class.title} ({missing_class.uri}), which is not kept here."
-    )
-    return NotKept(detail, faults=[fault(message, node.at, source)])
 
 
 def hinted(refusal: Refusal, meant: str | None) -> Refusal:
@@ -188,12 +170,6 @@ def _others(kind: Kind, types: Iterable[TypeSeen]) -> int:
     return max(0, elsewhere - doubled)
 
 
-def declared(name: str, kinds: Iterable[Kind]) -> KnownKey:
-    """Return a declared key, whether or not an inference has it."""
-    rows = dict.fromkeys(kinds, 0)
-    return KnownKey(name, None, rows, tuple(sorted(rows)))
-
-
 MOST_PAIRS: Final = 10_000
 """The most pairs of edges and points of literal geometries that a filter compares."""
 MOST_TWICE: Final = 2
@@ -255,15 +231,6 @@ class FilterCheck:
             yield
         finally:
             self.twice -= 1
-
-    @contextmanager
-    def of_predictions(self) -> Iterator[None]:
-        """Resolve the names within as columns of a prediction."""
-        self.inside = True
-        try:
-            yield
-        finally:
-            self.inside = False
 
 
 OWN, METADATA = "inference.", "metadata."

@@ -118,7 +118,9 @@ MOST_WRITTEN: Final = 4_000
 def calculated(node: Operation, left: Value, right: Value, checking: FilterCheck) -> Value:
     """Return the calculation of two numbers. Raises InvalidFilter for too many digits."""
     calculation = _make_calculation(node, left, right)
-    _refuse_digits(node, calculation, checking)
+    if digits(calculation).too_many:
+        message = "the calculation may come to more digits than can be calculated exactly"
+        raise meaningless(node, checking.source, message)
     if isinstance(left, Constant) and isinstance(right, Constant):
         return _settled(node, calculation, left, right, checking)
     return calculation
@@ -152,12 +154,6 @@ def _settled(
     return calculation if result is None else Constant("number", result)
 
 
-def _refuse_digits(node: Operation, calculation: Value, checking: FilterCheck) -> None:
-    if digits(calculation).too_many:
-        message = "the calculation may come to more digits than can be calculated exactly"
-        raise meaningless(node, checking.source, message)
-
-
 def counted(node: Operation, checking: FilterCheck) -> Value:
     """Return the value of `count_predictions(…)`."""
     return typed.Counted(condition(node, checking))
@@ -168,8 +164,11 @@ def condition(node: Operation, checking: FilterCheck) -> typed.Predicate | None:
     refuse_inside(node, checking)
     if not node.args:
         return None
-    with checking.of_predictions():
+    checking.inside = True
+    try:
         return checking.to_predicate(node.args[0], checking)
+    finally:
+        checking.inside = False
 
 
 def refuse_inside(node: Operation, checking: FilterCheck) -> None:
@@ -372,11 +371,8 @@ def mismatch(
     hint = _hint(hinted_at, frozenset().union(*others) if others else frozenset(), keys)
     types = tuple(dict.fromkeys(type_name for key in keys for type_name in key.types))
     refusal = impossible(odd, checking.source, message + hint, types)
-    return hinted(refusal, next(filter(None, map(_name_meant, nodes)), None))
-
-
-def _name_meant(node: Node) -> str | None:
-    return meant_by(node) if isinstance(node, Operation) else None
+    meant = (meant_by(node) for node in nodes if isinstance(node, Operation))
+    return hinted(refusal, next(filter(None, meant), None))
 
 
 def _odd(nodes: Sequence[Node], kinds: Sequence[frozenset[Kind]]) -> Node:

@@ -15,20 +15,22 @@ from inference_store.query.cql2.tree import (
     Named,
     Node,
     Operation,
+    Refusal,
     Scalar,
+    error_of,
 )
 from inference_store.query.properties import Property as Described
 
 from . import names, operands
 from .arithmetic import edges_of, geometries_meet, points_within
 from .evaluate import ARRAYS, settle
-from .names import FilterCheck, KnownKey, meaningless, not_kept
+from .names import FilterCheck, KnownKey, meaningless
 from .operands import mismatch, point_of
 from .typed import (
     COMPARISONS,
+    Among,
     And,
     Area,
-    Array,
     Between,
     Compared,
     Comparison,
@@ -40,10 +42,10 @@ from .typed import (
     Metadata,
     Not,
     Or,
+    Outside,
     Point,
     Predicate,
     Property,
-    Ring,
     Sets,
     Unknown,
     Value,
@@ -103,7 +105,7 @@ def _of_constants(of: Named, relation: Relation, items: Listed, checking: Filter
             checking.warn_of_others(resolved, kind)
     values = {kind: _of_kind(resolved, kind) for kind in kinds}
     if len(values) == 1:
-        return Array(relation, values[kinds[0]], _constants_of(constants, kinds[0]))
+        return relate_set(relation, values[kinds[0]], _constants_of(constants, kinds[0]))
     return _of_several_kinds(relation, values, constants)
 
 
@@ -111,23 +113,49 @@ def _constants_of(constants: Iterable[Constant], kind: Kind) -> tuple[Constant, 
     return tuple(dict.fromkeys(constant for constant in constants if constant.kind == kind))
 
 
+def relate_set(
+    relation: Relation, of: Metadata | Property, items: tuple[Constant, ...]
+) -> Predicate:
+    """Return the relation of a name's values to constants; NULL if it has no value."""
+    if relation == "overlaps":
+        return Among(of, items)
+    contained = Not(Outside(of, items))
+    if relation == "containedby":
+        return contained
+    each: list[Predicate] = [Compared("=", of, item) for item in items] or [_any_value(of)]
+    return And((*each, contained)) if relation == "equals" else And(tuple(each))
+
+
+def _any_value(of: Metadata | Property) -> Predicate:
+    """Return a predicate that is true, or NULL if there is no value."""
+    return Outside(of, ())
+
+
 def _of_several_kinds(
     relation: Relation, values: Mapping[Kind, Metadata | Property], constants: Sequence[Constant]
 ) -> Predicate:
     """Combine the relations of each kind; NULL only if there is no value of any kind."""
-    some = Or(tuple(Array("contains", of, ()) for of in values.values()))
-    all_of: list[Predicate] = []
+    items = {kind: _constants_of(constants, kind) for kind in values}
     if relation == "overlaps":
-        parts = (Array(relation, of, _constants_of(constants, kind)) for kind, of in values.items())
-        all_of = [Or(tuple(map(_definite, parts)))]
+        return some_of_kinds([Among(of, items[kind]) for kind, of in values.items()])
+    some = Or(tuple(map(_any_value, values.values())))
+    all_of: list[Predicate] = []
     if relation in ("equals", "contains"):
-        needed = {kind: items for kind in values if (items := _constants_of(constants, kind))}
-        all_of += [_definite(Array("contains", values[k], items)) for k, items in needed.items()]
+        for kind in (kind for kind in values if items[kind]):
+            # false, not NULL, if there is no value of the kind
+            there = Not(Unknown(_any_value(values[kind])))
+            all_of += [relate_set("contains", values[kind], items[kind]), there]
     if relation in ("equals", "containedby"):
         also = (*constants, *_numbers_of(constants))
-        every = (Array("containedby", of, _constants_of(also, kind)) for kind, of in values.items())
+        every = (Not(Outside(of, _constants_of(also, kind))) for kind, of in values.items())
         all_of += [Or((part, Unknown(part))) for part in every]
     return Or((And((*all_of, some)), Not(some)))
+
+
+def some_of_kinds(parts: Sequence[Predicate]) -> Predicate:
+    """Return a predicate: some part is true; NULL only if all parts are."""
+    nowhere = And(tuple(And((part, Not(part))) for part in parts))
+    return Or((*(And((part, Not(Unknown(part)))) for part in parts), nowhere))
 
 
 def _numbers_of(constants: Sequence[Constant]) -> Iterator[Constant]:
@@ -138,11 +166,6 @@ def _numbers_of(constants: Sequence[Constant]) -> Iterator[Constant]:
                 yield Constant("number", Decimal(constant.value))
             except InvalidOperation:  # beyond all stored numbers
                 continue
-
-
-def _definite(part: Array) -> Predicate:
-    """Return a predicate that is false if the part is NULL."""
-    return And((part, Not(Unknown(part))))
 
 
 def _of_two_arrays(
@@ -253,8 +276,8 @@ def _with_others(
         return predicate
     holds = ARRAYS[relation](left, right)
     if relation == "overlaps":
-        return settle(Or((predicate, settle(Not(predicate))))) if holds else predicate
-    return predicate if holds else settle(And((predicate, settle(Not(predicate)))))
+        return Or((predicate, settle(Not(predicate)))) if holds else predicate
+    return predicate if holds else And((predicate, settle(Not(predicate))))
 
 
 SPATIAL_FUNCTIONS: Final = frozenset({"s_intersects", "s_within", "s_disjoint"})
@@ -290,7 +313,8 @@ def _of_two(node: Operation, left: Geometry, right: Geometry, checking: FilterCh
     if op == "s_within":
         if areas:
             message = "S_WITHIN of an area that is written out is not kept"
-            raise not_kept(left, checking.source, message, OPERATIONS[op].conformance)
+            conformance = OPERATIONS[op].conformance
+            raise error_of(Refusal(message, left.at, conformance=conformance), checking.source)
         return Fixed(points_within(points, other_areas, other_points))
     meet = geometries_meet(areas, points, other_areas, other_points)
     return Fixed(meet is (op == "s_intersects"))
@@ -340,17 +364,17 @@ def _points(whole: Geometry, checking: FilterCheck) -> Iterator[Point]:
 def _areas(whole: Geometry, checking: FilterCheck) -> Iterator[Area]:
     for part in _parts(whole):
         if part.shape == "Polygon":
-            rings = [_ring(ring, part, checking) for ring in cast(Any, part.coordinates)]
+            rings = [
+                tuple(point_of(corner, part, checking) for corner in ring)
+                for ring in cast(Any, part.coordinates)
+            ]
             yield Area(rings[0], tuple(rings[1:]))
         elif part.shape == "BBox":
             yield from _boxes(part, checking)
         elif part.shape != "Point":
             message = f"{part.shape} is no geometry that a location can be asked for"
-            raise not_kept(part, checking.source, message, _ALL_LITERALS)
-
-
-def _ring(corners: Any, at: Geometry, checking: FilterCheck) -> Ring:
-    return tuple(point_of(corner, at, checking) for corner in corners)
+            refusal = Refusal(message, part.at, conformance=_ALL_LITERALS)
+            raise error_of(refusal, checking.source)
 
 
 def _boxes(box: Geometry, checking: FilterCheck) -> Iterator[Area]:
@@ -396,14 +420,10 @@ def check_temporal_relation(node: Operation, checking: FilterCheck) -> Predicate
     if (left.instant or right.instant) and op not in _OF_INSTANTS | _OF_BOTH:
         message = f"{node.op} takes two intervals: INTERVAL('2026-11-01', '2026-11-02')"
         raise meaningless(node, checking.source, message)
-    if op in _OF_BOTH and any(_is_many(span) for span in (left, right)):
+    starts = (left.start.value, right.start.value)
+    if op in _OF_BOTH and any(isinstance(of, Metadata) and of.many for of in starts):
         raise meaningless(node, checking.source, f"{node.op} takes names that have one value")
     return _relate(op, left, right)
-
-
-def _is_many(span: Span) -> bool:
-    value = span.start.value
-    return isinstance(value, Metadata) and value.many
 
 
 def _span(node: Node, checking: FilterCheck) -> Span:
@@ -473,11 +493,11 @@ def _relate(op: str, left: Span, right: Span) -> Predicate:
     if op == "t_intersects":
         return _intersects(left, right)
     if op == "t_disjoint":
-        return settle(Or((_relate("t_before", left, right), _relate("t_before", right, left))))
+        return Or((_relate("t_before", left, right), _relate("t_before", right, left)))
     # instants are their own start and end
     ends = _ENDS[op][:1] if left.instant and right.instant else _ENDS[op]
     parts = (_compare(getattr(left, a), is_so, getattr(right, b)) for a, is_so, b in ends)
-    return settle(And(tuple(parts)))
+    return And(tuple(parts))
 
 
 def _intersects(left: Span, right: Span) -> Predicate:
@@ -487,6 +507,4 @@ def _intersects(left: Span, right: Span) -> Predicate:
     if left.instant and left.start.value is not None and bounds[0] is not None and bounds[1]:
         # One predicate: if there are several instants, the same one must satisfy both bounds.
         return settle(Between(left.start.value, bounds[0], bounds[1]))
-    return settle(
-        And((_compare(left.start, "<=", right.end), _compare(left.end, ">=", right.start)))
-    )
+    return And((_compare(left.start, "<=", right.end), _compare(left.end, ">=", right.start)))

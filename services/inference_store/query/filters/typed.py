@@ -172,6 +172,14 @@ class Among:
 
 
 @dataclass(frozen=True, slots=True)
+class Outside:
+    """A value that equals none of these constants of one kind."""
+
+    of: Value
+    items: tuple[Constant, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Like:
     """A text that matches: `%` is any text, `_` one character, `\\` escapes the next one."""
 
@@ -191,13 +199,6 @@ class Unknown:
     """IS NULL of a predicate: the predicate is neither true nor false."""
 
     of: "Predicate"
-
-
-@dataclass(frozen=True, slots=True)
-class Holds:
-    """A predicate value that is true: a bare `ok`, a bare boolean key."""
-
-    of: Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,19 +249,6 @@ class Located:
     points: tuple[Point, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Array:
-    """The set of a many-valued name's values of one kind against a set of constants.
-
-    NULL if it has no value of that kind. Order and repetition do not count: they are not stored.
-    The only Property is `inference_ids`.
-    """
-
-    relation: Literal["equals", "contains", "containedby", "overlaps"]
-    of: Metadata | Property
-    items: tuple[Constant, ...]
-
-
 Element: TypeAlias = tuple[Value, ...]
 """The values of one name, or of one element of an array, by kind."""
 
@@ -298,14 +286,13 @@ Predicate: TypeAlias = (
     | Compared
     | Between
     | Among
+    | Outside
     | Like
     | Missing
     | Unknown
-    | Holds
     | Sent
     | Predicted
     | Located
-    | Array
     | Sets
     | Not
     | And

@@ -270,7 +270,7 @@ async def test_leaves_out_spans_being_written(engine: AsyncEngine, models: dict[
     span = (await transact(engine, partitions.list_partitions))[-1]
     async with _writing(engine, NewInference("late", at(1), model_id="one"), models["one"]):
         with pytest.raises(DBAPIError) as error:
-            await begin(engine, span, [models["one"]])
+            await begin(engine, span, models["one"])
         assert isinstance(cause_of(error.value), LockNotAvailableError)
         assert await _count(engine)
         assert await _count_usable(engine, models) == [2, 2]
@@ -298,14 +298,16 @@ async def test_a_write_while_it_is_counted_outdates_the_count(
     """The count may end before or after the commit of the write."""
     one = models["one"]
     second, first = (await transact(engine, partitions.list_partitions))[-2:]
-    [task] = await begin(engine, first, [one])
+    task = await begin(engine, first, one)
+    assert task is not None
     async with _writing(engine, NewInference("late", at(1), model_id="one"), one):
         await transact(engine, store_counts, task)
         # True until the other commits.
         assert await count_usable_partitions(engine, one) == 1
     assert await count_usable_partitions(engine, one) == 0
     assert (await check_counts(engine, models))[None, "one", None] == 13
-    [task] = await begin(engine, second, [one])
+    task = await begin(engine, second, one)
+    assert task is not None
     async with _writing(engine, NewInference("late", at(_DAY + 1), model_id="one"), one):
         pass
     await transact(engine, store_counts, task)
@@ -350,7 +352,7 @@ async def test_a_span_that_is_being_dropped_is_not_counted(
     async with engine.begin() as connection:
         await connection.execute(delete(partition_count))
         await connection.execute(update(partition_span).values(state="dropping"))
-    assert await begin(engine, oldest, [models["one"]]) == []
+    assert await begin(engine, oldest, models["one"]) is None
     assert await count_partition_counts(engine) == 0
 
 

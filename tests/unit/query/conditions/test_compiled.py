@@ -5,8 +5,9 @@ from decimal import Decimal
 from uuid import UUID
 
 from inference_store.inference.events.event import uid_floor, uid_of
-from inference_store.query.conditions import EVERYTHING, NOTHING, Names, Received, compile_condition
+from inference_store.query.conditions import Names, compile_condition
 from inference_store.query.conditions.compiled import merge_equalities
+from inference_store.query.conditions.condition import EVERYTHING, NOTHING, Received
 from inference_store.query.conditions.sides import split_longitude
 from inference_store.query.filters.typed import (
     Among,
@@ -46,6 +47,7 @@ def test_decides_constant_conditions_without_a_database() -> None:
         (Missing(Calculated("+", _NEVER_SENT, _ONE)), EVERYTHING, NOTHING),
         (And((Fixed(True), Fixed(True))), EVERYTHING, NOTHING),
         (Or((Fixed(True), _IS_ONE)), EVERYTHING, NOTHING),
+        (Not(And((Fixed(False), _IS_ONE))), EVERYTHING, NOTHING),
         (And(()), EVERYTHING, NOTHING),
     ]
     for predicate, true, false in cases:
