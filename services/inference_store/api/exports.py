@@ -75,7 +75,7 @@ class ShownExport(ExportJob, Shown):
     """An export: everything that matched, in parts."""
 
     model_id: str
-    state: str  # type: ignore[assignment]  (a later version may have more)
+    state: str  # type: ignore[assignment]
     """`pending`; `listing`: the matches are being listed; `writing`; `done`; `stale`: an erasure
     deleted some of its parts, start it again for the rest; `failed`; `cancelling`; `cancelled` and
     `expired`: the parts are deleted."""

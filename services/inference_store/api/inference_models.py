@@ -125,8 +125,8 @@ class PartialUrls(Urls):
     model_config = ConfigDict(json_schema_extra=_without_required)
 
 
-class ShownInference(  # type: ignore[misc]
-    _model_columns((column.name, column.kind) for column in FIXED_COLUMNS)
+class ShownInference(
+    _model_columns((column.name, column.kind) for column in FIXED_COLUMNS)  # type: ignore[misc]
 ):
     """One datum and what the model said of it. What is not known is null."""
 
@@ -145,7 +145,7 @@ class PartialInference(ShownInference):
 
     metadata: list[ShownMetadata] | dict[str, Any] | None = None
     """By key, with `metadata_as` object."""
-    predictions: list[PartialPrediction] | None = None  # type: ignore[assignment]
+    predictions: list[PartialPrediction] | None = None
     urls: PartialUrls | None = None
 
 

@@ -63,7 +63,7 @@ class ShownGrant(Shown):
 class ShownApiKey(ApiKey, Shown):
     """An API key, without its text."""
 
-    grants: list[ShownGrant]  # type: ignore[assignment]  (each with its rights, without its role)
+    grants: list[ShownGrant]  # type: ignore[assignment]
 
 
 class ApiKeySecret(ShownApiKey):

@@ -103,9 +103,9 @@ async def change_metadata(
         bucket = editor.blobs.buckets.default
         await reserve(connection, bucket, registration, uid, revision=revision)
     # After the reserve, which checks the revision: a refused edit leaves no names behind.
-    parts = (*change.metadata.leaves, *change.metadata.presences)
-    names = {registration.model: {part.name for part in parts}}
-    await dictionary.resolve(names, {}, change.metadata.several)
+    names = {leaf.name for leaf in change.metadata.leaves}
+    names |= {presence.name for presence in change.metadata.presences}
+    await dictionary.resolve({registration.model: names}, {}, change.metadata.several)
     async with engine.begin() as connection:
         registration = await access.find_model(connection, model_id)
         revision = await edit(connection, editor, registration, uid, change, revision=revision)

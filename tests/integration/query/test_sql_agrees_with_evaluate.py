@@ -410,7 +410,9 @@ async def test_conditions_on_predictions_and_time_agree(
 
 
 _VALUES = (1, "m", "p", None, None, (), None, "api", 1, START, START)
-_REGISTRATION = Registration(**dict(zip(Registration.model_fields, _VALUES, strict=False)))
+_REGISTRATION = Registration.model_validate(
+    dict(zip(Registration.model_fields, _VALUES, strict=False))
+)
 
 
 @pytest.mark.parametrize("seed", range(3))
