@@ -41,7 +41,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv demo docs reference console console-test screenshots lock servers upstreams readers lint weight format types workflows hooks test nightly nightly-here unit unit-pythons golden integration kills citus e2e properties mutations mutants faults faults-cold faults-steps \
-	bench-once bench-api bench-citus bench-console bench-erasure bench-export bench-ingest bench-peers bench-proxy bench-query bench-scale audit image sbom wheel client-wheel chart-package version notes chart chart-e2e release-rehearsal \
+	bench-once bench-api bench-citus bench-console bench-erasure bench-export bench-ingest bench-proxy bench-query bench-scale audit image sbom wheel client-wheel chart-package version notes chart chart-e2e release-rehearsal \
 	clean
 
 help: ## Print every target and what it does.
@@ -200,7 +200,7 @@ faults-cold: servers ## Repeat the kills at every failpoint with processes that 
 	@INFERENCE_STORE_TEST_COLD=1 KILLS=each $(STEP) $@ $(WORKING) --faults -m kills tests/integration tests/e2e/faults
 
 FAULTS_STEPS := tests/e2e/faults/deletion/test_steps.py
-faults-steps: servers ## Try each of five faults at each step of a deletion.
+faults-steps: servers ## Let a server die, and place a hold, at each step of a deletion.
 	@$(STEP) $@ $(WORKING) --faults $(FAULTS_STEPS)
 
 bench-once: servers ## Load and ask every line of the query benchmark once, whatever time it takes.
@@ -216,10 +216,6 @@ bench-ingest: servers ## Measure events per second and CPU per event against pla
 # each line, 50 at most; with few of them it only says whether all lines can be asked.
 bench-query: servers ## Measure pages, counts and look-ups over SIZE=1m inferences, or 10m.
 	@$(BIN)/python -m benchmarks.query --size $(or $(SIZE),1m) --runs $(or $(RUNS),50)
-
-# What is loaded is kept in INFERENCE_STORE_BENCH_CACHE.
-bench-peers: servers ## Measure the same questions beside JSONB with GIN.
-	@$(BIN)/python -m benchmarks.peers
 
 # MINUTES: of overload; ROUNDS and SECONDS: of each measurement. Needs nginx.
 bench-proxy: servers ## Measure the proxy beside no proxy and beside nginx, MINUTES=10 of overload.

@@ -24,14 +24,7 @@ from tests.servers.fixtures import migrate
 from tests.servers.minio import MinioServer
 from tests.servers.postgres import Postgres
 
-from benchmarks.query.dataset import (
-    DATABASE,
-    SETTINGS,
-    SIZES,
-    KeptPostgres,
-    folder_of,
-    loaded_into,
-)
+from benchmarks.query.dataset import DATABASE, SETTINGS, SIZES, KeptPostgres, folder_of, loaded_into
 from benchmarks.query.population import MODELS
 from inference_store.api.http import NDJSON
 from inference_store.export.formats import FORMATS

@@ -21,7 +21,7 @@ from tests.servers.minio import MinioServer
 from tests.servers.postgres import PostgresServer
 from tests.service_process import Service
 
-from .events import fill, make_events, open_store, publish, put_objects
+from .events import fill, make_events, publish
 from .ingest import count_stored
 from .results import add_results_option, deliver, describe_machine, format_table
 from .servers import POSTGRES, CpuClock, PidsByName
@@ -61,7 +61,6 @@ def main() -> None:
     parser.add_argument("--there", type=int, default=100_000, help="inferences there before")
     parser.add_argument("--partitions", type=int, default=8, help="partitions of the topic")
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4], help="ingesters")
-    parser.add_argument("--objects", action="store_true", help="fetch blobs: two GETs an event")
     add_results_option(parser, "scale")
     arguments = parser.parse_args()
     machine = describe_machine()
@@ -85,11 +84,7 @@ async def _run(arguments: argparse.Namespace) -> list[Measured]:
         bucket = minio.create_bucket(unique())
         topic = kafka.create_topic(unique(), partitions=arguments.partitions)
         events = list(make_events(arguments.there, arguments.events))
-        if arguments.objects:
-            print(f"putting {2 * len(events):,} objects …", flush=True)
-            await asyncio.to_thread(put_objects, open_store(minio, bucket), events)
-        inline = not arguments.objects
-        await publish(kafka.bootstrap_servers, topic, (e.message(inline=inline) for e in events))
+        await publish(kafka.bootstrap_servers, topic, (e.message(inline=True) for e in events))
         servers = {"postgres": postgres.pids, "kafka": kafka.pids, "minio": minio.pids}
         runs = []
         for processes in arguments.processes:
@@ -188,10 +183,9 @@ def _doing(state: str, wait: str | None) -> str:
 
 def _format_figures(runs: Sequence[Measured], arguments: argparse.Namespace) -> Iterator[str]:
     kinds = list(runs[0].cores)
-    blobs = "two GETs an event" if arguments.objects else "blobs in the event"
     yield (
-        f"{arguments.events:,} events, {blobs}, {arguments.partitions} partitions, into a partition"
-        f" that holds {arguments.there:,}. Cores kept busy, on average:"
+        f"{arguments.events:,} events, blobs in the event, {arguments.partitions} partitions, into"
+        f" a partition that holds {arguments.there:,}. Cores kept busy, on average:"
     )
     rows = (
         (

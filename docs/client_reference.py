@@ -4,23 +4,26 @@ The source is read and not run, so that every Python writes the same.
 """
 
 import ast
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Final, TypeAlias
 
+# Types that both halves of the client fill in: `InferenceT`.
+_PARAMETERS: Final = re.compile(r"\b(Export|Inference|Inferences|Model)T\b")
 Row: TypeAlias = tuple[str, str]
 SOURCE: Final = Path(__file__).parents[1] / "client" / "src" / "inference_store_client"
 # Functions of the filters that a program has no need of.
-_INNER: Final = frozenset({"encode_filter", "format_duration", "make_node", "make_operation"})
+_INNER: Final = frozenset({"encode_filter", "make_node", "make_operation"})
 # Where each class is; of two, one has the members of the other.
 _CLASSES: Final[Mapping[str, Sequence[str]]] = {
-    "Store": ("sync.py:Store",),
-    "Model": ("sync.py:Model",),
-    "Inferences": ("sync.py:Inferences", "previewing.py:DatasetMethods"),
+    "Store": ("methods.py:StoreMethods", "sync.py:Store"),
+    "Model": ("methods.py:ModelMethods",),
+    "Inferences": ("methods.py:InferencesMethods",),
     "DatasetSummary": ("datasets/summary.py:DatasetSummary",),
-    "Inference": ("values/inference.py:InferenceFields", "sync.py:Inference"),
-    "Export": ("values/exports.py:ExportFields", "sync.py:Export"),
+    "Inference": ("values/inference.py:InferenceFields", "methods.py:InferenceMethods"),
+    "Export": ("values/exports.py:ExportFields", "methods.py:ExportMethods"),
     "Blob": ("blob.py:Blob",),
     "Retries": ("retries.py:Retries",),
     "Question": ("question.py:QuestionOptions",),
@@ -68,9 +71,21 @@ def _describe_field(statement: ast.AnnAssign, after: ast.stmt | None) -> Row:
 
 
 def _write_signature(function: ast.FunctionDef) -> str:
-    words = ast.unparse(function.args).removeprefix("self").removeprefix(", ")
-    result = "" if function.returns is None else f" -> {ast.unparse(function.returns)}"
+    words = ast.unparse(function.args).removeprefix("self").removeprefix(", /").removeprefix(", ")
+    result = "" if function.returns is None else f" -> {_write_result(function.returns)}"
     return f"{function.name}({words}){result}"
+
+
+def _write_result(hint: ast.expr) -> str:
+    """Return what a method of `Store` and so on returns; its steps are not shown."""
+    match hint:
+        case ast.Subscript(ast.Name("Steps"), result):
+            text = ast.unparse(result)
+        case ast.Subscript(ast.Name("Deliveries"), item):
+            text = f"Iterator[{ast.unparse(item)}]"
+        case _:
+            text = ast.unparse(hint)
+    return _PARAMETERS.sub(r"\1", text).strip("'")
 
 
 def _list_errors() -> Iterator[Row]:

@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from inspect import isawaitable
 from typing import Any, Final
 
 import httpx
 
 from inference_store_client import AsyncStore, Retries, Store
+from inference_store_client.values.inference import InferenceFields
 
 Handler = Callable[[httpx.Request], httpx.Response]
 QUICK: Final = Retries(first_wait_seconds=0.0)
@@ -94,14 +95,7 @@ def make_item(number: int, **changes: Any) -> dict[str, Any]:
     return {**dict.fromkeys(_FIELDS), **known, **changes}
 
 
-_FIELDS: Final = (
-    *("forwarded_at", "responded_at", "published_at", "indexed_at", "pre_ms", "model_ms"),
-    *("post_ms", "http_status", "grpc_code", "error", "trace_id", "model_version", "task_type"),
-    *("protocol", "action", "batch_index", "batch_size", "capture_id", "data_hash"),
-    *("data_size_bytes", "data_content_type", "width", "height", "top_label", "top_score"),
-    *("prediction_count", "problem", "data_deleted_at", "response_deleted_at"),
-    *("data_storage_key", "response_storage_key", "metadata_storage_key"),
-)
+_FIELDS: Final = [each.name for each in fields(InferenceFields) if each.default is MISSING]
 
 
 def make_problem(status: int, name: str = "some-problem", **headers: str) -> httpx.Response:

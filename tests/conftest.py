@@ -14,9 +14,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = [
-    "tests.runs.collection",
-    "tests.runs.groups",
-    "tests.runs.failures",
+    "tests.runs.plugin",
     "tests.servers.plugin",
     "tests.runs.rings",
     "tests.servers.fixtures",

@@ -1,5 +1,6 @@
 """Settings for tests, from arguments and the environment, never from a `.env` file."""
 
+import types
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -11,8 +12,15 @@ TOKEN = "the-token-of-the-settings"
 
 
 def make_settings(group: type[Settings], **values: Any) -> Settings:
-    """Make a group of settings. Values may be texts, which the group parses."""
-    return group(_env_file=None, **values)
+    """Make a group of settings. Values may be texts, which the group parses. One that no setting
+    has replaces what the group decides itself."""
+    decided = {name: values.pop(name) for name in [*values] if name not in group.model_fields}
+    kind = types.new_class(group.__name__, (group,))
+    for name, value in decided.items():
+        assert hasattr(group, name), name
+        setattr(kind, name, value)
+    made: Settings = kind(_env_file=None, **values)
+    return made
 
 
 def read_settings(kind: type[Settings], environment: Mapping[str, str]) -> Settings:

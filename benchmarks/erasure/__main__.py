@@ -23,20 +23,14 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.servers.environment import service_environment
 from tests.servers.fixtures import migrate, unique
-from tests.servers.memory import memory_folder
+from tests.servers.machine import memory_folder
 from tests.servers.minio import MinioServer
 from tests.servers.postgres import PostgresServer
 from tests.servers.server import SHARED_TEMPORARY
 
 from benchmarks.events import Event, fill, make_events, open_store, put_objects
 from benchmarks.query.asker import Asker, asking
-from benchmarks.query.dataset import (
-    DATABASE,
-    KeptPostgres,
-    cache,
-    count_partitions,
-    loaded_into,
-)
+from benchmarks.query.dataset import DATABASE, KeptPostgres, cache, count_partitions, loaded_into
 from benchmarks.query.feeder import feeding
 from benchmarks.query.population import MODELS, VERSION
 from benchmarks.results import add_results_option, deliver, describe_machine, format_bars

@@ -11,13 +11,11 @@ from benchmarks.results import add_results_option, deliver, describe_machine, fo
 
 from .asker import Asker, asking
 from .dataset import DATABASE, SIZES, count_partitions, dataset, loaded, restore
-from .feeder import feeding
 from .measure import Figures, measure_aggregates, measure_cases, measure_look_ups, measure_mix
 from .questions import CASES, FILTERS
 from .report import format_figures, list_bars
 
-PARTS = ("matrix", "aggregates", "mix", "ingest", "partitions")
-EVENTS_A_SECOND = 500
+PARTS = ("matrix", "aggregates", "mix", "partitions")
 # Of the run with many partitions.
 PARTITIONS = 60
 _BESIDE = 1_000_000
@@ -69,7 +67,7 @@ class _Bench:
             self._results["machine"] |= _describe_postgres(server)
             try:
                 async with asking(dsn) as asker:
-                    await self._measure_parts(asker, dsn)
+                    await self._measure_parts(asker)
             finally:
                 await restore(dsn, self._size)
         if "partitions" in self._parts:
@@ -81,7 +79,7 @@ class _Bench:
                 self._add("partitions", lines)
         return self._results
 
-    async def _measure_parts(self, asker: Asker, dsn: str) -> None:
+    async def _measure_parts(self, asker: Asker) -> None:
         runs, seconds = self._runs, self._seconds
         self._add("look-ups", await measure_look_ups(asker, runs=runs))
         if "matrix" in self._parts:
@@ -93,12 +91,6 @@ class _Bench:
             lines, slow = await measure_mix(asker, 4 * runs, seconds=20 * seconds)
             self._add("mix", lines)
             self._results["slow of the mix"] = slow
-        if "ingest" in self._parts:
-            with feeding(dsn, EVENTS_A_SECOND) as ingest:
-                lines = await measure_look_ups(asker, runs=runs)
-                lines += await self._ask(asker, seconds / 2)
-            self._add("ingest", lines)
-            self._results["events a second beside"] = ingest.rate
 
     async def _ask(self, asker: Asker, seconds: float, **options: Any) -> list[Figures]:
         cases = (*CASES, *FILTERS)

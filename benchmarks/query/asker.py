@@ -30,13 +30,12 @@ class Answer:
     seconds: float
     rows: int
     whole: bool = True
-    uids: tuple[str, ...] = ()
-    body: Any = None
+    refused: bool = False
+    """It answered nothing: a 503, its time was over."""
 
-    @property
-    def refused(self) -> bool:
-        """Return whether it answered nothing: a 503, its time was over."""
-        return not self.whole and self.body is None
+
+def _refuse(seconds: float) -> Answer:
+    return Answer(seconds, 0, whole=False, refused=True)
 
 
 class Asker:
@@ -52,24 +51,18 @@ class Asker:
         """Ask for the first page of 50."""
         seconds, answer = await self._post("query", {**body, "limit": PAGE})
         if answer is None:
-            return Answer(seconds, 0, whole=False)
-        uids = tuple(item["uid"] for item in answer["items"])
-        whole = answer["searched_back_to"] is None
-        return Answer(seconds, len(uids), whole, uids, answer)
+            return _refuse(seconds)
+        return Answer(seconds, len(answer["items"]), whole=answer["searched_back_to"] is None)
 
     async def count(self, body: Body) -> Answer:
         """Ask how many there are."""
         seconds, answer = await self._post("count", body)
-        return (
-            Answer(seconds, 0, whole=False) if answer is None else Answer(seconds, answer["count"])
-        )
+        return _refuse(seconds) if answer is None else Answer(seconds, answer["count"])
 
     async def aggregate(self, body: Body) -> Answer:
         """Ask for figures of all that match."""
         seconds, answer = await self._post("aggregate", body)
-        if answer is None:
-            return Answer(seconds, 0, whole=False)
-        return Answer(seconds, len(answer["groups"]), body=answer)
+        return _refuse(seconds) if answer is None else Answer(seconds, len(answer["groups"]))
 
     async def look_up(self, inference_id: str) -> Answer:
         """Ask for one inference by its client's id."""

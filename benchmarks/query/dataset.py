@@ -135,16 +135,6 @@ def loaded_into(
     (folder / _LOADED).touch()
 
 
-@contextmanager
-def scratch(size: int) -> Iterator[tuple[PostgresServer, str]]:
-    """A population that nobody keeps, for tests."""
-    with PostgresServer({**_LOADING, "shared_buffers": "256MB"}) as server:
-        dsn = server.create_database(DATABASE)
-        migrate(dsn)
-        load(dsn, size, processes=1)
-        yield server, dsn
-
-
 async def restore(dsn: str, size: int) -> None:
     """Drop the spans that the population does not have: a run before wrote them."""
     engine = create_engine(dsn, pool_size=2)

@@ -1,7 +1,7 @@
 """Ingest beside the questions: the ingester's own reading and writing, without Kafka.
 
 A process of its own: `python -m benchmarks.query.feeder DSN EVENTS_PER_SECOND` writes until it is
-ended, and prints how many a second it was.
+ended.
 """
 
 import argparse
@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -34,27 +33,18 @@ _BATCHES_A_SECOND = 5
 _FIRST = 900_000_000
 
 
-@dataclass(slots=True)
-class IngestRate:
-    """The events a second of a run."""
-
-    rate: float = 0.0
-
-
 @contextmanager
-def feeding(dsn: str, rate: int) -> Iterator[IngestRate]:
-    """Events come in while this is open; afterwards `rate` says how many a second."""
+def feeding(dsn: str, rate: int) -> Iterator[None]:
+    """Events come in while this is open."""
     command = [sys.executable, "-m", "benchmarks.query.feeder", dsn, str(rate)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()  # its first batch is written
-    fed = IngestRate()
     try:
-        yield fed
+        yield
     finally:
         process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=60)
-        fed.rate = float(output or 0)
+        process.communicate(timeout=60)
 
 
 def main() -> None:
@@ -83,7 +73,6 @@ async def _feed(dsn: str, rate: int) -> None:
             async with engine.begin() as connection:
                 await key_registry.fold(connection)
         await asyncio.sleep(max(0.0, began + batches * count / rate - time.monotonic()))
-    print(batches * count / (time.monotonic() - began), flush=True)
     await engine.dispose()
 
 

@@ -1,7 +1,7 @@
 """Loading the population: the plan of its spans of time, which the catalogue's own function makes,
 then COPY straight into each partition, its indexes only when its rows are there.
 
-Every (span, table) is a transaction and a job of its own, done by two processes: a table that is
+Every (span, table) is a transaction and a job of its own, done by three processes: a table that is
 truncated and filled in one transaction is frozen, and costs no log where that is allowed.
 """
 
@@ -30,6 +30,7 @@ from .rows import HEADER, KEYS, TABLES, TRAILER, Numbers
 PROJECT = "streets"
 CHUNK = 10_000
 TARGET = 2_000_000
+_PROCESSES = 3
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _WIDTHS = tuple(timedelta(hours=hours) for hours in (1, 6, 12, 24, 24 * 7, 24 * 28))
 # Of those received in a span this share came late: it lies behind all others, in no order.
@@ -104,7 +105,6 @@ def load(
     size: int,
     *,
     partitions: int | None = None,
-    processes: int = 3,
     models: Sequence[str] = MODELS,
     objects: bool = True,
 ) -> None:
@@ -118,14 +118,10 @@ def load(
         _Job(dsn, table, filled_span, numbers) for table in TABLES for filled_span in filled[::-1]
     ]
     began = time.perf_counter()
-    if processes > 1:
-        with ProcessPoolExecutor(processes) as pool:
-            for done, report in enumerate(pool.map(_do, jobs), 1):
-                seconds = time.perf_counter() - began
-                print(f"{report}: {done} of {len(jobs)} after {seconds:.0f} s", flush=True)
-    else:
-        for job in jobs:
-            _do(job)
+    with ProcessPoolExecutor(_PROCESSES) as pool:
+        for done, report in enumerate(pool.map(_do, jobs), 1):
+            seconds = time.perf_counter() - began
+            print(f"{report}: {done} of {len(jobs)} after {seconds:.0f} s", flush=True)
     asyncio.run(_finish(dsn, filled))
 
 

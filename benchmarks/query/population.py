@@ -253,7 +253,7 @@ def city(number: int) -> tuple[float, float]:
     return float(latitude), float(longitude)
 
 
-# Inferences as a client would send them: for the ingester and for peers.
+# Inferences as a client would send them.
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRMWARE = (*OLD_FIRMWARE, *NEW_FIRMWARE)
 _TYPES = {int: "int", float: "float", str: "string", bool: "bool", dict: "json", list: "json"}

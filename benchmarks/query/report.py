@@ -37,15 +37,13 @@ def _list_lines(results: Mapping[str, Any]) -> list[Line]:
 
 
 def format_figures(results: Mapping[str, Any]) -> str:
-    """Return the data set, a line for each question, and what was measured beside."""
+    """Return the data set, and a line for each question."""
     machine = results["machine"]
     parts = [
         f"{machine['inferences']:,} inferences in {machine['partitions']} partitions,"
         f" {machine['bytes'] / 2**30:.0f} GiB, Postgres {machine['postgres']}.",
         _format_lines(results),
     ]
-    if rate := results.get("events a second beside"):
-        parts.append(f"Under ingest: {rate:.0f} events/s were written beside it.")
     if lines := results.get("partitions"):
         rows = ((line["name"], format_ms(line["median"]), _format_p99(line)) for line in lines)
         table = format_table("question | median ms | p99 ms", rows)
@@ -58,18 +56,15 @@ def format_figures(results: Mapping[str, Any]) -> str:
 
 def _format_lines(results: Mapping[str, Any]) -> str:
     unit = next(line for line in results["look-ups"] if line["kind"] == "unit")["median"]
-    fed = {(line["name"], line["kind"]): line["p99"] for line in results.get("ingest", ())}
-    head = "question | | median ms | p99 ms | bar | of a look-up by key | under ingest, p99 | rows"
-    return format_table(head, (_list_cells(line, fed, unit) for line in _list_lines(results)))
+    head = "question | | median ms | p99 ms | bar | of a look-up by key | rows"
+    return format_table(head, (_list_cells(line, unit) for line in _list_lines(results)))
 
 
-def _list_cells(line: Line, fed: Mapping[tuple[str, str], float], unit: float) -> Iterable[str]:
+def _list_cells(line: Line, unit: float) -> Iterable[str]:
     yield from (line["name"], line["kind"], format_ms(line["median"]), _format_p99(line))
     bar = BARS.get(line["kind"])
     yield "" if bar is None else f"< {bar}{mark(line['p99'] < bar)}"
     yield f"{line['median'] / unit:,.0f}"
-    beside = fed.get((line["name"], line["kind"]))
-    yield "" if beside is None else format_ms(beside)
     yield f"{line['rows']:,.0f}"
 
 

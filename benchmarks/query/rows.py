@@ -10,15 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from .population import (
-    CAMERAS,
-    NEW_FIRMWARE,
-    OLD_FIRMWARE,
-    ORGANIZATIONS,
-    TAGS,
-    Chunk,
-    Column,
-)
+from .population import CAMERAS, NEW_FIRMWARE, OLD_FIRMWARE, ORGANIZATIONS, TAGS, Chunk, Column
 
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER = b"\xff\xff"

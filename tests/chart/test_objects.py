@@ -95,7 +95,7 @@ def test_limits_of_memory_hold_what_the_settings_allow() -> None:
     for settings in ({}, many, {"THUMBNAIL_PROCESSES": 0}):
         said: Object = {name.lower(): value for name, value in settings.items()}
         api, proxy = ApiSettings.model_construct(**said), ProxySettings.model_construct(**said)
-        buffers = proxy.proxy_capture_bytes + proxy.proxy_strip_bytes
+        buffers = 2 * proxy.proxy_capture_bytes
         allowed = {
             "api": 512 * 2**20 + api.thumbnail_processes * thumbnail_worker.MEMORY_BYTES,
             "proxy": 640 * 2**20 + buffers + proxy.proxy_grpc_message_bytes,

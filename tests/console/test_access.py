@@ -1,18 +1,33 @@
-"""Access control: sign-in and sign-out, ended sessions, rights to see pictures."""
+"""Access control: signing in and out, keys, and what is shown to whom."""
 
+import asyncio
+import json
 import os
 import re
 import subprocess
 import sys
+import urllib.error
 import urllib.request
+from collections.abc import Iterator, Sequence
+from threading import Thread
 from typing import Any
 
-from playwright.sync_api import Page, expect
+import pytest
+from playwright.sync_api import Browser, Page, expect
 
 from inference_store.api.authentication import COOKIE, HEADER
+from tests.integration.api.access.oidc_issuer import (
+    AUDIENCE,
+    CLIENT,
+    CLIENT_SECRET,
+    OidcIssuer,
+    make_jwk,
+    make_rsa_key,
+)
+from tests.servers.waiting import wait_until
 from tests.settings import TOKEN
 
-from .conftest import Console, OpenPage
+from .conftest import Console, OpenPage, serve_guarded
 from .content import STREET
 from .watched_page import allow_copying
 
@@ -93,9 +108,9 @@ def test_requests_no_pictures_without_the_right(open_page: OpenPage, guarded: Co
     page.on("request", lambda request: requested.append(request.url))
     page.on("response", lambda answer: refused.append(answer.url) if answer.status == 403 else None)
     enter(page, key)
-    expect(page.get_by_text("You may not see inputs")).to_have_count(3)
+    expect(page.get_by_text("You are not allowed to see inputs")).to_have_count(3)
     page.locator(".tile").first.click()
-    expect(page.locator(".large")).to_contain_text("You may not see inputs")
+    expect(page.locator(".large")).to_contain_text("You are not allowed to see inputs")
     expect(page.locator("ol button").first).to_be_visible()
     assert not [url for url in requested if url.endswith(("/thumbnails", "/data"))]
     assert not refused
@@ -117,3 +132,220 @@ def test_copied_commands_take_the_key_from_the_environment(
         environment = os.environ | {"INFERENCE_STORE_KEY": TOKEN}
         output = subprocess.check_output([*command, program], text=True, env=environment)
         assert re.findall(rf"{STREET}-\d{{4}}", output) == page.locator(".id").all_text_contents()
+
+
+_LINK = f"#/m/{STREET}?f=frame_number%20%3C%205"
+
+
+@pytest.fixture
+def issuer() -> Iterator[OidcIssuer]:
+    """An issuer in its own thread, beside the browser."""
+    loop = asyncio.new_event_loop()
+    thread = Thread(target=loop.run_forever)
+    thread.start()
+    key, server = make_rsa_key(), OidcIssuer()
+    server.keys, server.signer = [make_jwk("rsa", key)], (key, "rsa")
+    asyncio.run_coroutine_threadsafe(server.start(), loop).result(30)
+    yield server
+    asyncio.run_coroutine_threadsafe(server.stop(), loop).result(30)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+@pytest.fixture
+def with_issuer(
+    console: Console, issuer: OidcIssuer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Console]:
+    """The same store behind an api with the issuer in its settings."""
+    settings = {
+        "OIDC_ISSUER": issuer.url,
+        "OIDC_AUDIENCE": AUDIENCE,
+        "OIDC_ROLES": json.dumps({"analysts": [{"role": "analyst"}]}),
+        "OIDC_CLIENT_ID": CLIENT,
+        "OIDC_CLIENT_SECRET": CLIENT_SECRET,
+    }
+    with serve_guarded(console, tmp_path_factory.mktemp("issuer"), **settings) as served:
+        yield served
+
+
+@pytest.fixture
+def page(browser: Browser, with_issuer: Console) -> Iterator[Page]:
+    """A page that may also send requests to the issuer."""
+    context = browser.new_context()
+    context.set_default_timeout(60_000)
+    signing_in = context.new_page()
+    signing_in.goto(f"{with_issuer.address}/console/{_LINK}")
+    yield signing_in
+    context.close()
+
+
+def test_signing_in_at_the_issuer(page: Page, issuer: OidcIssuer) -> None:
+    sign_in = page.get_by_role("button", name="Sign in with 127.0.0.1")
+    issuer.id_claims = {"nonce": "of another attempt"}
+    sign_in.click()
+    expect(page.get_by_role("status")).to_contain_text("Sign-in failed")
+    assert page.url.endswith(f"/console/{_LINK}")
+    issuer.id_claims = {}
+    sign_in.click()
+    expect(page.locator(".tile")).to_have_count(5)
+    assert page.url.endswith(f"/console/{_LINK}")
+    expect(page.get_by_text("ada", exact=True)).to_be_visible()
+    page.reload()
+    expect(page.locator(".tile")).to_have_count(5)
+    page.get_by_role("button", name="Sign out").click()
+    expect(sign_in).to_be_visible()
+
+
+def may_read(console: Console, key: str) -> bool:
+    holder = Console(console.address, console.service, console.environment, key)
+    try:
+        holder.ask("GET", f"/v1/models/{STREET}")
+    except urllib.error.HTTPError as error:
+        assert error.code == 401
+        return False
+    return True
+
+
+def open_keys(open_page: OpenPage, guarded: Console, key: str) -> Page:
+    page = open_page("#/list/keys", of=guarded)
+    enter(page, key)
+    return page
+
+
+def test_a_key_is_made_shown_once_and_revoked(open_page: OpenPage, guarded: Console) -> None:
+    page = open_keys(open_page, guarded, TOKEN)
+    page.get_by_role("button", name="Make a key").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("textbox", name="Name").fill("<b>bold</b> dashboard")
+    dialog.get_by_role("combobox", name="Expires").select_option("30")
+    dialog.get_by_role("combobox", name="Model").fill(STREET)
+    expect(dialog.get_by_label("What the role may do")).to_contain_text("See models")
+    dialog.get_by_role("button", name="Make the key").click()
+    key = dialog.get_by_label("The key", exact=True).input_value()
+    assert key.startswith("isk_")
+    assert may_read(guarded, key)
+    allow_copying(page)
+    dialog.get_by_role("button", name="Copy").click()
+    expect(dialog.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == key
+    dialog.get_by_role("button", name="I have it").click()
+    row = page.locator("tbody tr").filter(has_text="<b>bold</b> dashboard")
+    expect(row).to_contain_text(f"reader of model {STREET}")
+    expect(row).to_contain_text("works")
+    assert key not in page.content()
+    row.get_by_role("button", name="Revoke").click()
+    page.get_by_role("dialog").get_by_role("button", name="Revoke the key").click()
+    expect(row).to_contain_text("revoked")
+    wait_until(lambda: not may_read(guarded, key), seconds=180, what="the key to end")
+
+
+def rotate(page: Page, name: str, when: str) -> str:
+    """Rotate a key, and return its new text."""
+    page.get_by_role("button", name=f"Rotate {name}").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("The old secret stops working").select_option(label=when)
+    dialog.get_by_role("button", name="Rotate the key").click()
+    text = dialog.get_by_label("The key", exact=True).input_value()
+    dialog.get_by_role("button", name="I have it").click()
+    expect(dialog).to_have_count(0)
+    assert text not in page.content()
+    return text
+
+
+def test_rotated_key_is_shown_once_and_replaces_the_old_one(
+    open_page: OpenPage, guarded: Console
+) -> None:
+    grants = [{"role": "reader"}]
+    first = guarded.ask("POST", "/v1/keys", {"name": "turning", "grants": grants})["key"]
+    page = open_keys(open_page, guarded, TOKEN)
+    second = rotate(page, "turning", "in a day")
+    row = page.locator("tbody tr").filter(has_text="turning")
+    expect(row).to_contain_text("old text until")
+    assert may_read(guarded, first)
+    assert may_read(guarded, second)
+    third = rotate(page, "turning", "at once")
+    expect(row).not_to_contain_text("old text until")
+    assert may_read(guarded, third)
+    wait_until(lambda: not may_read(guarded, second), seconds=180, what="the text to end")
+    assert not may_read(guarded, first)
+
+
+def test_own_key_cannot_be_rotated_at_once(open_page: OpenPage, guarded: Console) -> None:
+    body = {"name": "my own", "grants": [{"role": "owner"}]}
+    page = open_keys(open_page, guarded, guarded.ask("POST", "/v1/keys", body)["key"])
+    page.get_by_role("button", name="Rotate my own").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("You are signed in with this key")
+    expect(dialog.locator("option", has_text="at once")).to_have_count(0)
+    page.keyboard.press("Escape")
+    assert may_read(guarded, rotate(page, "my own", "in an hour"))
+    page.get_by_role("button", name="Reload").click()
+    expect(page.locator("tbody tr").filter(has_text="my own")).to_contain_text("works")
+
+
+def test_rights_can_be_chosen_and_refusals_are_shown(open_page: OpenPage, guarded: Console) -> None:
+    page = open_keys(open_page, guarded, TOKEN)
+    page.get_by_role("button", name="Make a key").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("textbox", name="Name").fill("two grants")
+    dialog.get_by_role("combobox", name="Role").select_option("chosen")
+    dialog.get_by_role("combobox", name="Over").select_option("everything")
+    dialog.get_by_role("checkbox", name="export").check()
+    dialog.get_by_role("button", name="Add a grant").click()
+    second = dialog.get_by_role("group", name="Grant 2")
+    second.get_by_role("combobox", name="Over").select_option("project")
+    dialog.get_by_role("button", name="Make the key").click()
+    expect(dialog.get_by_role("alert")).to_be_visible()
+    second.get_by_role("textbox", name="Project").fill("building-7")
+    dialog.get_by_role("button", name="Make the key").click()
+    dialog.get_by_role("button", name="I have it").click()
+    row = page.locator("tbody tr").filter(has_text="two grants")
+    expect(row).to_contain_text("read, export of everything; reader of project building-7")
+
+
+def make_key(console: Console, grants: Sequence[dict[str, Any]]) -> str:
+    body = {"name": "one of a test", "grants": grants}
+    return str(console.ask("POST", "/v1/keys", body)["key"])
+
+
+def open_with(open_page: OpenPage, console: Console, fragment: str, key: str) -> Page:
+    page = open_page(fragment, of=console)
+    enter(page, key)
+    return page
+
+
+def test_a_reader_is_offered_only_what_readers_may_do(
+    open_page: OpenPage, guarded: Console
+) -> None:
+    key = make_key(guarded, [{"role": "reader"}])
+    page = open_with(open_page, guarded, "#/list/erasures", key)
+    menu = page.get_by_role("navigation", name="Console")
+    for title in ("Certificates", "Erasures"):
+        expect(menu.get_by_role("link", name=title)).to_be_visible()
+    for title in ("Keys", "Audit", "Reconcile", "Exports"):
+        expect(menu.get_by_role("link", name=title, exact=True)).to_have_count(0)
+    expect(page.get_by_role("main").get_by_role("heading", level=1)).to_be_visible()
+    expect(page.get_by_role("link", name="Erase …")).to_have_count(0)
+    page.goto(f"{guarded.address}/console/#/m/{STREET}?f=frame_number%20%3C%206&s=frame_number")
+    expect(page.locator(".tile")).to_have_count(6)
+    expect(page.get_by_role("link", name="Erase …")).to_have_count(0)
+    page.locator(".tile").first.focus()
+    page.keyboard.press("x")
+    bar = page.get_by_role("region", name="Selection")
+    expect(bar).to_contain_text("1 selected")
+    expect(page.get_by_role("button", name="Copy ids")).to_be_visible()
+    expect(page.get_by_role("link", name=re.compile("these"))).to_have_count(0)
+    expect(page.get_by_role("button", name=re.compile("Export"))).to_have_count(0)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"{STREET}-0000")
+    expect(page.get_by_text("data_source").first).to_be_visible()
+    expect(page.get_by_role("button", name="Edit …")).to_have_count(0)
+
+
+def test_explains_a_missing_right(open_page: OpenPage, guarded: Console) -> None:
+    grants: list[dict[str, Any]] = [{"role": "reader"}, {"rights": ["delete"], "model_id": "pets"}]
+    fragment = f"#/list/erasures/new?of=model%3A{STREET}&f=TRUE"
+    page = open_with(open_page, guarded, fragment, make_key(guarded, grants))
+    expect(page.get_by_role("alert")).to_contain_text("You need the right “delete”")
+    expect(page.get_by_role("button", name="Erase", exact=False)).to_have_count(0)

@@ -11,8 +11,8 @@ from tests.servers.waiting import wait_until
 
 from .conftest import Console, OpenPage, run_beside
 from .content import SMALL, STREET
-from .test_dead_letters import publish
 from .test_erasures import make_captures, place_hold
+from .test_lists import publish
 
 AXE = Path(__file__).parents[2] / "console" / "node_modules" / "axe-core" / "axe.min.js"
 SERIOUS = {"serious", "critical"}

@@ -1,9 +1,13 @@
-"""Erasures: counted, confirmed, followed, cancelled, with explained refusals."""
+"""Erasures, legal holds and policies: counted, confirmed, changed; what is stale is refused."""
 
+import json
+import re
 from typing import Any
+from urllib.parse import quote
 
 from playwright.sync_api import Page, expect
 
+from tests.policy_owners import name_owner
 from tests.producer import Capture, capture
 
 from .conftest import Console, OpenPage
@@ -77,7 +81,7 @@ def test_explains_that_nothing_matches(open_page: OpenPage, console: Console) ->
     console.produce(*make_captures("sentences", 0, 1))
     page = open_page("#/list/erasures/new?of=model%3Asentences")
     page.get_by_role("button", name="By ids").click()
-    page.get_by_label("one on each line").fill("nobody-has-this\n")
+    page.get_by_label("one per line").fill("nobody-has-this\n")
     page.get_by_role("button", name="Count", exact=True).click()
     expect(page.get_by_role("main")).to_contain_text("There is no inference")
     page.get_by_role("button", name="By a subject").click()
@@ -85,3 +89,258 @@ def test_explains_that_nothing_matches(open_page: OpenPage, console: Console) ->
     page.get_by_label("Value", exact=True).fill("nobody")
     page.get_by_role("button", name="Count", exact=True).click()
     expect(page.get_by_role("main")).to_contain_text("there is nothing to erase")
+
+
+NEW = "#/list/holds/new"
+_LATER = "2099-12-31T12:00"
+
+
+def test_places_inspects_and_releases_a_hold(open_page: OpenPage, console: Console) -> None:
+    console.produce(*make_captures("hallway", 0, 5))
+    page = open_page("#/list/holds")
+    page.get_by_role("link", name="Place a hold …").click()
+    page.get_by_label("Model").select_option("model:hallway")
+    page.get_by_role("combobox", name="Filter").fill("frame_number < 3")
+    page.get_by_role("button", name="Count").click()
+    expect(page.get_by_text("It is true of 3 inferences now.")).to_be_visible()
+    page.get_by_label("Name").fill("hallway incident")
+    page.get_by_label("Reason").fill("file <i>4711</i>")
+    page.get_by_label("Until").fill(_LATER)
+    page.get_by_role("button", name="Place the hold").click()
+    expect(page.get_by_role("heading", name="“hallway incident” is in force")).to_be_visible()
+    page.get_by_role("link", name="See what it keeps").click()
+    held = page.get_by_role("region", name="What it keeps")
+    expect(held.locator("dd").first).to_have_text("3")
+    expect(page.get_by_text("file <i>4711</i>", exact=True).first).to_be_visible()
+    page.get_by_role("button", name="Release …").click()
+    page.get_by_label("Reason").fill("the case is closed")
+    page.get_by_role("button", name="Release it").click()
+    expect(page.get_by_text("It was released")).to_be_visible()
+    expect(page.get_by_role("region", name="History")).to_contain_text("the case is closed")
+    expect(page.get_by_role("button", name="Release …")).to_have_count(0)
+    page.get_by_role("link", name="← Legal holds").click()
+    page.get_by_label("State").select_option("released")
+    expect(page).to_have_url(re.compile("state=released"))
+    expect(page.locator("tbody tr").first).to_contain_text("hallway incident")
+
+
+def make_hold(console: Console, name: str, model: str) -> Any:
+    body = {"name": name, "reason": "a test", "model_id": model, "inference_ids": [f"{model}-0"]}
+    return console.ask("POST", "/v1/holds", body)
+
+
+def test_warns_about_unknown_key_of_a_hold(open_page: OpenPage, console: Console) -> None:
+    console.produce(*make_captures("warned", 0, 1))
+    page = open_page(f"{NEW}?of=model%3Awarned")
+    page.get_by_role("combobox", name="Filter").fill("camera_x = 'hall'")
+    page.get_by_role("button", name="Count").click()
+    expect(page.locator("mark")).to_have_text("camera_x")
+    page.get_by_label("Name").fill("a mistake")
+    page.get_by_label("Reason").fill("a test")
+    page.get_by_role("button", name="Place the hold").click()
+    expect(page.get_by_role("main")).to_contain_text("a mistake holds the wrong data")
+    [hold] = [
+        item for item in console.ask("GET", "/v1/holds")["items"] if item["name"] == "a mistake"
+    ]
+    console.ask("DELETE", f"/v1/holds/{hold['id']}?reason=over")
+
+
+def test_change_a_hold(open_page: OpenPage, console: Console) -> None:
+    console.produce(*make_captures("corridor", 0, 4))
+    body = {"name": "corridor", "reason": "a test", "model_id": "corridor"}
+    until = f"{_LATER}:30Z"
+    hold = console.ask("POST", "/v1/holds", body | {"filter": "frame_number < 1", "until": until})
+    page = open_page(f"#/list/holds/{hold['id']}")
+    page.get_by_role("button", name="Change …").click()
+    page.get_by_role("combobox", name="Filter").fill("frame_number < 3")
+    page.get_by_role("button", name="Count").click()
+    expect(page.get_by_text("It is true of 3 inferences now.")).to_be_visible()
+    page.get_by_label("Name").fill("the <b>corridor</b>")
+    page.get_by_role("button", name="Save the change").click()
+    expect(page.get_by_role("heading", name="“the <b>corridor</b>” is in force")).to_be_visible()
+    changed = console.ask("GET", f"/v1/holds/{hold['id']}")
+    assert (changed["name"], changed["reason"]) == ("the <b>corridor</b>", "a test")
+    assert changed["filter"] == "metadata.frame_number < 3"
+    assert (changed["until"], changed["revision"]) == (hold["until"], 2)  # also its seconds
+    page.get_by_role("button", name="See what it keeps").click()
+    held = page.get_by_role("region", name="What it keeps")
+    expect(held.locator("dd").first).to_have_text("3")
+    expect(page.get_by_role("region", name="History")).to_contain_text("changed")
+    console.ask("DELETE", f"/v1/holds/{hold['id']}?reason=over")
+
+
+def test_stale_change_is_refused_and_keeps_what_was_typed(
+    open_page: OpenPage, console: Console
+) -> None:
+    console.produce(*make_captures("stale-changes", 0, 1))
+    hold = make_hold(console, "first", "stale-changes")
+    page = open_page(f"#/list/holds/{hold['id']}")
+    page.get_by_role("button", name="Change …").click()
+    page.get_by_label("Name").fill("of somebody slower")
+    faster = {"name": "of somebody faster", "reason": "a better one", "model_id": "stale-changes"}
+    what = {"filter": "lens = 'wide'", "types": {"lens": "string"}}
+    console.ask("PUT", f"/v1/holds/{hold['id']}", faster | what)
+    page.get_by_role("button", name="Save the change").click()
+    expect(page.get_by_role("alert")).to_contain_text("Someone else changed it after you opened it")
+    page.get_by_role("button", name="Load again").click()
+    expect(page.get_by_text("What you typed stays")).to_be_visible()
+    expect(page.get_by_label("Name")).to_have_value("of somebody slower")
+    expect(page.get_by_label("Reason")).to_have_value("a better one")
+    expect(page.get_by_role("combobox", name="Filter")).to_have_value("metadata.lens = 'wide'")
+    page.get_by_role("button", name="Save the change").click()
+    expect(page.get_by_role("heading", name="“of somebody slower” is in force")).to_be_visible()
+    changed = console.ask("GET", f"/v1/holds/{hold['id']}")
+    assert (changed["revision"], changed["types"]) == (3, what["types"])
+    console.ask("DELETE", f"/v1/holds/{hold['id']}?reason=over")
+
+
+SHORT = {"rules": [{"name": "short", "keep_inference": "PT30M"}]}
+LONG = {"rules": [{"name": "long", "keep_inference": "P9Y"}]}
+
+
+def open_editor(open_page: OpenPage, model: str) -> Page:
+    page = open_page(f"#/list/retention/model%3A{model}")
+    page.get_by_role("link", name="…").click()
+    expect(page.get_by_role("region", name="Change the policy")).to_be_visible()
+    return page
+
+
+def preview(page: Page) -> None:
+    page.get_by_role("button", name="See what it would delete").click()
+    expect(page.get_by_role("region", name="Preview")).to_be_visible()
+
+
+def test_a_policy_is_previewed_saved_and_run(open_page: OpenPage, console: Console) -> None:
+    console.produce(*make_captures("aged-cameras", 0, 3))
+    page = open_editor(open_page, "aged-cameras")
+    page.get_by_label("Name").fill("short")
+    page.get_by_label("Keep everything").fill("PT30M")
+    expect(page.get_by_text("30 minutes")).to_be_visible()
+    expect(page.get_by_role("button", name="Save this policy")).to_have_count(0)
+    preview(page)
+    region = page.get_by_role("region", name="Preview")
+    expect(region.locator("dd").first).to_have_text("3")
+    expect(region.locator("tbody tr").first).to_contain_text("aged-cameras")
+    page.get_by_label("At once").check()
+    page.get_by_role("button", name="Save this policy").click()
+    expect(page.get_by_role("region", name="What applies")).to_contain_text(
+        "Everything is kept for 30 minutes."
+    )
+    page.get_by_role("button", name="Run now for aged-cameras").click()
+    runs = page.get_by_role("region", name="The newest runs").locator("tbody tr")
+    run = runs.filter(has_text="aged-cameras").first  # one of the whole store may begin too
+    expect(run).to_contain_text("done", timeout=180_000)
+    assert console.count("aged-cameras") == 0
+
+
+def test_requires_a_new_preview_after_a_change(open_page: OpenPage, console: Console) -> None:
+    console.produce(*make_captures("edited-cameras", 0, 1))
+    page = open_editor(open_page, "edited-cameras")
+    page.get_by_label("Keep everything").fill("P8Y")
+    preview(page)
+    page.get_by_label("Name").fill("another")
+    expect(page.get_by_role("button", name="Save this policy")).to_have_count(0)
+    expect(page.get_by_text("It changed since the preview")).to_be_visible()
+    page.get_by_role("button", name="JSON").click()
+    text = page.get_by_label("Policy as JSON")
+    expected = {"rules": [{"name": "another", "keep_inference": "P8Y"}]}
+    assert json.loads(text.input_value()) == expected
+    text.fill("{")
+    page.get_by_role("button", name="See what it would delete").click()
+    expect(page.get_by_role("alert")).to_contain_text("Invalid JSON")
+    text.fill(json.dumps({"rules": [{"keep_inference": "30 days"}]}))
+    page.get_by_role("button", name="See what it would delete").click()
+    expect(page.get_by_role("alert")).to_contain_text("rules")
+    text.fill(json.dumps(LONG))
+    preview(page)
+    page.get_by_role("button", name="Save this policy").click()
+    expect(page.get_by_role("region", name="Its own policy")).to_contain_text("for 9 years")
+
+
+def test_stale_revision_keeps_the_draft(open_page: OpenPage, console: Console) -> None:
+    console.produce(*make_captures("stale-cameras", 0, 1))
+    page = open_editor(open_page, "stale-cameras")
+    page.get_by_label("Keep everything").fill("P8Y")
+    preview(page)
+    path = "/v1/models/stale-cameras/retention-policy"
+    console.ask("PUT", path, name_owner(path, LONG))
+    page.get_by_role("button", name="Save this policy").click()
+    expect(page.get_by_role("alert")).to_contain_text("Someone else changed it after you opened it")
+    page.get_by_role("button", name="Load again").click()
+    expect(page.get_by_role("region", name="What applies")).to_contain_text("for 9 years")
+    expect(page.get_by_label("Keep everything")).to_have_value("P8Y")
+    preview(page)
+    page.get_by_role("button", name="Save this policy").click()
+    expect(page.get_by_role("region", name="What applies")).to_contain_text("for 8 years")
+
+
+def test_revokes_a_pending_version_and_removes_a_policy(
+    open_page: OpenPage, console: Console
+) -> None:
+    model = "waiting-cameras"
+    console.produce(*make_captures(model, 0, 1))
+    path = f"/v1/models/{model}/retention-policy"
+    for policy in (LONG, SHORT):
+        console.ask("PUT", path, name_owner(path, policy))
+    page = open_page(f"#/list/retention/model%3A{model}")
+    own = page.get_by_role("region", name="Its own policy")
+    expect(own).to_contain_text("A new version waits and begins at")
+    own.get_by_role("button", name="Revoke …").click()
+    page.get_by_role("dialog").get_by_role("button", name="Revoke it").click()
+    expect(own).not_to_contain_text("waits and begins")
+    own.get_by_role("button", name="Remove …").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove it").click()
+    expect(own).to_contain_text("It has none of its own in force")
+    expect(page.get_by_role("region", name="Versions").locator("summary")).to_have_count(3)
+    page.get_by_role("link", name="Set a policy …").click()  # of a revision that was removed
+    preview(page)
+
+
+def test_the_policies_of_a_project_apply_to_its_models(
+    open_page: OpenPage, console: Console
+) -> None:
+    console.produce(*make_captures("yard-cameras", 0, 1))
+    registration = {"task_type": "object_detection", "project_id": "yard"}
+    console.ask("PUT", "/v1/models/yard-cameras", registration)
+    policy = {"rules": [{"filter": "ok", "keep_inference": "P7Y"}], "max_inferences": 5000}
+    path = "/v1/projects/yard/retention-policy"
+    console.ask("PUT", path, name_owner(path, policy))
+    page = open_page("#/list/retention")
+    page.get_by_label("Policy of").select_option("model:yard-cameras")
+    applies = page.get_by_role("region", name="What applies")
+    expect(applies).to_contain_text("of the project yard")
+    expect(applies).to_contain_text("Everything is kept for 7 years.")
+    expect(applies).to_contain_text("at most 5,000 inferences")
+    own = page.get_by_role("region", name="Its own policy")
+    expect(own).to_contain_text("It has none of its own in force")
+
+
+def test_a_move_warns_which_policies_will_apply(open_page: OpenPage, console: Console) -> None:
+    path = "/v1/projects/archive/retention-policy"
+    console.ask("PUT", path, name_owner(path, SHORT))
+    for project in ("street", "archive"):
+        console.ask("PUT", "/v1/models/moved-cameras", {"project_id": project})
+    page = open_page("#/list/retention/model%3Amoved-cameras")
+    expect(page.get_by_role("status")).to_contain_text("It was moved here from the project street.")
+    applies = page.get_by_role("region", name="What applies")
+    expect(applies).to_contain_text("of the project archive")
+    expect(applies).to_contain_text("Everything is kept for 30 minutes.")
+
+
+def test_asks_nothing_about_a_model_called_dots(open_page: OpenPage) -> None:
+    """The browser would resolve its path to that of the default policy."""
+    for extent in ("model:..", "project:..", "model:."):
+        page = open_page(f"#/list/retention/{quote(extent, safe='')}?edit=1")
+        expect(page.get_by_text("No such ID")).to_be_visible()
+        expect(page.get_by_role("region", name="Change the policy")).to_have_count(0)
+
+
+def test_ids_are_shown_without_hidden_characters(open_page: OpenPage, console: Console) -> None:
+    model = "turned\u202ecameras\u200b"
+    console.ask("PUT", f"/v1/models/{quote(model)}", {"project_id": "yard\ufeff"})
+    page = open_page("#/")
+    cards = page.locator("article")
+    expect(cards.get_by_role("link", name=r"turned\u202ecameras\u200b")).to_be_visible()
+    expect(page.get_by_role("heading", name=r"yard\ufeff")).to_be_visible()
+    cards.get_by_role("link", name="turned").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(r"turned\u202ecameras\u200b")

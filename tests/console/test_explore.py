@@ -1,13 +1,16 @@
-"""Finding inferences: tiles with boxes, the filter, the timeline, fields, the table, links."""
+"""Explore: the filter, the timeline, the table and its columns, the map, and what is selected."""
 
 import re
 import subprocess
 import sys
+import urllib.parse
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
-from .conftest import OpenPage
-from .content import STREET, STREETS
+from tests.console.test_accessibility import LOOKS, check_page
+
+from .conftest import Console, OpenPage
+from .content import COMPARED, PLANTED, SMALL, STREET, STREETS
 from .watched_page import allow_copying
 
 MODEL = f"#/m/{STREET}"
@@ -161,3 +164,196 @@ def test_copied_commands_give_the_same_inferences(open_page: OpenPage) -> None:
     assert (
         subprocess.check_output([sys.executable, "-c", commands[1]], text=True).split() == expected
     )
+
+
+TABLE = f"#/m/{STREET}?f=frame_number%20%3C%203&s=frame_number&v=table"
+HASH = re.compile(r"^\s*[0-9a-f]{64}\s*$")
+CHOSEN = f"{TABLE}&c=inference_id%2Cmetadata.frame_number"
+
+
+def open_menu(page: Page) -> Locator:
+    expect(page.locator("tbody tr").first).to_be_visible()
+    page.get_by_text("Columns", exact=True).click()
+    return page.locator("details[open] .menu")
+
+
+def list_headings(page: Page) -> list[str]:
+    return [text.strip("↑↓ \n") for text in page.locator("thead th").all_text_contents()][1:]
+
+
+def test_columns_are_chosen_and_moved(open_page: OpenPage) -> None:
+    page = open_page(TABLE)
+    menu = open_menu(page)
+    visible, hidden = menu.get_by_role("list", name="Shown"), menu.get_by_role("list", name="More")
+    titles = ("Received", "Top label", "Score", "Predictions", "Model time", "night", "exposure")
+    for title in titles:
+        visible.get_by_label(title, exact=True).click()
+    visible.get_by_label("data_source", exact=True).click()
+    visible.get_by_label("camera_position", exact=True).click()
+    menu.get_by_label("Search columns").fill("ANGLE")
+    angle = hidden.get_by_label("camera_position.angle")
+    angle.click()
+    expect(visible.get_by_label("camera_position.angle", exact=True)).to_be_focused()
+    assert list_headings(page) == ["Id", "frame_number", "camera_position.angle"]
+    expect(page.locator("tbody tr").first.locator("td").last).to_have_text("10.5")
+    menu.get_by_label("Search columns").fill("")
+    hidden.get_by_label("Hash of the input").click()
+    visible.get_by_role("button", name="Move Hash of the input to the left").press("Enter")
+    expect(page.locator("thead th").nth(3)).to_contain_text("Hash of the input")
+    expect(page.locator("tbody tr").first.locator("td").nth(3)).to_have_text(HASH)
+    expect(page).to_have_url(re.compile("c=inference_id"))
+    other = open_page(page.url.partition("/console/")[2])
+    expect(other.locator("tbody tr")).to_have_count(3)
+    assert list_headings(other) == list_headings(page)
+    menu.get_by_role("button", name="Reset to default columns").click()
+    expect(page.locator("thead th", has_text="Top label")).to_be_visible()
+    expect(page).not_to_have_url(re.compile("c="))
+
+
+def test_a_saved_view_keeps_them(open_page: OpenPage, console: Console) -> None:
+    page = open_page(CHOSEN)
+    expect(page.locator("tbody tr")).to_have_count(3)
+    page.get_by_role("button", name="Save view").click()
+    page.get_by_label("Name").fill("two columns")
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    [saved] = [view for view in console.ask("GET", "/v1/views")["items"] if view["columns"]]
+    assert saved["columns"] == ["inference_id", "metadata.frame_number"]
+    other = open_page(f"#/view/{saved['id']}")
+    expect(other.locator("tbody tr")).to_have_count(3)
+    assert list_headings(other) == ["Id", "frame_number"]
+    console.send("DELETE", f"/v1/views/{saved['id']}")
+
+
+def test_a_key_with_markup_and_commas_is_a_column(open_page: OpenPage, console: Console) -> None:
+    page = open_page("#/m/planted?v=table")
+    menu = open_menu(page)
+    menu.get_by_role("list", name="Shown").get_by_label("Received", exact=True).click()
+    assert page.title() == "planted · Inference Store"
+    key = f"key {PLANTED[0][:60]}"
+    expect(page.locator("thead th", has_text=key)).to_be_visible()
+    page.goto(f"{console.address}/console/#/m/planted?v=table&c=metadata.a%252Cb%2Cinference_id")
+    expect(page.locator("thead th").nth(1)).to_have_text("a,b")
+    expect(page.locator("thead th").nth(2)).to_contain_text("Id")
+
+
+@LOOKS
+def test_the_menu_has_no_serious_finding(open_page: OpenPage, scheme: str, narrow: bool) -> None:
+    page = open_page(CHOSEN, scheme=scheme, narrow=narrow)
+    expect(open_menu(page).get_by_role("button", name="Reset to default columns")).to_be_visible()
+    check_page(page)
+
+
+MAP = f"#/m/{SMALL}?v=map"
+
+
+def test_a_cell_becomes_a_filter(open_page: OpenPage) -> None:
+    page = open_page(MAP)
+    cells = page.locator("svg .cell")
+    expect(cells).to_have_count(COMPARED)
+    cells.first.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("1 inference", exact=True)).to_be_visible()
+    expect(cells).to_have_count(1)
+    assert "S_INTERSECTS(location, BBOX(" in page.url.replace("%20", " ").replace("%2C", ",")
+
+
+def test_a_dragged_box_becomes_a_filter(open_page: OpenPage) -> None:
+    page = open_page(MAP)
+    expect(page.get_by_text(f"{COMPARED} inferences", exact=True)).to_be_visible()
+    expect(page.get_by_role("complementary", name="Fields")).to_be_visible()
+    expect(page.locator("svg .cell")).to_have_count(COMPARED)
+    size = page.locator("figure svg[role=group]").bounding_box()
+    assert size
+    x, y = size["x"], size["y"]
+    page.mouse.move(x + 20, y + 20)  # its corners are round
+    page.mouse.down()
+    page.mouse.move(x + size["width"] / 2, y + size["height"] - 2, steps=4)
+    page.mouse.up()
+    expect(page.locator("svg .cell")).to_have_count(COMPARED // 2)
+
+
+def test_a_model_without_places_has_no_map(open_page: OpenPage) -> None:
+    page = open_page(f"#/m/{STREET}")
+    expect(page.get_by_role("button", name="Table")).to_be_visible()
+    expect(page.get_by_role("button", name="Map")).to_have_count(0)
+
+
+def test_disagreements_come_first(open_page: OpenPage) -> None:
+    page = open_page(f"#/compare?a={SMALL}&b={STREET}")
+    expect(page.get_by_text(f"{COMPARED} inputs seen by both")).to_be_visible()
+    first = page.locator(".pair").first
+    expect(first).to_contain_text("Another label")
+    expect(first.locator("img")).to_have_count(2)
+    expect(page.get_by_role("img", name="Share of inferences by top score")).to_be_visible()
+
+
+SELECTED = f"#/m/{STREET}?f=frame_number%20%3C%206&s=frame_number"
+
+
+def expect_selected(page: Page, count: int) -> None:
+    """Expect the bar to show that `count` inferences are selected."""
+    bar = page.get_by_role("region", name="Selection")
+    expect(bar.get_by_role("status").first).to_have_text(f"{count} selected")
+
+
+def test_the_keys_are_shown(open_page: OpenPage) -> None:
+    page = open_page()
+    expect(page.get_by_role("heading", name="Models", level=1)).to_be_visible()
+    page.keyboard.press("?")
+    dialog = page.get_by_role("dialog", name="Keys")
+    for word in (
+        "Go to the filter",
+        "The next inference within",
+        "Select or deselect this inference",
+        "Enlarge",
+    ):
+        expect(dialog.get_by_text(word)).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+
+
+def test_tiles_are_selected_by_keyboard(open_page: OpenPage, console: Console) -> None:
+    page = open_page(SELECTED)
+    expect(page.locator(".tile")).to_have_count(6)
+    for key in ("j", "x", "j", "j", "x"):
+        page.keyboard.press(key)
+    expect_selected(page, 2)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"{STREET}-0002")
+    expect(page.get_by_role("button", name="Selected")).to_be_visible()
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    expect_selected(page, 3)
+    allow_copying(page)
+    page.get_by_role("button", name="Copy ids").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    expected = [f"{STREET}-000{number}" for number in (0, 2, 3)]
+    assert page.evaluate("navigator.clipboard.readText()").split() == expected
+    assert find_linked(page, console, "Erase these") == expected
+    assert find_linked(page, console, "Hold these") == expected
+    page.keyboard.press("Escape")
+    expect(page.locator(".tile").first).to_be_visible()
+    expect_selected(page, 3)
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("region", name="Selection")).to_have_count(0)
+
+
+def find_linked(page: Page, console: Console, name: str) -> list[str]:
+    """Return the ids of the inferences that a link of the bar selects."""
+    link = page.get_by_role("link", name=re.compile(name)).get_attribute("href") or ""
+    search = urllib.parse.parse_qs(link.partition("?")[2])
+    assert search["of"] == [f"model:{STREET}"]
+    return console.find_ids(STREET, filter=search["f"][0], sort="frame_number")
+
+
+def test_rows_are_selected_by_their_boxes(open_page: OpenPage) -> None:
+    page = open_page(f"{MODEL}&v=table")
+    page.get_by_role("checkbox", name=f"Select {STREET}-0001").check()
+    page.locator("tbody tr").nth(3).hover()
+    page.keyboard.press("x")
+    expect_selected(page, 2)
+    page.get_by_role("button", name="Grid").click()
+    expect(page.locator(".picked")).to_have_count(2)
+    page.get_by_role("button", name="Select nothing").click()
+    expect(page.locator(".picked")).to_have_count(0)

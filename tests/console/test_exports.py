@@ -56,7 +56,7 @@ def test_exports_what_matches_and_downloads_it(open_page: OpenPage, console: Con
     page = open_page(EXPLORE)
     open_dialog(page)
     expect(page.get_by_role("dialog")).to_contain_text(f"4 inferences of {MODEL} match now")
-    page.get_by_label("The parts stay for").select_option("P1D")
+    page.get_by_label("Keep the parts for").select_option("P1D")
     page.get_by_label("Predictions").uncheck()
     request_lines(page, 4)
     export = find_last(console)
@@ -121,7 +121,7 @@ def test_offers_choices_that_a_newer_api_lists(open_page: OpenPage) -> None:
     page.route("**/exports", lambda route: route.fulfill(status=422, json={"detail": "no"}))
     open_dialog(page)
     page.get_by_label("Format").select_option("newest")
-    page.get_by_label("Of inputs and responses").select_option("links")
+    page.get_by_label("Inputs and responses").select_option("links")
     with page.expect_request("**/exports") as sent:
         page.get_by_role("button", name="Export 4").click()
     body = json.loads(sent.value.post_data or "")

@@ -1,8 +1,14 @@
-"""The page of an inference: every task, neighbours within the filter, erasure while shown."""
+"""The page of an inference: every task, outlines, metadata, neighbours within the filter."""
 
 import re
+from typing import Any
 
-from playwright.sync_api import Page, expect
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.console.pictures import HEIGHT, WIDTH, make_png
+from tests.console.watched_page import AskedRequests
+from tests.producer import Capture, capture
 
 from .conftest import Console, OpenPage
 from .content import STREET
@@ -60,7 +66,7 @@ def test_shows_each_task(open_page: OpenPage) -> None:
         "reviews": ("What a film!",),
         "writer": ("It is 324 m tall.", "How tall is the tower?"),
         "captions": ("What is it?",),
-        "odd": ("see the raw response",),
+        "odd": ("See the raw response",),
     }.items():
         page = open_first(open_page, model)
         for text in texts:
@@ -128,3 +134,144 @@ def test_a_picture_is_enlarged_and_moved(open_page: OpenPage) -> None:
     assert round(after["x"] - before["x"]) == 40
     page.keyboard.press("0")
     expect(page.get_by_role("button", name="Zoom out")).to_be_disabled()
+
+
+def open_editor(open_page: OpenPage, console: Console, number: int) -> tuple[Page, Locator, str]:
+    """Open the editor of an inference; return the page, the dialog and the inference's path."""
+    path = f"/v1/models/{STREET}/inferences/{STREET}-{number:04d}"
+    page = open_page(f"#/m/{STREET}?sel={console.ask('GET', path)['uid']}")
+    page.get_by_role("button", name="Edit …").click()
+    return page, page.get_by_role("dialog", name="Edit the metadata"), path
+
+
+def read_items(console: Console, path: str) -> dict[str, tuple[str, Any]]:
+    """Return the stored type and value of each key."""
+    items = console.ask("GET", f"{path}?include=metadata")["metadata"]
+    return {item["key"]: (item["type"], item["value"]) for item in items}
+
+
+def test_items_are_changed_and_added(open_page: OpenPage, console: Console) -> None:
+    page, dialog, path = open_editor(open_page, console, 80)
+    expect(dialog.get_by_role("button", name="Nothing changed")).to_be_disabled()
+    dialog.get_by_role("group", name="data_source").get_by_label("Value").fill("roof")
+    dialog.get_by_role("button", name="Add an item").click()
+    item = dialog.get_by_role("group", name="New item")
+    item.get_by_label("Key").fill("reviewed")
+    item.get_by_label("Type").select_option("bool")
+    item.get_by_label("Value").fill("perhaps")
+    dialog.get_by_role("button", name="Save 2 items").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("bool")
+    item.get_by_label("Value").fill("true")
+    dialog.get_by_role("button", name="Save 2 items").click()
+    expect(dialog).to_have_count(0)
+    expect(page.get_by_role("button", name="roof", exact=True)).to_be_visible()
+    stored = read_items(console, path)
+    assert stored["data_source"] == ("string", "roof")
+    assert stored["reviewed"] == ("bool", "true")
+
+
+def test_stale_revision_keeps_the_draft(open_page: OpenPage, console: Console) -> None:
+    _, dialog, path = open_editor(open_page, console, 81)
+    dialog.get_by_role("group", name="data_source").get_by_label("Value").fill("mine")
+    other = [{"key": "note", "type": "string", "value": "theirs"}]
+    console.ask("POST", f"{path}/metadata", {"metadata": other})
+    dialog.get_by_role("button", name="Save one item").click()
+    alert = dialog.get_by_role("alert")
+    expect(alert).to_contain_text("Someone else changed the metadata while you were editing")
+    assert read_items(console, path)["data_source"] != ("string", "mine")
+    alert.get_by_role("button", name="Load current values").click()
+    expect(dialog.get_by_role("group", name="note").get_by_label("Value")).to_have_value("theirs")
+    dialog.get_by_role("button", name="Save one item").click()
+    expect(dialog).to_have_count(0)
+    stored = read_items(console, path)
+    assert stored["data_source"] == ("string", "mine")
+    assert stored["note"] == ("string", "theirs")
+
+
+TRIANGLE = [{"x": 20, "y": 20}, {"x": 120, "y": 20}, {"x": 70, "y": 140}]
+LEFT = [{"x": 10, "y": 10}, {"x": 40, "y": 10}, {"x": 40, "y": 40}]
+COUNT = 60
+"""A page of the gallery: more than a window shows."""
+MOST_AT_ONCE = 3
+COUNT_DRAWINGS = """() => {
+    const send = window.fetch;
+    let underWay = 0;
+    window.mostDrawings = 0;
+    window.fetch = (where, ...more) => {
+        if (!String(where).endsWith("/drawing")) return send(where, ...more);
+        window.mostDrawings = Math.max(window.mostDrawings, ++underWay);
+        return send(where, ...more).finally(() => { underWay -= 1; });
+    };
+}"""
+"""Counts in the page how many drawings wait for an answer at once."""
+KEYPOINTS = [[30, 40, 0.9], [0, 0, 0], [60, 90, 0.8]]
+OF_TASK: dict[str, Any] = {
+    "Image Segmentation": {"contour": [TRIANGLE, LEFT]},
+    "Keypoint Detection": {"keypoints": KEYPOINTS},
+}
+
+
+def make_captures(model: str, task: str, count: int, **more: Any) -> list[Capture]:
+    extras = {"task_type": task, "data_content_type": "image/png", "ok": True}
+    extras |= {"width": WIDTH, "height": HEIGHT}
+    return [
+        capture(
+            number,
+            model_id=model,
+            data=make_png(number),
+            inference_id=f"{model}-{number}",
+            predictions=[{"label": "cell", "score": 0.8, **OF_TASK[task], **more}],
+            extras=extras,
+        )
+        for number in range(count)
+    ]
+
+
+def test_a_tile_shows_whole_contours(open_page: OpenPage, console: Console) -> None:
+    console.produce(*make_captures("contours", "Image Segmentation", 1))
+    page = open_page("#/m/contours")
+    outlines = page.locator(".tile polygon.outline")
+    expect(outlines).to_have_count(2)
+    points = {outline.get_attribute("points") for outline in outlines.all()}
+    assert points == {"20,20 120,20 70,140", "10,10 40,10 40,40"}
+    page.get_by_role("slider").fill("0.9")
+    expect(outlines).to_have_count(0)
+
+
+def test_a_tile_shows_keypoints(open_page: OpenPage, console: Console) -> None:
+    console.produce(*make_captures("keypoints", "Keypoint Detection", 1))
+    page = open_page("#/m/keypoints")
+    expect(page.locator(".tile circle")).to_have_count(2)
+    expect(page.locator(".tile polygon")).to_have_count(0)
+
+
+def test_asks_for_outlines_that_are_near_a_few_at_a_time(
+    open_page: OpenPage, console: Console
+) -> None:
+    console.produce(*make_captures("many-contours", "Image Segmentation", COUNT))
+    page = open_page("#/list/accounting")  # has no picture
+    page.evaluate(COUNT_DRAWINGS)
+    drawings = AskedRequests(page, "/drawing")
+    page.goto(f"{console.address}/console/#/m/many-contours")
+    expect(page.locator(".tile").first.locator("polygon.outline")).to_have_count(2)
+    page.locator(".tile").last.scroll_into_view_if_needed()
+    expect(page.locator(".tile").last.locator("polygon.outline")).to_have_count(2)
+    assert len(drawings.urls) == len(set(drawings.urls)) < COUNT
+    assert 0 < page.evaluate("window.mostDrawings") <= MOST_AT_ONCE
+
+
+@pytest.mark.parametrize("status", [404, 503])
+def test_boxes_stay_if_there_are_no_outlines(
+    open_page: OpenPage, console: Console, status: int
+) -> None:
+    """What passes is asked for again."""
+    model = f"no-outlines-{status}"
+    console.produce(*make_captures(model, "Image Segmentation", 1))
+    page = open_page("#/list/accounting")
+    page.route("**/drawing", lambda route: route.fulfill(status=status, body="{}"))
+    page.goto(f"{console.address}/console/#/m/{model}")
+    outline = page.locator(".tile polygon.outline")
+    expect(outline).to_have_attribute("points", "10,10 120,10 120,140 10,140")
+    page.unroute("**/drawing")
+    if status == 503:
+        expect(outline).to_have_count(2)

@@ -9,8 +9,8 @@ from playwright.sync_api import Page, expect
 
 from .conftest import Console, OpenPage
 from .content import STREET
+from .test_access import make_key, open_with
 from .test_accessibility import LOOKS, check_page
-from .test_operators_rights import make_key, open_with
 
 MODEL = f"#/m/{STREET}"
 FILTER = "frame_number < 2"
@@ -83,7 +83,7 @@ def test_renames_replaces_and_deletes_a_view(open_page: OpenPage, console: Conso
     page.get_by_role("button", name="Change the third frame").click()
     page.get_by_role("button", name="Delete", exact=True).click()
     page.get_by_role("button", name="Delete it for good").click()
-    expect(page.get_by_text("None of this model yet")).to_be_visible()
+    expect(page.get_by_text("No saved views for this model")).to_be_visible()
     assert list_views(console) == []
 
 
@@ -96,8 +96,8 @@ def test_concurrent_change_is_shown_and_loses_nothing(
     console.ask("PATCH", f"/v1/views/{saved['id']}", {"name": "of somebody faster"})
     page.get_by_label("Name").fill("of somebody slower")
     page.get_by_role("button", name="Save", exact=True).click()
-    expect(page.get_by_role("alert")).to_contain_text("Somebody changed this view")
-    page.get_by_role("button", name="Read it again").click()
+    expect(page.get_by_role("alert")).to_contain_text("Someone else changed this view")
+    page.get_by_role("button", name="Reload it").click()
     expect(page.get_by_label("Name")).to_have_value("of somebody faster")
     page.get_by_label("Name").fill("of both")
     page.get_by_role("button", name="Save", exact=True).click()

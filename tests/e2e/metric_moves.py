@@ -23,7 +23,7 @@ def require_labels(*labels: str) -> Callable[[Samples], bool]:
 MOVES: dict[str, Callable[[Samples], bool]] = {
     "build_info": is_above_zero,
     "connections": require_labels("admin"),
-    # They must be zero: tests/integration/platform/serving has thousands of silent connections.
+    # They must be zero: tests/unit/platform/serving/test_limits.py has some that are refused.
     "connections_refused_total": lambda samples: samples != {},
     "connections_late_total": lambda samples: samples != {},
     "proxy_call_seconds": require_labels("v2", "unrecognised", "one", "ok", "failed"),

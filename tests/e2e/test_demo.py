@@ -25,8 +25,8 @@ from tests.console.chromium import CHROMIUM, OPTIONS
 from tests.demo_process import Demo, demo, remove_database, wait_for
 from tests.e2e import tutorial
 from tests.readers.environment import find_readers, read
+from tests.servers.machine import CUT, list_interfaces, write_entering
 from tests.servers.missing import demand
-from tests.servers.network_cut import CUT, list_interfaces, write_entering
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "dataframe.md"
 _API = "http://127.0.0.1:8080"

@@ -15,7 +15,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.runs.failures import FAILURES
+from tests.runs.plugin import FAILURES
 from tests.runs.rings import GROUPS, LANDINGS, find_group
 from tests.servers.running import STARTS
 from tests.servers.sharing import SharedServers

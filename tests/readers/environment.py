@@ -9,8 +9,14 @@ from typing import Any
 
 from tests.servers.cache import install
 from tests.servers.versions import MissingServer, cache_folder
-from tests.upstreams.debian_torch import find_torch, link_torch
-from tests.upstreams.environment import make_environment, packages_of, python_of, version_of
+from tests.upstreams.environment import (
+    find_torch,
+    link_torch,
+    make_environment,
+    packages_of,
+    python_of,
+    version_of,
+)
 
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[1]

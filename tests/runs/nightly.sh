@@ -5,6 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 origin=$PWD commit=$(git rev-parse HEAD)
+.ci/packages
 cache=${INFERENCE_STORE_NIGHTLY_CACHE:-$HOME/.cache/inference-store/nightly}
 mkdir -p "$cache"
 exec {lock}>"$cache/.lock"

@@ -78,15 +78,15 @@ GROUPS = {
     "console": Group(
         paths=("tests/console",),
         smoke=(
+            "tests/console/test_access.py::test_a_key_is_made_shown_once_and_revoked",
             "tests/console/test_access.py::test_a_key_is_sent_once_and_a_cookie_stays",
+            "tests/console/test_erasures.py::test_a_policy_is_previewed_saved_and_run",
+            "tests/console/test_erasures.py::test_places_inspects_and_releases_a_hold",
             "tests/console/test_exports.py::test_exports_what_matches_and_downloads_it",
-            "tests/console/test_holds.py::test_places_inspects_and_releases_a_hold",
             "tests/console/test_inference.py::test_list_and_picture_point_at_each_other",
-            "tests/console/test_keys.py::test_a_key_is_made_shown_once_and_revoked",
-            "tests/console/test_retention.py::test_a_policy_is_previewed_saved_and_run",
             "tests/console/workflows/test_erasure.py"
             "::test_what_was_erased_is_proved_and_one_byte_makes_it_invalid",
-            "tests/console/workflows/test_poison_event.py"
+            "tests/console/workflows/test_erasure.py"
             "::test_a_poison_event_is_redriven_after_a_repair",
         ),
         whole_after=("console/",),
@@ -144,9 +144,7 @@ DEAREST = (
     f"{_PARTS}/cli",
     f"{_PARTS}/client",
     f"{_PARTS}/ingester/test_dead_letter_limit.py",
-    f"{_PARTS}/ingester/test_forbidden.py",
     f"{_PARTS}/ingester/test_odd_traffic.py",
-    f"{_PARTS}/ingester/test_record_batches.py",
     f"{_PARTS}/ingester/test_recreated_topic.py",
     f"{_PARTS}/ingester/test_reports.py",
     f"{_PARTS}/objects/test_versions.py",

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from .memory import memory_folder
+from .machine import memory_folder
 from .postgres import Postgres, PostgresServer, installed
 from .versions import MissingServer
 from .waiting import wait_until

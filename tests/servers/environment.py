@@ -39,8 +39,6 @@ def service_environment(
         "PROXY_ADMIN_PORT": "0",
         # beside other tests a query is slow, and still has to complete
         "QUERY_TIMEOUT_SECONDS": "300",
-        "QUERY_WAIT_SECONDS": "120",
-        "PAGE_SECONDS": "300",
         **changes,
     }
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}

@@ -14,7 +14,7 @@ import pytest
 from .citus import Citus
 from .environment import service_environment as environment_of
 from .kafka import Kafka, KafkaServer, find_kafka
-from .memory import memory_folder
+from .machine import memory_folder
 from .minio import S3, MinioServer, find_minio
 from .missing import demand
 from .postgres import Postgres, PostgresServer, find_postgres

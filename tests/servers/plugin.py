@@ -9,18 +9,15 @@ import pytest
 from tests.readers.environment import find_readers, find_ultralytics
 from tests.upstreams.asking import find_curl
 from tests.upstreams.environment import find_upstreams
-from tests.upstreams.huggingface import find_huggingface
-from tests.upstreams.kserve import find_kserve
-from tests.upstreams.triton import find_triton
+from tests.upstreams.model_servers import find_huggingface, find_kserve, find_triton
 
 from .environment import TEST_KAFKA, TEST_S3
 from .kafka import find_kafka
+from .machine import find_network_cut, find_small_disk
 from .minio import find_minio
 from .missing import MISSING, NOT_RUN, NOTES, demand, sentences
-from .network_cut import find_network_cut
 from .running import STARTS
 from .sharing import SharedServers
-from .small_disk import find_small_disk
 
 # Mark: the server that it needs, how to find it, and the variable that names a running one.
 _MARKS = {

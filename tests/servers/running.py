@@ -11,7 +11,7 @@ from tests.warm.process import running_warm
 from .citus import Citus, find_cluster, own_citus
 from .environment import OWN_CITUS, TEST_CITUS, TEST_KAFKA, TEST_POSTGRES_DSN, TEST_S3
 from .kafka import Kafka, KafkaServer, find_kafka
-from .memory import memory_folder
+from .machine import memory_folder
 from .minio import S3, MinioServer, find_minio
 from .missing import demand
 from .postgres import Postgres, PostgresServer, find_postgres

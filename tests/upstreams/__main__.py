@@ -5,9 +5,7 @@ import sys
 from tests.servers.__main__ import print_locations
 
 from .environment import find_upstreams
-from .huggingface import find_huggingface
-from .kserve import find_kserve
-from .triton import find_triton
+from .model_servers import find_huggingface, find_kserve, find_triton
 
 if __name__ == "__main__":
     finders = {

@@ -1,8 +1,7 @@
 """The upstreams' own Python: MLServer, what its models need, and the clients, all pinned.
 
 Nothing of it is in the tests' environment: MLServer and the product want other versions of the
-same packages.
-"""
+same packages."""
 
 import platform
 import subprocess
@@ -90,3 +89,22 @@ def check_python() -> None:
 def _build(folder: Path) -> None:
     make_environment(folder, "mlserver")
     run_to_build((python_of(folder), "-P", str(_PREPARE), str(_PROTO), str(folder)))
+
+
+_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+_OF_DEBIAN = Path("/usr/lib/python3/dist-packages")
+
+
+def find_torch(name: str = "torch") -> Path:
+    """The package's folder, `torch` or `torchvision`. Raises MissingServer."""
+    found = _OF_DEBIAN / name
+    if not list(found.glob(f"_C.cpython-{_PYTHON.replace('.', '')}-*.so")):
+        raise MissingServer(f"{name} for Python {_PYTHON} is not here (Debian: python3-{name})")
+    return found
+
+
+def link_torch(packages: Path, *names: str) -> None:
+    """Link it, or the packages that are named, into an environment's packages."""
+    for name in names or ("torch",):
+        for each in (find_torch(name), *_OF_DEBIAN.glob(f"{name}-*.egg-info")):
+            (packages / each.name).symlink_to(each)

@@ -14,13 +14,20 @@ import pytest
 from tests.servers.missing import demand
 from tests.servers.server import Server
 
-from .clients import Clients
+from .asking import Clients
 from .environment import find_upstreams
-from .huggingface import HuggingFace, find_huggingface
-from .kserve import KServe, find_kserve
-from .mlserver import MLServer
-from .triton import Triton, find_triton
-from .written import ChariotEngine, OmiContainer, Stub
+from .model_servers import (
+    ChariotEngine,
+    HuggingFace,
+    KServe,
+    MLServer,
+    OmiContainer,
+    Stub,
+    Triton,
+    find_huggingface,
+    find_kserve,
+    find_triton,
+)
 
 
 def _share(kind: type[Server], name: str, find: Callable[[], Path]) -> Any:

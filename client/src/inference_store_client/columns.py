@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from inference_store_client.errors import warn
-from inference_store_client.streaming import RESTART, Chunk, Position, accept_delivered, resume
+from inference_store_client.streaming import Chunk, Position, Restart, collect, resume, take_head
 
 from .arrow_batches import list_columns, read_batch, read_warnings
-from .commands import Deliver, Failure, Read, Steps
+from .commands import Deliver, Deliveries, Failure, Read, Steps
 from .errors import ConnectionFailed, UnexpectedAnswer
 from .question import Question
 from .settings import ClientSettings
@@ -114,13 +114,6 @@ def _find_field(head: bytes, number: int) -> int:
 CHANGED: Final = "the columns have changed since the stream began"
 
 
-@dataclass(slots=True)
-class _Columns:
-    """The message with the columns, once it has come."""
-
-    schema: bytes | None = None
-
-
 def read_columns(
     question: Question, settings: ClientSettings, fields: Sequence[str] | None = None
 ) -> Steps[bytes]:
@@ -128,28 +121,20 @@ def read_columns(
 
     Raises StreamIncomplete, or the store's refusal.
     """
-    pieces: list[bytes] = []
-
-    def accept(item: Any) -> None:
-        if item is RESTART:
-            pieces.clear()
-        else:
-            pieces.append(item.content)
-
-    yield from accept_delivered(stream_columns(question, settings, fields), accept)
-    return b"".join(pieces)
+    chunks = yield from collect(stream_columns(question, settings, fields))
+    return b"".join(chunk.content for chunk in chunks)
 
 
 def stream_columns(
     question: Question, settings: ClientSettings, fields: Sequence[str] | None = None
-) -> Steps[None]:
+) -> Deliveries[Chunk | Restart]:
     """Deliver the pieces of an Arrow IPC stream: a Chunk each, or RESTART."""
     make_request = partial(question.columns_request, fields)
-    yield from resume(make_request, partial(_read_messages, _Columns()), settings, Position())
+    yield from resume(make_request, _read_messages, settings, Position())
     yield Deliver([Chunk(END)])
 
 
-def _read_messages(columns: _Columns, position: Position) -> Steps[Failure | None]:
+def _read_messages(position: Position) -> Steps[Failure | None]:
     decoder = MessageDecoder()
     while True:
         piece = yield Read()
@@ -161,16 +146,16 @@ def _read_messages(columns: _Columns, position: Position) -> Steps[Failure | Non
         for message in decoder.feed(piece):
             if message.kind == MessageKind.END:
                 return None
-            if not (yield from _take(message, columns, position)):
+            if not (yield from _take(message, position)):
                 return Failure(ConnectionFailed(CHANGED))
 
 
-def _take(message: Message, columns: _Columns, position: Position) -> Steps[bool]:
+def _take(message: Message, position: Position) -> Steps[bool]:
     """Deliver a message; False: its columns are others than those before, which are void."""
     if message.kind == MessageKind.SCHEMA:
-        return (yield from _take_schema(message.content, columns, position))
-    assert columns.schema is not None
-    batch = read_batch(columns.schema + message.content + END)
+        return (yield from _take_schema(message.content, position))
+    assert position.head is not None
+    batch = read_batch(position.head + message.content + END)
     if batch.cursor is not None:
         yield Deliver([Chunk(message.content, batch.length)])
         position.received += batch.length
@@ -178,15 +163,9 @@ def _take(message: Message, columns: _Columns, position: Position) -> Steps[bool
     return True
 
 
-def _take_schema(schema: bytes, columns: _Columns, position: Position) -> Steps[bool]:
-    if columns.schema is None:
-        columns.schema = schema
+def _take_schema(schema: bytes, position: Position) -> Steps[bool]:
+    before = position.head
+    if before is None:
         warn(read_warnings(schema + END))
-        yield Deliver([Chunk(schema)])
-        return True
-    if list_columns(columns.schema + END) == list_columns(schema + END):
-        return True
-    columns.schema = None
-    position.cursor, position.received = None, 0
-    yield Deliver([RESTART])
-    return False
+    is_same = before is not None and list_columns(before + END) == list_columns(schema + END)
+    return (yield from take_head(schema, position, is_same=is_same))

@@ -4,15 +4,18 @@ The core is generators that yield a command and receive its outcome. A transport
 one after the other, and knows nothing else.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from .errors import StoreError
 from .json_text import Json, read_json
 from .requests import Request
 
+MOST_JOBS: Final = 8
+"""That are performed at once."""
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +48,31 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Deliver:
+class Call:
+    """Call a function that writes to the disk, whole: also if the steps are given up meanwhile."""
+
+    function: Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Perform other steps meanwhile, or give them up with these. Outcome: a job."""
+
+    steps: "Steps[Any]"
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Wait for the end of a job. Outcome: what its steps lead to."""
+
+    job: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver(Generic[T_co]):
     """Hand results to the caller of a stream."""
 
-    items: Sequence[Any]
+    items: Sequence[T_co]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +98,14 @@ class Failure:
     retry_after_seconds: float = 0.0
 
 
-Command: TypeAlias = Open | Read | Close | Renew | Wait | Deliver
-Outcome: TypeAlias = Response | bytes | Failure | None
-Steps: TypeAlias = Generator[Command, Outcome, T]
+Action: TypeAlias = Open | Read | Close | Renew | Wait | Call | Begin | Finish
+Outcome: TypeAlias = Response | bytes | Failure | Any | None
+Steps: TypeAlias = Generator[Action | Deliver[Any], Outcome, T]
 """A part of the core that ends with a T."""
+Deliveries: TypeAlias = Generator[Action | Deliver[T], Outcome, None]
+"""A part of the core that delivers T, one after the other."""
+
+
+def deliver_result(steps: Steps[T]) -> Deliveries[T]:
+    """Deliver what steps lead to, and nothing else."""
+    yield Deliver([(yield from steps)])

@@ -7,16 +7,23 @@ where a page after the last record has nothing that was received before the stre
 received meanwhile may come behind the end, for as long as one asks.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
-from inference_store_client.streaming import RESTART, Chunk, Position, resume
+from inference_store_client.streaming import (
+    Chunk,
+    LineDecoder,
+    Position,
+    Restart,
+    resume,
+    take_head,
+)
 
 from .columns import CHANGED
-from .commands import Close, Deliver, Failure, Read, Steps
+from .commands import Close, Deliver, Deliveries, Failure, Read, Steps
 from .errors import ConnectionFailed, UnexpectedAnswer
 from .question import Question
 from .reading import read_page
@@ -25,53 +32,19 @@ from .settings import ClientSettings
 from .streaming import CUT
 
 _CURSOR: Final = b'"cursor"'
-_MOST_BYTES: Final = 256 * 1024 * 1024
 _RECEIVED: Final = "received_at"
 _LOOKED_AT: Final = 50
 """Matches after the last record: in most orders those that have just been received are few."""
 
 
-class RecordDecoder:
-    """Keeps what is not yet a whole record. One that is cut off is never returned."""
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-        self._size = 0
-        self._is_quoted = False
-
-    @property
-    def is_within(self) -> bool:
-        """Whether a record has begun and has not ended."""
-        return self._size > 0
-
-    def feed(self, piece: bytes) -> Iterator[bytes]:
-        """Yield the records that the piece completes, with their line ends."""
-        for line in piece.splitlines(keepends=True) if piece else ():
-            self._pieces.append(line)
-            self._size += len(line)
-            self._is_quoted ^= bool(line.count(b'"') % 2)
-            if line.endswith(b"\n") and not self._is_quoted:
-                yield b"".join(self._pieces)
-                self._pieces, self._size = [], 0
-        if self._size > _MOST_BYTES:
-            raise UnexpectedAnswer(f"a record of CSV has more than {_MOST_BYTES:,} bytes")
-
-
-@dataclass(slots=True)
-class _Head:
-    """The record with the names of the columns, once it has come."""
-
-    names: bytes | None = None
-
-
 def stream_csv(
     question: Question, settings: ClientSettings, fields: Sequence[str] | None = None
-) -> Steps[None]:
+) -> Deliveries[Chunk | Restart]:
     """Deliver the records of a CSV file: a Chunk for several, or RESTART."""
     make_request = partial(question.columns_request, fields, accept=CSV)
     following = replace(question, fields=(_RECEIVED,))
     is_short = partial(_is_short, following, settings, datetime.now(UTC))
-    read_part = partial(_read_records, _Head(), is_short)
+    read_part = partial(_read_records, is_short)
     yield from resume(make_request, read_part, settings, Position())
 
 
@@ -89,17 +62,17 @@ def _is_short(
 
 
 def _read_records(
-    head: _Head, is_short: Callable[[str | None], Steps[bool]], position: Position
+    is_short: Callable[[str | None], Steps[bool]], position: Position
 ) -> Steps[Failure | None]:
     """Read what one connection brings; None: that was the end."""
-    if (failure := (yield from _read_answer(head, position))) is not None:
+    if (failure := (yield from _read_answer(position))) is not None:
         return failure
     yield Close()
     return Failure(ConnectionFailed(CUT)) if (yield from is_short(position.cursor)) else None
 
 
-def _read_answer(head: _Head, position: Position) -> Steps[Failure | None]:
-    decoder, is_first = RecordDecoder(), True
+def _read_answer(position: Position) -> Steps[Failure | None]:
+    decoder, is_first = LineDecoder(is_csv=True), True
     while True:
         piece = yield Read()
         if isinstance(piece, Failure):
@@ -111,7 +84,7 @@ def _read_answer(head: _Head, position: Position) -> Steps[Failure | None]:
         records = [_split_cursor(record) for record in decoder.feed(piece)]
         if is_first and records:
             is_first = False
-            if not (yield from _take_head(records.pop(0), head, position)):
+            if not (yield from _take_head(records.pop(0), position)):
                 return Failure(ConnectionFailed(CHANGED))
         if records:
             content = b"".join(record for record, _ in records)
@@ -120,21 +93,12 @@ def _read_answer(head: _Head, position: Position) -> Steps[Failure | None]:
             position.move(records[-1][1].decode().strip('"'))
 
 
-def _take_head(record: tuple[bytes, bytes], head: _Head, position: Position) -> Steps[bool]:
+def _take_head(record: tuple[bytes, bytes], position: Position) -> Steps[bool]:
     """Deliver the first record; False: its names are others than those before, which are void."""
     names, last = record
     if last != _CURSOR:
         raise UnexpectedAnswer("the answer is not CSV with cursors")
-    if head.names is None:
-        head.names = names
-        yield Deliver([Chunk(names)])
-        return True
-    if head.names == names:
-        return True
-    head.names = None
-    position.cursor, position.received = None, 0
-    yield Deliver([RESTART])
-    return False
+    return (yield from take_head(names, position, is_same=names == position.head))
 
 
 def _split_cursor(record: bytes) -> tuple[bytes, bytes]:

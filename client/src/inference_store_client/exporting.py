@@ -5,26 +5,38 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 from uuid import UUID
 
-from inference_store_client.commands import Close, Deliver, Failure, Read, Response, Steps, Wait
+from inference_store_client.commands import (
+    Call,
+    Close,
+    Deliver,
+    Deliveries,
+    Failure,
+    Read,
+    Response,
+    Steps,
+    Wait,
+)
+from inference_store_client.decoding import decode
 from inference_store_client.errors import ExportFailed, Refused, SettingsError
 from inference_store_client.exchange import open_content
 from inference_store_client.json_text import format_duration, write_count
 from inference_store_client.private_files import name_target
 from inference_store_client.question import NEWEST_FIRST, Question
-from inference_store_client.reading import fetch, read_list, request_any
+from inference_store_client.reading import read_list, request_any
 from inference_store_client.requests import ANY, Request, make_path, make_request
 from inference_store_client.settings import ClientSettings
-from inference_store_client.streaming import RESTART, Restart, accept_delivered
+from inference_store_client.streaming import RESTART, Restart, collect, for_each
 from inference_store_client.values.exports import (
     ENDED,
+    ErasedMember,
     ErasedMemberPage,
     ExportBlobs,
     ExportFields,
@@ -51,19 +63,12 @@ class _Received:
 
 def read_part(export: UUID, part: ExportPart, settings: ClientSettings) -> Steps[bytes]:
     """Return the bytes of a part. Raises as `stream_part`."""
-    pieces: list[bytes] = []
-
-    def accept(item: Any) -> None:
-        if item is RESTART:
-            pieces.clear()
-        else:
-            pieces.append(item)
-
-    yield from accept_delivered(stream_part(export, part, settings), accept)
-    return b"".join(pieces)
+    return b"".join((yield from collect(stream_part(export, part, settings))))
 
 
-def stream_part(export: UUID, part: ExportPart, settings: ClientSettings) -> Steps[None]:
+def stream_part(
+    export: UUID, part: ExportPart, settings: ClientSettings
+) -> Deliveries[bytes | Restart]:
     """Deliver the bytes of a part, or RESTART; what was cut off is continued.
 
     Raises ExportFailed if it is not written; or, at the end, if the bytes are others than the store
@@ -312,44 +317,46 @@ def _list_waits() -> Iterator[float]:
 
 def list_parts(id: UUID, settings: ClientSettings) -> Steps[list[ExportPart]]:
     """Return every part. The store notes that the caller was given links."""
-    parts: list[ExportPart] = []
-    params: dict[str, str] = {}
-    while True:
-        request = make_request("GET", make_path("exports", str(id), "parts"), params=params)
-        page = yield from fetch(ExportPartPage, request, settings)
-        parts += page.items
-        if page.next is None:
-            return parts
-        params = {"cursor": page.next}
+    return collect(read_list(make_path("exports", str(id), "parts"), ExportPartPage, settings))
 
 
-def list_erased(id: UUID, settings: ClientSettings) -> Steps[None]:
+def list_erased(id: UUID, settings: ClientSettings) -> Deliveries[ErasedMember]:
     """Deliver what erasures took of an export, page by page."""
-    return read_list(make_path("exports", str(id), "erased"), ErasedMemberPage, settings, {})
+    return read_list(make_path("exports", str(id), "erased"), ErasedMemberPage, settings)
 
 
-def name_part(export: ExportFields, part: ExportPart) -> str:
-    """Return a file name for a part: its number, and the suffix of its format."""
-    return f"part-{part.number:05}{_SUFFIXES.get(export.format, '')}"
+def download(
+    id: UUID, folder: Path, settings: ClientSettings
+) -> Steps[tuple[list[ExportPart], list[Path]]]:
+    """Write every part into a new folder, once all are written; return the parts and the files."""
+    names = []
+    with NewFolder(folder) as new:
+        export, parts = yield from wait_for_parts(id, partial(decode, ExportFields), settings)
+        for part in parts:
+            if part.state != "removed":
+                names.append(f"part-{part.number:05}{_SUFFIXES.get(export.format, '')}")
+                yield from _write_part(new, names[-1], stream_part(id, part, settings))
+        new.publish()
+    return parts, [folder / name for name in names]
 
 
-@contextmanager
-def open_part(folder: NewFolder, name: str) -> Iterator[Callable[[bytes | Restart], None]]:
-    """Yield what writes to a file that only its owner may read, or begins it again; at the end it
-    is on the disk."""
-    with (
-        name_target(folder.target / name),
-        open(folder.path / name, "xb", opener=_open_private) as file,
-    ):
+def _write_part(folder: NewFolder, name: str, pieces: Deliveries[bytes | Restart]) -> Steps[None]:
+    """Write a file that only its owner may read; at the end it is on the disk."""
+    target = folder.target / name
+    with name_target(target), open(folder.path / name, "xb", opener=_open_private) as file:
 
         def write(piece: bytes | Restart) -> None:
-            if isinstance(piece, bytes):
-                file.write(piece)
-            else:
-                file.seek(0)
-                file.truncate()
+            with name_target(target):
+                if isinstance(piece, bytes):
+                    file.write(piece)
+                else:
+                    file.seek(0)
+                    file.truncate()
 
-        yield write
+        def act(piece: bytes | Restart) -> Steps[None]:
+            yield Call(partial(write, piece))
+
+        yield from for_each(pieces, act)
         file.flush()
         os.fsync(file.fileno())
 

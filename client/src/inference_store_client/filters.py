@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 from uuid import UUID
 
 from inference_store_client.errors import FilterError
-from inference_store_client.json_text import format_instant
+from inference_store_client.json_text import format_duration, format_instant
 
 __all__ = [
     "Condition",
@@ -67,7 +67,6 @@ __all__ = [
 
 Tree: TypeAlias = Any
 """CQL2-JSON."""
-_MICROSECONDS: Final = 1_000_000
 
 
 class Node:
@@ -114,16 +113,6 @@ def make_node(value: Any) -> Tree:  # noqa: PLR0911
         case list() | tuple() | set() | frozenset():
             return [make_node(item) for item in value]
     raise _make_refusal(value)
-
-
-def format_duration(duration: timedelta) -> str:
-    """Return a duration in ISO 8601, in seconds. Raises FilterError for a negative one."""
-    if duration < timedelta(0):
-        raise FilterError("a duration is not negative: subtract it instead")
-    microseconds = duration // timedelta(microseconds=1)
-    seconds, rest = divmod(microseconds, _MICROSECONDS)
-    fraction = f".{rest:06}".rstrip("0") if rest else ""
-    return f"PT{seconds}{fraction}S"
 
 
 def _check_number(value: float | Decimal) -> float | Decimal:

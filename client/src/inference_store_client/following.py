@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from inference_store_client.values.answers import Problem
 
-from .commands import Close, Deliver, Failure, Read, Steps, Wait
+from .commands import Close, Deliver, Deliveries, Failure, Read, Steps, Wait
 from .decoding import decode
 from .errors import ConnectionFailed, UnexpectedAnswer, make_refusal
 from .exchange import open_content
@@ -67,7 +67,7 @@ def _read_event(members: dict[bytes, bytes]) -> Event:
         raise UnexpectedAnswer(f"an event cannot be read: {wrong}") from wrong
 
 
-def follow(request: Request, settings: ClientSettings) -> Steps[None]:
+def follow(request: Request, settings: ClientSettings) -> Deliveries[Event]:
     """Deliver the events of a route for ever; `begin` comes again after each interruption, and
     `INTERRUPTED` with the reason before it, if the store cannot be reached at once.
 

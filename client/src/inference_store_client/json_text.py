@@ -69,9 +69,12 @@ def format_instant(at: Instant) -> str:
 
 
 def format_duration(duration: timedelta) -> str:
-    """Return a duration in ISO 8601, in seconds: `PT86400S`."""
-    seconds = f"{duration / timedelta(seconds=1):.6f}".rstrip("0").rstrip(".")
-    return f"PT{seconds}S"
+    """Return a duration in ISO 8601, in seconds: `PT86400S`. Raises FilterError if negative."""
+    if duration < timedelta(0):
+        raise FilterError("a duration is not negative: in a filter, subtract it instead")
+    seconds, rest = divmod(duration // timedelta(microseconds=1), 1_000_000)
+    fraction = f".{rest:06}".rstrip("0") if rest else ""
+    return f"PT{seconds}{fraction}S"
 
 
 # Numbers with their nouns, for sentences.

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 from inference_store_client.errors import warn
 
 from .blob import Blob
-from .commands import Deliver, Steps
+from .commands import Deliver, Deliveries, Steps
 from .decoding import decode
 from .errors import ConnectionFailed, Refused, UnexpectedAnswer
 from .exchange import exchange, name_beginning
@@ -44,7 +44,7 @@ def count(question: Question, settings: ClientSettings) -> Steps[int]:
 
 def read_pages(
     question: Question, build: Build, settings: ClientSettings, *, limit: int | None = None
-) -> Steps[None]:
+) -> Deliveries[Page[Any]]:
     """Deliver every page, to the last one."""
     cursor, is_first = None, True
     while is_first or cursor is not None:
@@ -68,7 +68,7 @@ def find_first(question: Question, build: Build, settings: ClientSettings) -> St
 
 def read_sample(
     question: Question, build: Build, settings: ClientSettings, size: int, seed: int
-) -> Steps[None]:
+) -> Deliveries[Any]:
     """Deliver a random sample: as a page, or as a stream if it is larger than one."""
     sample = question.take_sample(size, seed)
     if size > _MOST_OF_A_PAGE:
@@ -93,12 +93,12 @@ def read_page(
 
 
 def read_list(
-    path: str, kind: type[Any], settings: ClientSettings, params: Mapping[str, Any]
-) -> Steps[None]:
+    path: str, kind: type[Any], settings: ClientSettings, params: Mapping[str, Any] | None = None
+) -> Deliveries[Any]:
     """Deliver the items of a list, page by page."""
     cursor: Mapping[str, str] = {}
     while True:
-        request = make_request("GET", path, params={**params, **cursor})
+        request = make_request("GET", path, params={**(params or {}), **cursor})
         page = yield from fetch(kind, request, settings)
         yield Deliver(page.items)
         if page.next is None:

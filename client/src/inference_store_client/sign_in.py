@@ -338,7 +338,7 @@ def refresh(tokens: Tokens, refresh_token: str, http: httpx.Client) -> Tokens:
 
 
 def end(tokens: Tokens, http: httpx.Client) -> None:
-    """Tell the issuer that the tokens are not used any more (RFC 7009), if it can be told."""
+    """Revoke the tokens (RFC 7009) if the issuer supports it."""
     try:
         issuer = discover(tokens.issuer, http)
         if tokens.refresh_token is not None and issuer.find_endpoint("revocation_endpoint"):

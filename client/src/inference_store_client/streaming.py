@@ -9,10 +9,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from inference_store_client.arrow_batches import ArrowColumn, iterate_columns
-from inference_store_client.commands import Close, Deliver, Failure, Outcome, Read, Steps, Wait
+from inference_store_client.commands import (
+    Close,
+    Deliver,
+    Deliveries,
+    Failure,
+    Outcome,
+    Read,
+    Steps,
+    Wait,
+)
 from inference_store_client.decoding import decode
 from inference_store_client.errors import (
     ConnectionFailed,
@@ -44,6 +53,8 @@ class Position:
     received: int = 0
     moves: int = 0
     """Grows with each cursor."""
+    head: bytes | None = None
+    """What a file of columns began with."""
     has_warned: bool = False
 
     @property
@@ -54,6 +65,10 @@ class Position:
     def move(self, cursor: str) -> None:
         """Continue after this cursor, if the connection breaks."""
         self.cursor, self.moves = cursor, self.moves + 1
+
+    def begin_again(self) -> None:
+        """Read from the beginning: all that came is void."""
+        self.cursor, self.received, self.head = None, 0, None
 
 
 MakeRequest = Callable[[str | None], Request]
@@ -108,12 +123,13 @@ def _explain(error: StoreError, position: Position) -> StoreError:
     return incomplete
 
 
+T = TypeVar("T")
 Build: TypeAlias = Callable[[dict[str, Any]], Any]
 """Makes an inference of a line."""
 CUT = "the stream ended without its end"
 
 
-def stream(question: Question, build: Build, settings: ClientSettings) -> Steps[None]:
+def stream(question: Question, build: Build, settings: ClientSettings) -> Deliveries[Any]:
     """Deliver every match of a question. Raises StreamIncomplete, or the store's refusal."""
     position = Position(None if question.sample is None else question.sample["size"])
     yield from resume(question.stream_request, partial(_read_lines, build), settings, position)
@@ -129,7 +145,7 @@ def _read_lines(build: Build, position: Position) -> Steps[Failure | None]:
             return Failure(ConnectionFailed(CUT))
         assert isinstance(piece, bytes)
         items: list[Any] = []
-        end = _take_lines(decoder.feed(piece), build, position, items)
+        end = _take_lines(map(read_line, decoder.feed(piece)), build, position, items)
         if items:
             yield Deliver(items)
         if end is not None:
@@ -172,26 +188,37 @@ MOST_BYTES: Final = 256 * 1024 * 1024
 
 
 class LineDecoder:
-    """Keeps what is not yet a whole line. A line that is cut off is never returned."""
+    """Keeps what is not yet a whole line, which is never returned if it is cut off.
 
-    def __init__(self) -> None:
+    `is_csv`: a line may go on after a line end that is inside quotes.
+    """
+
+    def __init__(self, *, is_csv: bool = False) -> None:
+        self._is_csv = is_csv
         self._pieces: list[bytes] = []
         self._size = 0
+        self._is_quoted = False
 
-    def feed(self, piece: bytes) -> Iterator[dict[str, Any]]:
-        """Yield the lines that the piece completes. Raises UnexpectedAnswer."""
-        *whole, rest = piece.split(b"\n")
-        for line in whole:
+    @property
+    def is_within(self) -> bool:
+        """Whether a line has begun and has not ended."""
+        return self._size > 0
+
+    def feed(self, piece: bytes) -> Iterator[bytes]:
+        """Yield the lines that the piece completes, with their ends. Raises UnexpectedAnswer."""
+        for line in piece.splitlines(keepends=True):
             self._pieces.append(line)
-            yield _read_line(b"".join(self._pieces))
-            self._pieces, self._size = [], 0
-        self._pieces.append(rest)
-        self._size += len(rest)
+            self._size += len(line)
+            self._is_quoted ^= self._is_csv and bool(line.count(b'"') % 2)
+            if line.endswith(b"\n") and not self._is_quoted:
+                yield b"".join(self._pieces)
+                self._pieces, self._size = [], 0
         if self._size > MOST_BYTES:
             raise UnexpectedAnswer(f"a line of the stream has more than {MOST_BYTES:,} bytes")
 
 
-def _read_line(line: bytes) -> dict[str, Any]:
+def read_line(line: bytes) -> dict[str, Any]:
+    """Return the object that a line holds. Raises UnexpectedAnswer."""
     try:
         value = json.loads(line)
     except ValueError as wrong:
@@ -221,8 +248,37 @@ class Restart:
 RESTART: Final = Restart()
 
 
-def accept_delivered(steps: Steps[None], accept: Callable[[Any], None]) -> Steps[None]:
-    """Perform steps, but hand what they deliver to a function."""
+def take_head(head: bytes, position: Position, *, is_same: bool) -> Steps[bool]:
+    """Deliver what a file of columns begins with, once; `is_same`: as the one before.
+
+    False: the columns are others than those before, which are void.
+    """
+    if position.head is None:
+        position.head = head
+        yield Deliver([Chunk(head)])
+    elif not is_same:
+        position.begin_again()
+        yield Deliver([RESTART])
+        return False
+    return True
+
+
+def collect(steps: Deliveries[T | Restart]) -> Steps[list[T]]:
+    """Perform steps; return what they deliver after the last RESTART."""
+    items: list[T] = []
+
+    def take(item: T | Restart) -> None:
+        if isinstance(item, Restart):
+            items.clear()
+        else:
+            items.append(item)
+
+    yield from for_each(steps, take)
+    return items
+
+
+def for_each(steps: Deliveries[T], act: Callable[[T], Steps[None] | None]) -> Steps[None]:
+    """Perform steps, and act on each item that they deliver, perhaps by further steps."""
     outcome: Outcome = None
     while True:
         try:
@@ -232,7 +288,8 @@ def accept_delivered(steps: Steps[None], accept: Callable[[Any], None]) -> Steps
         if isinstance(command, Deliver):
             outcome = None
             for item in command.items:
-                accept(item)
+                if (more := act(item)) is not None:
+                    yield from more
         else:
             outcome = yield command
 

@@ -1,76 +1,22 @@
 """The store, asked by ordinary functions; `asynchronous` has the same, for an event loop."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
-from datetime import timedelta
-from functools import partial
-from pathlib import Path
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
-from uuid import UUID
+from typing import Any, Self, TypeVar, overload
 
 import httpx
 
-from inference_store_client import exporting, previewing, reading
-from inference_store_client.arrow_batches import read_array
-from inference_store_client.blob import Blob
-from inference_store_client.columns import read_columns
-from inference_store_client.commands import (
-    Close,
-    Command,
-    Deliver,
-    Open,
-    Outcome,
-    Read,
-    Renew,
-    Steps,
-    Wait,
-)
-from inference_store_client.decoding import decode
-from inference_store_client.exporting import (
-    NewFolder,
-    make_export_request,
-    read_export,
-    read_part,
-    stream_part,
-)
-from inference_store_client.filters import Filter
+from inference_store_client import commands, methods
 from inference_store_client.http_clients import open_http
 from inference_store_client.json_text import Json
 from inference_store_client.messages import TIMEOUT, build_message, make_failure, read_head, renew
-from inference_store_client.previewing import DatasetMethods
-from inference_store_client.question import Question, QuestionOptions
-from inference_store_client.requests import Request, make_any_request, make_path, make_request
+from inference_store_client.requests import Request
 from inference_store_client.retries import DEFAULT_RETRIES, Retries
 from inference_store_client.settings import ClientSettings, find_settings
-from inference_store_client.streaming import (
-    Restart,
-    make_pandas,
-    make_polars,
-    require_frames,
-    stream,
-)
-from inference_store_client.values.answers import Caller, Page
-from inference_store_client.values.exports import (
-    ErasedMember,
-    Erasure,
-    ExportBlobs,
-    ExportFields,
-    ExportFormat,
-    ExportPart,
-    Retention,
-)
-from inference_store_client.values.inference import InferenceFields
-from inference_store_client.values.models import (
-    KeyPage,
-    MetadataKey,
-    Registration,
-    RegistrationPage,
-)
-
-# Performs the core's commands, and blocks meanwhile.
 
 T = TypeVar("T")
 
@@ -80,32 +26,25 @@ class Transport:
 
     def __init__(self, settings: ClientSettings, http: httpx.Client | None = None) -> None:
         self.settings = settings
-        self._http = http or open_http(lambda: httpx.Client(timeout=TIMEOUT))
+        self.http = http or open_http(lambda: httpx.Client(timeout=TIMEOUT))
         self._is_owned = http is None
 
-    def run(self, steps: Steps[T]) -> T:
+    def run(self, steps: commands.Steps[T]) -> T:
         """Perform the commands, and return what they lead to."""
-        outcome: Outcome = None
-        with closing(_Conversation(self._http, self.settings)) as conversation:
-            while True:
-                try:
-                    command = steps.send(outcome)
-                except StopIteration as end:
-                    result: T = end.value
-                    return result
-                outcome = conversation.perform(command)
+        [result] = self.iterate(commands.deliver_result(steps))
+        return result
 
-    def iterate(self, steps: Steps[None]) -> Iterator[Any]:
+    def iterate(self, steps: commands.Deliveries[T]) -> Iterator[T]:
         """Perform the commands, and yield what they deliver."""
-        outcome: Outcome = None
-        with closing(steps), closing(_Conversation(self._http, self.settings)) as conversation:
+        outcome: commands.Outcome = None
+        with closing(steps), closing(_Conversation(self)) as conversation:
             while True:
                 try:
                     command = steps.send(outcome)
                 except StopIteration:
                     return
                 outcome = None
-                if isinstance(command, Deliver):
+                if isinstance(command, commands.Deliver):
                     yield from command.items
                 else:
                     outcome = conversation.perform(command)
@@ -113,264 +52,83 @@ class Transport:
     def close(self) -> None:
         """Close the connections."""
         if self._is_owned:
-            self._http.close()
+            self.http.close()
 
 
 class _Conversation:
-    """The responses of one run of the core, one after the other."""
+    """The responses of one run of the core, one after the other, and the jobs beside it."""
 
-    def __init__(self, http: httpx.Client, settings: ClientSettings) -> None:
-        self._http, self._settings = http, settings
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
         self._response: httpx.Response | None = None
         self._pieces: Iterator[bytes] = iter(())
+        self._threads: ThreadPoolExecutor | None = None
 
-    def perform(self, command: Command) -> Outcome:
+    def perform(self, command: commands.Action) -> commands.Outcome:  # noqa: PLR0911
         match command:
-            case Open(request):
+            case commands.Open(request):
                 return self._open(request)
-            case Read():
+            case commands.Read():
                 return self._read()
-            case Renew():
-                return renew(self._settings)
-            case Wait(seconds):
+            case commands.Renew():
+                return renew(self._transport.settings)
+            case commands.Wait(seconds):
                 time.sleep(seconds)
-            case Close():
-                self.close()
+            case commands.Call(function):
+                return function()
+            case commands.Begin(steps):
+                self._threads = self._threads or ThreadPoolExecutor(commands.MOST_JOBS)
+                return self._threads.submit(self._transport.run, steps)
+            case commands.Finish(job):
+                return job.result()
+            case commands.Close():
+                self._close_response()
         return None
 
-    def _open(self, request: Request) -> Outcome:
-        message = build_message(self._http, self._settings, request)
-        is_home = self._settings.origin.has(str(message.url))
-        auth = httpx.USE_CLIENT_DEFAULT if is_home else None
+    def _open(self, request: Request) -> commands.Outcome:
+        settings = self._transport.settings
+        message = build_message(self._transport.http, settings, request)
+        auth = httpx.USE_CLIENT_DEFAULT if settings.origin.has(str(message.url)) else None
         try:
-            self._response = self._http.send(
+            self._response = self._transport.http.send(
                 message, stream=True, follow_redirects=False, auth=auth
             )
         except httpx.RequestError as error:
-            return make_failure(error, self._settings)
+            return make_failure(error, settings)
         self._pieces = self._response.iter_bytes()
         return read_head(self._response)
 
-    def _read(self) -> Outcome:
+    def _read(self) -> commands.Outcome:
         try:
             return next(self._pieces, b"")
         except httpx.RequestError as error:
-            return make_failure(error, self._settings)
+            return make_failure(error, self._transport.settings)
 
-    def close(self) -> None:
+    def _close_response(self) -> None:
         if self._response is not None:
             self._response.close()
             self._response = None
 
-
-# An export that the store writes to its bucket.
+    def close(self) -> None:
+        self._close_response()
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Export(ExportFields):
+class Export(methods.ExportMethods["Export"], methods.Blocking):
     """An export as it was when it was read; each method asks the store again."""
 
-    _transport: Transport = field(repr=False, compare=False)
-
-    def refresh(self) -> "Export":
-        """Return the export as it is now."""
-        request = make_request("GET", make_path("exports", str(self.id)))
-        steps = exporting.read_export(request, self._build, self._transport.settings)
-        return self._transport.run(steps)
-
-    def wait(self) -> "Export":
-        """Return the export once every part is written. Raises ExportFailed if none will be."""
-        settings = self._transport.settings
-        steps = exporting.wait_until_written(self.id, self._build, settings)
-        return self._transport.run(steps)
-
-    def list_parts(self) -> list[ExportPart]:
-        """Return its parts, with links. The store notes that you were given them."""
-        return self._transport.run(exporting.list_parts(self.id, self._transport.settings))
-
-    def read_part(self, part: ExportPart) -> bytes:
-        """Return the bytes of a part, checked by their SHA-256."""
-        return self._transport.run(read_part(self.id, part, self._transport.settings))
-
-    def download(self, folder: str | Path) -> list[Path]:
-        """Write every part into a folder, once all are written; return the files.
-
-        The folder must be new. It appears when it is whole, and only you may read it. A download
-        that is cut off is continued; no part is in memory as a whole.
-        """
-        return download_parts(self, folder)[1]
-
-    def list_erased(self) -> list[ErasedMember]:
-        """Return what erasures took of it, the earliest first: erase it in your copies too."""
-        return [*self._transport.iterate(exporting.list_erased(self.id, self._transport.settings))]
-
-    def cancel(self) -> "Export":
-        """Stop it, and let the store delete its parts."""
-        request = make_request("POST", make_path("exports", str(self.id), "cancel"))
-        steps = exporting.read_export(request, self._build, self._transport.settings)
-        return self._transport.run(steps)
-
-    def restart(self) -> "Export":
-        """Ask its question again: return another export, with parts of its own."""
-        request = make_request("POST", make_path("exports", str(self.id), "restart"))
-        steps = exporting.read_export(request, self._build, self._transport.settings)
-        return self._transport.run(steps)
-
-    def _wait_for_parts(self) -> "tuple[Export, list[ExportPart]]":
-        settings = self._transport.settings
-        return self._transport.run(exporting.wait_for_parts(self.id, self._build, settings))
-
-    def _stream_part(self, part: ExportPart) -> Iterator[bytes | Restart]:
-        return self._transport.iterate(stream_part(self.id, part, self._transport.settings))
-
-    def _build(self, members: Json) -> "Export":
-        return decode(Export, members, _transport=self._transport)
-
-
-def download_parts(export: Export, folder: str | Path) -> tuple[list[ExportPart], list[Path]]:
-    """Download an export as `Export.download` does; return its parts and the files."""
-    names = []
-    with NewFolder(Path(folder)) as new:
-        export, parts = export._wait_for_parts()
-        for part in parts:
-            if part.state != "removed":
-                names.append(exporting.name_part(export, part))
-                with exporting.open_part(new, names[-1]) as write:
-                    for piece in export._stream_part(part):
-                        write(piece)
-        new.publish()
-    return parts, [new.target / name for name in names]
-
-
-# One inference, and what can be done with it.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inference(InferenceFields):
+class Inference(methods.InferenceMethods, methods.Blocking):
     """One datum and what the model answered, and what can be done with them."""
 
-    _transport: Transport = field(repr=False, compare=False)
 
-    def data(self) -> Blob:
-        """Read the datum, as it was stored. Raises Gone if it was deleted."""
-        return self._transport.run(reading.read_blob(self, "data", self._transport.settings))
-
-    def image(self, *, edge: int | None = None) -> Blob:
-        """Read the picture; `edge`: as a JPEG whose longer edge has at most so many pixels."""
-        if edge is None:
-            return self.data()
-        return self._transport.run(reading.read_thumbnail(self, edge, self._transport.settings))
-
-    def response(self) -> Blob:
-        """Read the model's response, as it was stored."""
-        return self._transport.run(reading.read_blob(self, "response", self._transport.settings))
-
-    def retention(self) -> Retention:
-        """Read why it is kept, and until when."""
-        request = make_request("GET", reading.inference_path(self, "retention"))
-        return self._transport.run(reading.fetch(Retention, request, self._transport.settings))
-
-    def erase(self) -> Erasure:
-        """Erase it, with its blobs. Queries stop showing it at once."""
-        request = make_request("DELETE", reading.inference_path(self))
-        return self._transport.run(reading.fetch(Erasure, request, self._transport.settings))
-
-
-# The inferences that match a question.
-
-if TYPE_CHECKING:
-    from inference_store_client.datasets import DatasetSummary
-    from inference_store_client.datasets.writing import DatasetRequest
-
-
-class Inferences(DatasetMethods["DatasetSummary"]):
+class Inferences(methods.InferencesMethods[Inference, Export], methods.Blocking):
     """The inferences that match. Building one sends nothing; each method sends a new request."""
 
-    def __init__(self, transport: Transport, question: Question) -> None:
-        self._transport, self._question = transport, question
-        self._settings = transport.settings
-        self._build = partial(decode, Inference, _transport=transport)
-
-    def count(self) -> int:
-        """Count the matches, exactly."""
-        return self._transport.run(reading.count(self._question, self._settings))
-
-    def first(self) -> Inference | None:
-        """Return the first match in the order asked for; None: nothing matches."""
-        steps = reading.find_first(self._question, self._build, self._settings)
-        first: Inference | None = self._transport.run(steps)
-        return first
-
-    def pages(self, limit: int | None = None) -> Iterator[Page[Inference]]:
-        """Yield every page, of up to `limit` inferences each."""
-        steps = reading.read_pages(self._question, self._build, self._settings, limit=limit)
-        return self._transport.iterate(steps)
-
-    def stream(self) -> Iterator[Inference]:
-        """Yield every match, and resume if the connection breaks. It needs the right `export`.
-
-        Raises StreamIncomplete if it cannot: a short result never looks like a whole one.
-        """
-        return self._transport.iterate(stream(self._question, self._build, self._settings))
-
-    def sample(self, size: int, *, seed: int = 0) -> list[Inference]:
-        """Return a random sample of the matches; the same seed takes the same sample."""
-        steps = reading.read_sample(self._question, self._build, self._settings, size, seed)
-        return [*self._transport.iterate(steps)]
-
-    def to_arrow(self, fields: Sequence[str] | None = None) -> Any:
-        """Return every match as a `nanoarrow.Array`: `pyarrow.table(…)` takes it.
-
-        `fields`: these columns alone. It needs the right `export` and the extra `arrow`.
-        """
-        return read_array(self._read_columns(fields, "arrow"))
-
-    def to_pandas(self, fields: Sequence[str] | None = None) -> Any:
-        """Return every match as a `pandas.DataFrame`; as `to_arrow`, and the extra `pandas`."""
-        return make_pandas(self._read_columns(fields, "pandas"))
-
-    def to_polars(self, fields: Sequence[str] | None = None) -> Any:
-        """Return every match as a `polars.DataFrame`; as `to_arrow`, and the extra `polars`."""
-        return make_polars(self._read_columns(fields, "polars"))
-
-    def _read_columns(self, fields: Sequence[str] | None, extra: str) -> bytes:
-        require_frames(extra)
-        return self._transport.run(read_columns(self._question, self._settings, fields))
-
-    def export(
-        self,
-        format: ExportFormat = "parquet",
-        *,
-        blobs: ExportBlobs | None = None,
-        expires_in: str | timedelta | None = None,
-        confirm: bool = False,
-    ) -> Export:
-        """Let the store write every match to its bucket, in parts. It needs the right `export`.
-
-        `blobs`: beside each inference nothing, links to its blobs, or their bytes (`copy`); links
-        and copies need the right `read_inputs`. Left out: `copy` for webdataset, else nothing.
-        `expires_in`: when the parts are deleted: a `timedelta`, or an ISO 8601 duration (`P7D`).
-        `confirm`: also if very many match.
-        """
-        request = make_export_request(
-            self._question,
-            format,
-            blobs=blobs,
-            expires_in=expires_in,
-            confirm=confirm,
-        )
-        build = partial(decode, Export, _transport=self._transport)
-        return self._transport.run(read_export(request, build, self._settings))
-
-    def _write_dataset(self, request: "DatasetRequest") -> "DatasetSummary":
-        from .datasets.sync import write_dataset  # noqa: PLC0415  (takes time to import)
-
-        return write_dataset(self._transport, self._question, self._build, request)
-
-    def html(self) -> str:
-        """Return the first matches as HTML: pictures with boxes, as inline SVG."""
-        steps = previewing.read_html(self._question, self._build, self._settings)
-        return self._transport.run(steps)
+    _inference, _export = Inference, Export
 
     def _repr_html_(self) -> str:
         return self.html()
@@ -378,56 +136,23 @@ class Inferences(DatasetMethods["DatasetSummary"]):
     def __iter__(self) -> Iterator[Inference]:
         return self.stream()
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._question.describe()})"
 
-
-# One model of the store.
-
-
-class Model:
+class Model(methods.ModelMethods[Inference, Inferences], methods.Blocking):
     """One model of the store. Making one asks nothing."""
 
-    def __init__(self, transport: Transport, model_id: str) -> None:
-        self._transport, self.model_id = transport, model_id
-
-    def inferences(
-        self, filter: Filter | None = None, **options: Unpack[QuestionOptions]
-    ) -> Inferences:
-        """Return the inferences that match a filter; nothing is asked yet."""
-        path = make_path("models", self.model_id, "inferences")
-        return Inferences(self._transport, Question(path=path, filter=filter, **options))
-
-    def inference(self, inference_id: str) -> Inference:
-        """Read an inference by its id, an alias, or `uid:<uuid>`: the newest one that has it."""
-        request = make_request(
-            "GET", make_path("models", self.model_id, "inferences", inference_id)
-        )
-        steps = reading.fetch_plain(request, self._transport.settings)
-        return decode(Inference, self._transport.run(steps), _transport=self._transport)
-
-    def registration(self) -> Registration:
-        """Read the model's entry."""
-        request = make_request("GET", make_path("models", self.model_id))
-        return self._transport.run(reading.fetch(Registration, request, self._transport.settings))
-
-    def metadata_keys(self) -> Iterator[MetadataKey]:
-        """Yield the model's metadata keys, with the types under which they came."""
-        path = make_path("models", self.model_id, "metadata-keys")
-        steps = reading.read_list(path, KeyPage, self._transport.settings, {})
-        return self._transport.iterate(steps)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.model_id!r})"
+    _inference, _inferences = Inference, Inferences
 
 
-class Store:
+class Store(methods.StoreMethods[Model, Inferences, Export], methods.Blocking):
     """An Inference Store.
 
     `url` and `key` default to INFERENCE_STORE_URL and INFERENCE_STORE_KEY, and then to
     `~/.config/inference-store/config.toml`. Without a key, the tokens of `istore login` are sent.
     `http_client` is used as it is, and not closed.
     """
+
+    _model, _inferences, _export = Model, Inferences, Export
+    _transport: Transport
 
     def __init__(
         self,
@@ -438,41 +163,6 @@ class Store:
         http_client: httpx.Client | None = None,
     ) -> None:
         self._transport = Transport(find_settings(url, key, retries=retries), http_client)
-
-    def model(self, model_id: str) -> Model:
-        """Return a model; nothing is asked yet."""
-        return Model(self._transport, model_id)
-
-    def models(self, *, project_id: str | None = None) -> Iterator[Registration]:
-        """Yield the models that the caller may read; of a project, or all."""
-        params = {} if project_id is None else {"project_id": project_id}
-        steps = reading.read_list(
-            make_path("models"), RegistrationPage, self._transport.settings, params
-        )
-        return self._transport.iterate(steps)
-
-    def inferences(
-        self,
-        filter: Filter | None = None,
-        *,
-        model_ids: Sequence[str] | None = None,
-        project_id: str | None = None,
-        **options: Unpack[QuestionOptions],
-    ) -> Inferences:
-        """Return the inferences of several models, of a project, or of all that may be read."""
-        question = Question(path=make_path("inferences"), filter=filter, **options)
-        return Inferences(self._transport, question.of_models(model_ids, project_id))
-
-    def me(self) -> Caller:
-        """Read who the caller is, and what they may do."""
-        request = make_request("GET", make_path("me"))
-        return self._transport.run(reading.fetch(Caller, request, self._transport.settings))
-
-    def export(self, id: UUID | str) -> Export:
-        """Read an export that was requested before."""
-        request = make_request("GET", make_path("exports", str(id)))
-        build = partial(decode, Export, _transport=self._transport)
-        return self._transport.run(read_export(request, build, self._transport.settings))
 
     @overload
     def request(
@@ -501,10 +191,7 @@ class Store:
 
         `into`: a dataclass of `values` for the answer. Only what reads is sent again if it fails.
         """
-        request = make_any_request(method, path, params=params, body=body)
-        if into is None:
-            return self._transport.run(reading.request_any(request, self._transport.settings))
-        return self._transport.run(reading.fetch(into, request, self._transport.settings))
+        return self._request(method, path, params=params, body=body, into=into)
 
     def close(self) -> None:
         """Close the connections."""
@@ -520,9 +207,3 @@ class Store:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._transport.settings.origin.url!r})"
-
-
-# Writes a dataset: pictures are downloaded beside each other, and written in order.

@@ -42,12 +42,12 @@ export class Problem extends Error {
 
 const UNREACHABLE = new Problem(
   0,
-  "The api does not answer",
-  "It may be restarting, or the network is down. This page asks again by itself.",
+  "The API is not responding",
+  "It may be restarting, or the network is down. This page retries automatically.",
 );
 const TOO_SLOW = new Problem(
   -1,
-  "No answer in time",
+  "Timed out",
   `Nothing came within ${LONGEST_MS / 1000} seconds. Choose a shorter time range or a narrower filter.`,
 );
 
@@ -55,8 +55,8 @@ const TOO_SLOW = new Problem(
 const RELATIVE = /^(?:\.|%2e){0,2}$/i;
 const NO_ID = new Problem(
   422,
-  "There is no such id",
-  "No id is empty, `.` or `..`. Nothing was asked for: the browser would ask about something else.",
+  "No such ID",
+  "An ID cannot be empty, `.` or `..`. Nothing was requested, because the browser would request something else.",
 );
 
 export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {

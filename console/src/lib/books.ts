@@ -2,63 +2,18 @@
 
 import { writeCount } from "./numbers.ts";
 import { writeTime } from "./times.ts";
+import type { Schemas } from "./types.ts";
 
 export const OUTCOMES = ["stored", "duplicate", "dead", "parked", "expired", "erased_again", "lost", "not_delivered"] as const;
 
-export interface Partition extends Record<(typeof OUTCOMES)[number], number> {
-  cluster: string;
-  topic: string;
-  epoch: number;
-  partition: number;
-  first: number;
-  next: number;
-  dead_open: number;
-  dead_discarded: number;
-  closes: boolean;
-  lost_offsets: { lo: number; hi: number }[];
-  updated_at: string;
-  /** Events that the log has and the index does not have yet; null: not measured. */
-  waiting: number | null;
-  oldest_waiting_at: string | null;
-  lag_measured_at: string | null;
-}
+export type Partition = Schemas["Account"];
 
-export interface Counts {
-  seen: number;
-  sampled_out: number;
-  dropped: Record<string, number>;
-  queued: number;
-  published: number;
-  events: number;
-  closes: boolean;
-}
+export type Counts = Pick<Report, keyof Report & keyof Producer>;
 
-export interface Report extends Counts {
-  reporter: string;
-  number: number;
-  reported_at: string;
-  spooled: number;
-  highest_sequence: number;
-  final: boolean;
-}
+export type Report = Schemas["Report"];
+export type Producer = Schemas["ProducerAccount"];
 
-export interface Producer extends Counts {
-  producer: string;
-  state: string;
-  heard_at: string | null;
-  unsettled: number;
-  given: number;
-  arrived: number;
-  holes: { dropped: number; waiting: number; unknown_tail: number; unexplained: number };
-  reports: Report[];
-}
-
-export interface Books {
-  closes: boolean;
-  partitions: Partition[];
-  producers: Producer[];
-  former_producers: { producers: number; heard_until: string; given: number; arrived: number; unexplained: number; unknown_tail: number } | null;
-}
+export type Books = Schemas["Accounting"];
 
 const MOST_SPANS = 5;
 

@@ -29,7 +29,8 @@ class Me {
   /** Whether a right is had over some model, or over everything; the API decides about each. */
   may(right: string, isWide = false): boolean {
     const { data } = this.answer;
-    return (isWide ? data?.rights_over_everything : data?.rights)?.includes(right) ?? false;
+    const had: readonly string[] | undefined = isWide ? data?.rights_over_everything : data?.rights;
+    return had?.includes(right) ?? false;
   }
 }
 

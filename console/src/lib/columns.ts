@@ -41,7 +41,7 @@ const FIELDS = {
   model_version: { title: "Model version" },
   protocol: { title: "Protocol" },
   trace_id: { title: "Trace" },
-  batch_index: { title: "Place in the batch", isNumber: true },
+  batch_index: { title: "Position in the batch", isNumber: true },
   batch_size: { title: "Size of the batch", isNumber: true },
   width: { title: "Width", isNumber: true },
   height: { title: "Height", isNumber: true },

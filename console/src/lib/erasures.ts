@@ -3,43 +3,9 @@
 import { addCondition } from "./cql.ts";
 import { type Extent, readExtent } from "./extents.ts";
 import { readSpan } from "./times.ts";
+import type { Schemas } from "./types.ts";
 
-export interface Erasure {
-  id: string;
-  model_ids: string[];
-  cause: string;
-  scope: string;
-  state: string;
-  asked: ErasureCriteria | null;
-  requested_at: string;
-  requested_by: string | null;
-  begun_at: string | null;
-  deleting_since: string | null;
-  finished_at: string | null;
-  retry_at: string | null;
-  inferences: number;
-  objects: number;
-  versions: number;
-  bytes: number;
-  rows: Record<string, number>;
-  oldest: string | null;
-  newest: string | null;
-  error: string | null;
-  certificate: number | null;
-  message: string | null;
-  not_found: string[];
-  decided_by: { level: string; subject: string; rule?: number | null; limit?: string | null }[];
-  given_up: { by: string | null; held: { hold: string; inferences: number }[] } | null;
-  obstacles: { storage_key: string; code: string; message: string; retry_at: string | null }[];
-  progress: {
-    marked: number;
-    erased: number;
-    held: number;
-    left: number;
-    per_second: number | null;
-    seconds_left: number | null;
-  };
-}
+export type Erasure = Omit<Schemas["ShownErasure"], "asked"> & { asked: ErasureCriteria | null };
 
 export interface ErasureCriteria {
   filter?: string;
@@ -50,35 +16,20 @@ export interface ErasureCriteria {
 }
 
 /** What a dry run counts. */
-export interface Estimate {
-  inferences: number;
-  objects: number;
-  bytes: number;
-  unknown_sizes: number;
-  dead_letters: number;
-  parked_events: number;
-  held: number;
-  undecided: number;
-  oldest: string | null;
-  newest: string | null;
-  partial: boolean;
-  models: { model_id: string; inferences: number; held: number; undecided: number }[];
-  not_found: string[];
-  uids: { model_id: string; uid: string }[] | null;
-}
+export type Estimate = Schemas["ErasureEstimate"];
 
 export const STATES: Record<string, string> = {
-  pending: "It was asked for. The retention service begins it within seconds.",
-  marking: "What matches is looked for and hidden from queries, batch by batch.",
-  deleting_objects: "The objects of the present batch are being deleted.",
-  verifying: "The store looks whether the objects of the present batch are gone.",
-  deleting_rows: "The rows of the present batch are being deleted.",
+  pending: "Requested. The retention service starts it within seconds.",
+  marking: "Matching inferences are found and hidden from queries, batch by batch.",
+  deleting_objects: "The objects of the current batch are being deleted.",
+  verifying: "The store verifies that the objects of the current batch are gone.",
+  deleting_rows: "The rows of the current batch are being deleted.",
   certifying: "Nothing is left. The certificate is being signed.",
   certified: "Nothing is left, and a certificate says so.",
   deleted: "Nothing is left. There is no certificate, because no key signs them.",
   partly_held: "A legal hold keeps the rest, which queries show again. It is erased when the hold is released, unless you give it up.",
   giving_up: "What holds keep is being given up. The certificate comes next.",
-  failed: "Something is left. The erasure is tried again.",
+  failed: "Something is left. The erasure will be retried.",
   cancelling: "It is being cancelled: queries show everything again in a moment.",
   cancelled: "It was cancelled. Queries show again what it had hidden.",
 };
@@ -115,7 +66,7 @@ export function findPhase(erasure: Erasure): number {
   return erasure.begun_at === null ? 0 : 1;
 }
 
-/** What it was asked for by, in words. */
+/** What requested by, in words. */
 export function writeCriteria({ asked, cause }: Erasure): string {
   if (asked?.filter) return asked.filter;
   if (asked?.subject) {

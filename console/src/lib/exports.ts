@@ -1,58 +1,20 @@
 /** Exports: how the API shows them, and how they are asked for. */
 
-export interface Export {
-  id: string;
-  model_id: string;
-  format: string;
-  state: string;
-  filter: string | null;
-  since: string | null;
-  until: string | null;
-  include: string[];
-  /** What its parts have of the blobs. */
-  blobs: string;
-  requested_by: string;
-  requested_at: string;
-  started_at: string | null;
-  finished_at: string | null;
-  expires_at: string;
-  members: number;
-  parts: number;
-  parts_written: number;
-  rows: number;
-  bytes: number;
-  gone: number;
-  parts_deleted: number;
-  /** Inferences of the parts that erasures deleted. */
-  inferences_deleted: number;
-  /** Blobs that are in no part: they were deleted, are not in the bucket, or too large. */
-  missing: number;
-  error: string | null;
-  retry_at: string | null;
-  erased_by: string | null;
-  downloads: { actor: string; first_at: string; last_at: string; parts: number }[];
-}
+import type { Schemas } from "./types.ts";
 
-export interface Part {
-  number: number;
-  state: string;
-  url: string | null;
-  rows: number | null;
-  bytes: number | null;
-  sha256: string | null;
-  gone: number;
-}
+export type Export = Schemas["ShownExport"];
+export type Part = Schemas["ShownPart"];
 
 export const STATES: Record<string, string> = {
-  pending: "It was asked for. The retention service begins it within seconds.",
+  pending: "Requested. The retention service starts it within seconds.",
   listing: "What matches is being listed.",
   writing: "Its parts are being written.",
   done: "All parts are written.",
   stale: "An erasure deleted some of its parts. Start it again to have the rest of them.",
   failed: "It cannot be written.",
   cancelling: "Its parts are being deleted.",
-  cancelled: "Somebody cancelled it: its parts are deleted.",
-  expired: "Its time was up: its parts are deleted.",
+  cancelled: "It was cancelled; its parts are deleted.",
+  expired: "It expired; its parts are deleted.",
 };
 
 /** Whether the parts are deleted, or being deleted: nothing can be fetched any more. */
@@ -61,7 +23,7 @@ export function isOver(job: Export): boolean {
 }
 
 export const PART_STATES: Record<string, string> = {
-  listed: "It is still to be written.",
+  listed: "Not written yet.",
   writing: "It is being written.",
   written: "It is there.",
   stale: "An erasure deleted it, because it named something erased.",

@@ -1,40 +1,12 @@
 /** Legal holds, as the API shows them. */
 
 import { showId } from "./ids.ts";
+import type { Schemas } from "./types.ts";
 
-export interface Hold {
-  id: string;
-  name: string;
-  reason: string;
-  model_id: string | null;
-  filter: string | null;
-  /** Of its keys that nothing had yet. */
-  types: Record<string, string>;
-  inference_ids: string[] | null;
-  until: string | null;
-  state: string;
-  placed_by: string;
-  placed_at: string;
-  released_by: string | null;
-  released_at: string | null;
-  release_reason: string | null;
-  revision: number;
-}
+export type Hold = Schemas["ShownHold"];
+export type PlacedHold = Schemas["PlacedHold"];
 
-export interface PlacedHold extends Hold {
-  /** How many inferences and inputs erasures had claimed before. */
-  claimed: number;
-  more: boolean;
-  claims: { model_id: string | null; uid: string; scope: string; erasure: string }[];
-  warnings: string[];
-}
-
-export interface Held {
-  inferences: number;
-  oldest: string | null;
-  newest: string | null;
-  partial: boolean;
-}
+export type Held = Schemas["HoldCount"];
 
 export interface HoldChange {
   revision: number;
@@ -49,8 +21,8 @@ const ERASED = /^erased(:|$)/;
 
 export const STATES: Record<string, string> = {
   in_force: "Nothing deletes what it keeps.",
-  ended: "Its time has passed: it keeps nothing any more.",
-  released: "Somebody released it: it keeps nothing any more.",
+  ended: "It has expired and no longer keeps anything.",
+  released: "It was released and no longer keeps anything.",
 };
 
 /** Whether its values can be changed: an erasure may have taken them, and what is released stays so. */

@@ -15,7 +15,7 @@ export function mayLook(inference: Inference): boolean {
 export function excuse(inference: Inference, address: string, problem: Problem | null, isOdd: boolean): string {
   if (inference.data_deleted_at) return "The input was deleted";
   if (!inference.data_storage_key) return "There is no input";
-  if (!mayLook(inference) || problem?.status === 403) return "You may not see inputs";
+  if (!mayLook(inference) || problem?.status === 403) return "You are not allowed to see inputs";
   if (isOdd) return "The browser cannot show this format";
   return problem && !address ? problem.title : "";
 }

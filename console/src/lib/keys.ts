@@ -2,32 +2,13 @@
 
 import { change, path } from "./api.ts";
 import { nameRights, ROLES } from "./rights.ts";
+import type { Schemas } from "./types.ts";
 
-export interface Grant {
-  rights: string[];
-  project_id: string | null;
-  model_id: string | null;
-}
-
-export interface ApiKey {
-  id: string;
-  name: string;
-  grants: Grant[];
-  created_at: string;
-  created_by: string;
-  expires_at: string | null;
-  /** Until when the text before the newest one works. */
-  old_works_until: string | null;
-  revoked_at: string | null;
-  last_used_at: string | null;
-  /** A restored backup has it and the ledger does not: it does not work yet. */
-  unconfirmed: boolean;
-}
+export type Grant = Schemas["ShownGrant"];
+export type ApiKey = Schemas["ShownApiKey"];
 
 /** A key with its text, which no other answer has. */
-export interface MadeKey extends ApiKey {
-  key: string;
-}
+export type MadeKey = Schemas["ApiKeySecret"];
 
 /** A grant that is being written. `rights`: only those of the role `chosen`. */
 export interface AskedGrant {

@@ -2,33 +2,10 @@
 
 import { get } from "./api.ts";
 import { type EntryPage, withQuery } from "./entries.svelte.ts";
+import type { Schemas } from "./types.ts";
 
-export interface Letter {
-  id: number;
-  topic: string;
-  partition: number;
-  epoch: number;
-  offset: number;
-  record_time: string;
-  reason: string;
-  detail: string;
-  model_id: string | null;
-  inference_id: string | null;
-  state: string;
-  attempts: number;
-  discard_reason: string | null;
-  created_at: string;
-  updated_at: string;
-}
-
-export interface WholeLetter extends Letter {
-  /** Null: it is no UTF-8, or the caller may not read inputs. */
-  payload: string | null;
-  /** Null: the caller may not read inputs. */
-  payload_base64: string | null;
-  key_base64: string | null;
-  headers: string[][];
-}
+export type Letter = Schemas["ShownDeadLetter"];
+export type WholeLetter = Schemas["DeadLetterDetail"];
 
 const PAGE = 1000;
 const MOST_PAGES = 5;

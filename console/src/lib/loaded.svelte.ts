@@ -25,7 +25,7 @@ export class Loaded<T> {
         const problem = fault instanceof Problem ? fault : null;
         if (!current.signal.aborted) {
           if (!problem) console.error(fault);
-          this.#settle(current, null, problem ?? new Problem(-2, "This page has a fault", String(fault)));
+          this.#settle(current, null, problem ?? new Problem(-2, "Something went wrong on this page", String(fault)));
           if (problem?.passes) this.#askLater(question, problem);
         }
       },

@@ -33,5 +33,5 @@ export class Mutation<T> {
 export function toProblem(fault: unknown): Problem {
   if (fault instanceof Problem) return fault;
   console.error(fault);
-  return new Problem(-2, "This page has a fault", String(fault));
+  return new Problem(-2, "Something went wrong on this page", String(fault));
 }

@@ -5,80 +5,16 @@ import { readPeriod } from "./durations.ts";
 import type { Extent } from "./extents.ts";
 import { showId } from "./ids.ts";
 import { readTypes } from "./texts.ts";
+import type { Schemas } from "./types.ts";
 
-export interface ShownRule {
-  name: string | null;
-  filter: string | null;
-  keep_input: string;
-  keep_response: string;
-  keep_inference: string;
-}
+export type ShownRule = Schemas["ShownRule"];
+export type Version = Schemas["ShownVersion"];
 
-export interface Version {
-  revision: number;
-  state: string;
-  removed: boolean;
-  rules: ShownRule[];
-  max_inferences: number | null;
-  minimum_age: string | null;
-  undercuts_minimum_age: boolean;
-  set_by: string;
-  updated_at: string;
-  effective_at: string;
-  revoked_at: string | null;
-  revoked_by: string | null;
-  reason: string | null;
-}
+export type Policy = Schemas["ShownPolicy"];
+export type Losing = Schemas["LossCount"];
 
-export interface Policy extends Version {
-  pending: Version | null;
-}
-
-export interface Losing {
-  count: number;
-  bytes: number;
-  unknown_sizes: number;
-  held: number;
-  oldest: string | null;
-  newest: string | null;
-}
-
-export interface Preview {
-  would_delete: {
-    inferences: Losing;
-    responses: Losing;
-    inputs: Losing;
-    more_than_now: number;
-    partial: boolean;
-    examples: {
-      model_id: string;
-      uid: string;
-      inference_id: string;
-      received_at: string;
-      scope: string;
-      decided_by: { level: string; rule: number | null; name: string | null } | null;
-    }[];
-  };
-  grace_seconds: number;
-  token: string;
-  warnings: string[];
-}
-
-export interface Run {
-  id: string;
-  model_id: string | null;
-  project_id: string | null;
-  cause: string;
-  state: string;
-  requested_at: string;
-  started_at: string | null;
-  finished_at: string | null;
-  inputs_deleted: number;
-  responses_deleted: number;
-  inferences_deleted: number;
-  partitions_dropped: number;
-  error: string | null;
-}
+export type Preview = Schemas["PolicyPreview"];
+export type Run = Schemas["ShownRun"];
 
 export function policyPath({ kind, id }: Extent): string {
   return kind === "all" ? "retention-policy" : path(kind === "model" ? "models" : "projects", id, "retention-policy");

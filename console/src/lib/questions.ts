@@ -3,7 +3,7 @@
 import { get, path, post } from "./api.ts";
 import type { Link } from "./link.ts";
 import { readSpan } from "./times.ts";
-import type { Aggregate, Drawing, Inference, InferencePage, Queryables, Retention } from "./types.ts";
+import type { Aggregate, Drawing, Inference, InferencePage, Queryables, Retention, Schemas } from "./types.ts";
 
 /** Few, so that they come soon. */
 const FIRST_PAGE = 60;
@@ -38,10 +38,7 @@ export function askPage(link: Link, cursor: string | null, signal?: AbortSignal,
   );
 }
 
-export interface Neighbours {
-  before: { uid: string } | null;
-  after: { uid: string } | null;
-}
+export type Neighbours = Schemas["Neighbours"];
 
 export function askNeighbours(link: Link, signal: AbortSignal) {
   const where = inferences(link.model, "neighbours");

@@ -2,35 +2,10 @@
 
 import { change, get, path } from "./api.ts";
 import type { Tone } from "./states.ts";
+import type { Schemas } from "./types.ts";
 
-export interface Reconciliation {
-  id: string;
-  model_id: string | null;
-  cause: string;
-  repair: string;
-  state: string;
-  requested_at: string;
-  started_at: string | null;
-  finished_at: string | null;
-  places: string[];
-  place: number;
-  orphans_before: string | null;
-  because: string | null;
-  counts: Record<string, number>;
-  books: Record<string, number> | null;
-  error: string | null;
-}
-
-export interface Finding {
-  kind: string;
-  storage_key: string;
-  model_id: string | null;
-  uid: string | null;
-  bytes: number | null;
-  modified_at: string | null;
-  state: string;
-  detail: string | null;
-}
+export type Reconciliation = Schemas["ShownReconciliation"];
+export type Finding = Schemas["ShownFinding"];
 
 /** What a comparison finds, and how it is said. The first is what a count is called in `counts`. */
 export const KINDS: { kind: string; count: string; title: string; words: string }[] = [

@@ -2,10 +2,10 @@
 
 const NAME = "link-before-sign-in";
 const FAULTS: Record<string, string> = {
-  refused: "Signing in did not work: the issuer or the store refused it. The log of the api says why.",
-  expired: "Signing in took too long, or began in another browser. Try again.",
-  unavailable: "The issuer does not answer. Try again in a while, or use a key.",
-  later: "Too many attempts to sign in failed. Try again in a minute.",
+  refused: "Sign-in failed: the issuer or the store refused it. The api's log says why.",
+  expired: "Sign-in took too long, or was started in another browser. Try again.",
+  unavailable: "The issuer is not responding. Try again later, or use a key.",
+  later: "Too many failed sign-in attempts. Try again in a minute.",
 };
 let fault = "";
 

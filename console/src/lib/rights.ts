@@ -8,7 +8,7 @@ export const RIGHTS: Record<string, string> = {
   delete: "Erase inferences",
   hold: "Place and lift legal holds",
   admin: "Register models, set policies, redrive dead letters, see the audit; over everything: make and revoke keys",
-  override: "Go against a safeguard, if a route offers it",
+  override: "Override a safeguard, where a route offers it",
 };
 
 export const ROLES: Record<string, string[]> = {

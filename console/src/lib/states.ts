@@ -33,12 +33,12 @@ export function writeState(state: string): string {
 
 /** Of dead letters. */
 export const LETTER_STATES: Record<string, string> = {
-  open: "Somebody has to decide: redrive it, or discard it.",
+  open: "Waiting for a decision: redrive or discard it.",
   redrive: "An ingester tries it again within seconds.",
-  discarded: "Somebody decided that it will never be indexed.",
+  discarded: "Discarded: it will never be indexed.",
   stored: "A redrive indexed it.",
-  duplicate: "A redrive saw that it was stored before.",
-  expired: "Its policy had expired when it was tried again: its objects are deleted.",
-  erased_again: "It had been erased before; its objects are deleted again.",
+  duplicate: "A redrive found that it was already stored.",
+  expired: "Its retention had expired when it was retried; its objects are deleted.",
+  erased_again: "It had already been erased; its objects are deleted again.",
   parked: "It waits for an object.",
 };

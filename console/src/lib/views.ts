@@ -3,24 +3,11 @@
 import { change, get, getRevised, path } from "./api.ts";
 import { readColumns, writeColumns } from "./columns.ts";
 import { type Link, EMPTY_LINK, VIEWS } from "./link.ts";
+import type { Schemas } from "./types.ts";
 
 export type Shared = "private" | "project";
 
-export interface SavedView {
-  id: string;
-  model_id: string;
-  /** Null: an erasure took it. */
-  name: string | null;
-  filter: string | null;
-  time: string | null;
-  sort: string;
-  view: string;
-  columns: string[];
-  shared: Shared;
-  may_change: boolean;
-  updated_by: string;
-  erased_by: string | null;
-}
+export type SavedView = Schemas["ShownView"];
 
 /** As many as there can be of one model. */
 const MOST = 1000;

@@ -38,7 +38,6 @@ OIDC_ROLES: auth.oidc.roles
 OIDC_ROLES_CLAIM: auth.oidc.rolesClaim
 OIDC_SCOPES: auth.oidc.signIn.scopes
 POLICY_GRACE_SECONDS: retention.policies.graceSeconds
-POLICY_PREVIEW_SECONDS: retention.policies.previewSeconds
 POSTGRES_CA_FILE: postgres.ca
 POSTGRES_CERTIFICATE_FILE: postgres.clientCertificateSecret
 POSTGRES_KEY_FILE: postgres.clientCertificateSecret
@@ -59,7 +58,6 @@ RECONCILE_GRACE_SECONDS: retention.reconcile.graceSeconds
 RECONCILE_PREFIXES: retention.reconcile.prefixes
 RECONCILE_SCHEDULE: retention.reconcile.daily
 RETENTION_INTERVAL_SECONDS: retention.intervalSeconds
-RUN_KEEP_SECONDS: retention.keep.runSeconds
 S3_ALLOWED_BUCKETS: s3.allowedBuckets
 S3_BUCKET: s3.bucket
 S3_CA_FILE: s3.ca
@@ -68,9 +66,6 @@ S3_ENDPOINT: s3.endpoint
 S3_KMS_KEY_ID: s3.encryption.kmsKeyId
 S3_PUBLIC_ENDPOINT: s3.publicEndpoint
 S3_REGION: s3.region
-S3_ROLE_ARN: s3.webIdentity.roleArn
-S3_STS_ENDPOINT: s3.webIdentity.stsEndpoint
-S3_WEB_IDENTITY_TOKEN_FILE: s3.webIdentity
 {{- end -}}
 
 {{- /* Refuse what `settings` says though the chart sets it: it would be another setting than the

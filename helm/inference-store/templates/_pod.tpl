@@ -204,10 +204,7 @@ securityContext:
 {{- if eq .component "api" -}}
 {{- $bytes = add (mul 512 1048576) (mul 384 1048576 (dig "THUMBNAIL_PROCESSES" 2 $settings)) -}}
 {{- else if eq .component "proxy" -}}
-{{- $bytes = mul 640 1048576 -}}
-{{- range $name, $default := dict "CAPTURE" 67108864 "STRIP" 67108864 "GRPC_MESSAGE" 268435456 -}}
-{{- $bytes = add $bytes (dig (printf "PROXY_%s_BYTES" $name) $default $settings) -}}
-{{- end -}}
+{{- $bytes = add (mul 640 1048576) (mul 2 (dig "PROXY_CAPTURE_BYTES" 67108864 $settings)) (dig "PROXY_GRPC_MESSAGE_BYTES" 268435456 $settings) -}}
 {{- end -}}
 {{- if and $bytes (not (dig "limits" "memory" "" $resources)) -}}
 {{- $_ := set $resources "limits" (merge (dict "memory" (printf "%dMi" (div $bytes 1048576))) (default dict $resources.limits)) -}}

@@ -37,8 +37,8 @@
 {{- $_ := set $s "PRESIGNED_URL_SECONDS" (include "inference-store.text" $v.s3.presignedUrlSeconds) -}}
 {{- $_ := set $s "S3_ENCRYPTION" $v.s3.encryption.type -}}
 {{- $_ := set $s "S3_KMS_KEY_ID" $v.s3.encryption.kmsKeyId -}}
-{{- $_ := set $s "S3_ROLE_ARN" $v.s3.webIdentity.roleArn -}}
-{{- $_ := set $s "S3_STS_ENDPOINT" $v.s3.webIdentity.stsEndpoint -}}
+{{- $_ := set $s "AWS_ROLE_ARN" $v.s3.webIdentity.roleArn -}}
+{{- $_ := set $s "AWS_ENDPOINT_URL_STS" $v.s3.webIdentity.stsEndpoint -}}
 {{- $_ := set $s "AUTH" (ternary "on" "off" $v.auth.enabled) -}}
 {{- $_ := set $s "OIDC_ISSUER" $v.auth.oidc.issuer -}}
 {{- $_ := set $s "OIDC_AUDIENCE" $v.auth.oidc.audience -}}
@@ -55,12 +55,10 @@
 {{- $_ := set $s "CONSOLE" (ternary "on" "off" $v.console.enabled) -}}
 {{- $_ := set $s "API_CORS_ORIGINS" (join "," $v.api.corsOrigins) -}}
 {{- $_ := set $s "RETENTION_INTERVAL_SECONDS" (include "inference-store.text" $v.retention.intervalSeconds) -}}
-{{- range $setting, $value := dict "AUDIT" "auditSeconds" "DEAD_LETTER" "deadLetterSeconds" "RUN" "runSeconds" -}}
+{{- range $setting, $value := dict "AUDIT" "auditSeconds" "DEAD_LETTER" "deadLetterSeconds" -}}
 {{- $_ := set $s (printf "%s_KEEP_SECONDS" $setting) (include "inference-store.text" (index $v.retention.keep $value)) -}}
 {{- end -}}
-{{- range $setting, $value := dict "GRACE" "graceSeconds" "PREVIEW" "previewSeconds" -}}
-{{- $_ := set $s (printf "POLICY_%s_SECONDS" $setting) (include "inference-store.text" (index $v.retention.policies $value)) -}}
-{{- end -}}
+{{- $_ := set $s "POLICY_GRACE_SECONDS" (include "inference-store.text" $v.retention.policies.graceSeconds) -}}
 {{- $_ := set $s "RECONCILE_SCHEDULE" ($v.retention.reconcile.daily | ternary "daily" "") -}}
 {{- $_ := set $s "RECONCILE_PREFIXES" $v.retention.reconcile.prefixes -}}
 {{- $_ := set $s "RECONCILE_GRACE_SECONDS" (include "inference-store.text" $v.retention.reconcile.graceSeconds) -}}
@@ -81,7 +79,7 @@
 {{- $_ := set $s "KAFKA_CERTIFICATE_FILE" "/etc/inference-store/kafka-certificate/tls.crt" -}}
 {{- $_ := set $s "KAFKA_KEY_FILE" "/etc/inference-store/kafka-certificate/tls.key" -}}
 {{- end -}}
-{{- if $v.s3.webIdentity.roleArn -}}{{- $_ := set $s "S3_WEB_IDENTITY_TOKEN_FILE" "/var/run/secrets/inference-store/token" -}}{{- end -}}
+{{- if $v.s3.webIdentity.roleArn -}}{{- $_ := set $s "AWS_WEB_IDENTITY_TOKEN_FILE" "/var/run/secrets/inference-store/token" -}}{{- end -}}
 {{- if $v.api.tlsSecret -}}
 {{- $_ := set $s "API_TLS_CERTIFICATE_FILE" "/etc/inference-store/api-tls/tls.crt" -}}
 {{- $_ := set $s "API_TLS_KEY_FILE" "/etc/inference-store/api-tls/tls.key" -}}
@@ -104,7 +102,7 @@
 {{- define "inference-store.data" -}}
 {{- range $name, $value := .settings }}
 {{- if ne $value "" }}
-INFERENCE_STORE_{{ $name }}: {{ $value | quote }}
+{{ hasPrefix "AWS_" $name | ternary "" "INFERENCE_STORE_" }}{{ $name }}: {{ $value | quote }}
 {{- end }}
 {{- end }}
 {{- range $name, $value := .root.Values.traces }}

@@ -1,7 +1,7 @@
 """Callers, and what they may do with which models."""
 
-from inference_store.access.rights import Action, Who
-
-from .rights import EVERYTHING, AccessScope, Caller
-
-__all__ = ["EVERYTHING", "AccessScope", "Action", "Caller", "Who"]
+from .rights import EVERYTHING as EVERYTHING
+from .rights import AccessScope as AccessScope
+from .rights import Action as Action
+from .rights import Caller as Caller
+from .rights import Who as Who

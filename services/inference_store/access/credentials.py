@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 
+from inference_store.inference.field_docs import Stored
+
 from .rights import Grant
 
 
-@dataclass(frozen=True, slots=True)
-class ApiKey:
+class ApiKey(Stored):
     """An API key, without its text."""
 
     id: str
@@ -22,7 +23,6 @@ class ApiKey:
     created_by: str
     expires_at: datetime | None
     rotated_at: datetime | None
-    # when the text before the last rotation stops working
     old_works_until: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None

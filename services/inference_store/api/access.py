@@ -1,6 +1,6 @@
 """Access control: what a route needs, which models exist for its caller, what is audited."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import IPv6Address, ip_address, ip_network
@@ -91,9 +91,7 @@ class Access:
     session: Session | None = None
     """The session that the request is made in; None: with a key or token."""
     _is_checked: bool = False
-    _reads: list[tuple[Action, tuple[int, str] | None, Sequence[UUID], dict[str, Any]]] = field(
-        default_factory=list
-    )
+    _reads: list[Callable[[AsyncConnection], Awaitable[None]]] = field(default_factory=list)
     _models_of: Mapping[str, frozenset[str]] | None = None
 
     @property
@@ -343,8 +341,9 @@ class Access:
         **detail: Any,
     ) -> None:
         """Audit a read: it is written when the route is done, before the answer is sent."""
-        model = None if registration is None else (registration.model, registration.model_id)
-        self._reads.append((action, model, uids, detail))
+        self._reads.append(
+            lambda connection: self.note(connection, action, registration, uids, **detail)
+        )
 
     async def finish(self) -> None:
         """Write the reads that are not written yet.
@@ -363,8 +362,8 @@ class Access:
     async def write_reads(self, connection: AsyncConnection) -> None:
         """Write the reads so far, by a connection to the first Postgres."""
         reads, self._reads = self._reads, []
-        for action, model, uids, detail in reads:
-            await note(connection, self.who, action, model=model, uids=uids, **detail)
+        for write in reads:
+            await write(connection)
 
 
 async def _access(request: Request) -> Access:

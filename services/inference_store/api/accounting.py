@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 
 from inference_store.access.rights import Right
 from inference_store.index import accounting
-from inference_store.index.accounting.producers import State
+from inference_store.index.accounting.producers import FormerProducers, SequenceGaps, State
 
 from .access import Needs, Over
 from .answer import Answer, Shown
@@ -75,19 +75,6 @@ class Report(Shown):
     highest_sequence: int
     final: bool
     closes: bool
-
-
-class SequenceGaps(Shown):
-    """Sequence numbers that were given and did not arrive, by why."""
-
-    dropped: int
-    """Refused or dropped after they were given: the producer counted them."""
-    waiting: int
-    """Queued, in a spool, or on their way."""
-    unknown_tail: int
-    """Of a producer that died: what it had in hand, and nobody knows of."""
-    unexplained: int
-    """Published, says the producer, or it says nothing: still in Kafka, or lost."""
 
 
 _COUNTS: dict[str, Any] = {
@@ -162,24 +149,6 @@ class ProducerAccount(Shown):
     reports: list[Report]
 
 
-class FormerProducers(Shown):
-    """Sums over producers that were heard too long ago to be listed."""
-
-    heard_until: datetime
-    producers: int
-    seen: int
-    sampled_out: int
-    dropped: Mapping[str, int]
-    published: int
-    events: int
-    unsettled: int
-    given: int
-    arrived: int
-    holes_dropped: int
-    unknown_tail: int
-    unexplained: int
-
-
 class Accounting(Shown):
     """The books."""
 
@@ -209,7 +178,7 @@ async def get_accounting(connection: Reading) -> Answer:
             and all(producer.closes for producer in producers),
             partitions=[_show_account(account) for account in accounts],
             producers=[_show_producer(producer) for producer in producers],
-            former_producers=None if former is None else FormerProducers.show(former),
+            former_producers=former,
         )
     )
 

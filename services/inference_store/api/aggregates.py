@@ -45,7 +45,7 @@ from .answer import Answer, Shown
 from .conditions import Conditions, Models, choose_models, read_requested_filter
 from .dependencies import Querying
 from .fields import WHOLE, Body, Exact, Flag, ShortText, exact, instant
-from .http import ModelId
+from .http import INFERENCES, ModelId
 from .inference_models import Explained
 from .inference_pages import explain, limit_query_time, set_deadline
 from .routing import Router
@@ -363,14 +363,7 @@ _NARROW = (
 )
 
 
-@router.add(
-    "POST /models/{model_id}/inferences/aggregate",
-    ShownAggregate,
-    Right.READ,
-    "Aggregate inferences",
-    404,
-    501,
-)
+@router.add(f"POST {INFERENCES}/aggregate", ShownAggregate, Right.READ, "Aggregate inferences", 501)
 async def aggregate_inferences(
     model_id: ModelId, body: InferenceAggregate, connection: Querying, access: Asking
 ) -> Answer:

@@ -2,11 +2,9 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from difflib import get_close_matches
 from functools import cache
-from inspect import get_annotations
-from typing import Annotated, Any, Final, Self, TypeAlias, get_args, get_type_hints
+from typing import Annotated, Any, Final, Self, TypeAlias, get_args
 
 import structlog
 from fastapi import FastAPI
@@ -18,6 +16,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from inference_store.index.database import is_transient
 from inference_store.inference import errors
@@ -35,29 +34,12 @@ from inference_store.platform.metrics import REFUSED
 from inference_store.query.deadline import OutOfTime, Overloaded
 
 _ABSENT: Final = object()
-Instead: TypeAlias = Mapping[str, tuple[str, ...]]
 
 
 class Shown(DocumentedModel):
-    """A body of an answer.
-
-    `class ShownPart(Shown, of=Part)` has the fields of the dataclass, with their types and
-    docstrings; all of them are required. The class body declares what differs: a field of another
-    type, and fields that are not in the dataclass. These come last, unless `instead` gives them a
-    place: `instead={"model": ("model_id",)}` shows `model_id` in place of `model`.
-    """
+    """A body of an answer."""
 
     model_config = ConfigDict(from_attributes=True)
-
-    def __init_subclass__(
-        cls, of: type[Any] | None = None, instead: Instead | None = None, **config: Any
-    ) -> None:
-        super().__init_subclass__(**config)
-        if of is not None:
-            cls.taken_from = of
-            own = get_annotations(cls)
-            # pydantic reads them next, and makes a field of each
-            cls.__annotations__ = dict(_merge_types(of, instead or {}, own))
 
     @classmethod
     def show(cls, source: object, **own: Any) -> Self:
@@ -70,13 +52,6 @@ class Shown(DocumentedModel):
         }
         values = {name: value for name, value in attributes.items() if value is not _ABSENT}
         return cls.model_validate(values | own)
-
-
-def _merge_types(of: type[Any], instead: Instead, own: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    types = get_type_hints(of) | own
-    names = [name for field in fields(of) for name in instead.get(field.name, (field.name,))]
-    for name in dict.fromkeys([*names, *own]):
-        yield name, types[name]
 
 
 def _check_text(value: Any) -> str:
@@ -156,8 +131,9 @@ def _convert(value: Any) -> Any:
     """An answer leaves out the fields that it was not given."""
     if not isinstance(value, BaseModel):
         return json_encoding.convert_value(value)
-    names = value.model_fields_set if isinstance(value, Shown) else type(value).model_fields.keys()
-    return {name: part for name, part in value if name in names}
+    fields = type(value).model_fields
+    names = value.model_fields_set if isinstance(value, Shown) else fields.keys()
+    return {name: part for name, part in value if name in names and not fields[name].exclude}
 
 
 NAME: Final = "Inference-Store-Warnings"
@@ -316,7 +292,9 @@ def _make_fault(request: Request, error: Mapping[str, Any]) -> Fault:
     where, *rest = error["loc"]
     path = _format_path(rest) if where == "body" else _format_path(error["loc"])
     if error["type"] == "extra_forbidden":
-        known_fields = _find_known_fields(request, rest)
+        model = _find_model_around(request, rest)
+        fields = {} if model is None else model.model_fields
+        known_fields = [field.alias or name for name, field in fields.items()]
         near = get_close_matches(str(rest[-1])[:_NAME_CHARACTERS], known_fields, 1)
         hint = f"; the nearest is {near[0]!r}" if near else ""
         return Fault(path, f"unknown field{hint}", known_fields)
@@ -333,11 +311,6 @@ def _format_path(parts: Iterable[Any]) -> str:
         name = str(part)[:_NAME_CHARACTERS]
         path += f"[{part}]" if isinstance(part, int) else f".{name}" if path else name
     return path
-
-
-def _find_known_fields(request: Request, parts: Sequence[Any]) -> list[str]:
-    model = _find_model_around(request, parts)
-    return [] if model is None else [f.alias or name for name, f in model.model_fields.items()]
 
 
 def _find_field(request: Request, parts: Sequence[Any]) -> FieldInfo | None:
@@ -371,19 +344,25 @@ def _find_model(kind: Any) -> type[BaseModel] | None:
 
 async def _handle_http(request: Request, exc: Exception) -> ProblemAnswer:
     assert isinstance(exc, HTTPException)
-    allowed = request.app.state.templates.methods(request.scope["path"])
     match exc.status_code:
         case 404:
             return build_problem(
                 errors.NotFound("There is no such path; /openapi.json lists them all.")
             )
         case 405:
+            allowed = _list_methods(request.app, request.scope["path"])
             return build_problem(
                 MethodNotAllowed("The path does not take this method."),
-                {"Allow": ", ".join(allowed)},
+                {"Allow": ", ".join(sorted(allowed))} if allowed else exc.headers,
             )
         case _:
             return build_problem(NotJson(f"The body cannot be read: {exc.detail}."))
+
+
+def _list_methods(app: FastAPI, path: str) -> set[str]:
+    """Return the methods of every route that has the path: Starlette names those of one."""
+    routes = [route for route in app.routes if isinstance(route, Route)]
+    return {method for r in routes if r.path_regex.match(path) for method in r.methods or ()}
 
 
 async def handle_unexpected(_: Request, exc: Exception) -> ProblemAnswer:
@@ -429,15 +408,11 @@ _BOUNDS: Final = {"ge": "at least", "gt": "over", "le": "at most", "lt": "below"
 
 def _describe_error(error: Mapping[str, Any], field: FieldInfo | None) -> str:
     if error["type"] in ("int_type", "int_from_float"):
-        return f"it must be a whole number{_describe_bounds(field)}"
+        bounds = [] if field is None else list(_iterate_bounds([field]))
+        return f"it must be a whole number{', ' if bounds else ''}{' and '.join(bounds)}"
     if error["type"] == "too_short" and error.get("input") == "":
         return "it must not be empty"
     return str(error["msg"]).removeprefix("Value error, ")
-
-
-def _describe_bounds(field: FieldInfo | None) -> str:
-    bounds = [] if field is None else list(_iterate_bounds([field]))
-    return f", {' and '.join(bounds)}" if bounds else ""
 
 
 def _iterate_bounds(parts: Iterable[Any]) -> Iterator[str]:

@@ -1,10 +1,9 @@
 """The api: routes, refusals, metrics. Built from parts that its caller opens and closes."""
 
-from functools import cache, partial
+from functools import partial
 from importlib.metadata import version
 
 from fastapi import FastAPI
-from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.middleware.cors import CORSMiddleware
@@ -35,7 +34,7 @@ from inference_store.api import (
     thumbnails,
     views,
 )
-from inference_store.api.thumbnails import ThumbnailCache, ThumbnailMaker
+from inference_store.api.thumbnails import ThumbnailMaker
 from inference_store.erasure.ledger import Ledger, LedgerWatch
 from inference_store.index.dictionary import Dictionary
 from inference_store.objects import Blobs
@@ -52,7 +51,6 @@ from .middleware import (
     RefuseFirst,
     RequestObserver,
     SecurityHeaders,
-    Templates,
     TrackForeground,
     refuse_foreign_host,
     refuse_foreign_page,
@@ -128,7 +126,7 @@ def create_app(
         "thumbnail", processes, processes, wait_seconds=_THUMBNAIL_WAIT_SECONDS
     )
     app.state.foreground = Foreground()
-    app.state.thumbnails = ThumbnailMaker(blobs, ThumbnailCache())
+    app.state.thumbnails = ThumbnailMaker(blobs)
     app.state.is_stopping = lambda: False
     answer.handle_problems(app)
     app.router.routes.extend(_list_routes())
@@ -136,7 +134,6 @@ def create_app(
     if settings.console == "on":
         app.router.routes.extend([*site.list_console_routes(), *sessions.list_routes()])
     complete_openapi(app, settings, _PIECES)
-    app.state.templates = _build_templates()
     # From the innermost to the outermost.
     app.add_middleware(TrackForeground, foreground=app.state.foreground)
     app.add_middleware(Compression)
@@ -147,17 +144,9 @@ def create_app(
     _allow_origins(app, origins)
     if settings.auth == "off":
         app.add_middleware(RefuseFirst, check=refuse_foreign_host)
-    app.add_middleware(
-        RequestObserver, templates=_build_templates(), failed=answer.handle_unexpected
-    )
+    app.add_middleware(RequestObserver, failed=answer.handle_unexpected)
     app.add_middleware(SecurityHeaders)
     return app
-
-
-@cache
-def _build_templates() -> Templates:
-    """Build them from the routes: the OpenAPI, which has the same, is most of a second's work."""
-    return Templates(route for route in _list_routes() if isinstance(route, APIRoute))
 
 
 def _list_routes() -> list[BaseRoute]:

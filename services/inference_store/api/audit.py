@@ -1,22 +1,20 @@
 """The audit: who did what, when, from where."""
 
-from datetime import datetime
 from operator import attrgetter
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
-from fastapi import Query
 from pydantic import Field
 
-from inference_store.access.rights import AccessScope, Action, Right
+from inference_store.access.rights import Action, Right
 from inference_store.index import audit
-from inference_store.index.audit import Filter
+from inference_store.index.audit import AuditEntry, Filter
 
 from . import fields
 from .access import Asking, Needs, Over
 from .answer import Answer, Shown
 from .dependencies import Reading
-from .fields import Instant, Page, PageParameters, ShortText
+from .fields import InQuery, Instant, Page, PageParameters, ShortText
 from .routing import Router
 
 
@@ -34,35 +32,9 @@ class AuditParameters(PageParameters):
     at_from: Annotated[Instant | None, Field(description="Then or later.")] = None
     at_to: Annotated[Instant | None, Field(description="Before then.")] = None
 
-    def chosen(self, within: AccessScope) -> Filter:
-        """Return it as the store takes it."""
-        return Filter(
-            actor=self.actor,
-            action=self.action,
-            model_id=self.model_id,
-            uid=self.uid,
-            since=self.at_from,
-            until=self.at_to,
-            within=within,
-        )
 
-
-class ShownAuditEntry(Shown):
+class ShownAuditEntry(AuditEntry, Shown):
     """One thing that was done."""
-
-    id: int
-    at: datetime
-    actor: str
-    client: str | None
-    """The address that it came from; null: the command line."""
-    action: str
-    model_id: str | None
-    uid: UUID | None
-    detail: dict[str, Any]
-    number: int | None
-    """Its place in the chain; null for the moment until it has one."""
-    taken_by: int | None
-    """The entry that says which erasure took `uid` and `detail`; null: none did."""
 
 
 class AuditPage(Page):
@@ -75,11 +47,10 @@ router = Router("keys and audit")
 
 
 @router.add("GET /audit", AuditPage, Needs(Right.ADMIN, Over.SOME), "Read the audit")
-async def list_audit(
-    page: Annotated[AuditParameters, Query()], connection: Reading, access: Asking
-) -> Answer:
+async def list_audit(page: InQuery[AuditParameters], connection: Reading, access: Asking) -> Answer:
     """Every change and every read of an input, the newest first; what belongs to no model only
     where everything is administered."""
-    chosen, before = page.chosen(access.scope), fields.decode_one(page.cursor, int)
+    chosen = Filter(within=access.scope, **page.model_dump(exclude={"limit", "cursor"}))
+    before = fields.decode_one(page.cursor, int)
     entries = await audit.listed(connection, chosen, limit=page.limit + 1, before=before)
     return Answer(AuditPage.cut(entries, page.limit, attrgetter("id"), ShownAuditEntry.show))

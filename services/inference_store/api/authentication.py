@@ -55,7 +55,7 @@ BYTES_OF_A_REQUEST: Final = 4096
 _SEND = "Sign in, or send `Authorization: Bearer` and an API key"
 _TOO_MANY_FAILED = (
     "More keys and tokens from this address failed than"
-    " INFERENCE_STORE_API_FAILED_TOKENS_PER_MINUTE allows."
+    " INFERENCE_STORE_API_RATE_LIMIT_PER_MINUTE allows."
 )
 # `__Host-`: a browser takes it only with Secure, for this host alone, and for all its paths. Over
 # plain HTTP it takes it from loopback alone.

@@ -199,7 +199,7 @@ class Conditions(Body):
     prediction: PredictionCondition | None = None
     timeout_seconds: Annotated[float, Field(ge=0.1), FINITE] | None = None
     """Longest time to search, at most INFERENCE_STORE_QUERY_TIMEOUT_SECONDS; left out: that, but a
-    page in order of time answers after INFERENCE_STORE_PAGE_SECONDS what it has."""
+    page in order of time answers with what it has after a twelfth of it."""
     unknown_keys: UnknownKeys = "refuse"
     """`refuse`: a metadata key that no inference of the model has is an error; `empty`: nothing
     matches it in a filter, and in `fields` it is a warning."""
@@ -344,24 +344,17 @@ class InferenceLink(Parameters):
         return refuse_no_time(until, info.data.get("received_from"))
 
     def query(self) -> InferenceQuery:
-        """The same question as a body; a limit that was not given stays so."""
-        limit = {name: getattr(self, name) for name in ("limit",) if name in self.model_fields_set}
-        window = Window.model_validate({"from": self.received_from, "to": self.received_to})
-        return InferenceQuery(
-            **limit,
-            filter=self.filter,
-            filter_lang=None if self.filter is None else self.filter_lang,
-            inference_ids=None if self.inference_id is None else [self.inference_id],
-            data_hash=self.data_hash,
-            ok=self.ok,
-            received_at=window if window.since or window.until else None,
-            sort=self.sort,
-            cursor=self.cursor,
-            include=self.include,
-            metadata_as=self.metadata_as,
-            fields=self.fields,
-            timeout_seconds=self.timeout_seconds,
-        )
+        """The same question as a body; what was not given stays so."""
+        same = self.model_fields_set & InferenceQuery.model_fields.keys() - {"filter_lang"}
+        body = self.model_dump(include=same)
+        if self.filter is not None:
+            body["filter_lang"] = self.filter_lang
+        if self.inference_id is not None:
+            body["inference_ids"] = [self.inference_id]
+        window = {"from": self.received_from, "to": self.received_to}
+        if any(window.values()):
+            body["received_at"] = window
+        return InferenceQuery.model_validate(body)
 
 
 async def read_filter(

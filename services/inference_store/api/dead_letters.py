@@ -5,7 +5,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Annotated, Any, Literal
 
-from fastapi import Path, Query
+from fastapi import Path
 from pydantic import Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -19,7 +19,7 @@ from . import fields
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, AnyText, Shown
 from .dependencies import Reading, Writing
-from .fields import Body, Instant, Page, PageParameters, ShortText, Text
+from .fields import Body, InQuery, Instant, Page, PageParameters, ShortText, Text
 from .routing import Router
 
 State = Literal[
@@ -137,14 +137,14 @@ LetterId = Annotated[int, Path(ge=1, le=2**63 - 1)]
 
 @router.add("GET /dead-letters", DeadLetterPage, _NEEDED, "List dead letters")
 async def list_dead_letters(
-    page: Annotated[DeadLetterParameters, Query()], connection: Reading, access: Asking
+    page: InQuery[DeadLetterParameters], connection: Reading, access: Asking
 ) -> Answer:
     """Events that could not be indexed, the newest first; those of no known model only where
     everything is administered."""
     return Answer(await _cut_page(connection, access, page, "dead letter", DeadLetterPage))
 
 
-@router.add("GET /dead-letters/{id}", DeadLetterDetail, _NEEDED, "Read a dead letter", 404)
+@router.add("GET /dead-letters/{id}", DeadLetterDetail, _NEEDED, "Read a dead letter")
 async def get_dead_letter(id: LetterId, connection: Reading, access: Asking) -> Answer:
     """One dead letter, with its bytes where the caller may read inputs."""
     letter = await unsettled.get(connection, id, "dead letter", within=access.scope)
@@ -165,7 +165,6 @@ async def redrive_dead_letters(body: EventSelection, connection: Writing, access
     DeadLetterDetail,
     _NEEDED,
     "Redrive a dead letter",
-    404,
     409,
     status=202,
 )
@@ -179,7 +178,7 @@ async def redrive_dead_letter(id: LetterId, connection: Writing, access: Asking)
 
 
 @router.add(
-    "POST /dead-letters/{id}/discard", DeadLetterDetail, _NEEDED, "Discard a dead letter", 404, 409
+    "POST /dead-letters/{id}/discard", DeadLetterDetail, _NEEDED, "Discard a dead letter", 409
 )
 async def discard_dead_letter(
     id: LetterId, body: Discard, connection: Writing, access: Asking
@@ -195,7 +194,7 @@ async def discard_dead_letter(
 
 @router.add("GET /parked-events", ParkedEventPage, _NEEDED, "List parked events")
 async def list_parked_events(
-    page: Annotated[ParkedParameters, Query()], connection: Reading, access: Asking
+    page: InQuery[ParkedParameters], connection: Reading, access: Asking
 ) -> Answer:
     """Events that wait for an object, the newest first, each with the key that is `missing`."""
     return Answer(await _cut_page(connection, access, page, "parked event", ParkedEventPage))
@@ -215,7 +214,6 @@ async def retry_parked_events(body: EventSelection, connection: Writing, access:
     ShownParkedEvent,
     _NEEDED,
     "Retry a parked event",
-    404,
     status=202,
 )
 async def retry_parked_event(event_id: LetterId, connection: Writing, access: Asking) -> Answer:
@@ -228,11 +226,7 @@ async def retry_parked_event(event_id: LetterId, connection: Writing, access: As
 
 
 @router.add(
-    "POST /parked-events/{event_id}/discard",
-    ShownDeadLetter,
-    _NEEDED,
-    "Discard a parked event",
-    404,
+    "POST /parked-events/{event_id}/discard", ShownDeadLetter, _NEEDED, "Discard a parked event"
 )
 async def discard_parked_event(
     event_id: LetterId, body: Discard, connection: Writing, access: Asking

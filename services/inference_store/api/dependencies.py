@@ -14,10 +14,10 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import structlog
 from fastapi import Depends, Header, Request
@@ -46,13 +46,8 @@ _MOST_WAITING_OF_ONE = 32
 _MOST_WAITING = 512
 
 
-# The settings of the limits: of one caller, and of all.
-_SETTINGS: Final = {
-    "query": ("QUERIES_AT_ONCE", "QUERIES_AT_ONCE"),
-    "stream": ("STREAMS_AT_ONCE", "STREAMS_AT_ONCE"),
-    "follow": ("STREAMS_AT_ONCE", "STREAMS_AT_ONCE"),
-    "thumbnail": ("THUMBNAIL_PROCESSES", "THUMBNAIL_PROCESSES"),
-}
+# The setting that a limit follows from, where there is one.
+_SETTINGS: Final = {"query": "POSTGRES_POOL_SIZE", "thumbnail": "THUMBNAIL_PROCESSES"}
 Kind = Literal["query", "stream", "follow", "thumbnail"]
 
 
@@ -99,7 +94,9 @@ class AdmissionControl:
 
     async def _wait(self, caller: str, seconds: float) -> None:
         waiting = _Waiting(caller, asyncio.get_running_loop().create_future())
-        self._refuse_if_crowded(caller, seconds)
+        own = sum(waiting.caller == caller for waiting in self._waiting)
+        if own >= _MOST_WAITING_OF_ONE or len(self._waiting) >= _MOST_WAITING:
+            raise self._make_refusal(caller, seconds)
         self._waiting.append(waiting)
         TURNS_WAITING.labels(self._kind).set(len(self._waiting))
         try:
@@ -116,17 +113,13 @@ class AdmissionControl:
                 self._waiting.remove(waiting)
             TURNS_WAITING.labels(self._kind).set(len(self._waiting))
 
-    def _refuse_if_crowded(self, caller: str, seconds: float) -> None:
-        own = sum(waiting.caller == caller for waiting in self._waiting)
-        if own >= _MOST_WAITING_OF_ONE or len(self._waiting) >= _MOST_WAITING:
-            raise self._make_refusal(caller, seconds)
-
     def _make_refusal(self, caller: str, seconds: float) -> TooManyQueries:
         is_own = self._running[caller] >= self._most_of_one
         TURNS_REFUSED.labels(self._kind, "caller" if is_own else "all").inc()
-        setting = f"INFERENCE_STORE_{_SETTINGS[self._kind][not is_own]}"
+        setting = _SETTINGS.get(self._kind)
+        note = f" (by INFERENCE_STORE_{setting})" if setting else ""
         run = f"{self._most_of_one} of yours" if is_own else f"{self._most}"
-        detail = f"As many run already as may at once: {run} ({setting}). Try again shortly."
+        detail = f"As many run already as may at once: {run}{note}. Try again shortly."
         return TooManyQueries(detail, retry_after_seconds=max(1, math.ceil(seconds)))
 
     def _begin(self, caller: str) -> None:
@@ -263,24 +256,14 @@ async def _read_only(
             await access.write_reads(connection)
 
 
-async def _open_reading(access: Asking) -> AsyncIterator[AsyncConnection]:
-    async with _read_only(access) as connection:
-        yield connection
+def _depend(
+    open: Callable[[Access], AbstractAsyncContextManager[AsyncConnection]],
+) -> Any:
+    async def opened(access: Asking) -> AsyncIterator[AsyncConnection]:
+        async with open(access) as connection:
+            yield connection
 
-
-async def _open_looking_up(access: Asking) -> AsyncIterator[AsyncConnection]:
-    async with looking_up(access) as connection:
-        yield connection
-
-
-async def _open_querying(access: Asking) -> AsyncIterator[AsyncConnection]:
-    async with querying(access) as connection:
-        yield connection
-
-
-async def _open_writing(access: Asking) -> AsyncIterator[AsyncConnection]:
-    async with access.engine.begin() as connection:
-        yield connection
+    return Depends(opened, scope="function")
 
 
 async def ledger_agrees(request: Request) -> None:
@@ -307,10 +290,10 @@ async def _read_if_match(
     return int(number)
 
 
-Reading: TypeAlias = Annotated[AsyncConnection, Depends(_open_reading, scope="function")]
-LookingUp: TypeAlias = Annotated[AsyncConnection, Depends(_open_looking_up, scope="function")]
+Reading: TypeAlias = Annotated[AsyncConnection, _depend(_read_only)]
+LookingUp: TypeAlias = Annotated[AsyncConnection, _depend(looking_up)]
 """For one inference by its id: its statements are planned once."""
-Querying: TypeAlias = Annotated[AsyncConnection, Depends(_open_querying, scope="function")]
+Querying: TypeAlias = Annotated[AsyncConnection, _depend(querying)]
 """For what may run long: no more are open than may run at once."""
-Writing: TypeAlias = Annotated[AsyncConnection, Depends(_open_writing, scope="function")]
+Writing: TypeAlias = Annotated[AsyncConnection, _depend(lambda access: access.engine.begin())]
 IfMatch: TypeAlias = Annotated[int | None, Depends(_read_if_match)]

@@ -34,7 +34,7 @@ from inference_store.query.read import (
 from .access import Access, Asking
 from .answer import InferenceAnswer, Shown
 from .dependencies import LookingUp
-from .http import InferenceId, ModelId, read_in_thread
+from .http import INFERENCE, InferenceId, ModelId, read_in_thread
 from .inference_pages import read_one
 from .routing import Router
 
@@ -112,13 +112,7 @@ _ROTATED: Final = ("cx", "cy", "w", "h", "angle")
 _IN_SHARES: Final = "box_in_shares"
 
 
-@router.add(
-    "GET /models/{model_id}/inferences/{inference_id}/drawing",
-    ShownDrawing,
-    Right.READ,
-    "Read the predictions as shapes",
-    404,
-)
+@router.add(f"GET {INFERENCE}/drawing", ShownDrawing, Right.READ, "Read the predictions as shapes")
 async def get_drawing(
     model_id: ModelId, inference_id: InferenceId, connection: LookingUp, access: Asking
 ) -> InferenceAnswer:
@@ -205,7 +199,9 @@ def _draw(
         points = [] if size is None else _rotate(rotated, *size)
         yield _format_shape("oriented_box", prediction, points, oriented=rotated)
     elif (box := _get_box(prediction)) is not None:
-        yield _format_shape("box", prediction, _list_corners(box))
+        left, top, right, bottom = box.values()
+        corners = [(left, top), (right, top), (right, bottom), (left, bottom)]
+        yield _format_shape("box", prediction, corners)
 
 
 def _format_shape(
@@ -224,11 +220,6 @@ def _format_shape(
 def _get_box(prediction: Predicted) -> dict[str, float] | None:
     box = {name: prediction[name] for name in _CORNERS}
     return None if None in box.values() else box
-
-
-def _list_corners(box: dict[str, float]) -> list[tuple[float, float]]:
-    left, top, right, bottom = (box[name] for name in _CORNERS)
-    return [(left, top), (right, top), (right, bottom), (left, bottom)]
 
 
 def _rotate(box: dict[str, float], width: int, height: int) -> list[tuple[float, float]]:

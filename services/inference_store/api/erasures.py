@@ -11,17 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
-from inference_store.erasure import batches, estimate, quarantine
-from inference_store.erasure.estimate import (
-    ErasedUid,
-    ModelQuery,
-    UidPage,
-    estimate_unattributed,
-    find_exports,
-    has_events_of_subject,
-    list_uids,
-)
+from inference_store.erasure import batches, losses, quarantine, selection
 from inference_store.erasure.ledger_entries import Note
+from inference_store.erasure.losses import ErasedUid, Loss, UidPage
 from inference_store.erasure.progress import STATES, State, find_erasure, find_erasures
 from inference_store.erasure.quarantine import Reach
 from inference_store.erasure.requests import Subject as SubjectCriteria
@@ -194,8 +186,6 @@ class ErasureParameters(PageParameters):
 
 router = Router("retention")
 _MOST_EXPORTS = 100
-# A model is named if any of these is not zero.
-_COUNTS = ("inferences", "dead_letters", "parked_events", "held", "undecided", "partial")
 _READ = Needs(Right.READ, Over.SOME)
 _NEEDED = Needs(Right.DELETE, Over.SOME)
 _ESTIMATE: dict[int | str, dict[str, Any]] = {
@@ -408,7 +398,9 @@ async def _read_subject(
     refusal = await find_unknown_key(connection, list(models), subject)
     if refusal is not None:
         deadline = Deadline.after(access.settings.query_timeout_seconds)
-        if not await has_events_of_subject(connection, access.blobs, models, criteria, deadline):
+        if not await losses.has_events_of_subject(
+            connection, access.blobs, models, criteria, deadline
+        ):
             raise refusal
     return criteria
 
@@ -433,13 +425,23 @@ async def _build_estimate(
     not_found: Sequence[str],
 ) -> ErasureEstimate:
     deadline, blobs = Deadline.after(access.settings.query_timeout_seconds), access.blobs
-    queries = await estimate.prepare_queries(connection, models, criteria)
-    uid_page = await _list_uids(connection, queries, body, deadline)
-    estimates = await estimate.estimate_erasure(connection, blobs, queries, deadline)
-    beside = await estimate_unattributed(connection, blobs, models, criteria, deadline)
-    total, lists = estimate.sum_estimates([*estimates.values(), beside]), MemberLists()
-    matching = [model_query.query for model_query in queries]
-    all_exports = await find_exports(connection, matching, lists, deadline)
+    parts = [await selection.find_part(connection, model, criteria) for model in sorted(models)]
+    going = [losses.list_requested(part) for part in parts]
+    uid_page, lists = UidPage(None, None), MemberLists()
+    if body.uids:
+        after = _decode_cursor(body.cursor)
+        uid_page = await losses.list_uids(
+            connection, going, after=after, limit=body.limit, deadline=deadline
+        )
+    by_model = {
+        models[part.model]: await losses.count_requested(
+            connection, blobs, models[part.model], part, deadline
+        )
+        for part in parts
+    }
+    beside = await losses.count_unattributed(connection, blobs, models, criteria, deadline)
+    total = sum(by_model.values(), beside)
+    all_exports = await losses.find_exports(connection, going, lists, deadline)
     return ErasureEstimate.show(
         total,
         model_id=next(iter(models.values())) if len(models) == 1 else None,
@@ -447,27 +449,14 @@ async def _build_estimate(
         exports=len(lists.exports),
         export_ids=sorted(lists.exports)[:_MOST_EXPORTS],
         models=[
-            ModelErasureEstimate.show(estimate, model_id=models[model])
-            for model, estimate in estimates.items()
-            if any(getattr(estimate, name) for name in _COUNTS)
+            ModelErasureEstimate.show(loss, model_id=model_id)
+            for model_id, loss in by_model.items()
+            if loss != Loss()
         ],
         not_found=not_found,
         **_show_uids(uid_page, models, filter),
         **filter.answer_members,
     )
-
-
-async def _list_uids(
-    connection: AsyncConnection,
-    model_queries: Sequence[ModelQuery],
-    body: ErasureRequest,
-    deadline: Deadline,
-) -> UidPage:
-    if not body.uids:
-        return UidPage(None, None)
-    queries = [model_query.query for model_query in model_queries]
-    after = _decode_cursor(body.cursor)
-    return await list_uids(connection, queries, after=after, limit=body.limit, deadline=deadline)
 
 
 def _show_uids(

@@ -13,7 +13,6 @@ from inference_store.erasure import policies
 from inference_store.erasure.policies.effective_policy import parse_duration
 from inference_store.export.columns import BlobChoice
 from inference_store.export.jobs import (
-    RESTORED,
     UNFINISHED,
     ExportJob,
     count_unfinished,
@@ -75,7 +74,7 @@ class ExportRequest(Body):
     """When its parts are deleted, as an ISO 8601 duration after the request; left out:
     seven days. A retention policy of the model may end it sooner."""
     confirm: Flag = False
-    """Needed for more than INFERENCE_STORE_EXPORT_CONFIRM_ABOVE inferences."""
+    """Needed for more than a million inferences."""
 
 
 MOST_UNFINISHED: Final = 20
@@ -103,7 +102,10 @@ async def prepare_export(
     """
     _check_format(settings, body.format, choose_blobs(body))
     now = datetime.now(UTC)
-    expires_at = await _find_end(connection, settings, model, body, now)
+    expires_at = now + timedelta(seconds=min(_EXPIRES_SECONDS, settings.export_most_seconds))
+    if body.expires_in is not None:
+        expires_at = _read_duration(body.expires_in, settings, now)
+    expires_at = await _limit_end(connection, model, expires_at, now)
     document = await _describe(connection, model, body, now)
     if not body.confirm:
         await _require_few(connection, settings, model, document)
@@ -140,10 +142,11 @@ async def insert_again(
     """
     if job.state in UNFINISHED:
         raise Conflict(f"The export is {job.state}: wait until it has ended, or cancel it.")
-    if job.erased_by is not None or RESTORED in job.document:
-        cause = "Postgres was restored" if job.erased_by is None else f"Erasure {job.erased_by}"
-        raise Conflict(f"{cause}: the filter of this export is lost. Request a new export.")
-    _check_format(settings, job.format, job.blobs)
+    if job.erased_by is not None:
+        raise Conflict(
+            f"Erasure {job.erased_by}: the filter of this export is lost. Request a new export."
+        )
+    _check_format(settings, job.format, job.blob_choice)
     now = datetime.now(UTC)
     most = timedelta(seconds=settings.export_most_seconds)
     lasting = min(job.expires_at - job.requested_at, most)
@@ -208,19 +211,6 @@ async def _require_few(
     raise Conflict(f"{text} Narrow `filter` or `received_at`, or set `confirm` to true.")
 
 
-async def _find_end(
-    connection: AsyncConnection,
-    settings: ApiSettings,
-    model: int,
-    body: ExportRequest,
-    now: datetime,
-) -> datetime:
-    expires_at = now + timedelta(seconds=min(_EXPIRES_SECONDS, settings.export_most_seconds))
-    if body.expires_in is not None:
-        expires_at = _read_duration(body.expires_in, settings, now)
-    return await _limit_end(connection, model, expires_at, now)
-
-
 async def _limit_end(
     connection: AsyncConnection, model: int, expires_at: datetime, now: datetime
 ) -> datetime:
@@ -239,8 +229,7 @@ def _read_duration(text: str, settings: ApiSettings, now: datetime) -> datetime:
         raise _refuse_duration("it is an ISO 8601 duration, such as P7D or PT12H") from None
     if expires_at is None or expires_at > now + most:
         raise _refuse_duration(
-            f"an export stays for at most {settings.export_most_seconds:,.0f} seconds"
-            " (INFERENCE_STORE_EXPORT_MOST_SECONDS)"
+            f"an export stays for at most {settings.export_most_seconds / 86400:.0f} days"
         )
     if expires_at <= now:
         raise _refuse_duration("it is longer than zero")

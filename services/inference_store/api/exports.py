@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import Header, Path, Query
+from fastapi import Header, Path
 from pydantic import Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import StreamingResponse
@@ -53,8 +53,8 @@ from .export_requests import (
     insert_export,
     prepare_export,
 )
-from .fields import Page, PageParameters, ShortText
-from .http import ANY, BYTES, ModelId, read_range
+from .fields import InQuery, Page, PageParameters, ShortText
+from .http import ANY, BYTES, OF_MODEL, ModelId, read_range
 from .routing import BINARY, Router
 
 
@@ -67,27 +67,15 @@ class ExportParameters(PageParameters):
     """Of this model."""
 
 
-class ShownDownload(Shown, of=Download):
+class ShownDownload(Download, Shown):
     """Who was given links to parts, and when."""
 
 
-class ShownExport(
-    Shown,
-    of=ExportJob,
-    instead={
-        "model": ("model_id",),
-        "document": ("filter", "since", "until", "include", "blobs"),
-        "listed_to": (),
-        "lists": ("parts",),
-        "written": ("parts_written",),
-    },
-):
+class ShownExport(ExportJob, Shown):
     """An export: everything that matched, in parts."""
 
     model_id: str
-    format: str
-    """parquet, arrow, csv, jsonl, webdataset or chariot."""
-    state: str
+    state: str  # type: ignore[assignment]  # a later version may have more
     """`pending`; `listing`: the matches are being listed; `writing`; `done`; `stale`: an erasure
     deleted some of its parts, start it again for the rest; `failed`; `cancelling`; `cancelled` and
     `expired`: the parts are deleted."""
@@ -113,20 +101,25 @@ class ExportPage(Page):
     items: list[ShownExport]
 
 
-class ShownPart(
-    Shown,
-    of=Part,
-    instead={"export": (), "model": (), "first": (), "last": (), "storage_key": ("url",)},
-):
+class ShownPart(Shown):
     """A part of an export."""
 
+    number: int
+    """From 1."""
     state: str
     """`listed`: it is still to be written; `writing`; `written`; `stale`: an erasure deleted it,
     because it named something erased; `removed`: it is empty, or the export is over."""
     url: str | None
     """Where it can be read, without a key if it is a presigned link; null: it is not written."""
+    rows: int | None
+    bytes: int | None
     sha256: str | None
     """Of the whole part, in hexadecimal."""
+    written_at: datetime | None
+    gone: int
+    """Members that were erased before it was written."""
+    missing: int
+    """Blobs that the object should have and does not."""
 
 
 class ExportPartPage(Page):
@@ -135,7 +128,7 @@ class ExportPartPage(Page):
     items: list[ShownPart]
 
 
-class ShownErasedMember(Shown, of=ErasedMember, instead={"position": ("cursor",)}):
+class ShownErasedMember(ErasedMember, Shown):
     """A member that an erasure took: erase it in copies too."""
 
     cursor: str
@@ -160,14 +153,7 @@ _PART: dict[int | str, dict[str, Any]] = {
 
 
 @router.add(
-    "POST /models/{model_id}/exports",
-    ShownExport,
-    Right.EXPORT,
-    "Export inferences",
-    404,
-    409,
-    501,
-    status=202,
+    f"POST {OF_MODEL}/exports", ShownExport, Right.EXPORT, "Export inferences", 409, 501, status=202
 )
 async def request_export(model_id: ModelId, body: ExportRequest, access: Asking) -> Answer:
     """Write everything that matches to the bucket, in parts. The retention service lists what
@@ -184,7 +170,7 @@ async def request_export(model_id: ModelId, body: ExportRequest, access: Asking)
             Action.EXPORT_REQUESTED,
             registration,
             export=str(job.id),
-            blobs=job.blobs,
+            blobs=job.blob_choice,
         )
         [shown] = await show_exports(connection, [job])
     return Answer(shown, status_code=202, headers={"Location": f"/v1/exports/{job.id}"})
@@ -192,7 +178,7 @@ async def request_export(model_id: ModelId, body: ExportRequest, access: Asking)
 
 @router.add("GET /exports", ExportPage, _NEEDED, "List exports", 404)
 async def list_exports(
-    page: Annotated[ExportParameters, Query()], connection: Reading, access: Asking
+    page: InQuery[ExportParameters], connection: Reading, access: Asking
 ) -> Answer:
     """Exports of the models that the caller may export, the newest first. A page of large filters
     has fewer than `limit`."""
@@ -209,7 +195,7 @@ async def list_exports(
     return Answer(ExportPage(items=await show_exports(connection, jobs), next=following))
 
 
-@router.add(f"GET {_ONE}", ShownExport, _NEEDED, "Follow an export", 404)
+@router.add(f"GET {_ONE}", ShownExport, _NEEDED, "Follow an export")
 async def get_export(export_id: UUID, connection: Reading, access: Asking) -> Answer:
     """How far an export is."""
     [shown] = await show_exports(connection, [await _find_job(connection, access, export_id)])
@@ -221,7 +207,6 @@ async def get_export(export_id: UUID, connection: Reading, access: Asking) -> An
     ShownExport,
     _NEEDED,
     "Cancel an export, or delete its parts",
-    404,
     409,
     status=202,
 )
@@ -237,9 +222,7 @@ async def cancel_export(export_id: UUID, connection: Writing, access: Asking) ->
     return Answer(shown, status_code=202)
 
 
-@router.add(
-    f"POST {_ONE}/restart", ShownExport, _NEEDED, "Start an export again", 404, 409, status=202
-)
+@router.add(f"POST {_ONE}/restart", ShownExport, _NEEDED, "Start an export again", 409, status=202)
 async def restart_export(export_id: UUID, connection: Writing, access: Asking) -> Answer:
     """Ask the same question again, as another export with an id of its own: for a stale one, whose
     parts an erasure deleted, and for any other that has ended. The parts that are left of the first
@@ -248,15 +231,20 @@ async def restart_export(export_id: UUID, connection: Writing, access: Asking) -
     by = access.who.actor
     again = await insert_again(connection, access.settings, job, requested_by=by)
     await _note(
-        connection, access, Action.EXPORT_REQUESTED, again, blobs=again.blobs, restarts=str(job.id)
+        connection,
+        access,
+        Action.EXPORT_REQUESTED,
+        again,
+        blobs=again.blob_choice,
+        restarts=str(job.id),
     )
     [shown] = await show_exports(connection, [again])
     return Answer(shown, status_code=202, headers={"Location": f"/v1/exports/{again.id}"})
 
 
-@router.add(f"GET {_ONE}/parts", ExportPartPage, _NEEDED, "Get links to an export's parts", 404)
+@router.add(f"GET {_ONE}/parts", ExportPartPage, _NEEDED, "Get links to an export's parts")
 async def get_export_parts(
-    export_id: UUID, page: Annotated[PageParameters, Query()], connection: Writing, access: Asking
+    export_id: UUID, page: InQuery[PageParameters], connection: Writing, access: Asking
 ) -> Answer:
     """The parts that are listed so far, each with a link once it is written. Who asks counts as
     having downloaded what is written: erasures name them."""
@@ -276,7 +264,6 @@ async def get_export_parts(
     StreamingResponse,
     _NEEDED,
     "Download a part of an export",
-    404,
     409,
     410,
     416,
@@ -337,13 +324,9 @@ async def get_export_part(  # noqa: PLR0917  (FastAPI calls it by name)
     ErasedMemberPage,
     _NEEDED,
     "List what erasures took of an export",
-    404,
 )
 async def list_erased_members(
-    export_id: UUID,
-    page: Annotated[PageParameters, Query()],
-    connection: Reading,
-    access: Asking,
+    export_id: UUID, page: InQuery[PageParameters], connection: Reading, access: Asking
 ) -> Answer:
     """What was exported and has been erased since, in the order of its erasure: delete it from
     every copy. The `cursor` of the last item shows what has come since."""
@@ -351,12 +334,14 @@ async def list_erased_members(
     key = fields.decode(page.cursor, int, int)
     after = FIRST if key is None else (key[0], key[1])
     erased = await list_erased(connection, export_id, after=after, limit=page.limit + 1)
-    by_position = attrgetter("position")
-    return Answer(ErasedMemberPage.cut(erased, page.limit, by_position, _show_erased))
-
-
-def _show_erased(member: ErasedMember) -> ShownErasedMember:
-    return ShownErasedMember.show(member, cursor=fields.encode(*member.position))
+    return Answer(
+        ErasedMemberPage.cut(
+            erased,
+            page.limit,
+            attrgetter("position"),
+            lambda member: ShownErasedMember.show(member, cursor=fields.encode(*member.position)),
+        )
+    )
 
 
 async def _find_job(
@@ -371,7 +356,7 @@ async def _find_job(
 async def _find_readable(connection: AsyncConnection, access: Access, export_id: UUID) -> ExportJob:
     """Raises Forbidden if it has inputs, and the caller may not see them."""
     job = await _find_job(connection, access, export_id)
-    if job.blobs != "none":
+    if job.blob_choice != "none":
         registration = await access.find_model(connection, await read_model_id(connection, job))
         access.require_right(Right.READ_INPUTS, registration)
     return job
@@ -406,7 +391,7 @@ def _show_export(job: ExportJob, model_id: str, downloads: Sequence[Download]) -
     return ShownExport.show(
         job,
         **{name: job.document[name] for name in ("filter", "since", "until", "include")},
-        blobs=job.blobs,
+        blobs=job.blob_choice,
         model_id=model_id,
         parts=job.lists,
         parts_written=job.written,

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Self, TypeAlias, TypeVar
 from uuid import UUID
 
 import orjson
+from fastapi import Query
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -186,6 +187,9 @@ class PageParameters(Parameters):
     """`next` of the page before."""
 
 
+T = TypeVar("T")
+InQuery: TypeAlias = Annotated[T, Query()]
+"""Parameters, of the query of a request."""
 Item = TypeVar("Item")
 
 
@@ -262,26 +266,17 @@ def by_time(at: str = "requested_at") -> Callable[[Any], tuple[str | None, str]]
     return lambda row: (format_instant(getattr(row, at)), str(row.id))
 
 
-def decode_time_key(cursor: str | None) -> tuple[datetime, str] | None:
-    """Return the time and id to continue after; None without a cursor. Raises InvalidCursor."""
-    key = decode(cursor, str, str)
-    if key is None:
-        return None
-    try:
-        return datetime.fromisoformat(key[0]).astimezone(UTC), key[1]
-    except (ValueError, OverflowError):
-        raise InvalidCursor("The cursor cannot be used: ask without one.") from None
-
-
 Timed = TypeVar("Timed", bound=Any)
 
 
-def decode_before(page: PageParameters) -> tuple[datetime, UUID] | None:
+def decode_before(page: PageParameters, kind: type[Any] = UUID) -> tuple[datetime, Any] | None:
     """Return the time and id to continue before; None without a cursor. Raises InvalidCursor."""
-    key = decode_time_key(page.cursor)
+    key = decode(page.cursor, str, str)
+    if key is None:
+        return None
     try:
-        return None if key is None else (key[0], UUID(key[1]))
-    except ValueError:
+        return datetime.fromisoformat(key[0]).astimezone(UTC), kind(key[1])
+    except (ValueError, OverflowError):
         raise InvalidCursor("The cursor cannot be used: ask without one.") from None
 
 

@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 from uuid import UUID
 
-from fastapi import Query
 from pydantic import Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response, StreamingResponse
@@ -29,8 +28,8 @@ from .access import Access, Asking
 from .answer import Shown, encode_json
 from .conditions import Conditions, read_requested_filter
 from .dependencies import querying
-from .fields import Parameters
-from .http import ModelId
+from .fields import InQuery, Parameters
+from .http import INFERENCES, ModelId
 from .inference_pages import limit_query_time
 from .routing import Router
 from .streams import Stream
@@ -96,16 +95,15 @@ _STREAM = {
 
 
 @router.add(
-    "GET /models/{model_id}/inferences/follow",
+    f"GET {INFERENCES}/follow",
     StreamingResponse,
     Right.READ,
     "Follow what arrives",
-    404,
     501,
     also={200: _STREAM},
 )
 async def follow_inferences(
-    model_id: ModelId, link: Annotated[FollowLink, Query()], access: Asking
+    model_id: ModelId, link: InQuery[FollowLink], access: Asking
 ) -> Response:
     """Inferences as they are indexed, in that order, as server-sent events: one a second at most,
     with the last 50. Those that were received over a day before they were indexed are left out."""

@@ -7,7 +7,6 @@ from operator import attrgetter
 from typing import Annotated, Any, Final, Literal
 from uuid import UUID, uuid4
 
-from fastapi import Query
 from pydantic import ConfigDict, Field, model_validator
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -42,7 +41,7 @@ from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
 from .conditions import filter_schema, read_filter
 from .dependencies import IfMatch, Querying, Reading
-from .fields import Body, Instant, Page, PageParameters, Parameters, ShortText, Text
+from .fields import Body, InQuery, Instant, Page, PageParameters, Parameters, ShortText, Text
 from .routing import Router
 
 _Reason = Annotated[Text, Field(min_length=1, max_length=2000)]
@@ -113,26 +112,15 @@ class ReleaseParameters(Parameters):
     reason: _Reason
 
 
-class ShownHold(Shown):
+class ShownHold(Hold, Shown):
     """A legal hold; `erased:…` stands for each value that an erasure took."""
 
-    id: UUID
-    name: str
-    reason: str
     model_id: str | None
     """null: every model, also those to come."""
-    filter: str | None
+    filter: str | None  # type: ignore[assignment]
     """As CQL2-Text, every name spelt out; null: it was placed by ids."""
-    inference_ids: tuple[str, ...] | None
-    until: datetime | None
     state: State
     """`in_force`; `ended`: `until` has passed; `released`: by a person."""
-    placed_by: str
-    placed_at: datetime
-    released_by: str | None
-    released_at: datetime | None
-    release_reason: str | None
-    revision: int
     types: dict[str, str]
     """Types of its keys that nothing had when it was placed or changed: `number`, `string`, `bool`,
     `timestamp`. Repeat them to change the hold."""
@@ -189,14 +177,10 @@ class HoldDocument(Shown):
     until: datetime | None = None
 
 
-class HoldChange(Shown):
+class HoldChange(HoldRevision, Shown):
     """One revision of a hold."""
 
-    revision: int
-    change: Literal["placed", "changed", "released"]
-    at: datetime
-    actor: str
-    document: HoldDocument
+    document: HoldDocument  # type: ignore[assignment]
 
 
 class HoldHistory(Page):
@@ -227,9 +211,7 @@ async def place_hold(body: HoldBody, access: Asking) -> Answer:
 
 
 @router.add("GET /holds", HoldPage, _NEEDED, "List holds", 404)
-async def list_holds(
-    page: Annotated[HoldParameters, Query()], connection: Reading, access: Asking
-) -> Answer:
+async def list_holds(page: InQuery[HoldParameters], connection: Reading, access: Asking) -> Answer:
     """Holds, the newest first; ended and released ones too. Those of every model are shown to
     whoever has the right over everything."""
     model = None
@@ -248,21 +230,21 @@ async def list_holds(
     return Answer(HoldPage.cut(listed_holds, page.limit, by_time, show))
 
 
-@router.add(f"GET {_ONE}", ShownHold, _NEEDED, "Read a hold", 404)
+@router.add(f"GET {_ONE}", ShownHold, _NEEDED, "Read a hold")
 async def get_hold(hold_id: UUID, connection: Reading, access: Asking) -> Answer:
     """One hold."""
     return await _build_answer(connection, await _find_hold(connection, access, hold_id))
 
 
-@router.add(f"PUT {_ONE}", PlacedHold, _NEEDED, "Change a hold", 404, 409, 412)
+@router.add(f"PUT {_ONE}", PlacedHold, _NEEDED, "Change a hold", 409)
 async def change_hold(hold_id: UUID, body: HoldBody, if_match: IfMatch, access: Asking) -> Answer:
     """Put another hold in its place, under the same id: what only the old one kept is let go."""
     return await _write(access, body, hold_id, if_match)
 
 
-@router.add(f"DELETE {_ONE}", ShownHold, _NEEDED, "Release a hold", 404, 409, 412)
+@router.add(f"DELETE {_ONE}", ShownHold, _NEEDED, "Release a hold", 409)
 async def release_hold(
-    hold_id: UUID, why: Annotated[ReleaseParameters, Query()], if_match: IfMatch, access: Asking
+    hold_id: UUID, why: InQuery[ReleaseParameters], if_match: IfMatch, access: Asking
 ) -> Answer:
     """Let go what it kept: policies apply again, and erasures that it held up go on. It stays
     listed, with its history."""
@@ -283,9 +265,9 @@ async def release_hold(
         return await _build_answer(connection, hold)
 
 
-@router.add(f"GET {_ONE}/history", HoldHistory, _NEEDED, "Read a hold's history", 404)
+@router.add(f"GET {_ONE}/history", HoldHistory, _NEEDED, "Read a hold's history")
 async def get_hold_history(
-    hold_id: UUID, page: Annotated[PageParameters, Query()], connection: Reading, access: Asking
+    hold_id: UUID, page: InQuery[PageParameters], connection: Reading, access: Asking
 ) -> Answer:
     """Every revision of a hold, the oldest first: what it was, when, and who made it so."""
     await _find_hold(connection, access, hold_id)
@@ -297,7 +279,7 @@ async def get_hold_history(
     return Answer(HoldHistory.cut(revisions, page.limit, by_revision, _show_change))
 
 
-@router.add(f"GET {_ONE}/held", HoldCount, _NEEDED, "Count what a hold keeps", 404, 409)
+@router.add(f"GET {_ONE}/held", HoldCount, _NEEDED, "Count what a hold keeps", 409)
 async def get_held(hold_id: UUID, connection: Querying, access: Asking) -> Answer:
     """What the hold matches of what is stored now, the newest looked at first, as far as time
     allows."""
@@ -463,5 +445,5 @@ def _describe(hold: Hold, ids: Mapping[int, str]) -> dict[str, Any]:
         "model_id": None if hold.model is None else ids.get(hold.model),
         "filter": format_filter(hold.filter) if has_filter else None,
         "types": list_declared_types(hold.filter) if has_filter else {},
-        "state": hold.state(datetime.now(UTC)),
+        "state": hold.find_state(datetime.now(UTC)),
     }

@@ -5,21 +5,20 @@ reader gets each line as early as it would without compression.
 """
 
 import asyncio
-import gzip
 import json
 import re
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from functools import cache, lru_cache, partial
-from typing import Annotated, Any, Final, NamedTuple, ParamSpec, TypeVar
+from typing import Annotated, Any, Final, ParamSpec, TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
 import cramjam
 from fastapi import Path
 from pydantic import AfterValidator
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.gzip import IdentityResponder
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -31,26 +30,18 @@ JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
 ANY: Final = "*/*"
 BYTES: Final = "application/octet-stream"
-CODINGS: Final = ("zstd", "gzip")
+CODINGS: Final = {"zstd": cramjam.zstd, "gzip": cramjam.gzip}
 """The content codings that answers are compressed with; the first is preferred."""
 _SPELLINGS: Final = {"x-gzip": "gzip"}
 _MOST_REMEMBERED: Final = 64
 
 
-class _Rank(NamedTuple):
-    quality: float
-    precision: int
-    """2: named itself, 1: by `type/*`, 0: by `*/*`."""
-    before: int
-    """The earlier in the header, the greater."""
-
-
 def choose_type(accept: str, offered: Sequence[str]) -> str | None:
     """Return the media type to answer with, out of `offered`; None: none is accepted."""
     ranges = list(_iterate_ranges(accept or ANY))
-    ranks = [(_rank(kind, ranges), kind) for kind in offered]
-    acceptable = [(rank, kind) for rank, kind in ranks if rank.quality > 0]
-    return max(acceptable, key=lambda pair: pair[0])[1] if acceptable else None
+    ranks = {kind: _rank(kind, ranges) for kind in offered}
+    best = max(offered, key=lambda kind: ranks[kind])
+    return best if ranks[best][0] > 0 else None
 
 
 @lru_cache(_MOST_REMEMBERED)  # clients send few different headers
@@ -65,8 +56,9 @@ def choose_coding(accept_encoding: str) -> str | None:
     return best if quality > 0 and quality >= qualities.get("identity", 0.0) else None
 
 
-def _rank(kind: str, ranges: Sequence[tuple[str, float]]) -> _Rank:
-    """Rank by the most precise range alone: `*/*;q=0.1, text/html;q=0` accepts no HTML."""
+def _rank(kind: str, ranges: Sequence[tuple[str, float]]) -> tuple[float, int, int]:
+    """Return quality, precision and place in the header, the first the greatest, of the most
+    precise range alone: `*/*;q=0.1, text/html;q=0` accepts no HTML."""
     patterns = (ANY, f"{kind.partition('/')[0]}/*", kind.partition(";")[0].strip().lower())
     ranks = [
         (patterns.index(name), -number, quality)
@@ -74,7 +66,7 @@ def _rank(kind: str, ranges: Sequence[tuple[str, float]]) -> _Rank:
         if name in patterns
     ]
     precision, before, quality = max(ranks, default=(0, 0, 0.0))
-    return _Rank(quality, precision, before)
+    return quality, precision, before
 
 
 def _iterate_ranges(header: str) -> Iterator[tuple[str, float]]:
@@ -152,6 +144,9 @@ ProjectId = Annotated[
     Path(description="The project's id, percent-escaped.", examples=["warehouse"]),
     AfterValidator(decode_segment),
 ]
+OF_MODEL: Final = "/models/{model_id}"
+INFERENCES: Final = f"{OF_MODEL}/inferences"
+INFERENCE: Final = f"{INFERENCES}/{{inference_id}}"
 ModelId = Annotated[
     str,
     Path(description="The model's id, percent-escaped.", examples=["hallway-detector"]),
@@ -207,9 +202,7 @@ class ExactRequest(Request):
         async for piece in self.stream():
             size += len(piece)
             if size > limit:
-                raise TooLarge(
-                    f"The body is over {limit} bytes (INFERENCE_STORE_API_MAX_BODY_BYTES)."
-                )
+                raise TooLarge(f"The body is over {limit:,} bytes.")
             pieces.append(piece)
         self._body = b"".join(pieces)
         if sum(map(self._body.count, (b",", b"[", b"{"))) > MOST_ITEMS:
@@ -251,48 +244,11 @@ _LEAST_BYTES: Final = 1024  # a smaller answer fits into one packet as it is
 _LARGE_BYTES: Final = 256 * 1024  # this takes about a millisecond: not on the event loop
 # Higher levels save a tenth of the bytes, for twice the time.
 _LEVEL: Final = 1
-_SMALLEST: Final = {"gzip": 9, "zstd": 19}
-_GZIP_WINDOW: Final = 31  # zlib's largest window, 15, and 16 for a gzip header
 # Pictures, audio and archives are compressed already.
 _TYPES: Final = (
     *("text/", "application/json", "application/x-ndjson", "application/problem+json"),
-    *FORMATS,
+    *("application/javascript", "image/svg+xml", *FORMATS),
 )
-_SCRIPTS: Final = ("application/javascript", "image/svg+xml")
-
-
-class Gzip:
-    """RFC 1952, applied to one answer."""
-
-    def __init__(self) -> None:
-        self._deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
-
-    def next(self, piece: bytes, *, last: bool) -> bytes:
-        """Return the piece compressed, as a whole; and the end, after the last one."""
-        compressed = self._deflate.compress(piece)
-        return compressed + self._deflate.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
-
-
-class Zstd:
-    """RFC 8878, applied to one answer."""
-
-    def __init__(self) -> None:
-        self._frame = cramjam.zstd.Compressor(_LEVEL)
-
-    def next(self, piece: bytes, *, last: bool) -> bytes:
-        """As that of Gzip."""
-        self._frame.compress(piece)
-        return bytes(self._frame.finish() if last else self._frame.flush())
-
-
-COMPRESSORS: Final[dict[str, type[Gzip] | type[Zstd]]] = {"gzip": Gzip, "zstd": Zstd}
-
-
-def compress(coding: str, content: bytes) -> bytes:
-    """Compress what is kept, as small as it gets: it is compressed once and sent often."""
-    if coding == "zstd":
-        return bytes(cramjam.zstd.compress(content, level=_SMALLEST["zstd"]))
-    return gzip.compress(content, _SMALLEST["gzip"], mtime=0)
 
 
 class Compression:
@@ -305,57 +261,34 @@ class Compression:
         coding = None
         if scope["type"] == "http":
             coding = choose_coding(",".join(Headers(scope=scope).getlist("accept-encoding")))
-        await self._app(scope, receive, _Sender(coding, send) if coding else send)
+        app = self._app if coding is None else _Responder(self._app, coding)
+        await app(scope, receive, send)
 
 
-class _Sender:
-    def __init__(self, coding: str, send: Send) -> None:
-        self._coding, self._send = coding, send
-        self._start: Message | None = None
-        self._compressor: Gzip | Zstd | None = None
+class _Responder(IdentityResponder):
+    """Starlette's, which keeps what needs no compression, with our codings."""
 
-    async def __call__(self, message: Message) -> None:
+    def __init__(self, app: ASGIApp, coding: str) -> None:
+        super().__init__(app, _LEAST_BYTES)
+        self.content_encoding = coding
+        self._compressor = CODINGS[coding].Compressor(_LEVEL)
+
+    async def send_with_compression(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self._start = message  # the headers depend on the first piece
-        elif message["type"] == "http.response.body":
-            await self._send_body(message)
-        else:
-            await self._send(message)
+            headers = MutableHeaders(scope=message)
+            kind, tag = headers.get("Content-Type", "").lower(), headers.get("ETag", "")
+            if not kind.startswith(_TYPES):
+                self.exclude_content_types = (kind.partition(";")[0].strip(),)
+            elif message["status"] == 200 and "Accept-Ranges" in headers and tag.startswith('"'):
+                # these are other bytes: no range of them is asked for by it
+                headers["ETag"] = f"W/{tag}"
+        await super().send_with_compression(message)
 
-    async def _send_body(self, message: Message) -> None:
-        piece, last = message.get("body", b""), not message.get("more_body", False)
-        if self._start is not None:
-            start, self._start = self._start, None
-            if _is_compressible(start) and not (last and len(piece) < _LEAST_BYTES):
-                self._compressor = COMPRESSORS[self._coding]()
-                _describe_coding(start, self._coding)
-            await self._send(start)
-        if self._compressor is None:
-            await self._send(message)
-        elif piece or last:
-            compressed = await _compress_piece(self._compressor, piece, last=last)
-            await self._send({**message, "body": compressed})
+    async def apply_compression(self, body: bytes, *, more_body: bool) -> bytes:
+        if len(body) < _LARGE_BYTES:
+            return self._compress(body, more_body)
+        return await asyncio.to_thread(self._compress, body, more_body)
 
-
-async def _compress_piece(compressor: Gzip | Zstd, piece: bytes, *, last: bool) -> bytes:
-    if len(piece) < _LARGE_BYTES:
-        return compressor.next(piece, last=last)
-    return await asyncio.to_thread(compressor.next, piece, last=last)
-
-
-def _is_compressible(start: Message) -> bool:
-    headers = Headers(raw=start["headers"])
-    kind = headers.get("content-type", "").lower()
-    whole = start["status"] not in {204, 206, 304}
-    return whole and "content-encoding" not in headers and kind.startswith(_TYPES + _SCRIPTS)
-
-
-def _describe_coding(start: Message, coding: str) -> None:
-    headers = MutableHeaders(scope=start)
-    headers["Content-Encoding"] = coding
-    headers.add_vary_header("Accept-Encoding")
-    del headers["Content-Length"]
-    tag = headers.get("ETag", "")
-    # these are other bytes: no range of them is asked for by it
-    if "Accept-Ranges" in headers and tag.startswith('"'):
-        headers["ETag"] = f"W/{tag}"
+    def _compress(self, body: bytes, more_body: bool) -> bytes:
+        self._compressor.compress(body)
+        return bytes(self._compressor.flush() if more_body else self._compressor.finish())

@@ -1,22 +1,23 @@
 """Inferences as they are shown, and the choice of their fields."""
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID
 
 import orjson
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, create_model
 
 from inference_store.api.answer import Problem
-from inference_store.export.columns import DISTANCE
+from inference_store.export.columns import DISTANCE, FIXED_COLUMNS, Kind, predictions_column
 from inference_store.inference.errors import Fault, Invalid
 from inference_store.inference.metadata import Entry, MetadataCaps, MetadataType, type_named
 from inference_store.inference.nearest import nearest
 from inference_store.platform.json_encoding import escape_text
 from inference_store.query.aggregates.bins import plain
+from inference_store.query.explain import Explanation
 from inference_store.query.order import EXAMPLE
 
 from .answer import Shown
@@ -28,35 +29,6 @@ class ResolvedTime(Shown):
     expression: str = Field(examples=["now() - duration('PT1H')"])
     """As the filter has it, in CQL2-Text."""
     instant: datetime
-
-
-class ExplainedStep(Shown):
-    """One statement."""
-
-    what: str = Field(examples=["let an index lead: Index Only Scan on metadata_number x8"])
-    partitions: int
-    """Partitions that its plan reads."""
-    estimated_rows: int | None
-    """Postgres' estimate; null for a caller who may not read every model, as it is made of all
-    models' values together, and for what was not planned once more."""
-    actual_rows: int | None
-    """Rows that came, or were counted; null: time ran out."""
-    milliseconds: float
-
-
-class Explanation(Shown):
-    """What a query did, for people: the words may change."""
-
-    form: str | None = Field(examples=["metadata+prediction; time: inferences in order of time"])
-    """The kinds of its conditions, and how its order was made."""
-    steps: list[ExplainedStep]
-    """The statements; after the first 50 the others are told as one."""
-    partitions_visited: int
-    """Partitions that the plans of its statements read."""
-    partitions_total: int
-    """Partitions of the time that was asked for."""
-    milliseconds: float
-    """Everything, the planning for this explanation too."""
 
 
 def _without_required(schema: dict[str, Any]) -> None:
@@ -94,31 +66,43 @@ class ShownMetadata(Shown):
     flags: list[str]
 
 
-class ShownPrediction(Shown):
-    """One element of a response. Boxes in pixels, y down."""
+_TYPES: Final[Mapping[Kind, Any]] = {
+    Kind.TEXT: str,
+    Kind.INTEGER: int,
+    Kind.FLOAT: float,
+    Kind.BOOL: bool,
+    Kind.TIME: datetime,
+    Kind.TEXTS: list[str],
+}
+_UUIDS: Final = {"uid", "capture_id"}
+# What every inference or prediction has; everything else may be null.
+_ALWAYS: Final = {
+    *("uid", "model_id", "inference_id", "aliases", "received_at", "flags", "revision"),
+    *("ordinal", "rank", "output"),
+}
+_MEANINGS: Final = {
+    "pre_ms": "Milliseconds from received to forwarded.",
+    "model_ms": "Milliseconds from forwarded to responded.",
+    "post_ms": "Milliseconds from responded to published.",
+    "prediction_count": "Null: the response failed or could not be read.",
+    DISTANCE: "Where the page is sorted by distance: metres to the point; null: it has no"
+    " location.",
+}
 
-    ordinal: int
-    rank: int
-    output: int
-    output_name: str | None
-    label: str | None
-    score: float | None
-    xmin: float | None
-    ymin: float | None
-    xmax: float | None
-    ymax: float | None
-    area: float | None
-    cx: float | None
-    cy: float | None
-    w: float | None
-    h: float | None
-    angle: float | None
-    prompt: str | None
-    answer: str | None
-    text: str | None
-    start: int | None
-    end: int | None
-    value: float | None
+
+def _model_columns(columns: Iterable[tuple[str, Kind]]) -> type[Shown]:
+    """Return a model with a field for each of these columns of exports."""
+    fields: dict[str, Any] = {}
+    for name, kind in columns:
+        type = UUID if name in _UUIDS else _TYPES[kind]
+        default = None if name == DISTANCE else ...
+        field = Field(default=default, description=_MEANINGS.get(name))
+        fields[name] = (type if name in _ALWAYS else type | None, field)
+    return create_model("Columns", __base__=Shown, **fields)
+
+
+class ShownPrediction(_model_columns(predictions_column(()).members)):  # type: ignore[misc]
+    """One element of a response. Boxes in pixels, y down."""
 
 
 class Urls(Shown):
@@ -141,55 +125,12 @@ class PartialUrls(Urls):
     model_config = ConfigDict(json_schema_extra=_without_required)
 
 
-class ShownInference(Shown):
+_Columns: Any = _model_columns((column.name, column.kind) for column in FIXED_COLUMNS)
+
+
+class ShownInference(_Columns):  # type: ignore[misc]
     """One datum and what the model said of it. What is not known is null."""
 
-    uid: UUID
-    model_id: str
-    inference_id: str
-    aliases: list[str]
-    received_at: datetime
-    forwarded_at: datetime | None
-    responded_at: datetime | None
-    published_at: datetime | None
-    indexed_at: datetime | None
-    pre_ms: float | None
-    """Milliseconds from received to forwarded."""
-    model_ms: float | None
-    """Milliseconds from forwarded to responded."""
-    post_ms: float | None
-    """Milliseconds from responded to published."""
-    ok: bool | None
-    http_status: int | None
-    grpc_code: int | None
-    error: str | None
-    trace_id: str | None
-    model_version: str | None
-    task_type: str | None
-    protocol: str | None
-    action: str | None
-    batch_index: int | None
-    batch_size: int | None
-    capture_id: UUID | None
-    data_hash: str | None
-    data_size_bytes: int | None
-    data_content_type: str | None
-    width: int | None
-    height: int | None
-    top_label: str | None
-    top_score: float | None
-    prediction_count: int | None
-    """Null: the response failed or could not be read."""
-    flags: list[str]
-    problem: str | None
-    data_deleted_at: datetime | None
-    response_deleted_at: datetime | None
-    revision: int
-    data_storage_key: str | None
-    response_storage_key: str | None
-    metadata_storage_key: str | None
-    distance_metres: float | None = None
-    """Where the page is sorted by distance: metres to the point; null: it has no location."""
     metadata: list[ShownMetadata] | dict[str, Any] | None = None
     """By key, with `metadata_as` object."""
     predictions: list[ShownPrediction] | None = None
@@ -205,7 +146,7 @@ class PartialInference(ShownInference):
 
     metadata: list[ShownMetadata] | dict[str, Any] | None = None
     """By key, with `metadata_as` object."""
-    predictions: list[PartialPrediction] | None = None  # type: ignore[assignment]
+    predictions: list[PartialPrediction] | None = None
     urls: PartialUrls | None = None
 
 
@@ -268,12 +209,8 @@ PARTS: Final = {
 """What may be chosen inside a field, as in `predictions.label`; of `metadata` any key."""
 
 
-def _pattern() -> str:
-    parts = [f"{field}\\.({'|'.join(map(re.escape, names))})" for field, names in PARTS.items()]
-    return f"^({'|'.join([*map(re.escape, FIELDS), *parts, 'metadata[.].+'])})$"
-
-
-FIELD_PATTERN: Final = _pattern()
+_PATTERNS = [f"{field}\\.({'|'.join(map(re.escape, names))})" for field, names in PARTS.items()]
+FIELD_PATTERN: Final = f"^({'|'.join([*map(re.escape, FIELDS), *_PATTERNS, 'metadata[.].+'])})$"
 """The same as a regular expression of ECMA 262, for the OpenAPI."""
 
 

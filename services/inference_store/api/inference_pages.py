@@ -51,7 +51,7 @@ from .access import Access
 from .answer import encode_json
 from .conditions import Conditions, InferenceQuery, RequestedFilter, read_requested_filter
 from .http import escape_segment
-from .inference_models import Explanation, FieldSelection, MetadataAs, convert_metadata, is_within
+from .inference_models import FieldSelection, MetadataAs, convert_metadata, is_within
 
 _FEW_INFERENCES = 4
 """The links of so few inferences are signed in less time than a thread takes to start."""
@@ -384,8 +384,7 @@ async def explain(
     how = f"; {recorded.form}" if recorded.form else ""
     recorded.form = f"{query.form}{how}"
     everything = access.sees.is_everything
-    explanation = recorded.explain(partitions_total=total, estimates=everything)
-    return {"explain": Explanation.show(explanation)}
+    return {"explain": recorded.explain(partitions_total=total, estimates=everything)}
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from .answer import Answer, InferenceAnswer, Shown
 from .conditions import Conditions, Include, IncludeOfLink, Sort, read_requested_filter
 from .dependencies import LookingUp, Querying
 from .erasure_answers import ShownErasure, show_erasure
-from .http import ANY, BYTES, JSON, InferenceId, ModelId
+from .http import ANY, BYTES, INFERENCES, JSON, InferenceId, ModelId
 from .inference_models import InferenceDetail, MetadataAs, Resolved
 from .inference_pages import build_links, format_inference, limit_query_time, read_one, set_deadline
 from .routing import BINARY, Router, require_type
@@ -77,7 +77,7 @@ _MOST_ERASED = 100_000
 _INERT = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
 
 
-@router.add(f"GET {_ONE}", InferenceDetail, Right.READ, "Read an inference", 404)
+@router.add(f"GET {_ONE}", InferenceDetail, Right.READ, "Read an inference")
 async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
     model_id: ModelId,
     inference_id: InferenceId,
@@ -107,9 +107,7 @@ async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
     return InferenceAnswer(item, revision=inference.row["revision"])
 
 
-@router.add(
-    f"DELETE {_ONE}", ShownErasure, Right.DELETE, "Erase an inference", 404, 409, status=202
-)
+@router.add(f"DELETE {_ONE}", ShownErasure, Right.DELETE, "Erase an inference", 409, status=202)
 async def erase_inference(model_id: ModelId, inference_id: InferenceId, access: Asking) -> Answer:
     """Erase every inference of that id, with its blobs, also what another erasure hides. Queries
     stop showing it at once; the retention service does the rest, and GET /v1/erasures/{id} follows
@@ -187,11 +185,10 @@ _add_blob_route("metadata", Right.READ_INPUTS, Action.METADATA_READ)
 
 
 @router.add(
-    "POST /models/{model_id}/inferences/neighbours",
+    f"POST {INFERENCES}/neighbours",
     Neighbours,
     Right.READ,
     "Find the inferences before and after one",
-    404,
     501,
 )
 async def query_neighbours(
@@ -208,7 +205,11 @@ async def query_neighbours(
         sides = await find_neighbours(
             connection, prepared.query, sort, body.uid, set_deadline(body, access.settings)
         )
-        neighbours = [await _show(connection, registration.model, uid) for uid, _ in sides]
+        uids = [uid for uid, _ in sides if uid is not None]
+        rows = {i.uid: dict(i.row) for i in await read(connection, registration.model, uids)}
+        neighbours = [
+            None if uid not in rows else Neighbour.model_validate(rows[uid]) for uid, _ in sides
+        ]
     # what was erased meanwhile may have another behind it
     complete = all(
         neighbour is not None or (uid is None and is_sure)
@@ -223,11 +224,6 @@ async def query_neighbours(
             **filter.answer_members,
         )
     )
-
-
-async def _show(connection: AsyncConnection, model: int, uid: UUID | None) -> Neighbour | None:
-    inferences = await read(connection, model, [] if uid is None else [uid])
-    return Neighbour.model_validate(dict(inferences[0].row)) if inferences else None
 
 
 async def _stream_blob(blobs: Blobs, inference: Inference, blob: str) -> StreamingResponse:

@@ -3,10 +3,11 @@
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import Path, Query
+from fastapi import Path
 from pydantic import ConfigDict, Field
 
 from inference_store.access import Action
+from inference_store.access.credentials import ApiKey
 from inference_store.access.rights import Grant, Right
 from inference_store.index import api_keys
 from inference_store.inference.errors import Forbidden
@@ -16,7 +17,7 @@ from . import fields
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
 from .dependencies import Reading, Writing
-from .fields import Body, Instant, Page, PageParameters, ShortText
+from .fields import Body, InQuery, Instant, Page, PageParameters, ShortText
 from .routing import Router
 
 
@@ -59,22 +60,10 @@ class ShownGrant(Shown):
     model_id: str | None
 
 
-class ShownApiKey(Shown):
+class ShownApiKey(ApiKey, Shown):
     """An API key, without its text."""
 
-    id: str
-    name: str
-    grants: list[ShownGrant]
-    created_at: datetime
-    created_by: str
-    expires_at: datetime | None
-    rotated_at: datetime | None
-    old_works_until: datetime | None
-    revoked_at: datetime | None
-    last_used_at: datetime | None
-    """Exact to a minute."""
-    unconfirmed: bool
-    """A restored backup has it, and the ledger does not: it works once it is confirmed."""
+    grants: list[ShownGrant]  # type: ignore[assignment]  # the rights of its role
 
 
 class ApiKeySecret(ShownApiKey):
@@ -110,21 +99,21 @@ async def create_api_key(body: NewKey, connection: Writing, access: Asking) -> A
 
 
 @router.add("GET /keys", KeyListPage, _NEEDED, "List keys")
-async def list_api_keys(page: Annotated[PageParameters, Query()], connection: Reading) -> Answer:
+async def list_api_keys(page: InQuery[PageParameters], connection: Reading) -> Answer:
     """Keys, the newest first; revoked ones too."""
-    after = fields.decode_time_key(page.cursor)
+    after = fields.decode_before(page, str)
     keys = await api_keys.listed(connection, limit=page.limit + 1, after=after)
     by_time = fields.by_time("created_at")
     return Answer(KeyListPage.cut(keys, page.limit, by_time, ShownApiKey.show))
 
 
-@router.add("GET /keys/{key_id}", ShownApiKey, _NEEDED, "Read a key", 404)
+@router.add("GET /keys/{key_id}", ShownApiKey, _NEEDED, "Read a key")
 async def get_api_key(key_id: KeyId, connection: Reading) -> Answer:
     """One key, without its text."""
     return Answer(ShownApiKey.show(await api_keys.get(connection, key_id)))
 
 
-@router.add("POST /keys/{key_id}/rotate", ApiKeySecret, _NEEDED, "Rotate a key", 404, 409)
+@router.add("POST /keys/{key_id}/rotate", ApiKeySecret, _NEEDED, "Rotate a key", 409)
 async def rotate_api_key(
     key_id: KeyId, body: Rotation, connection: Writing, access: Asking
 ) -> Answer:
@@ -145,7 +134,7 @@ async def rotate_api_key(
     return Answer(ApiKeySecret.show(key, key=secret.text))
 
 
-@router.add("POST /keys/{key_id}/revoke", ShownApiKey, _NEEDED, "Revoke a key", 404)
+@router.add("POST /keys/{key_id}/revoke", ShownApiKey, _NEEDED, "Revoke a key")
 async def revoke_api_key(key_id: KeyId, connection: Writing, access: Asking) -> Answer:
     """Let a key work no more, on every replica within two seconds; it stays listed."""
     key = await api_keys.revoke(connection, key_id, by=access.caller.name)

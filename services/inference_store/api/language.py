@@ -17,7 +17,7 @@ from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES, Pro
 from .access import Asking, Needs, Over
 from .answer import Answer, JsonAnswer, Shown
 from .dependencies import Reading
-from .http import ModelId
+from .http import OF_MODEL, ModelId
 from .routing import Router
 
 
@@ -71,11 +71,10 @@ async def get_conformance() -> Answer:
 
 
 @router.add(
-    "GET /models/{model_id}/queryables",
+    f"GET {OF_MODEL}/queryables",
     SchemaAnswer,
     Right.READ,
     "Read what filters may name",
-    404,
     also=_QUERYABLES,
 )
 async def get_queryables(model_id: ModelId, connection: Reading, access: Asking) -> SchemaAnswer:
@@ -134,7 +133,8 @@ def _describe_prediction() -> dict[str, Any]:
 
 
 def _describe_key(key: KeySeen) -> dict[str, Any]:
-    schema = _combine_schemas([_SCHEMAS[family] for family in sorted(key.families)])
+    schemas = [dict(_SCHEMAS[family]) for family in sorted(key.families)]
+    schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas} if schemas else {}
     if key.many:
         schema = {"type": "array", "items": schema}
     return {
@@ -150,12 +150,6 @@ def _describe_key(key: KeySeen) -> dict[str, Any]:
             for type_seen in key.types
         ],
     }
-
-
-def _combine_schemas(schemas: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    if len(schemas) == 1:
-        return dict(schemas[0])
-    return {"anyOf": [dict(schema) for schema in schemas]} if schemas else {}
 
 
 def _write_description(key: KeySeen) -> str:

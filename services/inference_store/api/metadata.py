@@ -1,7 +1,7 @@
 """Adding to an inference's metadata, or changing it."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 from pydantic import ConfigDict, Field, Strict
@@ -10,7 +10,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.inference.errors import Conflict, Fault, Invalid
-from inference_store.inference.json_text import Number, write_json
 from inference_store.inference.metadata import MetadataCaps
 from inference_store.platform.settings import ApiSettings
 from inference_store.query import lookup
@@ -19,11 +18,11 @@ from inference_store.query.read import read
 from .access import Asking
 from .answer import InferenceAnswer, Shown
 from .dependencies import IfMatch
-from .fields import WHOLE, Body, Page, ShortText
-from .http import InferenceId, ModelId
+from .fields import WHOLE, Body, Page
+from .http import INFERENCE, InferenceId, ModelId
 from .inference_models import ShownInference
 from .inference_pages import format_inference
-from .metadata_edits import Change, Editor, Item, check_change, edit, reserve
+from .metadata_edits import Editor, MetadataItem, check_change, edit, reserve
 from .routing import Router
 
 
@@ -59,15 +58,6 @@ class KeyPage(Page):
     """The model has as many keys as are indexed: further ones are kept, and not indexed."""
 
 
-class MetadataItem(Body):
-    """One metadata item to add, or to put in the place of the one that has its key."""
-
-    key: Annotated[ShortText, Field(min_length=1)]
-    type: Annotated[str, Field(max_length=32)]
-    """string, int, float, bool, timestamp or json."""
-    value: Any = Field(description="A string, as in events; other JSON is taken as its text.")
-
-
 class MetadataChange(Body):
     """Metadata to add or change."""
 
@@ -88,13 +78,7 @@ router = Router("inferences")
 
 
 @router.add(
-    "POST /models/{model_id}/inferences/{inference_id}/metadata",
-    ShownInference,
-    Right.ANNOTATE,
-    "Add or change metadata",
-    404,
-    409,
-    412,
+    f"POST {INFERENCE}/metadata", ShownInference, Right.ANNOTATE, "Add or change metadata", 409
 )
 async def change_metadata(
     model_id: ModelId,
@@ -105,12 +89,11 @@ async def change_metadata(
 ) -> InferenceAnswer:
     """Add metadata items, or put them in the place of those with their keys; written back to the
     metadata blob. An id that several inferences have is refused: `uid:` says which one."""
-    change = check_change(
-        [_read_item(item) for item in body.metadata], caps=_read_caps(access.settings)
-    )
+    caps = _read_caps(access.settings)
+    change = check_change(body.metadata, caps=caps)
     revision = _find_revision(body, if_match)
     engine, dictionary = access.engine, access.app.dictionary
-    editor = Editor(access.blobs, dictionary, _read_caps(access.settings))
+    editor = Editor(access.blobs, dictionary, caps)
     # One transaction after another, never one inside another: so a request holds one connection at
     # a time, and requests that wait for a second cannot empty the pool.
     async with engine.begin() as connection:
@@ -120,8 +103,9 @@ async def change_metadata(
         bucket = editor.blobs.buckets.default
         await reserve(connection, bucket, registration, uid, revision=revision)
     # After the reserve, which checks the revision: a refused edit leaves no names behind.
-    names, several = {registration.model: _list_names(change)}, change.metadata.several
-    await dictionary.resolve(names, {}, several)
+    metadata = change.metadata
+    names = {leaf.name for leaf in metadata.leaves} | {each.name for each in metadata.presences}
+    await dictionary.resolve({registration.model: names}, {}, metadata.several)
     async with engine.begin() as connection:
         registration = await access.find_model(connection, model_id)
         revision = await edit(connection, editor, registration, uid, change, revision=revision)
@@ -142,33 +126,11 @@ async def _find_uid(connection: AsyncConnection, model: int, inference_id: str) 
     return same.newest
 
 
-def _list_names(change: Change) -> set[str]:
-    leaves, presences = change.metadata.leaves, change.metadata.presences
-    return {leaf.name for leaf in leaves} | {presence.name for presence in presences}
-
-
 def _find_revision(body: MetadataChange, if_match: int | None) -> int | None:
     if body.revision is not None and if_match not in (None, body.revision):
         fault = Fault("revision", "it names another revision than If-Match")
         raise Invalid("The body and If-Match name different revisions.", faults=[fault])
     return body.revision if if_match is None else if_match
-
-
-def _read_item(item: MetadataItem) -> Item:
-    value = item.value
-    return Item(
-        item.key,
-        item.type,
-        value if value is None or isinstance(value, str) else write_json(_read_exact(value)),
-    )
-
-
-def _read_exact(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _read_exact(element) for name, element in value.items()}
-    if isinstance(value, list):
-        return [_read_exact(element) for element in value]
-    return value if value is None or isinstance(value, (str, bool)) else Number(value)
 
 
 def _read_caps(settings: ApiSettings) -> MetadataCaps:

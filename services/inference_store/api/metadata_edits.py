@@ -14,20 +14,21 @@ The fence orders that against an eraser's check (see erasure/pending_deletions.p
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, and_, delete, func, insert, select, update
+from pydantic import AfterValidator, Field
+from sqlalchemy import ColumnElement, and_, delete, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import holds
 from inference_store.erasure.holds import Hold
 from inference_store.erasure.locks import fence_shared
-from inference_store.erasure.pending_deletions import find_claimed, find_scopes
-from inference_store.index import long_text, partitions
+from inference_store.erasure.pending_deletions import find_claimed, find_scopes, select_marks
+from inference_store.index import partitions
 from inference_store.index.dictionary import Dictionary
 from inference_store.index.registrations import Registration
 from inference_store.index.tables import (
@@ -36,9 +37,9 @@ from inference_store.index.tables import (
     erasing,
     inference,
     metadata_key,
-    metadata_key_delta,
     metadata_presence,
 )
+from inference_store.index.writing import add_metadata
 from inference_store.inference import layout
 from inference_store.inference.errors import (
     BlobMissing,
@@ -52,7 +53,13 @@ from inference_store.inference.errors import (
     PreconditionFailed,
 )
 from inference_store.inference.events import StorageKey, parse_stored, received_at_of
-from inference_store.inference.json_text import Json, UnreadableJson, read_exactly, write_json
+from inference_store.inference.json_text import (
+    Json,
+    Number,
+    UnreadableJson,
+    read_exactly,
+    write_json,
+)
 from inference_store.inference.metadata import (
     KEY_ALIASES,
     TYPE_NAMES,
@@ -67,21 +74,37 @@ from inference_store.inference.metadata import (
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 
+from .fields import Body, ShortText
 
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One requested metadata item. `value`: text, or None for null."""
 
-    key: str
-    type: str
-    value: str | None
+def _read_value(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else write_json(_read_exact(value))
+
+
+def _read_exact(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _read_exact(element) for name, element in value.items()}
+    if isinstance(value, list):
+        return [_read_exact(element) for element in value]
+    return value if value is None or isinstance(value, (str, bool)) else Number(value)
+
+
+class MetadataItem(Body):
+    """One metadata item to add, or to put in the place of the one that has its key."""
+
+    key: Annotated[ShortText, Field(min_length=1)]
+    type: Annotated[str, Field(max_length=32)]
+    """string, int, float, bool, timestamp or json."""
+    value: Annotated[Any, AfterValidator(_read_value)] = Field(
+        description="A string, as in events; other JSON is taken as its text."
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """Items to add, or to replace those with the same keys."""
 
-    items: tuple[Item, ...]
+    items: tuple[MetadataItem, ...]
     metadata: Metadata
     """Return the new items."""
 
@@ -154,10 +177,10 @@ class Change:
 
     @property
     def _format_items(self) -> list[Json]:
-        return [{"key": i.key, "type": i.type, "value": i.value} for i in self.items]
+        return [item.model_dump() for item in self.items]
 
 
-def check_change(items: Sequence[Item], *, caps: MetadataCaps) -> Change:
+def check_change(items: Sequence[MetadataItem], *, caps: MetadataCaps) -> Change:
     """Check the items, and return the change that they request.
 
     Raises Invalid for an unknown type, a value that does not fit its type, or a key given twice.
@@ -166,12 +189,12 @@ def check_change(items: Sequence[Item], *, caps: MetadataCaps) -> Change:
         _check_item(f"metadata[{number}]", item, caps)
     if len({_resolve_alias(item.key) for item in items}) < len(items):
         raise Invalid("A key is given twice.", faults=[Fault("metadata", "a key is given twice")])
-    document = [{"key": i.key, "type": i.type, "value": i.value} for i in items]
+    document: Json = [item.model_dump() for item in items]
     metadata = read_metadata(write_json(document).encode(), caps=caps)
     return Change(tuple(items), metadata)
 
 
-def _check_item(path: str, item: Item, caps: MetadataCaps) -> None:
+def _check_item(path: str, item: MetadataItem, caps: MetadataCaps) -> None:
     entry = type_named(item.type)
     if entry is None:
         raise _make_invalid(f"{path}.type", f"there is no type {item.type!r}", sorted(TYPE_NAMES))
@@ -259,7 +282,13 @@ async def _index_change(  # noqa: PLR0917
 ) -> None:
     model, uid = row.model, row.uid
     await _remove_rows(connection, model, uid, change, old)
-    await _add_rows(connection, editor.dictionary, model, uid, change, old)
+    # A name that belongs to a longer key, which does not change, keeps that key's row.
+    added = replace(
+        change.metadata,
+        leaves=tuple(leaf for leaf in change.metadata.leaves if change.removes(leaf.name, old)),
+        presences=tuple(p for p in change.metadata.presences if change.removes(p.name, old)),
+    )
+    await add_metadata(connection, model, uid, added, editor.dictionary)
     where = (inference.c.model == model, inference.c.uid == uid)
     changed = update(inference).where(*where).values(**values, revision=row.revision + 1)
     await connection.execute(changed)
@@ -333,56 +362,6 @@ async def _remove_rows(
         if removed:
             here = (table.c.model == model, table.c.uid == uid, table.c.key.in_(removed))
             await connection.execute(delete(table).where(*here))
-
-
-async def _add_rows(  # noqa: PLR0917
-    connection: AsyncConnection,
-    dictionary: Dictionary,
-    model: int,
-    uid: UUID,
-    change: Change,
-    old: Sequence[Entry],
-) -> None:
-    """A name that belongs to a longer key, which does not change, keeps that key's row."""
-    counted: set[tuple[Any, ...]] = set()
-    for table, values, delta in _build_rows(dictionary, model, uid, change, old):
-        await connection.execute(upsert(table).values(values).on_conflict_do_nothing())
-        identity = (delta["key"], delta["type"], delta["flag"])
-        if (
-            identity in counted
-        ):  # a text that does not fit its type has a row of presence beside its own
-            continue
-        counted.add(identity)
-        await connection.execute(
-            insert(metadata_key_delta).values(
-                model=model, count=1, first_seen=func.now(), last_seen=func.now(), **delta
-            )
-        )
-
-
-def _build_rows(
-    dictionary: Dictionary, model: int, uid: UUID, change: Change, old: Sequence[Entry]
-) -> list[Any]:
-    rows: list[Any] = []
-    for leaf in change.metadata.leaves:
-        key = dictionary.keys.number(model, leaf.name)
-        if key is None or not change.removes(leaf.name, old):
-            continue
-        row = {"model": model, "key": key, "uid": uid, "value": leaf.value}
-        if leaf.family == "string":
-            row["value"], row["whole"] = long_text.encode(str(leaf.value))
-        flag = leaf.flags[0] if leaf.flags else ""
-        delta: dict[str, Any] = {"key": key, "type": leaf.type.value, "flag": flag}
-        delta["examples"] = [str(leaf.value)[:120]]
-        rows.append((SIDE_TABLES[leaf.family], row, delta))
-    for presence in change.metadata.presences:
-        key = dictionary.keys.number(model, presence.name)
-        if key is None or not change.removes(presence.name, old):
-            continue
-        row = {"model": model, "key": key, "uid": uid, "is_null": presence.is_null}
-        flag = presence.flags[0] if presence.flags else "null" if presence.is_null else "present"
-        rows.append((metadata_presence, row, {"key": key, "type": presence.type, "flag": flag}))
-    return rows
 
 
 async def _lock_row(
@@ -477,9 +456,7 @@ async def _leave_old(connection: AsyncConnection, row: Any, key: StorageKey) -> 
 
 async def _has_others(connection: AsyncConnection, row: Any, key: str) -> bool:
     refers = blob_reference.c
-    going = select(erasing.c.uid).where(
-        erasing.c.model == refers.model, erasing.c.uid == refers.uid, erasing.c.scope == "inference"
-    )
+    going = select_marks(blob_reference).where(erasing.c.scope == "inference")
     query = select(refers.uid).where(
         refers.storage_key == key,
         (refers.model != row.model) | (refers.uid != row.uid),

@@ -11,7 +11,7 @@ answer begins; the pages of a stream are not.
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -35,25 +35,6 @@ from .answer import HEADERS
 from .site import CONSOLE, CONSOLE_POLICY, DOCS, DOCS_POLICY
 
 OTHER = "other"
-
-
-class Templates:
-    """The paths of all routes that the OpenAPI shows."""
-
-    def __init__(self, routes: Iterable[APIRoute]) -> None:
-        self._routes = [route for route in routes if route.include_in_schema]
-
-    def of(self, path: str) -> str:
-        """Return the template of an escaped path; a literal one wins; OTHER: there is none."""
-        templates = [route.path_format for route in self._match(path)]
-        return path if path in templates else next(iter(templates), OTHER)
-
-    def methods(self, path: str) -> list[str]:
-        """Return the methods that an escaped path takes, by any of its templates."""
-        return sorted({method for route in self._match(path) for method in route.methods or ()})
-
-    def _match(self, path: str) -> list[APIRoute]:
-        return [route for route in self._routes if route.path_regex.match(path)]
 
 
 CHANGES_NOTHING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -212,9 +193,8 @@ _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"
 class RequestObserver:
     """ASGI: counts, times, logs and traces requests by their route: their path has ids."""
 
-    def __init__(self, app: ASGIApp, templates: Templates, failed: Failed) -> None:
+    def __init__(self, app: ASGIApp, failed: Failed) -> None:
         self._app = app
-        self._templates = templates
         self._failed = failed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -247,8 +227,9 @@ class RequestObserver:
                 answer = await self._failed(Request(scope), error)
                 await answer(scope, receive, noted)
             finally:
-                # Only now: the path is the one that routes were matched by.
-                route = self._templates.of(scope["path"])
+                # only now: the router has added it, unless the request was refused before
+                matched = scope.get("route")
+                route = matched.path_format if isinstance(matched, APIRoute) else OTHER
                 REQUESTS.labels(method, route, str(status or 500)).inc()
                 seconds = time.monotonic() - began
                 REQUEST_SECONDS.labels(route).observe(seconds)

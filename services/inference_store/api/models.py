@@ -4,7 +4,6 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Annotated
 
-from fastapi import Query
 from pydantic import AfterValidator, ConfigDict, Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
@@ -15,7 +14,6 @@ from inference_store.erasure import housekeeping, policies
 from inference_store.erasure.ledger_entries import Body as Entry
 from inference_store.erasure.ledger_entries import Note
 from inference_store.index import key_registry, registrations
-from inference_store.index.key_registry import KeySeen
 from inference_store.index.registrations import Details, Registration
 from inference_store.inference.errors import Conflict, Fault, Invalid, NotFound, PreconditionFailed
 from inference_store.inference.layout import check_id
@@ -25,8 +23,8 @@ from . import fields
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
 from .dependencies import IfMatch, Reading
-from .fields import Body, Page, PageParameters, ShortText, Text
-from .http import ModelId
+from .fields import Body, InQuery, Page, PageParameters, ShortText, Text
+from .http import OF_MODEL, ModelId
 from .metadata import KeyPage, ShownMetadataKey
 from .policies import ShownPolicy, show_state
 from .routing import Router
@@ -86,21 +84,9 @@ class PendingMove(Shown):
     effective_at: datetime
 
 
-class ShownRegistration(Shown):
+class ShownRegistration(Registration, Shown):
     """A model's entry."""
 
-    model_id: str
-    project_id: str | None
-    name: str | None
-    task_type: str | None
-    class_labels: tuple[str, ...]
-    output_mapping: OutputMapping | None
-    registered_by: str
-    """`event`: the first event of an unknown model made it; `ledger`: a replay of the ledger did;
-    `removed`: it goes with what is left of it; else `api`."""
-    revision: int
-    registered_at: datetime
-    updated_at: datetime
     pending_move: PendingMove | None
     """Where it has moved, and another policy does not decide yet."""
 
@@ -155,7 +141,7 @@ _NEW = {"model": PutRegistration, "description": "It is new."}
 
 @router.add("GET /models", RegistrationPage, _NEEDED, "List models")
 async def list_models(
-    page: Annotated[ModelParameters, Query()], connection: Reading, access: Asking
+    page: InQuery[ModelParameters], connection: Reading, access: Asking
 ) -> Answer:
     """Registrations, in order of model id."""
     after = fields.decode_one(page.cursor, str)
@@ -170,21 +156,14 @@ async def list_models(
     return Answer(RegistrationPage.cut(rows, page.limit, by_id, _show_registration))
 
 
-@router.add("GET /models/{model_id}", ShownRegistration, Right.READ, "Read a model", 404)
+@router.add(f"GET {OF_MODEL}", ShownRegistration, Right.READ, "Read a model")
 async def get_model(model_id: ModelId, connection: Reading, access: Asking) -> Answer:
     """A model's registration."""
     return _build_answer(await access.find_model(connection, model_id))
 
 
 @router.add(
-    "PUT /models/{model_id}",
-    PutRegistration,
-    Right.ADMIN,
-    "Register a model",
-    404,
-    409,
-    412,
-    also={201: _NEW},
+    f"PUT {OF_MODEL}", PutRegistration, Right.ADMIN, "Register a model", 409, also={201: _NEW}
 )
 async def put_model(
     model_id: ModelId, body: RegistrationBody, if_match: IfMatch, access: Asking
@@ -200,9 +179,7 @@ async def put_model(
         return await _put(access, model_id, body, if_match)
 
 
-@router.add(
-    "DELETE /models/{model_id}", Response, Right.ADMIN, "Remove a model", 404, 409, status=204
-)
+@router.add(f"DELETE {OF_MODEL}", Response, Right.ADMIN, "Remove a model", 409, status=204)
 async def delete_model(model_id: ModelId, access: Asking) -> Response:
     """Remove a registration that has no inferences, with its retention policy."""
 
@@ -215,9 +192,9 @@ async def delete_model(model_id: ModelId, access: Asking) -> Response:
     return Response(status_code=204)
 
 
-@router.add("GET /models/{model_id}/metadata-keys", KeyPage, Right.READ, "List metadata keys", 404)
+@router.add(f"GET {OF_MODEL}/metadata-keys", KeyPage, Right.READ, "List metadata keys")
 async def list_keys(
-    model_id: ModelId, page: Annotated[PageParameters, Query()], connection: Reading, access: Asking
+    model_id: ModelId, page: InQuery[PageParameters], connection: Reading, access: Asking
 ) -> Answer:
     """Which metadata keys the model's inferences have: types, counts, examples, conflicts."""
     model = (await access.find_model(connection, model_id)).model
@@ -225,13 +202,19 @@ async def list_keys(
     rows = await key_registry.keys(connection, model, limit=page.limit + 1, after=after)
     items, following = fields.cut_page(rows, page.limit, lambda row: row.name)
     number = await key_registry.count(connection, model)
-    shown, capped = [_show_key(row) for row in items], number >= access.settings.max_keys_per_model
+    shown = [
+        ShownMetadataKey.show(
+            key, compared_as=sorted(key.families), count=sum(seen.count for seen in key.types)
+        )
+        for key in items
+    ]
+    capped = number >= access.settings.max_keys_per_model
     return Answer(KeyPage(items=shown, next=following, capped=capped))
 
 
 @router.add("GET /projects", ProjectPage, _NEEDED, "List projects")
 async def list_projects(
-    page: Annotated[PageParameters, Query()], connection: Reading, access: Asking
+    page: InQuery[PageParameters], connection: Reading, access: Asking
 ) -> Answer:
     """Projects with models that the caller sees, in order of their ids."""
     after = fields.decode_one(page.cursor, str)
@@ -244,12 +227,6 @@ async def list_projects(
 
 def _show_registration(registered: Registration) -> ShownRegistration:
     return ShownRegistration.show(registered, pending_move=_show_move(registered))
-
-
-def _show_key(key: KeySeen) -> ShownMetadataKey:
-    return ShownMetadataKey.show(
-        key, compared_as=sorted(key.families), count=sum(type_seen.count for type_seen in key.types)
-    )
 
 
 def _build_answer(

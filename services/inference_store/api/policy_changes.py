@@ -230,7 +230,7 @@ async def _estimate(
     if body is not None:
         _check_owner(body, owner)
     trees = [] if body is None else await _read_trees(body)
-    resolved, seconds = None, access.settings.policy_preview_seconds
+    resolved, seconds = None, access.settings.query_timeout_seconds
     async with querying(access) as connection:
         await check_allowed(connection, access, owner)
         if body is not None:
@@ -319,9 +319,10 @@ def _needs_override(policy: RetentionPolicy | None, before: list[RetentionPolicy
 
 def _show_would_delete(result: Preview) -> WouldDelete:
     return WouldDelete(
-        inferences=LossCount.show(result.parts["inference"]),
-        responses=LossCount.show(result.parts["response"]),
-        inputs=LossCount.show(result.parts["input"]),
+        **{
+            f"{part}s": LossCount.show(loss, count=loss.inferences)
+            for part, loss in result.parts.items()
+        },
         more_than_now=result.fresh,
         exports=result.exports,
         partial=result.cut,
@@ -439,15 +440,16 @@ async def get_retention(
     hold that keeps it."""
     registration, same = await access.find_inferences(connection, model_id, inference_id)
     explained = await explanation.explain_retention(connection, registration.model, same.newest)
-    pending = explained.pending
+    later, limit = _show_rule(explained.decided_later), explained.limit
+    pending = explained.begins_at and PendingRule(begins_at=explained.begins_at, decided_by=later)
     return Answer(
         RetentionExplanation.show(
             explained,
             uid=same.newest,
             decided_by=_show_rule(explained.decided_by),
-            pending=pending
-            and PendingRule.show(pending, decided_by=_show_rule(pending.decided_by)),
-            limits=[ShownLimit.show(limit, level=limit.of.level) for limit in explained.limits],
+            pending=pending,
+            limits=[] if limit is None else [ShownLimit.show(limit, level=limit.of.level)],
+            **{f"{part}_goes_at": at for part, at in explained.goes_at.items()},
         )
     )
 

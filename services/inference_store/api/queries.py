@@ -1,9 +1,7 @@
 """Which inferences of one model or several, and how many."""
 
 from collections.abc import Sequence
-from typing import Annotated, NamedTuple
 
-from fastapi import Query
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
@@ -29,7 +27,8 @@ from .conditions import (
     warn_of_left_out,
 )
 from .dependencies import Querying
-from .http import ModelId
+from .fields import InQuery
+from .http import INFERENCES, ModelId
 from .inference_models import InferenceCount, InferencePage
 from .inference_pages import (
     AnsweredPage,
@@ -55,21 +54,8 @@ _NARROW = {  # by whether it is asked across models
 }
 
 
-class _Asked(NamedTuple):
-    """The models of a question; `extent`: where the inferences of the one model of a path are."""
-
-    models: Sequence[Registration]
-    extent: Extent | None = None
-
-    @property
-    def numbers(self) -> int | Sequence[int]:
-        """The integer of the one model, or those of all."""
-        numbers = [model.model for model in self.models]
-        return numbers if self.extent is None else numbers[0]
-
-
 @router.add(
-    "POST /models/{model_id}/inferences/query",
+    f"POST {INFERENCES}/query",
     InferencePage,
     Right.READ,
     "Query inferences",
@@ -85,27 +71,16 @@ async def query_inferences(
 
 
 @router.add(
-    "GET /models/{model_id}/inferences",
-    InferencePage,
-    Right.READ,
-    "List inferences",
-    *_REFUSALS,
-    also=STREAMING,
+    f"GET {INFERENCES}", InferencePage, Right.READ, "List inferences", *_REFUSALS, also=STREAMING
 )
 async def list_inferences(
-    model_id: ModelId, link: Annotated[InferenceLink, Query()], connection: Querying, access: Asking
+    model_id: ModelId, link: InQuery[InferenceLink], connection: Querying, access: Asking
 ) -> Response:
     """The query as a link, as far as it fits into one."""
     return await _answer_query(connection, access, link.query(), model_id)
 
 
-@router.add(
-    "POST /models/{model_id}/inferences/count",
-    InferenceCount,
-    Right.READ,
-    "Count inferences",
-    *_REFUSALS,
-)
+@router.add(f"POST {INFERENCES}/count", InferenceCount, Right.READ, "Count inferences", *_REFUSALS)
 async def count_inferences(
     model_id: ModelId, body: Conditions, connection: Querying, access: Asking
 ) -> Answer:
@@ -153,17 +128,17 @@ async def _answer_query(
     ) -> AnsweredPage:
         is_first = page_body.cursor == body.cursor  # a stream keeps its first page's warnings
         page_body = remove_instant(page_body)
-        asked = await _find_models(connection, access, body, model_id)
-        sort = await resolve_page_sort(connection, asked.numbers, page_body)
+        models, extent = await _find_models(connection, access, body, model_id)
+        sort = await resolve_page_sort(connection, [model.model for model in models], page_body)
         question = page_body.to_query_request(filter.tree, newest_first=sort.descending)
-        prepared, queries = await _prepare(connection, asked, question)
+        prepared, queries = await _prepare(connection, models, extent, question)
         bound_to = "/inferences" if model_id is None else model_id
         fingerprint = compute_fingerprint(bound_to, page_body, filter.tree)
         warnings = list(prepared.warnings)
         if is_first and isinstance(body, Models):
             warnings += await warn_of_left_out(connection, access, body)
         page_request = PageRequest(
-            asked.models, prepared.query, queries, sort, fingerprint, warnings, filter
+            models, prepared.query, queries, sort, fingerprint, warnings, filter
         )
         return await build_page(connection, access, page_body, page_request)
 
@@ -173,12 +148,13 @@ async def _answer_query(
 async def _answer_count(
     connection: AsyncConnection, access: Access, body: Conditions, model_id: str | None = None
 ) -> Answer:
-    asked = await _find_models(connection, access, body, model_id)
+    models, extent = await _find_models(connection, access, body, model_id)
     filter = await read_requested_filter(body.filter, body.filter_lang)
-    prepared, queries = await _prepare(connection, asked, body.to_query_request(filter.tree))
+    question = body.to_query_request(filter.tree)
+    prepared, queries = await _prepare(connection, models, extent, question)
     deadline = set_deadline(body, access.settings)
     with recording(body.explain) as recorded:
-        with limit_query_time("count", _NARROW[asked.extent is None], prepared.query):
+        with limit_query_time("count", _NARROW[extent is None], prepared.query):
             number = await count(connection, queries, deadline=deadline)
         members = await explain(connection, access, prepared.query, recorded)
     members = {**filter.answer_members, **members}
@@ -187,19 +163,23 @@ async def _answer_count(
 
 async def _find_models(
     connection: AsyncConnection, access: Access, body: Conditions, model_id: str | None
-) -> _Asked:
+) -> tuple[Sequence[Registration], Extent | None]:
     if model_id is None:
         assert isinstance(body, Models), "it names models if the path names none"
-        return _Asked(await choose_models(connection, access, body))
+        return await choose_models(connection, access, body), None
     registration, extent = await access.find_model_to_query(connection, model_id)
-    return _Asked([registration], extent)
+    return [registration], extent
 
 
 async def _prepare(
-    connection: AsyncConnection, asked: _Asked, question: QueryRequest
+    connection: AsyncConnection,
+    models: Sequence[Registration],
+    extent: Extent | None,
+    question: QueryRequest,
 ) -> tuple[PreparedQuery, Sequence[ModelQuery]]:
-    prepared = await prepare(connection, asked.numbers, question, asked.extent)
-    if asked.extent is not None:
+    """`extent`: where the inferences of the one model of a path are."""
+    numbers = [model.model for model in models]
+    prepared = await prepare(connection, numbers, question, extent)
+    if extent is not None:
         return prepared, [prepared.query]
-    numbers = [model.model for model in asked.models]
     return prepared, await build_queries(connection, prepared.query, numbers)

@@ -1,12 +1,10 @@
 """Reconciliations: the bucket compared with the index."""
 
-from collections.abc import Mapping
 from datetime import datetime
 from operator import attrgetter
-from typing import Annotated, Any
+from typing import Any
 from uuid import UUID
 
-from fastapi import Query
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import Action
@@ -15,14 +13,14 @@ from inference_store.index import registrations
 from inference_store.index.registrations import refuse_model
 from inference_store.inference.errors import NotFound
 from inference_store.operations.reconcile import orphans, stored_reports
-from inference_store.operations.reconcile.stored_reports import Kind
+from inference_store.operations.reconcile.stored_reports import Kind, Reconciliation
 
 from . import fields
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, AnyText, Shown
 from .dependencies import Reading, Writing
 from .erasure_answers import ShownErasure, show_erasure
-from .fields import Body, Flag, Page, PageParameters, ShortText
+from .fields import Body, Flag, InQuery, Page, PageParameters, ShortText
 from .routing import Router
 
 
@@ -53,38 +51,8 @@ class OrphanEstimate(Shown):
     """Time was over before all was looked at: there may be more."""
 
 
-class ShownReconciliation(Shown):
+class ShownReconciliation(Reconciliation, Shown):
     """One comparison of the bucket with the index."""
-
-    id: UUID
-    model_id: AnyText | None
-    """Null: every model."""
-    cause: str
-    """`schedule`, `request` or `command`."""
-    repair: str
-    """`none` or `rebuild`."""
-    state: str
-    """pending, comparing, repairing, done or failed."""
-    requested_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    places: list[str]
-    """Where it looks."""
-    place: int
-    """How many of the places are done; of the next one it is behind `after`."""
-    after: str
-    noted_at: datetime | None
-    """When it was noted where the topic ends; null: it could not be."""
-    orphans_before: datetime | None
-    """Objects that are younger are not judged; null: none is."""
-    because: str | None
-    """What that time comes from."""
-    counts: Mapping[str, int]
-    """objects, bytes, named (by rows), missing, orphans, orphan_bytes, young, awaited, unjudged,
-    and what a repair did."""
-    books: Mapping[str, int] | None
-    """stored + rebuilt - erased + difference = indexed, in inferences of every model."""
-    error: str | None
 
 
 class RequestedReconciliation(ShownReconciliation):
@@ -137,9 +105,7 @@ _ESTIMATE: dict[int | str, dict[str, Any]] = {
 
 
 @router.add(f"GET {_PATH}", ReconciliationPage, _NEEDED, "List reconciliations")
-async def list_reconciliations(
-    page: Annotated[PageParameters, Query()], connection: Reading
-) -> Answer:
+async def list_reconciliations(page: InQuery[PageParameters], connection: Reading) -> Answer:
     """Comparisons of the bucket with the index, the newest first."""
     rows = await stored_reports.list_page(
         connection, before=fields.decode_before(page), limit=page.limit + 1
@@ -175,14 +141,11 @@ async def request_reconciliation(
 
 
 @router.add(
-    f"GET {_PATH}/{{reconciliation_id}}", ShownReconciliation, _NEEDED, "Read a reconciliation", 404
+    f"GET {_PATH}/{{reconciliation_id}}", ShownReconciliation, _NEEDED, "Read a reconciliation"
 )
 async def get_reconciliation(reconciliation_id: UUID, connection: Reading) -> Answer:
     """How far it is, and what it found."""
-    reconciliation = await stored_reports.find_reconciliation(connection, reconciliation_id)
-    if reconciliation is None:
-        raise _make_not_found(reconciliation_id)
-    return Answer(ShownReconciliation.show(reconciliation))
+    return Answer(ShownReconciliation.show(await _find(connection, reconciliation_id)))
 
 
 @router.add(
@@ -190,14 +153,12 @@ async def get_reconciliation(reconciliation_id: UUID, connection: Reading) -> An
     FindingPage,
     _NEEDED,
     "List what a reconciliation found",
-    404,
 )
 async def list_findings(
-    reconciliation_id: UUID, page: Annotated[FindingParameters, Query()], connection: Reading
+    reconciliation_id: UUID, page: InQuery[FindingParameters], connection: Reading
 ) -> Answer:
     """Objects without rows and rows without objects, by kind and storage key."""
-    if await stored_reports.find_reconciliation(connection, reconciliation_id) is None:
-        raise _make_not_found(reconciliation_id)
+    await _find(connection, reconciliation_id)
     key = fields.decode(page.cursor, str, str)
     findings = await stored_reports.list_findings(
         connection,
@@ -215,7 +176,6 @@ async def list_findings(
     ShownErasure,
     Needs(Right.DELETE, Over.EVERYTHING),
     "Erase the orphans of a reconciliation",
-    404,
     409,
     status=202,
     also=_ESTIMATE,
@@ -250,5 +210,8 @@ async def _list_warnings(
     return [f"{unknown.detail} If the bucket has no object of it either, this fails."]
 
 
-def _make_not_found(id: UUID) -> NotFound:
-    return NotFound(f"There is no reconciliation {id}.")
+async def _find(connection: AsyncConnection, id: UUID) -> Reconciliation:
+    reconciliation = await stored_reports.find_reconciliation(connection, id)
+    if reconciliation is None:
+        raise NotFound(f"There is no reconciliation {id}.")
+    return reconciliation

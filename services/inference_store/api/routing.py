@@ -57,22 +57,25 @@ class Router(APIRouter):
         """Add a function as a route, such as `GET /models`; it answers with a model or a response.
 
         `needed`: a right alone is one over the model of the path; `refusals`: the statuses it
-        refuses with, beside those of every route and of every `body`; `also`: answers that the
-        OpenAPI shows beside its own.
+        refuses with, beside those of every route, of a path that names something, of `if_match` and
+        of a `body`; `also`: answers that the OpenAPI shows beside its own.
         """
         method, _, path = route.partition(" ")
         kind = "response_class" if issubclass(answer, Response) else "response_model"
         options[kind] = answer
 
         def add(endpoint: Endpoint) -> Endpoint:
-            of_body = (400, 413) if "body" in signature(endpoint).parameters else ()
+            known = set(signature(endpoint).parameters)
+            implied = {404} if "{" in path else set[int]()
+            implied |= {412} if "if_match" in known else set()
+            implied |= {400, 413} if "body" in known else set()
             self.add_api_route(
                 path,
                 endpoint,
                 methods=[method],
                 status_code=status,
                 summary=summary,
-                responses=document_refusals(*refusals, *of_body, also=also),
+                responses=document_refusals(*refusals, *implied, also=also),
                 openapi_extra=declare(needed if isinstance(needed, Needs) else Needs(needed)),
                 **options,
             )

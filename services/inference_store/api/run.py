@@ -5,7 +5,7 @@ import gc
 import math
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
@@ -98,7 +98,8 @@ async def serve(settings: ApiSettings) -> None:
         gc.freeze()
         app.state.is_stopping = lambda: server.should_exit
         sys.setswitchinterval(_SWITCH_SECONDS)
-        async with _beat(server, heartbeat), _watch_ledger(app.state.ledger_watch):
+        watching = app.state.ledger_watch.run(asyncio.Event())
+        async with _beside(_beat(server, heartbeat)), _beside(watching):
             await server.serve()
     finally:
         await admin.stop()
@@ -144,31 +145,21 @@ def _make_admin(
 
 
 @asynccontextmanager
-async def _watch_ledger(watch: LedgerWatch) -> AsyncIterator[None]:
-    stop = asyncio.Event()
-    task = asyncio.create_task(watch.run(stop))
-    try:
-        yield
-    finally:
-        stop.set()
-        await asyncio.wait([task])
-
-
-@asynccontextmanager
-async def _beat(server: Server, heartbeat: Heartbeat) -> AsyncIterator[None]:
-    """Beat while the server accepts requests: not before it listens, nor after it has ended."""
-
-    async def beat() -> None:
-        while True:
-            if server.started and not server.should_exit:
-                heartbeat.beat()
-            await asyncio.sleep(_BEAT_SECONDS)
-
-    task = asyncio.create_task(beat())
+async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    task = asyncio.create_task(work)
     try:
         yield
     finally:
         task.cancel()
+        await asyncio.wait([task])
+
+
+async def _beat(server: Server, heartbeat: Heartbeat) -> None:
+    """Beat while the server accepts requests: not before it listens, nor after it has ended."""
+    while True:
+        if server.started and not server.should_exit:
+            heartbeat.beat()
+        await asyncio.sleep(_BEAT_SECONDS)
 
 
 def _make_config(settings: ApiSettings, app: FastAPI) -> uvicorn.Config:

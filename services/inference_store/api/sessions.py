@@ -36,17 +36,16 @@ from .access import Asking, Needs, Over
 from .answer import Answer, JsonAnswer, Shown
 from .authentication import Authenticator, find_client
 from .dependencies import Writing
+from .keys import ShownGrant
 from .routing import Router
 from .site import CONSOLE
 
 
-class OwnGrant(Shown):
+class OwnGrant(ShownGrant):
     """Rights over everything, a project, or a model."""
 
-    rights: list[Right]
     role: Role | None
     """The role that has exactly these rights; null: none has."""
-    project_id: str | None
     model_id: str | None
     """Null, as `project_id`: over everything."""
 

@@ -3,12 +3,7 @@
 `make console` builds its files from `console/`; they are committed, so that nobody else needs Node.
 """
 
-import hashlib
-import mimetypes
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +15,7 @@ from starlette.types import Scope
 
 from inference_store.inference.errors import NotFound
 
-from .http import CODINGS, choose_coding, choose_type, compress
+from .http import choose_type
 
 CONSOLE: Final = "/console"
 FILES: Final = Path(__file__).parent / "console_files"
@@ -29,76 +24,31 @@ CONSOLE_POLICY: Final = (
     " connect-src 'self'; base-uri 'none'; form-action 'none';"
     " require-trusted-types-for 'script'; frame-ancestors 'none'"
 )
-_START: Final = "index.html"
 _HTML: Final = "text/html"
 # Vite puts a hash of the content into the names below this folder: another content, another name.
 _HASHED: Final = "assets/"
 _FOR_EVER: Final = "public, max-age=31536000, immutable"
 
 
-@dataclass(frozen=True, slots=True)
-class ConsoleFile:
-    """A file of the console, in memory, also compressed."""
+class ConsoleFiles(StaticFiles):
+    """The files of the console, cached by their names."""
 
-    content: bytes
-    compressed: Mapping[str, bytes]
-    media_type: str
-    etag: str
-    caching: str
-
-    def answer(self, request: Request) -> Response:
-        """Answer a request for it."""
-        accepted = ",".join(request.headers.getlist("accept-encoding"))
-        coding = choose_coding(accepted) or ""
-        etag = f'"{self.etag}{coding and "-" + coding}"'
-        headers = {"ETag": etag, "Cache-Control": self.caching, "Vary": "Accept-Encoding"}
-        known_tags = {tag.strip() for tag in request.headers.get("if-none-match", "").split(",")}
-        if etag in known_tags:
-            return Response(status_code=304, headers=headers)
-        if coding:
-            headers["Content-Encoding"] = coding
-        content = self.compressed[coding] if coding else self.content
-        return Response(content, media_type=self.media_type, headers=headers)
-
-
-@cache
-def load(folder: Path) -> Mapping[str, ConsoleFile]:
-    """Read the files of a folder, by their paths in it."""
-    paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {path.relative_to(folder).as_posix(): _read_file(path, folder) for path in paths}
-
-
-def _read_file(path: Path, folder: Path) -> ConsoleFile:
-    content, name = path.read_bytes(), path.relative_to(folder).as_posix()
-    return ConsoleFile(
-        content=content,
-        compressed={coding: compress(coding, content) for coding in CODINGS},
-        media_type=mimetypes.guess_type(name)[0] or "application/octet-stream",
-        etag=hashlib.sha256(content).hexdigest()[:32],
-        caching=_FOR_EVER if name.startswith(_HASHED) else "no-cache",
-    )
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """Return the file at a path below the console."""
+        response = await super().get_response(path, scope)
+        if path.startswith(_HASHED):
+            response.headers["Cache-Control"] = _FOR_EVER
+        return response
 
 
 def list_console_routes(folder: Path = FILES) -> list[BaseRoute]:
     """Return the routes of the console, and that of `/`, which leads a browser there."""
-    files = load(folder)
-
-    async def serve(request: Request) -> Response:
-        name = request.path_params["name"] or _START
-        if name not in files:
-            raise NotFound(f"The console has no file {name!r}.")
-        return files[name].answer(request)
-
     return [
         Route("/", _lead_browser, include_in_schema=False),
-        Route(CONSOLE, _lead_to_folder, include_in_schema=False),
-        Route(f"{CONSOLE}/{{name:path}}", serve, include_in_schema=False),
+        # to the folder, to which the page's addresses are relative
+        Route(CONSOLE, lambda _: RedirectResponse("console/"), include_in_schema=False),
+        Mount(CONSOLE, ConsoleFiles(directory=folder, html=True)),
     ]
-
-
-async def _lead_to_folder(_: Request) -> Response:
-    """Lead to the folder, to which the page's addresses are relative."""
-    return RedirectResponse("console/")
 
 
 async def _lead_browser(request: Request) -> Response:
@@ -161,10 +111,8 @@ class DocsSite(StaticFiles):
 
 
 def list_docs_routes(folder: Path = SITE) -> list[BaseRoute]:
-    """Return the routes of the site."""
-    return [Route(DOCS, _lead_to_start, include_in_schema=False), Mount(DOCS, DocsSite(folder))]
-
-
-async def _lead_to_start(_: Request) -> Response:
-    """Lead to the start page, whose links are relative to the folder."""
-    return RedirectResponse("docs/")
+    """Return the routes of the site; the links of its start page are relative to the folder."""
+    return [
+        Route(DOCS, lambda _: RedirectResponse("docs/"), include_in_schema=False),
+        Mount(DOCS, DocsSite(folder)),
+    ]

@@ -56,7 +56,7 @@ class MadeThumbnail(NamedTuple):
 def make_thumbnail(picture: bytes, edge: int) -> MadeThumbnail:
     """Make a JPEG whose edges are at most `edge` pixels. Raises Refused.
 
-    It is not turned as its camera was held: shapes are drawn on the pixels that the model had.
+    EXIF orientation is ignored: shapes are in the pixels that the model had.
     """
     try:
         with Image.open(BytesIO(picture), formats=FORMATS) as image:

@@ -6,8 +6,7 @@ import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from base64 import b64encode
-from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -23,7 +22,15 @@ from inference_store.api.access import Access, Asking
 from inference_store.api.answer import JsonAnswer, Problem, Shown, build_body, encode_json
 from inference_store.api.dependencies import looking_up
 from inference_store.api.fields import WHOLE, Body
-from inference_store.api.http import BYTES, JSON, NDJSON, InferenceId, ModelId
+from inference_store.api.http import (
+    BYTES,
+    INFERENCE,
+    INFERENCES,
+    JSON,
+    NDJSON,
+    InferenceId,
+    ModelId,
+)
 from inference_store.api.routing import BINARY, Router, make_ref
 from inference_store.api.thumbnail_wire import ANSWER, MADE, REFUSALS, REQUEST
 from inference_store.index.registrations import Registration
@@ -128,7 +135,7 @@ class Decoder:
 
 
 class ThumbnailCache:
-    """The thumbnails that were used last; each is dropped after ten minutes at most.
+    """The thumbnails that were made last; each is dropped after ten minutes at most.
 
     It does not know what was erased: whoever uses it has read the index first.
     """
@@ -137,58 +144,47 @@ class ThumbnailCache:
         self, most_bytes: int = MOST_BYTES, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._most, self._clock = most_bytes, clock
-        self._entries: OrderedDict[Key, tuple[float, Thumbnail]] = OrderedDict()
-        self._made: OrderedDict[Key, float] = OrderedDict()
-        self._of: dict[tuple[int, UUID], set[Key]] = {}
+        self._entries: dict[Key, tuple[float, Thumbnail]] = {}
         self.bytes = 0
 
     def get(self, key: Key) -> Thumbnail | None:
         """Return a thumbnail, if it is kept."""
         self.sweep()
-        if key not in self._entries:
-            return None
-        self._entries.move_to_end(key)
-        return self._entries[key][1]
+        return self._entries[key][1] if key in self._entries else None
 
     def put(self, key: Key, thumbnail: Thumbnail) -> None:
-        """Store a thumbnail; those that were used longest ago are dropped for it."""
+        """Store a thumbnail; the oldest are dropped for it."""
         self.sweep()
         self._drop(key)
         self._entries[key] = (self._clock(), thumbnail)
-        self._made[key] = self._entries[key][0]
-        self._of.setdefault(key[:2], set()).add(key)
         self.bytes += len(thumbnail.jpeg) + _OVERHEAD_BYTES
         while self.bytes > self._most:
             self._drop(next(iter(self._entries)))
 
-    def forget(self, model: int, uid: UUID) -> None:
-        """Drop what is cached of an inference that is deleted, or whose input is."""
-        for key in tuple(self._of.get((model, uid), ())):
+    def forget(self, model: int, uids: Collection[UUID]) -> None:
+        """Drop what is cached of inferences that are deleted, or whose inputs are."""
+        for key in [key for key in self._entries if key[0] == model and key[1] in uids]:
             self._drop(key)
 
     def sweep(self) -> None:
         """Drop what was made too long ago."""
         oldest = self._clock() - KEEP_SECONDS
-        while self._made and next(iter(self._made.values())) <= oldest:
-            self._drop(next(iter(self._made)))
+        while self._entries and next(iter(self._entries.values()))[0] <= oldest:
+            self._drop(next(iter(self._entries)))
 
     def _drop(self, key: Key) -> None:
-        self._made.pop(key, None)
         if (entry := self._entries.pop(key, None)) is not None:
             self.bytes -= len(entry[1].jpeg) + _OVERHEAD_BYTES
-            self._of[key[:2]].discard(key)
-            if not self._of[key[:2]]:
-                del self._of[key[:2]]
 
 
 ThumbnailResult = Thumbnail | StoreError
 
 
 class ThumbnailMaker:
-    """Makes thumbnails of stored inferences."""
+    """Makes thumbnails of stored inferences, and keeps them in its `cache`."""
 
-    def __init__(self, blobs: Blobs, cache: ThumbnailCache) -> None:
-        self._blobs, self._cache = blobs, cache
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs, self.cache = blobs, ThumbnailCache()
 
     def find_cached(
         self, inferences: Sequence[Inference], edge: int
@@ -196,7 +192,7 @@ class ThumbnailMaker:
         """Return the cached thumbnails, and the refusals that the index already implies."""
         results: dict[UUID, ThumbnailResult] = {}
         for inference in inferences:
-            result = _find_refusal(inference) or self._cache.get(_make_key(inference, edge))
+            result = _find_refusal(inference) or self.cache.get(_make_key(inference, edge))
             if result is not None:
                 results[inference.uid] = result
         return results
@@ -214,10 +210,6 @@ class ThumbnailMaker:
         late = Busy("The pictures before it took too long. Ask for it again.")
         return {inference.uid: results.get(inference.uid, late) for inference in inferences}
 
-    def forget(self, model: int, uid: UUID) -> None:
-        """Drop what is cached of an inference that is deleted, or whose input is."""
-        self._cache.forget(model, uid)
-
     async def _make_one(
         self, decoder: Decoder, inference: Inference, picture: bytes | StoreError, edge: int
     ) -> ThumbnailResult:
@@ -227,7 +219,7 @@ class ThumbnailMaker:
             thumbnail = await decoder.make(picture, edge)
         except NoThumbnail as refused:
             return refused
-        self._cache.put(_make_key(inference, edge), thumbnail)
+        self.cache.put(_make_key(inference, edge), thumbnail)
         return thumbnail
 
     async def _fetch(
@@ -332,11 +324,10 @@ _GONE = NotFound("The model has no such inference.")
 
 
 @router.add(
-    "POST /models/{model_id}/inferences/thumbnails",
+    f"POST {INFERENCES}/thumbnails",
     StreamingResponse,
     Right.READ_INPUTS,
     "Read thumbnails of several inputs",
-    404,
     also={200: _LINES},
 )
 async def query_thumbnails(model_id: ModelId, body: ThumbnailQuery, access: Asking) -> Response:
@@ -356,11 +347,10 @@ async def query_thumbnails(model_id: ModelId, body: ThumbnailQuery, access: Aski
 
 
 @router.add(
-    "GET /models/{model_id}/inferences/{inference_id}/thumbnail",
+    f"GET {INFERENCE}/thumbnail",
     StreamingResponse,
     Right.READ_INPUTS,
     "Read the thumbnail of an input",
-    404,
     410,
     also={200: _PICTURE},
 )
@@ -401,8 +391,9 @@ async def _make_thumbnails(
     # again of each: what was deleted meanwhile is not shown
     absent = {uid for uid in uids if uid not in {inference.uid for inference in inferences}}
     results |= maker.find_cached(inferences, edge)
-    for uid in absent | {uid for uid, result in results.items() if isinstance(result, StoreError)}:
-        maker.forget(registration.model, uid)
+    refused = {uid for uid, result in results.items() if isinstance(result, StoreError)}
+    if gone := absent | refused:
+        maker.cache.forget(registration.model, gone)
     return registration, {uid: _GONE if uid in absent else results[uid] for uid in uids}
 
 

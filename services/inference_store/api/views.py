@@ -6,7 +6,6 @@ from functools import partial
 from typing import Annotated, Any, Final, Literal, TypeAlias
 from uuid import UUID
 
-from fastapi import Query
 from pydantic import AfterValidator, ConfigDict, Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
@@ -25,7 +24,7 @@ from .access import Access, Asking, Needs, OfModel, Over
 from .answer import Answer, Shown
 from .conditions import Sort, read_requested_filter
 from .dependencies import IfMatch, Reading, Writing
-from .fields import Body, Page, PageParameters, ShortText, Text, instant, refuse_no_time
+from .fields import Body, InQuery, Page, PageParameters, ShortText, Text, instant, refuse_no_time
 from .routing import Router
 
 MOST_CHARACTERS: Final = 10_000
@@ -140,35 +139,9 @@ class ViewFault(Shown):
     """The nearest names that there are."""
 
 
-class ListedView(Shown):
+class ListedView(SavedView, Shown):
     """A saved view."""
 
-    id: UUID
-    model_id: str
-    project_id: str | None
-    """The project that the model is in now."""
-    name: str | None
-    """Null: an erasure took it."""
-    filter: str | None
-    """CQL2-Text, as it was saved; null: none."""
-    time: str | None
-    """`30m`, `24h` or `7d` before now, or `<from>..<to>`, either of which may be missing; null: all
-    time."""
-    sort: str
-    view: Look
-    """How it is shown."""
-    columns: list[str]
-    """The columns of a table; empty: those that a table has by itself."""
-    shared: Shared
-    """`private`: for whoever saved it; `project`: for whoever may read the model."""
-    revision: int
-    created_by: str
-    created_at: datetime
-    updated_by: str
-    updated_at: datetime
-    erased_by: UUID | None
-    """The erasure that took its name, filter, sort and columns, because one of them mentioned what
-    was erased."""
     may_change: bool
     """Whether you may change and delete it."""
 
@@ -205,9 +178,7 @@ async def save_view(body: ViewBody, connection: Writing, access: Asking) -> Answ
 
 
 @router.add("GET /views", ViewPage, _NEEDED, "List saved views", 404)
-async def list_views(
-    page: Annotated[ViewParameters, Query()], connection: Reading, access: Asking
-) -> Answer:
+async def list_views(page: InQuery[ViewParameters], connection: Reading, access: Asking) -> Answer:
     """Your own views, and those of the projects of models that you may read, the newest first."""
     model = None
     if page.model_id is not None:
@@ -225,13 +196,13 @@ async def list_views(
     return Answer(ViewPage.cut(views, page.limit, by_time, show))
 
 
-@router.add(f"GET {_ONE}", ShownView, _NEEDED, "Read a saved view", 404)
+@router.add(f"GET {_ONE}", ShownView, _NEEDED, "Read a saved view")
 async def get_view(view_id: UUID, connection: Reading, access: Asking) -> Answer:
     """One view, and what is wrong with it by now: a key that it names may be gone."""
     return await _answer_view(connection, access, await _find(connection, access, view_id))
 
 
-@router.add(f"PATCH {_ONE}", ShownView, _NEEDED, "Change a saved view", 404, 409, 412, 501)
+@router.add(f"PATCH {_ONE}", ShownView, _NEEDED, "Change a saved view", 409, 501)
 async def change_view(
     view_id: UUID, body: ViewChange, connection: Writing, if_match: IfMatch, access: Asking
 ) -> Answer:
@@ -246,7 +217,7 @@ async def change_view(
     return await _answer_changed(connection, access, Action.VIEW_CHANGED, model, view_id)
 
 
-@router.add(f"DELETE {_ONE}", Response, _NEEDED, "Delete a saved view", 404, 412, status=204)
+@router.add(f"DELETE {_ONE}", Response, _NEEDED, "Delete a saved view", status=204)
 async def delete_view(
     view_id: UUID, connection: Writing, if_match: IfMatch, access: Asking
 ) -> Response:

@@ -20,6 +20,7 @@ from inference_store.platform.settings import (
     PREFIX,
     Checks,
     LogSettings,
+    PostgresSettings,
     SettingsGroup,
     WrongSetting,
 )
@@ -57,6 +58,10 @@ class Command(NamedTuple):
             sys.exit(str(refused))
         finally:
             traces.stop()
+
+
+class DatabaseSettings(LogSettings, PostgresSettings):
+    """The settings of a command that works on the database alone."""
 
 
 S = TypeVar("S", bound=LogSettings)

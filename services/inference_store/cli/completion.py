@@ -39,7 +39,7 @@ def _all_commands() -> argparse.ArgumentParser:
     for name, sentence in CLIENT_COMMANDS.items():
         command = commands.add_parser(name, help=sentence, description=sentence)
         with suppress(ModuleNotFoundError):
-            import_client_module(name).add_arguments(command)
+            import_client_module("main").import_command(name).add_arguments(command)
     return parser
 
 

@@ -13,22 +13,23 @@ from inference_store.access.rights import Grant
 from inference_store.erasure.policies.effective_policy import parse_duration
 from inference_store.index import api_keys, unsettled
 from inference_store.index.audit import note
-from inference_store.index.database import DatabaseMissing, engine_of, opened
+from inference_store.index.database import DatabaseMissing, opened
 from inference_store.index.distribution import CannotDistribute, distribute
 from inference_store.index.migration import MigrationBusy, upgrade
-from inference_store.index.schema import DatabaseUnavailable, require_schema, wait_for_schema
+from inference_store.index.schema import DatabaseUnavailable, wait_for_schema
 from inference_store.index.unsettled import Selection, UnsettledEvent
 from inference_store.inference.errors import Invalid, StoreError
 from inference_store.inference.nearest import counted
-from inference_store.platform.settings import LogSettings, PostgresSettings, RegistryKeySettings
+from inference_store.platform.settings import RegistryKeySettings
 
-from .command import Command, find_cli_user, parse_seconds, require_postgres, start_service
+from .command import Command, DatabaseSettings, parse_seconds, require_postgres, start_service
+from .keys import begin_audited
 
 _BEHIND = 1
 _UNAVAILABLE = 3
 
 
-class _MigrateSettings(LogSettings, PostgresSettings, RegistryKeySettings):
+class _MigrateSettings(DatabaseSettings, RegistryKeySettings):
     """The settings of a migration."""
 
 
@@ -70,7 +71,7 @@ def run_migrate(arguments: argparse.Namespace) -> int:
 
 async def _keep_registry_key(settings: _MigrateSettings, secret: Secret) -> None:
     """Let the proxy read which models there are by its key."""
-    engine = engine_of(settings, application="inference-store-migrate", pool_size=1)
+    engine = opened(settings, application="inference-store-migrate")
     try:
         async with engine.begin() as connection:
             who, grants = Who("cli:migrate", None), [Grant(role="reader")]
@@ -98,10 +99,6 @@ def _check(settings: _MigrateSettings, wait_seconds: float) -> int:
 _SHARDS = 32
 
 
-class _DatabaseSettings(LogSettings, PostgresSettings):
-    """The settings of the command."""
-
-
 def add_distribute_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the argument for the number of shards."""
     parser.add_argument(
@@ -120,7 +117,7 @@ def _parse_shards(text: str) -> int:
 
 def run_distribute(arguments: argparse.Namespace) -> int:
     """Distribute the tables, and print it; return 1, with the reason, if that is not possible."""
-    settings = start_service(_DatabaseSettings, "distribute")
+    settings = start_service(DatabaseSettings, "distribute")
     try:
         asyncio.run(distribute(settings, shards=arguments.shards, say=_say))
     except CannotDistribute as cannot:
@@ -145,7 +142,7 @@ def add_resume_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_resume(arguments: argparse.Namespace) -> int:
     """Lift the limit, and audit it."""
-    settings = start_service(_DatabaseSettings, "resume")
+    settings = start_service(DatabaseSettings, "resume")
     with require_postgres():
         until = asyncio.run(_lift(settings, arguments.duration))
     print(_describe_lifted(until) if arguments.duration else "The limit applies again.")
@@ -159,17 +156,11 @@ def _describe_lifted(until: datetime) -> str:
     )
 
 
-async def _lift(settings: _DatabaseSettings, duration: timedelta) -> datetime:
-    engine = engine_of(settings, application="inference-store-resume", pool_size=1)
-    try:
-        async with engine.begin() as connection:
-            await require_schema(connection)
-            until = await unsettled.lift_limit(connection, duration)
-            who = Who(f"cli:{find_cli_user()}", None)
-            await note(connection, who, Action.LIMIT_LIFTED, until=until.isoformat())
-            return until
-    finally:
-        await engine.dispose()
+async def _lift(settings: DatabaseSettings, duration: timedelta) -> datetime:
+    async with begin_audited(settings, "resume") as (connection, who):
+        until = await unsettled.lift_limit(connection, duration)
+        await note(connection, who, Action.LIMIT_LIFTED, until=until.isoformat())
+        return until
 
 
 def _parse_duration(text: str) -> timedelta:
@@ -200,7 +191,7 @@ def add_parked_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_parked(arguments: argparse.Namespace) -> int:
     """Run the subcommand, and audit it."""
-    settings = start_service(_DatabaseSettings, "parked")
+    settings = start_service(DatabaseSettings, "parked")
     try:
         with require_postgres():
             print(asyncio.run(_run_parked(settings, arguments)))
@@ -209,18 +200,14 @@ def run_parked(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _run_parked(settings: _DatabaseSettings, arguments: argparse.Namespace) -> str:
-    engine = opened(settings, application="inference-store-parked")
-    try:
-        async with engine.begin() as connection:
-            await require_schema(connection)
-            return await _work_on_parked(connection, arguments)
-    finally:
-        await engine.dispose()
+async def _run_parked(settings: DatabaseSettings, arguments: argparse.Namespace) -> str:
+    async with begin_audited(settings, "parked") as (connection, who):
+        return await _work_on_parked(connection, who, arguments)
 
 
-async def _work_on_parked(connection: AsyncConnection, arguments: argparse.Namespace) -> str:
-    who = Who(f"cli:{find_cli_user()}", None)
+async def _work_on_parked(
+    connection: AsyncConnection, who: Who, arguments: argparse.Namespace
+) -> str:
     if arguments.what == "discard":
         letter = await unsettled.discard(
             connection, arguments.id, "parked event", arguments.because
@@ -248,6 +235,6 @@ def _describe_parked(event: UnsettledEvent) -> str:
 
 
 MIGRATE = Command(run_migrate, _MigrateSettings, add_migrate_arguments)
-DISTRIBUTE = Command(run_distribute, _DatabaseSettings, add_distribute_arguments)
-RESUME = Command(run_resume, _DatabaseSettings, add_resume_arguments)
-PARKED = Command(run_parked, _DatabaseSettings, add_parked_arguments)
+DISTRIBUTE = Command(run_distribute, DatabaseSettings, add_distribute_arguments)
+RESUME = Command(run_resume, DatabaseSettings, add_resume_arguments)
+PARKED = Command(run_parked, DatabaseSettings, add_parked_arguments)

@@ -7,7 +7,8 @@ Only the text of a key goes to standard output; everything else goes to standard
 import argparse
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 from pydantic import ValidationError
@@ -19,20 +20,22 @@ from inference_store.access.rights import ROLES, Grant, Right
 from inference_store.erasure.policies.effective_policy import parse_duration
 from inference_store.index import api_keys
 from inference_store.index.audit import note
-from inference_store.index.database import engine_of
+from inference_store.index.schema import migrated
 from inference_store.inference.errors import StoreError
 from inference_store.inference.nearest import counted
-from inference_store.platform.settings import LogSettings, PostgresSettings
 
-from .command import Command, find_cli_user, parse_name, require_postgres, start_service
+from .command import (
+    Command,
+    DatabaseSettings,
+    find_cli_user,
+    parse_name,
+    require_postgres,
+    start_service,
+)
 
 _MOST_LISTED = 10_000
 # Returns a sentence for people and the text to print, once it is committed.
 Work = Callable[[AsyncConnection, Who], Awaitable[tuple[str, str]]]
-
-
-class _Settings(LogSettings, PostgresSettings):
-    """The settings of the command."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,10 +63,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the subcommand, and audit it."""
-    settings = start_service(_Settings, "keys")
+    settings = start_service(DatabaseSettings, "keys")
     try:
         with require_postgres():
-            sentence, printed = asyncio.run(_run(settings, _choose_work(arguments)))
+            sentence, printed = asyncio.run(_run(settings, arguments))
     except StoreError as wrong:
         sys.exit(wrong.detail)
     print(sentence, file=sys.stderr)
@@ -71,27 +74,19 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _run(settings: _Settings, work: Work) -> tuple[str, str]:
-    engine = engine_of(settings, application="inference-store-keys", pool_size=1)
-    try:
-        async with engine.begin() as connection:
-            return await work(connection, Who(f"cli:{find_cli_user()}", None))
-    finally:
-        await engine.dispose()
+async def _run(settings: DatabaseSettings, arguments: argparse.Namespace) -> tuple[str, str]:
+    work = _WORK[arguments.what](arguments)
+    async with begin_audited(settings, "keys") as (connection, who):
+        return await work(connection, who)
 
 
-def _choose_work(arguments: argparse.Namespace) -> Work:
-    match arguments.what:
-        case "create":
-            return _create(arguments)
-        case "rotate":
-            return _rotate(arguments)
-        case "revoke":
-            return _revoke(arguments)
-        case "confirm":
-            return _confirm(arguments)
-        case _:
-            return _list
+@asynccontextmanager
+async def begin_audited(
+    settings: DatabaseSettings, command: str
+) -> AsyncIterator[tuple[AsyncConnection, Who]]:
+    """Begin a transaction of a command; return with it who the audit names. Raises SchemaBehind."""
+    async with migrated(settings, command) as engine, engine.begin() as connection:
+        yield connection, Who(f"cli:{find_cli_user()}", None)
 
 
 def _create(arguments: argparse.Namespace) -> Work:
@@ -109,10 +104,8 @@ def _create(arguments: argparse.Namespace) -> Work:
 
 
 def _rotate(arguments: argparse.Namespace) -> Work:
-    old_works_until, expires_at = (
-        _parse_instant(arguments.old_works),
-        _parse_instant(arguments.expires),
-    )
+    old_works_until = _parse_instant(arguments.old_works)
+    expires_at = _parse_instant(arguments.expires)
 
     async def work(connection: AsyncConnection, who: Who) -> tuple[str, str]:
         key, secret = await api_keys.rotate(
@@ -216,4 +209,11 @@ def _describe_rights(key: ApiKey) -> str:
     return "; ".join(map(describe, key.grants))
 
 
-KEYS = Command(run, _Settings, add_arguments)
+_WORK: Mapping[str, Callable[[argparse.Namespace], Work]] = {
+    "create": _create,
+    "list": lambda _: _list,
+    "rotate": _rotate,
+    "revoke": _revoke,
+    "confirm": _confirm,
+}
+KEYS = Command(run, DatabaseSettings, add_arguments)

@@ -7,7 +7,7 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
 
@@ -37,22 +37,17 @@ from inference_store.erasure.proofs import (
     is_of_subject,
     read_certificate,
 )
-from inference_store.export.restoring import ExportRecheck
-from inference_store.index.database import engine_of
-from inference_store.index.schema import require_schema
+from inference_store.export.erased import ExportRecheck
+from inference_store.index.schema import migrated
 from inference_store.inference.errors import LedgerDiverged, NotFound, ObjectStoreUnavailable
 from inference_store.inference.nearest import counted
 from inference_store.objects import Blobs
 from inference_store.objects.listing import inventory
-from inference_store.platform.settings import (
-    BlobSettings,
-    CertificateSettings,
-    LogSettings,
-    PostgresSettings,
-)
+from inference_store.platform.settings import BlobSettings, CertificateSettings
 
 from .command import (
     Command,
+    DatabaseSettings,
     find_cli_user,
     parse_limit,
     parse_number,
@@ -63,7 +58,7 @@ from .command import (
 _NEEDS_KEY = "needs INFERENCE_STORE_CERTIFICATE_KEY: the lists are hashed with it"
 
 
-class _CertificatesSettings(LogSettings, PostgresSettings, BlobSettings, CertificateSettings):
+class _CertificatesSettings(DatabaseSettings, BlobSettings, CertificateSettings):
     """The settings of the command."""
 
 
@@ -135,8 +130,7 @@ def run_certificates(arguments: argparse.Namespace) -> int:
 
 
 async def _run_certificates(settings: _CertificatesSettings, arguments: argparse.Namespace) -> int:
-    engine = engine_of(settings, application="inference-store-certificates", pool_size=2)
-    try:
+    async with migrated(settings, "certificates", pool_size=2) as engine:
         if arguments.what == "prove":
             return await _prove(settings, engine, arguments.uid)
         if arguments.what == "match":
@@ -144,8 +138,6 @@ async def _run_certificates(settings: _CertificatesSettings, arguments: argparse
         if arguments.what == "restart-chain":
             return await _restart_certificates(settings, engine, arguments.reason)
         return await _verify_certificates(settings, engine, arguments)
-    finally:
-        await engine.dispose()
 
 
 async def _prove(settings: _CertificatesSettings, engine: AsyncEngine, uid: UUID) -> int:
@@ -264,11 +256,10 @@ _AFTER_A_RESTORE = """If Postgres was restored from a backup:
 - all sessions have ended, and API keys are as they were last. A key that the ledger does not know
   works once you confirm it: `inference-store keys list`, `inference-store keys confirm ID`;
 - the audit lacks its entries since the backup."""
-Work = Callable[[Ledger], Awaitable[int]]
 
 
-class _LedgerSettings(LogSettings, PostgresSettings, BlobSettings):
-    """The settings of the command."""
+class _LedgerSettings(DatabaseSettings, BlobSettings):
+    """The settings of a command that reads the ledger."""
 
 
 def add_ledger_arguments(parser: argparse.ArgumentParser) -> None:
@@ -294,7 +285,7 @@ def run_ledger(arguments: argparse.Namespace) -> int:
     unavailable."""
     settings = start_service(_LedgerSettings, "ledger")
     try:
-        return asyncio.run(_run_ledger(settings, _choose_work(arguments)))
+        return asyncio.run(_run_ledger(settings, arguments))
     except LedgerDiverged as error:
         _say(error.detail)
         return _DIVERGED
@@ -307,57 +298,38 @@ def run_ledger(arguments: argparse.Namespace) -> int:
         return _UNAVAILABLE
 
 
-async def _run_ledger(settings: _LedgerSettings, work: Work) -> int:
-    engine = engine_of(settings, application="inference-store-ledger", pool_size=1)
-    try:
-        async with engine.connect() as connection:
-            await require_schema(connection)
+async def _run_ledger(settings: _LedgerSettings, arguments: argparse.Namespace) -> int:
+    async with migrated(settings, "ledger") as engine:
         with Blobs(settings) as blobs:
-            return await work(Ledger(engine, blobs, prefix=settings.ledger_prefix))
-    finally:
-        await engine.dispose()
+            ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
+            match arguments.what:
+                case "show":
+                    await _show(ledger, arguments.after, arguments.limit)
+                case "replay":
+                    await _replay(ledger, skip_forgotten=arguments.skip_forgotten)
+                case _:
+                    entry = await ledger.restart(actor=f"cli:{find_cli_user()}")
+                    place = ledger.entries.location
+                    _say(f"The ledger goes on in {place} with entry {entry.number}.")
+    return 0
 
 
-def _choose_work(arguments: argparse.Namespace) -> Work:
-    match arguments.what:
-        case "show":
-            return _show(arguments.after, arguments.limit)
-        case "replay":
-            return _replay(arguments.skip_forgotten)
-        case _:
-            return _restart_ledger
+async def _show(ledger: Ledger, after: int, limit: int) -> None:
+    for entry in await asyncio.to_thread(ledger.entries.read_after, after, limit):
+        print(json.dumps(_format_entry(entry), ensure_ascii=False, sort_keys=True))
+    comparison = await ledger.compare()
+    _say(f"Bucket and Postgres agree: entry {comparison.head.number} is the last.")
 
 
-def _show(after: int, limit: int) -> Work:
-    async def work(ledger: Ledger) -> int:
-        for entry in await asyncio.to_thread(ledger.entries.read_after, after, limit):
-            print(json.dumps(_format_entry(entry), ensure_ascii=False, sort_keys=True))
-        comparison = await ledger.compare()
-        _say(f"Bucket and Postgres agree: entry {comparison.head.number} is the last.")
-        return 0
-
-    return work
-
-
-def _replay(skip_forgotten: bool) -> Work:
+async def _replay(ledger: Ledger, *, skip_forgotten: bool) -> None:
     def say(entry: Entry) -> None:
         passed = "" if entry.content is not None else ", forgotten: passed over"
         _say(f"{entry.number}  {entry.at:%Y-%m-%d %H:%M:%S} UTC  {entry.kind}{passed}")
 
-    async def work(ledger: Ledger) -> int:
-        count = await ledger.replay(skip_forgotten=skip_forgotten, report=say)
-        _say(f"{counted(count, 'entry', 'entries')} replayed: bucket and Postgres agree.")
-        if count:
-            _say(_AFTER_A_RESTORE)
-        return 0
-
-    return work
-
-
-async def _restart_ledger(ledger: Ledger) -> int:
-    entry = await ledger.restart(actor=f"cli:{find_cli_user()}")
-    _say(f"The ledger goes on in {ledger.entries.location} with entry {entry.number}.")
-    return 0
+    count = await ledger.replay(skip_forgotten=skip_forgotten, report=say)
+    _say(f"{counted(count, 'entry', 'entries')} replayed: bucket and Postgres agree.")
+    if count:
+        _say(_AFTER_A_RESTORE)
 
 
 def _format_entry(entry: Entry) -> dict[str, object]:
@@ -376,14 +348,6 @@ def _say(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
 
 
-class _AuditSettings(LogSettings, PostgresSettings):
-    """The settings of the command."""
-
-
-class _WithLedger(_AuditSettings, BlobSettings):
-    """The settings of the command, and of the ledger."""
-
-
 def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the action to run, and its arguments."""
     commands = parser.add_subparsers(dest="what", required=True)
@@ -395,7 +359,7 @@ def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_audit(arguments: argparse.Namespace) -> int:
     """Print each failure on a line of standard output; return 1 if there is one."""
-    settings = start_service(_WithLedger if arguments.ledger else _AuditSettings, "audit")
+    settings = start_service(_LedgerSettings if arguments.ledger else DatabaseSettings, "audit")
     try:
         with require_postgres():
             verdict = asyncio.run(_verify_audit(settings))
@@ -407,32 +371,28 @@ def run_audit(arguments: argparse.Namespace) -> int:
     return 1 if verdict.failures else 0
 
 
-async def _verify_audit(settings: _AuditSettings) -> Verdict:
-    engine = engine_of(settings, application="inference-store-audit", pool_size=1)
-    try:
+async def _verify_audit(settings: DatabaseSettings) -> Verdict:
+    async with migrated(settings, "audit") as engine:
         anchors: list[Link] = []
         locked: list[dict[str, Any]] = []
-        if isinstance(settings, _WithLedger):
+        if isinstance(settings, _LedgerSettings):
             anchors = await asyncio.to_thread(_find_anchors, settings)
             locked = await asyncio.to_thread(_read_locked, settings)
         async with engine.connect() as connection:
             # One snapshot: what is written meanwhile is not a failure.
             await connection.execution_options(isolation_level="REPEATABLE READ")
-            await require_schema(connection)
             check = await _open_check(settings, connection)
             return await audit_chain.verify(connection, check, anchors, locked)
-    finally:
-        await engine.dispose()
 
 
-async def _open_check(settings: _AuditSettings, connection: AsyncConnection) -> CheckpointCheck:
-    if not isinstance(settings, _WithLedger):
+async def _open_check(settings: DatabaseSettings, connection: AsyncConnection) -> CheckpointCheck:
+    if not isinstance(settings, _LedgerSettings):
         return await CheckpointCheck.of(connection)
     with Blobs(settings) as blobs:
         return await CheckpointCheck.of(connection, Archive(blobs))
 
 
-def _find_anchors(settings: _WithLedger) -> list[Link]:
+def _find_anchors(settings: _LedgerSettings) -> list[Link]:
     """Return the newest checkpoint of the ledger, searched backwards from its end."""
     with Blobs(settings) as blobs:
         entries = Entries(blobs, settings.ledger_prefix)
@@ -446,7 +406,7 @@ def _find_anchors(settings: _WithLedger) -> list[Link]:
     return []
 
 
-def _read_locked(settings: _WithLedger) -> list[dict[str, Any]]:
+def _read_locked(settings: _LedgerSettings) -> list[dict[str, Any]]:
     """Return the signed checkpoints that are locked in the bucket, so that nobody can remove
     them."""
     head = ChainHead(settings, lock_days=0, key=AUDIT_HEAD)
@@ -468,4 +428,4 @@ def _summarize(verdict: Verdict) -> str:
 
 CERTIFICATES = Command(run_certificates, _CertificatesSettings, add_certificates_arguments)
 LEDGER = Command(run_ledger, _LedgerSettings, add_ledger_arguments)
-AUDIT = Command(run_audit, _WithLedger, add_audit_arguments)
+AUDIT = Command(run_audit, _LedgerSettings, add_audit_arguments)

@@ -28,7 +28,7 @@ from inference_store.erasure.progress import ENDED, Erasure, find_erasure
 from inference_store.erasure.progress import FINAL as FINAL_ERASURE
 from inference_store.index.audit import note
 from inference_store.index.database import engine_of
-from inference_store.index.schema import require_schema
+from inference_store.index.schema import migrated
 from inference_store.inference.errors import ObjectStoreUnavailable, StoreError
 from inference_store.inference.nearest import counted
 from inference_store.ingester.rebuild import Rebuild
@@ -43,7 +43,7 @@ from inference_store.platform.settings import (
     IngesterSettings,
     ReconcileSettings,
     WrongSetting,
-    refuse_unknown,
+    list_unknown,
     sentences,
 )
 
@@ -105,12 +105,9 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 
 
 def _list_names() -> list[Result]:
-    try:
-        refuse_unknown()
-    except WrongSetting as wrong:
-        remedy = "Spell it as docs/reference/settings.md does, or remove it: no service starts."
-        return [Result("names of settings", [doctor.failed(str(wrong), remedy)])]
-    return []
+    remedy = "Spell it as docs/reference/settings.md does, or remove it: no service starts."
+    names = "\n".join(list_unknown())
+    return [Result("names of settings", [doctor.failed(names, remedy)])] if names else []
 
 
 def _read_settings() -> DoctorSettings:
@@ -238,11 +235,9 @@ class _Command:
         self._reported_at = 0.0
 
     async def run(self) -> int:
-        engine = engine_of(self._settings, application="inference-store-reconcile")
-        with Blobs(self._settings, threads=_FETCH_THREADS) as blobs:
-            try:
-                async with engine.connect() as connection:
-                    await require_schema(connection)
+        pool_size = self._settings.postgres_pool_size
+        async with migrated(self._settings, "reconcile", pool_size=pool_size) as engine:
+            with Blobs(self._settings, threads=_FETCH_THREADS) as blobs:
                 if self._report is not None:
                     erasure = await self._erase(engine, blobs, self._report)
                     print(
@@ -256,13 +251,9 @@ class _Command:
                         self._report_progress("another process reconciles; waiting for it")
                         await asyncio.sleep(1)
                     ended = await self._work(engine, blobs)
-                async with engine.connect() as connection:
-                    findings = await stored_reports.list_findings(
-                        connection, ended.id, limit=_SHOWN
-                    )
-                    estimate = await self._estimate(connection, ended)
-            finally:
-                await engine.dispose()
+            async with engine.connect() as connection:
+                findings = await stored_reports.list_findings(connection, ended.id, limit=_SHOWN)
+                estimate = await self._estimate(connection, ended)
         print(
             format_json(ended, findings, estimate)
             if self._json
@@ -412,9 +403,7 @@ def format_json(
     estimate: orphans.OrphanEstimate | None = None,
 ) -> str:
     """Format the report for programs, with only the first findings."""
-    report = {
-        name: getattr(reconciliation, name) for name in Reconciliation.__slots__ if name != "noted"
-    }
+    report = reconciliation.model_dump()
     report |= {"findings": findings} | ({} if estimate is None else {"would_erase": estimate})
     return orjson.dumps(report, default=str, option=orjson.OPT_INDENT_2).decode()
 

@@ -3,9 +3,9 @@
 policies      say how long inputs, responses and inferences are kept
 holds         protect inferences from every deletion
 requests      take up what somebody asks for, its cancellation, and the waiver of its held rest
-estimate      counts what a request would remove, and changes nothing
-preview       does the same for a policy that is not in force yet
 selection     finds what has expired and what was requested
+losses        counts what would go by such a selection, and changes nothing
+preview       does so for a policy that is not in force yet
 batches       makes `pending_deletions`, which no query shows; `held_deletions` claims their objects
 quarantine    finds and removes dead letters and parked events
 rows          deletes the rows of what is gone, and whole time partitions

@@ -30,7 +30,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from inference_store.erasure.certificates import PIECE_BYTES, Archive
 from inference_store.erasure.hash_chain import format_instant
 from inference_store.erasure.log import SigningKey
-from inference_store.erasure.pending_deletions import PendingDeletion
+from inference_store.erasure.pending_deletions import PendingDeletion, select_marks
 from inference_store.erasure.progress import Erasure
 from inference_store.index.tables import blob_reference, erased_leaves, erasing, partition_span
 from inference_store.inference.events import StorageKey, parse_stored, received_at_of
@@ -98,14 +98,6 @@ class MerkleTree:
 def hash_leaf(entry: bytes) -> bytes:
     """Return the hash of a leaf, which differs from that of any node."""
     return sha256(_LEAF + entry).digest()
-
-
-def compute_root(entries: Iterable[bytes]) -> bytes:
-    """Return the root over all entries."""
-    tree = MerkleTree()
-    for entry in entries:
-        tree.add(entry)
-    return tree.root()
 
 
 def is_proved(entry: bytes, index: int, size: int, proof: Sequence[bytes], root: bytes) -> bool:
@@ -184,16 +176,9 @@ async def _find_still_named(
     names = sorted(keys)
     if not names:
         return set()
-    query = (
-        select(blob_reference.c.storage_key)
-        .join(
-            erasing,
-            (erasing.c.model == blob_reference.c.model) & (erasing.c.uid == blob_reference.c.uid),
-        )
-        .where(
-            erasing.c.erasure == erasure,
-            blob_reference.c.storage_key == any_(literal(names, ARRAY(Text(collation="C")))),
-        )
+    query = select(blob_reference.c.storage_key).where(
+        blob_reference.c.storage_key == any_(literal(names, ARRAY(Text(collation="C")))),
+        select_marks(blob_reference).where(erasing.c.erasure == erasure).exists(),
     )
     return set((await connection.execute(query)).scalars())
 
@@ -503,8 +488,6 @@ class CertifiedExport:
     inferences: int
     parts_deleted: int
     downloads: Sequence[tuple[str, datetime, datetime]]
-    is_restored: bool = False
-    """Who downloaded it before Postgres was restored is unknown."""
 
 
 def describe_exports(
@@ -523,16 +506,13 @@ def describe_exports(
 
 
 def list_copies(described: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the places of `remains`: each download of an export, and those that nobody knows."""
+    """Return the places of `remains`: each download of an export."""
     copies = []
     for export in described:
         copies += [
             f"export {export['export']}, downloaded by {download['by']} at {download['first_at']}"
             for download in export["downloads"]
         ]
-        if "restored" in export:
-            text = "who downloaded it before Postgres was restored is unknown"
-            copies.append(f"export {export['export']}: {text}")
     return [{"where": where, "clear_at": None} for where in copies]
 
 
@@ -556,5 +536,4 @@ def _describe_export(export: CertifiedExport, inferences: int, parts: int) -> di
         "inferences": inferences,
         "parts_deleted": parts,
         "downloads": downloads,
-        **({"restored": True} if export.is_restored else {}),
     }

@@ -1,5 +1,6 @@
 """Explains why an inference is still there, and when its parts are deleted."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -9,84 +10,71 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import holds, policies, selection
 from inference_store.erasure.holds import Hold
-from inference_store.erasure.policies import EffectivePolicy, EffectiveRule, RetentionLimit
+from inference_store.erasure.policies import (
+    EffectivePolicy,
+    EffectiveRule,
+    ErasureScope,
+    RetentionLimit,
+)
 from inference_store.erasure.policies.effective_policy import parse_duration
 from inference_store.index.tables import inference, registration
 from inference_store.inference.errors import NotFound
-from inference_store.query.deadline import ScanRange as Where
+from inference_store.query.deadline import ScanRange
 
 
 @dataclass(frozen=True, slots=True)
-class PendingDecision:
-    """What will decide once everything pending has begun. What it keeps is kept already."""
+class Explanation:
+    """Which rule decides about an inference (None: no rule is of it), and which one once everything
+    pending has begun.
 
-    begins_at: datetime
-    decided_by: EffectiveRule | None
-    """Null: no rule is of it then, and it is kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionExplanation:
-    """The rule that decides about an inference, and the times from which a part may be deleted,
-    by what is in force and by what is pending.
-
-    None: the part is kept for ever, as far as rules go.
+    `begins_at`: None if nothing is pending. `goes_at`: for each part, when it goes by both; None:
+    it is kept for ever, as far as rules go.
     """
 
     received_at: datetime
     decided_by: EffectiveRule | None
-    """Null: no rule is of it, and it is kept."""
-    pending: PendingDecision | None
-    """Null: nothing that applies to the model is pending."""
-    input_goes_at: datetime | None
-    """From here on the next run takes it, unless a hold keeps it."""
-    response_goes_at: datetime | None
-    inference_goes_at: datetime | None
-    limits: tuple[RetentionLimit, ...]
-    """They may take it earlier."""
+    begins_at: datetime | None
+    decided_later: EffectiveRule | None
+    goes_at: Mapping[ErasureScope, datetime | None]
+    limit: RetentionLimit | None
     held_by: Hold | None
-    """The oldest hold that keeps it, whatever else is said here."""
 
 
-async def explain_retention(
-    connection: AsyncConnection, model: int, uid: UUID
-) -> RetentionExplanation:
+async def explain_retention(connection: AsyncConnection, model: int, uid: UUID) -> Explanation:
     """Explain one inference by the policies in force, those that are pending, and the holds.
 
     Raises NotFound.
     """
     now = await policies.read_now(connection)
     current, coming, begins_at = await _find_policies(connection, model)
-    rules, rules_coming = [
-        await selection.compile_rules(connection, policy, now) for policy in (current, coming)
+    where = ScanRange(model, uid, UUID(int=uid.int + 1))
+    numbers = [
+        (await selection.compile_rules(connection, policy, now)).build_number(where)
+        for policy in (current, coming)
     ]
-    where = Where(model, uid, UUID(int=uid.int + 1))
-    query = select(
-        rules.build_number(where).label("rule"),
-        rules_coming.build_number(where).label("coming"),
-        inference.c.received_at,
-    ).where(where.of(inference))
+    query = select(inference.c.received_at, *numbers).where(where.of(inference))
     row = (await connection.execute(query)).first()
     if row is None:
         raise NotFound("The inference has just been deleted.")
-    held = await holds.find_holds(
-        connection, await holds.list_in_force(connection, [model]), model, [uid]
-    )
-    deciding, next_deciding = _find_rule(current, row.rule), _find_rule(coming, row.coming)
-    times = _list_deletion_times(deciding, row.received_at)
-    pending = None
+    in_force = await holds.list_in_force(connection, [model])
+    held = await holds.find_holds(connection, in_force, model, [uid])
+    received_at, *decided = row
+    rules = [
+        None if number == selection.UNDECIDED else policy.rules[number]
+        for policy, number in zip((current, coming), decided, strict=True)
+    ]
+    now_goes_at, goes_at = [_find_deletion_times(rule, received_at) for rule in rules]
     if begins_at is not None:
-        pending = PendingDecision(begins_at, next_deciding)
-        later = _list_deletion_times(next_deciding, row.received_at)
-        times = [_join(*pair, begins_at) for pair in zip(times, later, strict=True)]
-    return RetentionExplanation(
-        received_at=row.received_at,
-        decided_by=deciding,
-        pending=pending,
-        input_goes_at=times[0],
-        response_goes_at=times[1],
-        inference_goes_at=times[2],
-        limits=() if current.limit is None else (current.limit,),
+        now_goes_at = {
+            part: _join(now_goes_at[part], later, begins_at) for part, later in goes_at.items()
+        }
+    return Explanation(
+        received_at=received_at,
+        decided_by=rules[0],
+        begins_at=begins_at,
+        decided_later=rules[1],
+        goes_at=now_goes_at,
+        limit=current.limit,
         held_by=held.get(uid),
     )
 
@@ -111,17 +99,19 @@ async def _find_policies(
     return current, following, max(begins, default=None)
 
 
-def _find_rule(policy: EffectivePolicy, number: int) -> EffectiveRule | None:
-    return None if number == selection.UNDECIDED else policy.rules[number]
-
-
-def _list_deletion_times(
+def _find_deletion_times(
     rule: EffectiveRule | None, received_at: datetime
-) -> list[datetime | None]:
+) -> dict[ErasureScope, datetime | None]:
+    times: dict[ErasureScope, datetime | None] = dict.fromkeys(("input", "response", "inference"))
     if rule is None:
-        return [None, None, None]
+        return times
     ages = (rule.rule.input, rule.rule.response, rule.rule.keep_inference)
-    return [_find_deletion_time(rule, age, received_at) for age in ages]
+    for part, age in zip(times, ages, strict=True):
+        durations = [parse_duration(age), *rule.minimum]
+        instants = [None if of is None else of.after(received_at) for of in durations]
+        finite = [instant for instant in instants if instant is not None]
+        times[part] = max(finite) if len(finite) == len(instants) else None
+    return times
 
 
 def _join(
@@ -132,14 +122,3 @@ def _join(
     if coming is None:
         return None
     return max(coming, begins_at if current is None else min(current, begins_at))
-
-
-def _find_deletion_time(
-    deciding_rule: EffectiveRule, keep: str, received_at: datetime
-) -> datetime | None:
-    duration = parse_duration(keep)
-    if duration is None:
-        return None
-    instants = [of.after(received_at) for of in (duration, *deciding_rule.minimum)]
-    finite = [instant for instant in instants if instant is not None]
-    return max(finite) if len(finite) == len(instants) else None

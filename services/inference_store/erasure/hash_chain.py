@@ -128,7 +128,9 @@ class NumberedObjects:
         that an entry is overwritten.
         """
         key = self.key(number)
-        return not self._exists(key) and self._blobs.put_new(key, data, content_type=_CONTENT_TYPE)
+        return not self._blobs.exists(key) and self._blobs.put_new(
+            key, data, content_type=_CONTENT_TYPE
+        )
 
     def replace(self, number: int, data: bytes) -> str | None:
         """Overwrite an entry and delete its older versions; return why one of them stays, if so."""
@@ -142,12 +144,5 @@ class NumberedObjects:
         `start`: what the name begins with.
         """
         after = self.key(number).key
-        name = self._blobs.first_after(self._bucket, f"{self.prefix}{start}", after)
-        return None if name is None else name.removeprefix(self.prefix)
-
-    def _exists(self, key: StorageKey) -> bool:
-        try:
-            self._blobs.head(key)
-        except BlobMissing:
-            return False
-        return True
+        page = self._blobs.page(self._bucket, f"{self.prefix}{start}", after=after, limit=1)
+        return page[0].place.key.removeprefix(self.prefix) if page else None

@@ -36,7 +36,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.erasure import pending_deletions
 from inference_store.erasure.holds.hold import Hold, find_holds, is_in_force, list_in_force
 from inference_store.erasure.locks import fence_exclusive
-from inference_store.erasure.pending_deletions import COLUMNS, Arrival, PendingDeletion
+from inference_store.erasure.pending_deletions import (
+    COLUMNS,
+    Arrival,
+    PendingDeletion,
+    select_marks,
+)
 from inference_store.erasure.progress import Cause, resume_erasure
 from inference_store.index import registrations
 from inference_store.index.sidecars import Identity, among, by_model, marked_by
@@ -101,11 +106,8 @@ async def iterate_sharers(
         literal(sorted({key for mark in page for key in mark.doomed}), ARRAY(Text(collation="C")))
     )
     here = blob_reference.c
-    claimed = select(erasing.c.uid).where(
-        erasing.c.model == here.model,
-        erasing.c.uid == here.uid,
-        erasing.c.claimed_at.is_not(None),
-        erasing.c.erased_at.is_(None),
+    claimed = select_marks(blob_reference).where(
+        erasing.c.claimed_at.is_not(None), erasing.c.erased_at.is_(None)
     )
     position = (here.storage_key, here.model, here.uid)
     query = select(*position).where(here.storage_key == listed, claimed.exists())
@@ -140,10 +142,8 @@ async def find_referenced(connection: AsyncConnection, keys: Iterable[str]) -> s
     An inference that is marked and not claimed may stay: its erasure is cancelled, or a hold
     protects it.
     """
-    claimed = select(erasing.c.uid).where(
+    claimed = select_marks(blob_reference).where(
         erasing.c.claimed_at.is_not(None),
-        erasing.c.model == blob_reference.c.model,
-        erasing.c.uid == blob_reference.c.uid,
         or_(erasing.c.scope == "inference", *_match_part_alone()),
     )
     query = select(blob_reference.c.storage_key).distinct()
@@ -242,11 +242,7 @@ def _select_stored(
     model: int, lo: datetime, hi: datetime, captures: list[UUID], *, claimed: bool
 ) -> Select[Any]:
     here = inference.c
-    claim = select(erasing.c.uid).where(
-        erasing.c.model == here.model,
-        erasing.c.uid == here.uid,
-        erasing.c.claimed_at.is_not(None),
-    )
+    claim = select_marks(inference).where(erasing.c.claimed_at.is_not(None))
     whole, of_input, of_response = (
         claim.where(erasing.c.scope == scope).exists()
         for scope in ("inference", "input", "response")

@@ -39,6 +39,7 @@ from inference_store.access.rights import ScopePart
 from inference_store.erasure import audit_chain
 from inference_store.erasure.audit_chain import Sign, redact_mentions
 from inference_store.erasure.mentions import mentions
+from inference_store.erasure.pending_deletions import select_marks
 from inference_store.erasure.progress import ENDED, Erasure, list_models, match_erasures
 from inference_store.erasure.requests import Subject
 from inference_store.index import registrations
@@ -50,10 +51,7 @@ from inference_store.index.tables import (
     erasure,
     erasure_model,
     erasure_obstacle,
-    export_download,
-    export_erased,
     export_job,
-    export_part,
     former_model,
     inference,
     label,
@@ -163,7 +161,7 @@ RECORD_KINDS: Final = (
     RecordKind(
         name="runs",
         sentence="Runs of retention that have ended.",
-        setting="run_keep_seconds",
+        setting="audit_keep_seconds",
         **_describe_rows(
             retention_run, "finished_at", retention_run.c.state.in_(("done", "failed"))
         ),
@@ -171,7 +169,7 @@ RECORD_KINDS: Final = (
     RecordKind(
         name="erasures",
         sentence="Erasures of which nothing is left; their certificates stay.",
-        setting="run_keep_seconds",
+        setting="audit_keep_seconds",
         **_describe_rows(
             erasure,
             "finished_at",
@@ -183,7 +181,7 @@ RECORD_KINDS: Final = (
         name="reconciliations",
         sentence="Reports of reconciliations, with what was found; not while their orphans are"
         " erased.",
-        setting="run_keep_seconds",
+        setting="audit_keep_seconds",
         time=_REPORT.finished_at,
         may_go=_REPORTS,
         prune=_delete_reports,
@@ -383,12 +381,9 @@ def _redact_version(values: dict[str, Any], by: Redaction) -> dict[str, Any]:
 
 # Removes a model: its registration, and what depends on it.
 
-# Exports of removed models: they are cancelled, and their rows go when their objects are gone.
+# Exports of removed models are cancelled; their rows go when their objects are gone.
 
 _REMOVED = ("cancelled", "expired")
-# the member of a document that says so; `export.jobs.downloads` writes it
-_RESTORED = "restored"
-_BATCH = 100
 
 
 async def cancel_exports(connection: AsyncConnection, model: int) -> None:
@@ -396,23 +391,6 @@ async def cancel_exports(connection: AsyncConnection, model: int) -> None:
     here = export_job.c
     cancelled = export_job.update().where(here.model == model, here.state.not_in(_REMOVED))
     await connection.execute(cancelled.values(state="cancelling", retry_at=None))
-
-
-async def delete_rows(connection: AsyncConnection) -> int:
-    """Delete some exports of removed models whose objects are gone; return how many.
-
-    One that expired and was restored stays: Kafka may still bring its model back, and erasures of
-    that have to name it.
-    """
-    here = export_job.c
-    registered = select(registration.c.model).where(registration.c.model == here.model)
-    is_awaited = here.document.has_key(_RESTORED) & (here.state == "expired")
-    query = select(here.id).where(here.state.in_(_REMOVED), ~registered.exists(), ~is_awaited)
-    ids = list((await connection.execute(query.limit(_BATCH))).scalars())
-    tables = (export_part, export_download, export_erased)
-    for column in (*(table.c.export for table in tables), here.id):
-        await connection.execute(column.table.delete().where(column.in_(ids)))
-    return len(ids)
 
 
 _UNENDED: Final = "an erasure that has not ended"
@@ -509,11 +487,7 @@ async def remove_emptied(connection: AsyncConnection) -> int:
 
 async def _keep_model(connection: AsyncConnection, model: int) -> None:
     await connection.execute(saved_view.delete().where(saved_view.c.model == model))
-    marked = select(erasing.c.uid).where(
-        erasing.c.model == inference.c.model,
-        erasing.c.uid == inference.c.uid,
-        erasing.c.scope == "inference",
-    )
+    marked = select_marks(inference).where(erasing.c.scope == "inference")
     arrived = select(inference.c.uid).where(inference.c.model == model, ~marked.exists()).limit(1)
     has_arrived = (await connection.scalar(arrived)) is not None
     # nobody knows whether the events that have arrived would set the rest

@@ -319,7 +319,7 @@ class SignedChain:
             return None, [str(error)]
         faults = list(self.end.find_faults(document))
         if document.kind not in self._kinds:
-            faults.append(f"it is of no kind that there is: {document.kind}")
+            faults.append(f"unknown document kind: {document.kind}")
         fault = self._find_signature_fault(document, signer)
         return document, faults if fault is None else [*faults, fault]
 

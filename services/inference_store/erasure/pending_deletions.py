@@ -33,6 +33,8 @@ from uuid import UUID, uuid4
 from sqlalchemy import (
     ARRAY,
     ColumnElement,
+    FromClause,
+    Select,
     Table,
     Text,
     any_,
@@ -165,14 +167,18 @@ async def _find_claimed_by_inference(connection: AsyncConnection, keys: Sequence
                 ("inference", erasing.c.sidecar_storage_key),
             )
         ),
-        select(blob_reference.c.storage_key)
-        .join(
-            erasing,
-            (erasing.c.model == blob_reference.c.model) & (erasing.c.uid == blob_reference.c.uid),
-        )
-        .where(whole, blob_reference.c.storage_key == listed_references),
+        select(blob_reference.c.storage_key).where(
+            blob_reference.c.storage_key == listed_references,
+            select_marks(blob_reference).where(whole).exists(),
+        ),
     )
     return set((await connection.execute(claimed)).scalars())
+
+
+def select_marks(table: FromClause) -> Select[Any]:
+    """Select the marks of a row of a table: its inference, or a part of it, is being erased."""
+    here = erasing.c
+    return select(here.uid).where(here.model == table.c.model, here.uid == table.c.uid)
 
 
 async def find_scopes(connection: AsyncConnection, model: int, uid: UUID) -> set[str]:

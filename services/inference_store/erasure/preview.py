@@ -8,7 +8,7 @@ time runs out, the answer is `partial`, and its figures are those so far.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -16,31 +16,28 @@ from typing import Any, Final, TypeAlias
 from uuid import UUID, uuid4
 
 from sqlalchemy import (
-    BigInteger,
     ColumnElement,
+    FromClause,
     Select,
-    Subquery,
     and_,
     case,
-    cast,
-    false,
     func,
     insert,
     literal,
     not_,
-    null,
     or_,
     select,
-    true,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure import holds, policies, selection
-from inference_store.erasure.estimate import (
+from inference_store.erasure import policies, selection
+from inference_store.erasure.losses import (
+    Going,
+    Loss,
     MemberLists,
-    add_exports,
-    among_uids,
-    build_loss_columns,
+    count_loss,
+    find_exports,
+    read_loss,
 )
 from inference_store.erasure.policies import (
     EffectivePolicy,
@@ -51,44 +48,19 @@ from inference_store.erasure.policies import (
 )
 from inference_store.erasure.selection import UNDECIDED, CompiledRules
 from inference_store.index.tables import inference, policy_preview, registration
-from inference_store.inference.events import received_at_of, uid_floor
+from inference_store.inference.events import received_at_of
+from inference_store.inference.events.event import LOWEST
 from inference_store.query.deadline import (
     Deadline,
     OutOfTime,
+    ScanRange,
     fetch,
     find_pieces_of,
     range_of_time,
     test_unmarked,
 )
-from inference_store.query.deadline import ScanRange as Where
 
 SCOPES: tuple[ErasureScope, ...] = ("inference", "response", "input")
-
-
-@dataclass(frozen=True, slots=True)
-class LossCount:
-    """The number of inferences that lose this part."""
-
-    count: int = 0
-    bytes: int = 0
-    """Of their inputs, as far as sizes are known; of responses none is."""
-    unknown_sizes: int = 0
-    held: int = 0
-    """More of them, which legal holds keep."""
-    oldest: datetime | None = None
-    newest: datetime | None = None
-
-    def __add__(self, other: "LossCount") -> "LossCount":
-        oldest = [instant for instant in (self.oldest, other.oldest) if instant is not None]
-        newest = [instant for instant in (self.newest, other.newest) if instant is not None]
-        return LossCount(
-            self.count + other.count,
-            self.bytes + other.bytes,
-            self.unknown_sizes + other.unknown_sizes,
-            self.held + other.held,
-            min(oldest, default=None),
-            max(newest, default=None),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +81,7 @@ class LossExample:
 class Preview:
     """The counts and examples of what would be deleted."""
 
-    parts: dict[ErasureScope, LossCount] = field(
-        default_factory=lambda: {s: LossCount() for s in SCOPES}
-    )
+    parts: dict[ErasureScope, Loss] = field(default_factory=lambda: {s: Loss() for s in SCOPES})
     fresh: int = 0
     """How many lose something that what is in force now would not take today."""
     examples: list[LossExample] = field(default_factory=list)
@@ -149,8 +119,6 @@ class ChangedModel:
 
 EXAMPLES = 20
 _SECOND = timedelta(seconds=1)
-_LosingPiece: TypeAlias = tuple[Where, Callable[[Where], Select[Any]]]
-"""A span in which a model may lose something, and a query for the uids of a part of it that do."""
 VALID_FOR: Final = timedelta(hours=1)
 
 
@@ -166,78 +134,59 @@ async def preview_policy(
     now = await policies.read_now(connection)
     models, pending = await find_changed_by_policy(connection, of, policy, now)
     preview = Preview(pending=pending)
-    deadline, pieces = Deadline.after(seconds), list[_LosingPiece]()
+    deadline, of_models = Deadline.after(seconds), list[Going]()
     try:
         for changed_model in models:
             target = Preview() if changed_model.beside else preview
-            losing = await _preview_model(connection, changed_model, now, deadline, target)
-            pieces += [] if changed_model.beside else losing
+            going = await _find_going(connection, changed_model, now, deadline)
+            await _preview_model(connection, changed_model, going, deadline, target)
+            of_models += [] if changed_model.beside else [going]
             preview.waits = preview.waits or (changed_model.beside and not target.is_harmless)
         # last: without it the figures above are whole
-        for piece, select_lost in pieces:
-            has_any = partial(_has_any, connection, deadline, select_lost)
-            await add_exports(connection, lists, piece, has_any)
+        preview.cut = not await find_exports(connection, of_models, lists, deadline)
     except OutOfTime:
         preview.cut = True
     preview.exports = len(lists.exports)
     return preview
 
 
-async def _has_any(
-    connection: AsyncConnection,
-    deadline: Deadline,
-    select_lost: Callable[[Where], Select[Any]],
-    piece: Where,
-    uids: Sequence[UUID],
-) -> bool:
-    lost = select_lost(piece).subquery()
-    statement = select(true()).select_from(lost).where(among_uids(lost.c.uid, uids))
-    return bool(await fetch(connection, statement.limit(1), deadline))
-
-
-async def _preview_model(
-    connection: AsyncConnection,
-    changed_model: ChangedModel,
-    now: datetime,
-    deadline: Deadline,
-    preview: Preview,
-) -> list[_LosingPiece]:
-    rules = await selection.compile_rules(connection, changed_model.after, now)
-    rules_before = await selection.compile_rules(connection, changed_model.before, now)
+async def _find_going(
+    connection: AsyncConnection, changed_model: ChangedModel, now: datetime, deadline: Deadline
+) -> Going:
+    rules, rules_before = [
+        await selection.compile_rules(connection, policy, now)
+        for policy in (changed_model.after, changed_model.before)
+    ]
     # as in a run: limits apply to what no rule has deleted
-    below, above = [
-        await selection.find_limit_after_rules(compiled, connection, changed_model.model, deadline)
+    below, below_before = [
+        await selection.find_limit(connection, changed_model.model, compiled, deadline)
         for compiled in (rules, rules_before)
     ]
     ends = [
         changed_model.after.find_latest(now),
         None if below is None else received_at_of(below) + _SECOND,
     ]
-    until = max((end for end in ends if end is not None), default=None)
-    if until is None:
-        return []
-    pieces: list[_LosingPiece] = []
-    for piece in await find_pieces_of(
-        connection, range_of_time(changed_model.model, None, until), newest_first=False
-    ):
-        held = await holds.build_held_condition(
-            connection, changed_model.model, lo=piece.lo, hi=piece.hi
-        )
-        rows = select_rows(piece, rules, rules_before, held)
-        losses = build_losses(changed_model.after, rows.c.rule, rows, now)
-        losses_before = build_losses_before(changed_model.before, rows, now)
-        for parts, cut in ((losses, below), (losses_before, above)):
-            if cut is not None:
-                parts["inference"] = or_(parts["inference"], rows.c.uid < cut)
-        [counted] = await fetch(connection, _select_counts(rows, losses, losses_before), deadline)
-        _add_counts(preview, counted._asdict())
-        if len(preview.examples) < EXAMPLES:
-            missing = EXAMPLES - len(preview.examples)
-            for row in await fetch(connection, _select_examples(rows, losses, missing), deadline):
+    until = max((end for end in ends if end is not None), default=LOWEST)
+    find_lost = partial(_select_lost, (rules, below), (rules_before, below_before))
+    return Going(range_of_time(changed_model.model, None, until), find_lost)
+
+
+async def _preview_model(
+    connection: AsyncConnection,
+    changed_model: ChangedModel,
+    going: Going,
+    deadline: Deadline,
+    preview: Preview,
+) -> None:
+    for piece in await find_pieces_of(connection, going.scan_range, newest_first=False):
+        rows = await going.find(connection, piece)
+        [counted] = await fetch(connection, _select_counts(rows), deadline)
+        for scope in SCOPES:
+            preview.parts[scope] += read_loss(counted._asdict(), f"{scope}_")
+        preview.fresh += counted.fresh
+        if missing := EXAMPLES - len(preview.examples):
+            for row in await fetch(connection, _select_examples(rows, missing), deadline):
                 preview.examples.append(_read_example(changed_model, row._asdict()))
-        lost = partial(select_lost, changed_model.after, (rules, rules_before), held, below, now)
-        pieces.append((piece, lost))
-    return pieces
 
 
 async def find_changed_by_policy(
@@ -316,53 +265,23 @@ def _build_effective_policy(
     return policies.build_effective_policy(owners, versions) or _NOTHING
 
 
-def _select_counts(
-    rows: Subquery,
-    losses: Mapping[ErasureScope, ColumnElement[bool]],
-    losses_before: Mapping[ErasureScope, ColumnElement[bool]],
-) -> Select[Any]:
-    sizes = {
-        "inference": rows.c.data_size,
-        "input": rows.c.data_size,
-        "response": cast(null(), BigInteger()),
-    }
-    columns: list[ColumnElement[Any]] = []
-    free = not_(rows.c.held)
-    for scope in SCOPES:
-        lost = _exclude_whole(losses, scope)
-        size, at = sizes[scope], rows.c.received_at
-        losing = build_loss_columns(lost, rows.c.held, size, at)
-        columns += [column.label(f"{scope}_{name}") for name, column in losing.items()]
-    fresh = or_(*(and_(losses[scope], not_(losses_before[scope])) for scope in SCOPES))
-    return select(*columns, func.count().filter(fresh, free).label("fresh")).select_from(rows)
+def _select_counts(rows: FromClause) -> Select[Any]:
+    columns = [
+        column.label(f"{scope}_{name}")
+        for scope in SCOPES
+        for name, column in count_loss(rows, scope).items()
+    ]
+    fresh = and_(rows.c.fresh, not_(rows.c.held))
+    return select(*columns, func.count().filter(fresh).label("fresh")).select_from(rows)
 
 
-def _exclude_whole(
-    losses: Mapping[ErasureScope, ColumnElement[bool]], scope: ErasureScope
-) -> ColumnElement[bool]:
-    """Return the condition of a part alone: what is deleted as a whole loses no part."""
-    if scope == "inference":
-        return losses[scope]
-    return and_(losses[scope], not_(losses["inference"]))
-
-
-def _add_counts(preview: Preview, counted: Mapping[str, Any]) -> None:
-    for scope in SCOPES:
-        names = ("count", "bytes", "unknown_sizes", "held", "oldest", "newest")
-        values = {name: counted[f"{scope}_{name}"] for name in names}
-        preview.parts[scope] += LossCount(**values | {"bytes": int(values["bytes"])})
-    preview.fresh += counted["fresh"]
-
-
-def _select_examples(
-    rows: Subquery, losses: Mapping[ErasureScope, ColumnElement[bool]], limit: int
-) -> Select[Any]:
-    whens = [(losses[scope], literal(scope)) for scope in SCOPES]
+def _select_examples(rows: FromClause, limit: int) -> Select[Any]:
+    whens = [(rows.c[scope], literal(scope)) for scope in SCOPES]
     query = select(
         *(rows.c.uid, rows.c.inference_id, rows.c.received_at, rows.c.rule),
         case(*whens, else_=literal("")).label("scope"),
-    ).where(or_(*losses.values()), not_(rows.c.held))
-    return query.order_by(rows.c.uid).limit(limit)
+    )
+    return query.where(not_(rows.c.held)).order_by(rows.c.uid).limit(limit)
 
 
 def _read_example(changed_model: ChangedModel, row: Mapping[str, Any]) -> LossExample:
@@ -379,79 +298,52 @@ def _read_example(changed_model: ChangedModel, row: Mapping[str, Any]) -> LossEx
     )
 
 
-def select_rows(
-    piece: Where, after: CompiledRules, before: CompiledRules, held: ColumnElement[bool] | None
-) -> Subquery:
-    """Select what is stored there and not being erased, with the rule that decides about each."""
-    here = inference.c
-    numbers = {"rule": after, "before": before}
-    if before.coming is not None:
-        numbers["coming"] = before.coming
+Limited: TypeAlias = tuple[CompiledRules, UUID | None]
+"""Rules, and the uid before which their limit takes everything."""
+
+
+def _select_lost(
+    after: Limited, before: Limited, piece: ScanRange, held: ColumnElement[bool]
+) -> FromClause:
+    """Select what loses something and is not being erased, with the rule that decides about it.
+
+    A column for each part: it alone, because what goes whole loses no part. `fresh`: something
+    goes that did not go before the change.
+    """
+    here, (rules, below), (rules_before, below_before) = inference.c, after, before
+    numbers = {"rule": rules, "before": rules_before}
+    if rules_before.coming is not None:
+        numbers["coming"] = rules_before.coming
     query = select(
         *(here.uid, here.inference_id, here.received_at, here.data_size),
         *(here.data_deleted_at, here.response_deleted_at, here.response_storage_key),
-        *(rules.build_number(piece).label(name) for name, rules in numbers.items()),
-        (false() if held is None else held).label("held"),
-    )
+        *(compiled.build_number(piece).label(name) for name, compiled in numbers.items()),
+        held.label("held"),
+    ).where(piece.of(inference), test_unmarked(piece, here.uid))
     # OFFSET is an optimisation fence, so that the rule is evaluated once for each row
-    unmarked = test_unmarked(piece, here.uid)
-    return query.where(piece.of(inference), unmarked).offset(literal(0)).subquery()
+    rows = query.offset(literal(0)).subquery()
+    losses = _build_losses({"rule": numbers.pop("rule")}, rows, below)
+    losses_before = _build_losses(numbers, rows, below_before)
+    fresh = or_(*(and_(losses[scope], not_(losses_before[scope])) for scope in SCOPES))
+    whole = losses["inference"]
+    parts = {scope: and_(losses[scope], not_(whole)) for scope in SCOPES} | {"inference": whole}
+    columns = [condition.label(scope) for scope, condition in parts.items()]
+    lost = select(*rows.c, literal(0).label("objects"), fresh.label("fresh"), *columns)
+    return lost.where(or_(*losses.values())).subquery()
 
 
-def select_lost(  # noqa: PLR0917
-    effective: EffectivePolicy,
-    rules: tuple[CompiledRules, CompiledRules],
-    held: ColumnElement[bool] | None,
-    below: UUID | None,
-    now: datetime,
-    piece: Where,
-) -> Select[tuple[UUID]]:
-    """Select the uids of a part of a span that lose something."""
-    rows = select_rows(piece, *rules, held)
-    losses = [*build_losses(effective, rows.c.rule, rows, now).values()]
-    losses += [] if below is None else [rows.c.uid < below]
-    return select(rows.c.uid).where(or_(*losses), not_(rows.c.held))
-
-
-def build_losses(
-    effective: EffectivePolicy, rule: ColumnElement[int], rows: Subquery, now: datetime
+def _build_losses(
+    rules: Mapping[str, CompiledRules], rows: FromClause, below: UUID | None
 ) -> dict[ErasureScope, ColumnElement[bool]]:
-    """Return by scope the condition that a row loses this part; `rule`: the one that decides."""
-    return {scope: _build_loss(effective, rule, rows, scope, now) for scope in SCOPES}
-
-
-def build_losses_before(
-    effective: EffectivePolicy, rows: Subquery, now: datetime
-) -> dict[ErasureScope, ColumnElement[bool]]:
-    """Return by scope the condition that a row loses this part already, before the change."""
-    losses = build_losses(effective, rows.c.before, rows, now)
-    if effective.coming is None:
-        return losses
-    coming = build_losses(effective.coming, rows.c.coming, rows, now)
-    return {scope: and_(losses[scope], coming[scope]) for scope in SCOPES}
-
-
-def _build_loss(
-    effective: EffectivePolicy,
-    rule: ColumnElement[int],
-    rows: Subquery,
-    scope: ErasureScope,
-    now: datetime,
-) -> ColumnElement[bool]:
-    """Return the condition that a row loses this part, by the policy whose deciding rule is in
-    `rule`."""
-    whens = []
-    for number, policy_rule in enumerate(effective.rules):
-        cutoff = policy_rule.cutoffs(now).of(scope)
-        if cutoff is not None:
-            whens.append((rule == number, rows.c.uid < uid_floor(cutoff)))
-    loss = case(*whens, else_=false()) if whens else false()
-    if scope == "input":
-        return and_(loss, rows.c.data_deleted_at.is_(None))
-    if scope == "response":
-        there = rows.c.response_storage_key.is_not(None)
-        return and_(loss, there, rows.c.response_deleted_at.is_(None))
-    return and_(loss)
+    """Return by scope the condition that a row loses this part: by all of the rules, each by the
+    number in the column of its name, or because it is beyond the limit."""
+    losses: dict[ErasureScope, ColumnElement[bool]] = {}
+    for scope in SCOPES:
+        taken = [compiled.build_loss(scope, rows.c[name], rows) for name, compiled in rules.items()]
+        losses[scope] = and_(*taken, *selection.has_part(scope, rows))
+    if below is not None:
+        losses["inference"] = or_(losses["inference"], rows.c.uid < below)
+    return losses
 
 
 async def record_preview(

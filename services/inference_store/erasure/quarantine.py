@@ -81,11 +81,6 @@ class QuarantinedEvent:
     is_parked: bool
     event: InferenceEvent | None
 
-    @property
-    def counter(self) -> str:
-        """The name of the count that it belongs to in an estimate."""
-        return "parked_events" if self.is_parked else "dead_letters"
-
     def describe_mark(self) -> list[str | None]:
         """Return its uid and the keys of its objects, as a batch of the ledger has them."""
         assert self.event is not None
@@ -333,7 +328,7 @@ async def split_by_hold(
         is_erased = quarantined.event is not None and quarantined.event.uid in erased
         return younger if is_erased else current_holds
 
-    return _split(events, metadata, lambda _: current_holds, choose_doubted)
+    return split_by_holds(events, metadata, lambda _: current_holds, choose_doubted)
 
 
 async def split_unattributed_by_hold(
@@ -349,30 +344,29 @@ async def split_unattributed_by_hold(
     def choose_holds(quarantined: QuarantinedEvent) -> Sequence[Hold]:
         return [hold for hold in current_holds if _may_be_of(quarantined, hold, names)]
 
-    return _split(events, metadata, choose_holds, choose_holds)
+    return split_by_holds(events, metadata, choose_holds, choose_holds)
 
 
-def _split(
+def split_by_holds(
     events: Sequence[QuarantinedEvent],
     metadata: EventMetadata,
     choose_holds: Callable[[QuarantinedEvent], Sequence[Hold]],
     choose_doubted: Callable[[QuarantinedEvent], Sequence[Hold]],
 ) -> tuple[list[QuarantinedEvent], list[HeldRow]]:
-    """Split events by the holds that may protect each, of which `choose_doubted` protect what is
-    unknown."""
+    """Split events by the holds that may protect each, of which `choose_doubted` also protect it if
+    nobody knows whether they match."""
     free: list[QuarantinedEvent] = []
     held: list[HeldRow] = []
     for quarantined in events:
-        keeper = find_event_hold(
-            choose_holds(quarantined),
-            quarantined.event,
-            metadata.get(quarantined.id),
-            doubted=choose_doubted(quarantined),
-        )
-        if keeper is None:
-            free.append(quarantined)
+        doubted = choose_doubted(quarantined)
+        for hold in choose_holds(quarantined):
+            answer = _holds_event(hold, quarantined.event, metadata.get(quarantined.id))
+            if answer or (answer is None and hold in doubted):
+                uid = str(UUID(int=quarantined.id))
+                held.append([uid, str(hold.id), hold.revision, None, None, None, None])
+                break
         else:
-            held.append(_describe_held(quarantined, keeper.id, keeper.revision))
+            free.append(quarantined)
     return free, held
 
 
@@ -383,32 +377,10 @@ def _may_be_of(quarantined: QuarantinedEvent, hold: Hold, names: Mapping[int, st
     return names.get(hold.model) in (None, quarantined.model_id)
 
 
-def _describe_held(quarantined: QuarantinedEvent, hold: UUID, revision: int) -> HeldRow:
-    return [str(UUID(int=quarantined.id)), str(hold), revision, None, None, None, None]
-
-
-def find_event_hold(
-    holds: Sequence[Hold],
-    event: InferenceEvent | None,
-    metadata: Metadata | None,
-    *,
-    doubted: Sequence[Hold],
-) -> Hold | None:
-    """Return the first of the holds of its model that protects an event; None if none does, or if
-    the event can be neither decoded nor read.
-
-    `doubted`: the holds that also protect it if nobody knows whether they match.
-    """
-    for hold in holds:
-        answer = _holds_event(hold, event, metadata)
-        if answer or (answer is None and hold in doubted):
-            return hold
-    return None
-
-
 def _holds_event(
     hold: Hold, event: InferenceEvent | None, metadata: Metadata | None
 ) -> bool | None:
+    """Return None if it cannot be told: the event can be neither decoded nor read."""
     try:
         if event is None or not _is_decidable(resolve_filter(hold.filter), metadata):
             return None

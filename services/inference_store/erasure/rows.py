@@ -44,6 +44,7 @@ from inference_store.index.tables import (
 )
 from inference_store.inference.events import StorageKey, received_at_of, uid_floor
 from inference_store.inference.layout import edited_key
+from inference_store.query.deadline import range_of_time
 
 Moves: TypeAlias = Mapping[str, str | None]
 """The new key by the old one; None: the inference has left the old one before."""
@@ -124,7 +125,7 @@ async def _delete_inferences(
         await pending_deletions.add_batch(connection, model, uids)
     # What expired before it was stored has left nothing that could come back.
     elif stored_erasure.cause != "expired_arrival":
-        # one statement and one array: a row each costs more than all that is deleted
+        # one statement and one array: inserting a row for each costs more than the deletion
         uid = func.unnest(literal(list(uids), ARRAY(UUID_TYPE(as_uuid=True))))
         columns = ("model", "uid", "erased_at")
         # the time is selected, so that on Citus it is the coordinator's, which orders holds too
@@ -320,14 +321,10 @@ async def has_held(connection: AsyncConnection, span: TimePartition) -> bool:
     """
     if not await holds.list_in_force(connection):
         return False
-    lo, hi = uid_floor(span.lo), uid_floor(span.hi)
     for model in await list_models(connection, span):
-        held = await holds.build_held_condition(connection, model, lo=lo, hi=hi)
-        if held is None:
-            continue
-        held_rows = select(inference.c.uid).where(
-            inference.c.model == model, _within_span(inference, span), held
-        )
+        where = range_of_time(model, span.lo, span.hi)
+        held = await holds.build_held_condition(connection, where)
+        held_rows = select(inference.c.uid).where(where.of(inference), held)
         if (await connection.execute(held_rows.limit(1))).first() is not None:
             return True
     return False

@@ -2,7 +2,7 @@
 and what was requested. What holds protect counts for a limit, and stays.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -10,6 +10,7 @@ from uuid import UUID
 
 from sqlalchemy import (
     ColumnElement,
+    FromClause,
     Select,
     and_,
     case,
@@ -19,16 +20,14 @@ from sqlalchemy import (
     not_,
     or_,
     select,
-    true,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import holds
-from inference_store.erasure.pending_deletions import KEYS, limit_to_few_spans
+from inference_store.erasure.pending_deletions import KEYS, limit_to_few_spans, select_marks
 from inference_store.erasure.policies import EffectivePolicy, ErasureScope, find_earlier
 from inference_store.index.tables import erasing, erasure_model, inference
 from inference_store.inference.events import uid_floor
-from inference_store.query import deadline as queries
 from inference_store.query.conditions import Condition, compile_certain, read_names
 from inference_store.query.deadline import (
     Deadline,
@@ -39,6 +38,8 @@ from inference_store.query.deadline import (
     test_unmarked,
 )
 from inference_store.query.filters.certain import load
+from inference_store.query.filters.typed import Predicate
+from inference_store.query.matching import Query
 from inference_store.query.preparation import build_query
 from inference_store.query.search import find_by_time
 
@@ -59,7 +60,7 @@ class CompiledRules:
     conditions: tuple[Condition | None, ...]
     coming: "CompiledRules | None" = None
 
-    def build_number(self, scope: queries.ScanRange) -> ColumnElement[int]:
+    def build_number(self, scope: ScanRange) -> ColumnElement[int]:
         """Return the number of the rule in force that decides about a row of `inference`."""
         whens: list[tuple[ColumnElement[bool], int]] = []
         for number, condition in enumerate(self.conditions):
@@ -68,17 +69,14 @@ class CompiledRules:
             whens.append((condition.holds(scope, inference.c.uid), number))
         return case(*whens, else_=UNDECIDED) if whens else literal(UNDECIDED)
 
-    def build_loss(self, part: ErasureScope, scope: queries.ScanRange) -> ColumnElement[bool]:
-        """Return the condition that the rules, without those that are coming, let this part of a
-        row of `inference` expire."""
-        whens: list[tuple[ColumnElement[bool], ColumnElement[bool]]] = []
-        for condition, rule in zip(self.conditions, self.policy.rules, strict=True):
-            cutoff = rule.cutoffs(self.now).of(part)
-            gone = false() if cutoff is None else inference.c.uid < uid_floor(cutoff)
-            if condition is None:
-                return case(*whens, else_=gone) if whens else gone
-            whens.append((condition.holds(scope, inference.c.uid), gone))
-        return case(*whens, else_=false()) if whens else false()
+    def build_loss(
+        self, part: ErasureScope, number: ColumnElement[int], row: FromClause = inference
+    ) -> ColumnElement[bool]:
+        """Return the condition that the rule of this number, without what is coming, lets this part
+        of a row expire."""
+        cutoffs = [rule.cutoffs(self.now).of(part) for rule in self.policy.rules]
+        gone = {n: row.c.uid < uid_floor(at) for n, at in enumerate(cutoffs) if at is not None}
+        return case(gone, value=number, else_=false()) if gone else false()
 
     def is_unconditional(self, number: int) -> bool:
         """Return whether this rule decides whatever is known of an inference."""
@@ -96,15 +94,17 @@ class CompiledRules:
         return find_earlier(cutoff, max((at for at in others if at is not None), default=None))
 
     def match_rule(
-        self, number: int, part: ErasureScope, scope: queries.ScanRange
+        self, number: int, part: ErasureScope, scope: ScanRange
     ) -> list[ColumnElement[bool]]:
         """Return the conditions that this rule decides, and that what is coming takes the part
         too."""
         if self.is_unconditional(number):
             return []
         first = replace(self, conditions=self.conditions[: number + 1])
-        coming = [] if self.coming is None else [self.coming.build_loss(part, scope)]
-        return [first.build_number(scope) == number, *coming]
+        decides = first.build_number(scope) == number
+        if self.coming is None:
+            return [decides]
+        return [decides, self.coming.build_loss(part, self.coming.build_number(scope))]
 
 
 async def compile_rules(
@@ -149,100 +149,78 @@ async def find_expired(
     """
     first = uid_floor(lo) if after is None else max(uid_floor(lo), UUID(int=after.int + 1))
     last = uid_floor(hi) if below is None else min(uid_floor(hi), below)
-    where = queries.ScanRange(model, first, last)
-    query = select_unmarked(where, scope, [inference.c.uid, *(inference.c[key] for key in KEYS)])
-    if by is not None:
-        rules, number = by
-        query = query.where(*rules.match_rule(number, scope, where))
-    held = await holds.build_held_condition(connection, model, lo=where.lo, hi=where.hi)
-    if held is not None and not whole_span:
-        query = query.where(~held)
-    query = query.order_by(inference.c.uid).limit(limit)
-    query = query.with_for_update(skip_locked=True, of=inference)
+    where = ScanRange(model, first, last)
+    query = select_expired(where, scope, by).add_columns(*(inference.c[key] for key in KEYS))
+    if not whole_span:
+        query = query.where(not_(await holds.build_held_condition(connection, where)))
+    query = query.limit(limit).with_for_update(skip_locked=True, of=inference)
     return list(await connection.execute(query))
 
 
-def select_unmarked(
-    where: queries.ScanRange, scope: ErasureScope, columns: list[Any]
+def select_expired(
+    where: ScanRange, scope: ErasureScope, by: tuple[CompiledRules, int] | None
 ) -> Select[Any]:
-    """Select columns of what may still lose this part, and is not losing it already."""
+    """Select the uids of what may still lose this part, and is not losing it already, in their
+    order."""
     here = inference.c
-    mark = select(erasing.c.uid).where(
-        erasing.c.model == here.model,
-        erasing.c.uid == here.uid,
+    mark = select_marks(inference).where(
         # otherwise all marks before these may be read again for each batch, dead ones too
         where.of(erasing),
         or_(erasing.c.scope == "inference", erasing.c.scope == scope),
     )
-    query = select(*columns).where(where.of(inference), ~mark.exists())
-    if scope == "input":
-        # the condition of the index that has only what still has its input
-        query = query.where(here.data_deleted_at.is_(None))
-    elif scope == "response":
-        query = query.where(
-            here.response_deleted_at.is_(None), here.response_storage_key.is_not(None)
-        )
-    return query
+    decided = [] if by is None else by[0].match_rule(by[1], scope, where)
+    query = select(here.uid).where(where.of(inference), ~mark.exists(), *decided)
+    return query.where(*has_part(scope, inference)).order_by(here.uid)
 
 
-Goes = Callable[[ScanRange], ColumnElement[bool]]
-"""Which inferences of a piece are deleted before limits are applied: they do not count."""
+def has_part(part: ErasureScope, row: FromClause) -> list[ColumnElement[bool]]:
+    """Return the conditions that a row still has this part, as the indexes of such rows have
+    them."""
+    if part == "input":
+        return [row.c.data_deleted_at.is_(None)]
+    if part == "response":
+        return [row.c.response_deleted_at.is_(None), row.c.response_storage_key.is_not(None)]
+    return []
 
 
 async def find_limit(
-    connection: AsyncConnection,
-    model: int,
-    policy: EffectivePolicy,
-    *,
-    now: datetime,
-    deadline: Deadline,
+    connection: AsyncConnection, model: int, rules: CompiledRules, deadline: Deadline
 ) -> UUID | None:
-    """Return the uid before which every inference is beyond the limit, after a run has applied the
-    rules; None: none is.
+    """Return the uid before which every inference is beyond the limit, as if the rules had been
+    applied: what they take does not count. None: none is.
 
-    Raises OutOfTime.
+    With what is coming, each limit is of what its own rules leave: only what is beyond both is
+    beyond the limit. Raises OutOfTime.
     """
-    if policy.coming is None:
-        return await _find_limit(connection, model, policy, lambda _: false(), now, deadline)
-    rules = await compile_rules(connection, policy, now)
-    return await find_limit_after_rules(rules, connection, model, deadline)
-
-
-async def find_limit_after_rules(
-    rules: CompiledRules, connection: AsyncConnection, model: int, deadline: Deadline
-) -> UUID | None:
-    """Return the limit as `find_limit` does, as if the rules had been applied. With what is coming,
-    each limit is of what its own rules leave: only what is beyond both is beyond the limit."""
-    if rules.policy.limit is None:
-        return None
-    held = await holds.build_held_condition(connection, model)
-    free = true() if held is None else not_(held)
-
-    def goes(piece: ScanRange) -> ColumnElement[bool]:
-        return and_(rules.build_loss("inference", piece), free)
-
-    below = await _find_limit(connection, model, rules.policy, goes, rules.now, deadline)
-    if rules.coming is None or below is None:
-        return below
-    coming = await find_limit_after_rules(rules.coming, connection, model, deadline)
-    return find_earlier(below, coming)
-
-
-async def _find_limit(  # noqa: PLR0917
-    connection: AsyncConnection,
-    model: int,
-    policy: EffectivePolicy,
-    goes: Goes,
-    now: datetime,
-    deadline: Deadline,
-) -> UUID | None:
-    limit = policy.limit
+    limit = rules.policy.limit
     if limit is None:
         return None
-    rest = limit.most
-    for piece in await find_pieces_of(
-        connection, range_of_time(model, None, None), newest_first=True
-    ):
+    where = range_of_time(model, None, None)
+    free = not_(await holds.build_held_condition(connection, where))
+
+    def goes(piece: ScanRange) -> ColumnElement[bool]:
+        return and_(rules.build_loss("inference", rules.build_number(piece)), free)
+
+    first = await _find_oldest(connection, where, limit.most, goes, deadline)
+    if first is None:
+        return None
+    below = min(first, uid_floor(limit.cutoff(rules.now)))
+    if rules.coming is None:
+        return below
+    return find_earlier(below, await find_limit(connection, model, rules.coming, deadline))
+
+
+async def _find_oldest(
+    connection: AsyncConnection,
+    where: ScanRange,
+    most: int,
+    goes: Callable[[ScanRange], ColumnElement[bool]],
+    deadline: Deadline,
+) -> UUID | None:
+    """Return the oldest of the newest `most` that stay, or a uid that only older ones are before;
+    None: there are no more than `most`."""
+    rest = most
+    for piece in await find_pieces_of(connection, where, newest_first=True):
         unmarked = test_unmarked(piece, inference.c.uid)
         stays = [piece.of(inference), unmarked, not_(goes(piece))]
         [row] = await fetch(connection, select(func.count()).where(*stays), deadline)
@@ -250,11 +228,34 @@ async def _find_limit(  # noqa: PLR0917
             so_far = func.count().over(order_by=inference.c.uid.desc()).label("so_far")
             rows = select(inference.c.uid, so_far).where(*stays).subquery()
             query = select(rows.c.uid).where(rows.c.so_far <= rest).order_by(rows.c.uid).limit(1)
-            rows_within = await fetch(connection, query, deadline)
-            first = rows_within[0].uid if rows_within else None
-            return min(first or piece.hi, uid_floor(limit.cutoff(now)))
+            within = await fetch(connection, query, deadline)
+            return within[0].uid if within else piece.hi
         rest -= int(row[0])
     return None
+
+
+# What was requested.
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedPart:
+    """What an erasure by criteria is of in one model. `query`: certain matches, marked or not."""
+
+    model: int
+    criteria: Mapping[str, Any]
+    predicate: Predicate
+    query: Query
+
+
+async def find_part(
+    connection: AsyncConnection, model: int, criteria: Mapping[str, Any]
+) -> RequestedPart:
+    """Return what the criteria name of a model, also what is hidden: by the marks of others, and
+    because its span is closed. Raises as `build_predicate` and `build_query` do."""
+    predicate = await build_predicate(connection, model, criteria)
+    where = range_of_time(model, None, None)
+    query = await build_query(connection, where, [predicate], certain=True)
+    return RequestedPart(model, criteria, predicate, replace(query, marks=False, closed=True))
 
 
 _SECONDS = 120.0
@@ -295,11 +296,8 @@ async def find_requested(
 
     Raises OutOfTime if the filter cannot be answered in two minutes.
     """
-    predicate = await build_predicate(connection, part.model, erasure.asked or {})
-    where = range_of_time(part.model, None, None)
-    query = await build_query(connection, where, [predicate], certain=True)
-    # also what is hidden, by the marks of others and because its span is closed
-    query = replace(query.in_order(), marks=False, closed=True)
+    requested = await find_part(connection, part.model, erasure.asked or {})
+    query = requested.query.in_order()
     if part.after is not None:
         query = query.after(part.after)
     page = await find_by_time(connection, [query], limit=limit, deadline=Deadline.after(_SECONDS))

@@ -273,7 +273,8 @@ class MetadataColumns:
         for number, entries in enumerate(stored):
             rest = self._place(read_rows(entries), number, values)
             if rest:
-                values[-1][number] = json.dumps([_describe(entry) for entry in rest])
+                shown = [{name: entry[name] for name in ("key", "type", "value")} for entry in rest]
+                values[-1][number] = json.dumps(shown)
         return values
 
     def _place(
@@ -370,10 +371,6 @@ def _read_type(name: str) -> MetadataType:
 def _read_key(entry: StoredEntry) -> str:
     key: str = entry["key"]
     return KEY_ALIASES.get(key, key)
-
-
-def _describe(entry: StoredEntry) -> dict[str, Any]:
-    return {name: entry[name] for name in ("key", "type", "value")}
 
 
 # Predictions: one column, of each inference a list, with the same members for all.

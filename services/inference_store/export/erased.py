@@ -7,6 +7,7 @@ nobody is given a link to it, its object is deleted before the erasure ends, and
 again.
 """
 
+import re
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
@@ -16,18 +17,21 @@ from uuid import UUID
 
 from sqlalchemy import case, distinct, func, select, tuple_
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.export.jobs import UID_BYTES, unpack_uids
 from inference_store.index.sidecars import Identity, by_model
 from inference_store.index.tables import (
     export_download,
     export_erased,
-    export_job,
     export_part,
 )
+from inference_store.inference.field_docs import Hidden, Stored
+from inference_store.inference.layout import EXPORTS
+from inference_store.objects import Blobs
+from inference_store.objects.listing import Held
 
-from .jobs import REMOVED, RESTORED, mark_stale, recount
+from .jobs import PARTS, mark_stale, recount
 
 _PART: Final = export_part.c
 _ERASED: Final = export_erased.c
@@ -170,8 +174,6 @@ class TouchedPart:
 
     export: UUID
     number: int
-    uids: bytes
-    """What its list in the bucket is to be; empty: there is to be none."""
     storage_key: str | None
     """Its object, if it is stale."""
 
@@ -179,24 +181,21 @@ class TouchedPart:
 async def list_touched(
     connection: AsyncConnection, erasure: UUID, *, after: tuple[UUID, int], limit: int
 ) -> Sequence[TouchedPart]:
-    """Return the next parts whose objects or lists may still have what the erasure took."""
+    """Return the next parts whose objects may still have what the erasure took."""
     pending = select(_ERASED.id).where(
         _ERASED.erasure == erasure,
         _ERASED.export == _PART.export,
         _ERASED.part == _PART.number,
         _ERASED.deleted_at.is_(None),
     )
-    # an export that is over has no objects any more, so its lists are not written either
-    is_over = export_job.c.state.in_((*REMOVED, "cancelling"))
-    uids = case((is_over, b""), else_=_PART.uids)
     key = case((_PART.state == "stale", _PART.storage_key))
     query = (
-        select(*_ORDER, uids.label("uids"), key.label("storage_key"))
-        .join(export_job, export_job.c.id == _PART.export)
+        select(*_ORDER, key.label("storage_key"))
+        .select_from(export_part)
         .where(pending.exists(), tuple_(*_ORDER) > tuple_(*after))
     )
     rows = await connection.execute(query.order_by(*_ORDER).limit(limit))
-    return [TouchedPart(row.export, row.number, bytes(row.uids), row.storage_key) for row in rows]
+    return [TouchedPart(*row) for row in rows]
 
 
 async def forget_objects(connection: AsyncConnection, parts: Sequence[TouchedPart]) -> None:
@@ -213,8 +212,7 @@ async def forget_objects(connection: AsyncConnection, parts: Sequence[TouchedPar
 # used.
 
 
-@dataclass(frozen=True, slots=True)
-class Download:
+class Download(Stored):
     """One caller's downloads of an export."""
 
     actor: str
@@ -244,17 +242,15 @@ async def list_downloads(
     ranked = select(*columns, place).where(_GIVEN.export.in_(exports)).subquery()
     query = select(ranked).where(ranked.c.place <= limit).order_by(ranked.c.export, ranked.c.place)
     downloads: dict[UUID, list[Download]] = {export: [] for export in exports}
-    for export, *values, _ in await connection.execute(query):
-        downloads[export].append(Download(*values))
+    for row in await connection.execute(query):
+        downloads[row.export].append(Download.model_validate(row))
     return downloads
 
 
 async def is_downloaded(connection: AsyncConnection, export: UUID) -> bool:
-    """Check whether anybody was given a link to a part, or may have been before a restore."""
+    """Check whether anybody was given a link to a part."""
     given = select(_GIVEN.export).where(_GIVEN.export == export)
-    here = export_job.c
-    restored = select(here.id).where(here.id == export, here.document.has_key(RESTORED))
-    return bool(await connection.scalar(select(given.exists() | restored.exists())))
+    return bool(await connection.scalar(select(given.exists())))
 
 
 # What certificates and the holders of copies are told.
@@ -269,8 +265,6 @@ class ReachedExport:
     parts_deleted: int
     downloads: Sequence[Download]
     """Callers who were given links before the erasure recorded its last inference there."""
-    is_restored: bool
-    """Who downloaded it before the restore is unknown."""
 
 
 async def list_reached(connection: AsyncConnection, erasure: UUID) -> list[ReachedExport]:
@@ -283,17 +277,11 @@ async def list_reached(connection: AsyncConnection, erasure: UUID) -> list[Reach
         .order_by(_ERASED.export)
     )
     reached = (await connection.execute(query)).all()
-    restored = select(export_job.c.id).where(
-        export_job.c.id.in_([row.export for row in reached]),
-        export_job.c.document.has_key(RESTORED),
-    )
-    restored_ids = set((await connection.execute(restored)).scalars())
     exports = []
     for export, inferences, parts_deleted, last_at in reached:
         downloads = await list_downloads(connection, [export], limit=_MOST_DOWNLOADS)
         earlier = [download for download in downloads[export] if download.first_at <= last_at]
-        about = (export, int(inferences), parts_deleted, earlier, export in restored_ids)
-        exports.append(ReachedExport(*about))
+        exports.append(ReachedExport(export, int(inferences), parts_deleted, earlier))
     return exports
 
 
@@ -304,8 +292,7 @@ FIRST: Final[Position] = (0, 0)
 """Where reading of erased members begins."""
 
 
-@dataclass(frozen=True, slots=True)
-class ErasedMember:
+class ErasedMember(Stored):
     """A member of an export that an erasure took, or some whose uids are forgotten.
 
     Uids are told as long as tombstones are kept; afterwards only the keyed hashes are left.
@@ -319,7 +306,7 @@ class ErasedMember:
     """What is erased: `inference`, or its `input` or `response` alone."""
     erased_at: datetime
     erasure: UUID
-    position: Position
+    position: Hidden[Position]
     """Where reading goes on after it."""
 
 
@@ -345,12 +332,12 @@ async def list_erased(
 
 
 def _read_members(row: Any) -> Iterator[ErasedMember]:
-    about = (row.scope, row.erased_at, row.erasure)
+    about = {"scope": row.scope, "erased_at": row.erased_at, "erasure": row.erasure}
     if row.uids is None:
-        yield ErasedMember(None, row.inferences, *about, position=(row.id, 1))
+        yield ErasedMember(uid=None, inferences=row.inferences, position=(row.id, 1), **about)
         return
     for number, uid in enumerate(unpack_uids(bytes(row.uids)), 1):
-        yield ErasedMember(uid, 1, *about, position=(row.id, number))
+        yield ErasedMember(uid=uid, inferences=1, position=(row.id, number), **about)
 
 
 async def forget_uids(
@@ -393,3 +380,50 @@ class MemberLists:
                 after = row.export, 2**31 - 1
                 continue
             yield row.export, unpack_uids(bytes(row.uids))
+
+
+# What `certificates verify --objects` looks through: lists, and parts that erasures deleted.
+
+
+_PART_KEY: Final = re.compile(f"{EXPORTS}[^/]*/{PARTS}")
+
+
+class ExportRecheck:
+    """Checks once. The parts of exports are collected while all objects of the buckets pass."""
+
+    def __init__(self, engine: AsyncEngine, blobs: Blobs) -> None:
+        self._engine = engine
+        self._bucket = blobs.buckets.default
+        self._parts: dict[str, None] = {}
+
+    def pass_objects(self, objects: Iterable[Held]) -> Iterator[Held]:
+        """Yield the objects, and collect those of exports."""
+        for held in objects:
+            if held.key.bucket == self._bucket and _PART_KEY.match(held.key.key):
+                self._parts[str(held.key)] = None
+            yield held
+
+    async def list_members(self) -> AsyncIterator[tuple[UUID, str]]:
+        """Yield what is listed, and a text that says where."""
+        after = FIRST_PART
+        query = select(*_ORDER, _PART.uids).order_by(*_ORDER).limit(1)
+        async with self._engine.connect() as connection:
+            while (
+                row := (
+                    await connection.execute(query.where(tuple_(*_ORDER) > tuple_(*after)))
+                ).first()
+            ) is not None:
+                for uid in unpack_uids(bytes(row.uids)):
+                    yield uid, f"{uid} is in list {row.number} of export {row.export} in Postgres"
+                after = row.export, row.number
+
+    async def find_undeleted(self) -> AsyncIterator[str]:
+        """Yield parts in the bucket that an erasure has deleted."""
+        keys = [*self._parts]
+        async with self._engine.connect() as connection:
+            for at in range(0, len(keys), _PAGE):
+                is_named = _ERASED.storage_key.in_(keys[at : at + _PAGE])
+                is_deleted = is_named & _ERASED.deleted_at.is_not(None)
+                query = select(_ERASED.storage_key).distinct().where(is_deleted)
+                for name in (await connection.execute(query)).scalars():
+                    yield f"{name} is in the bucket, and an erasure deleted it"

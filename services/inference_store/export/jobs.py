@@ -10,14 +10,14 @@ An erasure deletes each part that names something erased. No part is written twi
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import accumulate
 from secrets import token_hex
 from typing import Any, Final, Literal, TypeAlias, get_args
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Text, cast, func, or_, select
+from sqlalchemy import ColumnElement, Text, cast, func, literal, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import EVERYTHING, AccessScope
@@ -33,6 +33,8 @@ from inference_store.index.tables import (
     registration,
 )
 from inference_store.inference.errors import Invalid, NotFound
+from inference_store.inference.events import StorageKey
+from inference_store.inference.field_docs import Hidden, Stored
 from inference_store.inference.layout import EXPORTS
 
 Confirm: TypeAlias = Callable[[], Awaitable[None]]
@@ -45,8 +47,6 @@ UNFINISHED: Final[Sequence[State]] = ("pending", "listing", "writing")
 """States in which parts are still to be written."""
 REMOVED: Final[Sequence[State]] = ("cancelled", "expired")
 """States of exports whose parts are deleted."""
-RESTORED: Final = "restored"
-"""The member of a job's document that says: Postgres was restored, and found it in the bucket."""
 SavedKey: TypeAlias = tuple[str, list[list[str]]]
 """A key's name, and the type and flag of each way its values came."""
 _HERE: Final = export_job.c
@@ -58,14 +58,14 @@ _ERROR_CHARACTERS: Final = 2000
 _NEVER: Final = datetime(1970, 1, 1, tzinfo=UTC)  # no column depends on when a key was seen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportJob:
+class ExportJob(Stored):
     """An export: what is written, for whom, how far it is."""
 
     id: UUID
-    model: int
+    model: Hidden[int]
     format: str
-    document: Mapping[str, Any]
+    """parquet, arrow, csv, jsonl, webdataset or chariot."""
+    document: Hidden[Mapping[str, Any]]
     """`filter` as it was written and `saved` as it was resolved, `since` and `until`, `include`,
     `blobs`. Both forms of the filter are null without one, and after an erasure took its values."""
     state: State
@@ -75,12 +75,12 @@ class ExportJob:
     finished_at: datetime | None
     expires_at: datetime
     """From then on its parts are deleted."""
-    listed_to: UUID | None
+    listed_to: Hidden[UUID | None]
     members: int
     """Inferences that were listed."""
-    lists: int
+    lists: Hidden[int]
     """Lists of members, each of which becomes a part."""
-    written: int
+    written: Hidden[int]
     """Parts that are written."""
     rows: int
     """Inferences in the parts that are written."""
@@ -101,13 +101,13 @@ class ExportJob:
     """The erasure that took the values of its filter."""
 
     @property
-    def blobs(self) -> BlobChoice:
+    def blob_choice(self) -> BlobChoice:
         """What its parts have of the blobs."""
         choice: BlobChoice = self.document.get("blobs", "none")
         return choice
 
 
-_COLUMNS: Final = [_HERE[field.name] for field in fields(ExportJob)]
+_COLUMNS: Final = [_HERE[name] for name in ExportJob.model_fields]
 
 
 async def request_export(
@@ -170,10 +170,7 @@ async def list_jobs(
     if states is not None:
         query = query.where(_HERE.state.in_(states))
     if before is not None:
-        at, id = before
-        query = query.where(
-            (_HERE.requested_at < at) | ((_HERE.requested_at == at) & (_HERE.id < id))
-        )
+        query = query.where(tuple_(_HERE.requested_at, _HERE.id) < before)
     order = (_HERE.requested_at.desc(), _HERE.id.desc())
     sizes = (await connection.execute(query.order_by(*order).limit(limit + 1))).all()
     totals = accumulate(row[1] for row in sizes)
@@ -232,21 +229,6 @@ async def read_model_id(connection: AsyncConnection, job: ExportJob) -> str:
     if job.model not in names:
         raise Invalid("The model of this export was removed.")
     return names[job.model]
-
-
-def describe_job(job: ExportJob, model_id: str) -> dict[str, Any]:
-    """Return what the bucket says of an export; not its filter, which may hold a value that is
-    erased."""
-    return {
-        "export": str(job.id),
-        "model_id": model_id,
-        "format": job.format,
-        "include": job.document["include"],
-        "blobs": job.blobs,
-        "requested_by": job.requested_by,
-        "requested_at": job.requested_at.isoformat(),
-        "expires_at": job.expires_at.isoformat(),
-    }
 
 
 def load_keys(saved_keys: Sequence[SavedKey]) -> list[KeySeen]:
@@ -368,12 +350,11 @@ async def _update(
 
 
 async def delete_old_jobs(connection: AsyncConnection, *, older_than_seconds: float) -> int:
-    """Delete some exports whose parts were deleted long ago, with their lists, downloads and
-    erased members; return how many."""
+    """Delete some exports whose parts were deleted, long ago or with their model, with their lists,
+    downloads and erased members; return how many."""
     cutoff = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, older_than_seconds)
-    query = select(_HERE.id).where(
-        _HERE.state.in_(REMOVED), _HERE.finished_at < cutoff, _HERE.expires_at < cutoff
-    )
+    is_old = (_HERE.finished_at < cutoff) & (_HERE.expires_at < cutoff)
+    query = select(_HERE.id).where(_HERE.state.in_(REMOVED), is_old | ~_is_registered())
     ids = list((await connection.execute(query.limit(_MOST_REMOVED))).scalars())
     for table in (export_part, export_download, export_erased):
         await connection.execute(table.delete().where(table.c.export.in_(ids)))
@@ -382,15 +363,13 @@ async def delete_old_jobs(connection: AsyncConnection, *, older_than_seconds: fl
 
 
 # The parts of an export: the lists of its members in Postgres, the objects that are written from
-# them, and the keys of both in the bucket.
+# them, and their keys in the bucket.
 #
-# exports/<export>/export.json            what it is, without its filter
-# exports/<export>/members/00001          a list of members: 16 bytes for each uid
 # exports/<export>/parts/00001-<random>.parquet
 # exports/<export>/manifest.json          every part with its SHA-256; only while none was deleted
 
-MEMBERS: Final = "members/"
 PARTS: Final = "parts/"
+MANIFEST: Final = "/manifest.json"
 UID_BYTES: Final = 16
 Sha256: TypeAlias = bytes
 PartState: TypeAlias = Literal["listed", "writing", "written", "stale", "removed"]
@@ -403,19 +382,9 @@ def make_prefix(export: UUID) -> str:
     return f"{EXPORTS}{export}/"
 
 
-def make_head_key(export: UUID) -> str:
-    """Return the key of an export's head."""
-    return make_prefix(export) + "export.json"
-
-
 def make_manifest_key(export: UUID) -> str:
     """Return the key of an export's manifest."""
-    return make_prefix(export) + "manifest.json"
-
-
-def make_members_key(export: UUID, number: int) -> str:
-    """Return the key of a list of members."""
-    return f"{make_prefix(export)}{MEMBERS}{number:05}"
+    return f"{EXPORTS}{export}{MANIFEST}"
 
 
 def make_part_key(export: UUID, number: int, suffix: str) -> str:
@@ -549,10 +518,14 @@ async def list_writing(connection: AsyncConnection) -> list[str]:
     return [str(key) for key in (await connection.execute(query)).scalars() if key is not None]
 
 
-async def find_named(connection: AsyncConnection, keys: Sequence[str]) -> set[str]:
-    """Return those of the keys that parts name."""
-    query = select(_PART.storage_key).where(_PART.storage_key.in_(keys))
-    return {str(key) for key in (await connection.execute(query)).scalars()}
+async def find_named(connection: AsyncConnection, keys: Sequence[StorageKey]) -> set[StorageKey]:
+    """Return those of the keys that parts name, and the manifests of exports that are done."""
+    query = select(_PART.storage_key).where(_PART.storage_key.in_([str(key) for key in keys]))
+    named = {str(key) for key in (await connection.execute(query)).scalars()}
+    manifest = literal(EXPORTS) + cast(_HERE.id, Text) + literal(MANIFEST)
+    done = select(manifest).where(_HERE.state == "done", manifest.in_([key.key for key in keys]))
+    manifests = set((await connection.execute(done)).scalars())
+    return {key for key in keys if str(key) in named or key.key in manifests}
 
 
 async def remove_parts(connection: AsyncConnection, export: UUID, *, keep_lists: bool) -> None:

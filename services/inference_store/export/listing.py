@@ -3,19 +3,15 @@
 The order of listing makes every crash harmless:
 
 1. search   the next uids that match
-2. bucket   write the list there, so that a restored Postgres can find it again
-3. commit   the list in Postgres, with the position at which the search goes on
+2. commit   their list, with the position at which the search goes on
 
-After a crash before 3 the same list is written again. Before 2 and in 3 the service confirms that
-it leads: one that was frozen meanwhile deletes its list, which may name what the next leader has
-erased.
+After a crash before 2 the same list is made again. In 2 the service confirms that it leads: the
+list of one that was frozen meanwhile may name what the next leader has erased.
 """
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -30,13 +26,8 @@ from inference_store.export import jobs
 from inference_store.export.part_formats import CopyLimits
 from inference_store.index import key_registry
 from inference_store.index.tables import inference
-from inference_store.inference.errors import (
-    AccessDenied,
-    BlobMissing,
-    Invalid,
-    ObjectStoreUnavailable,
-)
-from inference_store.inference.events import StorageKey, parse_stored
+from inference_store.inference.errors import AccessDenied, BlobMissing, Invalid
+from inference_store.inference.events import parse_stored
 from inference_store.inference.json_text import write_json
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
@@ -143,16 +134,11 @@ async def cut_lists(
     return lists
 
 
-async def begin_listing(engine: AsyncEngine, blobs: Blobs, job: ExportJob) -> None:
-    """Write the head to the bucket, and let the listing begin. Raises ObjectStoreUnavailable,
-    Invalid."""
-    async with engine.connect() as connection:
-        model_id = await jobs.read_model_id(connection, job)
-        keys = await key_registry.keys(connection, job.model)
-    key = StorageKey(blobs.buckets.default, jobs.make_head_key(job.id))
-    head = json.dumps(jobs.describe_job(job, model_id), indent=2).encode()
-    await asyncio.to_thread(blobs.replace, key, head, content_type="application/json")
+async def begin_listing(engine: AsyncEngine, job: ExportJob) -> None:
+    """Let the listing begin. Raises Invalid if the model was removed."""
     async with engine.begin() as connection:
+        await jobs.read_model_id(connection, job)
+        keys = await key_registry.keys(connection, job.model)
         await jobs.start_listing(connection, job, keys=keys)
 
 
@@ -217,37 +203,19 @@ class Listing:
         return query if job.listed_to is None else query.after(job.listed_to)
 
     async def _add(self, number: int, uids: Sequence[UUID], old: int, listed_to: UUID) -> bool:
-        """Write a list whose first members may be `old`. False: the export was cancelled, and its
-        objects are deleted later."""
+        """Store a list whose first members may be `old`. False: the export was cancelled."""
         job = self.job
-        key = StorageKey(self.blobs.buckets.default, jobs.make_members_key(job.id, number))
-        content = jobs.pack_uids(uids)
-        await self.confirm()
         failpoint("export.list.before")
-        await asyncio.to_thread(
-            self.blobs.replace, key, content, content_type="application/octet-stream"
-        )
-        failpoint("export.list.after")
         async with self.engine.begin() as connection:
             current = await jobs.find_job(connection, job.id, lock=True)
             if current is None or current.state != "listing":
                 return False
-            await self._confirm_or_delete(key)
+            await self.confirm()
             await jobs.put_members(connection, job.id, number, job.model, uids)
             counts = {"members": len(uids) - old, "lists": int(number > job.lists)}
             await jobs.count_listed(connection, job.id, **counts, listed_to=listed_to)
         failpoint("export.list.commit.after")
         return True
-
-    async def _confirm_or_delete(self, key: StorageKey) -> None:
-        """Delete a list if the service leads no more. It is missing in the bucket then only for a
-        restore, which deletes parts without a list."""
-        try:
-            await self.confirm()
-        except Exception:
-            with suppress(ObjectStoreUnavailable):
-                await asyncio.to_thread(self.blobs.delete_objects, [key])
-            raise
 
     async def _measure(self, uids: Sequence[UUID]) -> Sequence[int]:
         """Return the bytes to copy of each inference; blobs that are too large are not copied.
@@ -255,7 +223,7 @@ class Listing:
         The index has the size of most inputs; S3 is asked for the others. Raises
         ObjectStoreUnavailable.
         """
-        copied = PART_FORMATS[self.job.format].choose_blobs(self.job.blobs).copied
+        copied = PART_FORMATS[self.job.format].choose_blobs(self.job.blob_choice).copied
         if not copied:
             return [0] * len(uids)
         columns = (_HERE.data_size, *(_HERE[STORAGE_KEYS[blob]] for blob in copied))

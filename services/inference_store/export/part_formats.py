@@ -448,7 +448,7 @@ class PartEncoding:
         service may not go on. Raises ObjectStoreUnavailable, OSError if the disk is full, and the
         errors of the database."""
         format = PART_FORMATS[self.job.format]
-        chosen = format.choose_blobs(self.job.blobs)
+        chosen = format.choose_blobs(self.job.blob_choice)
         document = self.job.document
         columns = Columns.of(document["include"], load_keys(document["keys"]), chosen)
         encoder: PartEncoder = format.make_encoder(columns, file)

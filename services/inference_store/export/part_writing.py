@@ -18,7 +18,10 @@ before that, `TakenOverParts` of the new leader deletes it.
 import asyncio
 import hashlib
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO, Final
 
@@ -30,6 +33,7 @@ from inference_store.export.jobs import Part
 from inference_store.export.part_formats import CopyLimits, PartEncoding
 from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey, parse_stored
+from inference_store.inference.layout import EXPORTS
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.freed_memory import release_freed_memory
@@ -39,7 +43,6 @@ from .jobs import (
     Confirm,
     ExportJob,
     State,
-    describe_job,
     end_removed,
     finish_job,
     read_model_id,
@@ -49,6 +52,8 @@ from .part_formats import PART_FORMATS
 
 _READ_BYTES: Final = 1_048_576
 _REMOVED_PAGE: Final = 500
+# what the store wrote: a folder that is named like an export
+_OWN_KEY: Final = re.compile(f"{EXPORTS}[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}/")
 _log = structlog.get_logger()
 
 
@@ -179,9 +184,17 @@ async def finish_export(
 
 
 def _make_manifest(job: ExportJob, model_id: str, every_part: list[Part]) -> dict[str, Any]:
+    # without its filter, which may hold a value that is erased
     written = [part for part in every_part if part.state == "written"]
     return {
-        **describe_job(job, model_id),
+        "export": str(job.id),
+        "model_id": model_id,
+        "format": job.format,
+        "include": job.document["include"],
+        "blobs": job.blob_choice,
+        "requested_by": job.requested_by,
+        "requested_at": job.requested_at.isoformat(),
+        "expires_at": job.expires_at.isoformat(),
         "rows": sum(part.rows or 0 for part in written),
         "bytes": sum(part.bytes or 0 for part in written),
         "missing": sum(part.missing for part in written),
@@ -220,6 +233,31 @@ async def remove_export(engine: AsyncEngine, blobs: Blobs, job: ExportJob) -> No
         await jobs.remove_parts(connection, job.id, keep_lists=keep_lists)
         await end_removed(connection, job.id, state)
     failpoint("export.remove.commit.after")
+
+
+async def delete_forgotten(engine: AsyncEngine, blobs: Blobs, confirm: Confirm) -> None:
+    """Delete the objects of exports that Postgres does not name, because it was restored from an
+    older backup: no erasure would find them. Raises ObjectStoreUnavailable."""
+    bucket, after = blobs.buckets.default, ""
+    pages = partial(blobs.page, bucket, EXPORTS, limit=_REMOVED_PAGE)
+    while page := await asyncio.to_thread(pages, after=after):
+        await confirm()
+        after = page[-1].place.key
+        keys = [item.place for item in page if _OWN_KEY.match(item.place.key)]
+        await delete_unnamed(engine, blobs, keys)
+
+
+async def delete_unnamed(engine: AsyncEngine, blobs: Blobs, keys: Sequence[StorageKey]) -> None:
+    """Delete those of the objects that no export names any more, in every version; an erasure finds
+    the others. Raises ObjectStoreUnavailable."""
+    async with engine.connect() as connection:
+        named = await jobs.find_named(connection, keys)
+    unnamed = [key for key in keys if key not in named]
+    present = await asyncio.to_thread(blobs.still_there, unnamed) if unnamed else []
+    if present:
+        faults = await asyncio.to_thread(blobs.delete_objects, present)
+        about = {"keys": [str(key) for key in present], "faults": [f.message for f in faults]}
+        _log.warning("deleted what no part names", action="export_objects_deleted", **about)
 
 
 def _delete_objects(blobs: Blobs, prefix: str) -> None:

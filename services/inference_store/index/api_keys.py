@@ -52,7 +52,7 @@ async def create(
     }
     row = (await connection.execute(api_key.insert().values(values).returning(api_key))).one()
     await _tell(connection, "key_made", row, by)
-    return _key(row), secret
+    return ApiKey.model_validate(row), secret
 
 
 async def keep(
@@ -92,7 +92,7 @@ async def listed(
     if after is not None:
         at, id = after
         query = query.where((here.created_at < at) | ((here.created_at == at) & (here.id < id)))
-    return [_key(row) for row in await connection.execute(query)]
+    return [ApiKey.model_validate(row) for row in await connection.execute(query)]
 
 
 async def are_in_use(connection: AsyncConnection) -> bool:
@@ -109,13 +109,13 @@ async def get(connection: AsyncConnection, id: str, *, lock: bool = False) -> Ap
     row = (await connection.execute(query.with_for_update() if lock else query)).first()
     if row is None:
         raise NotFound(f"There is no key {id!r}.")
-    return _key(row)
+    return ApiKey.model_validate(row)
 
 
 async def held(connection: AsyncConnection, id: str) -> HashedApiKey | None:
     """Return a key with its hashes, for comparison; None if there is no such key."""
     row = (await connection.execute(select(api_key).where(api_key.c.id == id))).first()
-    return None if row is None else HashedApiKey(_key(row), row.hash, row.old_hash)
+    return None if row is None else HashedApiKey(ApiKey.model_validate(row), row.hash, row.old_hash)
 
 
 async def rotate(
@@ -175,7 +175,7 @@ async def _change(
     if row is None:
         raise NotFound(f"There is no key {id!r}.")
     await _tell(connection, kind, row, by)
-    return _key(row)
+    return ApiKey.model_validate(row)
 
 
 async def _delete_views(connection: AsyncConnection, id: str) -> None:
@@ -253,19 +253,3 @@ async def touch(connection: AsyncConnection, id: str) -> None:
 def _in_future(name: str, at: datetime | None) -> None:
     if at is not None and at <= datetime.now(UTC):
         raise Invalid(f"{name} is a time that has passed.")
-
-
-def _key(row: Any) -> ApiKey:
-    return ApiKey(
-        id=row.id,
-        name=row.name,
-        grants=tuple(Grant.model_validate(grant) for grant in row.grants),
-        created_at=row.created_at,
-        created_by=row.created_by,
-        expires_at=row.expires_at,
-        rotated_at=row.rotated_at,
-        old_works_until=row.old_works_until,
-        revoked_at=row.revoked_at,
-        last_used_at=row.last_used_at,
-        unconfirmed=row.unconfirmed,
-    )

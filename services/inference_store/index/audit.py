@@ -5,7 +5,7 @@ before the first byte is sent.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -30,6 +30,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import EVERYTHING, AccessScope, Action, Who
 from inference_store.index.registrations import match_models
+from inference_store.inference.field_docs import Stored
 
 from .prepared_statement import PreparedStatement
 from .tables import audit
@@ -43,13 +44,12 @@ class Filter:
     action: Action | None = None
     model_id: str | None = None
     uid: UUID | None = None
-    since: datetime | None = None
-    until: datetime | None = None
+    at_from: datetime | None = None
+    at_to: datetime | None = None
     within: AccessScope = field(default=EVERYTHING)
 
 
-@dataclass(frozen=True, slots=True)
-class AuditEntry:
+class AuditEntry(Stored):
     """One thing that was done."""
 
     id: int
@@ -117,13 +117,13 @@ async def listed(
     for name in ("actor", "action", "model_id"):
         if (value := getattr(chosen, name)) is not None:
             query = query.where(here[name] == value)
-    if chosen.since is not None:
-        query = query.where(here.at >= chosen.since)
-    if chosen.until is not None:
-        query = query.where(here.at < chosen.until)
+    if chosen.at_from is not None:
+        query = query.where(here.at >= chosen.at_from)
+    if chosen.at_to is not None:
+        query = query.where(here.at < chosen.at_to)
     if before is not None:
         query = query.where(here.id < before)
-    return [_entry(row) for row in await connection.execute(query.limit(limit))]
+    return [AuditEntry.model_validate(row) for row in await connection.execute(query.limit(limit))]
 
 
 def match_uids(uids: Collection[UUID]) -> ColumnElement[bool]:
@@ -133,7 +133,3 @@ def match_uids(uids: Collection[UUID]) -> ColumnElement[bool]:
     several = text("action = 'thumbnails_read'")
     listed = audit.c.detail["inferences"].has_any(cast([str(uid) for uid in uids], ARRAY(Text())))
     return or_(is_about_one, and_(several, listed))
-
-
-def _entry(row: Any) -> AuditEntry:
-    return AuditEntry(**{item.name: getattr(row, item.name) for item in fields(AuditEntry)})

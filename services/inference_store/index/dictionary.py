@@ -7,11 +7,9 @@ ones (ON CONFLICT uses up identity values). A crash leaves a name that nothing u
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from sqlalchemy import (
     TEXT,
-    ColumnElement,
     Integer,
     Table,
     and_,
@@ -71,7 +69,7 @@ class Dictionary:
 
         They exist until the transaction ends, if it keeps the models' registrations.
         """
-        pairs = (_integers(numbers) for numbers in zip(*used, strict=True))
+        pairs = (literal(list(numbers), ARRAY(Integer)) for numbers in zip(*used, strict=True))
         labels_used = (
             func.unnest(*pairs).table_valued("model", "label", name="wanted").render_derived()
         )
@@ -181,7 +179,3 @@ async def _add(connection: AsyncConnection, names: Names, model: int, new_names:
 async def lock_names(connection: AsyncConnection) -> None:
     """Let nobody else add or remove names until the transaction ends."""
     await connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
-
-
-def _integers(numbers: Iterable[int]) -> ColumnElement[Any]:
-    return literal(list(numbers), ARRAY(Integer))

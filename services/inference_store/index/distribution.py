@@ -18,7 +18,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from inference_store.index.database import Database, cause_of, opened
 from inference_store.index.schema import require_schema
 from inference_store.index.tables import (
-    METADATA,
     PARTITIONED,
     blob_reference,
     erasing,
@@ -32,58 +31,9 @@ from inference_store.index.tables import (
 )
 
 Place = Literal["distributed", "reference"]
+# Any other table stays on the coordinator: it is never joined with distributed ones.
 DISTRIBUTED = (*PARTITIONED, erasing, erasure_held, tombstone, blob_reference)
 REFERENCE = (registration, metadata_key, label, model_key, model_label)
-# Never joined with distributed tables. A new table must be listed here, or above.
-LOCAL = (
-    "api_key",
-    "audit",
-    "audit_checkpoint",
-    "audit_head",
-    "audit_link",
-    "certificate",
-    "consumer_lag",
-    "erased_leaves",
-    "erased_batch",
-    "erased_span",
-    "erased_total",
-    "erasing_object",
-    "erasure",
-    "erasure_model",
-    "erasure_obstacle",
-    "export_download",
-    "export_erased",
-    "export_job",
-    "export_part",
-    "former_model",
-    "dead_letter_limit_lift",
-    "former_producers",
-    "hold",
-    "hold_change",
-    "kafka_partition",
-    "ledger_head",
-    "ledger_intent",
-    "ledger_outbox",
-    "lost_offsets",
-    "metadata_key_delta",
-    "metadata_key_seen",
-    "outdated_count",
-    "partition_count",
-    "partition_span",
-    "policy",
-    "policy_preview",
-    "policy_sweep",
-    "policy_version",
-    "producer_report",
-    "producer_sequence",
-    "reconciliation",
-    "reconciliation_finding",
-    "reconciliation_named",
-    "retention_run",
-    "saved_view",
-    "unsettled_event",
-    "web_session",
-)
 # A distributed table has no triggers, so nothing is counted ahead of its queries.
 _UNCOUNTED = (
     "DELETE FROM partition_count",
@@ -211,12 +161,6 @@ async def require_quiet(connection: AsyncConnection) -> None:
             f"Services still use the database: {', '.join(running)}. Stop them first; what they"
             " would ingest waits in Kafka. Nothing was changed."
         )
-
-
-def find_undistributed() -> set[str]:
-    """Return tables without a decided place: always none, which a test checks."""
-    decided = {table.name for table in (*DISTRIBUTED, *REFERENCE)} | set(LOCAL)
-    return {table.name for table in METADATA.sorted_tables} ^ decided
 
 
 # Distributes the tables of a database on Citus: repeatable, one transaction for each table.

@@ -7,7 +7,7 @@ the deadline. An advisory lock of the session allows one migrator at a time.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 from alembic import command
@@ -64,11 +64,7 @@ class _Migrator:
         self._config.set_main_option("script_location", str(migrations))
 
     async def upgrade(self, revision: str) -> None:
-        """Run every missing migration, one after the other."""
-        await self._locked(lambda connection: self._upgrade(connection, revision))
-
-    async def _locked(self, work: Callable[[AsyncConnection], Awaitable[None]]) -> None:
-        """Do the work on a connection that holds the migration lock, which ends with it.
+        """Run every missing migration, one after the other, while it holds the migration lock.
 
         After trouble, usually a lock timeout, it begins again: finished migrations are known.
         """
@@ -76,7 +72,7 @@ class _Migrator:
         try:
             while True:
                 try:
-                    return await self._once(work)
+                    return await self._once(revision)
                 except DatabaseMissing:
                     raise
                 except (DBAPIError, OSError) as error:
@@ -87,12 +83,12 @@ class _Migrator:
         finally:
             await self._engine.dispose()
 
-    async def _once(self, work: Callable[[AsyncConnection], Awaitable[None]]) -> None:
+    async def _once(self, revision: str) -> None:
         async with self._engine.connect() as connection:
             await self._take_lock(connection)
             await connection.execute(text(f"SET lock_timeout = '{_LOCK_TIMEOUT}'"))
             await connection.commit()
-            await work(connection)
+            await self._upgrade(connection, revision)
 
     async def _upgrade(self, connection: AsyncConnection, revision: str) -> None:
         schema = await schema_of(connection, self._migrations)

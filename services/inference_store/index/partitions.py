@@ -13,7 +13,7 @@ from asyncpg.exceptions import (
     LockNotAvailableError,
     UndefinedTableError,
 )
-from sqlalchemy import ARRAY, Table, Text, and_, bindparam, func, select, text
+from sqlalchemy import Table, and_, bindparam, func, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -57,6 +57,12 @@ class TimePartitions:
         if index >= 0 and at < self._partitions[index].hi:
             return self._partitions[index]
         return None
+
+    def find_end(self, at: datetime) -> datetime:
+        """Return until when there are partitions from an instant on, without a gap."""
+        while (partition := self.find(at)) is not None:
+            at = partition.hi
+        return at
 
     def missing(self, instants: Iterable[datetime]) -> list[datetime]:
         """Return the instants that are in no partition."""
@@ -216,18 +222,12 @@ async def make_ahead(
     now, has_created = at or datetime.now(UTC), False
     while True:
         async with engine.connect() as connection:
-            end = _end(TimePartitions(await list_partitions(connection, closed=True)), now)
-        if end is None or end - now > AHEAD:
+            partitions = TimePartitions(await list_partitions(connection, closed=True))
+        end = partitions.find_end(now)
+        if end == now or end - now > AHEAD:
             return has_created
         await make_missing(engine, [end], target=target)
         has_created = True
-
-
-def _end(partitions: TimePartitions, at: datetime) -> datetime | None:
-    end, partition = None, partitions.find(at)
-    while partition is not None:
-        end, partition = partition.hi, partitions.find(partition.hi)
-    return end
 
 
 async def _make(
@@ -288,9 +288,20 @@ def like(parent: str) -> str:
     return " ".join([f"LIKE {parent}", *(f"INCLUDING {what}" for what in shared)])
 
 
+# Counts read only indexes if vacuum has visited the rows. It runs after each added twentieth, not
+# fifth, and reads the new rows, but no index; and after each erased twentieth, so that its work is
+# spread over a long erasure, and few dead rows are ever read.
+SETTINGS: Final = {
+    "autovacuum_vacuum_insert_scale_factor": "0.05",
+    "autovacuum_vacuum_insert_threshold": "10000",
+    "autovacuum_vacuum_scale_factor": "0.05",
+    "autovacuum_vacuum_threshold": "10000",
+}
+
+
 def settings() -> str:
     """Return the settings of a partition: a table's settings are not its partitions'."""
-    return f"WITH ({format_parameters()})"
+    return f"WITH ({', '.join(f'{name} = {value}' for name, value in SETTINGS.items())})"
 
 
 def bounds_of(partition: TimePartition) -> str:
@@ -484,51 +495,6 @@ def _swaps(
         yield f"ALTER TABLE {table.name} ATTACH PARTITION {new} FOR VALUES {bounds_of(whole)}"
 
 
-# Counts read only indexes if vacuum has visited the rows. It runs after each added twentieth, not
-# fifth, and reads the new rows, but no index; and after each erased twentieth, so that its work is
-# spread over a long erasure, and few dead rows are ever read.
-SETTINGS: Final = {
-    "autovacuum_vacuum_insert_scale_factor": "0.05",
-    "autovacuum_vacuum_insert_threshold": "10000",
-    "autovacuum_vacuum_scale_factor": "0.05",
-    "autovacuum_vacuum_threshold": "10000",
-}
-_UNTOLD = text(
-    "SELECT partition.relname FROM pg_catalog.pg_class AS partition"
-    " JOIN pg_catalog.pg_inherits AS place ON place.inhrelid = partition.oid"
-    " JOIN pg_catalog.pg_class AS whole ON whole.oid = place.inhparent"
-    " WHERE whole.relname = ANY(:tables) AND partition.relkind = 'r'"
-    " AND pg_catalog.pg_table_is_visible(partition.oid)"
-    " AND NOT coalesce(partition.reloptions, '{}') @> :settings"
-    " ORDER BY partition.relname"
-).bindparams(bindparam("tables", type_=ARRAY(Text)), bindparam("settings", type_=ARRAY(Text)))
-
-
-def format_parameters() -> str:
-    """Return the settings, for WITH and SET."""
-    return ", ".join(f"{name} = {value}" for name, value in SETTINGS.items())
-
-
-async def tune_vacuum(engine: AsyncEngine) -> int:
-    """Set them on partitions of an older version; return the number. Busy ones are skipped."""
-    async with engine.connect() as connection:
-        parameters = {
-            "tables": [table.name for table in PARTITIONED],
-            "settings": [f"{name}={value}" for name, value in SETTINGS.items()],
-        }
-        names = list((await connection.execute(_UNTOLD, parameters)).scalars())
-    done = 0
-    for name in names:
-        try:
-            async with engine.begin() as connection:
-                await _tell(connection, name)
-            done += 1
-        except DBAPIError as error:
-            if not isinstance(cause_of(error), BUSY):
-                raise
-    return done
-
-
 async def vacuum(engine: AsyncEngine, table: str) -> None:
     """Remove a table's dead rows from its pages and its indexes; skip one that is busy or gone."""
     autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -539,9 +505,3 @@ async def vacuum(engine: AsyncEngine, table: str) -> None:
         except DBAPIError as error:
             if not isinstance(cause_of(error), BUSY):
                 raise
-
-
-async def _tell(connection: AsyncConnection, name: str) -> None:
-    # it waits at most a second, and no reader or writer waits for it
-    await connection.execute(text("SET LOCAL lock_timeout = '1s'"))
-    await connection.execute(text(f"ALTER TABLE {name} SET ({format_parameters()})"))

@@ -32,6 +32,7 @@ from inference_store.index.prepared_statement import PreparedStatement
 from inference_store.index.tables import policy_version, registration
 from inference_store.inference.errors import Conflict, NotFound, PreconditionFailed
 from inference_store.inference.events import InferenceEvent
+from inference_store.inference.field_docs import Hidden, Stored
 from inference_store.inference.nearest import MOST_COMPARED, nearest
 from inference_store.inference.task_types import OutputMapping
 
@@ -107,11 +108,10 @@ GOES: Final = "removed"
 """By whom a model is registered that was removed, and goes with the last of what is left of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
+class Registration(Stored):
     """A model's entry. `model` is the integer that stands for it everywhere in the index."""
 
-    model: int
+    model: Hidden[int]
     model_id: str
     project_id: str | None
     name: str | None
@@ -124,29 +124,14 @@ class Registration:
     revision: int
     registered_at: datetime
     updated_at: datetime
-    left_project_id: str | None = None
+    left_project_id: Hidden[str | None] = None
     """If it was before; until `moves_at` that project's policy goes on to decide."""
-    moves_at: datetime | None = None
+    moves_at: Hidden[datetime | None] = None
 
 
 def registration_of(row: Any) -> Registration:
     """Build a Registration from a row of the table, by name."""
-    mapping = row["output_mapping"]
-    return Registration(
-        model=row["model"],
-        model_id=row["model_id"],
-        project_id=row["project_id"],
-        name=row["name"],
-        task_type=row["task_type"],
-        class_labels=tuple(row["class_labels"]),
-        output_mapping=None if mapping is None else OutputMapping(**mapping),
-        registered_by=row["registered_by"],
-        revision=row["revision"],
-        registered_at=row["registered_at"],
-        updated_at=row["updated_at"],
-        left_project_id=row["left_project_id"],
-        moves_at=row["moves_at"],
-    )
+    return Registration.model_validate(dict(row))
 
 
 async def find_by_ids(

@@ -1,17 +1,17 @@
 """Saved views: named questions about a model, private to a caller or of the model's project."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID, uuid4
 
-from sqlalchemy import ColumnElement, Select, delete, func, or_, select
+from sqlalchemy import Select, delete, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import AccessScope
 from inference_store.index.registrations import Registration, match_registrations
 from inference_store.inference.errors import Conflict, NotFound, PreconditionFailed
+from inference_store.inference.field_docs import Hidden, Stored
 
 from .tables import registration, saved_view
 
@@ -25,12 +25,11 @@ _LOCK = 7_302_041
 _HERE: Final = saved_view.c
 
 
-@dataclass(frozen=True, slots=True)
-class SavedView:
+class SavedView(Stored):
     """A named question about a model."""
 
     id: UUID
-    model: int
+    model: Hidden[int]
     model_id: str
     project_id: str | None
     """The project that the model is in now."""
@@ -89,8 +88,7 @@ async def list_views(
     if shared is not None:
         query = query.where(_HERE.shared == shared)
     if before is not None:
-        at, id = before
-        query = query.where((_HERE.created_at < at) | ((_HERE.created_at == at) & (_HERE.id < id)))
+        query = query.where(tuple_(_HERE.created_at, _HERE.id) < before)
     query = query.order_by(_HERE.created_at.desc(), _HERE.id.desc()).limit(limit)
     return [SavedView(**row._mapping) for row in await connection.execute(query)]
 
@@ -140,7 +138,7 @@ def require_revision(view: SavedView, expected: int | None) -> None:
 
 
 def _select(by: str, within: AccessScope) -> Select[Any]:
-    names = [name for name in SavedView.__slots__ if name in _HERE]
+    names = [name for name in SavedView.model_fields if name in _HERE]
     query = select(
         *(_HERE[name] for name in names), registration.c.model_id, registration.c.project_id
     ).join(registration, registration.c.model == _HERE.model)
@@ -153,8 +151,10 @@ async def _require_free_name(
 ) -> None:
     """Raise Conflict if the name is taken; nobody else takes one until the transaction ends."""
     await connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
-    same = (_HERE.model == model.model, _HERE.name == name, _HERE.shared == shared)
-    query = select(_HERE.id).where(*same, *_of_owner(shared, by))
+    same = [_HERE.model == model.model, _HERE.name == name, _HERE.shared == shared]
+    if shared == "private":
+        same.append(_HERE.created_by == by)
+    query = select(_HERE.id).where(*same)
     if await connection.scalar(query) is not None:
         whose = "you have" if shared == "private" else "its project has"
         raise Conflict(
@@ -178,7 +178,3 @@ async def _require_room(
     if int(await connection.scalar(query) or 0) >= most:
         whose = "You have" if shared == "private" else "The project has"
         raise Conflict(f"{whose} {most} saved views, which is the most: delete one first.")
-
-
-def _of_owner(shared: Shared, by: str) -> tuple[ColumnElement[bool], ...]:
-    return (_HERE.created_by == by,) if shared == "private" else ()

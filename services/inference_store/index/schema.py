@@ -9,16 +9,19 @@ Alembic: it would cost each of them 13 MiB.
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.index.database import Database, is_transient, opened
+from inference_store.index.database import Database, engine_of, is_transient, opened
 from inference_store.inference.errors import SchemaBehind
+from inference_store.platform.settings import PostgresSettings
 
 # In the image they lie in the package, in a source tree at its root.
 _PACKED = Path(__file__).parents[1] / "migrations"
@@ -83,6 +86,21 @@ async def require_schema(connection: AsyncConnection) -> None:
         raise SchemaBehind(str(schema))
     if schema.ahead:
         _log.info("the schema is newer", action="schema_ahead", detail=str(schema))
+
+
+@asynccontextmanager
+async def migrated(
+    settings: PostgresSettings, command: str, *, pool_size: int = 1
+) -> AsyncIterator[AsyncEngine]:
+    """Return the engine of a command, as long as the block runs. Raises SchemaBehind."""
+    application = f"inference-store-{command}"
+    engine = engine_of(settings, application=application, pool_size=pool_size)
+    try:
+        async with engine.connect() as connection:
+            await require_schema(connection)
+        yield engine
+    finally:
+        await engine.dispose()
 
 
 async def wait_for_schema(database: Database, *, wait_seconds: float = 0.0) -> Schema:

@@ -7,7 +7,7 @@ happens in the caller's transaction.
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter
@@ -137,7 +137,7 @@ def rows_of(item: Indexable, dictionary: Dictionary, *, indexed_at: Any) -> Rows
     model, uid = item.identity
     rows = Rows(model, DriverUUID(item.event.uid.bytes))
     rows.flags = list(item.all_flags)
-    _add_metadata(rows, item, dictionary)
+    _add_metadata(rows, item.metadata, dictionary)
     top = _add_predictions(rows, item.predictions.items or (), dictionary)
     for alias in item.event.aliases:
         rows.add("inference_alias", (model, alias, uid))
@@ -147,10 +147,10 @@ def rows_of(item: Indexable, dictionary: Dictionary, *, indexed_at: Any) -> Rows
     return rows
 
 
-def _add_metadata(rows: Rows, item: Indexable, dictionary: Dictionary) -> None:
+def _add_metadata(rows: Rows, metadata: Metadata, dictionary: Dictionary) -> None:
     model, uid = rows.model, rows.uid
     number, children = dictionary.keys.number, rows.children
-    for leaf in item.metadata.leaves:
+    for leaf in metadata.leaves:
         key = number(model, leaf.name)
         if key is None:
             rows.flags.append(KEYS_CAPPED)
@@ -160,7 +160,7 @@ def _add_metadata(rows: Rows, item: Indexable, dictionary: Dictionary) -> None:
             value, whole = long_text.encode(str(leaf.value))
             row = (model, key, value, uid, whole)
         children[_TABLE_OF[leaf.family]].append(row)
-    for presence in item.metadata.presences:
+    for presence in metadata.presences:
         key = number(model, presence.name)
         if key is not None:
             rows.add("metadata_presence", (model, key, uid, presence.is_null))
@@ -292,6 +292,16 @@ async def write_deltas(connection: AsyncConnection, deltas: Sequence[Row]) -> No
         await _copy(driver, "metadata_key_delta", _DELTA_COLUMNS, deltas)
 
 
+async def add_metadata(
+    connection: AsyncConnection, model: int, uid: UUID, metadata: Metadata, dictionary: Dictionary
+) -> None:
+    """Write the rows of metadata that is added to an inference, and count its keys."""
+    rows = Rows(model, uid)
+    _add_metadata(rows, metadata, dictionary)
+    await _write_children(await driver_of(connection), [rows])
+    await write_deltas(connection, _count_keys([(model, datetime.now(UTC), metadata)], dictionary))
+
+
 async def _copy(driver: Any, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
     with traces.span(f"COPY {table}", SpanKind.CLIENT, _copying(table, len(rows))):
         await driver.copy_records_to_table(table, columns=columns, records=_pass_on(rows))
@@ -337,18 +347,24 @@ class _KeyDelta:
 
 def build_deltas(items: Iterable[Indexable], dictionary: Dictionary) -> list[tuple[Any, ...]]:
     """Return the rows of metadata_key_delta for new inferences."""
+    seen = ((item.registration.model, item.event.received_at, item.metadata) for item in items)
+    return _count_keys(seen, dictionary)
+
+
+def _count_keys(
+    seen: Iterable[tuple[int, datetime, Metadata]], dictionary: Dictionary
+) -> list[tuple[Any, ...]]:
     deltas: dict[_Group, _KeyDelta] = {}
-    for item in items:
-        model, at = item.registration.model, item.event.received_at
-        for leaf in item.metadata.leaves:
+    for model, at, metadata in seen:
+        for leaf in metadata.leaves:
             group = (model, leaf.name, leaf.type.value, leaf.flags[0] if leaf.flags else "")
             delta = deltas.get(group) or deltas.setdefault(group, _KeyDelta(at, at))
             delta.add(at)
             if len(delta.examples) < MOST_EXAMPLES:
                 delta.examples[str(leaf.value)[:_LONGEST_EXAMPLE]] = None
         # A value that is invalid for its type has both a leaf (as text) and a presence.
-        flagged = {leaf.name for leaf in item.metadata.leaves if leaf.flags}
-        for presence in item.metadata.presences:
+        flagged = {leaf.name for leaf in metadata.leaves if leaf.flags}
+        for presence in metadata.presences:
             if presence.name in flagged and presence.flags:
                 continue
             group = (model, presence.name, presence.type, _flag(presence))

@@ -10,18 +10,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import pairwise
-from typing import ClassVar
+from typing import Annotated, TypeAlias, TypeVar
 
-from pydantic import BaseModel, GetJsonSchemaHandler
-from pydantic.json_schema import JsonSchemaValue
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue, SkipJsonSchema
 from pydantic_core import CoreSchema
 
 
 class DocumentedModel(BaseModel):
     """A model whose JSON schema has each field's docstring as its description."""
-
-    taken_from: ClassVar[type | None] = None
-    """The dataclass that the fields of this very class were taken from, with their docstrings."""
 
     @classmethod
     def __get_pydantic_json_schema__(
@@ -36,6 +33,17 @@ class DocumentedModel(BaseModel):
         return json_schema
 
 
+class Stored(DocumentedModel):
+    """What is stored: rows are read as it, and answers show it."""
+
+    model_config = ConfigDict(frozen=True, from_attributes=True)
+
+
+T = TypeVar("T")
+Hidden: TypeAlias = Annotated[T, SkipJsonSchema(), Field(exclude=True)]
+"""A field that no answer has."""
+
+
 def field_docs(model: type[BaseModel]) -> dict[str, str]:
     """Return the docstring of each field, by its name; fields without one are left out."""
     docs = {
@@ -45,13 +53,10 @@ def field_docs(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _doc(model: type, name: str) -> str | None:
-    """Return the docstring under a field, in the class that declares it, or in the class it was
-    taken from."""
+    """Return the docstring under a field, in the class that declares it."""
     declaring = (kind for kind in model.__mro__ if name in inspect.get_annotations(kind))
     kind = next(declaring, model)
-    doc = _docs_of(kind.__module__).get(f"{kind.__qualname__}.{name}")
-    source: type | None = vars(kind).get("taken_from")
-    return _doc(source, name) if doc is None and source is not None else doc
+    return _docs_of(kind.__module__).get(f"{kind.__qualname__}.{name}")
 
 
 @cache

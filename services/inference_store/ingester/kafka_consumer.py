@@ -21,7 +21,6 @@ from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import (
     IllegalStateError,
     IncompatibleBrokerVersion,
-    KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
 )
@@ -49,7 +48,7 @@ from inference_store.ingester.record_batches import (
     bound_decompression,
     close_consumer,
 )
-from inference_store.platform.kafka import client_arguments, find_connection_error
+from inference_store.platform.kafka import client_arguments, start_client
 from inference_store.platform.metrics import ASSIGNED, TROUBLE
 from inference_store.platform.settings import IngesterSettings
 from inference_store.platform.traces import throttle_logs
@@ -116,9 +115,8 @@ class KafkaConsumer:
         throttle_logs("aiokafka")
         accept_unreadable_records()
         bound_decompression()
-        arguments = client_arguments(self._settings)
         consumer = AIOKafkaConsumer(
-            **arguments,
+            **client_arguments(self._settings),
             group_id=self._settings.kafka_group,
             group_instance_id=name_instance(self._settings),
             enable_auto_commit=False,
@@ -133,12 +131,7 @@ class KafkaConsumer:
         )
         consumer.subscribe([self._settings.kafka_topic], listener=_Listener(self))
         try:
-            await consumer.start()
-        except KafkaConnectionError as error:
-            await close_consumer(consumer)
-            raise KafkaConnectionError(
-                await find_connection_error(arguments) or str(error)
-            ) from error
+            await start_client(consumer, self._settings)
         except BaseException:
             await close_consumer(consumer)
             raise

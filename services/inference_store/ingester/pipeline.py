@@ -249,7 +249,8 @@ class Pipeline:
                 break
             except ConsumerFenced as fenced:
                 _log.warning("fenced", action="fenced", reason=str(fenced))
-                self._reset(batch)
+                for offset_range in batch.ranges:
+                    self._consumer.reset(offset_range.assigned)
                 return
             except RegistrationGone:
                 await self._read_again(batch)
@@ -277,10 +278,6 @@ class Pipeline:
     async def _attempt(self, batch: Batch) -> Settled:
         self._heartbeat.beat("write")
         return await self._writer.write(batch, self._limit.check)
-
-    def _reset(self, batch: Batch) -> None:
-        for offset_range in batch.ranges:
-            self._consumer.reset(offset_range.assigned)
 
     async def _pause(self) -> None:
         """Wait while halted: the window moves on, and limits may be raised."""

@@ -334,7 +334,11 @@ class Rebuild:
         self, reconciliation: Reconciliation, page: Page, one_by_one: bool
     ) -> Reconciliation:
         async with self._engine.begin() as connection:
-            counts, findings = Counter(reconciliation.counts), _unreadable(page)
+            counts = Counter(reconciliation.counts)
+            findings = [
+                Finding("unreadable", str(source), detail=why[:2000])
+                for source, why in page.listed.unreadable
+            ]
             if page.reads:
                 arrivals, stored = await self._writer.store(
                     connection, page.reads, one_by_one=one_by_one
@@ -387,13 +391,6 @@ def _list_unindexed(arrivals: Arrivals) -> list[tuple[ReadRecord, str]]:
     dead = [(read, rejection.detail) for read, rejection in arrivals.dead]
     waiting = [(read, missing.detail or "it waits") for read, missing in arrivals.missing]
     return dead + waiting
-
-
-def _unreadable(page: Page) -> list[Finding]:
-    return [
-        Finding("unreadable", str(source), detail=why[:2000])
-        for source, why in page.listed.unreadable
-    ]
 
 
 def _not_indexed(page: Page, read: ReadRecord, why: str) -> Finding:

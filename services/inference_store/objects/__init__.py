@@ -1,21 +1,13 @@
 """The object store: reads, writes and deletes objects, and proves that deleted ones are gone."""
 
-from .blobs import NOT_ALLOWED, Blobs
-from .bucket import LockedObject
-from .deletion import Deleted, DeleteFault, Listed
-from .listing import Found
-from .transfers import OVER_BUDGET, BlobStream, Fetched, OverBudget
-
-__all__ = [
-    "NOT_ALLOWED",
-    "OVER_BUDGET",
-    "BlobStream",
-    "Blobs",
-    "DeleteFault",
-    "Deleted",
-    "Fetched",
-    "Found",
-    "Listed",
-    "LockedObject",
-    "OverBudget",
-]
+from .blobs import NOT_ALLOWED as NOT_ALLOWED
+from .blobs import Blobs as Blobs
+from .bucket import LockedObject as LockedObject
+from .deletion import Deleted as Deleted
+from .deletion import DeleteFault as DeleteFault
+from .deletion import Listed as Listed
+from .listing import Found as Found
+from .transfers import OVER_BUDGET as OVER_BUDGET
+from .transfers import BlobStream as BlobStream
+from .transfers import Fetched as Fetched
+from .transfers import OverBudget as OverBudget

@@ -28,7 +28,7 @@ from inference_store.platform.settings import BlobSettings
 
 from .clients import minio_client, minio_encryption, obstore_client, translate_errors
 from .deletion import Deleted, DeleteFault, Deletion, Listed
-from .listing import Found, first_after, is_addressable, is_plain, page
+from .listing import Found, is_addressable, is_plain, page, survivors
 from .transfers import (
     BlobStream,
     Fetched,
@@ -190,6 +190,14 @@ class Blobs:
                     raise BlobMissing(f"{key} is not there") from exc
                 raise
 
+    def exists(self, key: StorageKey) -> bool:
+        """Return whether there is an object."""
+        try:
+            self.head(key)
+        except BlobMissing:
+            return False
+        return True
+
     @asked
     def put(self, key: StorageKey, data: bytes, *, content_type: str) -> None:
         """Write an object, replacing any that exists. Raises AccessDenied for a 403."""
@@ -208,13 +216,6 @@ class Blobs:
         """
         store = self._store(key.bucket)
         return put_plain(store, key, data, content_type=content_type, only_new=True)
-
-    @asked
-    def first_after(self, bucket: str, prefix: str, after: str) -> str | None:
-        """Return the first name under a prefix that is greater than `after`, or None."""
-        self._refuse_unallowed(bucket)
-        with translate_errors():
-            return first_after(self._minio, bucket, prefix, after)
 
     def put_many(self, objects: Sequence[tuple[StorageKey, bytes]], *, content_type: str) -> None:
         """Write objects, in threads; when it returns or raises, no write is in progress.
@@ -377,15 +378,8 @@ def locked_until(client: Minio, key: StorageKey) -> datetime | None:
     ObjectStoreUnavailable.
     """
     with translate_errors():
-        listed = client.list_objects(
-            key.bucket, prefix=key.key, recursive=True, include_version=True
-        )
-        versions = [
-            entry.version_id
-            for entry in listed
-            if entry.object_name == key.key and not entry.is_delete_marker
-        ]
-        ends = [_find_end(client, key, version) for version in versions]
+        versions = survivors(client, key.bucket, [key.key], versions=True)
+        ends = [_find_end(client, key, version.id) for version in versions if not version.marker]
     now = datetime.now(UTC)
     later = [end for end in ends if end is not None and end > now]
     return max(later, default=None)

@@ -33,7 +33,7 @@ from obstore.store import S3Store
 from urllib3 import PoolManager
 
 from inference_store.inference.errors import AccessDenied, ObjectStoreUnavailable
-from inference_store.platform.settings import PREFIX, BlobSettings, WrongSetting
+from inference_store.platform.settings import BlobSettings, WrongSetting
 
 if TYPE_CHECKING:  # typed dictionaries that obstore has for type checkers alone
     from obstore.store import ClientConfig, S3Config
@@ -225,26 +225,28 @@ class WebIdentity:
 def web_identity(
     settings: BlobSettings, environment: Mapping[str, str] | None = None
 ) -> WebIdentity | None:
-    """Return what the settings name, else the AWS_* names that a cluster injects; None for neither.
+    """Return what the AWS_* names say that a cluster injects; None without them, or with keys.
 
-    Raises WrongSetting if a role has no token, or a token no role.
+    Raises WrongSetting if a role has no token, a token no role, or the token would go out without
+    TLS.
     """
     if settings.s3_access_key.get_secret_value():
         return None
     variables = os.environ if environment is None else environment
-    role = settings.s3_role_arn or variables.get("AWS_ROLE_ARN")
-    token = settings.s3_web_identity_token_file or variables.get("AWS_WEB_IDENTITY_TOKEN_FILE")
+    role = variables.get("AWS_ROLE_ARN")
+    token = variables.get("AWS_WEB_IDENTITY_TOKEN_FILE")
     if not role and not token:
         return None
     if not role or not token:
         present, missing = ("ROLE_ARN", "WEB_IDENTITY_TOKEN_FILE")[:: 1 if role else -1]
         raise WrongSetting(
-            f"{PREFIX}S3_{present} (or AWS_{present}) is given and {PREFIX}S3_{missing}"
-            f" (or AWS_{missing}) is not: S3 by web identity needs both."
+            f"AWS_{present} is set and AWS_{missing} is not: S3 by web identity needs both."
         )
     region = settings.s3_region
     aws = f"https://sts.{region}.amazonaws.com" + (".cn" if region.startswith("cn-") else "")
-    endpoint = settings.s3_sts_endpoint or variables.get("AWS_ENDPOINT_URL_STS") or aws
+    endpoint = variables.get("AWS_ENDPOINT_URL_STS") or aws
+    if not endpoint.startswith("https://"):
+        raise WrongSetting("AWS_ENDPOINT_URL_STS must begin with https://: a token goes there.")
     session = variables.get("AWS_ROLE_SESSION_NAME") or _SESSION
     return WebIdentity(role, Path(token), endpoint, session)
 

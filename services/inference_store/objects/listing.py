@@ -138,14 +138,6 @@ def _group_by_folder(keys: Sequence[str]) -> Iterator[list[str]]:
     return (list(group) for _, group in groupby(keys, lambda key: key.rpartition("/")[0]))
 
 
-def first_after(client: Minio, bucket: str, prefix: str, after: str) -> str | None:
-    """Return the first name under a prefix that is greater than `after`; None if there is none."""
-    objects = client.list_objects(bucket, prefix=prefix, start_after=after, recursive=True)
-    names = (entry.object_name for entry in objects)
-    # a server without "start after" begins at the first
-    return next((name for name in names if name is not None and name > after), None)
-
-
 # One page of a bucket's list: only names, versions and delete markers.
 #
 # minio-py creates fifteen attributes for each entry, which takes ten times as long as the rest and
@@ -219,15 +211,17 @@ def page(client: Minio, bucket: str, prefix: str, after: str, limit: int) -> lis
     # MinIO refuses a start that is not under the prefix.
     start = after if after.startswith(prefix) and after != prefix else None
     listed = client.list_objects(bucket, prefix=prefix, start_after=start, recursive=True)
-    objects = (entry for entry in listed if entry.object_name is not None and not entry.is_dir)
-    return [
+    objects = (
         Found(
-            StorageKey(bucket, entry.object_name or ""),
+            StorageKey(bucket, entry.object_name),
             entry.size or 0,
             entry.last_modified or datetime.now(UTC),
         )
-        for entry in islice(objects, limit)
-    ]
+        for entry in listed
+        # a server without "start after" begins at the first
+        if entry.object_name is not None and entry.object_name > after and not entry.is_dir
+    )
+    return list(islice(objects, limit))
 
 
 class Held(NamedTuple):

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from io import BytesIO
 from mmap import ACCESS_READ, mmap
-from threading import Event, Lock
+from threading import Lock
 from typing import BinaryIO, Final, Literal, TypeAlias
 
 import obstore
@@ -121,15 +121,12 @@ class _Fetch:
     lock: Lock = field(default_factory=Lock)
     error: ObjectStoreUnavailable | None = None
 
-    def stride(self, first: int, step: int) -> None:
-        """Fetch every `step`-th key, until all are read, the budget is used up or S3 is
-        unavailable."""
-        for index in range(first, len(self.keys), step):
-            if self.error is not None:
-                return
-            key = self.keys[index]
-            if key is not None:
-                self.results[index] = self._fetch_one(key)
+    def fetch(self, index: int) -> bool:
+        """Fetch a key, unless the budget is used up; return False if S3 is unavailable."""
+        key = self.keys[index]
+        if key is not None and self.error is None:
+            self.results[index] = self._fetch_one(key)
+        return self.error is None
 
     def _fetch_one(self, key: StorageKey) -> Fetched:
         if self.budget <= 0:
@@ -159,12 +156,25 @@ def get_many(
     Raises ObjectStoreUnavailable if one could not be requested.
     """
     fetch = _Fetch(get_one, keys, budget, [None] * len(keys))
-    step = max(1, min(threads, len(keys)))
-    for done in [executor.submit(fetch.stride, first, step) for first in range(step)]:
-        done.result()
+    _stride(executor, fetch.fetch, threads=threads, count=len(keys))
     if fetch.error is not None:
         raise fetch.error
     return fetch.results
+
+
+def _stride(
+    executor: ThreadPoolExecutor, work: Callable[[int], bool], *, threads: int, count: int
+) -> None:
+    """Do the work for 0 to `count`, in threads, until it returns False; wait for every thread."""
+    step = max(1, min(threads, count))
+
+    def run(first: int) -> None:
+        for index in range(first, count, step):
+            if not work(index):
+                return
+
+    for done in [executor.submit(run, first) for first in range(step)]:
+        done.result()
 
 
 Put = Callable[[StorageKey, bytes], None]
@@ -237,22 +247,17 @@ def put_many(
 ) -> None:
     """Write all objects, or raise ObjectStoreUnavailable for the first that failed; waits for every
     thread."""
-    has_failed = Event()
+    errors: list[ObjectStoreUnavailable] = []
 
-    def stride(first: int, step: int) -> ObjectStoreUnavailable | None:
-        for key, data in objects[first::step]:
-            if has_failed.is_set():
-                return None
+    def put(index: int) -> bool:
+        if not errors:
             try:
-                put_one(key, data)
+                put_one(*objects[index])
             except ObjectStoreUnavailable as exc:
-                has_failed.set()
-                return exc
-        return None
+                errors.append(exc)
+        return not errors
 
-    step = max(1, min(threads, len(objects)))
-    running = [executor.submit(stride, first, step) for first in range(step)]
-    errors = [error for done in running if (error := done.result()) is not None]
+    _stride(executor, put, threads=threads, count=len(objects))
     if errors:
         raise errors[0]
 

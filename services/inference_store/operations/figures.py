@@ -98,10 +98,8 @@ class PartitionFigures:
 async def read_partitions(connection: AsyncConnection) -> PartitionFigures:
     """Read the catalogue."""
     partitions, now = await list_partitions(connection), datetime.now(UTC)
-    catalogue, until = TimePartitions(partitions), now
-    while (partition := catalogue.find(until)) is not None:
-        until = partition.hi
-    return PartitionFigures(len(partitions), (until - now).total_seconds())
+    ahead = TimePartitions(partitions).find_end(now) - now
+    return PartitionFigures(len(partitions), ahead.total_seconds())
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +115,7 @@ class RetentionFigures:
     # left by erasures because of a hold
     held: int
     exports: int
-    # of these exports, those that an error holds up
+    # exports blocked by an error
     exports_waiting: int
 
 

@@ -15,7 +15,6 @@ import structlog
 # All failpoints: the fault matrix kills once at each of them.
 FAILPOINTS = (
     "export.list.before",
-    "export.list.after",
     "export.list.commit.after",
     "export.write.before",
     "export.write.named",

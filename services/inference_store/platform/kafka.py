@@ -3,7 +3,8 @@
 import asyncio
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -234,7 +235,7 @@ async def topic(settings: KafkaSettings) -> TopicSettings | None:
         **client_arguments(settings), request_timeout_ms=_TIMEOUT_MILLISECONDS
     )
     try:
-        await _start(admin, settings)
+        await start_client(admin, settings)
         partitions = await _read_partitions(admin, settings.kafka_topic)
         if partitions is None:
             return None
@@ -282,22 +283,11 @@ def _build_settings(partitions: list[Any], settings: Mapping[str, str] | None) -
 
 async def ends(settings: KafkaSettings) -> dict[int, tuple[int, int]]:
     """Return the first and the last offset of each partition. Raises KafkaError, OSError."""
-    consumer = AIOKafkaConsumer(
-        settings.kafka_topic,
-        **client_arguments(settings),
-        request_timeout_ms=_TIMEOUT_MILLISECONDS,
-        isolation_level="read_committed",
-        enable_auto_commit=False,
-        auto_offset_reset="latest",
-    )
-    try:
-        await _start(consumer, settings)
+    async with _consumer(settings, settings.kafka_topic) as consumer:
         numbers = sorted(consumer.partitions_for_topic(settings.kafka_topic) or ())
         partitions = [TopicPartition(settings.kafka_topic, number) for number in numbers]
         first = await consumer.beginning_offsets(partitions)
         last = await consumer.end_offsets(partitions)
-    finally:
-        await consumer.stop()
     return {partition.partition: (first[partition], last[partition]) for partition in partitions}
 
 
@@ -309,15 +299,7 @@ async def has_unread(
 
     The first unread record of each partition is requested: markers are nothing to read.
     """
-    consumer = AIOKafkaConsumer(
-        **client_arguments(settings),
-        request_timeout_ms=_TIMEOUT_MILLISECONDS,
-        isolation_level="read_committed",
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-    )
-    try:
-        await _start(consumer, settings)
+    async with _consumer(settings) as consumer:
         # not the partitions that the client knows: it knows none of a topic without a subscription
         partitions = [TopicPartition(settings.kafka_topic, number) for number in sorted(ends)]
         consumer.assign(partitions)
@@ -330,9 +312,24 @@ async def has_unread(
                 consumer.seek(partition, start)
                 if await _is_before(consumer, partition, end):
                     return True
+    return False
+
+
+@asynccontextmanager
+async def _consumer(settings: KafkaSettings, *topics: str) -> AsyncIterator[AIOKafkaConsumer]:
+    consumer = AIOKafkaConsumer(
+        *topics,
+        **client_arguments(settings),
+        request_timeout_ms=_TIMEOUT_MILLISECONDS,
+        isolation_level="read_committed",
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+    )
+    try:
+        await start_client(consumer, settings)
+        yield consumer
     finally:
         await consumer.stop()
-    return False
 
 
 async def _is_before(consumer: Any, partition: TopicPartition, end: int) -> bool:
@@ -349,7 +346,8 @@ async def _is_before(consumer: Any, partition: TopicPartition, end: int) -> bool
     raise KafkaTimeoutError(f"partition {partition.partition} has unread events, and gives none")
 
 
-async def _start(client: Any, settings: KafkaSettings) -> None:
+async def start_client(client: Any, settings: KafkaSettings) -> None:
+    """Start a client. Raises KafkaConnectionError, which says why the first broker is away."""
     try:
         await client.start()
     except KafkaConnectionError as error:

@@ -114,12 +114,12 @@ def from_zero(counter: Counter, values: Iterable[str]) -> None:
 
 
 BUILD = gauge("build_info", "1, with the version as a label.", "version")
-READY = gauge("ready", "1 while a part was ready when /health/ready was last asked.", "part")
-HEARTBEAT = gauge("heartbeat_age_seconds", "Time since the service's loop last turned.")
-CONNECTIONS = gauge("connections", "Connections that are open now, by port.", "port")
+READY = gauge("ready", "1 if the part was ready at the last call of /health/ready.", "part")
+HEARTBEAT = gauge("heartbeat_age_seconds", "Time since the last iteration of the service's loop.")
+CONNECTIONS = gauge("connections", "Open connections, by port.", "port")
 CONNECTIONS_REFUSED = counter(
     "connections_refused_total",
-    "Connections closed at once: `all` are taken, or all of one `address`.",
+    "Connections refused because the limit for `all` or for one `address` was reached.",
     *("port", "limit"),
 )
 CONNECTIONS_LATE = counter(
@@ -129,34 +129,38 @@ CONNECTIONS_LATE = counter(
     *("port", "late"),
 )
 LEDGER_APART = gauge(
-    "ledger_apart", "1 while the ledger in the bucket and Postgres are apart, and nothing is done."
+    "ledger_apart", "1 while the ledger in the bucket and Postgres disagree, which stops all work."
 )
 
 
 REQUESTS = counter(
-    "api_requests_total", "Requests answered; 499: its client left.", "method", "route", "status"
+    "api_requests_total",
+    "Requests answered; 499: the client disconnected.",
+    "method",
+    "route",
+    "status",
 )
 REQUEST_SECONDS = histogram("api_request_seconds", "Time to answer a request.", "route")
-IN_PROGRESS = gauge("api_requests_in_progress", "Requests being answered now.")
+IN_PROGRESS = gauge("api_requests_in_progress", "Requests in progress.")
 QUERY_SECONDS = histogram(
     "api_query_seconds",
-    "Time of a query in Postgres, by what it answers and by its kinds of condition.",
+    "Duration of a query in Postgres, by what it answers and by its conditions.",
     *("kind", "form"),
 )
-QUERY_TIMEOUTS = counter("api_query_timeouts_total", "Queries cut off by the timeout.", "kind")
-TURNS = gauge("api_turns_taken", "Queries and streams that run now.", "kind")
-TURNS_WAITING = gauge("api_turns_waiting", "Queries that wait for their turn now.", "kind")
-TURN_SECONDS = histogram("api_turn_wait_seconds", "Time waited for a turn.", "kind")
+QUERY_TIMEOUTS = counter("api_query_timeouts_total", "Queries that timed out.", "kind")
+TURNS = gauge("api_turns_taken", "Queries and streams in progress.", "kind")
+TURNS_WAITING = gauge("api_turns_waiting", "Queries waiting for admission.", "kind")
+TURN_SECONDS = histogram("api_turn_wait_seconds", "Time spent waiting for admission.", "kind")
 TURNS_REFUSED = counter(
     "api_turns_refused_total",
-    "Queries and streams that had no turn in time, by whose limit was reached: `caller` or `all`.",
+    "Queries and streams not admitted in time, by the limit reached: `caller` or `all`.",
     *("kind", "limit"),
 )
 STREAMS = counter("api_streams_total", "Streams of inferences, by how they ended.", "ended")
 STREAMED = counter("api_streamed_inferences_total", "Inferences sent in streams.")
 REPLICA_AWAY = counter(
     "api_replica_away_total",
-    "Questions that POSTGRES_DSN answered, as the read replica was unavailable.",
+    "Queries sent to POSTGRES_DSN because the read replica was unavailable.",
 )
 REFUSED = counter("api_refused_total", "Requests refused by access control or limits.", "reason")
 ISSUER_FETCHES = counter(
@@ -164,40 +168,40 @@ ISSUER_FETCHES = counter(
 )
 
 
-EVENTS = counter("ingester_events_total", "Offsets by what became of them.", "outcome")
+EVENTS = counter("ingester_events_total", "Offsets, by outcome.", "outcome")
 EVENT_BYTES = counter("ingester_event_bytes_total", "Bytes of messages read from Kafka.")
 DEAD_LETTERS = counter(
-    "ingester_dead_letters_total", "Events set aside, by reason; `blob_missing`: parked.", "reason"
+    "ingester_dead_letters_total",
+    "Dead letters by reason; `blob_missing`: parked events.",
+    "reason",
 )
-LAG = gauge("ingester_lag_events", "Offsets between the books and the log's end.", "partition")
+LAG = gauge("ingester_lag_events", "Offsets between the books and the end of the log.", "partition")
 LAG_SECONDS = gauge(
     "ingester_lag_seconds",
-    "Age of the oldest record that is not in the books yet; 0 without lag.",
+    "Age of the oldest record not in the books yet; 0 without lag.",
     "partition",
 )
 OLDEST = gauge(
     "ingester_oldest_unprocessed_seconds",
-    "Age of the oldest event of all that waits: in Kafka, in hand or parked.",
+    "Age of the oldest unprocessed event: in Kafka, in memory or parked.",
 )
 DELAY_SECONDS = histogram(
     "ingester_delay_seconds",
-    "From the Kafka time of a batch's oldest record to its commit.",
+    "Time from the Kafka timestamp of a batch's oldest record to its commit.",
     buckets=LONG_SECONDS,
 )
 BATCH_SECONDS = histogram(
     "ingester_batch_seconds", "Time to read a slice, and to write a batch.", "step"
 )
 STAGE_SECONDS = histogram(
-    "ingester_stage_seconds", "Time of one stage of reading or writing.", "stage"
+    "ingester_stage_seconds", "Duration of one stage of reading or writing.", "stage"
 )
-BATCH_EVENTS = histogram(
-    "ingester_batch_events", "Events of a written batch.", buckets=EVENT_COUNTS
-)
-HALTED = gauge("ingester_halted", "1 while too many dead letters hold the ingester.")
+BATCH_EVENTS = histogram("ingester_batch_events", "Events per written batch.", buckets=EVENT_COUNTS)
+HALTED = gauge("ingester_halted", "1 while the ingester is stopped by too many dead letters.")
 TROUBLE = counter("ingester_trouble_total", "Waits because a server was unavailable.", "server")
 STALLED = counter(
     "ingester_stalled_sessions_total",
-    "Postgres sessions of frozen ingesters that this one ended.",
+    "Postgres sessions of frozen ingesters terminated by this one.",
 )
 FLAGGED = counter("ingester_flagged_total", "Inferences indexed with a flag.", "flag")
 ASSIGNED = gauge("ingester_partitions_assigned", "Kafka partitions assigned to this ingester.")
@@ -210,20 +214,18 @@ REPORTS = counter(
     "outcome",
 )
 BOOKS = gauge("books_events", "Offsets in the books, over all partitions, by state.", "state")
-BOOKS_OPEN = gauge("books_open_partitions", "Partitions whose books do not close: must be 0.")
+BOOKS_OPEN = gauge("books_open_partitions", "Partitions whose books do not close. Must be 0.")
 PRODUCERS = gauge(
-    "books_producers", "Producers that reported, by state: `running`, `ended`, `dead`.", "state"
+    "books_producers", "Reporting producers, by state: `running`, `ended`, `dead`.", "state"
 )
 PRODUCERS_OPEN = gauge(
-    "books_open_producers", "Producers whose accounts do not close: captures are missing."
+    "books_open_producers", "Producers whose books do not close: captures are missing."
 )
-DEAD_OPEN = gauge("dead_letters_open", "Dead letters that nobody has redriven or discarded.")
-PARKED = gauge("parked_events", "Events that wait for an object.")
-PARKED_OLDEST = gauge("parked_oldest_seconds", "How long the oldest parked event has waited.")
-PARTITIONS = gauge("partitions_spans", "Spans of time that the tables are cut into.")
-PARTITIONS_AHEAD = gauge(
-    "partitions_ahead_seconds", "For how long from now there are partitions already."
-)
+DEAD_OPEN = gauge("dead_letters_open", "Dead letters not redriven or discarded yet.")
+PARKED = gauge("parked_events", "Events waiting for an object.")
+PARKED_OLDEST = gauge("parked_oldest_seconds", "Age of the oldest parked event.")
+PARTITIONS = gauge("partitions_spans", "Time partitions of the tables.")
+PARTITIONS_AHEAD = gauge("partitions_ahead_seconds", "Time from now for which partitions exist.")
 
 
 CALL_SECONDS = histogram(
@@ -232,115 +234,124 @@ CALL_SECONDS = histogram(
     "`none`: not captured; `unrecognised`: nor known, and it may be an inference.",
     *("protocol", "upstream", "outcome"),
 )
-CALLS_IN_PROGRESS = gauge("proxy_calls_in_progress", "Calls under way now.", "transport")
+CALLS_IN_PROGRESS = gauge("proxy_calls_in_progress", "Calls in progress.", "transport")
 CAPTURES = counter(
     "proxy_captures_total",
-    "Exchanges by what came of capturing them: `seen`, `sampled_out`, `dropped`, `published`.",
+    "Exchanges by capture outcome: `seen`, `sampled_out`, `dropped`, `published`.",
     "outcome",
 )
 CAPTURES_DROPPED = counter(
-    "proxy_captures_dropped_total", "Exchanges that were to be captured and were not.", "reason"
+    "proxy_captures_dropped_total", "Exchanges that could not be captured.", "reason"
 )
 CAPTURED_EVENTS = counter("proxy_events_total", "Events acknowledged by Kafka.")
 REFUSED_CALLS = counter(
-    "proxy_refused_calls_total", "gRPC calls refused because too many were under way."
+    "proxy_refused_calls_total", "gRPC calls refused because too many were in progress."
 )
 UNSTRIPPED = counter(
     "proxy_unstripped_calls_total",
-    "Requests passed on with the metadata that were to be taken out: `large`, `no_room`.",
+    "Requests forwarded without stripping their metadata: `large`, `no_room`.",
     "why",
 )
 INCOMPLETE_CAPTURES = counter(
     "proxy_incomplete_captures_total",
-    "Exchanges recorded although a part of them was lost or cannot be read.",
+    "Exchanges recorded with a part that was lost or is unreadable.",
     "reason",
 )
 CAPTURE_QUEUE = gauge("proxy_captures_queued", "Exchanges not published yet, spool included.")
 CAPTURE_BYTES = gauge("proxy_capture_bytes", "Bytes of captures held in memory.")
-CAPTURE_BUDGET = gauge("proxy_capture_budget_bytes", "Most bytes of captures held in memory.")
-SPOOLED = gauge("proxy_captures_spooled", "Exchanges in the spool, those of dead proxies too.")
+CAPTURE_BUDGET = gauge(
+    "proxy_capture_budget_bytes", "Limit of the bytes of captures held in memory."
+)
+SPOOLED = gauge(
+    "proxy_captures_spooled", "Exchanges in the spool, including those of dead proxies."
+)
 SPOOL_BYTES = gauge("proxy_spool_bytes", "Bytes in the spool.")
-SPOOL_LIMIT = gauge("proxy_spool_limit_bytes", "Most bytes of the spool; 0: there is none.")
+SPOOL_LIMIT = gauge("proxy_spool_limit_bytes", "Limit of the bytes in the spool; 0: no spool.")
 SPOOL_TROUBLE = counter(
-    "proxy_spool_trouble_total", "Files that the spool could not write; starts without it."
+    "proxy_spool_trouble_total", "Failed writes to the spool, and starts without it."
 )
 CAPTURE_TROUBLE = counter(
     "proxy_trouble_total", "Waits because a server was unavailable.", "server"
 )
 CAPTURE_SECONDS = histogram(
-    "proxy_capture_seconds", "Time of one stage of capturing an exchange.", "stage"
+    "proxy_capture_seconds", "Duration of one stage of capturing an exchange.", "stage"
 )
 
 
-RETENTION_RUNS = counter("retention_runs_total", "Runs, by how they ended.", "state")
-RUN_SECONDS = histogram("retention_run_seconds", "Time of a run.", buckets=LONG_SECONDS)
+RETENTION_RUNS = counter("retention_runs_total", "Runs, by final state.", "state")
+RUN_SECONDS = histogram("retention_run_seconds", "Duration of a run.", buckets=LONG_SECONDS)
 STEP_SECONDS = histogram(
-    "retention_step_seconds", "Time of one step of erasing a batch.", "step", buckets=LONG_SECONDS
+    "retention_step_seconds",
+    "Duration of one step of erasing a batch.",
+    "step",
+    buckets=LONG_SECONDS,
 )
 ERASED = counter(
-    "retention_erased_total", "Inferences, parts of them, or objects of none erased.", "scope"
+    "retention_erased_total",
+    "Erased inferences, parts of inferences, and orphaned objects.",
+    "scope",
 )
-OBJECTS_DELETED = counter("retention_objects_deleted_total", "Objects deleted and seen gone.")
+OBJECTS_DELETED = counter(
+    "retention_objects_deleted_total", "Objects deleted and verified as gone."
+)
 BYTES_DELETED = counter(
-    "retention_bytes_deleted_total", "Bytes of the objects that were deleted and seen gone."
+    "retention_bytes_deleted_total", "Bytes of objects deleted and verified as gone."
 )
-PARTITIONS_DROPPED = counter("retention_partitions_dropped_total", "Partitions dropped whole.")
+PARTITIONS_DROPPED = counter("retention_partitions_dropped_total", "Partitions dropped.")
 RETENTION_TROUBLE = counter(
     "retention_trouble_total", "Steps that failed and will be retried, by reason.", "reason"
 )
-PRUNED = counter("retention_pruned_total", "Our own records removed by age, by kind.", "records")
+PRUNED = counter(
+    "retention_pruned_total", "The store's own records pruned by age, by kind.", "records"
+)
 OVERDUE = gauge(
     "retention_overdue_seconds",
-    "How long ago the oldest of all that is still there should have gone; 0: nothing is overdue.",
+    "Time since the oldest overdue record should have been deleted; 0: nothing is overdue.",
 )
 HOLDS = gauge("retention_holds", "Legal holds in force.")
-HELD = gauge(
-    "retention_held", "What erasures left because of a hold, and take up when it is released."
-)
+HELD = gauge("retention_held", "Inferences and inputs that erasures left because of a hold.")
 AUDIT_UNLINKED = gauge(
     "retention_audit_unlinked_seconds",
-    "Age of the oldest entry of the audit that is not in its chain yet.",
+    "Age of the oldest audit entry that is not chained yet.",
 )
 RECONCILIATIONS = counter(
     "retention_reconciliations_total",
-    "Comparisons of bucket and index, by how they ended.",
+    "Comparisons of bucket and index, by final state.",
     "state",
 )
 RECONCILED = gauge(
-    "retention_reconciliation_found", "What the last comparison of bucket and index found.", "what"
+    "retention_reconciliation_found", "Findings of the last comparison of bucket and index.", "what"
 )
 LAST_RECONCILIATION = gauge(
-    "retention_last_reconciliation_timestamp_seconds", "When the last comparison ended well."
+    "retention_last_reconciliation_timestamp_seconds", "Time of the last successful comparison."
 )
-EXPORTS = counter("retention_exports_total", "Exports, by how they ended.", "state")
-EXPORTED_BYTES = counter("retention_exported_bytes_total", "Bytes of the parts of exports written.")
+EXPORTS = counter("retention_exports_total", "Exports, by final state.", "state")
+EXPORTED_BYTES = counter("retention_exported_bytes_total", "Bytes of export parts written.")
 EXPORTS_UNFINISHED = gauge(
-    "retention_exports_unfinished", "Exports whose parts are not all written yet."
+    "retention_exports_unfinished", "Exports with parts that are not written yet."
 )
 EXPORTS_WAITING = gauge(
-    "retention_exports_waiting", "Unfinished exports that an error holds up; they are tried again."
+    "retention_exports_waiting", "Unfinished exports blocked by an error; they are retried."
 )
 CERTIFICATES = counter("retention_certificates_total", "Certificates of erasures signed.")
 UNCERTIFIED = counter(
     "retention_uncertified_total",
-    "Erasures that ended without a certificate, by why: `no_key` (there never was one),"
+    "Erasures that ended without a certificate, by reason: `no_key` (there never was one),"
     " `key_missing`, or `unlisted` (part of it was erased without a key).",
     "reason",
 )
 CERTIFICATE_TROUBLE = counter(
-    "retention_certificate_trouble_total", "Certificates that could not be signed yet, and wait."
+    "retention_certificate_trouble_total", "Certificates that could not be signed yet."
 )
 LAST_RUN = gauge(
     "retention_last_run_timestamp_seconds",
-    "When the last run ended well; where none ever has: when the service started.",
+    "Time of the last successful run, or of the service's start before the first one.",
 )
 RUN_INTERVAL = gauge("retention_interval_seconds", "Time between two scheduled runs.")
-LEADING = gauge("retention_leading", "1 while this service is the one that works.")
-MARKED = gauge("retention_marked", "Inferences and inputs marked, and not erased yet.")
-ERASURES = gauge("retention_erasures", "Erasures that are not finished, by state.", "state")
-OLDEST_ERASURE = gauge(
-    "retention_oldest_erasure_seconds", "How long ago the oldest unfinished erasure was asked for."
-)
+LEADING = gauge("retention_leading", "1 while this service is the leader.")
+MARKED = gauge("retention_marked", "Inferences and inputs marked but not erased yet.")
+ERASURES = gauge("retention_erasures", "Unfinished erasures, by state.", "state")
+OLDEST_ERASURE = gauge("retention_oldest_erasure_seconds", "Age of the oldest unfinished erasure.")
 
 
 # The metrics of a service that has a second process: `/metrics` shows the sum of both.

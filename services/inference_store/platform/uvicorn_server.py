@@ -220,7 +220,8 @@ class Framing:
         """Send one message of ASGI."""
         cycle = self._cycle
         if message["type"] == "http.response.start":
-            self._until_closed = _has_no_chunks(cycle.scope) and not _has_length(message)
+            has_no_chunks = cycle.scope["http_version"] == "1.0"
+            self._until_closed = has_no_chunks and not _has_length(message)
             if self._until_closed:
                 cycle.chunked_encoding = False  # the answer ends with the connection
             await cycle.send(message)
@@ -251,10 +252,6 @@ def framed(app: Any, cycle: RequestResponseCycle) -> Any:
             raise
 
     return answer
-
-
-def _has_no_chunks(scope: Scope) -> bool:
-    return bool(scope["http_version"] == "1.0")
 
 
 def _has_length(message: Message) -> bool:

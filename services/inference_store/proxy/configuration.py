@@ -1,11 +1,9 @@
 """Reads the proxy's configuration from a file, or from the environment."""
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 import yaml
@@ -25,80 +23,6 @@ from inference_store.inference.nearest import nearest
 from inference_store.inference.task_types import TASK_TYPES, task_type_of
 from inference_store.platform.settings import WrongSetting
 
-# The configuration's rules for the exchanges of a model: plain data, which is sent to another
-# process.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
-    """The exchanges to keep: a share of them, and those that are always kept."""
-
-    share: float = 1.0
-    """The share, 0 to 1."""
-    key: str | None = None
-    """A metadata key: all exchanges with the same value are kept, or none; None draws each by
-    itself."""
-    always_errors: bool = False
-    always_below: float | None = None
-    """An answer whose best score is lower is always kept."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Redaction:
-    """A value to remove before anything is written."""
-
-    what: Literal["metadata", "header", "path", "input"]
-    name: str = ""
-    """The metadata key, the header (any case), or the path in the request's JSON, like
-    `inputs[].parameters.user`; nothing for `input`."""
-    how: Literal["drop", "hash"] = "drop"
-    """`hash`: write the keyed SHA-256 of the value instead."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """The rules of one model's exchanges. `model_id` None: the model's own name."""
-
-    model_id: str | None = None
-    project_id: str | None = None
-    task_type: str | None = None
-    batched: bool = False
-    dialect: str | None = None
-    capture: bool = True
-    strip_metadata: bool = False
-    sampling: Sampling = Sampling()
-    redactions: tuple[Redaction, ...] = ()
-    metadata_headers: tuple[str, ...] = ()
-    """Request headers, in lower case, that become metadata."""
-    by_name: tuple["NamedRules", ...] = ()
-    """If only the body names the model: the rules by its name and version; the first match applies,
-    and the last matches all."""
-    if_unnamed: tuple[Redaction, ...] = ()
-    """If the body cannot be read: the redactions of all models there."""
-
-
-@dataclass(frozen=True, slots=True)
-class NamedRules:
-    """Rules, and the models that they apply to."""
-
-    model: str
-    """`*` for any part of it; `m-<id>` without case."""
-    version: str | None
-    """None for every version."""
-    rules: Rules
-
-
-def find_rules(
-    rules_by_name: tuple[NamedRules, ...], model: str, version: str | None
-) -> Rules | None:
-    """Return the rules of a model; None if none of these apply to it."""
-    fitting = (
-        entry.rules
-        for entry in rules_by_name
-        if entry.version in {None, version} and matches(entry.model, model)
-    )
-    return next(fitting, None)
-
 
 def matches(pattern: str, model: str) -> bool:
     """Return whether a model's name matches a pattern; the reference platform's `m-<id>` ignores
@@ -109,7 +33,7 @@ def matches(pattern: str, model: str) -> bool:
 
 
 MOST_BYTES = 1 << 20
-Location = Sequence[int | str]
+Location = tuple[int | str, ...]
 """Names and indexes from the root, like pydantic's `loc`."""
 
 
@@ -122,76 +46,48 @@ class Document:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._lines: dict[Location, int] = {}
         try:
             text = path.read_bytes()
         except OSError as exc:
             raise WrongConfiguration(f"{path} cannot be read: {exc.strerror}") from None
         if len(text) > MOST_BYTES:
             raise WrongConfiguration(f"{path} has more than {MOST_BYTES:,} bytes")
-        self._root, self.value = self._parse(text)
-
-    def _parse(self, text: bytes) -> tuple[yaml.Node | None, Any]:
-        loader = None
         try:
-            loader = yaml.SafeLoader(text)
-            root = loader.get_single_node()
-            for name, line in _find_repeated(root):
-                raise WrongConfiguration(f"{self._path}, line {line}: {name!r} is there twice")
-            return root, None if root is None else loader.construct_document(root)
+            self._note_lines(yaml.compose(text, yaml.SafeLoader), ())
+            self.value = yaml.safe_load(text)
         except yaml.MarkedYAMLError as exc:
             mark = exc.problem_mark or exc.context_mark
             where = f", line {mark.line + 1}" if mark else ""
-            raise WrongConfiguration(f"{self._path}{where}: {exc.problem or exc.context}") from None
+            raise WrongConfiguration(f"{path}{where}: {exc.problem or exc.context}") from None
+        except WrongConfiguration:
+            raise
         except (yaml.YAMLError, RecursionError, ValueError) as exc:
-            if isinstance(exc, WrongConfiguration):
-                raise
-            raise WrongConfiguration(f"{self._path} is not YAML: {exc}") from None
-        finally:
-            if loader is not None:
-                loader.dispose()
+            raise WrongConfiguration(f"{path} is not YAML: {exc}") from None
+
+    def _note_lines(self, node: yaml.Node | None, at: Location) -> None:
+        """Note the line of everything inside a node. A name that a mapping has twice is wrong: YAML
+        would keep the last without an error."""
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                inside, line = (*at, str(key.value)), key.start_mark.line + 1
+                if inside in self._lines:
+                    raise WrongConfiguration(
+                        f"{self._path}, line {line}: {key.value!r} is there twice"
+                    )
+                self._lines[inside] = line
+                self._note_lines(value, inside)
+        elif isinstance(node, yaml.SequenceNode):
+            for index, value in enumerate(node.value):
+                self._lines[*at, index] = value.start_mark.line + 1
+                self._note_lines(value, (*at, index))
 
     def describe_error(self, location: Location, message: str) -> str:
         """Return a sentence about the value at a location, or about the nearest one that exists."""
         name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
-        return (
-            f"{self._path}, line {self._find_line(location)}: {name.lstrip('.') or 'it'}: {message}"
-        )
-
-    def _find_line(self, location: Location) -> int:
-        node, line = self._root, 1
-        for part in location:
-            child = _find_child(node, part)
-            if child is None:
-                break
-            line, node = child
-        return line
-
-
-def _find_child(node: yaml.Node | None, part: int | str) -> tuple[int, yaml.Node] | None:
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            if key.value == str(part):
-                return key.start_mark.line + 1, value
-    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-        value = node.value[part]
-        return value.start_mark.line + 1, value
-    return None
-
-
-def _find_repeated(node: yaml.Node | None) -> Iterator[tuple[str, int]]:
-    """Yield names that a mapping has twice, with their lines: YAML would keep the last without an
-    error."""
-    if isinstance(node, yaml.MappingNode):
-        names: set[str] = set()
-        for key, value in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in names:
-                    yield key.value, key.start_mark.line + 1
-                names.add(key.value)
-            yield from _find_repeated(value)
-    elif isinstance(node, yaml.SequenceNode):
-        for value in node.value:
-            yield from _find_repeated(value)
+        nearest_ones = (location[:length] for length in range(len(location), 0, -1))
+        line = next((self._lines[at] for at in nearest_ones if at in self._lines), 1)
+        return f"{self._path}, line {line}: {name.lstrip('.') or 'it'}: {message}"
 
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
@@ -276,7 +172,7 @@ class UpstreamEntry(_Entry):
         return model is None or any(matches(pattern, model) for pattern in self.models)
 
 
-class SamplingEntry(_Entry):
+class Sampling(_Entry):
     """Which exchanges are kept."""
 
     share: Annotated[float, Field(ge=0, le=1)] = 1.0
@@ -289,7 +185,7 @@ class SamplingEntry(_Entry):
     """Keep every exchange whose best score is below this."""
 
 
-class RedactionEntry(_Entry):
+class Redaction(_Entry):
     """What is taken out before anything is written."""
 
     what: Literal["metadata", "header", "path", "input"]
@@ -306,7 +202,7 @@ class RedactionEntry(_Entry):
         return self
 
 
-class ModelEntry(_Entry):
+class Rules(_Entry):
     """How the exchanges of some models are captured; the first entry that matches counts."""
 
     model: Name = "*"
@@ -328,38 +224,33 @@ class ModelEntry(_Entry):
     are read to know it, and count as sampled out."""
     strip_metadata: bool = False
     """Take `parameters.metadata` out of what goes to the model server, where there is room."""
-    sampling: SamplingEntry = SamplingEntry()
+    sampling: Sampling = Sampling()
     """Which exchanges are kept; left out: all."""
-    redactions: tuple[RedactionEntry, ...] = ()
+    redactions: tuple[Redaction, ...] = ()
     """What is taken out before anything is written."""
-    metadata_headers: tuple[Name, ...] = ()
+    metadata_headers: tuple[Annotated[Name, AfterValidator(str.lower)], ...] = ()
     """Request headers that become metadata, in any case."""
 
-    def matches(self, upstream: str, model: str, version: str | None) -> bool:
-        """Return whether this entry applies to a call."""
-        if self.upstream not in {None, upstream} or self.version not in {None, version}:
-            return False
-        return matches(self.model, model)
-
-    def rules(self, dialect: str | None) -> Rules:
-        """Return the entry as rules."""
-        return Rules(
-            model_id=self.model_id,
-            project_id=self.project_id,
-            task_type=self.task_type,
-            batched=self.batched,
-            dialect=dialect,
-            capture=self.capture,
-            strip_metadata=self.strip_metadata,
-            sampling=Sampling(**self.sampling.model_dump()),
-            redactions=tuple(Redaction(**entry.model_dump()) for entry in self.redactions),
-            metadata_headers=tuple(name.lower() for name in self.metadata_headers),
-        )
+    def are_for(self, model: str, version: str | None) -> bool:
+        """Return whether the rules are those of a model at their upstream."""
+        return self.version in {None, version} and matches(self.model, model)
 
 
-_EVERYTHING = ModelEntry()
-_REMEMBERED = 1024
-_LONGEST_REMEMBERED = 512
+_EVERYTHING = Rules()
+
+
+def find_rules(entries: Sequence[Rules], model: str, version: str | None) -> Rules:
+    """Return the rules of a model, of those of its upstream."""
+    return next((rules for rules in entries if rules.are_for(model, version)), _EVERYTHING)
+
+
+def join_redactions(entries: Sequence[Rules]) -> tuple[Redaction, ...]:
+    """Return the redactions of several models; one that is not captured counts as one whose input
+    is dropped."""
+    redactions = [redaction for rules in entries for redaction in rules.redactions]
+    if not all(rules.capture for rules in entries):
+        redactions.append(Redaction(what="input"))
+    return tuple(dict.fromkeys(redactions))
 
 
 class _File(BaseModel):
@@ -368,19 +259,15 @@ class _File(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     upstreams: Annotated[tuple[UpstreamEntry, ...], Field(min_length=1)]
-    models: tuple[ModelEntry, ...] = ()
+    models: tuple[Rules, ...] = ()
 
 
 class Configuration:
     """The upstreams and the rules of a proxy."""
 
-    def __init__(
-        self, upstreams: Sequence[UpstreamEntry], models: Sequence[ModelEntry] = ()
-    ) -> None:
+    def __init__(self, upstreams: Sequence[UpstreamEntry], models: Sequence[Rules] = ()) -> None:
         self.upstreams = tuple(upstreams)
         self.models = tuple(models)
-        # names are untrusted: remember as many as a server has, not more
-        self._remembered = lru_cache(_REMEMBERED)(self._rules)
 
     def upstream(self, model: str | None) -> UpstreamEntry:
         """Return the first upstream that serves the model; else the first of all, which answers
@@ -389,34 +276,11 @@ class Configuration:
 
     def rules(self, upstream: str, model: str, version: str | None) -> Rules:
         """Return the rules of a model's exchanges at an upstream."""
-        if len(model) + len(version or "") > _LONGEST_REMEMBERED:
-            return self._rules(upstream, model, version)
-        return self._remembered(upstream, model, version)
+        return find_rules(self.list_rules(upstream), model, version)
 
-    def list_redactions(self, upstream: str) -> tuple[Redaction, ...]:
-        """Return the redactions of all of an upstream's models; a model that is not captured counts
-        as one whose input is dropped."""
-        entries = [entry for entry in self.models if entry.upstream in {None, upstream}]
-        redactions = [redaction for entry in entries for redaction in entry.rules(None).redactions]
-        if not all(entry.capture for entry in entries):
-            redactions.append(Redaction(what="input"))
-        return tuple(dict.fromkeys(redactions))
-
-    def _rules(self, upstream: str, model: str, version: str | None) -> Rules:
-        entries = (entry for entry in self.models if entry.matches(upstream, model, version))
-        return next(entries, _EVERYTHING).rules(self._dialect(upstream))
-
-    def named_rules(self, upstream: str) -> tuple[NamedRules, ...]:
-        """Return the rules of every model of an upstream, to choose from when the name is known."""
-        dialect = self._dialect(upstream)
-        entries = (entry for entry in self.models if entry.upstream in {None, upstream})
-        return tuple(
-            NamedRules(entry.model, entry.version, entry.rules(dialect))
-            for entry in (*entries, _EVERYTHING)
-        )
-
-    def _dialect(self, upstream: str) -> Literal["mlserver", "triton"] | None:
-        return next(entry.dialect for entry in self.upstreams if entry.name == upstream)
+    def list_rules(self, upstream: str) -> Sequence[Rules]:
+        """Return the rules of all models at an upstream, in order."""
+        return [rules for rules in self.models if rules.upstream in {None, upstream}]
 
 
 def read_configuration_file(
@@ -437,12 +301,8 @@ def read_configuration_file(
             document.describe_error(error["loc"], _describe_error(error)) for error in errors
         )
         raise WrongConfiguration("\n".join(messages)) from None
-    mistakes = [
-        *_unknown_protocols(file, document, protocols),
-        *_unknown_upstreams(file, document),
-        *_repeated_names(file, document),
-        *(() if has_key else _hashes_without_key(file, document)),
-    ]
+    found = _find_mistakes(file, protocols, has_key=has_key)
+    mistakes = [document.describe_error(*mistake) for mistake in found]
     if mistakes:
         raise WrongConfiguration("\n".join(mistakes))
     return Configuration(file.upstreams, file.models)
@@ -477,16 +337,8 @@ def _describe_setting_error(error: ErrorDetails) -> str:
 def _remove_consequences(errors: Sequence[ErrorDetails]) -> Sequence[ErrorDetails]:
     """Remove errors that only follow from a mistake inside: a list whose entries are wrong is also
     too short."""
-    locations = [error["loc"] for error in errors]
-    return [
-        error
-        for error in errors
-        if not any(_is_inside(location, error["loc"]) for location in locations)
-    ]
-
-
-def _is_inside(inner: Sequence[int | str], outer: Sequence[int | str]) -> bool:
-    return len(inner) > len(outer) and tuple(inner[: len(outer)]) == tuple(outer)
+    outside = {error["loc"][:length] for error in errors for length in range(len(error["loc"]))}
+    return [error for error in errors if error["loc"] not in outside]
 
 
 def _describe_error(error: ErrorDetails) -> str:
@@ -495,72 +347,43 @@ def _describe_error(error: ErrorDetails) -> str:
     return error["msg"].removeprefix("Value error, ")
 
 
-def _suggest_names(location: Sequence[int | str]) -> str:
+_INSIDE: Mapping[str, type[BaseModel]] = {
+    "upstreams": UpstreamEntry,
+    "models": Rules,
+    "sampling": Sampling,
+    "redactions": Redaction,
+}
+
+
+def _suggest_names(location: Location) -> str:
     """Return a hint with the names that are nearest to an unknown one."""
-    entry: type[BaseModel] | None = _File
-    for part in location[:-1]:
-        if isinstance(part, str) and entry is not None:
-            entry = _find_entry_type(entry, part)
-    if entry is None:
-        return ""
-    near = nearest(str(location[-1]), tuple(entry.model_fields))
+    *way, name = (part for part in location if isinstance(part, str))
+    entry = _INSIDE[way[-1]] if way else _File
+    near = nearest(name, tuple(entry.model_fields))
     return f"; the nearest are {', '.join(near)}" if near else ""
 
 
-def _find_entry_type(entry: type[BaseModel], name: str) -> type[BaseModel] | None:
-    annotation = entry.model_fields[name].annotation
-    inside = (annotation, *getattr(annotation, "__args__", ()))
-    models = (
-        argument
-        for argument in inside
-        if isinstance(argument, type) and issubclass(argument, BaseModel)
-    )
-    return next(models, None)
+def _find_mistakes(
+    file: _File, protocols: Collection[str], *, has_key: bool
+) -> Iterator[tuple[Location, str]]:
+    """Yield what no entry shows by itself."""
+    names = [upstream.name for upstream in file.upstreams]
+    for index, upstream in enumerate(file.upstreams):
+        for at, name in enumerate(upstream.protocols):
+            if name not in protocols:
+                known = ", ".join(sorted(protocols))
+                sentence = f"there is no protocol {name!r}; known are {known}"
+                yield ("upstreams", index, "protocols", at), sentence
+        if upstream.name in names[:index]:
+            yield ("upstreams", index, "name"), f"there are two upstreams {upstream.name!r}"
+    for index, rules in enumerate(file.models):
+        if rules.upstream not in {None, *names}:
+            known = ", ".join(sorted(set(names)))
+            sentence = f"there is no upstream {rules.upstream!r}; known are {known}"
+            yield ("models", index, "upstream"), sentence
+        for at, redaction in enumerate(rules.redactions):
+            if redaction.how == "hash" and not has_key:
+                yield ("models", index, "redactions", at), _NO_KEY
 
 
-def _unknown_protocols(
-    file: _File, document: Document, protocols: Collection[str]
-) -> Sequence[str]:
-    names = ", ".join(sorted(protocols))
-    return [
-        document.describe_error(
-            ("upstreams", index, "protocols", at),
-            f"there is no protocol {name!r}; known are {names}",
-        )
-        for index, upstream in enumerate(file.upstreams)
-        for at, name in enumerate(upstream.protocols)
-        if name not in protocols
-    ]
-
-
-def _unknown_upstreams(file: _File, document: Document) -> Sequence[str]:
-    names = {entry.name for entry in file.upstreams}
-    return [
-        document.describe_error(
-            ("models", index, "upstream"),
-            f"there is no upstream {model.upstream!r}; known are {', '.join(sorted(names))}",
-        )
-        for index, model in enumerate(file.models)
-        if model.upstream not in {None, *names}
-    ]
-
-
-def _repeated_names(file: _File, document: Document) -> Sequence[str]:
-    names = [entry.name for entry in file.upstreams]
-    return [
-        document.describe_error(("upstreams", index, "name"), f"there are two upstreams {name!r}")
-        for index, name in enumerate(names)
-        if name in names[:index]
-    ]
-
-
-def _hashes_without_key(file: _File, document: Document) -> Sequence[str]:
-    return [
-        document.describe_error(
-            ("models", index, "redactions", at),
-            "a hash needs a key: set INFERENCE_STORE_PROXY_REDACTION_KEY, or drop the value",
-        )
-        for index, entry in enumerate(file.models)
-        for at, redaction in enumerate(entry.redactions)
-        if redaction.how == "hash"
-    ]
+_NO_KEY = "a hash needs a key: set INFERENCE_STORE_PROXY_REDACTION_KEY, or drop the value"

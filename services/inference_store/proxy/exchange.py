@@ -8,7 +8,7 @@ of framing and uncompressed.
 
 import binascii
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal, TypeAlias
@@ -25,6 +25,11 @@ Headers: TypeAlias = Sequence[tuple[str, str]]
 def header(headers: Headers, name: str) -> str | None:
     """Return the first header of a name, given in lower case; None if there is none."""
     return next((value for key, value in headers if key == name), None)
+
+
+def correct_headers(headers: Headers, values: Mapping[str, str]) -> Headers:
+    """Return the headers with these values in place of their own, by name."""
+    return [(name, values.get(name, value)) for name, value in headers]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,6 +133,13 @@ def from_data_url(url: str) -> tuple[bytes, str | None] | None:
         return plain, kind.strip().lower() or None
     raw = from_base64(plain.decode("latin-1"))
     return None if raw is None else (raw, content_type.strip().lower() or None)
+
+
+def from_text(text: str) -> tuple[bytes, str | None] | None:
+    """Return the bytes of a `data:` URL or of base64, and the type if it is known; None for another
+    text."""
+    raw = from_base64(text)
+    return from_data_url(text) or (None if raw is None else (raw, None))
 
 
 METADATA_HEADER: Final = "inference-store-metadata"

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -12,7 +13,7 @@ from inference_store.platform.serving import Connections, PortTaken
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture import Captures
 from inference_store.proxy.configuration import Configuration, UpstreamEntry
-from inference_store.proxy.grpc import Calls, CallTarget, channel, limit_connections, server
+from inference_store.proxy.grpc import Calls, channel, limit_connections, server
 from inference_store.proxy.routing import Routing
 
 _log = structlog.get_logger()
@@ -50,36 +51,31 @@ class GrpcPort:
             most = settings.proxy_grpc_message_bytes
             self._channels[entry.name] = open_channel(entry, entry.grpc or "", most)
         self._server = server(
-            self._find_target,
+            partial(self._routing.route, "grpc", "POST"),
+            self._channels,
             self._captures,
-            by_model=len(self._upstreams) > 1,
             message_bytes=settings.proxy_grpc_message_bytes,
             calls=self._calls,
             most_connections=self._connections.most,
         )
-        port = self._listen(f"{settings.proxy_host}:{settings.proxy_grpc_port}")
+        port = self._listen(self._server, f"{settings.proxy_host}:{settings.proxy_grpc_port}")
         await self._server.start()
         work = (limit_connections(port, self._connections), keep_releasing())
         self._tasks = [asyncio.create_task(task) for task in work]
         _log.info("proxy open to gRPC", action="proxy_grpc_listening", port=port)
 
-    def _listen(self, address: str) -> int:
+    def _listen(self, server: grpc.aio.Server, address: str) -> int:
+        certificate = self._settings.proxy_tls_certificate_file
+        key = self._settings.proxy_tls_key_file
         try:
-            return self._bind(address)
+            if certificate is None or key is None:
+                return server.add_insecure_port(address)
+            return server.add_secure_port(address, read_server_credentials(certificate, key))
         except RuntimeError:  # gRPC writes its reason to stderr
             raise PortTaken(
                 f"cannot listen on {address} for gRPC."
                 " Change INFERENCE_STORE_PROXY_HOST and INFERENCE_STORE_PROXY_GRPC_PORT."
             ) from None
-
-    def _bind(self, address: str) -> int:
-        assert self._server is not None
-        certificate = self._settings.proxy_tls_certificate_file
-        key = self._settings.proxy_tls_key_file
-        if certificate is None or key is None:
-            return self._server.add_insecure_port(address)
-
-        return self._server.add_secure_port(address, read_server_credentials(certificate, key))
 
     async def stop(self, grace_seconds: float) -> None:
         """Take no new calls; give those in progress `grace_seconds` to end."""
@@ -88,26 +84,6 @@ class GrpcPort:
         if self._server is not None:
             await self._server.stop(grace_seconds)
         await asyncio.gather(*(channel.close() for channel in self._channels.values()))
-
-    def _find_target(
-        self, method: str, model: str | None, version: str | None
-    ) -> CallTarget | None:
-        route = self._routing.route("grpc", "POST", method, model, version)
-        upstream = self._channels.get(route.upstream.name)
-        if upstream is None:
-            return None
-        # a stream may be endless, and an unknown call may be a stream
-        is_single = route.call is not None and route.call.kind == "infer"
-        return CallTarget(
-            channel=upstream,
-            call=route.call,
-            is_unrecognised=route.is_unrecognised,
-            upstream=route.upstream.name,
-            rules=route.rules,
-            model=route.model,
-            timeout_seconds=route.upstream.read_seconds if is_single else None,
-            allow_shutdown=route.upstream.allow_shutdown,
-        )
 
 
 def read_server_credentials(certificate: Path, key: Path) -> grpc.ServerCredentials:
@@ -125,11 +101,6 @@ def read_server_credentials(certificate: Path, key: Path) -> grpc.ServerCredenti
     first = grpc.ssl_server_certificate_configuration(used)
     # None leaves the pair as it is, which its types do not say
     return grpc.dynamic_ssl_server_credentials(first, renew)  # type: ignore[arg-type]
-
-
-def limit_calls(settings: ProxySettings) -> Calls:
-    """Return the limits of calls that the settings give."""
-    return Calls(settings.connections)
 
 
 def open_channel(entry: UpstreamEntry, target: str, message_bytes: int) -> grpc.aio.Channel:

@@ -6,11 +6,10 @@ calls are routed and captured as usual. File names are tensor names, both ways.
 
 import re
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 import grpc
@@ -27,7 +26,7 @@ from inference_store.proxy.grpc_port import open_channel
 from inference_store.proxy.omi_container import Container, ContainerFailed
 from inference_store.proxy.protocols.tensor_datum import envelope_json
 from inference_store.proxy.protocols.tensor_reading import Run
-from inference_store.proxy.protocols.tensors import Tensor
+from inference_store.proxy.protocols.tensors import BYTES, Tensor, encoded
 from inference_store.proxy.protocols.v2 import request_in
 from inference_store.proxy.protocols.v2_grpc import request_in as grpc_request_in
 
@@ -41,56 +40,51 @@ _CODES: Final = {
     503: StatusCode.UNAVAILABLE,
     504: StatusCode.DEADLINE_EXCEEDED,
 }
-_Reply: TypeAlias = tuple[Any, Run | None]
-"""A message, and the container's outcome of a Run."""
+_Reply: TypeAlias = tuple[dict[str, Any], Run | None]
+"""The fields of a message, and the container's outcome of a Run."""
 _GrpcAnswer: TypeAlias = Callable[[Container, bytes], Awaitable[_Reply]]
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
 
 def handlers(container: Container) -> grpc.GenericRpcHandler:
     """Return the handlers of all methods that the bridge answers."""
-    method_handlers = {name: _build_handler(container, answer) for name, answer in _METHODS.items()}
+    method_handlers = {name: _build_handler(container, name) for name in _METHODS}
     return grpc.method_handlers_generic_handler(_SERVICE, method_handlers)
 
 
-def _build_handler(container: Container, answer: _GrpcAnswer) -> Any:
+def _build_handler(container: Container, name: str) -> Any:
     async def handle(request: bytes, context: Context) -> bytes:
+        written = b""
         try:
-            reply, run = await answer(container, request)
-            written: bytes = reply.SerializeToString()
-            context.set_trailing_metadata(tuple(omi.headers_of(run).items()))
+            fields, run = await _METHODS[name](container, request)
+            written = message(f"inference.{name}Response")(**fields).SerializeToString()
         except ContainerFailed as exc:
+            run = exc.run
             context.set_code(_CODES.get(exc.status, StatusCode.INTERNAL))
             context.set_details(str(exc))
-            context.set_trailing_metadata(tuple(omi.headers_of(exc.run).items()))
-            return b""
+        context.set_trailing_metadata(tuple(omi.headers_of(run).items()))
         return written
 
     return grpc.unary_unary_rpc_method_handler(handle)
 
 
-async def _live(_container: Container, _request: bytes) -> _Reply:
-    return message("inference.ServerLiveResponse")(live=True), None
+async def _answer_live(_container: Container, _request: bytes) -> _Reply:
+    return {"live": True}, None
 
 
 async def _answer_ready(container: Container, _request: bytes) -> _Reply:
-    return message("inference.ServerReadyResponse")(ready=await container.is_reachable()), None
-
-
-async def _answer_model_ready(container: Container, _request: bytes) -> _Reply:
-    return message("inference.ModelReadyResponse")(ready=await container.is_reachable()), None
+    return {"ready": await container.is_reachable()}, None
 
 
 async def _server_metadata(_container: Container, _request: bytes) -> _Reply:
-    return message("inference.ServerMetadataResponse")(**omi.server_metadata()), None
+    return omi.server_metadata(), None
 
 
 async def _model_metadata(container: Container, request: bytes) -> _Reply:
     decoded = parsed("inference.ModelMetadataRequest", request)
     if decoded is None:
         raise ContainerFailed(400, "the request is no ModelMetadataRequest")
-    fields = omi.model_metadata(await container.status(), decoded.name)
-    return message("inference.ModelMetadataResponse")(**fields), None
+    return omi.model_metadata(await container.status(), decoded.name), None
 
 
 async def _answer_infer(container: Container, request: bytes) -> _Reply:
@@ -98,30 +92,24 @@ async def _answer_infer(container: Container, request: bytes) -> _Reply:
     if decoded.request is None:
         raise ContainerFailed(400, decoded.problem or "the request is no ModelInferRequest")
     answer, run = await omi.infer(container, decoded.request, decoded.request.model or "")
+    outputs: list[dict[str, Any]] = [
+        {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
+        for tensor in answer.outputs
+    ]
+    fields = {"model_name": answer.model, "model_version": answer.version, "id": answer.id}
     # in the form of the request; Triton's clients read the raw form best
-    raw = any(tensor.raw is not None for tensor in decoded.request.inputs)
-    response = message("inference.ModelInferResponse")(
-        model_name=answer.model, model_version=answer.version, id=answer.id
-    )
-    for tensor in answer.outputs:
-        output = response.outputs.add(
-            name=tensor.name, datatype=tensor.datatype, shape=tensor.shape
-        )
-        if raw:
-            response.raw_output_contents.append(_prefix_lengths(tensor.values or ()))
-        else:
-            output.contents.bytes_contents.extend(tensor.values)
-    return response, run
-
-
-def _prefix_lengths(values: Sequence[Any]) -> bytes:
-    return b"".join(len(value).to_bytes(4, "little") + value for value in values)
+    if any(tensor.raw is not None for tensor in decoded.request.inputs):
+        raw = [encoded(BYTES, tensor.values or ()) for tensor in answer.outputs]
+        return {**fields, "outputs": outputs, "raw_output_contents": raw}, run
+    for output, tensor in zip(outputs, answer.outputs, strict=True):
+        output["contents"] = {"bytes_contents": tensor.values}
+    return {**fields, "outputs": outputs}, run
 
 
 _METHODS: Final[Mapping[str, _GrpcAnswer]] = {
-    "ServerLive": _live,
+    "ServerLive": _answer_live,
     "ServerReady": _answer_ready,
-    "ModelReady": _answer_model_ready,
+    "ModelReady": _answer_ready,
     "ServerMetadata": _server_metadata,
     "ModelMetadata": _model_metadata,
     "ModelInfer": _answer_infer,
@@ -132,49 +120,44 @@ _MESSAGE_BYTES: Final = 256 << 20
 _GRACE_SECONDS: Final = 5.0
 
 
-class Bridge:
-    """A container as a V2 server: `async with Bridge(container) as bridge`; `bridge.url`,
-    `bridge.target`. It uses free ports of the loopback interface."""
+class Bridge(NamedTuple):
+    """Where a bridge answers."""
 
-    def __init__(self, container: Container, *, message_bytes: int = _MESSAGE_BYTES) -> None:
-        self._container = container
-        self._message_bytes = message_bytes
-        self.url = ""
-        """The address that answers REST."""
-        self.target = ""
-        """The address that answers gRPC."""
+    url: str
+    """The address that answers REST."""
+    target: str
+    """The address that answers gRPC."""
 
-    async def __aenter__(self) -> Self:
-        self._runner = web.AppRunner(
-            application(self._container, most_bytes=self._message_bytes),
-            access_log=None,
-            max_line_size=MOST_HEAD_BYTES,  # the proxy passes on no larger heads
-            max_field_size=MOST_HEAD_BYTES,
-        )
-        await self._runner.setup()
-        await web.TCPSite(self._runner, _HERE, 0).start()
-        self.url = f"http://{_HERE}:{self._runner.addresses[0][1]}"
-        self._server = grpc.aio.server(
-            handlers=(handlers(self._container),),
-            options=(
-                ("grpc.max_receive_message_length", self._message_bytes),
-                ("grpc.max_send_message_length", self._message_bytes),
-                ("grpc.so_reuseport", 0),
-            ),
-        )
-        self.target = f"{_HERE}:{self._server.add_insecure_port(f'{_HERE}:0')}"
-        await self._server.start()
-        return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._server.stop(_GRACE_SECONDS)
-        await self._runner.cleanup()
-        await self._container.close()
+@asynccontextmanager
+async def start_bridge(
+    container: Container, *, message_bytes: int = _MESSAGE_BYTES
+) -> AsyncIterator[Bridge]:
+    """Serve a container as V2, on free ports of the loopback interface."""
+    runner = web.AppRunner(
+        application(container, most_bytes=message_bytes),
+        access_log=None,
+        max_line_size=MOST_HEAD_BYTES,  # the proxy passes on no larger heads
+        max_field_size=MOST_HEAD_BYTES,
+    )
+    await runner.setup()
+    await web.TCPSite(runner, _HERE, 0).start()
+    server = grpc.aio.server(
+        handlers=(handlers(container),),
+        options=(
+            ("grpc.max_receive_message_length", message_bytes),
+            ("grpc.max_send_message_length", message_bytes),
+            ("grpc.so_reuseport", 0),
+        ),
+    )
+    target = f"{_HERE}:{server.add_insecure_port(f'{_HERE}:0')}"
+    await server.start()
+    try:
+        yield Bridge(f"http://{_HERE}:{runner.addresses[0][1]}", target)
+    finally:
+        await server.stop(_GRACE_SECONDS)
+        await runner.cleanup()
+        await container.close()
 
 
 _MODEL: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/[^/]+)?(/infer|/ready)?/?")
@@ -238,7 +221,7 @@ async def _infer(container: Container, request: web.Request, name: str) -> web.R
     answer, run = await omi.infer(container, read.request, name)
     members = {"model_name": answer.model, "model_version": answer.version, "id": answer.id}
     outputs = [_write_as_texts(output) for output in answer.outputs]
-    written = envelope_json(members, answer.parameters, "outputs", outputs)
+    written = envelope_json(members, answer.parameters, "outputs", outputs, "response")
     added = omi.headers_of(run)
     return web.Response(body=written.text, content_type=_JSON, headers=added)
 
@@ -278,10 +261,10 @@ async def _open_bridge(
     entry: UpstreamEntry, target: str, message_bytes: int, open_bridges: AsyncExitStack
 ) -> UpstreamEntry:
     channel = await open_bridges.enter_async_context(open_channel(entry, target, message_bytes))
-    container = Container(
-        channel, status_seconds=entry.read_seconds, run_seconds=entry.read_seconds
+    container = Container(channel, seconds=entry.read_seconds)
+    bridge = await open_bridges.enter_async_context(
+        start_bridge(container, message_bytes=message_bytes)
     )
-    bridge = await open_bridges.enter_async_context(Bridge(container, message_bytes=message_bytes))
     addresses = {"omi": None, "url": bridge.url, "grpc": bridge.target}
     secrets = dict.fromkeys(("ca_file", "certificate_file", "key_file"))
     return entry.model_copy(update=addresses | secrets)

@@ -3,23 +3,18 @@
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
-from grpc import ChannelConnectivity, StatusCode
+from grpc import StatusCode
 
 from inference_store.grpc_messages import message
 from inference_store.inference.json_text import UnreadableJson, read_json
 from inference_store.proxy.exchange import from_base64
-from inference_store.proxy.protocols.tensor_reading import (
-    ERROR,
-    MODEL_VERSION,
-    MOST_INFERENCES,
-    STATUS_CODE,
-    Run,
-)
+from inference_store.proxy.grpc import is_connected
+from inference_store.proxy.protocols.protocol import MOST_INFERENCES
+from inference_store.proxy.protocols.tensor_reading import ERROR, MODEL_VERSION, STATUS_CODE, Run
 from inference_store.proxy.protocols.tensors import (
     BYTES,
     InferRequest,
@@ -61,6 +56,10 @@ class ContainerStatus:
     run_seconds: float | None = None
     """How long one Run may take; None if the container does not state it."""
 
+    def outcome(self, code: int) -> Run:
+        """Return the outcome of a Run."""
+        return Run(code, self.version or None)
+
 
 def read_status(status: Any) -> ContainerStatus:
     """Return the status in a StatusResponse."""
@@ -97,6 +96,7 @@ _STATUSES: Final = {
     StatusCode.UNIMPLEMENTED: 501,
 }
 LEAST_FAILED: Final = 400
+_REACHED_SECONDS: Final = 1.0
 
 
 class ContainerFailed(Exception):
@@ -114,31 +114,18 @@ class ContainerFailed(Exception):
 
 
 class Container:
-    """An OMI container. Limits: `status_seconds` for its model to start, `run_seconds` for a Run if
-    the container does not state how long it may take."""
+    """An OMI container. `seconds`: the limit for its model to start, and for a Run if the container
+    does not state how long it may take."""
 
-    def __init__(
-        self,
-        channel: grpc.aio.Channel,
-        *,
-        status_seconds: float = 600.0,
-        run_seconds: float = 600.0,
-    ) -> None:
+    def __init__(self, channel: grpc.aio.Channel, *, seconds: float = 600.0) -> None:
         self._channel = channel
-        self._status_seconds = status_seconds
-        self._run_seconds = run_seconds
+        self._seconds = seconds
         self._status: asyncio.Task[ContainerStatus] | None = None
 
-    async def is_reachable(self, seconds: float = 1.0) -> bool:
+    async def is_reachable(self) -> bool:
         """Return whether there is a connection. Status is not used as a probe: it starts the
         model."""
-        state = self._channel.get_state(try_to_connect=True)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while state is not ChannelConnectivity.READY:
-                    await self._channel.wait_for_state_change(state)
-                    state = self._channel.get_state(try_to_connect=True)
-        return state is ChannelConnectivity.READY
+        return await is_connected(self._channel, _REACHED_SECONDS)
 
     async def status(self) -> ContainerStatus:
         """Return the container's Status: requested once, and again after it failed or the container
@@ -154,7 +141,7 @@ class Container:
         )  # a caller that leaves does not cancel it for others
 
     async def _request_status(self) -> ContainerStatus:
-        answer = await self._call("Status", message("StatusRequest")(), self._status_seconds)
+        answer = await self._call("Status", message("StatusRequest")(), self._seconds)
         status = read_status(answer)
         _expect_good(answer, status)
         return status
@@ -175,10 +162,10 @@ class Container:
             request = message("RunRequest")(
                 inputs=inputs, explain=explain, detect_drift=detect_drift
             )
-            answer = await self._call("Run", request, status.run_seconds or self._run_seconds)
+            answer = await self._call("Run", request, status.run_seconds or self._seconds)
             outputs.extend(_check_outputs(answer, len(batch), status))
             codes.append(answer.status_code)
-        return outputs, Run(max(codes, default=0), status.version or None)
+        return outputs, status.outcome(max(codes, default=0))
 
     async def _call(self, name: str, request: Any, seconds: float) -> Any:
         ask: Any = self._channel.unary_unary(
@@ -216,14 +203,13 @@ def _check_outputs(answer: Any, count: int, status: ContainerStatus) -> Sequence
     if len(outputs) == count:
         return outputs
     sentence = f"the container answered {len(outputs)} items to {count}"
-    raise ContainerFailed(500, sentence, run=Run(answer.status_code, status.version or None))
+    raise ContainerFailed(500, sentence, run=status.outcome(answer.status_code))
 
 
 def _expect_good(answer: Any, status: ContainerStatus) -> None:
     if answer.status_code >= LEAST_FAILED:
         sentence = answer.message or answer.status or f"status_code {answer.status_code}"
-        run = Run(answer.status_code, status.version or None)
-        raise ContainerFailed(answer.status_code, sentence, run=run)
+        raise ContainerFailed(answer.status_code, sentence, run=status.outcome(answer.status_code))
 
 
 # The answers of the bridge, the same for REST and gRPC.
@@ -235,12 +221,8 @@ async def infer(
     """Answer one inference call. Raises ContainerFailed; 400 if the request is not files of the
     model."""
     status = await container.status()
-    try:
-        items = read_items(request, status)
-    except InputsNotFiles as exc:
-        raise ContainerFailed(400, str(exc)) from None
     outputs, run = await container.run(
-        items,
+        read_items(request, status),
         explain=has_true_parameter(request, "explain"),
         detect_drift=has_true_parameter(request, "detect_drift"),
     )
@@ -282,33 +264,28 @@ def _describe_file(name: str) -> dict[str, Any]:
     return {"name": name, "datatype": "BYTES", "shape": [-1]}
 
 
-class InputsNotFiles(ValueError):
-    """A request whose inputs are not files of this model; `str()` of the error says what to
-    send."""
-
-
 def read_items(request: InferRequest, status: ContainerStatus) -> list[dict[str, bytes]]:
-    """Return the input items of a request. Raises InputsNotFiles."""
+    """Return the input items of a request. Raises ContainerFailed, which says what to send."""
     if not request.inputs:
-        raise InputsNotFiles(
-            f"there are no inputs: send BYTES tensors named {_join_names(status.inputs)}"
+        raise ContainerFailed(
+            400, f"there are no inputs: send BYTES tensors named {_join_names(status.inputs)}"
         )
     columns: dict[str, list[bytes]] = {}
     for tensor in request.inputs:
         file = _find_file(tensor, request, status)
         if file.name in columns:
-            raise InputsNotFiles(
-                f"input {file.name[:80]!r} comes twice: send all its elements in one"
+            raise ContainerFailed(
+                400, f"input {file.name[:80]!r} comes twice: send all its elements in one"
             )
         columns[file.name] = _read_elements(tensor, file)
     counts = {len(column) for column in columns.values()}
     if len(counts) > 1:
-        raise InputsNotFiles(
-            f"the inputs have {sorted(counts)} elements: each item needs one of each"
+        raise ContainerFailed(
+            400, f"the inputs have {sorted(counts)} elements: each item needs one of each"
         )
     (count,) = counts
     if not 0 < count <= MOST_INFERENCES:
-        raise InputsNotFiles(f"there are {count} items: send 1 to {MOST_INFERENCES}")
+        raise ContainerFailed(400, f"there are {count} items: send 1 to {MOST_INFERENCES}")
     return [{name: column[i] for name, column in columns.items()} for i in range(count)]
 
 
@@ -349,19 +326,22 @@ def _find_file(tensor: Tensor, request: InferRequest, status: ContainerStatus) -
         return status.inputs[0]
     if status.inputs:
         names = _join_names(status.inputs)
-        raise InputsNotFiles(f"the model has no input {tensor.name[:80]!r}: its inputs are {names}")
+        raise ContainerFailed(
+            400, f"the model has no input {tensor.name[:80]!r}: its inputs are {names}"
+        )
     return File(name=tensor.name)
 
 
 def _read_elements(tensor: Tensor, file: File) -> list[bytes]:
     if tensor.datatype != BYTES:
-        raise InputsNotFiles(
+        raise ContainerFailed(
+            400,
             f"input {tensor.name[:80]!r} is {tensor.datatype[:20]!r}: the model takes files, send "
-            "BYTES with a file's content as an element"
+            "BYTES with a file's content as an element",
         )
     values = bytes_values(tensor)
     if values is None:
-        raise InputsNotFiles(f"the elements of input {tensor.name[:80]!r} cannot be read")
+        raise ContainerFailed(400, f"the elements of input {tensor.name[:80]!r} cannot be read")
     if tensor.data is None:
         return [value for value in values if isinstance(value, bytes)]
     coded = file.is_binary or tensor.parameters.get("content_type") == b'"base64"'
@@ -375,8 +355,8 @@ def _read_content(element: Any, tensor: Tensor, *, coded: bool) -> bytes:
     except UnreadableJson:
         value = None
     if type(value) is not str:
-        raise InputsNotFiles(
-            f"an element of input {tensor.name[:80]!r} is no string: send text or base64"
+        raise ContainerFailed(
+            400, f"an element of input {tensor.name[:80]!r} is no string: send text or base64"
         )
     decoded = from_base64(value) if coded else None
     return value.encode("utf-8", "surrogatepass") if decoded is None else decoded

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from io import BytesIO
-from pathlib import Path
 from socket import socket
 from typing import Final, TypeAlias
 
@@ -29,9 +28,10 @@ from aiohttp import (
 from yarl import URL
 
 from inference_store.platform import traces
-from inference_store.platform.serving import Connections, Limits, Served, listen
+from inference_store.platform.serving import Connections, Limits, Served, build_limits, listen
+from inference_store.platform.settings import ProxySettings
 from inference_store.platform.uvicorn_server import GuardedServer
-from inference_store.proxy.capture import head_size, id_for_answer
+from inference_store.proxy.capture import Reservation, head_size, id_for_answer
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols.protocol import Strip
 from inference_store.proxy.rest_messages import (
@@ -54,7 +54,6 @@ from inference_store.proxy.routing import (
     TRACE_HEADERS,
     ObservedCall,
     Outcome,
-    Reservation,
     Route,
     Routing,
 )
@@ -138,10 +137,11 @@ class ForwardedCall:
             await self._handle_error(error)
 
     async def _handle_error(self, error: Exception) -> None:
-        if is_request_error(error):
+        if isinstance(error, ValueError) and not isinstance(error, OSError):
+            # its address or a header cannot be written; a certificate's error is both
             if self._answer_began:
                 raise error
-            await self._refuse(400, describe_request_error(error))
+            await self._refuse(400, f"the request cannot be passed on: {str(error)[:_LONGEST]}")
             return
         if self._exchange.error == CALLER_GONE:
             return
@@ -248,7 +248,7 @@ class ForwardedCall:
         await self._send({"type": "http.response.body", "body": body})
 
     async def _refuse(self, status: int, sentence: str) -> None:
-        body = build_body(sentence)
+        body = orjson.dumps({"error": sentence})  # as the Open Inference Protocol has it
         self._exchange.error = self._exchange.error or sentence
         self._answer_began = True
         length = str(len(body)).encode()
@@ -332,25 +332,9 @@ def describe_failure(upstream: str, error: BaseException) -> tuple[int, str]:
         return 504, f"the upstream {upstream} did not accept a connection in time"
     if isinstance(error, ServerTimeoutError | asyncio.TimeoutError):
         return 504, f"the upstream {upstream} did not answer in time"
-    return 502, f"the upstream {upstream} cannot be reached: {_describe_reason(error)}"
-
-
-def _describe_reason(error: BaseException) -> str:
-    """Return the text of the system or of TLS; of a parser's error, which quotes the answer, only
-    the name."""
-    name = type(error).__name__
-    return f"{name}: {str(error)[:_LONGEST]}" if isinstance(error, OSError) else name
-
-
-def is_request_error(error: BaseException) -> bool:
-    """Return whether a request's address or header cannot be written; a certificate's error is a
-    ValueError, too."""
-    return isinstance(error, ValueError) and not isinstance(error, OSError)
-
-
-def describe_request_error(error: BaseException) -> str:
-    """Return the sentence for a request error."""
-    return f"the request cannot be passed on: {str(error)[:_LONGEST]}"
+    # the text of the system or of TLS; a parser's error quotes the answer
+    text = f": {str(error)[:_LONGEST]}" if isinstance(error, OSError) else ""
+    return 502, f"the upstream {upstream} cannot be reached: {type(error).__name__}{text}"
 
 
 def find_target_error(target: str) -> str | None:
@@ -359,11 +343,6 @@ def find_target_error(target: str) -> str | None:
     if target.startswith("/"):
         return None
     return f"the request's target {target[:80]!r} is no path: it must begin with /"
-
-
-def build_body(sentence: str) -> bytes:
-    """Return the answer's body, an error of the Open Inference Protocol."""
-    return orjson.dumps({"error": sentence})
 
 
 Begin: TypeAlias = Callable[[int, int], Reservation | None]
@@ -380,19 +359,10 @@ class Forwarding:
         self._upstreams = upstreams
         self._begin = begin
         self._stripping = stripping
-        self.calls = 0
-        """Calls in progress."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        self.calls += 1
-        try:
-            await self._forward(scope, receive, send)
-        finally:
-            self.calls -= 1
-
-    async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, path = scope["method"], scope["raw_path"].decode("latin-1")
         route = self._routing.route("rest", method, path)
         headers = end_to_end(scope["headers"])
@@ -405,10 +375,10 @@ class Forwarding:
             received_at=datetime.now(UTC),
         )
         reservation = self._reserve(exchange, read_length(headers) or 0) if route.call else None
-        session = self._upstreams.session(route.upstream.name)
+        name = route.upstream.name
         forwarded = ForwardedCall(
             route,
-            session,
+            self._upstreams.session(name),
             exchange,
             reservation=reservation,
             stripping=self._stripping,
@@ -416,7 +386,6 @@ class Forwarding:
             send=send,
         )
         forwarded.has_empty_query = EMPTY_QUERY in scope.get("extensions", ())
-        name = route.upstream.name
         observed = ObservedCall(
             "rest",
             route.call,
@@ -430,8 +399,8 @@ class Forwarding:
         finally:
             exchange.finished_at = datetime.now(UTC)
             observed.end(classify(exchange), exchange.http_status)
-            if reservation is not None and route.call is not None:
-                reservation.finish(exchange, route.call, route.rules, route.model)
+            if reservation is not None:
+                reservation.finish(exchange, route)
 
     def _reserve(self, exchange: Exchange, size: int) -> Reservation | None:
         target = len(exchange.path) + len(exchange.query)
@@ -494,23 +463,16 @@ class Server(GuardedServer):
 
 
 def build_server(
-    app: Forwarding,
-    *,
-    host: str,
-    port: int,
-    grace_seconds: float,
-    connections: Connections,
-    limits: Limits,
-    certificate: Path | None = None,
-    key: Path | None = None,
+    app: Forwarding, settings: ProxySettings, connections: Connections, *, grace_seconds: float
 ) -> Server:
     """Return the server of one application; its calls have `grace_seconds` to end when it stops.
     Raises PortTaken."""
-    sockets = listen(host, port, setting="PROXY", backlog=_BACKLOG)
+    sockets = listen(settings.proxy_host, settings.proxy_port, setting="PROXY", backlog=_BACKLOG)
+    limits = build_limits(settings)
     config = uvicorn.Config(
         Served(app),
-        ssl_certfile=certificate,
-        ssl_keyfile=key,
+        ssl_certfile=settings.proxy_tls_certificate_file,
+        ssl_keyfile=settings.proxy_tls_key_file,
         http=ForwardedHeads,
         ws="none",
         lifespan="off",

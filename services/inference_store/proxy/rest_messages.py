@@ -18,10 +18,10 @@ from multidict import CIMultiDict
 from inference_store.platform.metrics import UNSTRIPPED, from_zero
 from inference_store.platform.settings import trusting
 from inference_store.platform.uvicorn_server import BoundedHeads
+from inference_store.proxy.capture import Reservation
 from inference_store.proxy.configuration import UpstreamEntry
 from inference_store.proxy.exchange import Body, Headers
 from inference_store.proxy.protocols.protocol import MOST_STRIPPED, Strip
-from inference_store.proxy.routing import Reservation
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -51,23 +51,11 @@ _EXPECT: Final = b"expect"
 def end_to_end(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """Return the headers that belong to the message, names in lower case, in order."""
     lower = [(name.lower(), value) for name, value in raw]
-    connection_headers = _list_connection_headers(lower)
-    return [
-        (name, value)
-        for name, value in lower
-        if name not in _HOP_BY_HOP and name not in connection_headers
-    ]
-
-
-def _list_connection_headers(raw: Raw) -> frozenset[bytes]:
-    tokens = (
-        token.strip().lower()
-        for name, value in raw
-        if name == b"connection"
-        for token in value.split(b",")
-    )
+    listed = b",".join(value.lower() for name, value in lower if name == b"connection")
     # headers that frame a message belong to it, whatever a peer says
-    return frozenset(tokens) - {b"content-length", b"host"}
+    listed_names = {token.strip() for token in listed.split(b",")} - {b"content-length", b"host"}
+    hops = _HOP_BY_HOP | listed_names
+    return [(name, value) for name, value in lower if name not in hops]
 
 
 def to_upstream(headers: Raw) -> CIMultiDict[str]:

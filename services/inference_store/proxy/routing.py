@@ -4,9 +4,9 @@ the call."""
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Literal, TypeAlias
 from urllib.parse import unquote
 
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind
@@ -14,7 +14,7 @@ from opentelemetry.trace import INVALID_SPAN, Span, SpanKind
 from inference_store.platform import traces
 from inference_store.platform.metrics import CALL_SECONDS, CALLS_IN_PROGRESS
 from inference_store.proxy.configuration import Configuration, Rules, UpstreamEntry
-from inference_store.proxy.exchange import Exchange, Transport
+from inference_store.proxy.exchange import Transport
 from inference_store.proxy.protocols import Call, may_infer, recognise_call
 
 _ESCAPE: Final = re.compile("%([0-9A-Fa-f]{2})")
@@ -86,8 +86,9 @@ class Route:
     upstream: UpstreamEntry
     call: Call | None = None
     rules: Rules = _NO_RULES
-    model: str = ""
-    """The model's name; the upstream's if neither path nor configuration names the model."""
+    model: str | None = None
+    """The model's name; None if neither the path nor the message names it."""
+    version: str | None = None
     is_unrecognised: bool = False
     """True if it may be an inference, but no protocol of the upstream recognises it."""
 
@@ -131,15 +132,11 @@ class Routing:
             call = recognise_call(upstream.protocols, transport, method, *paths)
         if call is None:
             return Route(upstream, is_unrecognised=may_infer(transport, method, paths))
-        name = model_name or upstream.name
-        rules = self._configuration.rules(upstream.name, name, call.version or version or None)
-        if model_name is None and rules.capture:
-            rules = replace(
-                rules,
-                by_name=self._configuration.named_rules(upstream.name),
-                if_unnamed=self._configuration.list_redactions(upstream.name),
-            )
-        return Route(upstream, call, rules, name) if rules.capture else Route(upstream)
+        version = call.version or version or None
+        rules = self._configuration.rules(upstream.name, model_name or upstream.name, version)
+        if not rules.capture:
+            return Route(upstream)
+        return Route(upstream, call, rules, model_name, version)
 
 
 def _find_model(paths: Sequence[str]) -> str | None:
@@ -171,23 +168,6 @@ _STATUS: Final[Mapping[Transport, str]] = {
     "rest": "http.response.status_code",
     "grpc": "rpc.grpc.status_code",
 }
-
-
-class Reservation(Protocol):
-    """The memory that an exchange may use; `proxy.capture` implements it."""
-
-    @property
-    def refused(self) -> bool:
-        """True if the declared size is over the cap of a body, which is not kept then."""
-        ...
-
-    def reserve_more(self, size: int) -> bool:
-        """Reserve more bytes; return False if no more parts may be kept."""
-        ...
-
-    def finish(self, exchange: Exchange, call: Call, rules: Rules, model: str) -> None:
-        """Hand over the captured exchange."""
-        ...
 
 
 class ObservedCall:

@@ -18,7 +18,6 @@ from inference_store.platform.serving import (
     Connections,
     Heartbeat,
     build_connections,
-    build_limits,
 )
 from inference_store.platform.settings import ProxySettings, UpstreamSettings
 from inference_store.proxy.capture import Captures
@@ -28,7 +27,7 @@ from inference_store.proxy.configuration import (
     read_configuration_file,
 )
 from inference_store.proxy.grpc import Calls
-from inference_store.proxy.grpc_port import GrpcPort, limit_calls
+from inference_store.proxy.grpc_port import GrpcPort
 from inference_store.proxy.omi_bridge import open_bridges
 from inference_store.proxy.protocols import PROTOCOLS
 from inference_store.proxy.rest import Forwarding, Server, build_server
@@ -50,9 +49,9 @@ async def serve(settings: ProxySettings) -> None:
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
     configuration = read_configuration(settings)
     heartbeat = Heartbeat()
-    captures = Captures(settings)
+    captures = Captures(settings, configuration.models)
     connections = build_connections(settings, "proxy", shares=_OPEN_FILES)
-    ports = _Ports(connections, limit_calls(settings))
+    ports = _Ports(connections, Calls(settings.connections))
     checks = {
         "ports": ports.why_closed,
         "capture start": captures.find_start_error,
@@ -114,9 +113,9 @@ async def _serve(
         connections=ports.connections,
         calls=ports.calls,
     )
-    stripping = Stripping(settings.proxy_strip_bytes)
+    stripping = Stripping(settings.proxy_capture_bytes)
     app = Forwarding(routing, upstreams, captures.begin, stripping)
-    rest = _build_rest_server(settings, app, grace, ports.connections)
+    rest = build_server(app, settings, ports.connections, grace_seconds=grace)
     try:
         await grpc.start()
         ports.rest = rest
@@ -131,21 +130,6 @@ async def _serve(
         return ended
     finally:
         await upstreams.close()
-
-
-def _build_rest_server(
-    settings: ProxySettings, app: Forwarding, grace: float, connections: Connections
-) -> Server:
-    return build_server(
-        app,
-        host=settings.proxy_host,
-        port=settings.proxy_port,
-        grace_seconds=grace,
-        connections=connections,
-        limits=build_limits(settings),
-        certificate=settings.proxy_tls_certificate_file,
-        key=settings.proxy_tls_key_file,
-    )
 
 
 def read_configuration(settings: UpstreamSettings) -> Configuration:

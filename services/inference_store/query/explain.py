@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeAlias, cast
 
+from pydantic import Field
 from sqlalchemy import Executable
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.ext.compiler import compiles
@@ -20,6 +21,7 @@ from sqlalchemy.util import LRUCache
 
 from inference_store.index.distribution import is_distributed_cached
 from inference_store.index.prepared_statement import PreparedStatement
+from inference_store.inference.field_docs import Stored
 
 Building: TypeAlias = Executable | PreparedStatement | Callable[[], Executable]
 """A statement, or a function that builds it."""
@@ -181,11 +183,10 @@ def _count_rows(root: Node) -> float:
 MOST_STEPS = 50
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainStep:
+class ExplainedStep(Stored):
     """One statement."""
 
-    what: str
+    what: str = Field(examples=["let an index lead: Index Only Scan on metadata_number x8"])
     partitions: int
     """Partitions that its plan reads."""
     estimated_rows: int | None
@@ -196,13 +197,12 @@ class ExplainStep:
     milliseconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """The explanation of a query."""
+class Explanation(Stored):
+    """What a query did, for people: the words may change."""
 
-    form: str | None
+    form: str | None = Field(examples=["metadata+prediction; time: inferences in order of time"])
     """The kinds of its conditions, and how its order was made."""
-    steps: Sequence[ExplainStep]
+    steps: list[ExplainedStep]
     """The statements; after the first 50 the others are told as one."""
     partitions_visited: int
     """Partitions that the plans of its statements read."""
@@ -217,7 +217,7 @@ class Recording:
     """The steps so far."""
 
     began: float = field(default_factory=time.perf_counter)
-    steps: list[ExplainStep] = field(default_factory=list)
+    steps: list[tuple[str, int, int | None, int | None, float]] = field(default_factory=list)
     visited: set[str] = field(default_factory=set)
     form: str | None = None
     _more: int = 0
@@ -232,22 +232,24 @@ class Recording:
         self.visited |= plan.spans
         cut = " (cut off: time ran out)" if rows is None else ""
         description = f"{what or 'read'}{cut}: {plan.scans}"
-        self.steps.append(
-            ExplainStep(description, len(plan.spans), plan.rows, rows, _to_milliseconds(seconds))
-        )
+        spent = _to_milliseconds(seconds)
+        self.steps.append((description, len(plan.spans), plan.rows, rows, spent))
 
     def explain(self, *, partitions_total: int, estimates: bool) -> Explanation:
         """Return what was recorded.
 
         Estimates use the values of all models: not for everybody.
         """
-        steps = [step if estimates else replace(step, estimated_rows=None) for step in self.steps]
+        steps = [*self.steps]
         if self._more:
-            seconds = _to_milliseconds(self._more_seconds)
-            steps.append(ExplainStep(f"{self._more} more statements", 0, None, None, seconds))
+            spent = _to_milliseconds(self._more_seconds)
+            steps.append((f"{self._more} more statements", 0, None, None, spent))
+        names = ("what", "partitions", "estimated_rows", "actual_rows", "milliseconds")
+        hidden = {} if estimates else {"estimated_rows": None}
+        shown = [dict(zip(names, step, strict=True)) | hidden for step in steps]
         return Explanation(
             form=self.form,
-            steps=steps,
+            steps=[ExplainedStep.model_validate(step) for step in shown],
             partitions_visited=len(self.visited),
             partitions_total=partitions_total,
             milliseconds=_to_milliseconds(time.perf_counter() - self.began),

@@ -352,5 +352,4 @@ async def read_certified(engine: AsyncEngine, key: SigningKey, erasure: Erasure)
 
 def _certify_export(export: ReachedExport) -> CertifiedExport:
     downloads = [(item.actor, item.first_at, item.last_at) for item in export.downloads]
-    about = (export.id, export.inferences, export.parts_deleted, downloads)
-    return CertifiedExport(*about, is_restored=export.is_restored)
+    return CertifiedExport(export.id, export.inferences, export.parts_deleted, downloads)

@@ -46,9 +46,9 @@ from inference_store.erasure.progress import (
 )
 from inference_store.erasure.runs import count_failure
 from inference_store.export.erased import FIRST_PART, TouchedPart, forget_objects, list_touched
-from inference_store.export.jobs import make_manifest_key, make_members_key
+from inference_store.export.jobs import make_manifest_key
 from inference_store.index.sidecars import Identity
-from inference_store.inference.errors import AccessDenied, HoldUnreadable
+from inference_store.inference.errors import HoldUnreadable
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import Blobs, DeleteFault
 from inference_store.platform import traces
@@ -73,19 +73,15 @@ from inference_store.retention.residual import ResidualInHolds, remove_residual
 #
 # 1. record   (`export.erased`) with the rows of each batch: lists are without its uids, and parts
 #             that have an object are stale, so that nobody is given a link to them
-# 2. delete   the objects of stale parts and the manifests that name them, in every version; write
-#    the
-#             lists in the bucket again without the uids
+# 2. delete   the objects of stale parts and the manifests that name them, in every version
 # 3. verify   by listing again that they are gone
 # 4. forget   the keys of the objects
 #
 # A crash before 4 leaves the keys, and the next run begins again at 2: deleting an object twice
-# is no error, and a list is written the same. If an object still exists (S3 has locked it), its
-# key stays, and the erasure fails: it gets no certificate.
+# is no error. If an object still exists (S3 has locked it), its key stays, and the erasure fails:
+# it gets no certificate.
 
-# Lists in memory at once: 16 MB.
 _PAGE = 100
-_BYTES = "application/octet-stream"
 
 
 class ExportEraser:
@@ -126,33 +122,18 @@ class ExportEraser:
         return faults
 
     def _delete_objects(self, parts: Sequence[TouchedPart]) -> list[DeleteFault]:
-        """Delete objects and write lists; return faults for what is there still. Blocks."""
-        lists = {
-            self._name(make_members_key(part.export, part.number)): part.uids for part in parts
-        }
-        doomed = {key for part in parts for key in self._list_objects_of(part)}
-        keys = [key for key in doomed if not lists.get(key)]
-        faults = [*self._blobs.delete_objects(keys)]
-        for key, uids in lists.items():
-            try:
-                faults += self._blobs.replace(key, uids, content_type=_BYTES) if uids else ()
-            except AccessDenied as error:
-                faults.append(DeleteFault(key, "AccessDenied", str(error)))
+        """Delete objects; return faults for what is there still. Blocks."""
+        keys = list({key for part in parts for key in self._list_objects_of(part)})
+        faults = self._blobs.delete_objects(keys)
         return merge_faults(faults, keys, self._blobs.still_there(keys))
 
     def _list_objects_of(self, part: TouchedPart) -> list[StorageKey]:
         """List every object that may have what was erased; if one is left, the part keeps its
         key."""
-        keys = [self._find_list(part)]
-        if part.storage_key is not None:
-            keys += [parse_stored(part.storage_key), self._name(make_manifest_key(part.export))]
-        return keys
-
-    def _find_list(self, part: TouchedPart) -> StorageKey:
-        return self._name(make_members_key(part.export, part.number))
-
-    def _name(self, key: str) -> StorageKey:
-        return StorageKey(self._blobs.buckets.default, key)
+        if part.storage_key is None:
+            return []
+        manifest = StorageKey(self._blobs.buckets.default, make_manifest_key(part.export))
+        return [parse_stored(part.storage_key), manifest]
 
 
 _log = structlog.get_logger()

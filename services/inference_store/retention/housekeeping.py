@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import structlog
 from asyncpg.exceptions import QueryCanceledError
-from sqlalchemy import func, select, text
+from sqlalchemy import func, not_, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -47,7 +47,7 @@ from inference_store.export.erased import forget_uids
 from inference_store.export.jobs import delete_old_jobs
 from inference_store.index import accounting, key_registry, partitions, web_sessions
 from inference_store.index.database import cause_of
-from inference_store.index.tables import erasure, inference
+from inference_store.index.tables import erasure
 from inference_store.inference.errors import ObjectStoreUnavailable, StoreError, Unavailable
 from inference_store.inference.events import received_at_of, uid_floor
 from inference_store.platform.metrics import PRUNED
@@ -73,7 +73,6 @@ async def delete_idle_records(leader: Leader) -> None:
         await runs.delete_idle(connection)
         await preview.delete_expired(connection)
         await housekeeping.remove_emptied(connection)
-    await _repeat_step(leader, housekeeping.delete_rows)
 
 
 async def delete_ended_sessions(leader: Leader) -> None:
@@ -100,14 +99,14 @@ async def fold_producers(leader: Leader) -> None:
 
 
 async def delete_old_exports(leader: Leader) -> None:
-    """Delete exports that ended long ago, with what they know of copies."""
-    seconds = leader.settings.run_keep_seconds
+    """Delete exports that ended long ago, or whose model was removed, with what they know of
+    copies."""
+    seconds = leader.settings.audit_keep_seconds
     await _repeat_step(leader, partial(delete_old_jobs, older_than_seconds=seconds))
 
 
 async def maintain_partitions(leader: Leader) -> None:
-    """Tune the vacuum of partitions, collect their statistics, and merge small old ones."""
-    await partitions.tune_vacuum(leader.engine)
+    """Collect the statistics of partitions, and merge small old ones."""
     await partitions.analyse(leader.engine)
     await partitions.merge(leader.engine, older_than=_MERGED_AFTER)
 
@@ -321,16 +320,12 @@ async def _measure_work(
     If that takes too long to find, return how long ago the last run read it.
     """
     where = ScanRange(work.model, uid_floor(lo), uid_floor(end))
-    query = selection.select_unmarked(where, work.scope, [inference.c.uid])
-    query = query.where(*rules.match_rule(work.rule, work.scope, where))
-    query = query.order_by(inference.c.uid).limit(1)
+    query = selection.select_expired(where, work.scope, (rules, work.rule)).limit(1)
     try:
         async with connection.begin_nested():
             await connection.execute(text(f"SET LOCAL statement_timeout = '{_QUERY_SECONDS}s'"))
-            held = await holds.build_held_condition(
-                connection, work.model, lo=where.lo, hi=where.hi
-            )
-            oldest = await connection.scalar(query if held is None else query.where(~held))
+            held = await holds.build_held_condition(connection, where)
+            oldest = await connection.scalar(query.where(not_(held)))
     except DBAPIError as error:
         if not isinstance(cause_of(error), QueryCanceledError):
             raise

@@ -214,7 +214,7 @@ class ExportWorker:
 
     async def _step(self, job: ExportJob) -> None:
         if job.state == "pending":
-            await begin_listing(self._engine, self._blobs, job)
+            await begin_listing(self._engine, job)
         elif job.state == "listing":
             about = (job, self._most, self._copies, self._check.confirm_leading)
             listing = Listing(self._engine, self._blobs, *about).list_some()

@@ -20,7 +20,7 @@ from inference_store.erasure.housekeeping import RECORD_KINDS
 from inference_store.erasure.ledger import Ledger, LedgerWatch
 from inference_store.erasure.locks import LeaderElection, open_election
 from inference_store.erasure.runs import count_failure
-from inference_store.export.restoring import restore_exports
+from inference_store.export.part_writing import delete_forgotten
 from inference_store.index import registrations
 from inference_store.index.database import engine_of, is_transient
 from inference_store.index.schema import require_schema
@@ -118,8 +118,8 @@ class RetentionWorker:
         self._leader = build_leader(settings, engine, blobs, check, due, kafka)
 
     async def begin(self) -> None:
-        """Restart the runs of a process that died, remove the unused labels that it left, and
-        import what only the bucket has of certificates and exports."""
+        """Restart the runs of a process that died, remove the unused labels that it left, import
+        the certificates that only the bucket has, and delete the exports that only it has."""
         leader = self._leader
         await leader.taken_over.remember()
         async with leader.engine.begin() as connection:
@@ -128,8 +128,8 @@ class RetentionWorker:
         await remove_unused_labels(leader.engine, models, leader.check)
         if leader.certifier is not None:
             await leader.certifier.begin()
-        # before anything is erased: an erasure finds what is listed
-        await restore_exports(leader.engine, leader.blobs, leader.check.confirm_step)
+        # before anything is erased: an erasure finds only what Postgres names
+        await delete_forgotten(leader.engine, leader.blobs, leader.check.confirm_step)
 
     async def end(self) -> None:
         """Write the newest certificate to the head before the service ends."""

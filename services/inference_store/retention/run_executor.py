@@ -254,10 +254,9 @@ class RunExecutor:
     async def _find_limit(self, model: int, chain: EffectivePolicy) -> UUID | None:
         try:
             async with self._engine.begin() as connection:
+                rules = await selection.compile_rules(connection, chain, self._plan.now)
                 deadline = Deadline.after(_LIMIT_SECONDS)
-                return await selection.find_limit(
-                    connection, model, chain, now=self._plan.now, deadline=deadline
-                )
+                return await selection.find_limit(connection, model, rules, deadline)
         except OutOfTime:
             count_failure("limit_out_of_time")
             self._out_of_time = True

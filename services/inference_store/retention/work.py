@@ -22,6 +22,7 @@ from inference_store.erasure.progress import Erasure, list_uncertified, list_unf
 from inference_store.erasure.runs import RetentionRun, count_failure
 from inference_store.export import jobs
 from inference_store.export.part_formats import CopyLimits
+from inference_store.export.part_writing import delete_unnamed
 from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.inference.events import parse_stored
 from inference_store.objects import Blobs
@@ -282,7 +283,7 @@ class TakenOverParts:
     """Remembers the keys that were being written when this service began to lead.
 
     The earlier leader deletes its part itself if it can. Parts of earlier takeovers are deleted by
-    `restore_exports`, each time a service begins to lead.
+    `delete_forgotten`, each time a service begins to lead.
     """
 
     def __init__(self, engine: AsyncEngine, blobs: Blobs) -> None:
@@ -302,13 +303,6 @@ class TakenOverParts:
         return bool(self._keys) and (time.monotonic() < self._until or is_scheduled)
 
     async def delete(self) -> None:
-        """Delete the objects that no part names any more, in every version; an erasure finds those
-        that a part names. Raises ObjectStoreUnavailable."""
-        async with self._engine.connect() as connection:
-            named = await jobs.find_named(connection, self._keys)
-        keys = [parse_stored(key) for key in self._keys if key not in named]
-        present = await asyncio.to_thread(self._blobs.still_there, keys) if keys else []
-        if present:
-            faults = await asyncio.to_thread(self._blobs.delete_objects, present)
-            about = {"keys": [str(key) for key in present], "faults": [f.message for f in faults]}
-            _log.warning("deleted what no part names", action="export_objects_deleted", **about)
+        """Delete the objects that no part names any more. Raises ObjectStoreUnavailable."""
+        keys = [parse_stored(key) for key in self._keys]
+        await delete_unnamed(self._engine, self._blobs, keys)

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from .before import Before, build_before
 from .images import (
-    CHART,
+    BEFORE_IMAGE,
     MLSERVER_IMAGE,
     OWN_IMAGE,
     ROOT,
@@ -40,9 +39,9 @@ class Cluster:
         self.server_image = os.environ.get(TEST_SERVERS_IMAGE, "")
 
     @cached_property
-    def before(self) -> Before:
-        """Return this version: other images cannot be loaded, so upgrades change settings."""
-        return Before(self.image, CHART, migrates=False)
+    def image_before(self) -> str:
+        """Return the image that is installed first: no other can be loaded."""
+        return self.image
 
     @cached_property
     def mlserver_image(self) -> str:
@@ -92,11 +91,11 @@ class OwnCluster(Cluster):
         self._load_image(self.image)
 
     @cached_property
-    def before(self) -> Before:
-        """Build the version before, and load it into the cluster."""
-        version = build_before(self._folder / "before")
-        self._load_image(version.image)
-        return version
+    def image_before(self) -> str:
+        """Load the image under another tag, so that an upgrade and a rollback replace pods."""
+        subprocess.run(["buildah", "tag", self.image, BEFORE_IMAGE], check=True)
+        self._load_image(BEFORE_IMAGE)
+        return BEFORE_IMAGE
 
     @cached_property
     def mlserver_image(self) -> str:

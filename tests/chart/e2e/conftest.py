@@ -35,12 +35,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def release(
     cluster: Cluster, request: pytest.FixtureRequest, figures: list[str]
 ) -> Iterator[Release]:
-    """Install the version before with its own servers, and a client beside it."""
+    """Install what is upgraded later with its own servers, and a client beside it."""
     installed = Release(cluster)
     installed.make_namespace()
     ready = False
     try:
-        figures.append(f"helm install --wait, the version before: {installed.install():.0f} s")
+        figures.append(f"helm install --wait: {installed.install():.0f} s")
         installed.start_client()
         ready = True
         yield installed

@@ -8,6 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "helm" / "inference-store"
 OWN_IMAGE = "localhost/inference-store:test"
+BEFORE_IMAGE = "localhost/inference-store:before"
 MLSERVER_IMAGE = "localhost/mlserver:1"
 _SCRIPTS = Path(__file__).parents[1] / "cluster"
 

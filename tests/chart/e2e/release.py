@@ -44,10 +44,9 @@ class Release:
         self.cluster.run("kubectl", "apply", "-f", "-", text=json.dumps(namespace))
 
     def install(self) -> float:
-        """Install the version before until everything is ready; return the seconds."""
-        before = self.cluster.before
-        chosen = list_values(self.cluster, before.image)
-        return self._run_and_wait("install", str(before.chart), "--wait-for-jobs", *chosen)
+        """Install what is upgraded later until everything is ready; return the seconds."""
+        chosen = list_values(self.cluster, self.cluster.image_before)
+        return self._run_and_wait("install", str(CHART), "--wait-for-jobs", *chosen)
 
     def install_this(self, *options: str) -> None:
         """Install this version with options of helm."""
@@ -142,10 +141,6 @@ class Release:
         finally:
             process.kill()
             process.wait()
-
-    def read_migration_log(self) -> str:
-        selected = ("--selector", "app.kubernetes.io/component=migrate")
-        return self.kubectl("logs", *selected, "--tail=-1")
 
     def list_server_uids(self) -> str:
         """Return the uids of the pods of the servers, which change if one is started again."""

@@ -45,8 +45,6 @@ VALUES = {
         # on this node there may be no CPU left at the lowest priority
         # on this node a query is slow, and still has to complete
         "QUERY_TIMEOUT_SECONDS": 60,
-        "QUERY_WAIT_SECONDS": 60,
-        "PAGE_SECONDS": 60,
     },
 }
 

@@ -8,7 +8,7 @@ from playwright.sync_api import Locator, Page, expect
 from tests.console.conftest import SIGNING, Console, OpenPage
 from tests.console.test_erasures import make_captures
 
-from .test_poison_event import find_letters, publish_poison, repair
+from .test_erasure import find_letters, publish_poison, repair
 
 MODEL = "keyed-cameras"
 POISONED = "keyed-poison"
@@ -98,7 +98,7 @@ class Keyboard:
         reason = self.page.get_by_role("dialog").get_by_role("textbox", name="Reason")
         self.fill(reason, "the case is closed")
         self.press("Enter")
-        expect(self.page.get_by_text("Somebody released it")).to_be_visible()
+        expect(self.page.get_by_text("It was released")).to_be_visible()
 
     def erase(self) -> None:
         """Erase what is selected, and wait for the certificate."""
@@ -113,7 +113,7 @@ class Keyboard:
     def verify(self) -> None:
         """Follow the link to the certificate, and verify it by its key."""
         self.choose(self.page.get_by_role("link", name=re.compile(r"^Certificate \d+$")))
-        self.fill(self.page.get_by_label("The key that you trust"), SIGNING.public.id)
+        self.fill(self.page.get_by_label("Trusted key"), SIGNING.public.id)
         status = self.page.get_by_role("status").first
         expect(status).to_have_text(re.compile(r"^Certificate \d+ is valid\.$"))
 

@@ -16,7 +16,7 @@ from tests.servers.minio import S3
 from tests.servers.ports import free_port
 from tests.servers.postgres import Postgres
 from tests.service_process import Service
-from tests.upstreams.written import Stub
+from tests.upstreams.model_servers import Stub
 
 from .real_line import RealLine
 

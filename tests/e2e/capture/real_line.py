@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from inference_store.proxy.capture.stored_request import rebuild_messages
+from tests.exchanges import rebuild_messages
 from tests.proxy_process import Proxy
 from tests.servers.minio import S3
 from tests.servers.waiting import wait_until
@@ -69,7 +69,7 @@ def _rebuild(documents: list[Any], objects: Mapping[str | None, bytes]) -> Rebui
         method=request["method"],
         path=request["path"] + query,
         headers=dict(request["headers"]),
-        messages=tuple(rebuild_messages(request, data, own)),
+        messages=tuple(rebuild_messages(request["messages"], data, own)),
         datas=tuple(data[index] for index in sorted(data)),
         events=tuple(events),
     )

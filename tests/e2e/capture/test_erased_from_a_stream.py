@@ -13,8 +13,8 @@ from tests.proxy_process import upstream
 from tests.servers.fixtures import MakeEnvironment
 from tests.servers.minio import S3
 from tests.servers.waiting import wait_until
-from tests.upstreams.clients import V2, Clients
-from tests.upstreams.triton import Triton
+from tests.upstreams.asking import V2, Clients
+from tests.upstreams.model_servers import Triton
 
 from .conftest import run_line
 from .real_line import RealLine

@@ -11,13 +11,17 @@ import pytest
 from sklearn.datasets import load_digits
 
 from tests.servers.waiting import wait_until
-from tests.upstreams.clients import OMI, V2, Clients, tensor
-from tests.upstreams.huggingface import HuggingFace
-from tests.upstreams.kserve import ask
-from tests.upstreams.mlserver import MLServer
+from tests.upstreams.asking import OMI, Clients, tensor
+from tests.upstreams.model_servers import (
+    ChariotEngine,
+    HuggingFace,
+    MLServer,
+    OmiContainer,
+    Stub,
+    Triton,
+    ask,
+)
 from tests.upstreams.pictures import COINS, photograph, pictures
-from tests.upstreams.triton import Triton
-from tests.upstreams.written import ChariotEngine, OmiContainer, Stub
 
 from .real_line import LIST, RealLine, hash_content, post, read_metadata
 
@@ -358,23 +362,6 @@ def test_binary_tensors_become_boxes(real_line: RealLine, clients: Clients) -> N
         assert (box["label"], box["score"]) == ("bicycle", 1)
         assert [box[side] for side in ("xmin", "ymin", "xmax", "ymax")] == [2, 1, 4, 2]
         assert real_line.blob(item, "data") == bytes(pixels)
-
-
-def test_does_not_capture_other_calls(real_line: RealLine, clients: Clients) -> None:
-    proxy = real_line.proxies["mlserver"]
-
-    def count_seen() -> float:
-        return proxy.metrics("proxy_captures_total", 'outcome="seen"')
-
-    count = count_seen()
-    assert httpx.get(f"{proxy.url}/v2/models/digits", timeout=120).status_code == 200
-    assert httpx.post(f"{proxy.url}/v2/repository/index", json={}, timeout=120).status_code == 200
-    assert clients.call(proxy.grpc, f"{V2}/ServerLive", b"").code == "OK"
-    # behind them one that is captured: what came of those before it is counted by then
-    answer = httpx.post(f"{proxy.url}/v2/models/faces-nobodys/infer", json={}, timeout=120)
-    assert answer.status_code >= 400
-    wait_until(lambda: count_seen() > count, seconds=180, what="the call that is captured")
-    assert count_seen() == count + 1
 
 
 def test_the_books_close(real_line: RealLine) -> None:

@@ -19,8 +19,8 @@ from tests.e2e.faults.traffic import (
 )
 from tests.producer import Capture
 from tests.servers.fixtures import migrate, unique
+from tests.servers.machine import SmallDisk
 from tests.servers.postgres import PostgresServer
-from tests.servers.small_disk import SmallDisk
 from tests.service_process import Service
 
 pytestmark = pytest.mark.small_disk

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.proxy_process import Proxy
-from tests.upstreams.mlserver import MLServer
+from tests.upstreams.model_servers import MLServer
 from tests.upstreams.pictures import photograph
 
 pytestmark = [pytest.mark.real_upstreams, pytest.mark.real_curl]

@@ -22,9 +22,8 @@ from inference_store.grpc_messages import message
 from inference_store.proxy.capture.capture_builder import ID_HEADER
 from tests.properties import examples
 from tests.proxy_process import Proxy
-from tests.upstreams.asking import Asked, by_socket
-from tests.upstreams.compare import HOP_BY_HOP, differences
-from tests.upstreams.written import Stub
+from tests.upstreams.asking import HOP_BY_HOP, Asked, by_socket, differences
+from tests.upstreams.model_servers import Stub
 
 from .conftest import Start
 

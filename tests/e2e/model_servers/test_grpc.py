@@ -8,13 +8,8 @@ import pytest
 
 from inference_store.proxy.capture import ID_HEADER
 from tests.proxy_process import Proxy
-from tests.upstreams.clients import OMI, V2, Clients
-from tests.upstreams.compare import differences_of_calls
-from tests.upstreams.huggingface import HuggingFace
-from tests.upstreams.kserve import KServe
-from tests.upstreams.mlserver import MLServer
-from tests.upstreams.triton import Triton
-from tests.upstreams.written import OmiContainer
+from tests.upstreams.asking import OMI, V2, Clients, differences_of_calls
+from tests.upstreams.model_servers import HuggingFace, KServe, MLServer, OmiContainer, Triton
 
 pytestmark = pytest.mark.real_upstreams
 

@@ -9,13 +9,16 @@ import pytest
 
 from inference_store.proxy.capture.capture_builder import ID_HEADER
 from tests.proxy_process import Proxy
-from tests.upstreams.asking import Asked, by_socket
-from tests.upstreams.compare import differences
-from tests.upstreams.huggingface import HuggingFace
-from tests.upstreams.kserve import KServe
-from tests.upstreams.mlserver import MLServer
-from tests.upstreams.triton import Triton
-from tests.upstreams.written import ChariotEngine, OmiContainer, Stub
+from tests.upstreams.asking import Asked, by_socket, differences
+from tests.upstreams.model_servers import (
+    ChariotEngine,
+    HuggingFace,
+    KServe,
+    MLServer,
+    OmiContainer,
+    Stub,
+    Triton,
+)
 
 from . import requests
 from .conftest import Start

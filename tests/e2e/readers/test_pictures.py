@@ -1,6 +1,7 @@
 """Datasets that the client wrote, read by the library that each format is for."""
 
 import asyncio
+import re
 from collections.abc import Mapping
 from math import cos, sin
 from pathlib import Path
@@ -19,8 +20,6 @@ from tests.integration.api.conftest import MakeApp
 from tests.integration.stored_inferences import NewInference
 from tests.integration.stored_pictures import BIG, DETECTIONS, MODEL, store_pictures
 from tests.readers.environment import read
-
-pytestmark = pytest.mark.real_readers
 
 _METADATA = {
     "frame_number": BIG + 1,
@@ -88,12 +87,14 @@ def check_outlines(names: Mapping[str, Any]) -> None:
     assert ship["mask"] == pytest.approx(WIDTH / 4 * HEIGHT / 2, rel=0.02)
 
 
+@pytest.mark.real_readers
 @pytest.mark.real_ultralytics
 def test_what_a_reader_of_folders_would_skip_is_unsupported(tmp_path: Path) -> None:
     for name, suffixes in read("list_suffixes.py", home=tmp_path).items():
         assert SUFFIXES - set(suffixes) == FORMATS[name].unsupported
 
 
+@pytest.mark.real_readers
 @pytest.mark.parametrize(
     "name",
     [
@@ -117,3 +118,28 @@ async def test_a_reader_sees_the_same_pictures_and_boxes(
         check_outlines(names)
     if name in {"huggingface", "webdataset"}:
         assert names["street-1"]["metadata"] == _METADATA
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "datasets.md"
+
+
+@pytest.mark.real_ultralytics
+async def test_every_example_prints_what_the_page_shows(
+    make_app: MakeApp, engine: AsyncEngine, blobs: Blobs, bucket: str, tmp_path: Path
+) -> None:
+    await store_pictures(engine, blobs, bucket)
+    async with serve_app(make_app()) as http:
+        url = str(http.base_url).rstrip("/")
+        count = await asyncio.to_thread(
+            read, "run_examples.py", str(PAGE), url, home=tmp_path, folder=tmp_path
+        )
+    assert count > 20
+
+
+def test_the_page_has_every_format_and_its_method() -> None:
+    text = PAGE.read_text()
+    rows = re.findall(r"^\| \[(.+?)\]\(#.+?\) \| `(to_\w+)` \| `(\w+)` \|", text, re.MULTILINE)
+    assert [(title, name) for title, _, name in rows] == [
+        (each.title, name) for name, each in FORMATS.items()
+    ]
+    assert all(f"## {title}\n" in text and f".{method}(" in text for title, method, _ in rows)

@@ -15,7 +15,7 @@ from inference_store.retention.run import RetentionWorker
 from tests.integration.retention.stored import NoPace
 from tests.integration.stored_inferences import NewInference, store
 from tests.policy_owners import name_owner
-from tests.settings import TOKEN
+from tests.settings import TOKEN, make_settings
 from tests.transactions import Database
 
 MakeApp = Callable[..., FastAPI]
@@ -88,5 +88,5 @@ def make_worker(
     due = asyncio.Event()
     if is_due:
         due.set()
-    own_settings = RetentionSettings.model_validate(values)
+    own_settings = make_settings(RetentionSettings, **values)
     return RetentionWorker(own_settings, engine, blobs, NoPace(), due)

@@ -62,7 +62,6 @@ async def test_copies_are_what_is_in_the_bucket(api: Api, stored: list[NewInfere
             copied = PART_FORMATS[format].copied
             assert merged[str(each.uid)] == {blob: expected[blob] for blob in copied}, format
         assert read_object(api, export, "manifest.json")["blobs"] == "copy"
-        assert read_object(api, export, "export.json")["blobs"] == "copy"
 
 
 async def test_links_lead_to_the_blobs_as_long_as_the_export_lives(api: Api) -> None:

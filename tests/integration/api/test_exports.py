@@ -131,15 +131,13 @@ async def test_a_download_resumes(api: Api) -> None:
         assert answer.headers["accept-ranges"] == "bytes", headers
 
 
-async def test_the_bucket_has_lists_and_no_filter(api: Api) -> None:
+async def test_the_bucket_has_the_parts_and_no_filter(api: Api) -> None:
     export = await request_export(api, filter="n < 12", format="csv")
     await api.run_retention()
-    assert "filter" not in read_object(api, export, "export.json")
     assert "filter" not in read_object(api, export, "manifest.json")
     names = [key.partition(f"{export['id']}/")[2] for key in list_keys(api)]
     assert [name.split("-")[0] for name in names] == [
-        *("export.json", "manifest.json", "members/00001", "members/00002"),
-        *("parts/00001", "parts/00002"),
+        *("manifest.json", "parts/00001", "parts/00002"),
     ]
 
 

@@ -5,11 +5,10 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import insert, update
+from sqlalchemy import update
 
 from inference_store.index import model_numbers, registrations
-from inference_store.index.tables import erasing, hold
-from tests.integration import erasure_requests
+from inference_store.index.tables import hold
 from tests.integration.stored_inferences import NewInference, at
 from tests.integration.waiting import count_lock_waiters
 from tests.polling import until
@@ -134,34 +133,6 @@ async def test_gives_back_the_declared_types(api: Api) -> None:
     assert (await api.call("PUT", url, body))["types"] == placed["types"]
     by_ids = await _place_hold(api, filter=None, inference_ids=["a"])
     assert by_ids["types"] == {}
-
-
-async def test_lists_inferences_already_claimed(api: Api, model: int) -> None:
-    """Only inferences of the hold are listed; a mark alone is no claim."""
-    inferences = [
-        NewInference(name, at(n + 5), [("camera", "string", "a")]) for n, name in enumerate("xyz")
-    ]
-    await api.store(*inferences)
-    doomed = [inference.uid for inference in inferences]
-    erasure = await api.transact(erasure_requests.request_erasure, model=model, uids=doomed)
-    other = _make_two("model")[1]
-    values = {"model": model, "uid": other.uid, "scope": "inference", "erasure": erasure.id}
-    is_claimed = erasing.c.uid.in_([inferences[0].uid, inferences[1].uid, other.uid])
-    await api.execute(
-        insert(erasing).values(values),
-        update(erasing).where(is_claimed).values(claimed_at=at(100)),
-    )
-    placed = await _place_hold(api)
-    assert placed["claimed"] == 2
-    uids = [str(inference.uid) for inference in inferences[:2]]
-    assert [claim["uid"] for claim in placed["claims"]] == uids
-    assert placed["claims"][0] == {
-        "uid": uids[0],
-        "model_id": "model",
-        "scope": "inference",
-        "erasure": str(erasure.id),
-        "claimed_at": "2026-11-01T00:01:40.000000Z",
-    }
 
 
 @pytest.mark.usefixtures("model")

@@ -186,7 +186,7 @@ async def test_heavy_queries_of_one_caller_do_not_delay_others(make_app: MakeApp
 
 @pytest.mark.usefixtures("stored")
 async def test_short_burst_waits_and_succeeds(make_app: MakeApp) -> None:
-    async with make_client(make_app(queries_at_once=1, query_wait_seconds=300)) as client:
+    async with make_client(make_app(postgres_pool_size=1, query_timeout_seconds=1500)) as client:
         requests = [client.post(f"{_PATH}/count", json=_BODY) for _ in range(25)]
         answers = await asyncio.gather(*requests)
     assert {answer.status_code for answer in answers} == {200}

@@ -142,7 +142,7 @@ async def test_disconnected_client_stops_the_stream(api: Api, make_app: MakeApp)
 async def test_slow_reader_occupies_no_connection_or_query(api: Api, make_app: MakeApp) -> None:
     """More streams than queries may run at once, and all of them wait for their clients."""
     await api.store(*_LARGE)
-    app = make_app(queries_at_once=1, streams_at_once=8)
+    app = make_app(postgres_pool_size=1, streams_at_once=8)
     before = _count_sent()
 
     async def count_connections() -> int:
@@ -159,7 +159,7 @@ async def test_slow_reader_occupies_no_connection_or_query(api: Api, make_app: M
         assert statuses == [200] * 4 + [429]  # one caller may have half of eight
         refused = json.loads(await answers[4].aread())
         assert refused["type"] == "/docs/errors#too-many-queries"
-        assert "STREAMS_AT_ONCE" in refused["detail"]
+        assert "4 of yours" in refused["detail"]
         await until(count_connections, lambda held: held == 0)
         assert (await client.post(_QUERY, json={})).status_code == 200
         # no more is read ahead of the client than the connections' buffers hold

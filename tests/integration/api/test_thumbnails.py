@@ -128,7 +128,7 @@ async def test_second_request_uses_the_cache(api: Api, uids: dict[str, str]) -> 
 async def test_hides_erased_inference_and_empties_the_cache(api: Api, uids: dict[str, str]) -> None:
     lines = await _request_thumbnails(api, uids["jpeg"], uids["png"])
     assert all(line["data"] for line in lines)
-    cache = api.app.state.thumbnails._cache
+    cache = api.app.state.thumbnails.cache
     both = cache.bytes
     await api.call("DELETE", f"{_PATH}/jpeg", status=202)
     [gone] = await _request_thumbnails(api, uids["jpeg"])

@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -158,15 +158,19 @@ def test_services_refuse_an_older_schema(
 
 
 def test_services_run_on_a_newer_schema(
-    database: str, service_environment: MakeEnvironment, tmp_path: Path
+    database: str,
+    service_environment: MakeEnvironment,
+    topic: Callable[..., str],
+    tmp_path: Path,
 ) -> None:
     upgrade(database, migrations=copy_migrations_with_one_more(tmp_path))
     checked = run_migrate(database, "--check")
     assert checked.returncode == 0
     assert f"newer than this version's {newest()}" in checked.stdout
     assert "Nothing to do" in run_migrate(database).stdout
-    for name in ("api", "retention"):
-        service = Service(name, service_environment(API_PORT="0"), tmp_path)
+    environment = service_environment(API_PORT="0", KAFKA_TOPIC=topic())
+    for name in ("api", "retention", "ingester"):
+        service = Service(name, environment, tmp_path)
         try:
             service.wait_ready()
             assert "schema_ahead" in service.text, name

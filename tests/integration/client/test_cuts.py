@@ -1,29 +1,24 @@
-"""Streams over connections that break, and an api that refuses: whole, in order, each once."""
+"""Streams over connections that break: whole, in order, each once."""
 
 import asyncio
-import json
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, repeat
 from random import Random
-from typing import Any, Final
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
-from starlette.types import ASGIApp, Receive, Scope, Send
 
-from inference_store_client import Retries, StreamIncomplete
+from inference_store_client import Retries
 from tests.both_clients import Client
 from tests.integration.api.app_server import serve_app
 from tests.integration.api.conftest import MakeApp
 from tests.integration.stored_inferences import NewInference, at
 from tests.integration.stored_inferences import store as store_inferences
-
-from .conftest import open_api
 
 _LOOPBACK = "127.0.0.1"
 _PIECE = 4096
@@ -127,39 +122,6 @@ async def cutting_proxy(target: str, budgets: Iterator[int | None]) -> AsyncIter
         await asyncio.gather(*proxy.tasks, return_exceptions=True)
 
 
-_STATUSES: Final = (429, 503)
-
-
-class Storm:
-    """ASGI: answers 429 or 503 instead of the app, with a probability, up to `most` in a row of the
-    same address: so many a client bears, whatever else it asks meanwhile."""
-
-    def __init__(self, app: ASGIApp, *, share: float, seed: int, most: int = 4) -> None:
-        self._app, self._share, self._most = app, share, most
-        self._chance, self._rows = Random(seed), Counter[str]()
-        self.refused = 0
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope["path"]
-        if self._chance.random() > self._share or self._rows[path] >= self._most:
-            self._rows[path] = 0
-            await self._app(scope, receive, send)
-            return
-        self._rows[path] += 1
-        self.refused += 1
-        status = self._chance.choice(_STATUSES)
-        problem = {
-            "type": "/docs/errors#busy",
-            "title": "Busy",
-            "status": status,
-            "detail": "Later.",
-        }
-        body = json.dumps(problem | {"errors": []}).encode()
-        headers = [(b"retry-after", b"0"), (b"content-type", b"application/problem+json")]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-
-
 _COUNT = 3000
 _PATIENT = Retries(attempts=500, first_wait_seconds=0.001, longest_wait_seconds=0.05)
 _EXPECTED = [f"id-{number}" for number in reversed(range(_COUNT))]
@@ -228,13 +190,6 @@ async def test_columns_that_are_cut_are_whole(proxy: CuttingProxy, both: Client)
     assert proxy.cuts > 1
 
 
-async def test_what_cannot_be_resumed_is_an_error(proxy: CuttingProxy, both: Client) -> None:
-    proxy.budgets = chain([30_000], repeat(1))
-    async with both.open_store(proxy.url) as store:
-        with pytest.raises(StreamIncomplete, match="they are not everything"):
-            await read_ids(both, store.model("model").inferences())
-
-
 async def test_a_server_may_restart_amid_a_stream(
     make_app: MakeApp, proxy: CuttingProxy, both: Client
 ) -> None:
@@ -252,14 +207,3 @@ async def test_a_server_may_restart_amid_a_stream(
         store = await stack.enter_async_context(both.open_store(proxy.url, retries=_PATIENT))
         assert await read_ids(both, store.model("model").inferences()) == _EXPECTED
     assert proxy.cuts == 1
-
-
-async def test_a_storm_of_refusals_passes(make_app: MakeApp, both: Client) -> None:
-    storm = Storm(make_app(), share=0.7, seed=5)
-    async with open_api(storm, both) as store:
-        inferences = store.model("model").inferences("n < 500")
-        assert await both.ask(inferences.count) == 500
-        assert await read_ids(both, inferences) == _EXPECTED[-500:]
-        pages = await both.list(lambda: inferences.pages(50))
-    assert [item.inference_id for page in pages for item in page.items] == _EXPECTED[-500:]
-    assert storm.refused > 5

@@ -13,13 +13,11 @@ from inference_store.objects import Blobs
 from inference_store_client import Forbidden
 from inference_store_client.datasets import FORMATS
 from tests.both_clients import Client
-from tests.console.pictures import HEIGHT, WIDTH
 from tests.integration.api.app_server import serve_app
 from tests.integration.api.conftest import MakeApp
-from tests.integration.stored_pictures import BIG, DETECTIONS, MODEL, store_pictures
+from tests.integration.stored_pictures import DETECTIONS, MODEL, store_pictures
 from tests.settings import TOKEN
 
-from .conftest import open_api
 from .istore import Istore
 
 
@@ -34,36 +32,6 @@ def list_names(folder: Path) -> set[str]:
 @pytest.fixture(autouse=True)
 async def _stored(engine: AsyncEngine, blobs: Blobs, bucket: str) -> None:
     await store_pictures(engine, blobs, bucket)
-
-
-@pytest.mark.parametrize("links", ["on", "off"])
-async def test_coco(make_app: MakeApp, both: Client, links: str, tmp_path: Path) -> None:
-    app = make_app(auth="on", api_token=TOKEN, presigned_urls=links)
-    async with open_api(app, both, TOKEN) as store:
-        inferences = store.model(MODEL).inferences(sort="received_at")
-        summary = await both.ask(lambda: inferences.to_coco(tmp_path / "street"))
-        assert await both.ask(inferences.count) == summary.inferences
-    assert summary.left_out == {"not_a_picture": 1, "deleted": 1}
-    assert summary.dropped == {"no_shape": 1}
-    assert summary.remarks == {"clipped": 4, "unpredicted": 1}
-    assert summary.classes == ("car", "cell", "person", "ship")
-    coco = load(tmp_path / "street")
-    assert [image["inference_id"] for image in coco["images"][:2]] == ["street-0", "street-1"]
-    assert {(image["width"], image["height"]) for image in coco["images"]} == {(WIDTH, HEIGHT)}
-    assert [image["metadata"] for image in coco["images"][:2]] == [
-        {"frame_number": BIG, "price": 0.1, "speed": "0", 'a "key" of none': "NaN"},
-        {
-            "frame_number": BIG + 1,
-            "price": "0.1000000000000000000001",
-            "speed": 1.0,
-            'a "key" of none': "NaN",
-        },
-    ]
-    [cell] = [item for item in coco["annotations"] if item["category_id"] == 2]
-    assert len(cell["segmentation"]) == 2
-    poses = [item for item in coco["annotations"] if item.get("num_keypoints")]
-    assert [pose["keypoints"] for pose in poses] == [[30, 40, 2, 0, 0, 0, 60, 90, 2]]
-    assert len(coco["annotations"]) == DETECTIONS + DETECTIONS // 2 + 3
 
 
 async def test_from_the_command_line(make_app: MakeApp, tmp_path: Path) -> None:

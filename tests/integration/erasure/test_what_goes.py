@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import ARRAY, Text, cast, func, insert, literal, select, update
+from sqlalchemy import ARRAY, Text, cast, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure import holds, policies, selection
@@ -35,7 +35,7 @@ from inference_store.index import registrations
 from inference_store.index.registrations import Details
 from inference_store.index.tables import erasing, hold, inference, registration
 from inference_store.query.cql2 import parse_text
-from inference_store.query.deadline import Deadline
+from inference_store.query.deadline import Deadline, range_of_time
 from inference_store.query.filters.certain import FLAGS, save
 from inference_store.query.filters.names import KnownKeys as Keys
 from inference_store.query.filters.names import find_known_keys, names_in
@@ -321,10 +321,9 @@ async def test_holds_in_sql_agree_with_python_and_a_plain_reading(
             uids = [known.uid for known in inferences]
             found = await holds.find_holds(connection, in_force, model, uids)
             assert found.keys() == expected
-            predicate = await holds.build_held_condition(connection, model)
-            assert (predicate is None) == (not in_force)
-            condition = literal(False) if predicate is None else predicate
-            query = select(inference.c.uid, condition).where(inference.c.model == model)
+            where = range_of_time(model, None, None)
+            condition = await holds.build_held_condition(connection, where)
+            query = select(inference.c.uid, condition).where(where.of(inference))
             rows = [tuple(row) for row in await connection.execute(query)]
             assert sorted(rows) == sorted((uid, uid in expected) for uid in uids)
         await transaction.rollback()
@@ -356,12 +355,11 @@ async def _select(
     """Select as a run does: rule by rule and part by part, then what is beyond a limit."""
     gone: Gone = set()
     where: dict[str, Any] = {"model": model, "lo": min(INSTANTS) - timedelta(days=9), "limit": 7}
-    for work in list_work(model, chain, await selection.compile_rules(connection, chain, now)):
+    rules = await selection.compile_rules(connection, chain, now)
+    for work in list_work(model, chain, rules):
         more: dict[str, Any] = {"scope": work.scope, "hi": work.cutoff, "by": work.by}
         gone |= await _mark(connection, **where, **more)
-    below = await selection.find_limit(
-        connection, model, chain, now=now, deadline=Deadline.after(60)
-    )
+    below = await selection.find_limit(connection, model, rules, Deadline.after(60))
     if below is not None:
         more = {"scope": "inference", "hi": now, "below": below}
         gone |= await _mark(connection, **where, **more)

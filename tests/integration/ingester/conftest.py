@@ -4,15 +4,18 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import func
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.progress import Erasure
 from inference_store.index.accounting import Outcome
+from inference_store.index.tables import unsettled_event
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.eraser import Eraser
@@ -23,6 +26,7 @@ from tests.producer import Producer, capture
 from tests.servers.fixtures import unique
 from tests.servers.minio import S3
 from tests.service_process import Service
+from tests.transactions import execute
 
 RunningIngester = tuple[Service, Producer]
 StartIngester = Callable[..., Awaitable[RunningIngester]]
@@ -40,6 +44,13 @@ async def wait_for_counts(engine: AsyncEngine, **counts: int) -> None:
     """Wait until the books have exactly these outcomes: `stored=2, dead=1`."""
     expected = Counter({Outcome[name.upper()]: count for name, count in counts.items() if count})
     await until(lambda: counted(engine), lambda current: +current == expected)
+
+
+async def expire_parked(engine: AsyncEngine) -> None:
+    """Let events have been parked for longer than they may, and be due."""
+    long_ago = func.now() - timedelta(days=2)
+    values = {"created_at": long_ago, "next_attempt_at": long_ago}
+    await execute(engine, unsettled_event.update().values(values))
 
 
 async def read_health(service: Service, name: str) -> str:

@@ -11,12 +11,12 @@ from inference_store.erasure import rows
 from inference_store.erasure.pending_deletions import enqueue_arrivals, list_pending
 from inference_store.erasure.progress import finish_erasure, list_unfinished
 from inference_store.index import key_registry
-from inference_store.index.tables import erasing, erasure, inference, label, prediction
+from inference_store.index.tables import erasing, erasure, inference
 from inference_store.inference.events import StorageKey
 from inference_store.inference.layout import Kind, key_of
 from inference_store.objects import Blobs
 from tests.integration import erasure_requests
-from tests.integration.ingester.conftest import RunningIngester, erase, wait_for_counts
+from tests.integration.ingester.conftest import erase, wait_for_counts
 from tests.producer import START, Capture, Producer, capture
 from tests.transactions import fetch, scalar, transact
 
@@ -41,40 +41,6 @@ async def test_a_redelivery_of_what_was_erased_brings_no_example_of_it_back(
     await wait_for_counts(engine, stored=2, erased_again=1)
     entry = (await transact(engine, key_registry.find, row.model, ["who"]))["who"]
     assert [key_type.examples for key_type in entry.types] == [("ward-7",)]
-
-
-def _make_capture(number: int, *names: str) -> Capture:
-    return capture(number, predictions=[{"label": name, "score": 0.5} for name in names])
-
-
-async def _read_labels(engine: AsyncEngine) -> dict[str, int]:
-    async with engine.connect() as connection:
-        rows = await connection.execute(select(label.c.name, label.c.label))
-        return {row.name: row.label for row in rows}
-
-
-async def test_deleted_label_is_created_again(
-    running: RunningIngester, engine: AsyncEngine, blobs: Blobs
-) -> None:
-    """The running ingester has cached its integer."""
-    _, producer = running
-    await producer.produce(_make_capture(1, "face", "cat"))
-    await wait_for_counts(engine, stored=1)
-    first = await _read_labels(engine)
-    async with engine.begin() as connection:
-        row = (await connection.execute(select(inference.c.model, inference.c.uid))).one()
-        erasure = await erasure_requests.request_erasure(
-            connection, model=row.model, uids=[row.uid]
-        )
-    await erase(engine, blobs, erasure)
-    assert await _read_labels(engine) == {}
-    await producer.produce(_make_capture(2, "face"), _make_capture(3, "cat"))
-    await wait_for_counts(engine, stored=3)
-    second = await _read_labels(engine)
-    assert second.keys() == {"face", "cat"}
-    assert set(second.values()).isdisjoint(first.values())
-    query = select(func.count()).join(label, label.c.label == prediction.c.label)
-    assert await scalar(engine, query.select_from(prediction)) == 2
 
 
 NONE = (None, None, None)

@@ -2,26 +2,35 @@
 
 import asyncio
 import signal
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import UTC, datetime
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import accounting
-from inference_store.index.accounting import Account
+from inference_store.index.accounting import Account, Outcome, PartitionId
+from inference_store.ingester.batch import AssignedPartition, Consumer, OffsetRange
+from inference_store.ingester.kafka_consumer import KafkaConsumer
 from inference_store.ingester.run import Watch
+from inference_store.platform.settings import IngesterSettings
+from tests.consumer_contract import ConsumerContract, World
 from tests.integration.ingester.conftest import RunningIngester, StartIngester, wait_for_counts
-from tests.memory_consumer import MemoryConsumer, MemoryLog
 from tests.polling import until
 from tests.producer import Capture, Producer, capture
 from tests.servers.fixtures import unique
 from tests.servers.kafka import Kafka
 from tests.service_process import Service
+from tests.settings import make_settings
 from tests.transactions import transact
 
 OLD = [capture(number) for number in range(12)]
 NEW = [capture(number) for number in range(100, 160)]
+READ_AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
 # An ingester in a busy loop would log more.
 MOST_LINES = 60
 
@@ -119,25 +128,25 @@ async def test_what_lies_before_the_records_that_are_left_is_lost(
 
 
 async def test_stores_the_lag_while_nothing_is_written(engine: AsyncEngine) -> None:
-    log = MemoryLog(partitions=2)
-    for _ in range(3):
-        log.append(0, b"{}")
-    consumer, stop = MemoryConsumer(log), asyncio.Event()
-    await consumer.start()
-    [read] = await consumer.poll()
+    ids = [PartitionId("kafka", "events", 0, number) for number in range(2)]
     async with engine.begin() as connection:
-        for assigned in consumer.assigned:
-            assert assigned.partition_id is not None
-            await accounting.open_partition(
-                connection, assigned.partition_id, first=0, began="first"
-            )
+        for id in ids:
+            await accounting.open_partition(connection, id, first=0, began="first")
+    read = [AssignedPartition(id.partition, id) for id in ids]
+    read[0].in_flight.append((3, READ_AT))
+
+    async def find_ends() -> dict[AssignedPartition, int]:
+        return dict(zip(read, (3, 0), strict=True))
+
+    consumer: Any = SimpleNamespace(assigned=read, find_ends=find_ends)
+    stop = asyncio.Event()
     watching = asyncio.create_task(Watch(consumer, engine, stop).run())
     try:
         busy, idle = await until(partial(_list_accounts, engine), _are_measured)
     finally:
         stop.set()
         await watching
-    assert (busy.waiting, busy.oldest_waiting_at) == (3, read.records[0].time)
+    assert (busy.waiting, busy.oldest_waiting_at) == (3, READ_AT)
     assert (idle.waiting, idle.oldest_waiting_at) == (0, None)
 
 
@@ -147,3 +156,50 @@ async def _list_accounts(engine: AsyncEngine) -> list[Account]:
 
 def _are_measured(accounts: list[Account]) -> bool:
     return all(account.lag_measured_at is not None for account in accounts)
+
+
+class KafkaWorld(World):
+    """A Kafka topic, with the positions in Postgres."""
+
+    def __init__(
+        self, settings: IngesterSettings, engine: AsyncEngine, producer: AIOKafkaProducer
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._producer = producer
+
+    def make_consumer(self) -> Consumer:
+        return KafkaConsumer(self._settings, self._engine)
+
+    async def append(self, partition: int, *payloads: bytes) -> None:
+        for payload in payloads:
+            await self._producer.send_and_wait(
+                self._settings.kafka_topic, payload, partition=partition
+            )
+
+    async def write(self, offset_range: OffsetRange) -> None:
+        async with self._engine.begin() as connection:
+            await accounting.move_offsets(
+                connection,
+                offset_range.partition_id,
+                lo=offset_range.lo,
+                hi=offset_range.hi,
+                outcomes={Outcome.STORED: offset_range.hi - offset_range.lo},
+                last=offset_range.last,
+            )
+
+
+class TestKafkaConsumer(ConsumerContract):
+    @pytest.fixture
+    async def world(
+        self, kafka_server: Kafka, topic: Callable[..., str], engine: AsyncEngine
+    ) -> AsyncIterator[World]:
+        servers = kafka_server.bootstrap_servers
+        settings = make_settings(
+            IngesterSettings,
+            kafka_bootstrap_servers=servers,
+            kafka_topic=topic(2),
+            kafka_group=unique("group"),
+        )
+        async with AIOKafkaProducer(bootstrap_servers=servers) as producer:
+            yield KafkaWorld(settings, engine, producer)

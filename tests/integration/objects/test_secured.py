@@ -1,5 +1,6 @@
 """The object store over https, with encryption, and with a web identity."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +38,15 @@ def key_settings(secured_minio: SecuredMinio) -> Values:
 
 
 @pytest.fixture
-def identity_settings(secured_minio: SecuredMinio, issuer: Issuer, tmp_path: Path) -> Values:
+def identity(
+    secured_minio: SecuredMinio, issuer: Issuer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The variables by which a cluster gives a pod its identity."""
     token = tmp_path / "token"
     token.write_text(issuer.token())
-    return {
-        "s3_role_arn": secured_minio.role,
-        "s3_web_identity_token_file": token,
-        "s3_sts_endpoint": secured_minio.endpoint,
-    }
+    monkeypatch.setenv("AWS_ROLE_ARN", secured_minio.role)
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(token))
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", secured_minio.endpoint)
 
 
 def open_blobs(*parts: Values) -> Blobs:
@@ -68,11 +70,12 @@ def check_round_trip(blobs: Blobs, authority: Authority) -> None:
         assert blobs.still_there([key]) == []
 
 
+@pytest.mark.usefixtures("identity")
 def test_authenticates_by_keys_or_web_identity(
-    bucket_settings: Values, key_settings: Values, identity_settings: Values, authority: Authority
+    bucket_settings: Values, key_settings: Values, authority: Authority
 ) -> None:
-    for credentials in (key_settings, identity_settings):
-        with open_blobs(bucket_settings, credentials) as blobs:
+    for keys in (key_settings, {}):
+        with open_blobs(bucket_settings, keys) as blobs:
             check_round_trip(blobs, authority)
 
 
@@ -87,16 +90,17 @@ def test_a_strange_certificate_is_named(
             blobs.check()
 
 
+@pytest.mark.usefixtures("identity")
 def test_a_refused_token_is_never_shown(
-    bucket_settings: Values, identity_settings: Values, tmp_path: Path
+    bucket_settings: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Issuer() as stranger:
         forged = stranger.token()
     (tmp_path / "token").write_text(forged)
-    unreachable = {"s3_sts_endpoint": "https://localhost:1"}
-    for more in ({}, unreachable):
+    for endpoint in (os.environ["AWS_ENDPOINT_URL_STS"], "https://localhost:1"):
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", endpoint)
         for name in NAMES:
-            with open_blobs(bucket_settings, identity_settings, more) as blobs:
+            with open_blobs(bucket_settings) as blobs:
                 with pytest.raises(ObjectStoreUnavailable) as refused:
                     blobs.get(blobs.parse(name), limit=1)
                 assert forged not in str(refused.value)

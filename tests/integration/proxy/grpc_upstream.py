@@ -10,15 +10,17 @@ from typing import Any, TypeAlias
 import grpc
 
 from inference_store.proxy.capture import ID_HEADER
-from inference_store.proxy.configuration import Rules
+from inference_store.proxy.configuration import UpstreamEntry
 from inference_store.proxy.exchange import Exchange
-from inference_store.proxy.grpc import CallTarget, channel, server
+from inference_store.proxy.grpc import channel, server
 from inference_store.proxy.protocols import Call
 from inference_store.proxy.protocols.v2_grpc import V2_GRPC
+from inference_store.proxy.routing import Route
 from tests.servers.ports import free_port
 
 V2 = "/inference.GRPCInferenceService/"
 INFER, STREAM = V2 + "ModelInfer", V2 + "ModelStreamInfer"
+UPSTREAM = "behind"
 SECONDS = 300
 """The patience of a test."""
 HANG_SECONDS = 600
@@ -140,8 +142,8 @@ class Ticket:
         self.room -= size
         return self.room >= 0
 
-    def finish(self, exchange: Exchange, call: Call, rules: Rules, model: str) -> None:
-        self.captures.finished.append((exchange, call, rules, model))
+    def finish(self, exchange: Exchange, route: Route) -> None:
+        self.captures.finished.append((exchange, route))
         self.captures.handed_over.put_nowait(exchange)
 
 
@@ -154,7 +156,7 @@ class Captures:
         """The largest body that is captured."""
         self.begun = self.head = 0
         self.handed_over: asyncio.Queue[Exchange] = asyncio.Queue()
-        self.finished: list[tuple[Exchange, Call, Rules, str]] = []
+        self.finished: list[tuple[Exchange, Route]] = []
 
     def begin(self, size: int, head: int) -> Ticket | None:
         self.head = head
@@ -187,7 +189,7 @@ class ProxySetup:
     proxied: grpc.aio.Channel
     routed: list[tuple[str, str | None, str | None]]
     onward: dict[str, Any]
-    """Fields of the call target besides the channel."""
+    """Fields of the upstream, and the `call` that every path is."""
     upstream_server: grpc.aio.Server
     server: grpc.aio.Server
     at: tuple[str, str]
@@ -205,14 +207,15 @@ async def start_proxy(*, by_model: bool = False, **limits: Any) -> AsyncIterator
     routed: list[tuple[str, str | None, str | None]] = []
     options: dict[str, Any] = {}
 
-    def route(path: str, model: str | None, version: str | None) -> CallTarget | None:
+    def route(path: str, model: str | None, version: str | None) -> Route:
         routed.append((path, model, version))
-        if model == "nobodys":
-            return None
-        options_of_call = {"call": recognise(path), "model": model or "default"} | options
-        return CallTarget(channel=to_upstream, **options_of_call)
+        fields = {"name": "nobody" if model == "nobodys" else UPSTREAM} | options
+        call = fields.pop("call", None) or recognise(path)
+        return Route(UpstreamEntry(grpc=at[0], **fields), call, model=model)
 
-    before = server(route, captures, by_model=by_model, **limits)
+    channels = dict.fromkeys((UPSTREAM, "other") if by_model else (UPSTREAM,), to_upstream)
+    fake: Any = captures
+    before = server(route, channels, fake, **limits)
     port = before.add_insecure_port("127.0.0.1:0")
     await before.start()
     at = (f"127.0.0.1:{behind_port}", f"127.0.0.1:{port}")

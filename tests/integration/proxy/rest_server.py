@@ -9,18 +9,19 @@ from typing import Any
 
 from aiohttp import web
 
-from inference_store.platform.serving import Connections, Limits
-from inference_store.proxy.configuration import Configuration, ModelEntry, Rules, UpstreamEntry
+from inference_store.platform.serving import Connections
+from inference_store.platform.settings import ProxySettings
+from inference_store.proxy.configuration import Configuration, Rules, UpstreamEntry
 from inference_store.proxy.exchange import Exchange
-from inference_store.proxy.protocols import Call
 from inference_store.proxy.rest import Forwarding, build_server
 from inference_store.proxy.rest_messages import Stripping, Upstreams
-from inference_store.proxy.routing import PathPrefixes, Routing
+from inference_store.proxy.routing import PathPrefixes, Route, Routing
 from tests.servers.certificates import Pair
+from tests.servers.ports import free_port
+from tests.settings import make_settings
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 DEADLINE = 300.0
-_LIMITS = Limits()
 
 
 @dataclass
@@ -30,12 +31,12 @@ class FakeCaptures:
     most: int = 1 << 30
     refuse: bool = False
     refused: bool = False
-    exchanges: list[tuple[Exchange, Call, Rules, str]] = field(default_factory=list)
+    exchanges: list[tuple[Exchange, Route]] = field(default_factory=list)
     heads: list[int] = field(default_factory=list)
     """The sizes of the heads of calls."""
     _has_exchange: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def begin(self, _: int, head: int) -> "FakeCaptures | None":
+    def begin(self, _: int, head: int) -> Any:
         self.heads.append(head)
         return None if self.refuse else self
 
@@ -43,8 +44,8 @@ class FakeCaptures:
         self.most -= size
         return self.most >= 0
 
-    def finish(self, exchange: Exchange, call: Call, rules: Rules, model: str) -> None:
-        self.exchanges.append((exchange, call, rules, model))
+    def finish(self, exchange: Exchange, route: Route) -> None:
+        self.exchanges.append((exchange, route))
         self._has_exchange.set()
 
     async def wait_for_first(self) -> Exchange:
@@ -77,10 +78,9 @@ async def proxy(
     port: int,
     captures: FakeCaptures,
     *,
-    model: ModelEntry | None = None,
+    model: Rules | None = None,
     own: Pair | None = None,
     strip_bytes: int = 1 << 26,
-    limits: Limits = _LIMITS,
     **upstream: Any,
 ) -> AsyncIterator[int]:
     """Start a proxy in front of the model server at `port`, and yield its port.
@@ -99,16 +99,15 @@ async def proxy(
     prefixes = PathPrefixes(["/api/serve/serve-model-*-pred"])
     routing = Routing(Configuration([entry], [model] if model else []), prefixes)
     app = Forwarding(routing, upstreams, captures.begin, stripping := Stripping(strip_bytes))
-    server = build_server(
-        app,
-        host="127.0.0.1",
-        port=0,
-        grace_seconds=1,
-        connections=Connections("proxy", 1000, 1000),
-        limits=limits,
-        certificate=None if own is None else own.certificate,
-        key=None if own is None else own.key,
+    settings = make_settings(
+        ProxySettings,
+        proxy_upstream="http://up",
+        proxy_host="127.0.0.1",
+        proxy_port=free_port(),
+        proxy_tls_certificate_file=None if own is None else own.certificate,
+        proxy_tls_key_file=None if own is None else own.key,
     )
+    server = build_server(app, settings, Connections("proxy", 1000, 1000), grace_seconds=1)
     serving = asyncio.create_task(server.serve())
     try:
         await asyncio.wait_for(server.listening.wait(), DEADLINE)
@@ -117,7 +116,6 @@ async def proxy(
         server.should_exit = True
         await serving
         await upstreams.close()
-        assert app.calls == 0
         assert stripping.free == strip_bytes
 
 

@@ -44,8 +44,9 @@ async def test_captures_the_whole_exchange(setup: ProxySetup) -> None:
     metadata = (("traceparent", "00-0-0-00"), ("x-a-bin", b"\0\1"), ("x-large", "x" * 5000))
     await call_unary(setup.proxied, INFER, REQUEST_BYTES, metadata=metadata)
     exchange = await setup.captures.exchange()
-    _, call, _, model = setup.captures.finished[0]
-    assert (call.protocol.name, model) == ("v2-grpc", "digits")
+    _, route = setup.captures.finished[0]
+    assert route.call is not None
+    assert (route.call.protocol.name, route.model) == ("v2-grpc", "digits")
     assert (exchange.transport, exchange.method, exchange.path) == ("grpc", INFER, INFER)
     assert header(exchange.request_headers, "traceparent") == "00-0-0-00"
     assert header(exchange.request_headers, "x-a-bin") == "AAE"
@@ -193,7 +194,7 @@ async def test_stream_has_the_model_of_its_first_message(setup: ProxySetup) -> N
     assert await call.read() is grpc.aio.EOF
     await setup.captures.exchange()
     assert setup.routed == [(STREAM, None, None), (STREAM, "digits", "3")]
-    assert setup.captures.finished[0][3] == "digits"
+    assert setup.captures.finished[0][1].model == "digits"
 
 
 async def test_shutdown_passes_only_if_it_is_allowed(setup: ProxySetup) -> None:
@@ -233,7 +234,7 @@ async def test_run_has_the_version_of_the_last_status(setup: ProxySetup) -> None
     for path in (RUN, STATUS, RUN):
         await call_unary(setup.proxied, path, b"")
         await setup.captures.exchange()
-    versions = [call.version for _, call, _, _ in setup.captures.finished]
+    versions = [route.call and route.call.version for _, route in setup.captures.finished]
     assert versions == [None, None, "1.2.0"]
 
 

@@ -22,6 +22,7 @@ from .grpc_upstream import (
     HANG_SECONDS,
     INFER,
     STREAM,
+    UPSTREAM,
     V2,
     ProxySetup,
     begin_call,
@@ -142,8 +143,7 @@ async def test_counts_grpc_calls_by_outcome(setup: ProxySetup) -> None:
 
         return end
 
-    counted, behaviours = Counted("v2-grpc", "two"), setup.upstream.behaviours
-    setup.onward["upstream"] = "two"
+    counted, behaviours = Counted("v2-grpc", UPSTREAM), setup.upstream.behaviours
     behaviours |= {INFER: echo, STREAM: echo, V2 + "ModelReady": echo}
     await call_unary(setup.proxied, INFER, REQUEST)
     await call_unary(setup.proxied, V2 + "ModelReady", REQUEST)

@@ -47,7 +47,8 @@ async def call_rest(omi: Omi, *texts: str) -> Reading:
             if answer.status == 200:
                 assert (await answer.json())["id"] == "7"
             exchange = await captures.wait_for_first()
-    call = captures.exchanges[0][1]
+    call = captures.exchanges[0][1].call
+    assert call is not None
     return call.protocol.read(exchange, call, Model(task_type=TASK_TYPE))
 
 

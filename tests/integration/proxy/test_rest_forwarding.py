@@ -101,7 +101,7 @@ async def test_a_path_is_recognised_however_it_is_spelt_and_goes_on_unchanged() 
             assert answer.startswith(b"HTTP/1.1 201"), path
     assert [path for _, path, *_ in echo.records] == spellings
     assert [exchange.path for exchange, *_ in line.captures.exchanges] == spellings
-    assert {(call.model, model) for _, call, _, model in line.captures.exchanges} == {("x", "x")}
+    assert {route.model for _, route in line.captures.exchanges} == {"x"}
 
 
 async def test_what_may_be_an_inference_and_is_not_recognised_is_counted() -> None:
@@ -217,12 +217,13 @@ async def test_hands_over_the_exchange() -> None:
         # the size of target and headers counts against the budget
         long, many = "?" + "q" * 1000, f"X-Large: {'x' * 5000}"
         await send_raw(line.port, encode_request("POST", INFER + long, b"asked", *headers, many))
-    _, call, _, model = line.captures.exchanges[0]
+    _, route = line.captures.exchanges[0]
+    assert route.call is not None
     assert (exchange.method, exchange.path, exchange.query) == ("POST", INFER, "a=1")
     assert (exchange.request.bytes, exchange.response.bytes) == (b"asked", b"asked")
     assert ("x-request-id", "7") in exchange.request_headers
     assert ("x-mine", "\u00e9") in exchange.request_headers
-    assert (call.protocol.name, model, exchange.http_status) == ("v2", "m", 201)
+    assert (route.call.protocol.name, route.model, exchange.http_status) == ("v2", "m", 201)
     times: list[Any] = [exchange.received_at, exchange.forwarded_at, exchange.responded_at]
     times += [exchange.first_part_at, exchange.finished_at]
     assert times == sorted(times)

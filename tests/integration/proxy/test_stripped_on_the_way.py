@@ -7,11 +7,11 @@ import json
 from aiohttp import web
 
 from inference_store.platform.metrics import SHOWN
-from inference_store.proxy.configuration import ModelEntry
+from inference_store.proxy.configuration import Rules
 
 from .rest_server import DEADLINE, encode_request, send_raw, start_line
 
-STRIPS = ModelEntry(strip_metadata=True)
+STRIPS = Rules(strip_metadata=True)
 INFER = "/v2/models/m/infer"
 
 

@@ -409,7 +409,8 @@ async def test_conditions_on_predictions_and_time_agree(
         assert page.uids == expected
 
 
-_REGISTRATION = Registration(1, "m", "p", None, None, (), None, "api", 1, START, START)
+_VALUES: tuple[Any, ...] = (1, "m", "p", None, None, (), None, "api", 1, START, START)
+_REGISTRATION = Registration(**dict(zip(Registration.model_fields, _VALUES, strict=False)))
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import json
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -21,9 +20,7 @@ from inference_store.export.jobs import (
     ExportJob,
     State,
     find_job,
-    make_head_key,
     make_manifest_key,
-    make_members_key,
     make_part_key,
     pack_uids,
     request_export,
@@ -68,11 +65,6 @@ class Exported:
         job = export_job.update().where(export_job.c.id == self.id)
         await execute(self.engine, job.values(state=state))
 
-    async def forget(self) -> None:
-        """Postgres knows nothing of it any more."""
-        columns = (export_part.c.export, export_download.c.export, export_job.c.id)
-        await execute(self.engine, *(c.table.delete().where(c == self.id) for c in columns))
-
     async def job(self) -> Row[Any]:
         async with self.engine.connect() as connection:
             query = select(export_job).where(export_job.c.id == self.id)
@@ -114,16 +106,9 @@ async def export_all(
     lists = [uids[at : at + size] for at in range(0, len(uids), size)]
     now = datetime.now(UTC)
     expires_at = now + expires_in
-    head: dict[str, Any] = {"export": str(exported.id), "model_id": "model", "format": "jsonl"}
-    head |= {"requested_by": "key:exporter", "requested_at": now.isoformat()}
-    head |= {"expires_at": expires_at.isoformat(), "include": [], "blobs": "none"}
-    put(exported, make_head_key(exported.id), json.dumps(head).encode())
     rows = [write_part(exported, number, part) for number, part in enumerate(lists, 1)]
-    put(
-        exported,
-        make_manifest_key(exported.id),
-        json.dumps({"parts": [show_part(row) for row in rows]}).encode(),
-    )
+    manifest = exported.key(make_manifest_key(exported.id))
+    exported.blobs.put(manifest, b"{}", content_type="application/json")
     job = {
         "id": exported.id,
         "model": exported.model,
@@ -155,7 +140,6 @@ def write_part(exported: Exported, number: int, uids: Sequence[UUID]) -> dict[st
     key = exported.key(make_part_key(exported.id, number, "jsonl"))
     data = b"\n".join(plant(uid) for uid in uids)
     exported.blobs.put(key, data, content_type="application/x-ndjson")
-    put(exported, make_members_key(exported.id, number), pack_uids(uids))
     return {
         "export": exported.id,
         "number": number,
@@ -170,17 +154,6 @@ def write_part(exported: Exported, number: int, uids: Sequence[UUID]) -> dict[st
         "sha256": hashlib.sha256(data).digest(),
         "written_at": datetime.now(UTC),
     }
-
-
-def show_part(row: dict[str, Any]) -> dict[str, Any]:
-    """A part as the manifest has it."""
-    key = str(row["storage_key"]).split("/", 3)[3]
-    more = {name: row[name] for name in ("number", "rows", "bytes")}
-    return {"key": key, "sha256": row["sha256"].hex(), "gone": 0, **more}
-
-
-def put(exported: Exported, name: str, data: bytes) -> None:
-    exported.blobs.put(exported.key(name), data, content_type="application/octet-stream")
 
 
 def read_bucket(storing: Storing) -> bytes:

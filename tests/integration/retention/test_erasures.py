@@ -18,7 +18,7 @@ from inference_store.erasure.holds.changes import Placement
 from inference_store.erasure.pending_deletions import enqueue_arrivals, find_scopes, list_pending
 from inference_store.erasure.policies import ErasureScope
 from inference_store.erasure.progress import Erasure, list_unfinished
-from inference_store.erasure.requests import describe_ids, request_cancellation, request_erasure
+from inference_store.erasure.requests import describe_ids, request_erasure
 from inference_store.index.partitions import TimePartition
 from inference_store.index.tables import erased_span, erasing, inference, partition_span
 from inference_store.inference.events import StorageKey, parse_stored
@@ -351,30 +351,6 @@ async def request_by_ids(engine: AsyncEngine, *those: Stored) -> Erasure:
 async def count_marks(engine: AsyncEngine, erasure: Erasure) -> int:
     query = select(func.count()).select_from(erasing).where(erasing.c.erasure == erasure.id)
     return int(await scalar(engine, query) or 0)
-
-
-async def test_takes_inferences_marked_by_a_cancelled_erasure(
-    storing: Storing, marker: Marker
-) -> None:
-    model = await storing.model()
-    both = await storing.inferences(model, 10, ago(days=1))
-    (first_alone,) = await storing.inferences(model, 1, ago(days=2))
-    first, second = (
-        await request_by_ids(storing.engine, *both, first_alone),
-        await request_by_ids(storing.engine, *both),
-    )
-    assert await marker.mark(first) == "all"
-    assert await marker.mark(second) == "all"
-    await storing.transact(request_cancellation, first.id)
-    assert await marker.mark(first) == "over"
-    assert (
-        await count_marks(storing.engine, first),
-        await count_marks(storing.engine, second),
-    ) == (0, 10)
-    assert await storing.eraser.finish(second) == "deleted"
-    assert await storing.stored() == {first_alone.uid}
-    assert storing.objects() == {key.key for key in first_alone.objects}
-    assert (await storing.reload(second)).inferences == 10
 
 
 async def test_inferences_of_two_erasures_are_counted_once(

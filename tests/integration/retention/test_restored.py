@@ -31,7 +31,7 @@ async def list_tombstones(engine: AsyncEngine) -> set[UUID]:
 def make_api_settings(of: RetentionSettings) -> ApiSettings:
     names = ("postgres_dsn", "s3_endpoint", "s3_access_key", "s3_secret_key", "s3_bucket")
     values: dict[str, Any] = {name: getattr(of, name) for name in names}
-    return ApiSettings.model_validate({**values, "auth": "off", "page_seconds": 300.0})
+    return ApiSettings.model_validate({**values, "auth": "off"})
 
 
 @pytest.mark.long

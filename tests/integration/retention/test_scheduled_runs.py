@@ -55,8 +55,7 @@ from .stored import Storing, ago
 _DAY = 86400.0
 _KEEP = {
     "dead_letter_keep_seconds": 2 * _DAY,
-    "run_keep_seconds": 4 * _DAY,
-    "audit_keep_seconds": 6 * _DAY,
+    "audit_keep_seconds": 4 * _DAY,
 }
 # Each state at an age of one to ten days.
 _OLD = "now() - n * interval '1 day' FROM generate_series(1, 10) AS n"

@@ -7,15 +7,15 @@ from fastapi import FastAPI
 from starlette.routing import BaseRoute
 
 from inference_store.api import answer
-from inference_store.api.http import EscapedPaths
-from inference_store.api.middleware import SecurityHeaders, Templates
+from inference_store.api.http import Compression, EscapedPaths
+from inference_store.api.middleware import SecurityHeaders
 
 
 def make_site_client(routes: Sequence[BaseRoute]) -> httpx.AsyncClient:
     """Return a client of an app with these routes and the layers that `create_app` adds."""
     app = FastAPI(redirect_slashes=False, routes=list(routes), docs_url=None)
-    app.state.templates = Templates([])
     answer.handle_problems(app)
+    app.add_middleware(Compression)
     app.add_middleware(EscapedPaths)
     app.add_middleware(SecurityHeaders)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://api")

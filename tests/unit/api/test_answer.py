@@ -28,7 +28,6 @@ from inference_store.api.answer import (
 )
 from inference_store.api.http import (
     CODINGS,
-    COMPRESSORS,
     MOST_ITEMS,
     Compression,
     ExactRequest,
@@ -159,12 +158,11 @@ async def compress_answer(
 
 
 async def test_an_answer_is_compressed() -> None:
-    assert set(COMPRESSORS) == set(CODINGS)
     for coding in CODINGS:
         headers, [body] = await compress_answer([LARGE], accept=coding)
         assert headers["content-encoding"] == coding, coding
         assert headers["vary"] == "Accept-Encoding", coding
-        assert "content-length" not in headers, coding
+        assert headers["content-length"] == str(len(body)), coding
         assert len(body) < len(LARGE) / 50, coding
         assert DECOMPRESS[coding](body) == LARGE, coding
 
@@ -299,7 +297,7 @@ async def test_a_body_of_too_many_items_or_bytes_is_not_parsed() -> None:
         with pytest.raises(TooLarge, match="20,000 items"):
             await over.load(1_000_000)
     pieces = [b" " * 10] * 5
-    with pytest.raises(TooLarge, match="API_MAX_BODY_BYTES"):
+    with pytest.raises(TooLarge, match="The body is over"):
         await _request(pieces).load(25)
     assert len(pieces) == 2, "it is not read to its end"
 

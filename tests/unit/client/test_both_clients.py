@@ -4,25 +4,33 @@ import asyncio
 import inspect
 import json
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from itertools import product
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, assert_type
 
 import httpx
 import pytest
 
 import inference_store_client as package
 from inference_store_client import (
+    AsyncExport,
+    AsyncInference,
+    AsyncInferences,
+    AsyncStore,
     ConnectionFailed,
+    Export,
     Forbidden,
+    Inference,
+    Inferences,
     InvalidRequest,
     NotFound,
     Redirected,
     Retries,
     SettingsError,
+    Store,
     StoreError,
     TooManyRequests,
     Unavailable,
@@ -31,6 +39,7 @@ from inference_store_client import (
 )
 from inference_store_client.commands import Failure
 from inference_store_client.retries import read_retry_after
+from inference_store_client.values.answers import Caller, Page
 from tests.both_clients import Client, Recorded, make_item, make_problem
 
 _PATH = "/v1/models/hallway%2Fdetector/inferences"
@@ -272,21 +281,43 @@ async def test_a_given_client_is_not_closed(client: Client) -> None:
 
 
 def test_both_have_the_same_methods() -> None:
-    for kind_name in ("Inference", "Inferences", "Model", "Store"):
+    for kind_name in ("Export", "Inference", "Inferences", "Model", "Store"):
         blocking, other = (getattr(package, prefix + kind_name) for prefix in ("", "Async"))
         assert list_signatures(blocking) == list_signatures(other), kind_name
         assert blocking.__doc__ == other.__doc__, kind_name
 
 
 def list_signatures(kind: Any) -> dict[str, str]:
-    """Return the public members of a class, without what the methods return."""
-    members = {name: getattr(kind, name) for name in vars(kind) if not name.startswith("_")}
+    """Return the public members of a class, each with its signature if it is a method."""
+    members = {name: getattr(kind, name) for name in dir(kind) if not name.startswith("_")}
     return {
-        name: str(inspect.signature(member).replace(return_annotation=""))
-        if callable(member)
-        else ""
+        name: str(inspect.signature(member)) if callable(member) else ""
         for name, member in members.items()
     }
+
+
+def test_help_says_what_a_method_returns() -> None:
+    for kind in (package.Inferences, package.AsyncInferences):
+        assert str(inspect.signature(kind.count)) == "(self) -> int"
+        assert inspect.getdoc(kind.count) == "Count the matches, exactly."
+
+
+async def check_types(inferences: Inferences, others: AsyncInferences) -> None:
+    """What a type checker sees, which nothing runs."""
+    assert_type(inferences.count(), int)
+    assert_type(await others.count(), int)
+    assert_type(inferences.first(), Inference | None)
+    assert_type(await others.first(), AsyncInference | None)
+    assert_type(inferences.pages(limit=5), Iterator[Page[Inference]])
+    assert_type(others.pages(limit=5), AsyncIterator[Page[AsyncInference]])
+    assert_type(inferences.export(confirm=True).refresh(), Export)
+    assert_type(await others.export("csv"), AsyncExport)
+    assert_type(Store().model("m").inferences(), Inferences)
+    assert_type(AsyncStore().model("m").inferences(), AsyncInferences)
+    assert_type(Store().request("GET", "/v1/me", into=Caller), Caller)
+    inferences.sample()  # type: ignore[call-arg]
+    inferences.count("more")  # type: ignore[call-arg]
+    inferences.pages(limit="5")  # type: ignore[arg-type]
 
 
 _NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)

@@ -19,9 +19,9 @@ from nanoarrow.ipc import StreamWriter
 from inference_store_client import SettingsError, StoreWarning, StreamIncomplete, UnexpectedAnswer
 from inference_store_client.arrow_batches import iterate_columns, read_array
 from inference_store_client.columns import MessageDecoder, MessageKind, read_columns
-from inference_store_client.csv_records import RecordDecoder, stream_csv
+from inference_store_client.csv_records import stream_csv
 from inference_store_client.previewing import MOST_PICTURES
-from inference_store_client.streaming import RESTART
+from inference_store_client.streaming import RESTART, LineDecoder
 from tests.both_clients import Client, Recorded, make_item, make_problem
 
 from .datasets.fake_pictures import make_prediction
@@ -114,7 +114,7 @@ def test_messages_and_records_are_cut_whatever_the_pieces_are() -> None:
         messages = [found for piece in cut_up(content, size) for found in decoder.feed(piece)]
         assert [message.kind for message in messages] == kinds, size
         assert b"".join(message.content for message in messages) == content, size
-        of_csv = RecordDecoder()
+        of_csv = LineDecoder(is_csv=True)
         found = [record for piece in cut_up(records, size) for record in of_csv.feed(piece)]
         assert (len(found), b"".join(found)) == (_ROWS_OF_CSV + 1, records), size
         assert not of_csv.is_within

@@ -22,7 +22,7 @@ from inference_store_client.errors import ConnectionFailed
 from inference_store_client.following import Event, EventDecoder, follow
 from inference_store_client.question import Question
 from inference_store_client.requests import Request, make_request
-from inference_store_client.streaming import LineDecoder, stream
+from inference_store_client.streaming import LineDecoder, read_line, stream
 from inference_store_client.values.inference import InferenceFields
 from tests.both_clients import make_problem
 
@@ -152,7 +152,7 @@ def test_a_sample_ends_at_its_size_over_all_connections() -> None:
 def test_what_is_no_line_or_event_is_an_error(subtests: pytest.Subtests) -> None:
     for line in (b"{\n", b"[]\n", b"\xff\n", b"\n"):
         with subtests.test(str(line)), pytest.raises(UnexpectedAnswer, match="a line of the str"):
-            [*LineDecoder().feed(line)]
+            [*map(read_line, LineDecoder().feed(line))]
     with pytest.raises(UnexpectedAnswer):
         [*EventDecoder().feed(b"event: begin\ndata: {\n\n")]
 

@@ -12,14 +12,11 @@ import nanoarrow
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from inference_store.api.inference_models import ShownInference, ShownPrediction
 from inference_store.export.columns import (
-    FIXED_COLUMNS,
     Column,
     Kind,
     MetadataColumns,
     choose_columns,
-    predictions_column,
 )
 from inference_store.export.formats import ArrowEncoder, CsvEncoder
 from inference_store.index.key_registry import KeySeen, TypeSeen
@@ -206,11 +203,3 @@ def test_csv_gives_back_what_was_written(rows: list[tuple[Any, ...]]) -> None:
 def test_csv_tells_null_from_an_empty_text() -> None:
     encoder = CsvEncoder([Column("a", Kind.TEXT), Column("b", Kind.TEXT)])
     assert encoder.encode_page([["", None], [None, 'x"\n']], 2) == b'"",\r\n,"x""\n"\r\n'
-
-
-def test_columns_are_the_fields_of_answers() -> None:
-    apart = {"metadata", "predictions", "urls", "cursor"}
-    fields = [name for name in ShownInference.model_fields if name not in apart]
-    assert [column.name for column in FIXED_COLUMNS] == fields
-    members = {name for name, _ in predictions_column(()).members}
-    assert members == set(ShownPrediction.model_fields)

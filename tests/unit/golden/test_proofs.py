@@ -19,7 +19,6 @@ from inference_store.erasure.erased_lists import (
     CertifiedExport,
     Erased,
     MerkleTree,
-    compute_root,
     describe_exports,
     list_copies,
 )
@@ -33,6 +32,7 @@ from inference_store.erasure.log import (
     sign_document,
 )
 from inference_store.inference.events import StorageKey
+from tests.unit.erasure.certify.test_matching import compute_root
 
 from .golden import check, format_bytes
 

@@ -79,20 +79,17 @@ def test_uses_the_identity_that_a_cluster_injects() -> None:
     china = find_identity(CLUSTER, s3_region="cn-north-1")
     assert china == replace(ours, sts_endpoint="https://sts.cn-north-1.amazonaws.com.cn")
 
-
-def test_settings_come_first(tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text("t")
-    fields = {"s3_role_arn": "arn:ours", "s3_web_identity_token_file": token}
-    identity = find_identity(CLUSTER, s3_sts_endpoint="https://sts", **fields)
-    assert identity == WebIdentity("arn:ours", token, "https://sts", "inference-store")
+    named = find_identity(CLUSTER | {"AWS_ENDPOINT_URL_STS": "https://sts"})
+    assert named == replace(ours, sts_endpoint="https://sts")
     assert find_identity(CLUSTER, s3_access_key="a", s3_secret_key="s") is None
-
-
-def test_half_an_identity_is_refused() -> None:
     assert find_identity({}) is None
-    with pytest.raises(WrongSetting, match=r"is given and INFERENCE_STORE_S3_WEB_ID.* is not"):
-        find_identity({}, s3_role_arn="r")
+
+
+def test_half_an_identity_or_an_open_endpoint_is_refused() -> None:
+    with pytest.raises(WrongSetting, match=r"AWS_ROLE_ARN is set and AWS_WEB_ID.* is not"):
+        find_identity({"AWS_ROLE_ARN": "r"})
+    with pytest.raises(WrongSetting, match=r"must begin with https"):
+        find_identity(CLUSTER | {"AWS_ENDPOINT_URL_STS": "http://sts"})
 
 
 def test_no_token_is_printed() -> None:

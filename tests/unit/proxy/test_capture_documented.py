@@ -7,9 +7,9 @@ import pytest
 
 from inference_store.inference.field_docs import field_docs
 from inference_store.proxy.configuration import (
-    ModelEntry,
-    RedactionEntry,
-    SamplingEntry,
+    Redaction,
+    Rules,
+    Sampling,
     UpstreamEntry,
     read_configuration_file,
 )
@@ -28,7 +28,7 @@ def test_every_file_can_be_used(text: str, tmp_path: Path) -> None:
 
 
 def test_documents_every_name() -> None:
-    for entry in (UpstreamEntry, ModelEntry, SamplingEntry, RedactionEntry):
+    for entry in (UpstreamEntry, Rules, Sampling, Redaction):
         docs_by_field = field_docs(entry)
         for name in entry.model_fields:
             assert f"| `{name}` | {' '.join(docs_by_field.get(name, '').split())} |" in CAPTURE

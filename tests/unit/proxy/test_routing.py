@@ -15,10 +15,10 @@ from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture import Captures
 from inference_store.proxy.configuration import (
     Configuration,
-    ModelEntry,
-    RedactionEntry,
+    Redaction,
+    Rules,
     UpstreamEntry,
-    find_rules,
+    join_redactions,
 )
 from inference_store.proxy.exchange import Transport, from_header
 from inference_store.proxy.grpc import Calls
@@ -30,10 +30,10 @@ DETECTORS = UpstreamEntry(name="detectors", url="http://a:1", grpc="a:2", models
 CHAT = UpstreamEntry(name="chat", url="http://b:1", protocols=("openai",))
 RAW = UpstreamEntry(name="odd", url="http://c:1", protocols=("raw",), models=("odd",))
 MODELS = [
-    ModelEntry(model="yolo-quiet", capture=False),
-    ModelEntry(model="yolo*", version="2", model_id="two"),
-    ModelEntry(model="m-ab", model_id="ab"),
-    ModelEntry(upstream="chat", project_id="talk"),
+    Rules(model="yolo-quiet", capture=False),
+    Rules(model="yolo*", version="2", model_id="two"),
+    Rules(model="m-ab", model_id="ab"),
+    Rules(upstream="chat", project_id="talk"),
 ]
 PREFIXES = PathPrefixes(["/api/serve/serve-model-*-pred"])
 ROUTING = Routing(Configuration([DETECTORS, RAW, CHAT], MODELS), PREFIXES)
@@ -116,15 +116,14 @@ def test_long_names_are_not_remembered() -> None:
 
 
 def test_collects_redactions_if_only_the_body_names_the_model() -> None:
-    private = ModelEntry(model="private", redactions=(RedactionEntry(what="input"),))
-    quiet = ModelEntry(model="quiet", capture=False)
-    elsewhere = ModelEntry(upstream="odd", redactions=(RedactionEntry(what="header", name="a"),))
-    routing = Routing(Configuration([CHAT, RAW], [private, quiet, elsewhere]))
-    rules = routing.route("rest", "POST", "/v1/chat/completions").rules
-    assert [redaction.what for redaction in rules.if_unnamed] == ["input"]
-    rules_by_name = find_rules(rules.by_name, "quiet", None)
-    assert rules_by_name is not None
-    assert not rules_by_name.capture
+    private = Rules(model="private", redactions=(Redaction(what="input"),))
+    quiet = Rules(model="quiet", capture=False)
+    elsewhere = Rules(upstream="odd", redactions=(Redaction(what="header", name="a"),))
+    configuration = Configuration([CHAT, RAW], [private, quiet, elsewhere])
+    assert Routing(configuration).route("rest", "POST", "/v1/chat/completions").model is None
+    rules = configuration.list_rules("chat")
+    assert [redaction.what for redaction in join_redactions(rules)] == ["input"]
+    assert not configuration.rules("chat", "quiet", None).capture
 
 
 BOTH = PathPrefixes(["/api/serve/serve-model-*-pred", "/models/"])

@@ -45,7 +45,7 @@ def test_only_expired_waits_are_repeated(text: str, code: int, said: str, tmp_pa
     environment = inherited | {
         REPEAT: "1",
         "PYTHONPATH": str(ROOT),
-        "PYTEST_ADDOPTS": "-p tests.runs.failures -p no:cacheprovider -o filterwarnings=ignore",
+        "PYTEST_ADDOPTS": "-p tests.runs.plugin -p no:cacheprovider -o filterwarnings=ignore",
     }
     pytest_command = [sys.executable, "-m", "pytest", "-q", "test_some.py"]
     ended = subprocess.run(

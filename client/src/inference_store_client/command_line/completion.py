@@ -1,10 +1,11 @@
 """`istore completion`: prints shell completion, made from the commands' own arguments."""
 
 import argparse
+from typing import Final
 
 from inference_store_client.errors import import_extra
 
-from .main import COMMANDS, build_root_parser, import_command
+from .main import COMMANDS, Command, build_root_parser, import_command
 
 _EPILOG = """examples:
   cd ~/.local/share/bash-completion/completions && istore completion bash > istore
@@ -32,3 +33,6 @@ def _all_commands() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=sentence, description=sentence)
         import_command(name).add_arguments(command)
     return parser
+
+
+COMPLETION: Final = Command(add_arguments, run)

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from inference_store_client.command_line.printing import write_line
 from inference_store_client.decoding import decode
@@ -14,6 +14,7 @@ from inference_store_client.sync import Transport
 
 from .arguments import IMPATIENT, add_filter, add_store, open_store
 from .ending import FAILED, say
+from .main import Command
 from .printing import add_format, is_table, print_members
 
 
@@ -88,3 +89,6 @@ def _print(answer: Mapping[str, Json], options: argparse.Namespace) -> None:
         print_members({name: value for name, value in answer.items() if name != "models"})
     else:
         print(write_line(answer))
+
+
+ERASE: Final = Command(add_arguments, run)

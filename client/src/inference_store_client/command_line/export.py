@@ -5,16 +5,21 @@ writes files (`export_job.py`).
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from inference_store_client.command_line.export_job import Progress
 from inference_store_client.datasets import FORMATS as DATASETS
+from inference_store_client.datasets.writing import make_dataset_request, write_dataset
 from inference_store_client.errors import SettingsError
+from inference_store_client.streaming import Chunk
 
-from . import export_dataset, export_job
+from . import export_job
 from .arguments import add_columns, add_conditions, add_store, make_question, open_store
 from .ending import say
 from .export_formats import FORMATS, find_format
+from .main import Command
 from .new_file import NewFile
 
 
@@ -53,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     if options.format in {*export_job.FORMATS} - {*FORMATS, *DATASETS}:
         raise SettingsError(f"--format {options.format}: only the store writes it; add --job")
     if options.format in DATASETS:
-        return export_dataset.run(options)
+        return _write_dataset(options)
     export_format = find_format(options.format, options.output)
     export_format.require()
     _check_output(options.output, force=options.force)
@@ -71,6 +76,19 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _write_dataset(options: argparse.Namespace) -> int:
+    """Write pictures and predictions to a new folder, which appears when it is whole."""
+    if options.columns is not None:
+        raise SettingsError("a dataset has no columns: leave --columns out")
+    request = make_dataset_request(options.format, options.output, None)
+    with open_store(options) as transport, Progress() as progress:
+        request = replace(request, on_added=lambda data: progress.accept(Chunk(data, 1)))
+        steps = write_dataset(make_question(options), request, transport.settings)
+        summary = transport.run(steps)
+    say(f"{progress.describe()}\n{summary}")
+    return 0
+
+
 def _refuse_standard_output(path: Path) -> None:
     if str(path) == "-":
         raise SettingsError("- is no ordinary file: name one; `query` prints lines of JSON")
@@ -83,3 +101,6 @@ def _check_output(path: Path, *, force: bool) -> None:
         raise SettingsError(f"{path} is no ordinary file: give another name")
     if path.exists() and not force:
         raise SettingsError(f"{path} exists: --force replaces it")
+
+
+EXPORT: Final = Command(add_arguments, run)

@@ -18,7 +18,7 @@ from inference_store_client.decoding import decode
 from inference_store_client.errors import ConnectionFailed, ExportFailed, SettingsError
 from inference_store_client.json_text import write_count
 from inference_store_client.streaming import Chunk, Restart
-from inference_store_client.sync import Export, download_parts
+from inference_store_client.sync import Export
 from inference_store_client.values.exports import ExportBlobs, ExportFormat, ExportPart
 
 FORMATS: Final[tuple[ExportFormat, ...]] = get_args(ExportFormat)
@@ -83,7 +83,7 @@ def download(export: Export, folder: Path, news: str | None = None) -> None:
     with _name_remedy(export):
         if news is not None:
             say(news)
-        parts, files = download_parts(export, folder)
+        parts, files = export._download(folder)
     say(_describe(parts, files, folder))
 
 

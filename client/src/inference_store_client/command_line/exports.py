@@ -13,14 +13,15 @@ from uuid import UUID
 from inference_store_client.decoding import decode
 from inference_store_client.errors import SettingsError
 from inference_store_client.exporting import read_export
+from inference_store_client.reading import fetch, read_list
 from inference_store_client.requests import make_path, make_request
 from inference_store_client.sync import Export, Transport
 
 from .arguments import IMPATIENT, add_store, open_store, parse_size
 from .ending import say
 from .export_job import check_folder, download
-from .lists import print_items, read_items, read_list_page
-from .printing import add_format
+from .main import Command
+from .printing import ListPage, add_format, print_items
 
 _COLUMNS: Final = ("id", "model_id", "format", "state", "rows", "expires_at", "filter")
 _ERASED_COLUMNS: Final = ("uid", "inferences", "scope", "erased_at", "erasure")
@@ -60,7 +61,8 @@ def run(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace) -> None:
     """Show the exports that you may see, the newest first."""
     with open_store(options, IMPATIENT) as transport:
-        page = read_list_page(transport, make_path("exports"), {"limit": str(options.limit)})
+        request = make_request("GET", make_path("exports"), params={"limit": options.limit})
+        page = transport.run(fetch(ListPage, request, transport.settings))
     print_items(page.items, _COLUMNS, options)
     if page.next is not None:
         say(f"There are more: --limit shows more than {options.limit}.")
@@ -70,7 +72,8 @@ def _list_erased(options: argparse.Namespace) -> None:
     """Show what erasures took of an export, the earliest first: erase it in your copies too."""
     path = make_path("exports", _parse_id(options.id), "erased")
     with open_store(options) as transport:
-        print_items([*read_items(transport, path, {})], _ERASED_COLUMNS, options)
+        erased = transport.iterate(read_list(path, ListPage, transport.settings))
+        print_items([*erased], _ERASED_COLUMNS, options)
 
 
 def _get(options: argparse.Namespace) -> None:
@@ -108,3 +111,6 @@ def _parse_id(text: str) -> str:
     except ValueError:
         message = f"{text} is no id of an export: `istore exports list` shows them"
         raise SettingsError(message) from None
+
+
+EXPORTS: Final = Command(add_arguments, run)

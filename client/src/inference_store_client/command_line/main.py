@@ -1,14 +1,13 @@
-"""`istore <command>`: runs a command; each has a file of its own.
+"""`istore <command>`: runs a command.
 
 Exit codes: 0, or 1 if the store refused or something failed, or 2 for what was called wrongly.
 """
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from types import ModuleType
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from .ending import end_quietly, interruptible
 
@@ -26,6 +25,11 @@ COMMANDS: Final[Mapping[str, str]] = {
     "login": "Sign in at the issuer of the store.",
     "logout": "Forget the sign-in to the store.",
     "completion": "Print a script by which your shell completes these commands.",
+}
+# The modules of commands that share one.
+_MODULES: Final = {
+    **dict.fromkeys(("models", "query", "count", "get", "sample"), "reads"),
+    **dict.fromkeys(("login", "logout"), "signing"),
 }
 PROGRAM: Final = "istore"
 
@@ -52,9 +56,18 @@ def build_root_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def import_command(name: str) -> ModuleType:
-    """Return the module of a command: it has `add_arguments` and `run`."""
-    return import_module(f"{__package__}.{name}")
+class Command(NamedTuple):
+    """A command: what adds its arguments, and what runs it and returns the exit code."""
+
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def import_command(name: str) -> Command:
+    """Import a command."""
+    module = import_module(f"{__package__}.{_MODULES.get(name, name)}")
+    command: Command = getattr(module, name.upper())
+    return command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,12 +90,12 @@ def run_command(name: str, arguments: Sequence[str], *, program: str) -> int:
 
 
 def _run(name: str, arguments: Sequence[str], program: str) -> int:
-    module = import_command(name)
+    command = import_command(name)
     parser = argparse.ArgumentParser(prog=program, description=COMMANDS[name])
-    module.add_arguments(parser)
+    command.add_arguments(parser)
     options = parser.parse_args(join_values(arguments))
     with interruptible():
-        return int(module.run(options))
+        return command.run(options)
 
 
 _OPTIONS: Final = frozenset({"--sort", "--since", "--until"})

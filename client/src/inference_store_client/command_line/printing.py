@@ -270,3 +270,36 @@ def _list_members(item: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
                 yield f"{name}[{number}]", make_printable(write_line(known))
         elif value is not None and value != []:
             yield name, pick(item, name)
+
+
+# Lists of the API other than inferences.
+
+_FILTER: Final = "filter"
+_MOST_OF_A_FILTER: Final = 60
+"""In columns of the terminal. Lines of JSON have all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListPage:
+    """Items as the API shows them, and the cursor of the next page."""
+
+    items: tuple[Mapping[str, Any], ...]
+    next: str | None
+
+
+def print_items(
+    items: Sequence[Mapping[str, Any]], columns: Sequence[str], options: argparse.Namespace
+) -> None:
+    """Print items in columns, or as lines. Ids are never cut, since they are needed whole."""
+    if not is_table(options):
+        for item in items:
+            print(write_line(item))
+        return
+    table = Table(columns, [_find_width(column, items) for column in columns])
+    print(table.format_head(), *map(table.format_row, items), sep="\n")
+
+
+def _find_width(column: str, items: Sequence[Mapping[str, Any]]) -> int:
+    """Return how wide a column is."""
+    needed = max(map(measure, [column, *(pick(item, column) for item in items)]))
+    return min(needed, _MOST_OF_A_FILTER) if column == _FILTER else needed

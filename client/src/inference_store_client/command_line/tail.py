@@ -24,6 +24,7 @@ from .arguments import (
     parse_size,
 )
 from .ending import describe, say
+from .main import Command
 from .printing import RowPrinter, add_format, choose_columns
 
 _LAST: Final = 50
@@ -134,3 +135,6 @@ class Tail:
         while len(self.seen) > _MOST_SEEN:
             self.seen.popitem(last=False)
         self.printer.print_rows(items)
+
+
+TAIL: Final = Command(add_arguments, run)

@@ -8,10 +8,10 @@ from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Self
 
 from inference_store_client.blob import Blob
-from inference_store_client.commands import Steps
+from inference_store_client.commands import MOST_JOBS, Begin, Call, Finish, Steps
 from inference_store_client.datasets.annotations import (
     Annotation,
     NoPicture,
@@ -22,20 +22,20 @@ from inference_store_client.datasets.annotations import (
 )
 from inference_store_client.datasets.formats import DatasetFormat, find_format
 from inference_store_client.datasets.summary import DatasetSummary, Example, Tally
+from inference_store_client.decoding import decode
 from inference_store_client.errors import ConnectionFailed, Gone, NotFound, Refused, SettingsError
 from inference_store_client.exporting import NewFolder
 from inference_store_client.private_files import name_target
+from inference_store_client.question import Question
 from inference_store_client.reading import fetch, inference_path, read_blob, read_link
 from inference_store_client.requests import make_request
 from inference_store_client.settings import ClientSettings
+from inference_store_client.streaming import for_each, stream
 from inference_store_client.values.answers import Drawing
 from inference_store_client.values.inference import InferenceFields
 
 # What a dataset reads of one inference besides the stream: its picture and its shapes. No I/O.
 
-Job = TypeVar("Job")
-MOST_DOWNLOADS: Final = 8
-"""At once."""
 _MOST_BYTES: Final = 64 * 1024 * 1024
 """Of all pictures that are in memory, as far as their sizes are known."""
 _UNKNOWN_BYTES: Final = 4 * 1024 * 1024
@@ -86,11 +86,11 @@ def read_download(
     return Download(blob.content, drawing)
 
 
-class Window(Generic[Job]):
+class Window:
     """Downloads that are on their way, in the order of the stream: bounded in number and bytes."""
 
     def __init__(self) -> None:
-        self._jobs: deque[tuple[InferenceFields, Job]] = deque()
+        self._jobs: deque[tuple[InferenceFields, Any]] = deque()
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -99,14 +99,14 @@ class Window(Generic[Job]):
     @property
     def is_full(self) -> bool:
         """Whether the oldest download must be taken before another begins."""
-        return len(self._jobs) >= MOST_DOWNLOADS or self._bytes >= _MOST_BYTES
+        return len(self._jobs) >= MOST_JOBS or self._bytes >= _MOST_BYTES
 
-    def push(self, inference: InferenceFields, job: Job) -> None:
+    def push(self, inference: InferenceFields, job: Any) -> None:
         """Add a download that has begun."""
         self._jobs.append((inference, job))
         self._bytes += _estimate_bytes(inference)
 
-    def pop(self) -> tuple[InferenceFields, Job]:
+    def pop(self) -> tuple[InferenceFields, Any]:
         """Take the oldest."""
         inference, job = self._jobs.popleft()
         self._bytes -= _estimate_bytes(inference)
@@ -168,6 +168,37 @@ def make_dataset_request(
         make_writer = partial(chosen.make_writer, **options)
         chosen = replace(chosen, make_writer=make_writer)
     return DatasetRequest(chosen, Path(folder), classes)
+
+
+def write_dataset(
+    question: Question, request: DatasetRequest, settings: ClientSettings
+) -> Steps[DatasetSummary]:
+    """Write every match into a new folder. Raises StoreError or OSError, and leaves no folder.
+
+    Pictures are downloaded beside each other, and written in order.
+    """
+    links, window = Links(), Window()
+    with DatasetWriting(request) as writing:
+
+        def begin(inference: InferenceFields) -> Steps[None]:
+            steps = read_download(inference, settings, links, request.format.has_outlines)
+            window.push(inference, (yield Begin(steps)))
+            while window.is_full:
+                yield from take()
+
+        def take() -> Steps[None]:
+            inference, job = window.pop()
+            download = yield Finish(job)
+            assert isinstance(download, Download)
+            yield Call(partial(writing.add, inference, download))
+
+        build = partial(decode, InferenceFields)
+        yield from for_each(stream(question.with_pictures(), build, settings), begin)
+        while window:
+            yield from take()
+        summary = yield Call(writing.finish)
+        assert isinstance(summary, DatasetSummary)
+        return summary
 
 
 class DatasetWriting:

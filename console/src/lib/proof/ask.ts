@@ -3,15 +3,9 @@
 import { get, getBlob } from "../api.ts";
 import type { Bytes } from "./bytes.ts";
 import { readDocument, type SignedDocument } from "./documents.ts";
+import type { Schemas } from "../types.ts";
 
-export interface ListedCertificate {
-  number: number;
-  erasure: string;
-  issued_at: string;
-  model_ids: string[];
-  erased: { inferences: number; objects: number };
-  hash: string;
-}
+export type ListedCertificate = Omit<Schemas["ListedCertificate"], "erased"> & { erased: { inferences: number; objects: number } };
 
 interface Listed<T> {
   items: T[];

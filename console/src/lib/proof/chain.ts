@@ -41,8 +41,8 @@ export class SignedChain {
     const number = readCount(document, "number");
     return [
       number === this.number + 1 ? "" : `It says that it is number ${number}.`,
-      this.hash === null || readText(document, "previous") === this.hash ? "" : "It names another hash of the one before it.",
-      kind === CERTIFICATE || kind === KEY ? "" : `It is of no kind that there is: ${kind.slice(0, 80)}.`,
+      this.hash === null || readText(document, "previous") === this.hash ? "" : "It names a different hash for the one before it.",
+      kind === CERTIFICATE || kind === KEY ? "" : `Unknown document kind: ${kind.slice(0, 80)}.`,
     ];
   }
 

@@ -25,8 +25,8 @@ export async function readDocument(bytes: Bytes): Promise<SignedDocument> {
   const text = decode(bytes);
   const envelope = readEnvelope(text);
   const { document, kind, signature, signed_by: signedBy } = envelope;
-  if (!isMembers(document)) throw new NotSigned("Its `document` is no JSON object.");
-  if (typeof kind !== "string" || typeof signedBy !== "string") throw new NotSigned("Its kind or its key is no text.");
+  if (!isMembers(document)) throw new NotSigned("Its `document` is not a JSON object.");
+  if (typeof kind !== "string" || typeof signedBy !== "string") throw new NotSigned("Its kind or its key is not a string.");
   const raw = typeof signature === "string" ? readBase64(signature) : null;
   if (!raw) throw new NotSigned("Its signature is not base64.");
   const signed = encode(`inference-store ${kind}\n${writeCanonical(document)}`);
@@ -37,16 +37,16 @@ function decode(bytes: Bytes): string {
   try {
     return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
   } catch {
-    throw new NotSigned("It is no text in UTF-8.");
+    throw new NotSigned("It is not valid UTF-8.");
   }
 }
 
 function readEnvelope(text: string): Members {
   const envelope = parseExact(text);
   const isWhole = isMembers(envelope) && Object.keys(envelope).toSorted().join() === MEMBERS.join();
-  if (!isWhole) throw new NotSigned(`It is no JSON object of ${MEMBERS.join(", ")}.`);
+  if (!isWhole) throw new NotSigned(`It is not a JSON object with ${MEMBERS.join(", ")}.`);
   if (writeCanonical(envelope) !== text) {
-    throw new NotSigned("It is not in the canonical form: something in it was changed.");
+    throw new NotSigned("It is not in canonical form: something in it was changed.");
   }
   return envelope;
 }

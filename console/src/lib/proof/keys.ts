@@ -37,7 +37,7 @@ export async function isSignedBy(document: SignedDocument, key: PublicKey): Prom
 
 /** Why this browser can verify nothing, as a sentence; an empty text if it can. */
 export async function findObstacle(): Promise<string> {
-  if (!globalThis.crypto?.subtle) return "Browsers verify signatures only on https:// and on this machine itself.";
+  if (!globalThis.crypto?.subtle) return "Browsers verify signatures only over https:// and on localhost.";
   try {
     await crypto.subtle.importKey("raw", new Uint8Array(RAW_BYTES), "Ed25519", false, ["verify"]);
   } catch (fault) {
@@ -58,14 +58,14 @@ export async function readTrust(text: string): Promise<Trust> {
   const raws = [...blocks, ...words.filter((word) => !isId(word)).map(readRaw)];
   const keys = await Promise.all(raws.map(makeKey));
   const ids = new Set([...words.filter(isId).map((word) => word.toLowerCase()), ...keys.map((key) => key.id)]);
-  if (!ids.size) throw new NoKey("There is no key in it: paste a public key as PEM or base64, or the id of one.");
+  if (!ids.size) throw new NoKey("No key found: paste a public key (PEM or base64) or a key ID.");
   return { keys, ids };
 }
 
 function readBlock(content: string): Bytes {
   const der = readBase64(content.replace(/\s+/g, ""));
   const isOurs = der?.length === DER_PREFIX.length / 2 + RAW_BYTES && toHex(der).startsWith(DER_PREFIX);
-  if (!der || !isOurs) throw new NoKey("A block in it is no public key of Ed25519.");
+  if (!der || !isOurs) throw new NoKey("One block is not an Ed25519 public key.");
   return der.slice(-RAW_BYTES);
 }
 

@@ -37,7 +37,7 @@ export async function* verifyCertificate(
     if (!(fault instanceof NotSigned)) throw fault;
     return yield { title: "Form", outcome: "bad", words: fault.message };
   }
-  yield { title: "Form", outcome: "good", words: "It is a signed document in the one form that JSON has here." };
+  yield { title: "Form", outcome: "good", words: "It is a signed document in canonical JSON." };
   yield checkPlace(document, number);
   yield await checkSignature(document, number, trust, signal);
   yield await checkPredecessor(document, number, signal);
@@ -48,7 +48,7 @@ export async function* verifyCertificate(
 function checkPlace({ kind, document }: SignedDocument, number: number): Step {
   const title = "Number";
   const stated = readCount(document, "number");
-  if (kind !== CERTIFICATE) return { title, outcome: "bad", words: `It is no certificate, but a ${kind.slice(0, 80)}.` };
+  if (kind !== CERTIFICATE) return { title, outcome: "bad", words: `Not a certificate, but a ${kind.slice(0, 80)}.` };
   if (stated !== number) return { title, outcome: "bad", words: `It says that it is number ${stated}.` };
   return { title, outcome: "good", words: `It says itself that it is certificate ${number}.` };
 }
@@ -60,7 +60,7 @@ async function checkSignature(
   signal: AbortSignal,
 ): Promise<Step> {
   const title = "Signature";
-  if (!trust) return { title, outcome: "open", words: "Give the key that you trust. Until then anybody may have signed this." };
+  if (!trust) return { title, outcome: "open", words: "Enter the key that you trust. Until then, anyone may have signed this." };
   const ring = await makeRing(trust, await askKeyDocuments(number, signal), number);
   const entry = ring.keys.get(document.signedBy);
   if (!entry) {
@@ -68,7 +68,7 @@ async function checkSignature(
     return { title, outcome: "bad", words };
   }
   if (!(await isSignedBy(document, entry.key))) {
-    const words = `The signature does not fit: key ${entry.key.id} never signed these bytes. Something in them was changed.`;
+    const words = `Invalid signature: key ${entry.key.id} never signed these bytes. Something in them was changed.`;
     return { title, outcome: "bad", words };
   }
   if (ring.last !== entry.key.id) {
@@ -154,7 +154,7 @@ export function judge(number: number, steps: Step[]): Verdict {
   const bad = steps.filter((step) => step.outcome === "bad");
   if (bad.length) return { outcome: "bad", words: `Certificate ${number} is invalid: ${bad[0]?.words ?? ""}` };
   const open = steps.filter((step) => step.outcome === "open").map((step) => step.title.toLowerCase());
-  if (open.includes("signature")) return { outcome: "open", words: "Not verified yet: give the key that you trust." };
+  if (open.includes("signature")) return { outcome: "open", words: "Not verified yet: enter the key that you trust." };
   if (open.length) return { outcome: "good", words: `Certificate ${number} is valid. Not checked: ${open.join(" and ")}.` };
   return { outcome: "good", words: `Certificate ${number} is valid.` };
 }

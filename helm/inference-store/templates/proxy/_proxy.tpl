@@ -6,7 +6,7 @@
 {{- $p := $v.proxy -}}
 {{- $s := dict -}}
 {{- range $name, $value := include "inference-store.allSettings" .root | fromJson -}}
-{{- if regexMatch "^(LOG|KAFKA|S3|ADMIN|PROXY)_" $name -}}{{- $_ := set $s $name $value -}}{{- end -}}
+{{- if regexMatch "^(LOG|KAFKA|S3|AWS|ADMIN|PROXY)_" $name -}}{{- $_ := set $s $name $value -}}{{- end -}}
 {{- end -}}
 {{- $s = merge $s (include "inference-store.ownProxySettings" . | fromJson) -}}
 {{- with $p.kafka.username -}}

@@ -1,13 +1,13 @@
 """Legal holds as they are stored: one, a list, and the revisions of one; and their filters."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Executable, FromClause, and_, case, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Executable, and_, case, false, func, or_, select, tuple_
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -19,13 +19,13 @@ from inference_store.index.registrations import match_models
 from inference_store.index.sidecars import among
 from inference_store.index.tables import hold, hold_change, inference
 from inference_store.inference.errors import Fault, HoldUnreadable, Invalid, StoreError
+from inference_store.inference.field_docs import Hidden, Stored
 from inference_store.inference.json_text import read_exactly
 from inference_store.query.conditions import compile_condition, read_names, test_flags
 from inference_store.query.cql2 import parse_json, to_text
 from inference_store.query.cql2.tree import Node
 from inference_store.query.deadline import (
     HIGHEST,
-    LOWEST,
     Deadline,
     OutOfTime,
     ScanRange,
@@ -51,8 +51,7 @@ ERASED: Final = "erased"
 """What replaces a value that an erasure removed, before its keyed hash."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Stored):
     """A legal hold: what it protects, why and until when, and who placed and released it.
 
     `model` None: every model, also those to come. `filter`: in the form of `filters.saved`.
@@ -61,13 +60,13 @@ class Hold:
     id: UUID
     name: str
     reason: str
-    model: int | None
+    model: Hidden[int | None]
     filter: str
     inference_ids: tuple[str, ...] | None
     until: datetime | None
     placed_by: str
     placed_at: datetime
-    in_force_at: datetime
+    in_force_at: Hidden[datetime]
     released_by: str | None
     released_at: datetime | None
     release_reason: str | None
@@ -78,7 +77,7 @@ class Hold:
         """Check whether an erasure removed its filter."""
         return self.filter.startswith(ERASED)
 
-    def state(self, now: datetime) -> State:
+    def find_state(self, now: datetime) -> State:
         """Return whether it protects anything: until it is released, or `until` has passed."""
         if self.released_at is not None:
             return "released"
@@ -87,9 +86,7 @@ class Hold:
 
 def read_hold(row: Any) -> Hold:
     """Return the Hold of a row of the table."""
-    values = {field.name: getattr(row, field.name) for field in fields(Hold)}
-    ids = values["inference_ids"]
-    return Hold(**values | {"inference_ids": None if ids is None else tuple(ids)})
+    return Hold.model_validate(row)
 
 
 def is_in_force() -> ColumnElement[bool]:
@@ -98,8 +95,7 @@ def is_in_force() -> ColumnElement[bool]:
     return and_(here.released_at.is_(None), or_(here.until.is_(None), here.until > func.now()))
 
 
-@dataclass(frozen=True, slots=True)
-class HoldRevision:
+class HoldRevision(Stored):
     """One revision of a hold: what it was from then on, and who made the change."""
 
     revision: int
@@ -367,34 +363,19 @@ async def list_in_force(
 
 
 async def build_held_condition(
-    connection: AsyncConnection,
-    model: int,
-    *,
-    lo: UUID = LOWEST,
-    hi: UUID = HIGHEST,
-    row: FromClause = inference,
-) -> ColumnElement[bool] | None:
+    connection: AsyncConnection, where: ScanRange
+) -> ColumnElement[bool]:
     """Return a condition that is TRUE for a row of `inference` that a hold protects, else FALSE.
 
-    None: no hold is about the model. The rows lie in [lo, hi), so that few partitions are read.
-    Raises HoldUnreadable.
+    The rows lie in the range, so that few partitions are read. Raises HoldUnreadable.
     """
-    holds = await list_in_force(connection, [model])
-    conditions = [
-        await build_hold_condition(connection, legal_hold, model, lo=lo, hi=hi, row=row)
-        for legal_hold in holds
-    ]
-    return or_(*conditions) if conditions else None
+    holds = await list_in_force(connection, [where.model])
+    conditions = [await build_hold_condition(connection, one, where) for one in holds]
+    return or_(false(), *conditions)
 
 
 async def build_hold_condition(
-    connection: AsyncConnection,
-    legal_hold: Hold,
-    model: int,
-    *,
-    lo: UUID = LOWEST,
-    hi: UUID = HIGHEST,
-    row: FromClause = inference,
+    connection: AsyncConnection, legal_hold: Hold, where: ScanRange
 ) -> ColumnElement[bool]:
     """Return the condition of one hold, whether or not it is in force. Raises HoldUnreadable."""
     try:
@@ -403,12 +384,10 @@ async def build_hold_condition(
     except (StoreError, ValueError, KeyError, TypeError) as error:
         raise describe_unreadable(legal_hold, error) from error
     # for each row: a join would read all of its other side
-    is_kept = case((is_false.holds(ScanRange(model, lo, hi), row.c.uid), False), else_=True).is_(
-        True
-    )
+    is_kept = case((is_false.holds(where, inference.c.uid), False), else_=True).is_(True)
     if not depends_on_index(predicate):
         return is_kept
-    return or_(is_kept, test_flags(row, INCOMPLETE_FLAGS))
+    return or_(is_kept, test_flags(inference, INCOMPLETE_FLAGS))
 
 
 async def find_holds(
@@ -423,8 +402,8 @@ async def find_holds(
         rest = [uid for uid in uids if uid not in by_uid]
         if not rest or legal_hold.model not in (None, model):
             continue
-        hi = UUID(int=min(max(rest).int + 1, HIGHEST.int))
-        is_kept = await build_hold_condition(connection, legal_hold, model, lo=min(rest), hi=hi)
+        where = ScanRange(model, min(rest), UUID(int=min(max(rest).int + 1, HIGHEST.int)))
+        is_kept = await build_hold_condition(connection, legal_hold, where)
         query = select(inference.c.uid).where(among(inference, model, rest), is_kept)
         try:
             by_uid |= dict.fromkeys((await connection.execute(query)).scalars(), legal_hold)
@@ -471,7 +450,7 @@ async def _list_models(connection: AsyncConnection, hold: Hold) -> list[int]:
 
 
 async def _select_counts(connection: AsyncConnection, hold: Hold, piece: ScanRange) -> Executable:
-    held = await build_hold_condition(connection, hold, piece.model, lo=piece.lo, hi=piece.hi)
+    held = await build_hold_condition(connection, hold, piece)
     received = inference.c.received_at
     return select(
         func.count().label("inferences"),

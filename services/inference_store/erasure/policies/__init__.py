@@ -1,104 +1,47 @@
 """Retention policies: how long data is kept, by the rules of a model, its project and the store."""
 
-from inference_store.erasure.policies.effective_policy import (
-    MOST_RULES,
-    Ages,
-    Bounds,
-    Keep,
-    RetentionPolicy,
-    Rule,
-)
-
-from .effective_policies import (
-    add_coming,
-    apply_moved,
-    build_deciding_project,
-    build_effective_policy,
-    describe_move,
-    find_effective_policies,
-    find_policy_states,
-    is_minimum_undercut,
-    list_owners,
-)
-from .effective_policy import (
-    DEFAULT,
-    KEEP_ALL,
-    LEVELS,
-    Cutoffs,
-    EffectivePolicy,
-    EffectiveRule,
-    ErasureScope,
-    LevelName,
-    PolicyOwner,
-    RetentionLimit,
-    find_earlier,
-    merge_policies,
-)
-from .policy_versions import (
-    PolicyState,
-    PolicyVersion,
-    RequestedRule,
-    ResolvedPolicy,
-    apply_pending,
-    apply_revoked,
-    apply_set,
-    describe_change,
-    describe_revocation,
-    find_in_force,
-    find_pending,
-    find_state,
-    list_models,
-    list_versions,
-    read_now,
-    resolve_policy,
-    set_policy,
-    warn_of_empty_project,
-)
-
-__all__ = [
-    "DEFAULT",
-    "KEEP_ALL",
-    "LEVELS",
-    "MOST_RULES",
-    "Ages",
-    "Bounds",
-    "Cutoffs",
-    "EffectivePolicy",
-    "EffectiveRule",
-    "ErasureScope",
-    "Keep",
-    "LevelName",
-    "PolicyOwner",
-    "PolicyState",
-    "PolicyVersion",
-    "RequestedRule",
-    "ResolvedPolicy",
-    "RetentionLimit",
-    "RetentionPolicy",
-    "Rule",
-    "add_coming",
-    "apply_moved",
-    "apply_pending",
-    "apply_revoked",
-    "apply_set",
-    "build_deciding_project",
-    "build_effective_policy",
-    "describe_change",
-    "describe_move",
-    "describe_revocation",
-    "find_earlier",
-    "find_effective_policies",
-    "find_in_force",
-    "find_pending",
-    "find_policy_states",
-    "find_state",
-    "is_minimum_undercut",
-    "list_models",
-    "list_owners",
-    "list_versions",
-    "merge_policies",
-    "read_now",
-    "resolve_policy",
-    "set_policy",
-    "warn_of_empty_project",
-]
+from .effective_policies import add_coming as add_coming
+from .effective_policies import apply_moved as apply_moved
+from .effective_policies import build_deciding_project as build_deciding_project
+from .effective_policies import build_effective_policy as build_effective_policy
+from .effective_policies import describe_move as describe_move
+from .effective_policies import find_effective_policies as find_effective_policies
+from .effective_policies import find_policy_states as find_policy_states
+from .effective_policies import is_minimum_undercut as is_minimum_undercut
+from .effective_policies import list_owners as list_owners
+from .effective_policy import DEFAULT as DEFAULT
+from .effective_policy import KEEP_ALL as KEEP_ALL
+from .effective_policy import LEVELS as LEVELS
+from .effective_policy import MOST_RULES as MOST_RULES
+from .effective_policy import Ages as Ages
+from .effective_policy import Bounds as Bounds
+from .effective_policy import Cutoffs as Cutoffs
+from .effective_policy import EffectivePolicy as EffectivePolicy
+from .effective_policy import EffectiveRule as EffectiveRule
+from .effective_policy import ErasureScope as ErasureScope
+from .effective_policy import Keep as Keep
+from .effective_policy import LevelName as LevelName
+from .effective_policy import PolicyOwner as PolicyOwner
+from .effective_policy import RetentionLimit as RetentionLimit
+from .effective_policy import RetentionPolicy as RetentionPolicy
+from .effective_policy import Rule as Rule
+from .effective_policy import find_earlier as find_earlier
+from .effective_policy import merge_policies as merge_policies
+from .policy_versions import PolicyState as PolicyState
+from .policy_versions import PolicyVersion as PolicyVersion
+from .policy_versions import RequestedRule as RequestedRule
+from .policy_versions import ResolvedPolicy as ResolvedPolicy
+from .policy_versions import apply_pending as apply_pending
+from .policy_versions import apply_revoked as apply_revoked
+from .policy_versions import apply_set as apply_set
+from .policy_versions import describe_change as describe_change
+from .policy_versions import describe_revocation as describe_revocation
+from .policy_versions import find_in_force as find_in_force
+from .policy_versions import find_pending as find_pending
+from .policy_versions import find_state as find_state
+from .policy_versions import list_models as list_models
+from .policy_versions import list_versions as list_versions
+from .policy_versions import read_now as read_now
+from .policy_versions import resolve_policy as resolve_policy
+from .policy_versions import set_policy as set_policy
+from .policy_versions import warn_of_empty_project as warn_of_empty_project

@@ -4,70 +4,33 @@ The next offset moves in the transaction that writes the rows, and only from whe
 `UPDATE … SET next = :hi WHERE next = :lo`. If no row moves, another consumer has moved it.
 """
 
-from inference_store.index.accounting.offsets import (
-    Account,
-    ConsumerFenced,
-    LogEnd,
-    MeasuredEnd,
-    Outcome,
-    PartitionId,
-    Position,
-    add_lost_offsets,
-    change_outcomes,
-    find_position,
-    list_accounts,
-    lock_at,
-    lock_partitions,
-    move_offsets,
-    open_partition,
-    store_ends,
-)
-from inference_store.index.accounting.producers import (
-    FORMER_AFTER,
-    STATES,
-    FormerProducers,
-    ProducerAccount,
-    ReceivedReport,
-    StoredReport,
-    add_sequences,
-    count_producer_states,
-    find_former_producers,
-    find_report_positions,
-    fold_producers,
-    list_producers,
-    mark_silent,
-    store_reports,
-)
-
-__all__ = [
-    "FORMER_AFTER",
-    "STATES",
-    "Account",
-    "ConsumerFenced",
-    "FormerProducers",
-    "LogEnd",
-    "MeasuredEnd",
-    "Outcome",
-    "PartitionId",
-    "Position",
-    "ProducerAccount",
-    "ReceivedReport",
-    "StoredReport",
-    "add_lost_offsets",
-    "add_sequences",
-    "change_outcomes",
-    "count_producer_states",
-    "find_former_producers",
-    "find_position",
-    "find_report_positions",
-    "fold_producers",
-    "list_accounts",
-    "list_producers",
-    "lock_at",
-    "lock_partitions",
-    "mark_silent",
-    "move_offsets",
-    "open_partition",
-    "store_ends",
-    "store_reports",
-]
+from .offsets import Account as Account
+from .offsets import ConsumerFenced as ConsumerFenced
+from .offsets import LogEnd as LogEnd
+from .offsets import MeasuredEnd as MeasuredEnd
+from .offsets import Outcome as Outcome
+from .offsets import PartitionId as PartitionId
+from .offsets import Position as Position
+from .offsets import add_lost_offsets as add_lost_offsets
+from .offsets import change_outcomes as change_outcomes
+from .offsets import find_position as find_position
+from .offsets import list_accounts as list_accounts
+from .offsets import lock_at as lock_at
+from .offsets import lock_partitions as lock_partitions
+from .offsets import move_offsets as move_offsets
+from .offsets import open_partition as open_partition
+from .offsets import store_ends as store_ends
+from .producers import FORMER_AFTER as FORMER_AFTER
+from .producers import STATES as STATES
+from .producers import FormerProducers as FormerProducers
+from .producers import ProducerAccount as ProducerAccount
+from .producers import ReceivedReport as ReceivedReport
+from .producers import StoredReport as StoredReport
+from .producers import add_sequences as add_sequences
+from .producers import count_producer_states as count_producer_states
+from .producers import find_former_producers as find_former_producers
+from .producers import find_report_positions as find_report_positions
+from .producers import fold_producers as fold_producers
+from .producers import list_producers as list_producers
+from .producers import mark_silent as mark_silent
+from .producers import store_reports as store_reports

@@ -68,11 +68,6 @@ def _match(partition_id: PartitionId) -> ColumnElement[bool]:
     return and_(*(kafka_partition.c[name] == value for name, value in partition_id.values.items()))
 
 
-def _build_position(row: Row[tuple[object, ...]]) -> Position:
-    partition_id = PartitionId(row.cluster, row.topic, row.epoch, row.partition)
-    return Position(partition_id, row.next, row.last_offset, row.last_hash)
-
-
 async def find_position(
     connection: AsyncConnection, *, cluster: str, topic: str, partition: int
 ) -> Position | None:
@@ -85,7 +80,10 @@ async def find_position(
         .limit(1)
     )
     row = (await connection.execute(query)).first()
-    return None if row is None else _build_position(row)
+    if row is None:
+        return None
+    partition_id = PartitionId(row.cluster, row.topic, row.epoch, row.partition)
+    return Position(partition_id, row.next, row.last_offset, row.last_hash)
 
 
 async def open_partition(

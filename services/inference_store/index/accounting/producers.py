@@ -5,7 +5,7 @@ given = arrived + gaps.dropped + gaps.waiting + gaps.unknown_tail + gaps.unexpla
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Final, Literal
@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.accounting.offsets import PartitionId
 from inference_store.index.tables import former_producers, producer_report, producer_sequence
+from inference_store.inference.field_docs import Stored
 from inference_store.inference.producer_reports import ProducerReport
 
 State = Literal["running", "ended", "dead", "unreported"]
@@ -59,9 +60,8 @@ class ProducerTotals:
     add_up: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceGaps:
-    """The sequence numbers that were given and did not arrive, by cause."""
+class SequenceGaps(Stored):
+    """Sequence numbers that were given and did not arrive, by why."""
 
     dropped: int
     """Refused or dropped after they were given: the producer counted them."""
@@ -154,7 +154,12 @@ class ProducerAccount:
             waiting = min(rest, totals.spooled)
             in_memory = totals.queued - totals.spooled + totals.unsettled
             unknown = min(rest - waiting, max(tail, in_memory)) + above
-        return SequenceGaps(dropped, waiting, unknown, missing - dropped - waiting - unknown)
+        return SequenceGaps(
+            dropped=dropped,
+            waiting=waiting,
+            unknown_tail=unknown,
+            unexplained=missing - dropped - waiting - unknown,
+        )
 
 
 def sum_reports(reports: Sequence[ProducerReport]) -> ProducerTotals:
@@ -398,35 +403,30 @@ _LARGEST = 2**63 - 1
 _ID = 1
 
 
-@dataclass(frozen=True, slots=True)
-class FormerProducers:
-    """The sums over producers whose rows are deleted; nothing of them is waiting any more.
+class FormerProducers(Stored):
+    """Sums over producers that were heard too long ago to be listed."""
 
-    seen = sampled_out + the sum of dropped + unsettled + published
-    given = arrived + holes_dropped + unknown_tail + unexplained
-    """
-
+    # Their rows are deleted, and nothing of them is waiting any more: what was seen is sampled out,
+    # dropped, unsettled or published; what was given arrived, or is one of the last three.
     heard_until: datetime
-    producers: int = 0
-    seen: int = 0
-    sampled_out: int = 0
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    published: int = 0
-    events: int = 0
-    unsettled: int = 0
-    given: int = 0
-    arrived: int = 0
-    holes_dropped: int = 0
-    unknown_tail: int = 0
-    unexplained: int = 0
+    producers: int
+    seen: int
+    sampled_out: int
+    dropped: Mapping[str, int]
+    published: int
+    events: int
+    unsettled: int
+    given: int
+    arrived: int
+    holes_dropped: int
+    unknown_tail: int
+    unexplained: int
 
 
 async def find_former_producers(connection: AsyncConnection) -> FormerProducers | None:
     """Return the sums; None if no producer was ever folded."""
     row = (await connection.execute(select(former_producers))).first()
-    if row is None:
-        return None
-    return FormerProducers(**{name: value for name, value in row._mapping.items() if name != "id"})
+    return None if row is None else FormerProducers.model_validate(row)
 
 
 async def fold_producers(connection: AsyncConnection, *, limit: int, most: int = MOST) -> int:
@@ -441,11 +441,13 @@ async def fold_producers(connection: AsyncConnection, *, limit: int, most: int =
         return 0
     names = [row.producer for row in rows]
     former = await find_former_producers(connection)
-    sums = former or FormerProducers(heard_until=datetime.min.replace(tzinfo=UTC))
+    nothing: dict[str, Any] = dict.fromkeys(FormerProducers.model_fields, 0)
+    nothing |= {"heard_until": datetime.min.replace(tzinfo=UTC), "dropped": {}}
+    sums = former or FormerProducers(**nothing)
     heard_until = max(sums.heard_until, *(row.heard_at for row in rows))
     for account in await list_producers(connection, only=names, limit=len(names)):
         sums = _add_account(sums, account, heard_until)
-    values = {name: getattr(sums, name) for name in FormerProducers.__slots__}
+    values = {name: getattr(sums, name) for name in FormerProducers.model_fields}
     await connection.execute(
         upsert(former_producers)
         .values(id=_ID, **values)

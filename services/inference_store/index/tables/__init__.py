@@ -1,150 +1,70 @@
 """The tables, one file a subject. `METADATA` has them all."""
 
-from inference_store.index.tables.access import (
-    api_key,
-    audit,
-    audit_checkpoint,
-    audit_head,
-    audit_link,
-    export_download,
-    export_erased,
-    export_job,
-    export_part,
-    reconciliation,
-    reconciliation_finding,
-    reconciliation_named,
-    saved_view,
-    web_session,
-)
-from inference_store.index.tables.deletion import (
-    MARKED_KEY,
-    blob_reference,
-    certificate,
-    erased_batch,
-    erased_leaves,
-    erased_span,
-    erased_total,
-    erasing,
-    erasing_object,
-    erasure,
-    erasure_held,
-    erasure_model,
-    erasure_obstacle,
-    hold,
-    hold_change,
-    ledger_head,
-    ledger_intent,
-    ledger_outbox,
-    policy,
-    policy_preview,
-    policy_sweep,
-    policy_version,
-    retention_run,
-    tombstone,
-)
-from inference_store.index.tables.inferences import (
-    METADATA,
-    PARTITIONED,
-    SIDE_TABLES,
-    former_model,
-    inference,
-    inference_alias,
-    label,
-    metadata_bool,
-    metadata_key,
-    metadata_key_delta,
-    metadata_key_seen,
-    metadata_number,
-    metadata_presence,
-    metadata_string,
-    metadata_timestamp,
-    model_key,
-    model_label,
-    outdated_count,
-    partition_count,
-    partition_span,
-    prediction,
-    registration,
-)
-
-from .accounting import (
-    consumer_lag,
-    dead_letter_limit_lift,
-    former_producers,
-    kafka_partition,
-    lost_offsets,
-    producer_report,
-    producer_sequence,
-    unsettled_event,
-)
-
-__all__ = [
-    "MARKED_KEY",
-    "METADATA",
-    "PARTITIONED",
-    "SIDE_TABLES",
-    "api_key",
-    "audit",
-    "audit_checkpoint",
-    "audit_head",
-    "audit_link",
-    "blob_reference",
-    "certificate",
-    "consumer_lag",
-    "dead_letter_limit_lift",
-    "erased_batch",
-    "erased_leaves",
-    "erased_span",
-    "erased_total",
-    "erasing",
-    "erasing_object",
-    "erasure",
-    "erasure_held",
-    "erasure_model",
-    "erasure_obstacle",
-    "export_download",
-    "export_erased",
-    "export_job",
-    "export_part",
-    "former_model",
-    "former_producers",
-    "hold",
-    "hold_change",
-    "inference",
-    "inference_alias",
-    "kafka_partition",
-    "label",
-    "ledger_head",
-    "ledger_intent",
-    "ledger_outbox",
-    "lost_offsets",
-    "metadata_bool",
-    "metadata_key",
-    "metadata_key_delta",
-    "metadata_key_seen",
-    "metadata_number",
-    "metadata_presence",
-    "metadata_string",
-    "metadata_timestamp",
-    "model_key",
-    "model_label",
-    "outdated_count",
-    "partition_count",
-    "partition_span",
-    "policy",
-    "policy_preview",
-    "policy_sweep",
-    "policy_version",
-    "prediction",
-    "producer_report",
-    "producer_sequence",
-    "reconciliation",
-    "reconciliation_finding",
-    "reconciliation_named",
-    "registration",
-    "retention_run",
-    "saved_view",
-    "tombstone",
-    "unsettled_event",
-    "web_session",
-]
+from .access import api_key as api_key
+from .access import audit as audit
+from .access import audit_checkpoint as audit_checkpoint
+from .access import audit_head as audit_head
+from .access import audit_link as audit_link
+from .access import export_download as export_download
+from .access import export_erased as export_erased
+from .access import export_job as export_job
+from .access import export_part as export_part
+from .access import reconciliation as reconciliation
+from .access import reconciliation_finding as reconciliation_finding
+from .access import reconciliation_named as reconciliation_named
+from .access import saved_view as saved_view
+from .access import web_session as web_session
+from .accounting import consumer_lag as consumer_lag
+from .accounting import dead_letter_limit_lift as dead_letter_limit_lift
+from .accounting import former_producers as former_producers
+from .accounting import kafka_partition as kafka_partition
+from .accounting import lost_offsets as lost_offsets
+from .accounting import producer_report as producer_report
+from .accounting import producer_sequence as producer_sequence
+from .accounting import unsettled_event as unsettled_event
+from .deletion import MARKED_KEY as MARKED_KEY
+from .deletion import blob_reference as blob_reference
+from .deletion import certificate as certificate
+from .deletion import erased_batch as erased_batch
+from .deletion import erased_leaves as erased_leaves
+from .deletion import erased_span as erased_span
+from .deletion import erased_total as erased_total
+from .deletion import erasing as erasing
+from .deletion import erasing_object as erasing_object
+from .deletion import erasure as erasure
+from .deletion import erasure_held as erasure_held
+from .deletion import erasure_model as erasure_model
+from .deletion import erasure_obstacle as erasure_obstacle
+from .deletion import hold as hold
+from .deletion import hold_change as hold_change
+from .deletion import ledger_head as ledger_head
+from .deletion import ledger_intent as ledger_intent
+from .deletion import ledger_outbox as ledger_outbox
+from .deletion import policy as policy
+from .deletion import policy_preview as policy_preview
+from .deletion import policy_sweep as policy_sweep
+from .deletion import policy_version as policy_version
+from .deletion import retention_run as retention_run
+from .deletion import tombstone as tombstone
+from .inferences import METADATA as METADATA
+from .inferences import PARTITIONED as PARTITIONED
+from .inferences import SIDE_TABLES as SIDE_TABLES
+from .inferences import former_model as former_model
+from .inferences import inference as inference
+from .inferences import inference_alias as inference_alias
+from .inferences import label as label
+from .inferences import metadata_bool as metadata_bool
+from .inferences import metadata_key as metadata_key
+from .inferences import metadata_key_delta as metadata_key_delta
+from .inferences import metadata_key_seen as metadata_key_seen
+from .inferences import metadata_number as metadata_number
+from .inferences import metadata_presence as metadata_presence
+from .inferences import metadata_string as metadata_string
+from .inferences import metadata_timestamp as metadata_timestamp
+from .inferences import model_key as model_key
+from .inferences import model_label as model_label
+from .inferences import outdated_count as outdated_count
+from .inferences import partition_count as partition_count
+from .inferences import partition_span as partition_span
+from .inferences import prediction as prediction
+from .inferences import registration as registration

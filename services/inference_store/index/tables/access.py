@@ -1,7 +1,5 @@
 """Keys, sessions and the audit; saved views, exports and reconciliations."""
 
-from typing import Any
-
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -13,12 +11,11 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     Table,
-    func,
     text,
 )
 from sqlalchemy.dialects.postgresql import BYTEA, JSONB, UUID
 
-from inference_store.index.tables.inferences import CODE_POINTS, METADATA
+from inference_store.index.tables.inferences import CODE_POINTS, METADATA, count, now
 
 api_key = Table(
     "api_key",
@@ -31,7 +28,7 @@ api_key = Table(
     Column("old_works_until", DateTime(timezone=True)),
     # [{"rights": […], "project_id" or "model_id"}]
     Column("grants", JSONB, nullable=False),
-    Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    now("created_at"),
     Column("created_by", CODE_POINTS, nullable=False),
     Column("expires_at", DateTime(timezone=True)),
     Column("rotated_at", DateTime(timezone=True)),
@@ -58,9 +55,9 @@ web_session = Table(
     Column("roles", JSONB),
     # the `Host` that it was started at, and counts for
     Column("host", CODE_POINTS, nullable=False),
-    Column("started_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    now("started_at"),
     # exact to a minute
-    Column("used_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    now("used_at"),
     # when it ends if it is not used until then; never after `expires_at`
     Column("idle_until", DateTime(timezone=True), nullable=False),
     Column("expires_at", DateTime(timezone=True), nullable=False),
@@ -72,7 +69,7 @@ audit = Table(
     "audit",
     METADATA,
     Column("id", BigInteger, Identity(always=True), primary_key=True),
-    Column("at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    now("at"),
     Column("actor", CODE_POINTS, nullable=False),
     Column("action", CODE_POINTS, nullable=False),
     Column("model", Integer),
@@ -120,17 +117,17 @@ audit_head = Table(
     "audit_head",
     METADATA,
     Column("id", Integer, primary_key=True, autoincrement=False),
-    Column("number", BigInteger, nullable=False, server_default=text("0")),
+    count("number"),
     Column("hash", BYTEA, nullable=False),
     # the last number that retention has cut off
-    Column("cut", BigInteger, nullable=False, server_default=text("0")),
+    count("cut"),
 )
 
 audit_checkpoint = Table(
     "audit_checkpoint",
     METADATA,
     Column("id", BigInteger, Identity(always=True), primary_key=True),
-    Column("at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    now("at"),
     # 'cut': all up to this number was removed by age; 'head': the chain stood here
     Column("reason", CODE_POINTS, nullable=False),
     Column("number", BigInteger, nullable=False),
@@ -160,9 +157,9 @@ saved_view = Table(
     Column("columns", JSONB, nullable=False, server_default=text("'[]'")),
     Column("revision", Integer, nullable=False, server_default=text("1")),
     Column("created_by", CODE_POINTS, nullable=False),
-    Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    now("created_at"),
     Column("updated_by", CODE_POINTS, nullable=False),
-    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    now("updated_at"),
     # the erasure that took its texts
     Column("erased_by", UUID(as_uuid=True)),
     Index("saved_view_model_created_at_idx", "model", "created_at"),
@@ -185,14 +182,6 @@ saved_view = Table(
 )
 
 
-def _now(name: str) -> Column[Any]:
-    return Column(name, DateTime(timezone=True), nullable=False, server_default=func.now())
-
-
-def _count(name: str) -> Column[Any]:
-    return Column(name, BigInteger, nullable=False, server_default=text("0"))
-
-
 export_job = Table(
     "export_job",
     METADATA,
@@ -207,17 +196,17 @@ export_job = Table(
     # 'cancelling', 'cancelled', 'expired'
     Column("state", CODE_POINTS, nullable=False),
     Column("requested_by", CODE_POINTS, nullable=False),
-    _now("requested_at"),
+    now("requested_at"),
     Column("started_at", DateTime(timezone=True)),
     Column("finished_at", DateTime(timezone=True)),
     # from then on its parts are deleted
     Column("expires_at", DateTime(timezone=True), nullable=False),
     # the last uid that was looked at for the lists; NULL: none
     Column("listed_to", UUID(as_uuid=True)),
-    *(_count(name) for name in ("members", "lists", "written", "rows", "bytes", "gone", "missing")),
+    *(count(name) for name in ("members", "lists", "written", "rows", "bytes", "gone", "missing")),
     # of parts that erasures deleted
-    _count("parts_deleted"),
-    _count("inferences_deleted"),
+    count("parts_deleted"),
+    count("inferences_deleted"),
     # why it waits or has failed
     Column("error", CODE_POINTS),
     # when it is tried again after an error
@@ -251,9 +240,9 @@ export_part = Table(
     Column("sha256", LargeBinary),
     Column("written_at", DateTime(timezone=True)),
     # members that were erased before the object was written
-    _count("gone"),
+    count("gone"),
     # blobs that the object should have and has not
-    _count("missing"),
+    count("missing"),
     Index("export_part_model_idx", "model", "first", "last"),
 )
 
@@ -263,9 +252,9 @@ export_download = Table(
     METADATA,
     Column("export", UUID(as_uuid=True), primary_key=True),
     Column("actor", CODE_POINTS, primary_key=True),
-    _now("first_at"),
-    _now("last_at"),
-    _count("parts"),
+    now("first_at"),
+    now("last_at"),
+    count("parts"),
 )
 
 # What erasures took of exports, a row for each batch and part.
@@ -286,7 +275,7 @@ export_erased = Table(
     Column("hashed_by", CODE_POINTS),
     # the object that had them; NULL: there was none
     Column("storage_key", CODE_POINTS),
-    _now("erased_at"),
+    now("erased_at"),
     # when the part's object was seen to be gone in every version, and its list is without them
     Column("deleted_at", DateTime(timezone=True)),
     Index("export_erased_export_idx", "export", "id"),
@@ -306,7 +295,7 @@ reconciliation = Table(
     Column("repair", CODE_POINTS, nullable=False),
     # 'pending', 'comparing', 'repairing', 'done', 'failed'
     Column("state", CODE_POINTS, nullable=False),
-    Column("requested_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    now("requested_at"),
     Column("started_at", DateTime(timezone=True)),
     Column("finished_at", DateTime(timezone=True)),
     # the places that are walked, as they were when it began, and how far it is

@@ -12,12 +12,11 @@ from sqlalchemy import (
     Index,
     Integer,
     Table,
-    func,
     text,
 )
 from sqlalchemy.dialects.postgresql import BYTEA, INT8MULTIRANGE, JSONB
 
-from inference_store.index.tables.inferences import CODE_POINTS, METADATA
+from inference_store.index.tables.inferences import CODE_POINTS, METADATA, count, now
 
 _PARTITION = ("cluster", "topic", "epoch", "partition")
 
@@ -32,10 +31,6 @@ def _partition_columns() -> list[Column[Any]]:
     ]
 
 
-def _count(name: str) -> Column[Any]:
-    return Column(name, BigInteger, nullable=False, server_default=text("0"))
-
-
 # One writer a row: the ingester that the partition is assigned to.
 kafka_partition = Table(
     "kafka_partition",
@@ -46,20 +41,20 @@ kafka_partition = Table(
     # the last record read, by which a topic created again is recognised
     Column("last_offset", BigInteger),
     Column("last_hash", BYTEA),
-    _count("stored"),
-    _count("duplicate"),
-    _count("dead"),
-    _count("parked"),
-    _count("expired"),
-    _count("erased_again"),
+    count("stored"),
+    count("duplicate"),
+    count("dead"),
+    count("parked"),
+    count("expired"),
+    count("erased_again"),
     # offsets below the log's start that were never read
-    _count("lost"),
+    count("lost"),
     # markers, aborted and compacted records
-    _count("not_delivered"),
+    count("not_delivered"),
     # how this epoch began: 'first', 'made_anew' or 'unverified'
     Column("began", CODE_POINTS, nullable=False, server_default=text("'first'")),
-    Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    now("created_at"),
+    now("updated_at"),
 )
 
 # Where each partition's log ended, as its ingester saw it a few seconds ago; beside the partition's
@@ -71,7 +66,7 @@ consumer_lag = Table(
     Column("end_offset", BigInteger, nullable=False),
     # when the oldest record came that was not written; NULL: none waited, or nobody knows
     Column("oldest_waiting_at", DateTime(timezone=True)),
-    Column("measured_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    now("measured_at"),
 )
 
 # Offsets that were lost before they were read, by name.
@@ -81,7 +76,7 @@ lost_offsets = Table(
     *_partition_columns(),
     Column("lo", BigInteger, primary_key=True, autoincrement=False),
     Column("hi", BigInteger, nullable=False),
-    Column("noticed_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    now("noticed_at"),
 )
 
 # What a producer's sequence numbers cover, by the partition they came through and in blocks:
@@ -94,7 +89,7 @@ producer_sequence = Table(
     # number // 10,000
     Column("block", BigInteger, primary_key=True, autoincrement=False),
     Column("covered", INT8MULTIRANGE, nullable=False),
-    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    now("updated_at"),
 )
 
 # What producers say of themselves: the newest report of each reporter, and where it was read.
@@ -107,18 +102,18 @@ producer_report = Table(
     Column("number", BigInteger, nullable=False),
     Column("booted_at", DateTime(timezone=True), nullable=False),
     Column("reported_at", DateTime(timezone=True), nullable=False),
-    *map(_count, ("seen", "sampled_out")),
+    *map(count, ("seen", "sampled_out")),
     # reason → exchanges
     Column("dropped", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
-    *map(_count, ("queued", "spooled", "published", "events", "highest_sequence")),
+    *map(count, ("queued", "spooled", "published", "events", "highest_sequence")),
     Column("final", Boolean, nullable=False, server_default=text("false")),
-    # nothing was heard of it for long, while everything there was had been read
+    # silent for a long time although its log has been read to the end
     Column("silent", Boolean, nullable=False, server_default=text("false")),
     Column("cluster", CODE_POINTS, nullable=False),
     Column("topic", CODE_POINTS, nullable=False),
     Column("partition", Integer, nullable=False),
     Column("offset", BigInteger, nullable=False),
-    Column("heard_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    now("heard_at"),
 )
 
 # One row: the sums of the producers that were heard so long ago that they are no longer kept.
@@ -127,10 +122,10 @@ former_producers = Table(
     METADATA,
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("heard_until", DateTime(timezone=True), nullable=False),
-    *map(_count, ("producers", "seen", "sampled_out")),
+    *map(count, ("producers", "seen", "sampled_out")),
     Column("dropped", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
-    *map(_count, ("published", "events", "unsettled", "given", "arrived")),
-    *map(_count, ("holes_dropped", "unknown_tail", "unexplained")),
+    *map(count, ("published", "events", "unsettled", "given", "arrived")),
+    *map(count, ("holes_dropped", "unknown_tail", "unexplained")),
 )
 
 # One row: until when ingesters quarantine what they cannot store, however much it is.
@@ -171,8 +166,8 @@ unsettled_event = Table(
     # NULL: nobody tries it
     Column("next_attempt_at", DateTime(timezone=True)),
     # or when a redrive parked it
-    Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    now("created_at"),
+    now("updated_at"),
     Index(
         "unsettled_event_place_key",
         *(*_PARTITION, "offset"),

@@ -1,7 +1,5 @@
 """Deletion: policies, erasures, holds, certificates and the ledger."""
 
-from typing import Any
-
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -17,12 +15,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB, UUID
 
-from inference_store.index.tables.inferences import CODE_POINTS, METADATA
+from inference_store.index.tables.inferences import CODE_POINTS, METADATA, count, now
 
-
-def _now(name: str) -> Column[Any]:
-    return Column(name, DateTime(timezone=True), nullable=False, server_default=func.now())
-
+_BLOBS = ("data", "response", "metadata", "sidecar")
 
 # Whose policy: 'model' and 'project' by their ids, 'default' by none. The lock of whoever sets it.
 _OF = (("level", CODE_POINTS), ("subject", CODE_POINTS))
@@ -42,8 +37,8 @@ policy_version = Table(
     # JSON; NULL: it was removed
     Column("document", CODE_POINTS),
     Column("set_by", CODE_POINTS, nullable=False),
-    _now("set_at"),
-    _now("effective_at"),
+    now("set_at"),
+    now("effective_at"),
     # before it began
     Column("revoked_at", DateTime(timezone=True)),
     Column("revoked_by", CODE_POINTS),
@@ -73,7 +68,7 @@ policy_preview = Table(
     Column("revision", Integer, nullable=False),
     # SHA-256 of the document
     Column("policy", CODE_POINTS, nullable=False),
-    _now("made_at"),
+    now("made_at"),
 )
 
 retention_run = Table(
@@ -86,14 +81,14 @@ retention_run = Table(
     Column("cause", CODE_POINTS, nullable=False),
     # 'pending', 'running', 'done', 'failed'
     Column("state", CODE_POINTS, nullable=False),
-    _now("requested_at"),
+    now("requested_at"),
     Column("started_at", DateTime(timezone=True)),
     Column("finished_at", DateTime(timezone=True)),
-    Column("inputs_deleted", BigInteger, nullable=False, server_default=text("0")),
-    Column("inferences_deleted", BigInteger, nullable=False, server_default=text("0")),
+    count("inputs_deleted"),
+    count("inferences_deleted"),
     Column("partitions_dropped", Integer, nullable=False, server_default=text("0")),
     Column("error", CODE_POINTS),
-    Column("responses_deleted", BigInteger, nullable=False, server_default=text("0")),
+    count("responses_deleted"),
     Column("project_id", CODE_POINTS),
     Index("retention_run_requested_at_idx", "requested_at"),
 )
@@ -103,7 +98,7 @@ erased_total = Table(
     "erased_total",
     METADATA,
     Column("id", Integer, primary_key=True, autoincrement=False),
-    Column("inferences", BigInteger, nullable=False, server_default=text("0")),
+    count("inferences"),
 )
 
 erasure = Table(
@@ -119,10 +114,10 @@ erasure = Table(
     Column("scope", CODE_POINTS, nullable=False),
     Column("state", CODE_POINTS, nullable=False),
     Column("run", UUID(as_uuid=True)),
-    _now("requested_at"),
+    now("requested_at"),
     Column("finished_at", DateTime(timezone=True)),
-    Column("inferences", BigInteger, nullable=False, server_default=text("0")),
-    Column("objects", BigInteger, nullable=False, server_default=text("0")),
+    count("inferences"),
+    count("objects"),
     Column("error", CODE_POINTS),
     # {"filter", "saved"}, {"inference_ids"} or {"subject"}; NULL: it was marked as it was made
     Column("asked", JSONB),
@@ -132,10 +127,7 @@ erasure = Table(
     Column("deleting_since", DateTime(timezone=True)),
     # when a lock of S3 ends that stands in the way
     Column("retry_at", DateTime(timezone=True)),
-    *(
-        Column(name, BigInteger, nullable=False, server_default=text("0"))
-        for name in ("marked", "held", "versions", "bytes")
-    ),
+    *map(count, ("marked", "held", "versions", "bytes")),
     # rows that went, by table
     Column("table_rows", JSONB, nullable=False, server_default=text("'{}'")),
     Column("oldest", DateTime(timezone=True)),
@@ -163,8 +155,8 @@ erasure_model = Table(
     METADATA,
     Column("erasure", UUID(as_uuid=True), primary_key=True),
     Column("model", Integer, primary_key=True, autoincrement=False),
-    Column("marked", BigInteger, nullable=False, server_default=text("0")),
-    Column("erased", BigInteger, nullable=False, server_default=text("0")),
+    count("marked"),
+    count("erased"),
     # the last uid that was looked at, and when all had been
     Column("marked_to", UUID(as_uuid=True)),
     Column("marked_at", DateTime(timezone=True)),
@@ -181,7 +173,7 @@ erasure_obstacle = Table(
     Column("message", CODE_POINTS, nullable=False),
     # when it may go; NULL: nobody says
     Column("retry_at", DateTime(timezone=True)),
-    _now("seen_at"),
+    now("seen_at"),
 )
 
 # Marks of erasure: small, empty most of the time, anti-joined by every reader.
@@ -194,10 +186,7 @@ erasing = Table(
     Column("uid", UUID(as_uuid=True), primary_key=True),
     Column("scope", CODE_POINTS, primary_key=True),
     Column("erasure", UUID(as_uuid=True), primary_key=True),
-    Column("data_storage_key", CODE_POINTS),
-    Column("response_storage_key", CODE_POINTS),
-    Column("metadata_storage_key", CODE_POINTS),
-    Column("sidecar_storage_key", CODE_POINTS),
+    *(Column(f"{blob}_storage_key", CODE_POINTS) for blob in _BLOBS),
     # since then its objects may be gone; NULL: a legal hold placed now still keeps everything
     Column("claimed_at", DateTime(timezone=True)),
     # when its erasure had deleted it, says a replay of the ledger: no hold keeps it any more
@@ -230,7 +219,7 @@ tombstone = Table(
     METADATA,
     Column("model", Integer, primary_key=True, autoincrement=False),
     Column("uid", UUID(as_uuid=True), primary_key=True),
-    _now("erased_at"),
+    now("erased_at"),
     Index("tombstone_erased_at_idx", "erased_at"),
 )
 
@@ -243,7 +232,7 @@ erased_span = Table(
     Column("model", Integer, nullable=False),
     Column("lo", DateTime(timezone=True), nullable=False),
     Column("hi", DateTime(timezone=True), nullable=False),
-    _now("erased_at"),
+    now("erased_at"),
     Index("erased_span_model_lo_key", "model", "lo", "hi", unique=True),
 )
 
@@ -257,7 +246,7 @@ erased_batch = Table(
     Column("last", UUID(as_uuid=True), nullable=False),
     # 16 bytes each
     Column("uids", LargeBinary, nullable=False),
-    _now("erased_at"),
+    now("erased_at"),
     Index("erased_batch_model_first_idx", "model", "first"),
     Index("erased_batch_erased_at_idx", "erased_at"),
 )
@@ -327,23 +316,13 @@ erasure_held = Table(
     Column("hold", UUID(as_uuid=True), nullable=False),
     # as it was then; one that has changed since is asked again
     Column("hold_revision", Integer, nullable=False),
-    Column("data_storage_key", CODE_POINTS),
-    Column("response_storage_key", CODE_POINTS),
-    Column("metadata_storage_key", CODE_POINTS),
-    Column("sidecar_storage_key", CODE_POINTS),
+    *(Column(f"{blob}_storage_key", CODE_POINTS) for blob in _BLOBS),
     # when it had been claimed before the hold: then some of its objects may be gone
     Column("claimed_at", DateTime(timezone=True)),
     Index("erasure_held_hold_idx", "hold", "hold_revision"),
     # whether an object is kept for what is not stored
-    *(
-        Index(f"erasure_held_{name}_idx", f"{name}_storage_key")
-        for name in ("data", "response", "metadata", "sidecar")
-    ),
+    *(Index(f"erasure_held_{name}_idx", f"{name}_storage_key") for name in _BLOBS),
 )
-
-
-def _at(name: str) -> Column[Any]:
-    return Column(name, DateTime(timezone=True), nullable=False, server_default=func.now())
 
 
 # The chain: what was signed, as it lies in the bucket too.
@@ -380,7 +359,7 @@ erased_leaves = Table(
     Column("newest", DateTime(timezone=True)),
     # their partitions are dropped afterwards: until then rows are left
     Column("span", CODE_POINTS),
-    _at("recorded_at"),
+    now("recorded_at"),
     Column("leaves", LargeBinary, nullable=False),
     Index("erased_leaves_erasure_idx", "erasure", "id"),
     Index("erased_leaves_certificate_idx", "certificate", "id"),
@@ -395,7 +374,7 @@ ledger_head = Table(
     Column("number", BigInteger, nullable=False),
     Column("hash", CODE_POINTS, nullable=False),
     # entries up to this one have forgotten what they said
-    Column("forgotten", BigInteger, nullable=False, server_default=text("0")),
+    count("forgotten"),
 )
 
 # Entries that writers of this database meant to put into the bucket: one that is found there
@@ -405,7 +384,7 @@ ledger_intent = Table(
     METADATA,
     Column("number", BigInteger, primary_key=True, autoincrement=False),
     Column("hash", CODE_POINTS, primary_key=True),
-    Column("intended_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    now("intended_at"),
 )
 
 # What took effect at once and is written to the bucket within seconds, in this order.

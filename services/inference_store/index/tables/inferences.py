@@ -35,6 +35,16 @@ METADATA = MetaData(
 CODE_POINTS = TEXT(collation="C")
 
 
+def now(name: str) -> Column[Any]:
+    """Return a column of the time at which a row is inserted."""
+    return Column(name, DateTime(timezone=True), nullable=False, server_default=func.now())
+
+
+def count(name: str) -> Column[Any]:
+    """Return a column that counts from 0."""
+    return Column(name, BigInteger, nullable=False, server_default=text("0"))
+
+
 registration = Table(
     "registration",
     METADATA,
@@ -49,8 +59,8 @@ registration = Table(
     # 'removed' where it goes with what is left of it, else 'api'
     Column("registered_by", CODE_POINTS, nullable=False),
     Column("revision", Integer, nullable=False, server_default=text("1")),
-    Column("registered_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    now("registered_at"),
+    now("updated_at"),
     # until `moves_at` the policy of the project that it left goes on to decide
     Column("left_project_id", CODE_POINTS),
     Column("moves_at", DateTime(timezone=True)),
@@ -138,9 +148,9 @@ partition_span = Table(
     Column("hi", DateTime(timezone=True), nullable=False, unique=True),
     # 'open', or 'dropping' from the moment nothing in it may be kept
     Column("state", CODE_POINTS, nullable=False, server_default=text("'open'")),
-    Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    now("created_at"),
     # rows of `inference` when its statistics were last gathered
-    Column("analysed_rows", BigInteger, nullable=False, server_default=text("0")),
+    count("analysed_rows"),
 )
 
 
@@ -330,7 +340,7 @@ partition_count = Table(
     # the span's bounds, as uids
     Column("lo", UUID(as_uuid=True), nullable=False),
     Column("hi", UUID(as_uuid=True), nullable=False),
-    Column("begun_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    now("begun_at"),
     # NULL: it was begun
     Column("counted_at", DateTime(timezone=True)),
     Column("inferences", BigInteger),
@@ -352,6 +362,6 @@ outdated_count = Table(
     "outdated_count",
     METADATA,
     Column("partition_count", BigInteger, nullable=False),
-    Column("at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    now("at"),
     Index("outdated_count_partition_count_idx", "partition_count"),
 )

@@ -163,15 +163,12 @@ def _validate(document: Mapping[str, Any]) -> tuple[WireEvent, tuple[str, ...]]:
     for name, message in fields.items():
         if name in NINE:
             reason = "invalid_id" if name in IDS and name in document else "not_an_event"
-            raise InvalidEvent(reason, f"{name}: {message}", **_ids(document))
+            ids = {id: _make_showable(document.get(id)) for id in IDS}
+            raise InvalidEvent(reason, f"{name}: {message}", **ids)
     readable = {name: value for name, value in document.items() if name not in fields}
     return WHOLE_EVENT.model_validate(readable), tuple(
         f"extra_unreadable:{name}" for name in fields
     )
-
-
-def _ids(document: Mapping[str, Any]) -> dict[str, str | None]:
-    return {name: _make_showable(document.get(name)) for name in IDS}
 
 
 def _make_showable(value: Any) -> str | None:

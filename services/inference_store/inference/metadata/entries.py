@@ -105,7 +105,7 @@ def _open_object(document: dict[str, Json], opened: Opened, client: bool, levels
         opened.items.append(_declared(document, 0, opened, "extended"))
         return
     if document and not any(name in document for name in _SECTIONS):
-        if not _is_bare_proxy_blob(document):
+        if "event" not in document and "request" not in document:  # else a proxy's blob
             opened.problems.append(f"{_EXPECTED}; found {show_start(document)}")
         return
     inside_proxy_blob = "metadata" in document
@@ -157,10 +157,6 @@ def _is_envelope(item: Json) -> bool:
     if isinstance(item, dict):
         return any(name in item for name in _SECTIONS)
     return isinstance(item, list) or (type(item) is str and item.lstrip()[:1] in ("[", "{"))
-
-
-def _is_bare_proxy_blob(document: dict[str, Json]) -> bool:
-    return "event" in document or "request" in document
 
 
 def show_start(value: Json) -> str:

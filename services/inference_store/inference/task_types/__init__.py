@@ -1,41 +1,18 @@
 """Task types: they turn a model's answer into predictions."""
 
-from inference_store.inference.task_types.response import (
-    Activation,
-    BoxFormat,
-    Outline,
-    Outlines,
-    OutputMapping,
-    Prediction,
-    PredictionCaps,
-    Predictions,
-    Units,
-    predictions_in,
-)
-from inference_store.inference.task_types.table import (
-    TASK_TYPES,
-    TaskType,
-    read_outlines,
-    read_predictions,
-    task_type_named,
-    task_type_of,
-)
-
-__all__ = [
-    "TASK_TYPES",
-    "Activation",
-    "BoxFormat",
-    "Outline",
-    "Outlines",
-    "OutputMapping",
-    "Prediction",
-    "PredictionCaps",
-    "Predictions",
-    "TaskType",
-    "Units",
-    "predictions_in",
-    "read_outlines",
-    "read_predictions",
-    "task_type_named",
-    "task_type_of",
-]
+from .response import Activation as Activation
+from .response import BoxFormat as BoxFormat
+from .response import Outline as Outline
+from .response import Outlines as Outlines
+from .response import OutputMapping as OutputMapping
+from .response import Prediction as Prediction
+from .response import PredictionCaps as PredictionCaps
+from .response import Predictions as Predictions
+from .response import Units as Units
+from .response import predictions_in as predictions_in
+from .table import TASK_TYPES as TASK_TYPES
+from .table import TaskType as TaskType
+from .table import read_outlines as read_outlines
+from .table import read_predictions as read_predictions
+from .table import task_type_named as task_type_named
+from .table import task_type_of as task_type_of

@@ -96,9 +96,9 @@ class Serving:
             ) from error
 
 
-# A classifier of handwritten digits in plain Python, if the extra `demo` is not installed.
+# A classifier of handwritten digits in plain Python, which needs nothing of the extra `demo`.
 #
-# Its weights are those that the demo's classifier learns (tests/unit/local/test_small_model.py);
+# Its weights are learnt from scikit-learn's digits (tests/unit/local/test_small_model.py);
 # digits.json holds a row of weights and an intercept for each digit.
 
 MOST_PIXELS: Final = 256 * 256

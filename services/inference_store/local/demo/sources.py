@@ -1,21 +1,20 @@
-"""The photographs in wheels, and what finds digits, faces and people in them."""
+"""The photographs and digits in wheels, and what finds faces and people in them."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, TypedDict
+from typing import Any, TypedDict
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
-from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 
-from inference_store.local.demo.models import DIGITS, FACES, HELD_OUT, LABELS, PEOPLE
-from inference_store.local.demo.served_models import Finding, Model, NoPicture
+from inference_store.local.demo.models import FACES, HELD_OUT, PEOPLE
+from inference_store.local.demo.served_models import Finding, Model, NoPicture, small_models
 from inference_store.local.folder import LocalStackError
 
 Image = NDArray[np.uint8]
@@ -108,33 +107,9 @@ class Digit:
 def held_out_digits() -> list[Digit]:
     """Return the images that the classifier was not trained on, always the same ones."""
     data = load_digits()
-    _, unseen = _split(len(data.target))
+    every = np.arange(len(data.target))
+    _, unseen = train_test_split(every, test_size=HELD_OUT, random_state=7)
     return [Digit(int(sample), str(data.target[sample]), data.data[sample]) for sample in unseen]
-
-
-class DigitClassifier:
-    """Logistic regression on the pixels of scikit-learn's digits."""
-
-    def __init__(self) -> None:
-        """Train on all images but the held-out ones."""
-        data = load_digits()
-        training, _ = _split(len(data.target))
-        self._model = LogisticRegression(max_iter=2000)
-        self._model.fit(data.data[training] / _BRIGHTEST, data.target[training])
-
-    def classify(self, image: Image) -> list[dict[str, str | float]]:
-        """Return the ten classes with their probabilities, best first, of a picture of any size."""
-        grey = cv2.cvtColor(image, cv2.COLOR_BGR2GRAY)
-        small = cv2.resize(grey, (_SIDE, _SIDE), interpolation=cv2.INTER_AREA)
-        pixels = np.rint(small.ravel() / 255 * _BRIGHTEST)
-        (shares,) = self._model.predict_proba([pixels / _BRIGHTEST])
-        best_first = np.argsort(shares)[::-1]
-        return [{"label": LABELS[i], "score": round(float(shares[i]), 6)} for i in best_first]
-
-
-def _split(count: int) -> list[NDArray[np.int64]]:
-    every = np.arange(count)
-    return list(train_test_split(every, test_size=HELD_OUT, random_state=7))
 
 
 # OpenCV's two classic detectors: faces by a Haar cascade, people by a HOG and a linear SVM.
@@ -168,12 +143,6 @@ class Detection(TypedDict):
     xmax: int
     ymin: int
     ymax: int
-
-
-class Detector(Protocol):
-    """A detector for one thread at a time: OpenCV's classifiers keep state."""
-
-    def detect(self, image: Image) -> list[Detection]: ...
 
 
 class FaceDetector:
@@ -230,11 +199,11 @@ def _detections(
 
 
 def opencv_models() -> Mapping[str, Model]:
-    """Return all models, loaded and trained."""
+    """Return all models, loaded."""
     return {
         FACES.model_id: _build_model(FaceDetector().detect),
         PEOPLE.model_id: _build_model(PeopleDetector().detect),
-        DIGITS.model_id: _build_model(DigitClassifier().classify),
+        **small_models(),
     }
 
 

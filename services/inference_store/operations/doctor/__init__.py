@@ -1,27 +1,12 @@
 """The doctor: checks whether everything that the services need exists and fits together."""
 
-from .checks import CHECKS
-from .findings import (
-    Check,
-    DoctorSettings,
-    Finding,
-    Report,
-    Result,
-    State,
-    Subject,
-    examine,
-    failed,
-)
-
-__all__ = [
-    "CHECKS",
-    "Check",
-    "DoctorSettings",
-    "Finding",
-    "Report",
-    "Result",
-    "State",
-    "Subject",
-    "examine",
-    "failed",
-]
+from .checks import CHECKS as CHECKS
+from .findings import Check as Check
+from .findings import DoctorSettings as DoctorSettings
+from .findings import Finding as Finding
+from .findings import Report as Report
+from .findings import Result as Result
+from .findings import State as State
+from .findings import Subject as Subject
+from .findings import examine as examine
+from .findings import failed as failed

@@ -1,7 +1,7 @@
 """The list of all checks, in the order in which they are reported."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import func, select, text
@@ -15,7 +15,7 @@ from inference_store.erasure.progress import list_uncertified
 from inference_store.index import api_keys
 from inference_store.index.accounting import Outcome
 from inference_store.index.database import cause_of
-from inference_store.index.partitions import AHEAD, TimePartition, TimePartitions, list_partitions
+from inference_store.index.partitions import AHEAD, TimePartitions, list_partitions
 from inference_store.index.schema import schema_of
 from inference_store.inference.errors import LedgerDiverged, ObjectStoreUnavailable
 from inference_store.inference.nearest import counted
@@ -281,11 +281,8 @@ async def check_partitions(subject: Subject) -> list[Finding]:
     """Check that there is a partition for events of now, and the next one before it begins."""
     async with subject.engine.connect() as connection:
         partitions, now = await list_partitions(connection), datetime.now(UTC)
-    ahead, recent = (
-        _measure_ahead(partitions, now),
-        [partition for partition in partitions if partition.hi > now - AHEAD],
-    )
-    if not recent:
+    ahead = TimePartitions(partitions).find_end(now) - now
+    if not any(partition.hi > now - AHEAD for partition in partitions):
         return [ok(f"{counted(len(partitions), 'partition')}, none of them of now")]
     if ahead < AHEAD / 2:
         minutes = ahead.total_seconds() / 60
@@ -399,13 +396,6 @@ CHECKS: Sequence[Check] = (
 
 
 _LETTERS = "GET /v1/dead-letters tells why; fix the cause, then redrive or discard them."
-
-
-def _measure_ahead(partitions: Iterable[TimePartition], now: datetime) -> timedelta:
-    catalogue, until = TimePartitions(partitions), now
-    while (partition := catalogue.find(until)) is not None:
-        until = partition.hi
-    return until - now
 
 
 def _judge_accounting(

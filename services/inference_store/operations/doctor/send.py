@@ -215,7 +215,6 @@ async def _publish(settings: DoctorSettings, event: bytes, seconds: float) -> No
 
 # Checks Kafka, the topic, and whether ingesters keep up with it.
 
-_UNAVAILABLE = (KafkaError, OSError, ssl.SSLError, ValueError)
 # Shorter than this, an outage over a weekend loses events.
 _SHORT_SECONDS = 3 * 24 * 3600
 _STUCK_AFTER = timedelta(minutes=5)
@@ -231,7 +230,7 @@ async def check_kafka(subject: Subject) -> list[Finding]:
     """Check that Kafka answers, and is of a supported version."""
     try:
         major, version = await kafka.version(subject.settings)
-    except _UNAVAILABLE as error:
+    except kafka.KAFKA_ERRORS as error:
         return [
             failed(
                 f"Kafka does not answer: {error or type(error).__name__}"[:300],
@@ -249,7 +248,7 @@ async def check_topic(subject: Subject) -> list[Finding]:
     name = subject.settings.kafka_topic
     try:
         topic = await kafka.topic(subject.settings)
-    except _UNAVAILABLE as error:
+    except kafka.KAFKA_ERRORS as error:
         remedy = f"May we Describe and DescribeConfigs the topic {name!r}? Are its brokers well?"
         return [failed(f"the topic {name!r} cannot be described: {error}"[:300], remedy)]
     if topic is None:
@@ -316,7 +315,7 @@ async def check_lag(subject: Subject) -> list[Finding]:
     """Check that the records of the topic are in the offset accounting, or will be soon."""
     try:
         ends = await kafka.ends(subject.settings)
-    except _UNAVAILABLE as error:
+    except kafka.KAFKA_ERRORS as error:
         return [failed(f"the topic's ends are not known: {error}"[:300], "May we read it?")]
     async with subject.engine.connect() as connection:
         accounts = await accounting.list_accounts(connection)

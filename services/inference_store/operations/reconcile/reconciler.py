@@ -24,7 +24,7 @@ from inference_store.index.tables import (
     reconciliation,
     registration,
 )
-from inference_store.inference.errors import BlobMissing, StoreError
+from inference_store.inference.errors import StoreError
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.inference.layout import EDITED, SIDECARS, model_segment
 from inference_store.objects import Blobs, Found
@@ -330,7 +330,7 @@ class Comparison:
         if len(others) >= self._window:
             ends.append(others[-1].storage_key)
         objects, listed_to = await asyncio.to_thread(self._list, prefix, after)
-        until = _find_first([*ends, listed_to])
+        until = min((end for end in (*ends, listed_to) if end is not None), default=None)
         named = {item.storage_key: item for item in (*mine.named, *others)}
         if until is not None:
             named = {key: item for key, item in named.items() if key <= until}
@@ -356,9 +356,8 @@ class Comparison:
         missing += [item for item in window.strays if item.storage_key not in objects]
         await self._judge_missing(window, missing)
         unknown = [key for key in objects if key not in window.named]
-        await self._judge_unknown(
-            window, reconciliation, [k for k in unknown if not self._is_apart(k)]
-        )
+        judged = [key for key in unknown if not key.startswith(self._apart)]
+        await self._judge_unknown(window, reconciliation, judged)
 
     async def _judge_missing(self, window: Window, missing: Sequence[Named]) -> None:
         if not missing:
@@ -378,15 +377,8 @@ class Comparison:
 
     def _find_missing(self, keys: Sequence[StorageKey]) -> list[StorageKey]:
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="reconcile") as executor:
-            exist = list(executor.map(self._exists, keys))
+            exist = list(executor.map(self._blobs.exists, keys))
         return [key for key, exists in zip(keys, exist, strict=True) if not exists]
-
-    def _exists(self, key: StorageKey) -> bool:
-        try:
-            self._blobs.head(key)
-        except BlobMissing:
-            return False
-        return True
 
     async def _judge_unknown(
         self, window: Window, reconciliation: Reconciliation, unknown: Sequence[str]
@@ -412,14 +404,6 @@ class Comparison:
             Finding("orphan", k, bytes=objects[k].size, modified_at=objects[k].modified_at)
             for k in orphans
         ]
-
-    def _is_apart(self, key: str) -> bool:
-        return key.startswith(self._apart) if self._apart else False
-
-
-def _find_first(ends: Sequence[str | None]) -> str | None:
-    finite = [end for end in ends if end is not None]
-    return min(finite) if finite else None
 
 
 async def _find_segments(

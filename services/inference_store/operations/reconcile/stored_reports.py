@@ -3,10 +3,10 @@
 pending → comparing → repairing (if that was requested) → done, or `failed` with the reason.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import groupby
+from itertools import combinations, groupby
 from typing import Any, Final, Literal, get_args
 from uuid import UUID, uuid4
 
@@ -23,6 +23,7 @@ from inference_store.index.tables import (
 )
 from inference_store.inference.errors import Fault, Invalid
 from inference_store.inference.events import SCHEME, Buckets
+from inference_store.inference.field_docs import Hidden, Stored
 from inference_store.inference.layout import EDITED, SIDECARS, model_segment, segment_of
 from inference_store.platform.settings import KafkaSettings
 
@@ -40,16 +41,18 @@ _ROWS = 1000
 _ERROR_CHARACTERS = 2000
 
 
-@dataclass(frozen=True, slots=True)
-class Reconciliation:
+class Reconciliation(Stored):
     """One comparison of bucket and index."""
 
     id: UUID
     model_id: str | None
     """Null: every model."""
-    cause: Cause
-    repair: Repair
-    state: State
+    cause: str
+    """`schedule`, `request` or `command`."""
+    repair: str
+    """`none` or `rebuild`."""
+    state: str
+    """pending, comparing, repairing, done or failed."""
     requested_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
@@ -60,7 +63,7 @@ class Reconciliation:
     after: str
     noted_at: datetime | None
     """When it was noted where the topic ends; null: it could not be."""
-    noted: Mapping[str, Any] | None
+    noted: Hidden[Mapping[str, Any] | None]
     orphans_before: datetime | None
     """Objects that are younger are not judged; null: none is."""
     because: str | None
@@ -101,14 +104,14 @@ async def request_reconciliation(
     """Request a reconciliation, and return it."""
     values = {"id": uuid4(), "model_id": model_id, "cause": cause, "repair": repair}
     inserted = reconciliation.insert().values(**values, state="pending").returning(reconciliation)
-    return _read_row((await connection.execute(inserted)).one())
+    return Reconciliation.model_validate((await connection.execute(inserted)).one())
 
 
 async def find_reconciliation(connection: AsyncConnection, id: UUID) -> Reconciliation | None:
     """Return a reconciliation by its id."""
     query = select(reconciliation).where(reconciliation.c.id == id)
     row = (await connection.execute(query)).first()
-    return None if row is None else _read_row(row)
+    return None if row is None else Reconciliation.model_validate(row)
 
 
 async def list_page(
@@ -120,7 +123,9 @@ async def list_page(
     query = select(reconciliation).order_by(here.requested_at.desc(), here.id.desc())
     if before is not None:
         query = query.where(tuple_(here.requested_at, here.id) < before)
-    return [_read_row(row) for row in await connection.execute(query.limit(limit))]
+    return [
+        Reconciliation.model_validate(row) for row in await connection.execute(query.limit(limit))
+    ]
 
 
 async def find_unfinished(
@@ -138,7 +143,7 @@ async def find_unfinished(
         same = here.model_id.is_not_distinct_from(model_id)
         query = query.where(here.cause == cause, same)
     row = (await connection.execute(query.order_by(here.requested_at).limit(1))).first()
-    return None if row is None else _read_row(row)
+    return None if row is None else Reconciliation.model_validate(row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +190,7 @@ async def update_reconciliation(
     """Store the progress of a reconciliation, and return it."""
     here = reconciliation.c.id == id
     updated = update(reconciliation).where(here).values(values).returning(reconciliation)
-    return _read_row((await connection.execute(updated)).one())
+    return Reconciliation.model_validate((await connection.execute(updated)).one())
 
 
 async def finish_reconciliation(
@@ -243,10 +248,6 @@ async def list_findings(
         Finding(**{name: getattr(row, name) for name in Finding.__slots__})
         for row in await connection.execute(query)
     ]
-
-
-def _read_row(row: Any) -> Reconciliation:
-    return Reconciliation(**row._mapping)
 
 
 # Finds the time before which an object must have been written to be judged.
@@ -473,12 +474,7 @@ def _is_within(inner: BucketPrefix, outer: BucketPrefix) -> bool:
 
 
 def _refuse_nested(prefixes: Iterable[BucketPrefix]) -> None:
-    for outer, inner in _iterate_pairs(sorted(prefixes, key=str)):
+    for outer, inner in combinations(sorted(prefixes, key=str), 2):
         if _is_within(inner, outer):
             message = f"{inner} lies within {outer}: name the wider one alone"
             raise Invalid(f"{_SETTING}: {message}.", faults=[Fault("places", message)])
-
-
-def _iterate_pairs(prefixes: Sequence[BucketPrefix]) -> Iterator[tuple[BucketPrefix, BucketPrefix]]:
-    for number, first in enumerate(prefixes):
-        yield from ((first, second) for second in prefixes[number + 1 :])

@@ -3,85 +3,37 @@
 Durations are seconds and sizes are bytes, and the names say so.
 """
 
-from inference_store.platform.settings.processes import (
-    GROUPS,
-    Checks,
-    UnknownSetting,
-    names,
-    read,
-    refuse_unknown,
-)
-
-from .group import (
-    PREFIX,
-    TLS_PARAMETERS,
-    SettingsGroup,
-    WrongSetting,
-    check_dsn,
-    presenting,
-    secrets_of,
-    sentences,
-    trusting,
-)
-from .parts import (
-    AdminSettings,
-    BlobSettings,
-    CapSettings,
-    CertificateSettings,
-    ConnectionSettings,
-    KafkaSettings,
-    LogSettings,
-    PostgresSettings,
-)
-from .processes import (
-    AccessSettings,
-    ApiSettings,
-    AuditSettings,
-    CaptureSettings,
-    IngesterSettings,
-    ProxySettings,
-    ReconcileSettings,
-    RegistryKeySettings,
-    RetentionSettings,
-    RoleSettings,
-    UpstreamSettings,
-    is_loopback,
-)
-
-__all__ = [
-    "GROUPS",
-    "PREFIX",
-    "TLS_PARAMETERS",
-    "AccessSettings",
-    "AdminSettings",
-    "ApiSettings",
-    "AuditSettings",
-    "BlobSettings",
-    "CapSettings",
-    "CaptureSettings",
-    "CertificateSettings",
-    "Checks",
-    "ConnectionSettings",
-    "IngesterSettings",
-    "KafkaSettings",
-    "LogSettings",
-    "PostgresSettings",
-    "ProxySettings",
-    "ReconcileSettings",
-    "RegistryKeySettings",
-    "RetentionSettings",
-    "RoleSettings",
-    "SettingsGroup",
-    "UnknownSetting",
-    "UpstreamSettings",
-    "WrongSetting",
-    "check_dsn",
-    "is_loopback",
-    "names",
-    "presenting",
-    "read",
-    "refuse_unknown",
-    "secrets_of",
-    "sentences",
-    "trusting",
-]
+from .group import PREFIX as PREFIX
+from .group import TLS_PARAMETERS as TLS_PARAMETERS
+from .group import SettingsGroup as SettingsGroup
+from .group import WrongSetting as WrongSetting
+from .group import check_dsn as check_dsn
+from .group import presenting as presenting
+from .group import secrets_of as secrets_of
+from .group import sentences as sentences
+from .group import trusting as trusting
+from .parts import AdminSettings as AdminSettings
+from .parts import BlobSettings as BlobSettings
+from .parts import CapSettings as CapSettings
+from .parts import CertificateSettings as CertificateSettings
+from .parts import ConnectionSettings as ConnectionSettings
+from .parts import KafkaSettings as KafkaSettings
+from .parts import LogSettings as LogSettings
+from .parts import PostgresSettings as PostgresSettings
+from .processes import GROUPS as GROUPS
+from .processes import AccessSettings as AccessSettings
+from .processes import ApiSettings as ApiSettings
+from .processes import AuditSettings as AuditSettings
+from .processes import CaptureSettings as CaptureSettings
+from .processes import Checks as Checks
+from .processes import IngesterSettings as IngesterSettings
+from .processes import ProxySettings as ProxySettings
+from .processes import ReconcileSettings as ReconcileSettings
+from .processes import RegistryKeySettings as RegistryKeySettings
+from .processes import RetentionSettings as RetentionSettings
+from .processes import RoleSettings as RoleSettings
+from .processes import UpstreamSettings as UpstreamSettings
+from .processes import is_loopback as is_loopback
+from .processes import list_unknown as list_unknown
+from .processes import names as names
+from .processes import read as read

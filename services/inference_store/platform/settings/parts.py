@@ -1,7 +1,7 @@
 """The groups of settings that several services share: logs, admin port, servers, caps."""
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import Field, FilePath, SecretStr
@@ -13,18 +13,18 @@ class LogSettings(SettingsGroup):
     """How every service logs."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least severe message that is logged."""
+    """Minimum severity of logged messages."""
     log_format: Literal["json", "text"] = "json"
-    """`json`: one object a line; `text`: for reading in a terminal."""
+    """`json`: one object per line; `text`: readable in a terminal."""
 
 
 class AdminSettings(SettingsGroup):
     """The admin port of every service."""
 
     admin_host: str = "127.0.0.1"
-    """Address of the admin port (health and metrics)."""
+    """Address that the admin port (health and metrics) binds to."""
     admin_tls_certificate_file: FilePath | None = None
-    """Certificate (PEM, with its chain) of the admin port; set: health and metrics are https."""
+    """Certificate chain (PEM) of the admin port. If set, health and metrics use HTTPS."""
     admin_tls_key_file: FilePath | None = None
     """Private key (PEM) of that certificate."""
 
@@ -44,41 +44,41 @@ class KafkaSettings(SettingsGroup):
     """The topic that inference events arrive on."""
 
     kafka_bootstrap_servers: str = "localhost:9092"
-    """Brokers to begin with, `host:port`, separated by commas."""
+    """Comma-separated list of brokers (`host:port`) for the initial connection."""
     kafka_topic: str = "inference-events"
-    """Topic that inference events arrive on."""
+    """Topic of inference events."""
     kafka_reports_topic: str = "inference-reports"
-    """Topic on which proxies report what they saw, dropped and published."""
+    """Topic to which proxies report what they saw, dropped and published."""
     kafka_group: str = "inference-store"
-    """Consumer group of the ingesters; offsets that count are in Postgres."""
+    """Consumer group of the ingesters. Authoritative offsets are stored in Postgres."""
     kafka_cluster: str = "default"
-    """Name of the Kafka cluster in the books; another cluster needs another name."""
+    """Name of the Kafka cluster in the accounting. Give each cluster its own name."""
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    """`SSL`: encrypted; `SASL_…`: with a login, encrypted or not."""
+    """`SSL`: encrypted; `SASL_PLAINTEXT` and `SASL_SSL`: with authentication."""
     kafka_sasl_mechanism: (
         Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None
     ) = None
-    """How to log in: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512` or `OAUTHBEARER`."""
+    """SASL mechanism: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512` or `OAUTHBEARER`."""
     kafka_sasl_username: str = ""
-    """User of PLAIN and SCRAM."""
+    """User name for PLAIN and SCRAM."""
     kafka_sasl_password: SecretStr = SecretStr("")
-    """Password of PLAIN and SCRAM."""
+    """Password for PLAIN and SCRAM."""
     kafka_ca_file: CaFile | None = None
-    """Certificates (PEM) of who may sign the brokers' own; unset: the system's."""
+    """CA certificates (PEM) that signed the brokers' certificates. Default: the system's."""
     kafka_certificate_file: FilePath | None = None
-    """Our own certificate (PEM), where brokers ask for one."""
+    """Client certificate (PEM), if the brokers require one."""
     kafka_key_file: FilePath | None = None
-    """Private key (PEM) of our own certificate."""
+    """Private key (PEM) of the client certificate."""
     kafka_key_password: SecretStr = SecretStr("")
     """Password of the private key, if it has one."""
     kafka_oauth_token_url: str = ""
-    """Where OAUTHBEARER gets its tokens, by client credentials."""
+    """Token endpoint for OAUTHBEARER (client credentials grant)."""
     kafka_oauth_client_id: str = ""
-    """Client that asks for the tokens."""
+    """Client ID for the token endpoint."""
     kafka_oauth_client_secret: SecretStr = SecretStr("")
-    """Secret of that client."""
+    """Client secret for the token endpoint."""
     kafka_oauth_scope: str = ""
-    """Scope to ask for, where the token endpoint wants one."""
+    """Scope to request from the token endpoint, if it requires one."""
 
     def contradictions(self) -> Iterator[str]:
         """Yield the faults of encryption and login, and of certificates without keys."""
@@ -135,19 +135,19 @@ class PostgresSettings(SettingsGroup):
     """The database that holds the index, the books and the policies."""
 
     postgres_dsn: Dsn = SecretStr("postgresql://localhost:5432/inference_store")
-    """Where Postgres is: `postgresql://user:password@host:port/database`."""
+    """Postgres connection URL: `postgresql://user:password@host:port/database`."""
     postgres_password: SecretStr = SecretStr("")
-    """Password of the DSN's user, apart from the DSN."""
+    """Password of the user in the DSN, to keep it out of the DSN."""
     postgres_tls: Literal["disable", "prefer", "require", "verify-full"] = "prefer"
-    """`require`: encrypted, whoever answers; `verify-full`: by certificate and name, checked."""
+    """`require`: encrypt without verification; `verify-full`: verify certificate and host."""
     postgres_ca_file: CaFile | None = None
-    """Certificates (PEM) of who may sign Postgres' own; unset: the system's. For `verify-full`."""
+    """CA certificates (PEM) for `verify-full`. Default: the system's."""
     postgres_certificate_file: FilePath | None = None
-    """Our own certificate (PEM), where Postgres asks for one."""
+    """Client certificate (PEM), if Postgres requires one."""
     postgres_key_file: FilePath | None = None
-    """Private key (PEM) of our own certificate."""
+    """Private key (PEM) of the client certificate."""
     postgres_pool_size: Count = 10
-    """Most connections one process opens."""
+    """Maximum number of connections per process."""
 
     @property
     def postgres_tls_mode(self) -> str:
@@ -181,35 +181,29 @@ class BlobSettings(SettingsGroup):
     """The object store that holds data, metadata and responses."""
 
     s3_endpoint: str | None = None
-    """URL of the S3 server; unset: AWS."""
+    """URL of the S3 server. Default: AWS."""
     s3_ca_file: CaFile | None = None
-    """Certificates (PEM) to trust beside the system's, of who signed the S3 server's own."""
+    """Additional CA certificates (PEM) to trust for the S3 server."""
     s3_access_key: SecretStr = SecretStr("")
-    """Access key id."""
+    """Access key ID. Default: web identity (`AWS_ROLE_ARN`), then the AWS credential chain."""
     s3_secret_key: SecretStr = SecretStr("")
     """Secret access key."""
-    s3_role_arn: str | None = None
-    """Role to take on by web identity, instead of keys; unset: `AWS_ROLE_ARN`."""
-    s3_web_identity_token_file: FilePath | None = None
-    """File of the token that proves who we are; unset: `AWS_WEB_IDENTITY_TOKEN_FILE`."""
-    s3_sts_endpoint: str | None = None
-    """URL where the token is exchanged; unset: `AWS_ENDPOINT_URL_STS`, else AWS in the region."""
     s3_region: str = "us-east-1"
     """Region of the buckets."""
     s3_bucket: str = "inference-store"
-    """Default bucket: storage keys without `s3://` are in it."""
+    """Default bucket, which storage keys without `s3://` refer to."""
     s3_allowed_buckets: str = ""
-    """Other buckets that events may name, separated by commas; all else is refused."""
+    """Comma-separated list of other buckets that events may refer to."""
     ledger_prefix: LedgerPrefix = "ledger/"
-    """What keys of the ledger begin with, in the default bucket; no event may name such a key."""
+    """Key prefix of the ledger in the default bucket. Events cannot refer to keys below it."""
     s3_encryption: Literal["none", "SSE-S3", "SSE-KMS"] = "none"
-    """Server-side encryption asked for with every object that is written."""
+    """Server-side encryption to request for each object that is written."""
     s3_kms_key_id: str | None = None
-    """Key of SSE-KMS."""
+    """KMS key for SSE-KMS."""
     s3_timeout_seconds: Seconds = 10.0
-    """How long the object store may say nothing to a request; the api waits for at most 4."""
+    """Maximum time to wait for the object store to respond; the api waits for at most 4."""
     s3_public_endpoint: str | None = None
-    """URL of the S3 server as clients reach it, for presigned links; unset: `S3_ENDPOINT`."""
+    """URL at which clients reach S3, for presigned links. Default: `S3_ENDPOINT`."""
 
     @property
     def buckets(self) -> frozenset[str]:
@@ -224,10 +218,6 @@ class BlobSettings(SettingsGroup):
         if bool(key) != bool(secret):
             present, missing = ("ACCESS", "SECRET") if key else ("SECRET", "ACCESS")
             yield f"$S3_{present}_KEY is set and $S3_{missing}_KEY is not: set both"
-        if key and (self.s3_role_arn or self.s3_web_identity_token_file):
-            yield "$S3_ACCESS_KEY and $S3_ROLE_ARN are set: keep keys, or web identity"
-        if not (self.s3_sts_endpoint or "https://").startswith("https://"):
-            yield "$S3_STS_ENDPOINT must begin with https://: a token goes there"
         if self.s3_encryption == "SSE-KMS" and not self.s3_kms_key_id:
             yield "$S3_ENCRYPTION=SSE-KMS needs $S3_KMS_KEY_ID"
         if self.s3_encryption != "SSE-KMS" and self.s3_kms_key_id:
@@ -240,8 +230,8 @@ class ConnectionSettings(SettingsGroup):
     """How many connections the api and the proxy take, and how long each may be silent."""
 
     connections: Count = 4096
-    """Most connections, and gRPC calls, at once; half of them from one address."""
-    connection_idle_seconds: Seconds = 75.0
+    """Maximum number of open connections and gRPC calls; half of them from one address."""
+    connection_idle_seconds: ClassVar[float] = 75.0
     """How long a connection is kept between two requests."""
 
 
@@ -249,21 +239,21 @@ class CapSettings(SettingsGroup):
     """How much of one inference is indexed; what is over is kept and flagged."""
 
     max_metadata_bytes: Count = 1024 * 1024
-    """Largest metadata blob that is read."""
+    """Maximum size of a metadata blob that is read."""
     max_response_bytes: Count = 4 * 1024 * 1024
-    """Largest response blob that is read."""
-    max_keys_per_inference: Count = 256
+    """Maximum size of a response blob that is read."""
+    max_keys_per_inference: ClassVar[int] = 256
     """Most metadata keys of one inference that are indexed."""
-    max_keys_per_model: Count = 10_000
+    max_keys_per_model: ClassVar[int] = 10_000
     """Most different metadata keys of one model that are indexed."""
     max_predictions: Count = 10_000
-    """Most predictions of one inference that are indexed."""
+    """Maximum number of predictions indexed per inference."""
 
 
 class CertificateSettings(SettingsGroup):
     """With what certificates are signed, and how long their head is locked."""
 
     certificate_key: SecretStr | None = None
-    """Ed25519 keys (PEM): the first signs certificates, older ones follow. Unset: none are made."""
+    """Ed25519 keys (PEM): the first one signs, older ones follow. Default: no certificates."""
     certificate_head_lock_days: Annotated[int, Field(ge=0, le=36_500)] = 365
-    """How long a bucket with object lock keeps the chain's head from everyone; 0: no lock."""
+    """Object lock on the head of the certificate chain, if the bucket has object lock; 0: none."""

@@ -1,11 +1,12 @@
 """The settings of each service."""
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
@@ -83,46 +84,50 @@ class RoleSettings(SettingsGroup):
     """What the roles of an OIDC issuer's tokens may do."""
 
     oidc_roles_claim: str = "roles"
-    """Claim with the roles of a token's bearer; `realm_access.roles` is one inside another."""
+    """Claim with the roles of a token. A dot selects a nested claim, as in `realm_access.roles`."""
     oidc_roles: Annotated[dict[str, Any], NoDecode, BeforeValidator(_parsed)] = Field(default={})
-    """What each value of that claim may do, as JSON: `{"ops": [{"role": "owner"}]}`."""
+    """Grants for each value of that claim, as JSON: `{"ops": [{"role": "owner"}]}`."""
 
 
 class AccessSettings(RoleSettings):
     """Keys, tokens of an OIDC issuer, limits."""
 
     auth: Literal["on", "off"] = "on"
-    """`off`: no access control, on purpose: who reaches the api by a loopback name may do all."""
+    """`off`: no access control. Anyone who reaches the api by a loopback name may do everything."""
     api_token: Annotated[SecretStr | None, AfterValidator(_hard_to_guess)] = None
-    """A token of at least 16 bytes with every right over everything, to make the first keys."""
+    """Token of at least 16 bytes with all rights, to create the first API keys."""
     oidc_issuer: Annotated[str, AfterValidator(_secure)] | None = None
-    """URL of an OpenID Connect issuer whose tokens are accepted, as its tokens spell it."""
+    """URL of the OpenID Connect issuer, exactly as in the `iss` claim of its tokens."""
     oidc_audience: str | None = None
-    """Audience that a token must be meant for; needed with `OIDC_ISSUER`."""
+    """Required audience of tokens. Required with `OIDC_ISSUER`."""
     oidc_jwks_url: Annotated[str, AfterValidator(_secure)] | None = None
-    """URL of the issuer's keys; unset: as its discovery says."""
+    """URL of the issuer's keys. Default: from its discovery document."""
     oidc_client_id: str | None = None
-    """The api's name at the issuer: with it, people sign in to the console at the issuer."""
+    """Client ID at the issuer. If set, people can sign in to the console."""
     oidc_client_secret: SecretStr | None = None
-    """The client's secret, if the issuer gave it one."""
+    """Client secret, if the issuer assigned one."""
     oidc_device_client_id: str | None = None
-    """A client without a secret at the issuer, with the device flow: for `istore login`."""
+    """Public client ID with the device flow, for `istore login`."""
     oidc_scopes: str = "openid"
-    """Scopes that signing in asks for, separated by spaces; `openid` is one of them."""
+    """Space-separated scopes to request at sign-in, including `openid`."""
     api_public_url: Annotated[str, AfterValidator(_secure)] | None = None
-    """Where browsers reach the api, such as `https://store.example`; needed to sign in by OIDC."""
+    """URL at which browsers reach the api, such as `https://store.example`, for OIDC sign-in."""
     api_session_seconds: Annotated[float, Field(ge=60, le=30 * 24 * 3600)] = 12 * 3600.0
-    """How long a session of the console lasts at most; it ends with its key or token too."""
+    """Maximum duration of a console session. It also ends with its key or token."""
     api_session_idle_seconds: Annotated[float, Field(ge=300, le=30 * 24 * 3600)] = 3600.0
-    """A session that is not used for so long ends."""
+    """Idle time after which a console session ends."""
     api_rate_limit_per_minute: Annotated[int, Field(ge=0)] = 6000
-    """Most requests a minute of a key or subject; 0: no limit."""
-    api_failed_tokens_per_minute: Annotated[int, Field(ge=0)] = 60
-    """Keys and tokens of an address that may fail in a minute; those in use pass. 0: no limit."""
+    """Requests per minute per key or subject; failed logins per address: 1 % of it. 0: no limit."""
     api_cors_origins: str = ""
-    """Origins whose pages may ask from a browser, separated by commas; `*`: any."""
+    """Comma-separated list of origins allowed by CORS; `*`: any."""
     api_trusted_proxies: str = ""
-    """Addresses or networks, by commas, whose X-Forwarded-For names the client's address."""
+    """Comma-separated addresses or networks whose X-Forwarded-For is trusted."""
+
+    @property
+    def api_failed_tokens_per_minute(self) -> int:
+        """Keys and tokens of an address that may fail in a minute; those in use pass. 0: no
+        limit."""
+        return math.ceil(self.api_rate_limit_per_minute / 100)
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence for each setting that the issuer or signing in lacks."""
@@ -148,7 +153,7 @@ class AuditSettings(SettingsGroup):
     """How long it is kept what was done."""
 
     audit_keep_seconds: Seconds = 400 * 24 * 3600.0
-    """How long entries of the audit are kept."""
+    """Retention of the audit and of ended runs, exports, reconciliations and erasures."""
 
 
 class ApiSettings(
@@ -163,50 +168,52 @@ class ApiSettings(
     """Questions and administration."""
 
     api_host: str = "127.0.0.1"
-    """Address the api binds."""
+    """Address that the api binds to."""
     api_port: Port = 8080
-    """Port of the api; 0: any free one."""
+    """Port of the api; 0: any free port."""
     api_tls_certificate_file: FilePath | None = None
-    """Certificate (PEM, with its chain) of the api; set: it is served over https."""
+    """Certificate chain (PEM) of the api. If set, the api uses HTTPS."""
     api_tls_key_file: FilePath | None = None
     """Private key (PEM) of that certificate."""
     api_admin_port: Port = 9102
-    """Admin port of the api; 0: any free one."""
+    """Admin port of the api; 0: any free port."""
     postgres_read_dsn: Annotated[SecretStr | None, CheckDsn] = None
-    """A read replica that answers the questions; unset: `POSTGRES_DSN` answers them."""
+    """Connection URL of a read replica for queries. Default: `POSTGRES_DSN`."""
     query_timeout_seconds: Seconds = 10.0
-    """Longest time a query may run in Postgres."""
-    page_seconds: Seconds = 0.8
-    """How long a page in order of time searches on once it can say how far it has come."""
-    queries_at_once: Count | None = None
-    """Most queries of a process at once; unset: 6 for each 10 of `POSTGRES_POOL_SIZE`."""
-    query_wait_seconds: SecondsOrZero = 2.0
-    """How long a query waits for its turn before it is refused."""
-    streams_at_once: Count = 32
+    """Maximum duration of a query, and of the preview of a policy."""
+    streams_at_once: ClassVar[int] = 32
     """Most streams of a process at once, and as many of arrivals."""
     console: Literal["on", "off"] = "on"
-    """`off`: the api serves no console, and `/` leads nowhere."""
+    """`off`: do not serve the console."""
     thumbnail_processes: Annotated[int, Field(ge=0, le=64)] = 2
-    """Most processes that make thumbnails at once, with up to 384 MiB each; 0: none are made."""
+    """Maximum number of thumbnail processes, with up to 384 MiB each; 0: no thumbnails."""
     presigned_urls: Literal["on", "off"] = "on"
-    """`off`: `urls` name the api's own routes, and blobs are read only through the api."""
+    """`off`: `urls` point to the api, and blobs are read only through it."""
     presigned_url_seconds: Annotated[int, Field(gt=0, le=7 * 24 * 3600)] = 900
-    """How long a presigned link works."""
-    export_most_seconds: Seconds = 90 * 24 * 3600.0
+    """Lifetime of a presigned link."""
+    export_most_seconds: ClassVar[float] = 90 * 24 * 3600.0
     """How long an export can stay in the bucket at most."""
-    export_confirm_above: Count = 1_000_000
+    export_confirm_above: ClassVar[int] = 1_000_000
     """Most inferences of an export that needs no `confirm`."""
     policy_grace_seconds: SecondsOrZero = 3600.0
-    """How long a retention policy that would delete something stored waits before it begins."""
-    policy_preview_seconds: Seconds = 10.0
-    """How long is looked for what a policy would delete; beyond it the answer is `partial`."""
-    api_max_body_bytes: Count = 2 * 1024 * 1024
+    """Delay before a retention policy that deletes stored data takes effect."""
+    api_max_body_bytes: ClassVar[int] = 2 * 1024 * 1024
     """Largest body of a request."""
+
+    @property
+    def page_seconds(self) -> float:
+        """How long a page in order of time searches on once it can say how far it has come."""
+        return self.query_timeout_seconds / 12
+
+    @property
+    def query_wait_seconds(self) -> float:
+        """How long a query waits for its turn before it is refused."""
+        return self.query_timeout_seconds / 5
 
     @property
     def most_queries(self) -> int:
         """Queries at once: the connections that are left are for look-ups, writes and keys."""
-        return self.queries_at_once or max(1, self.postgres_pool_size * 6 // 10)
+        return max(1, self.postgres_pool_size * 6 // 10)
 
     @property
     def most_queries_of_one(self) -> int:
@@ -224,61 +231,53 @@ class ApiSettings(
         return max(1, self.streams_at_once // 4)
 
     def contradictions(self) -> Iterator[str]:
-        """Yield the faults of certificates, and of limits on queries that leave no connections."""
+        """Yield a sentence if a certificate has no key, or a key no certificate."""
         yield from super().contradictions()
         names = ("API_TLS_CERTIFICATE_FILE", "API_TLS_KEY_FILE")
         yield from pair_faults(names, self.api_tls_certificate_file, self.api_tls_key_file)
-        if self.queries_at_once is not None and self.queries_at_once >= self.postgres_pool_size:
-            yield (
-                f"$QUERIES_AT_ONCE={self.queries_at_once} leaves none of the"
-                f" $POSTGRES_POOL_SIZE={self.postgres_pool_size} connections for look-ups and"
-                " writes: make it smaller, or the pool larger"
-            )
 
 
 class RedactionSettings(SettingsGroup):
     """What redactions need."""
 
     proxy_redaction_key: SecretStr = SecretStr("")
-    """Key of the hash that a redaction puts in the place of a value."""
+    """Key of the keyed hash that replaces redacted values."""
 
 
 class RegistryKeySettings(SettingsGroup):
     """The key by which a proxy reads registrations."""
 
     proxy_registry_key: SecretStr = SecretStr("")
-    """Key that may read the models there (role `reader`); `migrate` makes the one it is given."""
+    """API key with the role `reader` for the registrations; `migrate` creates it if it is set."""
 
 
 class CaptureSettings(RedactionSettings, RegistryKeySettings):
     """What is done with an exchange after its answer went back."""
 
     proxy_capture_bytes: Count = 64 * 1024 * 1024
-    """Most bytes of captures held in memory; without room a call passes through uncaptured."""
+    """Memory limit for captures, and again for requests that are being stripped."""
     proxy_body_bytes: Count = 16 * 1024 * 1024
-    """Most bytes of one exchange's bodies that are kept; over it, it is recorded without them."""
+    """Maximum size of the bodies of one exchange. Larger ones are recorded without bodies."""
     proxy_key_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]*(/[A-Za-z0-9_.\-]+)*$")] = (
         "captures"
     )
-    """What the keys of captured blobs begin with."""
+    """Key prefix of captured blobs."""
     proxy_report_seconds: Seconds = 10.0
-    """Time between two reports of the proxy's books."""
+    """Interval between reports of the proxy, and between reads of the registrations."""
     proxy_registry_url: Annotated[str, Field(pattern=r"^(https?://[^ ]+)?$")] = ""
-    """Address of the api, to read there which models are registered; unset: the file alone says."""
+    """URL of the api, to read model registrations from. Default: only the file is used."""
     proxy_registry_file: Path | None = None
-    """File that keeps what was read, for a start while the api is unavailable."""
-    proxy_registry_seconds: Seconds = 60.0
-    """Time between two readings of the registrations."""
+    """File that caches the registrations, for a start while the api is unavailable."""
     proxy_spool: Literal["off", "overflow", "all"] = "off"
-    """Captures go to disk first: `overflow`: when half the memory is full; `all`: every one."""
+    """`overflow`: spool captures to disk if half the memory is used; `all`: spool every capture."""
     proxy_spool_directory: Path | None = None
-    """Folder of the spool; several proxies may share it."""
+    """Directory of the spool. Several proxies may share it."""
     proxy_spool_bytes: Count = 1024 * 1024 * 1024
-    """Most bytes of the spool's folder, whoever shares it; over it captures wait in memory."""
+    """Maximum total size of the spool directory. Beyond it, captures wait in memory."""
     proxy_spool_fsync: Literal["on", "off"] = "off"
-    """`on`: a capture is spooled once it is on the disk itself, and outlives a power cut."""
+    """`on`: fsync each spooled capture, so that it survives a power failure."""
     proxy_grace_seconds: Seconds = 20.0
-    """How long, at its end, the proxy waits for calls to finish and captures to be published."""
+    """Maximum time at shutdown to finish calls and publish captures."""
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence for each setting that needs another one."""
@@ -295,13 +294,13 @@ class UpstreamSettings(RedactionSettings):
     """Which model servers there are."""
 
     proxy_config: FilePath | None = None
-    """File of upstreams and models; unset: the one upstream of the two settings below."""
+    """File with upstreams and models. Default: one upstream, from the next two settings."""
     proxy_upstream: str | None = None
-    """URL where the model server answers REST, where there is no file."""
+    """REST URL of the model server, if there is no file."""
     proxy_upstream_grpc: str | None = None
-    """`host:port` where the model server answers gRPC, where there is no file."""
+    """gRPC address (`host:port`) of the model server, if there is no file."""
     proxy_protocols: str = "v2,v2-grpc"
-    """Protocols of that model server whose calls are captured, separated by commas."""
+    """Comma-separated list of the model server's protocols to capture."""
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence if upstreams are set twice, or not at all."""
@@ -326,25 +325,23 @@ class ProxySettings(
     """Stands before model servers and captures what goes through."""
 
     proxy_host: str = "127.0.0.1"
-    """Address that calls come to."""
+    """Address that the proxy binds to."""
     proxy_port: Port = 8090
-    """Port of REST; 0: any free one."""
+    """REST port; 0: any free port."""
     proxy_grpc_port: Port = 8091
-    """Port of gRPC, open where an upstream answers it; 0: any free one."""
+    """gRPC port, open if an upstream serves gRPC; 0: any free port."""
     proxy_tls_certificate_file: FilePath | None = None
-    """Certificate (PEM, with its chain) of both ports; set: they are TLS."""
+    """Certificate chain (PEM) of both ports. If set, both use TLS."""
     proxy_tls_key_file: FilePath | None = None
     """Private key (PEM) of that certificate."""
     proxy_path_prefixes: Annotated[str, Field(pattern=r"^(/[^, ]+( *, */[^, ]+)*)?$")] = (
         "/api/serve/serve-model-*-pred"
     )
-    """What may stand before a call's path, `*` for any part of one segment, separated by commas."""
+    """Comma-separated path prefixes to strip before matching; `*` matches within a segment."""
     proxy_grpc_message_bytes: Count = 256 * 1024 * 1024
-    """Largest gRPC message that passes; a larger one is refused."""
-    proxy_strip_bytes: Count = 64 * 1024 * 1024
-    """Most bytes of requests held to take metadata out; without room one goes on as it came."""
+    """Maximum size of a gRPC message. Larger messages are refused."""
     proxy_admin_port: Port = 9104
-    """Admin port of the proxy; 0: any free one."""
+    """Admin port of the proxy; 0: any free port."""
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence if a certificate has no key, or a key no certificate."""
@@ -359,30 +356,30 @@ class IngesterSettings(
     """Kafka → Postgres."""
 
     ingester_admin_port: Port = 9101
-    """Admin port of the ingester; 0: any free one."""
+    """Admin port of the ingester; 0: any free port."""
     ingester_instance: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,249}$")] = ""
-    """Name in the consumer group, unique and kept over restarts; empty: host and admin port."""
+    """Unique, stable member name in the consumer group. Default: host and admin port."""
     ingester_batch_events: Count = 1000
-    """Most events written in one transaction."""
+    """Maximum number of events per transaction."""
     ingester_sidecars: Literal["on", "off"] = "off"
-    """`on`: other producers' events are kept in the bucket too: it alone can rebuild the index."""
+    """`on`: also keep other producers' events in the bucket, which can then rebuild the index."""
     ingester_parked_give_up_seconds: Seconds = 24 * 3600.0
-    """A parked event whose blob has not come by then is a dead letter."""
+    """Time after which a parked event whose blob is missing becomes a dead letter."""
     ingester_unknown_models: Literal["register", "refuse"] = "register"
-    """What an event of an unknown model does: registers it, or is a dead letter."""
+    """`register`: register the model of an event; `refuse`: make the event a dead letter."""
     ingester_dead_letter_limit: Count = 500
-    """Dead letters and parked events in ten minutes above which the ingester stops."""
+    """Number of dead letters and parked events in ten minutes that stops the ingester."""
 
 
 class ReconcileSettings(SettingsGroup):
     """Where inferences' objects lie, and when they are compared with the index."""
 
     reconcile_schedule: Literal["off", "daily"] = "off"
-    """`daily`: the retention service compares the bucket with the index once a day."""
+    """`daily`: compare the bucket with the index once a day."""
     reconcile_prefixes: str = "captures"
-    """Where nothing lies but inferences' blobs: prefixes, or `s3://bucket/prefix`, by commas."""
+    """Comma-separated prefixes that hold only inference blobs: `prefix` or `s3://bucket/prefix`."""
     reconcile_grace_seconds: SecondsOrZero = 24 * 3600.0
-    """How much older than what the ingesters have read an object must be to count as an orphan."""
+    """Minimum age of an orphan, relative to what the ingesters have read."""
 
 
 class RetentionSettings(
@@ -397,34 +394,28 @@ class RetentionSettings(
     """Deletes by policy, on a schedule."""
 
     retention_admin_port: Port = 9103
-    """Admin port of the retention service; 0: any free one."""
+    """Admin port of the retention service; 0: any free port."""
     retention_interval_seconds: Seconds = 300.0
-    """Time between two scheduled runs."""
+    """Interval between scheduled runs."""
     retention_batch_inferences: Count = 1000
-    """Most inferences marked, deleted and forgotten in one step."""
+    """Maximum number of inferences marked or deleted in one step."""
     export_part_inferences: Annotated[int, Field(ge=1, le=100_000)] = 10_000
-    """Most inferences in one part of an export."""
+    """Maximum number of inferences in one part of an export."""
     export_part_bytes: Annotated[int, Field(ge=1, le=1024**3)] = 256 * 1024 * 1024
-    """Most bytes of blobs in one part of an export that copies them; takes the disk twice."""
-    export_blob_bytes: Annotated[int, Field(ge=1, le=256 * 1024 * 1024)] = 16 * 1024 * 1024
+    """Maximum size of the blobs in one part of an export. It needs twice that on disk."""
+    export_blob_bytes: ClassVar[int] = 16 * 1024 * 1024
     """Largest blob that an export copies; a larger one is left out, and counted."""
     dead_letter_keep_seconds: Seconds = 90 * 24 * 3600.0
-    """How long dead letters are kept after they were discarded or redriven; open ones stay."""
-    run_keep_seconds: Seconds = 400 * 24 * 3600.0
-    """How long ended runs, exports, reconciliations and erasures are kept."""
+    """Retention of discarded and redriven dead letters. Open ones are kept."""
     ledger_values_keep_seconds: Seconds = 90 * 24 * 3600.0
-    """How long entries of the ledger say what they said: longer than the oldest backup is kept."""
+    """Retention of values in ledger entries. Keep them longer than your oldest backup."""
     tombstone_seconds: Seconds = 30 * 24 * 3600.0
-    """How long an erased inference is remembered: longer than an event can still arrive."""
+    """How long erased inferences are remembered. Must exceed the delay of late events."""
 
 
 # Reads all settings of a start, refuses unknown ones, and reports all errors at once.
 
 _OF_THE_CLIENT: Final = frozenset({f"{PREFIX}URL", f"{PREFIX}KEY"})
-
-
-class UnknownSetting(WrongSetting):
-    """The environment names a setting that does not exist."""
 
 
 GROUPS: tuple[type[SettingsGroup], ...] = (
@@ -441,13 +432,7 @@ def names() -> frozenset[str]:
     return frozenset(PREFIX + name.upper() for name in fields)
 
 
-def refuse_unknown(environment: Mapping[str, str | None] | None = None) -> None:
-    """Raise UnknownSetting with all settings in the environment that do not exist."""
-    if sentences := unknown(environment):
-        raise UnknownSetting("\n".join(sentences))
-
-
-def unknown(environment: Mapping[str, str | None] | None = None) -> list[str]:
+def list_unknown(environment: Mapping[str, str | None] | None = None) -> list[str]:
     """Return a sentence for each name in the environment that no setting has."""
     known_names = names() | file_names(PREFIX, GROUPS)
     if environment is None:
@@ -483,7 +468,7 @@ Checks = Mapping[type[SettingsGroup], Callable[[Any], object]]
 def read(group: type[G], checks: Checks | None = None) -> G:
     """Return the settings. Raises WrongSetting, with a line for each unknown name, each wrong
     value, each contradiction, and each error of the checks."""
-    errors, settings = unknown(), None
+    errors, settings = list_unknown(), None
     try:
         settings = group()
     except ValidationError as wrong:

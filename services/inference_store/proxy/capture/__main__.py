@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from io import BufferedReader
 from queue import SimpleQueue
@@ -59,45 +59,15 @@ from inference_store.proxy.capture.publisher import (
 )
 from inference_store.proxy.capture.registrations import Registrations
 from inference_store.proxy.capture.spools import Reporting, Spools
+from inference_store.proxy.configuration import Configuration
 from inference_store.proxy.protocols import PROTOCOLS, Protocol
-
-# The time that is left to finish work after a signal to stop.
 
 _LAST_REPORT_SECONDS: Final = 3.0
 _REPORT_SHARE: Final = 1 / 3
-
-
-def final_report_seconds(seconds: float) -> float:
-    """Return how many of these seconds are reserved for the final report."""
-    return min(_LAST_REPORT_SECONDS, seconds * _REPORT_SHARE)
-
-
-class ShutdownDeadline:
-    """A number of seconds from now on. For the event loop's thread."""
-
-    def __init__(self, seconds: float) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._end = self._loop.time() + seconds
-
-    @property
-    def seconds_left(self) -> float:
-        """Seconds until the deadline."""
-        return max(0.0, self._end - self._loop.time())
-
-    async def run(self, work: Awaitable[object]) -> None:
-        """Await the work; cancel it at the deadline. Raises what the work raises."""
-        doing = asyncio.ensure_future(work)
-        done, _ = await asyncio.wait({doing}, timeout=self.seconds_left)
-        if done:
-            await doing
-        doing.cancel()
-
-
+"""Of the grace, the final report has its share, but no more than those seconds."""
 BUFFER = 256 * 1024
 UPLOAD_THREADS: Final = 8
 """Threads that write blobs."""
-_RETRY_SECONDS: Final = 0.2
-"""First wait after trouble with a server; doubles up to 10 seconds."""
 _NICER = 10
 """Than the serving process: beside it on a busy processor this one gets a tenth."""
 
@@ -175,6 +145,7 @@ class Recorder:
         the S3 and the Kafka of the settings."""
         settings = self._settings = handshake.settings
         self._counters, self._protocols = counters, protocols
+        self._configuration = Configuration((), handshake.models)
         self._counts = Counts(
             handshake.producer, handshake.producer, handshake.booted_at, counters.values
         )
@@ -195,7 +166,6 @@ class Recorder:
             self._topic,
             settings.s3_bucket,
             self._threads,
-            first_seconds=_RETRY_SECONDS,
         )
         self._spools = Spools(settings, self._counts, lock)
         self._reporting = Reporting(self._topic, self._counts, self._spools)
@@ -250,12 +220,13 @@ class Recorder:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        deadline = ShutdownDeadline(self._arrivals.seconds_left)
         await asyncio.to_thread(self._spool_rest)
-        await self._send_final_report(deadline)
+        await self._send_final_report()
         self._reporting.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
-        await deadline.run(self._topic.close())
+        closing = asyncio.ensure_future(self._topic.close())
+        await asyncio.wait({closing}, timeout=self._arrivals.seconds_left)
+        closing.cancel()
         if self._blobs is not None:
             self._blobs.close()
 
@@ -268,7 +239,7 @@ class Recorder:
         sequence = 0
         try:
             with stage(CAPTURE_SECONDS, "prepare"):
-                work = sent.work(self._protocols)
+                work = sent.work(self._protocols, self._configuration)
                 chosen = self._preparation.choose(work)
                 if chosen is None:
                     self._counts.sample_out()
@@ -380,10 +351,10 @@ class Recorder:
         state = {"unavailable": unavailable, "metrics": list_samples("proxy")}
         self._counters.write_status(orjson.dumps(state))
 
-    async def _send_final_report(self, deadline: ShutdownDeadline) -> None:
+    async def _send_final_report(self) -> None:
         spooled = self._spools.own_waiting
         report = await self._reporting.send_final_reports(
-            max(deadline.seconds_left / 2, _REPORT_SECONDS)
+            max(self._arrivals.seconds_left / 2, _REPORT_SECONDS)
         )
         await asyncio.to_thread(self._spools.close)
         self._write_status()
@@ -457,7 +428,7 @@ class Arrivals:
     def is_late(self) -> bool:
         """True if only the time of the final report is left."""
         deadline = self.deadline
-        reserved = final_report_seconds(self._grace_seconds)
+        reserved = min(_LAST_REPORT_SECONDS, self._grace_seconds * _REPORT_SHARE)
         return deadline is not None and deadline - reserved < time.monotonic()
 
 

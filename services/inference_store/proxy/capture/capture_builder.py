@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from io import BytesIO
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import imagesize
@@ -39,7 +39,7 @@ from inference_store.proxy.capture.prepared_capture import (
 from inference_store.proxy.capture.redaction import Redactor, find_trace, metadata_from_headers
 from inference_store.proxy.capture.registrations import Work
 from inference_store.proxy.capture.stored_request import build_requests
-from inference_store.proxy.configuration import Rules, find_rules
+from inference_store.proxy.configuration import Rules, find_rules, join_redactions
 from inference_store.proxy.exchange import Exchange, Headers, from_header, header
 from inference_store.proxy.protocols.protocol import Inference, Model, Reading, Reason, list_gaps
 
@@ -86,36 +86,25 @@ def id_for_answer(request_headers: Headers) -> tuple[str, str]:
     `Exchange.response_headers`, too: from there it is read, and not made a second time.
     """
     names = (header(request_headers, name) for name in (BASE_ID, REQUEST_ID))
-    usable = next(
-        (
-            inference_id
-            for inference_id in names
-            if inference_id is not None and _is_usable(inference_id)
-        ),
-        None,
-    )
-    return ID_HEADER, usable or str(uuid7())
+    return ID_HEADER, next(iter(_distinct(names)), None) or str(uuid7())
 
 
 def ids_of(
-    *,
-    request_id: str | None,
-    response_id: str | None,
-    request_headers: Headers,
-    response_headers: Headers,
-    own: Sequence[OwnNames],
-    position: int = 0,
+    exchange: Exchange,
+    reading: Reading,
     clean: Callable[[str | None], str | None] = lambda name: name,
 ) -> Sequence[Ids]:
     """Return the ids of an exchange's inferences, in order: the request's, else the base id's
     header, else the answer's, else the request id's header, else the one made here.
 
     Several inferences share the exchange's ids as aliases, and are distinguished by the ids that
-    only one of them has (`own`), else by `-<index>`. So do the exchanges of a gRPC stream, by their
+    only one of them has, else by `-<index>`. So do the exchanges of a gRPC stream, by their
     `position`, but the first one is named as if it were alone. `clean` removes redacted values from
     an id; it returns None if nothing is left.
     """
-    generated = header(response_headers, ID_HEADER)
+    position, request_headers = exchange.position, exchange.request_headers
+    own: list[OwnNames] = [(each.request_id, each.response_id) for each in reading.inferences]
+    request_id, response_id = reading.request_id, reading.response_id
     if position:
         own, request_id, response_id = [(request_id, response_id)], None, None
     candidates = (
@@ -123,7 +112,7 @@ def ids_of(
         header(request_headers, BASE_ID),
         response_id,
         header(request_headers, REQUEST_ID),
-        generated,
+        header(exchange.response_headers, ID_HEADER),
     )
     names = _distinct(map(clean, candidates)) or (str(uuid7()),)
     if position:
@@ -151,9 +140,8 @@ def _choose_ids(index: int, own: Sequence[str], shared: Sequence[str], distinct:
 
 def storable_name(text: str | None, otherwise: str) -> str:
     """Return a model's name as an event may carry it."""
-    clean = (text or "").encode("utf-8", "replace").decode().replace("\0", "\ufffd")
-    name = clean[:MOST_CHARACTERS]
-    return name if is_id(name) else otherwise
+    name = plain_text(text, MOST_CHARACTERS)
+    return name if name and is_id(name) else otherwise
 
 
 def _distinct(names: Iterable[str | None]) -> tuple[str, ...]:
@@ -170,7 +158,7 @@ def read_by_protocol(work: Work, exchange: Exchange) -> Reading:
     model = Model(
         task_type=rules.task_type or work.registered.task_type,
         batched=rules.batched or work.registered.batched,
-        dialect=rules.dialect,
+        dialect=work.dialect,
     )
     reading = work.call.protocol.read(exchange, work.call, model)
     # A header's metadata are about every inference; what the body says of one wins.
@@ -197,13 +185,14 @@ def count_written_bytes(reading: Reading) -> int:
 
 def apply_named_rules(work: Work, reading: Reading) -> Work:
     """Return the exchange with the rules of the model's name, if only the body names the model."""
-    if not work.rules.by_name:
+    if work.by_name is None:
         return work
-    name = reading.model or ""
-    rules = find_rules(work.rules.by_name, name, reading.version) if name else None
-    if rules is None:  # it is unknown whose rules apply
-        return replace(work, rules=replace(work.rules, redactions=work.rules.if_unnamed))
-    return replace(work, rules=rules, model=name)
+    if reading.model:
+        rules = find_rules(work.by_name, reading.model, reading.version)
+        return replace(work, rules=rules, model=reading.model)
+    # it is unknown whose rules apply
+    redactions = join_redactions(work.by_name)
+    return replace(work, rules=work.rules.model_copy(update={"redactions": redactions}))
 
 
 def standard_metadata(reading: Reading, exchange: Exchange, rules: Rules) -> dict[str, Any]:
@@ -243,15 +232,8 @@ _LONGEST_SEGMENT = 200
 _JSON = "application/json"
 
 
-class OutputLimits(NamedTuple):
-    """The limits and the prefix of what is written."""
-
-    prefix: str
-    """The beginning of all keys."""
-    inline: int
-    """Most bytes of metadata, and of a response, that travel in the event."""
-    limit: int
-    """Most bytes of a body without its content coding."""
+INLINE_BYTES = 16 * 1024
+"""Largest metadata, and largest response, that travel in the event beside their blobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,11 +256,14 @@ class CaptureBuilder:
         exchange: Exchange,
         reading: Reading,
         redactor: Redactor,
-        form: OutputLimits,
+        *,
+        prefix: str,
+        limit: int,
     ) -> None:
+        """`prefix`: the beginning of all keys; `limit`: the most bytes of a decoded body."""
         self._work, self._model, self._model_id = chosen.work, chosen.model, chosen.model_id
         self._exchange, self._reading = exchange, reading
-        self._redactor, self._form = redactor, form
+        self._redactor, self._prefix, self._limit = redactor, prefix, limit
         self._inferences = [
             replace(inference, data=None) if redactor.drops_input else inference
             for inference in reading.inferences
@@ -292,9 +277,8 @@ class CaptureBuilder:
         blobs: list[Blob] = []
         messages: list[Message] = []
         requests = self._build_requests()
-        for index, (inference, ids) in enumerate(
-            zip(self._inferences, self._choose_ids(), strict=True)
-        ):
+        chosen_ids = ids_of(self._exchange, self._reading, self._redactor.id)
+        for index, (inference, ids) in enumerate(zip(self._inferences, chosen_ids, strict=True)):
             # The rest of a batch's request is stored once: it is as large as all inferences
             # together.
             first = {"of": self._make_key(0, "metadata")} if index else {}
@@ -311,23 +295,12 @@ class CaptureBuilder:
             problems=tuple(self._problems),
         )
 
-    def _choose_ids(self) -> Sequence[Ids]:
-        return ids_of(
-            request_id=self._reading.request_id,
-            response_id=self._reading.response_id,
-            request_headers=self._exchange.request_headers,
-            response_headers=self._exchange.response_headers,
-            own=[(inference.request_id, inference.response_id) for inference in self._inferences],
-            position=self._exchange.position,
-            clean=self._redactor.id,
-        )
-
     def _build_requests(self) -> list[dict[str, Any]]:
         first, *others = build_requests(
             self._exchange,
             self._reading,
             self._work.rules.metadata_headers,
-            limit=self._form.limit,
+            limit=self._limit,
         )
         if self._redactor.keeps_body(self._exchange.transport):
             return [first, *others]
@@ -413,10 +386,9 @@ class CaptureBuilder:
 
     def _inline(self, inference: Inference) -> dict[str, str]:
         inlined: dict[str, str] = {}
-        limit = self._form.inline
         metadata = metadata_text(self._standard, inference.metadata)
         for name, blob in (("metadata", metadata), ("response", inference.response)):
-            if blob is not None and len(blob) <= limit:
+            if blob is not None and len(blob) <= INLINE_BYTES:
                 try:
                     inlined[name] = blob.decode("utf-8")
                 except UnicodeDecodeError:
@@ -443,7 +415,7 @@ class CaptureBuilder:
             digest = hashlib.blake2b(model.encode(), digest_size=16).hexdigest()
             model = re.sub(r"[^A-Za-z0-9_-]", "_", model)[:100] + "~" + digest
         at = self._exchange.received_at
-        return key_of(self._form.prefix, model, at, self._captures[index], kind)
+        return key_of(self._prefix, model, at, self._captures[index], kind)
 
 
 OCTETS = "application/octet-stream"

@@ -9,7 +9,7 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -28,11 +28,11 @@ from inference_store.platform.metrics import (
 )
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.capture_builder import uuid7
-from inference_store.proxy.capture.process import Buffers, Handshake, Writer
-from inference_store.proxy.capture.registrations import Work
+from inference_store.proxy.capture.process import Buffers, Handshake, write_exchange
 from inference_store.proxy.configuration import Rules
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols.protocol import Call
+from inference_store.proxy.routing import Route
 
 from .counts import Budget, CounterId, Counts, SharedCounters
 from .process import CaptureProcess, Start, StartedProcess, start_process
@@ -44,7 +44,9 @@ OVERHEAD: Final = 8192
 there is room for its documents. Larger heads are counted in full."""
 PART: Final = 64
 """Bytes counted for a part of a body, and for a header, in addition to its content."""
-Hand: TypeAlias = Callable[[Work, int], None]
+MOST_CHUNKS: Final = 10_000
+"""Parts of one exchange's bodies that are kept; further ones are left out."""
+Hand: TypeAlias = Callable[[Exchange, Call, Route, int], None]
 """Takes over an exchange, and the bytes reserved for it; never blocks, never raises."""
 
 
@@ -68,19 +70,16 @@ class Reservation:
         head: int,
         size: int,
         body_bytes: int,
-        chunks: int,
+        reserved: int,
     ) -> None:
-        """`reservation_size` bytes are reserved already.
-
-        `refuse` counts that there was no budget.
-        """
+        """`reserved` bytes are reserved already. `refuse` counts that there was no budget."""
         self._budget, self._hand, self._refuse = budget, hand, refuse
-        self._head, self._chunks = head, chunks
+        self._head, self._chunks = head, MOST_CHUNKS
         self.refused = size > body_bytes
         """True if the initial size is over the cap: keep no part of that body
         (Body.whole=False)."""
         self._room = body_bytes - (0 if self.refused else size)
-        self._reserved = reservation_size(head, size, body_bytes)
+        self._reserved = reserved
 
     def reserve_more(self, size: int) -> bool:
         """Reserve more as a body streams through; return False if that exceeds the budget or a
@@ -94,17 +93,16 @@ class Reservation:
         self._reserved += size + PART
         return True
 
-    def finish(self, exchange: Exchange, call: Call, rules: Rules, model: str) -> None:
-        """Hand the exchange over; never blocks, never raises. `model`: its name, mapped by the
-        rules.
+    def finish(self, exchange: Exchange, route: Route) -> None:
+        """Hand the exchange over; never blocks, never raises.
 
         If there is no budget for the answer's head, it is counted as dropped.
         """
-        if not self._reserved or not rules.capture:
+        if not self._reserved or route.call is None:
             self.pass_through()
         elif self._reserve_answer_head(exchange):
             reserved, self._reserved = self._reserved, 0
-            self._hand(Work(exchange, call, rules, model), reserved)
+            self._hand(exchange, route.call, route, reserved)
         else:
             self.pass_through()
             self._refuse()
@@ -129,18 +127,10 @@ class Reservation:
             self.pass_through()
 
 
-def reservation_size(head: int, size: int, body_bytes: int) -> int:
-    """Return the bytes to reserve for an exchange that begins with a head and a body of these
-    sizes."""
-    return max(OVERHEAD, head) + (size if size <= body_bytes else 0)
-
-
 # A capture process writes its status as soon as it has begun.
 _SILENT_SECONDS: Final = 10.0
 # Longest wait for Kafka to take a report in the place of the capture process.
 _REPORT_SECONDS: Final = 5.0
-MOST_CHUNKS: Final = 10_000
-"""Parts of one exchange's bodies that are kept; further ones are left out."""
 
 
 class Captures:
@@ -149,9 +139,16 @@ class Captures:
     `begin` and the reservations are for the event loop's thread and never block.
     """
 
-    def __init__(self, settings: ProxySettings, *, start: Start | None = None) -> None:
-        """`start`: starts the capture process; by default a separate process."""
-        self._settings = settings
+    def __init__(
+        self,
+        settings: ProxySettings,
+        models: Sequence[Rules] = (),
+        *,
+        start: Start | None = None,
+    ) -> None:
+        """`models`: the rules of the configuration. `start`: starts the capture process; by default
+        a separate process."""
+        self._settings, self._models = settings, tuple(models)
         self._start = start or start_process
         self.producer = str(uuid7())
         self._counters = SharedCounters.new()
@@ -159,9 +156,7 @@ class Captures:
         self._counts = Counts(self.producer, self.producer, now, self._counters.values)
         self._budget = Budget(self._counters.values, settings.proxy_capture_bytes)
         self._body_bytes = settings.proxy_body_bytes
-        self._chunks = MOST_CHUNKS
         self._refuse = partial(self._counts.refuse, "no_budget")
-        self._writer = Writer()
         self._lock = -1
         self._process = CaptureProcess(self._start_process, self._first_frames, self._has_ended)
         self._stopping = self._has_begun = False
@@ -199,7 +194,8 @@ class Captures:
         if self._stopping:
             self._counts.refuse("stopping")
             return None
-        if not self._budget.take(reservation_size(head, size, self._body_bytes)):
+        reserved = max(OVERHEAD, head) + (size if size <= self._body_bytes else 0)
+        if not self._budget.take(reserved):
             self._counts.refuse("no_budget")
             return None
         return Reservation(
@@ -209,7 +205,7 @@ class Captures:
             head=head,
             size=size,
             body_bytes=self._body_bytes,
-            chunks=self._chunks,
+            reserved=reserved,
         )
 
     async def start(self) -> None:
@@ -266,13 +262,13 @@ class Captures:
         reporting.cancel()
         await topic.close()
 
-    def _take_over(self, work: Work, reserved: int) -> None:
+    def _take_over(self, exchange: Exchange, call: Call, route: Route, reserved: int) -> None:
         if self._stopping:
             self._counts.refuse("stopping")
             self._budget.give_back(reserved)
             return
         self._counts.see()
-        self._process.hand(self._writer.exchange(work, reserved), reserved)
+        self._process.hand(write_exchange(exchange, call, route, reserved), reserved)
 
     def _start_process(self, connection: socket.socket) -> StartedProcess:
         return self._start(connection, self._counters.file, self._lock)
@@ -280,11 +276,12 @@ class Captures:
     def _first_frames(self, handed: int) -> Buffers:
         handshake = Handshake(
             settings=self._settings,
+            models=self._models,
             producer=self.producer,
             booted_at=self._counts.booted_at,
             handed=handed,
         )
-        return [handshake.frame(), *self._writer.rules]
+        return [handshake.frame()]
 
     def _has_ended(self, handed_bytes: int) -> None:
         self._counters.values[CounterId.FREED] = handed_bytes

@@ -205,7 +205,7 @@ class Counts:
     @property
     def queued(self) -> int:
         """Exchanges that have no outcome yet."""
-        return self._queued()
+        return self._unsettled(self.values[CounterId.SEEN] - self._refused())
 
     @property
     def published(self) -> int:
@@ -217,7 +217,7 @@ class Counts:
         """Exchanges dropped, by reason."""
         counts = (
             self.values[CounterId.REFUSED + i] + self.values[CounterId.DROPPED + i]
-            for i in _REASON_INDEXES
+            for i in range(len(REASONS))
         )
         return {reason: count for reason, count in zip(REASONS, counts, strict=True) if count}
 
@@ -226,10 +226,7 @@ class Counts:
         with self._lock:
             self.values[CounterId.REPORTS] += 1
             # In this order: an exchange has no outcome before it is seen.
-            sampled_out, published = (
-                self.values[CounterId.SAMPLED_OUT],
-                self.values[CounterId.PUBLISHED],
-            )
+            sampled_out, published = self.values[CounterId.SAMPLED_OUT], self.published
             dropped, highest = self.dropped, self._highest()
             seen = self.values[CounterId.SEEN]
             return ProducerReport(
@@ -249,13 +246,6 @@ class Counts:
                 final=final,
             )
 
-    def _queued(self) -> int:
-        settled = (
-            self.values[CounterId.SAMPLED_OUT] + self.values[CounterId.PUBLISHED] + self._dropped()
-        )
-        settled += self._refused()
-        return self.values[CounterId.SEEN] - settled
-
     def _highest(self) -> int:
         return self.values[CounterId.USED] + self._refused()
 
@@ -264,9 +254,6 @@ class Counts:
 
     def _dropped(self) -> int:
         return sum(self.values[CounterId.DROPPED : CounterId.DROPPED + len(REASONS)])
-
-
-_REASON_INDEXES = range(len(REASONS))
 
 
 def _count_drop(reason: str, count: int) -> None:

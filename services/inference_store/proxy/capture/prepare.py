@@ -3,9 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any
 
-from inference_store.inference.json_text import UnreadableJson, read_json, write_json
+from inference_store.inference.json_text import (
+    UnreadableJson,
+    is_json_number,
+    read_json,
+    write_json,
+)
 from inference_store.inference.metadata import read_metadata
 from inference_store.inference.task_types import read_predictions, task_type_of
 from inference_store.platform.settings import CaptureSettings
@@ -19,7 +24,6 @@ from inference_store.proxy.protocols.protocol import Inference, Problem, Reading
 from .capture_builder import (
     CaptureBuilder,
     ChosenExchange,
-    OutputLimits,
     apply_named_rules,
     count_written_bytes,
     is_ok,
@@ -28,9 +32,7 @@ from .capture_builder import (
 )
 from .prepared_capture import PreparedCapture
 from .redaction import Redactor
-
-INLINE_BYTES: Final = 16 * 1024
-"""Largest metadata, and largest response, that travel in the event beside their blobs."""
+from .removed_values import walk
 
 
 class Preparation:
@@ -40,12 +42,13 @@ class Preparation:
         """`registered` returns a model's registration by its id."""
         self._registered = registered
         self._limit = 4 * settings.proxy_body_bytes
-        self._form = OutputLimits(settings.proxy_key_prefix, INLINE_BYTES, self._limit)
+        self._prefix = settings.proxy_key_prefix
         self._key = settings.proxy_redaction_key.get_secret_value()
 
     def choose(self, work: Work) -> ChosenExchange | None:
         """Read an exchange; None if the sampling leaves it out."""
-        work = self._with_registration(remove_cut_bodies(work))
+        registered = self._registered(storable_name(work.rules.model_id or work.model, "unknown"))
+        work = replace(remove_cut_bodies(work), registered=registered or work.registered)
         reading = read_by_protocol(work, work.exchange)
         if count_written_bytes(reading) > self._limit:
             raise OverflowError("what is about all of its inferences would be written too often")
@@ -66,10 +69,6 @@ class Preparation:
         )
         return ChosenExchange(work, reading, model, model_id) if is_chosen else None
 
-    def _with_registration(self, work: Work) -> Work:
-        registered = self._registered(storable_name(work.rules.model_id or work.model, "unknown"))
-        return work if registered is None else replace(work, registered=registered)
-
     def prepare(self, chosen: ChosenExchange, producer: str, sequence: int) -> PreparedCapture:
         """Return the objects and events of a chosen exchange."""
         work, reading = chosen.work, chosen.reading
@@ -81,7 +80,9 @@ class Preparation:
             reading = redactor.reading(read_by_protocol(work, exchange), exchange)
             reading = reading if why is None else drop_responses(reading, why)
             exchange = redactor.answered(exchange)
-        builder = CaptureBuilder(chosen, exchange, reading, redactor, self._form)
+        builder = CaptureBuilder(
+            chosen, exchange, reading, redactor, prefix=self._prefix, limit=self._limit
+        )
         return builder.build(producer, sequence)
 
 
@@ -189,17 +190,8 @@ def _best_score(response: bytes | None, task_type: str | None) -> float | None:
 def _find_highest_score(response: bytes) -> float | None:
     """Return the highest `score` anywhere in an answer of an unknown task."""
     try:
-        waiting = [read_json(response)]
+        objects = [value for value in walk(read_json(response)) if isinstance(value, dict)]
     except UnreadableJson:
         return None
-    best: float | None = None
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, dict):
-            score = node.get("score")
-            if isinstance(score, (int, float)) and not isinstance(score, bool):
-                best = score if best is None else max(best, score)
-        values = node.values() if isinstance(node, dict) else node
-        if isinstance(node, (dict, list)):
-            waiting.extend(member for member in values if isinstance(member, (dict, list)))
-    return best
+    scores = [value["score"] for value in objects if is_json_number(value.get("score"))]
+    return max(scores, default=None)

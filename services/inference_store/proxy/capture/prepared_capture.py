@@ -7,6 +7,7 @@ and the bytes one after the other. A file that was not written whole does not ma
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from io import BytesIO
 from typing import Any, Final
 
 import orjson
@@ -16,7 +17,7 @@ from inference_store.inference.json_text import MAX_DEPTH, write_json
 
 _MARKER = b"ISC1"
 _HASH = 16
-_HEAD = len(_MARKER) + _HASH + 8
+_START = len(_MARKER) + _HASH
 
 
 class TornFile(ValueError):
@@ -49,7 +50,7 @@ class PreparedCapture:
     blobs: tuple[Blob, ...]
     messages: tuple[Message, ...]
     problems: tuple[str, ...] = ()
-    """The problems of the capture. Counted when it is prepared, so not in the file."""
+    """The problems of the capture. Counted when it is prepared, so not read from the file."""
 
     @property
     def size(self) -> int:
@@ -60,14 +61,7 @@ class PreparedCapture:
 
 def encode(prepared: PreparedCapture) -> bytes:
     """Return the file's bytes."""
-    head = orjson.dumps(
-        {
-            "producer": prepared.producer,
-            "sequence": prepared.sequence,
-            "blobs": [[blob.key, blob.content_type, len(blob.data)] for blob in prepared.blobs],
-            "messages": [[len(message.key), len(message.value)] for message in prepared.messages],
-        }
-    )
+    head = orjson.dumps(prepared, default=len)  # of bytes, which follow it
     pieces = [len(head).to_bytes(8, "big"), head, *(blob.data for blob in prepared.blobs)]
     for message in prepared.messages:
         pieces += (message.key, message.value)
@@ -77,23 +71,18 @@ def encode(prepared: PreparedCapture) -> bytes:
 
 def decode(raw: bytes) -> PreparedCapture:
     """Return the exchange in a file. Raises TornFile."""
-    rest = memoryview(raw)[len(_MARKER) + _HASH :]
-    digest = raw[len(_MARKER) : len(_MARKER) + _HASH]
-    whole = len(raw) >= _HEAD and raw.startswith(_MARKER)
-    if not whole or blake2b(rest, digest_size=_HASH).digest() != digest:
+    digest, rest = raw[len(_MARKER) : _START], memoryview(raw)[_START:]
+    if not raw.startswith(_MARKER) or blake2b(rest, digest_size=_HASH).digest() != digest:
         raise TornFile("the file is not whole")
-    length = int.from_bytes(rest[:8], "big")
-    head: dict[str, Any] = orjson.loads(rest[8 : 8 + length])
-    at = 8 + length
-    blobs: list[Blob] = []
-    for key, content_type, size in head["blobs"]:
-        blobs.append(Blob(key, content_type, bytes(rest[at : at + size])))
-        at += size
-    messages: list[Message] = []
-    for key_size, value_size in head["messages"]:
-        end = at + key_size + value_size
-        messages.append(Message(bytes(rest[at : at + key_size]), bytes(rest[at + key_size : end])))
-        at = end
+    file = BytesIO(rest)
+    head = orjson.loads(file.read(int.from_bytes(file.read(8), "big")))
+    blobs = [
+        Blob(blob["key"], blob["content_type"], file.read(blob["data"])) for blob in head["blobs"]
+    ]
+    messages = [
+        Message(file.read(message["key"]), file.read(message["value"]))
+        for message in head["messages"]
+    ]
     return PreparedCapture(
         producer=head["producer"],
         sequence=head["sequence"],

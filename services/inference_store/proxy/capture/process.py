@@ -13,95 +13,69 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
-from pathlib import Path
+from io import BufferedIOBase
 from struct import Struct
 from typing import Any, Final, TypeAlias
 from typing import Protocol as Shape
 
 import orjson
 import structlog
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretStr, TypeAdapter
 
 from inference_store.platform.settings import PREFIX, ProxySettings
 from inference_store.proxy.capture.registrations import Work
-from inference_store.proxy.configuration import NamedRules, Redaction, Rules, Sampling
+from inference_store.proxy.configuration import Configuration, Rules
 from inference_store.proxy.exchange import Body, Exchange
 from inference_store.proxy.protocols.protocol import Call, Protocol
+from inference_store.proxy.routing import Route
 
-# The frames to the capture process: the handshake, rules, exchanges.
+# The frames to the capture process: the handshake, then exchanges.
 #
-# A frame is a kind (one byte), the length of a head, the head in JSON, and for an exchange the
-# parts of its bodies as they came, one after the other; the head holds their lengths. The same
-# rules are sent once and then named by a number. Nothing here is evaluated: untrusted input stays
-# bytes and texts.
+# A frame is the length of a head, the head in JSON, and for an exchange the parts of its bodies as
+# they came, one after the other; the head holds their lengths. Nothing here is evaluated: untrusted
+# input stays bytes and texts.
 
-HANDSHAKE, RULES, EXCHANGE = b"H", b"R", b"X"
-_HEAD: Final = Struct(">cI")
-# Rules are looked up by identity before by value: those of a route are one object.
-_REMEMBERED: Final = 4096
-_FIELDS: Final = tuple(
-    field.name for field in fields(Exchange) if field.name not in ("request", "response")
-)
-_TIMES: Final = tuple(name for name in _FIELDS if name.endswith("_at"))
-_HEADERS: Final = ("request_headers", "response_headers", "response_trailers")
+_LENGTH: Final = Struct(">I")
+_EXCHANGE: Final = TypeAdapter(Exchange)
 Buffers = list[bytes]
 
 
-def frame(kind: bytes, head: Mapping[str, Any]) -> bytes:
-    """Return a frame without bodies."""
-    raw = _json(head)
-    return _HEAD.pack(kind, len(raw)) + raw
+def write_exchange(exchange: Exchange, call: Call, route: Route, reserved: int) -> Buffers:
+    """Return the frame of an exchange, whose bodies are not copied; `reserved`: bytes reserved for
+    it."""
+    head = {
+        "upstream": route.upstream.name,
+        "dialect": route.upstream.dialect,
+        "model": route.model,
+        "version": route.version,
+        "protocol": call.protocol.name,
+        "call": [call.kind, call.model, call.version, call.operation],
+        "reserved": reserved,
+        "exchange": exchange,
+    }
+    return [_frame(head), *exchange.request.parts, *exchange.response.parts]
 
 
-class Writer:
-    """Makes frames of exchanges."""
+def _frame(head: Mapping[str, Any]) -> bytes:
+    try:
+        raw = orjson.dumps(head, default=_plain)
+    except TypeError:  # a text with a lone surrogate, which no JSON can hold
+        raw = json.dumps(head, ensure_ascii=False, default=_plain).encode("utf-8", "replace")
+    return _LENGTH.pack(len(raw)) + raw
 
-    def __init__(self) -> None:
-        self.rules: list[bytes] = []
-        """The frames of all rules so far, for a process that begins."""
-        self._numbers: dict[Rules, int] = {}
-        self._by_identity: dict[int, tuple[Rules, int]] = {}
 
-    def exchange(self, work: Work, reserved: int) -> Buffers:
-        """Return the frame of an exchange, after that of its rules if they are new; bodies are not
-        copied."""
-        buffers: Buffers = []
-        number = self._number(work.rules, buffers)
-        exchange, call = work.exchange, work.call
-        raw = _json(
-            {
-                "rules": number,
-                "reserved": reserved,
-                "model": work.model,
-                "protocol": call.protocol.name,
-                "call": [call.kind, call.model, call.version, call.operation],
-                "request": _body(exchange.request),
-                "response": _body(exchange.response),
-                **{name: getattr(exchange, name) for name in _FIELDS},
-            }
-        )
-        buffers += (_HEAD.pack(EXCHANGE, len(raw)), raw)
-        buffers += exchange.request.parts
-        buffers += exchange.response.parts
-        return buffers
-
-    def _number(self, rules: Rules, buffers: Buffers) -> int:
-        remembered = self._by_identity.get(id(rules))
-        if remembered is not None:
-            return remembered[1]
-        number = self._numbers.setdefault(rules, len(self._numbers))
-        if number == len(self.rules):
-            self.rules.append(frame(RULES, {"number": number, **asdict(rules)}))
-            buffers.append(self.rules[number])
-        if len(self._by_identity) >= _REMEMBERED:
-            self._by_identity.clear()
-        # keeps the object, so that no other gets its id
-        self._by_identity[id(rules)] = (rules, number)
-        return number
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):  # a part of a body follows the head
+        return len(value)
+    if isinstance(value, (Exchange, Body)):
+        return asdict(value)
+    if isinstance(value, BaseModel):
+        return {name: getattr(value, name) for name in type(value).model_fields}
+    return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +83,6 @@ class SentExchange:
     """An exchange as it came through."""
 
     head: Mapping[str, Any]
-    request: Sequence[bytes]
-    response: Sequence[bytes]
-    rules: Rules
 
     @property
     def reserved(self) -> int:
@@ -119,99 +90,48 @@ class SentExchange:
         reserved: int = self.head["reserved"]
         return reserved
 
-    def work(self, protocols: Mapping[str, Protocol]) -> Work:
+    def work(self, protocols: Mapping[str, Protocol], configuration: Configuration) -> Work:
         """Return the exchange. Raises KeyError if its protocol is none of these."""
         head = self.head
-        protocol = protocols[head["protocol"]]
-        values = {name: head[name] for name in _FIELDS}
-        values |= {name: datetime.fromisoformat(head[name]) for name in _TIMES if head[name]}
-        values |= {name: [(key, value) for key, value in head[name]] for name in _HEADERS}
-        request = _body_of(head["request"], self.request)
-        response = _body_of(head["response"], self.response)
-        exchange = Exchange(request=request, response=response, **values)
-        call = Call(protocol, *head["call"])
-        return Work(exchange, call, self.rules, head["model"])
-
-
-class Source(Shape):
-    """A buffered reader that blocks: it returns fewer bytes than requested only at the end."""
-
-    def read(self, size: int, /) -> bytes: ...
+        upstream = head["upstream"]
+        model = head["model"] or upstream
+        return Work(
+            exchange=_EXCHANGE.validate_python(head["exchange"]),
+            call=Call(protocols[head["protocol"]], *head["call"]),
+            rules=configuration.rules(upstream, model, head["version"]),
+            model=model,
+            dialect=head["dialect"],
+            by_name=None if head["model"] else configuration.list_rules(upstream),
+        )
 
 
 class Reader:
     """Reads frames."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: BufferedIOBase) -> None:
+        """`source` blocks: it returns fewer bytes than requested only at the end."""
         self._source = source
-        self._rules: dict[int, Rules] = {}
 
-    def handshake(self) -> dict[str, Any]:
-        """Return the head of the first frame. Raises EOFError if none came."""
-        first = self._next()
-        if first is None:
-            raise EOFError("nothing came")
-        return first[1]
+    def head(self) -> dict[str, Any] | None:
+        """Return the head of the next frame; None if there is none, or it did not come whole."""
+        start = self._source.read(_LENGTH.size)
+        if len(start) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack(start)
+        raw = self._source.read(length)
+        return orjson.loads(raw) if len(raw) == length else None
 
     def exchange(self) -> SentExchange | None:
         """Return the next exchange; None if there are no more, or it did not come whole."""
-        while (next_frame := self._next()) is not None:
-            kind, head = next_frame
-            if kind == EXCHANGE:
-                request = self._parts(head["request"]["parts"])
-                response = self._parts(head["response"]["parts"])
-                if request is None or response is None:
-                    return None
-                return SentExchange(head, request, response, self._rules[head["rules"]])
-            if kind == RULES:
-                number = head.pop("number")
-                self._rules[number] = read_rules(head)
-        return None
-
-    def _next(self) -> tuple[bytes, dict[str, Any]] | None:
-        start = self._source.read(_HEAD.size)
-        if len(start) < _HEAD.size:
+        head = self.head()
+        if head is None:
             return None
-        kind, length = _HEAD.unpack(start)
-        raw = self._source.read(length)
-        return (kind, orjson.loads(raw)) if len(raw) == length else None
-
-    def _parts(self, sizes: Sequence[int]) -> Sequence[bytes] | None:
-        parts = [self._source.read(size) for size in sizes]
-        # Compare all sizes: after a part that was cut off, an empty part still has its full size.
-        return parts if [len(part) for part in parts] == sizes else None
-
-
-def read_rules(head: Mapping[str, Any]) -> Rules:
-    """Return the rules that a frame's JSON describes."""
-    by_name = (
-        NamedRules(e["model"], e["version"], read_rules(e["rules"])) for e in head["by_name"]
-    )
-    nested = {
-        "sampling": Sampling(**head["sampling"]),
-        "redactions": tuple(Redaction(**redaction) for redaction in head["redactions"]),
-        "if_unnamed": tuple(Redaction(**redaction) for redaction in head["if_unnamed"]),
-        "metadata_headers": tuple(head["metadata_headers"]),
-        "by_name": tuple(by_name),
-    }
-    return Rules(**{**head, **nested})
-
-
-def _json(head: Mapping[str, Any]) -> bytes:
-    try:
-        return orjson.dumps(head)
-    except TypeError:  # a text with a lone surrogate, which no JSON can hold
-        text = json.dumps(head, ensure_ascii=False, default=datetime.isoformat)
-        return text.encode("utf-8", "replace")
-
-
-def _body(body: Body) -> dict[str, Any]:
-    sizes = [len(part) for part in body.parts]
-    return {"parts": sizes, "size": body.size, "whole": body.whole}
-
-
-def _body_of(head: Mapping[str, Any], parts: Sequence[bytes]) -> Body:
-    return Body(parts=parts, size=head["size"], whole=head["whole"])
+        for body in (head["exchange"]["request"], head["exchange"]["response"]):
+            sizes, body["parts"] = body["parts"], [self._source.read(n) for n in body["parts"]]
+            # Compare all sizes: after a part that was cut off, an empty part has its full size.
+            if sizes != [len(part) for part in body["parts"]]:
+                return None
+        return SentExchange(head)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +139,7 @@ class Handshake:
     """The first frame."""
 
     settings: ProxySettings
+    models: tuple[Rules, ...] = ()
     producer: str
     booted_at: datetime
     handed: int
@@ -226,33 +147,21 @@ class Handshake:
 
     def frame(self) -> bytes:
         """Return its bytes; they contain secrets."""
-        settings = {name: getattr(self.settings, name) for name in type(self.settings).model_fields}
-        head = {
-            "settings": orjson.Fragment(orjson.dumps(settings, default=_plain)),
-            "producer": self.producer,
-            "booted_at": self.booted_at,
-            "handed": self.handed,
-        }
-        return frame(HANDSHAKE, head)
+        return _frame({field.name: getattr(self, field.name) for field in fields(self)})
 
 
 def read_handshake(reader: Reader) -> Handshake:
     """Read the first frame. Raises EOFError if none came."""
-    head = reader.handshake()
+    head = reader.head()
+    if head is None:
+        raise EOFError("nothing came")
     return Handshake(
         settings=ProxySettings(**{"_env_file": None, **head["settings"]}),
+        models=tuple(map(Rules.model_validate, head["models"])),
         producer=head["producer"],
         booted_at=datetime.fromisoformat(head["booted_at"]),
         handed=head["handed"],
     )
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, SecretStr):
-        return value.get_secret_value()
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(type(value).__name__)
 
 
 _FLUSH_SECONDS: Final = 0.003

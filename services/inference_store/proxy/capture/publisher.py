@@ -27,7 +27,6 @@ from inference_store.platform.settings import KafkaSettings
 from inference_store.platform.traces import stage, throttle_logs
 from inference_store.proxy.capture.counts import Budget, Counts
 from inference_store.proxy.capture.prepared_capture import (
-    Blob,
     Message,
     PreparedCapture,
     set_published_at,
@@ -36,7 +35,8 @@ from inference_store.proxy.capture.spool import Folder
 
 Server: TypeAlias = Literal["object store", "kafka"]
 SERVERS: Sequence[Server] = ("object store", "kafka")
-_LONGEST_SECONDS = 10.0
+_FIRST_SECONDS, _LONGEST_SECONDS = 0.2, 10.0
+"""The first wait after trouble with a server, which doubles, and the longest."""
 _log = structlog.get_logger()
 T = TypeVar("T")
 
@@ -44,19 +44,16 @@ T = TypeVar("T")
 class Backoff:
     """The retries against one server: as soon as one call succeeds, all that wait try again."""
 
-    def __init__(
-        self, server: Server, expected: tuple[type[BaseException], ...], *, first_seconds: float
-    ) -> None:
+    def __init__(self, server: Server, expected: tuple[type[BaseException], ...]) -> None:
         self._server: Server = server
         self._expected = expected
-        self._first = first_seconds
         self._back = asyncio.Event()
         self.unavailable: str | None = None
         """Why work waits for the server; None if none does."""
 
     async def retry(self, work: Callable[[], Awaitable[T]]) -> T:
         """Return the work's result, however long it takes. Raises only unexpected errors."""
-        wait = self._first
+        wait = _FIRST_SECONDS
         while True:
             try:
                 result = await work()
@@ -88,10 +85,6 @@ class Backoff:
             self.unavailable = None
             self._back.set()
             self._back.clear()
-
-    async def find_reason(self) -> str | None:
-        """Return why captures wait, for the admin port; None if they do not."""
-        return self.unavailable
 
     async def _pause(self, seconds: float) -> None:
         try:
@@ -265,15 +258,11 @@ class Spooled:
 class Deliveries:
     """Writes and publishes one exchange at a time for each of its callers."""
 
-    def __init__(
-        self, store: Store, topic: Topic, bucket: str, threads: Executor, *, first_seconds: float
-    ) -> None:
+    def __init__(self, store: Store, topic: Topic, bucket: str, threads: Executor) -> None:
         self._store, self._topic, self._bucket = store, topic, bucket
         self._threads = threads
-        self.object_store = Backoff(
-            "object store", (ObjectStoreUnavailable, OSError), first_seconds=first_seconds
-        )
-        self.kafka = Backoff("kafka", KAFKA_ERRORS, first_seconds=first_seconds)
+        self.object_store = Backoff("object store", (ObjectStoreUnavailable, OSError))
+        self.kafka = Backoff("kafka", KAFKA_ERRORS)
 
     async def deliver(self, item: Held | Spooled) -> None:
         """Upload and publish an exchange, however long that takes, and count it."""
@@ -298,12 +287,9 @@ class Deliveries:
         """Write the blobs, in a thread; return None for a torn file, which is counted."""
         prepared = item.prepared if isinstance(item, Held) else item.folder.read(item.path)
         for blob in () if prepared is None else prepared.blobs:
-            self._put_blob(blob)
+            key = StorageKey(self._bucket, blob.key)
+            self._store.put(key, blob.data, content_type=blob.content_type)
         return prepared
-
-    def _put_blob(self, blob: Blob) -> None:
-        key = StorageKey(self._bucket, blob.key)
-        self._store.put(key, blob.data, content_type=blob.content_type)
 
     async def _publish(self, prepared: PreparedCapture) -> None:
         at = rfc3339(datetime.now(UTC))

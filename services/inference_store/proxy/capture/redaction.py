@@ -23,7 +23,6 @@ from inference_store.inference.json_text import (
     write_json,
 )
 from inference_store.proxy.capture.removed_values import (
-    ELEMENTS,
     GONE,
     Change,
     RemovedValues,
@@ -117,8 +116,6 @@ def headers_of(body: bytes, json_length: int | None, headers: Headers) -> Header
 
 HASHED = "hmac-sha256:"
 """The prefix of a hash that replaces a value."""
-# The fields that hold the datum over gRPC, where no path leads into the stored request.
-_TENSORS = (("inputs", ELEMENTS, "contents"), ("inputs", ELEMENTS, "data"), ("raw_input_contents",))
 _ID = ("id",)
 _OF_THE_INPUT = frozenset({"prompt", "prompts", "arguments"})
 _UNREAD = "not kept: it may repeat a request that could not be read, and so not be redacted"
@@ -265,39 +262,25 @@ class Redactor:
         return None if head is None else (head + plain[int(length) :], len(head))
 
     def _redact_json(self, raw: bytes, *, paths: bool = False) -> bytes | None:
-        """Redact metadata anywhere in JSON; None if it is not JSON."""
-        try:
-            document = read_exactly(raw)
-        except UnreadableJson:
-            return self._redact_lines(raw, paths=paths)
-        if paths:
-            for steps, rule in self._paths:
+        """Redact metadata anywhere in JSON, or in each line of JSON Lines; None if it is not
+        JSON."""
+
+        def redact(document: Json) -> Json:
+            for steps, rule in self._paths if paths else ():
                 change_values(document, steps, partial(self._replace, rule))
-        if self._keys:
-            document = self._keys.redact_body(document)
-        return write_json(document).encode("utf-8", "backslashreplace")
+            return self._keys.redact_body(document) if self._keys else document
+
+        whole = _rewrite(raw, redact)
+        lines = raw.splitlines()
+        if whole is not None or len(lines) < 2:
+            return whole
+        redacted = [_rewrite(line, redact) if line.strip() else line for line in lines]
+        written = [line for line in redacted if line is not None]
+        return b"\n".join(written) if len(written) == len(lines) else None
 
     def _redact_envelope(self, raw: bytes) -> bytes | None:
         """Redact an envelope; None if it is not JSON."""
-        try:
-            document = read_exactly(raw)
-        except UnreadableJson:
-            return None
-        return write_json(self._keys.redact_envelope(document)).encode("utf-8", "backslashreplace")
-
-    def _redact_lines(self, raw: bytes, *, paths: bool) -> bytes | None:
-        """Redact each line of JSON Lines; None if one is not JSON."""
-        lines = raw.splitlines()
-        if len(lines) < 2:
-            return None
-        redacted: list[bytes] = []
-        for line in lines:
-            try:
-                read_exactly(line or b"null")
-            except UnreadableJson:
-                return None
-            redacted.append((self._redact_json(line, paths=paths) or b"") if line.strip() else line)
-        return b"\n".join(redacted)
+        return _rewrite(raw, self._keys.redact_envelope)
 
     def _replace(self, rule: Redaction, value: Json) -> Any:
         """Return a value's replacement. A hash stays, because a value may be read twice."""
@@ -341,11 +324,9 @@ class Redactor:
     def _data_of_grpc(self, inference: Inference, exchange: Exchange) -> bytes | None:
         """Return the redacted datum of a gRPC request; unreadable messages are one unchanged."""
         data = inference.data
-        if any(map(self._reaches_tensors, self._paths)):
+        if data is None or self._paths or (self._keys and data == exchange.request.bytes):
             return None
-        if data is None or not self._keys or data == exchange.request.bytes:
-            return None if self._keys or self._paths else data
-        return self._redact_copies(data) if data.startswith(b"{") else data
+        return self._redact_copies(data) if self._keys and data.startswith(b"{") else data
 
     def _redact_copies(self, response: bytes | None) -> bytes | None:
         """Redact copies of metadata in JSON; drop unreadable bytes that contain a key."""
@@ -373,10 +354,14 @@ class Redactor:
         """Return whether an error may quote a request that could not be redacted."""
         return self._unread and (exchange.http_status or 500) >= 400
 
-    @staticmethod
-    def _reaches_tensors(path: tuple[tuple[str, ...], Redaction]) -> bool:
-        steps = path[0]
-        return any(all(a == b for a, b in zip(steps, tensor, strict=False)) for tensor in _TENSORS)
+
+def _rewrite(raw: bytes, redact: Change) -> bytes | None:
+    """Return JSON with its document redacted; None if it is not JSON."""
+    try:
+        document = read_exactly(raw)
+    except UnreadableJson:
+        return None
+    return write_json(redact(document)).encode("utf-8", "backslashreplace")
 
 
 def _can_be_read(exchange: Exchange, limit: int) -> bool:

@@ -5,7 +5,7 @@ Nothing waits for the api: the registrations read last apply, and after a start 
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -39,14 +39,20 @@ Registry: TypeAlias = Callable[[str], RegisteredModel | None]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One exchange to capture. `model`: its name, which the rules may map to another id;
-    `registered`: its registration in the api."""
+    """One exchange to capture."""
 
     exchange: Exchange
     call: Call
     rules: Rules
     model: str
+    """Its name, which the rules may map to another id; the upstream's if no path names the
+    model."""
     registered: RegisteredModel = NOT_REGISTERED
+    """The model's registration in the api."""
+    dialect: str | None = None
+    """The messages that answer the upstream's gRPC streams."""
+    by_name: Sequence[Rules] | None = None
+    """If only the body names the model: the rules of all models at the upstream."""
 
 
 def remove_cut_bodies(work: Work) -> Work:
@@ -86,7 +92,7 @@ class Registrations:
         self._url = settings.proxy_registry_url.rstrip("/")
         self._key = settings.proxy_registry_key.get_secret_value()
         self._file = settings.proxy_registry_file
-        self._seconds = settings.proxy_registry_seconds
+        self._seconds = settings.proxy_report_seconds
         self._models: Mapping[str, RegisteredModel] = {}
 
     def of(self, model_id: str) -> RegisteredModel | None:

@@ -107,15 +107,22 @@ def from_text(text: str) -> bytes | None:
 def find_base64_bytes(raw: bytes) -> Iterator[bytes]:
     """Yield all bytes that stand in JSON as base64."""
     try:
-        waiting: list[Json] = [read_exactly(raw)] if may_hold_bytes(raw) else []
+        document = read_exactly(raw) if may_hold_bytes(raw) else None
     except UnreadableJson:
         return
+    for value in walk(document):
+        if type(value) is str and (decoded := from_text(value)):
+            yield decoded
+
+
+def walk(root: Json) -> Iterator[Json]:
+    """Yield a document and every value in it, without recursion."""
+    waiting = [root]
     while waiting:
         value = waiting.pop()
+        yield value
         if isinstance(value, (dict, list)):
             waiting.extend(value.values() if isinstance(value, dict) else value)
-        elif type(value) is str and (decoded := from_text(value)):
-            yield decoded
 
 
 GAP = "[redacted]"
@@ -253,14 +260,8 @@ class _DocumentReplacer:
 
 
 def _find_texts(root: Json) -> Iterator[str]:
-    waiting = [root]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, dict):
-            waiting.extend(value.values())
-        elif isinstance(value, list):
-            waiting.extend(value)
-        elif type(value) is str and value:
+    for value in walk(root):
+        if type(value) is str and value:
             yield value
         elif is_json_number(value) and _WHOLE_NUMBER.fullmatch(str(value)):
             yield str(value)

@@ -201,18 +201,6 @@ def store(pieces: Sequence[Piece], own: Sequence[list[Any]]) -> list[Any]:
     return parts
 
 
-def read_part(part: Any, data: Mapping[int, bytes], own: Mapping[int, Sequence[Any]]) -> bytes:
-    """Return the content of a part. Raises KeyError if its datum or the inference that owns it is
-    missing."""
-    if isinstance(part, str):
-        return part.encode()
-    if "base64" in part:
-        return b64decode(part["base64"])
-    if "of" in part:
-        return read_part(own[part["of"]][part["part"]], data, {})
-    return write(part, data[part["data"]])
-
-
 def write(reference: Mapping[str, Any], datum: bytes) -> bytes:
     """Write what a reference refers to. Raises ValueError, TypeError and the like if the datum does
     not have it."""

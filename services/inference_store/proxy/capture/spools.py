@@ -39,7 +39,8 @@ class Spools:
         # counts from the start, and reports on what this one left.
         self._reporter, self._began = str(uuid7()), datetime.now(UTC)
         self._own: Folder | None = None
-        self._adopted: tuple[Folder, ...] = ()
+        self.adopted: tuple[Folder, ...] = ()
+        """Folders of dead processes."""
         SPOOL_LIMIT.set(0 if self._mode == "off" else settings.proxy_spool_bytes)
         SPOOL_BYTES.set_function(lambda: self._room.used)
         SPOOLED.set_function(lambda: self.own_waiting + self.adopted_waiting)
@@ -50,11 +51,6 @@ class Spools:
         return self._own is not None
 
     @property
-    def adopted(self) -> Sequence[Folder]:
-        """Folders of dead processes."""
-        return self._adopted
-
-    @property
     def own_waiting(self) -> int:
         """Our own captures in the spool."""
         return 0 if self._own is None else self._own.waiting
@@ -62,7 +58,7 @@ class Spools:
     @property
     def adopted_waiting(self) -> int:
         """Captures of dead processes."""
-        return sum(folder.waiting for folder in self._adopted)
+        return sum(folder.waiting for folder in self.adopted)
 
     @property
     def unclaimed(self) -> int:
@@ -106,11 +102,11 @@ class Spools:
                 reporter=self._reporter,
                 captures=folder.waiting,
             )
-            self._adopted = (*self._adopted, folder)
+            self.adopted = (*self.adopted, folder)
 
     def close_folder(self, settled: Folder) -> None:
         """Close an empty adopted folder."""
-        self._adopted = tuple(folder for folder in self._adopted if folder is not settled)
+        self.adopted = tuple(folder for folder in self.adopted if folder is not settled)
         settled.close()
 
     def write(self, prepared: PreparedCapture, *, half_full: bool) -> bool:
@@ -141,7 +137,7 @@ class Spools:
         """Close all folders; their contents stay."""
         for folder in self._list_folders():
             folder.close()
-        self._own, self._adopted = None, ()
+        self._own, self.adopted = None, ()
 
     def _bytes_of_others(self) -> int:
         """Return the bytes in folders of other processes: the limit is the directory's."""
@@ -153,7 +149,7 @@ class Spools:
             return 0
 
     def _list_folders(self) -> Sequence[Folder]:
-        return self._adopted if self._own is None else (*self._adopted, self._own)
+        return self.adopted if self._own is None else (*self.adopted, self._own)
 
 
 # Longest wait for an acknowledgement before others get a turn.

@@ -13,8 +13,7 @@ item, its tensor, or its row. That is in the `parts` of the other one's request,
 and `{"of": <batch index>, "part": <number>}` refers to it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from inference_store.grpc_messages import message, parsed
@@ -29,13 +28,12 @@ from inference_store.proxy.protocols.tensors import BYTES, Tensor, encoded
 from inference_store.proxy.protocols.v2 import JSON_LENGTH, json_part, utf8
 from inference_store.proxy.protocols.v2_grpc import assign_raw, contents_field
 
-from .request_pieces import Datum, Piece, read_part, store
+from .request_pieces import Datum, Piece, store
 
 MOST_BYTES: Final = 256 * 1024
 """The most bytes of a request without its data: the metadata blob has to stay readable."""
 _REFERENCE: Final = 64
 """The approximate bytes of a reference in a metadata blob."""
-_NONE: Final[Mapping[int, Sequence[Any]]] = MappingProxyType({})
 _LENGTH: Final = 4
 """The bytes of the length before an element of BYTES."""
 
@@ -72,22 +70,6 @@ def build_requests(
         request["headers"] = headers
     others = ({"parts": parts} if parts else {} for parts in own[1:])
     return [request | {"messages": messages}, *others]
-
-
-def rebuild_messages(
-    request: Mapping[str, Any],
-    data: Mapping[int, bytes],
-    own: Mapping[int, Sequence[Any]] = _NONE,
-) -> list[bytes]:
-    """Return the messages of a stored request. By batch index: `data` are the data blobs, `own`
-    the `parts` of the other inferences.
-
-    Raises ValueError if it was not kept, KeyError if a datum or the parts of one are missing.
-    """
-    if request.get("messages") is None:
-        raise ValueError(f"the request was not kept: {request.get('why')}")
-    messages = request["messages"]
-    return [b"".join(read_part(part, data, own) for part in parts) for parts in messages]
 
 
 def _divide(

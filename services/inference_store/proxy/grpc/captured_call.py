@@ -6,16 +6,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import grpc
 from grpc import StatusCode
 
-from inference_store.proxy.capture import head_size, id_for_answer
-from inference_store.proxy.configuration import Rules
+from inference_store.proxy.capture import Captures, Reservation, head_size
 from inference_store.proxy.exchange import Body, Exchange, Headers
-from inference_store.proxy.protocols.protocol import Call
-from inference_store.proxy.routing import Reservation
+from inference_store.proxy.routing import Route
 
 Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
 
@@ -43,42 +41,12 @@ def _text(value: str | bytes) -> str:
     return value if isinstance(value, str) else b64encode(value).rstrip(b"=").decode()
 
 
-_NO_RULES: Final = Rules()
+FindRoute: TypeAlias = Callable[[str, str | None, str | None], Route]
+"""Returns the route of a method, a model and a version (None if the request does not name it)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallTarget:
-    """The upstream of one call, and its rules."""
-
-    channel: grpc.aio.Channel
-    call: Call | None = None
-    """None if it only passes through."""
-    is_unrecognised: bool = False
-    """True if it passes through, but may be an inference."""
-    upstream: str = ""
-    """Its name in the configuration."""
-    rules: Rules = _NO_RULES
-    model: str = ""
-    """The model's name for capture: the request's, else the configuration's."""
-    timeout_seconds: float | None = None
-    """The longest that a call may take; the caller's own deadline applies if it is earlier."""
-    allow_shutdown: bool = False
-    """True if OMI's Shutdown is forwarded."""
-
-
-Route: TypeAlias = Callable[[str, str | None, str | None], CallTarget | None]
-"""Returns the target of a method, a model and a version (None if the request does not name it);
-None if no upstream serves the model."""
-
-
-FindTarget: TypeAlias = Callable[[bytes], CallTarget | None]
-"""Returns the target by a request's message."""
-
-
-class Captures(Protocol):
-    """Reserves memory; `proxy.capture` implements it."""
-
-    def begin(self, size: int, head: int) -> Reservation | None: ...
+FindTarget: TypeAlias = Callable[[bytes], Route | None]
+"""Returns the route by a request's message; None if no upstream serves the model."""
 
 
 class CapturedMessages:
@@ -106,63 +74,6 @@ class CapturedMessages:
         return Body(parts=self._parts, size=self._size, whole=self.whole)
 
 
-class RecordedCall(Protocol):
-    """What is recorded of a call, whatever its arity."""
-
-    code: int | None
-    """The status code that ended the call."""
-
-    @property
-    def id_trailers(self) -> tuple[tuple[str, str], ...]:
-        """The trailers to add to the answer: an id of the inference, if it is captured. Trailers,
-        because initial metadata may be sent before the request arrives."""
-        ...
-
-    def record_end(
-        self, code: int, error: str | None, initial: Metadata = (), trailing: Metadata = ()
-    ) -> None:
-        """Record the end of the call."""
-        ...
-
-
-class CapturedCall:
-    """A call with one message each way, as far as it is captured."""
-
-    def __init__(
-        self, captures: Captures, target: CallTarget, path: str, context: Any, request: bytes
-    ) -> None:
-        self.code: int | None = None
-        headers = metadata_as_headers(context.invocation_metadata())
-        begun = CapturedExchange.begin(
-            captures, target, request, path=path, headers=headers, id_header=id_for_answer(headers)
-        )
-        self._captured = begun
-        if begun:
-            context.add_done_callback(lambda _: begun.hand_over())
-
-    @property
-    def id_trailers(self) -> tuple[tuple[str, str], ...]:
-        """The trailers to add to the answer."""
-        return () if self._captured is None else id_trailers(self._captured.id_header)
-
-    def record_response(self, message: bytes) -> None:
-        """Record the answer."""
-        if self._captured:
-            self._captured.add_answer(message)
-
-    def record_end(
-        self, code: int, error: str | None, initial: Metadata = (), trailing: Metadata = ()
-    ) -> None:
-        """Record the end of the call."""
-        self.code = code
-        if self._captured:
-            exchange = self._captured.exchange
-            exchange.grpc_code, exchange.error = code, error or None
-            exchange.response_headers = (*metadata_as_headers(initial), *self.id_trailers)
-            exchange.response_trailers = metadata_as_headers(trailing)
-            exchange.finished_at = datetime.now(UTC)
-
-
 IdHeader: TypeAlias = tuple[str, str]
 
 
@@ -176,7 +87,7 @@ class CapturedExchange:
     """A request and its answers, with the memory that is reserved for them."""
 
     def __init__(
-        self, reservation: Reservation, target: CallTarget, exchange: Exchange, id_header: IdHeader
+        self, reservation: Reservation, target: Route, exchange: Exchange, id_header: IdHeader
     ) -> None:
         self._reservation, self._target = reservation, target
         self.exchange, self.id_header = exchange, id_header
@@ -187,7 +98,7 @@ class CapturedExchange:
     def begin(
         cls,
         captures: Captures,
-        target: CallTarget | None,
+        target: Route | None,
         request: bytes | None,
         *,
         path: str,
@@ -238,29 +149,12 @@ class CapturedExchange:
     def hand_over(self) -> None:
         """Hand the exchange over to capture, as it is now."""
         self.exchange.request, self.exchange.response = self._request.body, self.response.body
-        target = self._target
-        if target.call:
-            self._reservation.finish(self.exchange, target.call, target.rules, target.model)
+        self._reservation.finish(self.exchange, self._target)
 
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 UpstreamCall: TypeAlias = Any
 """A call of grpc.aio, of either arity."""
-
-
-async def end(call: UpstreamCall, context: Context, captured_call: RecordedCall) -> None:
-    """Send the caller the status, the message and the trailers of a call that is over."""
-    code, details = await call.code(), await call.details()
-    trailers = await call.trailing_metadata()
-    if trailing := (*select_metadata(trailers), *captured_call.id_trailers):
-        context.set_trailing_metadata(trailing)
-    if code is not StatusCode.OK:
-        context.set_code(code)
-    if details:
-        context.set_details(details)
-    captured_call.record_end(
-        number(code), details, await call.initial_metadata() or (), trailers or ()
-    )
 
 
 async def fail(context: Context) -> None:
@@ -284,20 +178,7 @@ def cancelled_if_gone() -> Iterator[None]:
         raise asyncio.CancelledError from exc
 
 
-def record_cut_off(context: Context, captured_call: RecordedCall) -> None:
-    """Record that the caller is gone: its deadline has passed, or it cancelled the call."""
-    remaining = context.time_remaining()
-    if remaining is not None and remaining <= 0:
-        captured_call.record_end(
-            number(StatusCode.DEADLINE_EXCEEDED), "the caller's deadline passed"
-        )
-    else:
-        captured_call.record_end(
-            number(StatusCode.CANCELLED), "the caller was gone before the answer's end"
-        )
-
-
-def refuse(context: Context, target: CallTarget | None) -> None:
+def refuse(context: Context, target: Route | None) -> None:
     """Set the status of a call that is not forwarded."""
     if target is None:
         context.set_code(StatusCode.NOT_FOUND)

@@ -1,5 +1,6 @@
-"""A captured stream: each request with its answers is an exchange of its own, handed over when its
-answer is complete. Where a protocol does not know the messages, the whole stream is one.
+"""A recorded call. Each request of a stream with its answers is an exchange of its own, handed over
+when its answer is complete. A call with one message each way is one exchange, and so is a stream
+whose messages its protocol does not know.
 
 Memory: each exchange has a reservation of its own. A request for which there is no room keeps its
 place among the open ones, so that the answers after it still find theirs.
@@ -10,11 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any, Final
 
 import grpc
+from grpc import StatusCode
 
-from inference_store.proxy.capture import id_for_answer
+from inference_store.proxy.capture import Captures, id_for_answer
 from inference_store.proxy.grpc.captured_call import (
     METHODS,
     AnswerHead,
@@ -22,11 +25,10 @@ from inference_store.proxy.grpc.captured_call import (
     read_answer,
     read_request,
 )
+from inference_store.proxy.routing import Route
 
 from .captured_call import (
-    CallTarget,
     CapturedExchange,
-    Captures,
     Context,
     FindTarget,
     IdHeader,
@@ -34,6 +36,7 @@ from .captured_call import (
     UpstreamCall,
     id_trailers,
     metadata_as_headers,
+    number,
     select_metadata,
 )
 
@@ -110,7 +113,7 @@ class AnswerMatching:
         if self._waiting:
             request.is_pipelined = True
             next(reversed(self._waiting.values())).is_pipelined = True
-        if self._is_first(request):
+        if request.position == 0:
             self._first_id = request.id
         self._last_sent = request.position
         self._waiting[request.position] = request
@@ -148,7 +151,9 @@ class AnswerMatching:
 
     def take_open(self) -> Iterator[OpenRequest]:
         """Return the open requests, once, in the order in which they were sent."""
-        yield from sorted((*self._answered.values(), *self._waiting.values()), key=_position)
+        yield from sorted(
+            (*self._answered.values(), *self._waiting.values()), key=attrgetter("position")
+        )
         self._answered, self._waiting = {}, {}
 
     def _find_by_id(self, head: AnswerHead) -> OpenRequest | None:
@@ -224,18 +229,14 @@ class AnswerMatching:
     def _note_order(self, request: OpenRequest, head: AnswerHead) -> None:
         if not head.id:
             return
-        if request.is_named or (head.id == self._first_id and not self._is_first(request)):
+        if request.is_named or (head.id == self._first_id and request.position != 0):
             request.is_in_doubt = head.id != request.id
             return
         request.id = head.id  # the server makes the ids
-        if self._is_first(request):
+        if request.position == 0:
             self._first_id = head.id
         else:
             self._trust_ids()
-
-    @staticmethod
-    def _is_first(request: OpenRequest) -> bool:
-        return request.position == 0
 
     def _add_stray(self, head: AnswerHead) -> OpenRequest:
         self._make_room()
@@ -300,17 +301,13 @@ class AnswerMatching:
         return now - request.answered_at >= seconds
 
 
-def _position(request: OpenRequest) -> int:
-    return request.position
-
-
 _UNANSWERED: Final = "not waited for: too many requests of the stream are unanswered"
 _OK: Final = 0
 
 
-class CapturedStream:
-    """One stream, as far as it is captured. The model that a request names decides whether and how
-    it is."""
+class RecordedCall:
+    """One call, as far as it is captured. The model that a request names decides whether and how it
+    is."""
 
     def __init__(
         self,
@@ -324,7 +321,7 @@ class CapturedStream:
         self._path, self._context = path, context
         self._headers = metadata_as_headers(context.invocation_metadata())
         self._id_header: IdHeader = id_for_answer(self._headers)
-        self._target: CallTarget | None = None
+        self._target: Route | None = None
         self._is_captured = self._is_whole = False
         self._whole: CapturedExchange | None = None
         self._initial: Metadata = ()
@@ -343,7 +340,8 @@ class CapturedStream:
 
     @property
     def id_trailers(self) -> tuple[IdHeader, ...]:
-        """The trailers to add to the answer: an id by which all its inferences are found."""
+        """The trailers to add to the answer: an id by which all its inferences are found. Trailers,
+        because initial metadata may be sent before the request arrives."""
         return id_trailers(self._id_header) if self._is_captured else ()
 
     def record_request(self, message: bytes) -> None:
@@ -355,7 +353,7 @@ class CapturedStream:
         self._target = self._find_target(message)
         if not self.has_request:
             self._context.add_done_callback(self._end)
-            self._is_whole = self._path not in METHODS or _is_whole(self._target)
+            self._is_whole = _is_whole(self._path, self._target)
         capture = self._begin(message)
         if self._is_whole:
             self._whole = capture
@@ -392,7 +390,7 @@ class CapturedStream:
         if self._whole is not None:
             self._whole.add_answer(message)
         elif self._target is not None and not self._is_whole:
-            dialect = self._target.rules.dialect
+            dialect = self._target.upstream.dialect
             self._matching.add_answer(message, read_answer(message, dialect), self._now())
 
     def hand_over_complete(self) -> None:
@@ -407,6 +405,27 @@ class CapturedStream:
         self._timer = None
         self._matching.complete_quiet(self._now())
         self.hand_over_complete()
+
+    def record_cut_off(self) -> None:
+        """Record that the caller is gone: its deadline has passed, or it cancelled the call."""
+        remaining = self._context.time_remaining()
+        if remaining is not None and remaining <= 0:
+            self.record_end(number(StatusCode.DEADLINE_EXCEEDED), "the caller's deadline passed")
+        else:
+            sentence = "the caller was gone before the answer's end"
+            self.record_end(number(StatusCode.CANCELLED), sentence)
+
+    async def end(self, call: UpstreamCall) -> None:
+        """Send the caller the status, the message and the trailers of a call that is over."""
+        code, details = await call.code(), await call.details()
+        trailers = await call.trailing_metadata()
+        if trailing := (*select_metadata(trailers), *self.id_trailers):
+            self._context.set_trailing_metadata(trailing)
+        if code is not StatusCode.OK:
+            self._context.set_code(code)
+        if details:
+            self._context.set_details(details)
+        self.record_end(number(code), details, await call.initial_metadata() or (), trailers or ())
 
     def record_end(
         self, code: int, error: str | None, initial: Metadata = (), trailing: Metadata = ()
@@ -447,7 +466,10 @@ class CapturedStream:
         return asyncio.get_running_loop().time()
 
 
-def _is_whole(target: CallTarget | None) -> bool:
+def _is_whole(path: str, target: Route | None) -> bool:
+    method = METHODS.get(path)
+    if method is None or method.unary:
+        return True
     return target is not None and target.call is not None and target.call.kind == "infer"
 
 
@@ -459,19 +481,19 @@ async def exchange_messages(
     first: Any,
     context: Context,
     call: UpstreamCall,
-    captured_stream: CapturedStream,
+    recorded: RecordedCall,
     *,
     first_message_seconds: float,
 ) -> None:
     """Forward messages until the upstream has ended the call; `first`: a message that was already
     read, or EOF; None if nothing was read. A call that failed before its request arrived waits at
     most `first_message_seconds` for it."""
-    forwarding = asyncio.create_task(_forward_requests(first, context, call, captured_stream))
+    forwarding = asyncio.create_task(_forward_requests(first, context, call, recorded))
     try:
-        await _forward_answers(context, call, captured_stream)
+        await _forward_answers(context, call, recorded)
     except grpc.aio.AioRpcError:  # the call has its status
         # an unavailable upstream answers before the request arrives
-        if not captured_stream.has_request:
+        if not recorded.has_request:
             await asyncio.wait([forwarding], timeout=first_message_seconds)
     finally:
         forwarding.cancel()
@@ -480,14 +502,14 @@ async def exchange_messages(
 
 
 async def _forward_requests(
-    first: Any, context: Context, call: UpstreamCall, captured_stream: CapturedStream
+    first: Any, context: Context, call: UpstreamCall, recorded: RecordedCall
 ) -> None:
     try:
         message = await context.read() if first is None else first
         while message is not grpc.aio.EOF:
-            captured_stream.record_request(message)
+            recorded.record_request(message)
             await _write(call, message)
-            captured_stream.hand_over_complete()
+            recorded.hand_over_complete()
             message = await context.read()
         await call.done_writing()
     except _FAILED:
@@ -510,15 +532,13 @@ async def _await_status(call: UpstreamCall) -> None:
     call.cancel()
 
 
-async def _forward_answers(
-    context: Context, call: UpstreamCall, captured_stream: CapturedStream
-) -> None:
+async def _forward_answers(context: Context, call: UpstreamCall, recorded: RecordedCall) -> None:
     # Even if it is empty: a caller may wait for it before it sends.
     initial = await call.initial_metadata()
     await context.send_initial_metadata(select_metadata(initial))
-    captured_stream.record_initial(initial)
+    recorded.record_initial(initial)
     # not `read`: once the status has arrived, it omits the messages before it
     async for message in call:
-        captured_stream.record_response(message)
+        recorded.record_response(message)
         await context.write(message)
-        captured_stream.hand_over_complete()
+        recorded.hand_over_complete()

@@ -23,6 +23,7 @@ from inference_store.grpc_messages import message, parsed
 from inference_store.platform import traces
 from inference_store.platform.metrics import REFUSED_CALLS
 from inference_store.platform.serving import Connections
+from inference_store.proxy.capture import Captures
 from inference_store.proxy.grpc.captured_call import (
     METHODS,
     RUN,
@@ -32,25 +33,19 @@ from inference_store.proxy.grpc.captured_call import (
     Method,
     read_names,
 )
-from inference_store.proxy.routing import TRACE_HEADERS, ObservedCall, Outcome
+from inference_store.proxy.routing import TRACE_HEADERS, ObservedCall, Outcome, Route
 
 from .captured_call import (
-    CallTarget,
-    CapturedCall,
-    Captures,
     Context,
-    RecordedCall,
-    Route,
+    FindRoute,
     UpstreamCall,
     cancelled_if_gone,
-    end,
     fail,
     number,
-    record_cut_off,
     refuse,
     select_metadata,
 )
-from .captured_stream import CapturedStream, exchange_messages
+from .captured_stream import RecordedCall, exchange_messages
 
 MESSAGE_BYTES: Final = 256 << 20
 """The largest message that is forwarded by default: a larger one is refused, not cut."""
@@ -73,15 +68,10 @@ def channel(
     target: str,
     *,
     credentials: grpc.ChannelCredentials | None = None,
-    compression: grpc.Compression | None = None,
     message_bytes: int = MESSAGE_BYTES,
 ) -> grpc.aio.Channel:
     """Return a channel to `host:port`; it connects when first used, and again when the upstream is
-    available again.
-
-    Call it inside the loop. `compression`: of messages sent; gRPC does not report what the caller
-    used.
-    """
+    available again. Call it inside the loop."""
     all_options = (
         *options(message_bytes),
         # a call is forwarded once: only the caller may repeat it
@@ -91,12 +81,12 @@ def channel(
         ("grpc.min_reconnect_backoff_ms", _RECONNECT_MILLISECONDS),
     )
     if credentials is None:
-        return grpc.aio.insecure_channel(target, options=all_options, compression=compression)
-    return grpc.aio.secure_channel(
-        target, credentials, options=all_options, compression=compression
-    )
+        return grpc.aio.insecure_channel(target, options=all_options)
+    return grpc.aio.secure_channel(target, credentials, options=all_options)
 
 
+Channels: TypeAlias = Mapping[str, grpc.aio.Channel]
+"""The channels by the names of their upstreams; another upstream does not answer gRPC."""
 Caller: TypeAlias = tuple[str, int]
 """An address and a port."""
 
@@ -247,12 +237,14 @@ class Calls:
 class Forwarding:
     """The handler of every method."""
 
-    def __init__(self, route: Route, captures: Captures, calls: Calls, *, by_model: bool) -> None:
-        self._route = route
+    def __init__(
+        self, find: FindRoute, channels: Channels, captures: Captures, calls: Calls
+    ) -> None:
+        self._find_route, self._channels = find, channels
         self._captures = captures
         self._calls = calls
-        self._by_model = by_model
-        self._omi_versions = OmiVersions()
+        self._omi_versions: dict[str, str] = {}
+        """The versions by upstream, from the last Status that passed through."""
 
     async def unary(self, path: str, method: Method, _: Any, context: Context) -> bytes:
         """Forward a call with one message each way."""
@@ -261,25 +253,29 @@ class Forwarding:
             await fail(context)
             return b""
         target = self._find_target(path, method, request)
-        if target is None or (path == SHUTDOWN and not target.allow_shutdown):
+        if target is None or (path == SHUTDOWN and not target.upstream.allow_shutdown):
             refuse(context, target)
             await fail(context)
             return b""
-        captured_call = CapturedCall(self._captures, target, path, context, request)
-        observe(target, path, context, captured_call)
-        may_drop = path == SHUTDOWN and await is_connected(target.channel)
-        ask: Any = target.channel.unary_unary(path)
+        recorded = RecordedCall(self._captures, lambda _: target, path, context)
+        recorded.record_request(request)
+        observe(target, path, context, recorded)
+        upstream = self._channels[target.upstream.name]
+        may_drop = path == SHUTDOWN and await is_connected(upstream)
+        ask: Any = upstream.unary_unary(path)
         call: UpstreamCall = ask(request, **_options(target, context))
         try:
             answer = await _read_answer(call)
-            if answer is None and may_drop and has_dropped(await call.code()):
-                captured_call.record_end(number(StatusCode.OK), None)
+            if answer is None and may_drop and await call.code() in _DROPPED:
+                recorded.record_end(number(StatusCode.OK), None)
                 return build_answer()
-            await _finish(call, context, captured_call, answer or b"")
+            await _finish(call, context, recorded, answer or b"")
         except asyncio.CancelledError:
-            record_cut_off(context, captured_call)
+            recorded.record_cut_off()
             raise
-        self._omi_versions.note(target, path, answer or b"")
+        if path == STATUS and (status := parsed("StatusResponse", answer or b"")) is not None:
+            version = status.model_info.model_version[:_LONGEST]
+            self._omi_versions |= {target.upstream.name: version} if version else {}
         await fail(context)
         return answer or b""
 
@@ -287,32 +283,34 @@ class Forwarding:
         """Forward a call with any number of messages each way."""
         if not self._has_room(context):
             return
-        first = await context.read() if self._by_model and method.model else None
+        # its first message decides its upstream
+        first = await context.read() if len(self._channels) > 1 and method.model else None
         target = self._find_target(path, method, first)
         if target is None:
             refuse(context, target)
             return
         # each request names its model
-        captured_stream = CapturedStream(
+        recorded = RecordedCall(
             self._captures, lambda msg: self._find_target(path, method, msg), path, context
         )
-        observe(target, path, context, captured_stream)
-        call: UpstreamCall = target.channel.stream_stream(path)(**_options(target, context))
+        observe(target, path, context, recorded)
+        upstream = self._channels[target.upstream.name]
+        call: UpstreamCall = upstream.stream_stream(path)(**_options(target, context))
         try:
             await exchange_messages(
                 first,
                 context,
                 call,
-                captured_stream,
+                recorded,
                 first_message_seconds=self._calls.first_message_seconds,
             )
         except asyncio.CancelledError:
-            record_cut_off(context, captured_stream)
+            recorded.record_cut_off()
             raise
         except grpc.aio.BaseError:  # the caller is gone
-            record_cut_off(context, captured_stream)
+            recorded.record_cut_off()
             return
-        await end(call, context, captured_stream)
+        await recorded.end(call)
 
     def _has_room(self, context: Context) -> bool:
         """Return whether the call is taken; if not, set its status."""
@@ -341,10 +339,15 @@ class Forwarding:
             return None
         return bytes(message)
 
-    def _find_target(self, path: str, method: Method, first: Any) -> CallTarget | None:
+    def _find_target(self, path: str, method: Method, first: Any) -> Route | None:
         model_and_version = read_names(method, first) if isinstance(first, bytes) else (None, None)
-        target = self._route(path, *model_and_version)
-        return target and self._omi_versions.add_version(target, path)
+        target = self._find_route(path, *model_and_version)
+        if target.upstream.name not in self._channels:
+            return None
+        version = self._omi_versions.get(target.upstream.name)
+        if path != RUN or target.call is None or version is None:
+            return target
+        return replace(target, call=replace(target.call, version=version))
 
 
 async def _read_answer(call: UpstreamCall) -> bytes | None:
@@ -357,20 +360,23 @@ async def _read_answer(call: UpstreamCall) -> bytes | None:
 
 
 async def _finish(
-    call: UpstreamCall, context: Context, captured_call: CapturedCall, answer: bytes
+    call: UpstreamCall, context: Context, recorded: RecordedCall, answer: bytes
 ) -> None:
     if await call.code() is StatusCode.OK:
-        captured_call.record_response(answer)
+        recorded.record_response(answer)
     if initial := select_metadata(await call.initial_metadata()):
         with cancelled_if_gone():
             await context.send_initial_metadata(initial)
-    await end(call, context, captured_call)
+    await recorded.end(call)
 
 
-def _options(target: CallTarget, context: Context) -> dict[str, Any]:
+def _options(target: Route, context: Context) -> dict[str, Any]:
     """Return the options of a request: its metadata, and the time that is left for it."""
-    remaining = context.time_remaining()
-    limits = [limit for limit in (remaining, target.timeout_seconds) if limit is not None]
+    # a stream may be endless, and an unknown call may be a stream
+    is_single = target.call is not None and target.call.kind == "infer"
+    limits = [target.upstream.read_seconds] if is_single else []
+    if (remaining := context.time_remaining()) is not None:
+        limits.append(remaining)
     return {
         "metadata": select_metadata(context.invocation_metadata()),
         "timeout": min(limits, default=None),
@@ -380,46 +386,22 @@ def _options(target: CallTarget, context: Context) -> dict[str, Any]:
 _LONGEST: Final = 256
 
 
-class OmiVersions:
-    """The versions by upstream, from the last Status that passed through."""
-
-    def __init__(self) -> None:
-        self._versions: dict[str, str] = {}
-
-    def note(self, target: CallTarget, path: str, answer: bytes) -> None:
-        """Note the version in a Status answer."""
-        status = parsed("StatusResponse", answer) if path == STATUS else None
-        if status is not None and (version := status.model_info.model_version):
-            self._versions[target.upstream] = version[:_LONGEST]
-
-    def add_version(self, target: CallTarget, path: str) -> CallTarget:
-        """Return the target of a Run with the version of its model, if that is known."""
-        version = self._versions.get(target.upstream)
-        if path != RUN or target.call is None or version is None:
-            return target
-        return replace(target, call=replace(target.call, version=version))
-
-
 _SECONDS: Final = 5.0
 _UNDECIDED: Final = frozenset({ChannelConnectivity.IDLE, ChannelConnectivity.CONNECTING})
+# How a call ends whose connection was dropped.
 _DROPPED: Final = frozenset({StatusCode.UNAVAILABLE, StatusCode.CANCELLED, StatusCode.UNKNOWN})
 
 
-async def is_connected(channel: grpc.aio.Channel) -> bool:
+async def is_connected(channel: grpc.aio.Channel, seconds: float = _SECONDS) -> bool:
     """Return whether there is a connection, to distinguish a dropped connection from a missing
     one."""
     state = channel.get_state(try_to_connect=True)
     with suppress(TimeoutError):
-        async with asyncio.timeout(_SECONDS):
+        async with asyncio.timeout(seconds):
             while state in _UNDECIDED:
                 await channel.wait_for_state_change(state)
                 state = channel.get_state()
     return state is ChannelConnectivity.READY
-
-
-def has_dropped(code: StatusCode) -> bool:
-    """Return whether a call ended because its connection was dropped."""
-    return code in _DROPPED
 
 
 def build_answer() -> bytes:
@@ -441,17 +423,17 @@ _FAILED: Final = frozenset(
 )
 
 
-def observe(target: CallTarget, path: str, context: Context, captured_call: RecordedCall) -> None:
-    """Observe a call from now on; `captured_call` knows its status code at the end."""
+def observe(target: Route, path: str, context: Context, recorded: RecordedCall) -> None:
+    """Observe a call from now on; `recorded` knows its status code at the end."""
     observed = ObservedCall(
         "grpc",
         target.call,
-        target.upstream,
+        target.upstream.name,
         lambda: _describe(path, context),
         is_unrecognised=target.is_unrecognised,
     )
     add_done_callback: Any = context.add_done_callback  # the stubs require an instance of a class
-    add_done_callback(lambda _: observed.end(_classify(captured_call.code), captured_call.code))
+    add_done_callback(lambda _: observed.end(_classify(recorded.code), recorded.code))
 
 
 def _describe(path: str, context: Context) -> tuple[traces.Attributes, Mapping[str, str]]:
@@ -500,40 +482,29 @@ class _EveryMethod(grpc.GenericRpcHandler):
 
     def _handler(self, path: str, method: Method) -> Handler:
         # the single message of a stream can be awaited with a time limit
+        build: Any = grpc.stream_stream_rpc_method_handler
+        behaviour: Callable[..., Any] = self._forwarding.stream
         if method.unary:
-            return _build_handler(
-                grpc.stream_unary_rpc_method_handler, self._forwarding.unary, path, method
-            )
-        return _build_handler(
-            grpc.stream_stream_rpc_method_handler, self._forwarding.stream, path, method
-        )
-
-
-def _build_handler(
-    handler: Callable[..., Any], behaviour: Callable[..., Any], path: str, method: Method
-) -> Handler:
-    rpc_handler: Handler = handler(partial(behaviour, path, method))
-    return rpc_handler
+            build, behaviour = grpc.stream_unary_rpc_method_handler, self._forwarding.unary
+        handler: Handler = build(partial(behaviour, path, method))
+        return handler
 
 
 def server(
-    route: Route,
+    find: FindRoute,
+    channels: Channels,
     captures: Captures,
     *,
-    by_model: bool,
     message_bytes: int = MESSAGE_BYTES,
     calls: Calls | None = None,
     most_connections: int = MOST_CALLS,
-    compression: grpc.Compression | None = None,
 ) -> grpc.aio.Server:
     """Return a server without ports: add them, start it, and stop it with a grace, inside the loop.
 
-    `most_connections`: the most at once; others are closed. `by_model`: wait for a stream's first
-    message, which decides its upstream; not needed for a single upstream. `calls`: those without
-    room are refused with RESOURCE_EXHAUSTED. `compression`: of answers; gRPC does not report what
-    the upstream used.
+    `most_connections`: the most at once; others are closed. `calls`: those without room are refused
+    with RESOURCE_EXHAUSTED.
     """
-    forwarding = Forwarding(route, captures, calls or Calls(), by_model=by_model)
+    forwarding = Forwarding(find, channels, captures, calls or Calls())
     return grpc.aio.server(
         handlers=(_EveryMethod(forwarding),),
         options=(
@@ -543,5 +514,4 @@ def server(
             *_IDLE,
             ("grpc.max_allowed_incoming_connections", most_connections),
         ),
-        compression=compression,
     )

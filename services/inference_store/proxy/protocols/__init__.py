@@ -1,7 +1,7 @@
 """The protocols, in the order in which they are tried to recognise a call."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -42,14 +42,11 @@ def may_infer(transport: Transport, method: str, paths: Sequence[str]) -> bool:
     return method == "POST" and not any(control.fullmatch(path) for path in paths)
 
 
-def _table(*entries: Protocol) -> Mapping[str, Protocol]:
-    return MappingProxyType({entry.name: entry for entry in entries})
-
-
-PROTOCOLS: Final = _table(
+_ALL: Final = (
     *(V2_REST, V2_GRPC, CHARIOT_V2, KSERVE_V1, OPENAI, RESPONSES, EMBEDDINGS, ANTHROPIC),
     *(MLFLOW, TORCHSERVE, OMI, RAW, RAW_GRPC),
 )
+PROTOCOLS: Final = MappingProxyType({protocol.name: protocol for protocol in _ALL})
 """The protocols by name. Those that recognise every call come last."""
 
 

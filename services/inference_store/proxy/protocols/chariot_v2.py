@@ -14,8 +14,8 @@ from inference_store.inference.json_text import Json, UnreadableJson
 from inference_store.proxy.exchange import (
     Exchange,
     Headers,
-    from_base64,
-    from_data_url,
+    correct_headers,
+    from_text,
     header,
     utf8,
 )
@@ -24,6 +24,7 @@ from .documents import (
     Document,
     NotDecoded,
     answer_json,
+    as_json,
     data_at,
     decode,
     encode,
@@ -44,9 +45,9 @@ from .protocol import (
     Problem,
     Protocol,
     Reading,
+    find_mismatch,
     join_problems,
 )
-from .tensor_reading import MOST_INFERENCES
 from .v2 import remove_metadata
 
 LINES: Final = "application/jsonl"
@@ -124,7 +125,8 @@ def _read_envelope(raw: bytes, part: str) -> RequestItem:
             data=raw, content_type="application/json", problem=_describe_unreadable(problem)
         )
     value = document.value["input"]
-    data, content_type = _decode(value) or data_at(raw, member(raw, "input"), value)
+    decoded = from_text(value) if type(value) is str else None
+    data, content_type = decoded or data_at(raw, member(raw, "input"), value)
     parameters = document.value.get("parameters")
     if parameters is None or isinstance(parameters, dict):
         return RequestItem(data=data, content_type=content_type, parameters=parameters or {})
@@ -134,14 +136,6 @@ def _read_envelope(raw: bytes, part: str) -> RequestItem:
 
 def _describe_unreadable(sentence: str) -> Problem:
     return Problem(sentence, ("request", "unreadable"))
-
-
-def _decode(value: Json) -> tuple[bytes, str | None] | None:
-    """Return the bytes of base64; None for another text, and for other JSON."""
-    if type(value) is not str:
-        return None
-    raw = from_base64(value)
-    return from_data_url(value) or (None if raw is None else (raw, None))
 
 
 def _read_header(headers: Headers) -> tuple[dict[str, Json], Problem | None]:
@@ -163,11 +157,12 @@ def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
     answer = read_bytes(exchange.response, exchange.response_headers, "response")
     items = read_items(request, exchange.request_headers)
     by_line = media_type(exchange.request_headers) == LINES and not _is_for_all(exchange, answer)
-    answers = _parse_lines(answer) if by_line else [_parse_answer(answer)] * len(items)
-    mismatch = _find_mismatch(len(items), len(answers))
+    whole = as_json(answer, "response")
+    answers = _parse_lines(answer) if by_line else [whole] * len(items)
+    mismatch = find_mismatch(len(items), len(answers), "lines", "answer lines")
     if mismatch:
-        whole = _parse_answer(answer) if not by_line else Document(raw=answer.raw, problem=mismatch)
-        inferences = [_join_inferences(request, items, whole)]
+        joined = Document(raw=answer.raw, problem=mismatch) if by_line else whole
+        inferences = [_join_inferences(request, items, joined)]
     else:
         pairs = zip(items, answers, strict=True)
         inferences = [_build_inference(item, line, alone=by_line) for item, line in pairs]
@@ -197,20 +192,6 @@ def _parse_lines(answer: Document) -> list[Document]:
         parsed(line, "response", f"line {number} of the answer")
         for number, line in split_lines(answer.raw)
     ]
-
-
-def _parse_answer(answer: Document) -> Document:
-    return answer if answer.problem or not answer.raw.strip() else parsed(answer.raw, "response")
-
-
-def _find_mismatch(request_lines: int, answer_lines: int) -> Problem | None:
-    if request_lines != answer_lines:
-        sentence = f"{answer_lines} answer lines to {request_lines} lines: kept as one inference"
-        return Problem(sentence, ("response", "not_divided"))
-    if request_lines > MOST_INFERENCES:
-        sentence = f"{request_lines} lines, over {MOST_INFERENCES}: kept as one inference"
-        return Problem(sentence, ("request", "not_divided"))
-    return None
 
 
 def _join_inferences(request: Document, items: list[RequestItem], answer: Document) -> Inference:
@@ -253,7 +234,7 @@ def strip(body: bytes, headers: Headers) -> tuple[bytes, Headers] | None:
     if len(stripped) == len(raw):
         return None
     coded = encode(stripped, headers)
-    return coded, [_correct_length(name, value, len(coded)) for name, value in headers]
+    return coded, correct_headers(headers, {"content-length": str(len(coded))})
 
 
 def _strip_header(body: bytes, headers: Headers) -> tuple[bytes, Headers] | None:
@@ -262,12 +243,7 @@ def _strip_header(body: bytes, headers: Headers) -> tuple[bytes, Headers] | None
     stripped = _strip_json(_BEFORE + raw + _AFTER)[len(_BEFORE) : -len(_AFTER)]
     if len(stripped) == len(raw):
         return None
-    new = (PARAMETERS, stripped.decode("latin-1"))
-    return body, [new if name == PARAMETERS else (name, value) for name, value in headers]
-
-
-def _correct_length(name: str, value: str, size: int) -> tuple[str, str]:
-    return name, str(size) if name == "content-length" else value
+    return body, correct_headers(headers, {PARAMETERS: stripped.decode("latin-1")})
 
 
 def _strip_json(text: bytes) -> bytes:

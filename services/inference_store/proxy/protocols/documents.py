@@ -143,26 +143,27 @@ class Document:
 
 
 def read_bytes(body: Body, headers: Headers, side: CaptureSide) -> Document:
-    """Read a body's bytes without content coding."""
-    if not body.whole:
-        return Document(raw=body.bytes, problem=describe_missing(body, side))
+    """Read a body's bytes without content coding; still coded if that cannot be undone."""
+    missing = describe_missing(body, side)
     try:
-        return Document(raw=decode(body.bytes, headers))
+        return Document(raw=decode(body.bytes, headers), problem=missing)
     except NotDecoded as exc:
         sentence = f"{NAMES[side]} is kept coded, as it came: {exc}"
-        return Document(raw=body.bytes, problem=Problem(sentence, (side, "unreadable")))
+        problem = missing or Problem(sentence, (side, "unreadable"))
+        return Document(raw=body.bytes, problem=problem)
 
 
 def read_document(
     body: Body, headers: Headers, side: CaptureSide, *, exact: bool = False
 ) -> Document:
     """Read a body as JSON. `exact`: keep numbers as they were written."""
-    document = read_bytes(body, headers, side)
-    return (
-        document
-        if document.problem or not document.raw.strip()
-        else parsed(document.raw, side, exact=exact)
-    )
+    return as_json(read_bytes(body, headers, side), side, exact=exact)
+
+
+def as_json(document: Document, side: CaptureSide, *, exact: bool = False) -> Document:
+    """Read the bytes of a body as JSON, if there are any."""
+    is_read = not document.problem and bool(document.raw.strip())
+    return parsed(document.raw, side, exact=exact) if is_read else document
 
 
 def parsed(
@@ -262,11 +263,16 @@ def _datatype(scalar: Json) -> str:
 
 def find_failure(exchange: Exchange, answer: Document) -> tuple[bool | None, str | None]:
     """Return False if the answer reports a failure in its body, else None; and the error text."""
+    if (exchange.http_status or 0) >= 400:
+        return None, describe_failure(answer)
     error = find_error(answer.value)
-    if (exchange.http_status or 0) < 400:
-        return (None if error is None else False), error
-    text = error or _find_text(answer.value)
-    return None, text or answer.raw[:MOST_ERROR].decode("utf-8", "replace").strip() or None
+    return (None if error is None else False), error
+
+
+def describe_failure(answer: Document) -> str | None:
+    """Return the text of an answer with a status of failure; None if it is empty."""
+    text = find_error(answer.value) or _find_text(answer.value)
+    return text or answer.raw[:MOST_ERROR].decode("utf-8", "replace").strip() or None
 
 
 def find_error(value: Json) -> str | None:

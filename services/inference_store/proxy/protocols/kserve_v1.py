@@ -10,7 +10,7 @@ from typing import Final
 
 from inference_store.inference.json_text import Json
 from inference_store.inference.task_types import task_type_of
-from inference_store.proxy.exchange import Exchange, from_base64, from_data_url
+from inference_store.proxy.exchange import Exchange, from_data_url, from_text
 
 from .documents import (
     JSON,
@@ -24,8 +24,17 @@ from .documents import (
     read_document,
     v2_answer_json,
 )
-from .protocol import Call, Inference, Model, Problem, Protocol, Reading, join_problems
-from .tensor_reading import MOST_INFERENCES
+from .protocol import (
+    MOST_INFERENCES,
+    Call,
+    Inference,
+    Model,
+    Problem,
+    Protocol,
+    Reading,
+    find_mismatch,
+    join_problems,
+)
 
 _ANSWERS: Final = ("predictions", "explanations")
 
@@ -73,8 +82,7 @@ def _read_data(
             _find_base64(value, vision) or data_at(raw, span, value) for value, span in pairs
         ], None
     if instances:
-        sentence = f"{len(instances)} instances are kept as one inference"
-        return [(request.raw, JSON)], Problem(sentence, ("request", "not_divided"))
+        return [(request.raw, JSON)], find_mismatch(len(instances), 1, "instances", "")
     sentence = "the request has no list `instances`: its body is the datum"
     problem = request.problem or Problem(sentence, ("request", "unreadable"))
     return [(request.raw, None if request.problem else JSON)], problem
@@ -86,9 +94,8 @@ def _read_responses(
     predictions = _find_list(answer, _ANSWERS)
     if count == 1 or failed or answer.problem or not answer.raw.strip():
         return [answer_json(answer)] * count, None
-    if len(predictions) != count:
-        sentence = f"{len(predictions)} predictions to {count} instances: kept as one inference"
-        return [], Problem(sentence, ("response", "not_divided"))
+    if mismatch := find_mismatch(count, len(predictions), "instances", "predictions"):
+        return [], mismatch
     model_names = {"model_name": call.model, "model_version": call.version}
     return [
         v2_answer_json([output("predictions", [prediction])], **model_names)
@@ -98,32 +105,21 @@ def _read_responses(
 
 def _find_base64(instance: Json, vision: bool) -> tuple[bytes, str | None] | None:
     if type(instance) is str:
-        return _from_text(instance) if vision else from_data_url(instance)
+        return from_text(instance) if vision else from_data_url(instance)
     if not isinstance(instance, dict):
         return None
+    values = [instance, *instance.values()]
+    coded = [value.get("b64") for value in values if isinstance(value, dict)]
+    texts = [text for text in coded if type(text) is str]
     if type(instance.get("b64")) is str:
-        return _from_text(instance["b64"])
-    inside = [value["b64"] for value in instance.values() if _is_base64(value)]
-    if not inside and vision:
-        inside = [value for value in instance.values() if type(value) is str and _is_long(value)]
-    return _from_text(inside[0]) if len(inside) == 1 else None
+        return from_text(texts[0])
+    if not texts and vision:
+        texts = [text for text in instance.values() if type(text) is str and len(text) > _LABEL]
+    return from_text(texts[0]) if len(texts) == 1 else None
 
 
-def _is_base64(value: Json) -> bool:
-    return isinstance(value, dict) and type(value.get("b64")) is str
-
-
-def _is_long(text: str) -> bool:
-    """Return whether a text may be an image rather than a name or a label: even the smallest are
-    longer."""
-    return len(text) > 64
-
-
-def _from_text(text: str) -> tuple[bytes, str | None] | None:
-    decoded = from_data_url(text)
-    if decoded is None and (raw := from_base64(text)) is not None:
-        decoded = (raw, None)
-    return decoded
+_LABEL: Final = 64
+"""The most characters of a name or a label: even the smallest images are longer."""
 
 
 KSERVE_V1: Final = Protocol(

@@ -27,9 +27,9 @@ from .protocol import (
     Protocol,
     Reading,
     describe_missing,
+    find_mismatch,
     join_problems,
 )
-from .tensor_reading import MOST_INFERENCES
 
 RESULTS: Final = "results.json"
 ERROR: Final = "error"
@@ -147,7 +147,8 @@ def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
         matched = results or [_build_result(answer)] * len(items)
         pairs = zip(items, matched, strict=True)
         inferences = [_build_inference(item.input, result) for item, result in pairs]
-    problems = [request_problem, answer_problem, mismatch, *_list_problems(results)]
+    problems = [request_problem, answer_problem, mismatch]
+    problems += [result.problem for result in results if result.problem][:3]
     return Reading(
         inferences=inferences,
         action="run",
@@ -178,15 +179,9 @@ def _describe_failure(answer: Any) -> str:
 
 
 def _find_mismatch(items: int, results: int) -> Problem | None:
-    if items > MOST_INFERENCES:
-        sentence = f"{items} input items, over {MOST_INFERENCES}: kept as one inference"
-        return Problem(sentence, ("request", "not_divided"))
-    if items and results and items != results:
-        sentence = f"{results} output items to {items} input items: kept as one inference"
-        return Problem(sentence, ("response", "not_divided"))
-    if items or not results:
-        return None
-    return Problem("there are output items and no input items", ("request", "no_input"))
+    if results and not items:
+        return Problem("there are output items and no input items", ("request", "no_input"))
+    return find_mismatch(items, results or items, "input items", "output items")
 
 
 def _build_inference(files: Mapping[str, bytes], result: Result) -> Inference:
@@ -225,10 +220,6 @@ def _join_inferences(exchange: Exchange, answer: Any, results: list[Result]) -> 
     elif exchange.response.bytes:
         response = written({"body": text_or_base64(exchange.response.bytes)})
     return Inference(data=exchange.request.bytes, data_content_type=_PROTOBUF, response=response)
-
-
-def _list_problems(results: list[Result]) -> list[Problem]:
-    return [result.problem for result in results if result.problem][:3]
 
 
 def _find_task_type(results: list[Result], first: Inference) -> str | None:

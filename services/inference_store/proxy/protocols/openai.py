@@ -20,6 +20,7 @@ from .documents import (
     JSON,
     Document,
     answer_json,
+    as_json,
     data_at,
     data_of,
     elements,
@@ -27,7 +28,6 @@ from .documents import (
     is_event_stream,
     member,
     output,
-    parsed,
     read_bytes,
     read_document,
     v2_answer_json,
@@ -40,8 +40,16 @@ from .openai_messages import (
     read_usage,
     text_of_parts,
 )
-from .protocol import Call, Inference, Model, Problem, Protocol, Reading, join_problems
-from .tensor_reading import MOST_INFERENCES
+from .protocol import (
+    MOST_INFERENCES,
+    Call,
+    Inference,
+    Model,
+    Problem,
+    Protocol,
+    Reading,
+    join_problems,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +64,6 @@ class ParsedAnswer:
     """The choices without their text: `index`, `finish_reason`, `role`, `tool_calls` and so on."""
     texts: list[str | None] = field(repr=False)
     """The text of each choice."""
-    problem: Problem | None = None
 
     def root_text(self, name: str) -> str | None:
         """Return a text of the answer's root; None if there is none."""
@@ -70,7 +77,8 @@ class ParsedAnswer:
         standard = read_usage(self.document.value)
         reasons = [choice.get("finish_reason") for choice in self.choices]
         if any(reasons):
-            standard["finish_reason"] = reasons[0] if _are_equal(reasons) else reasons
+            is_same = reasons.count(reasons[0]) == len(reasons)
+            standard["finish_reason"] = reasons[0] if is_same else reasons
         return standard
 
 
@@ -81,22 +89,18 @@ def parse_answer(exchange: Exchange) -> ParsedAnswer:
         stream = join_chunks(plain)
         problem = join_problems([plain.problem, *stream.problems], most=3)
         whole = Document(raw=plain.raw, value=stream.document, problem=problem)
-        return _build_answer(whole, {"chunks": stream.chunks}, problem)
-    if not plain.problem and plain.raw.strip():
-        plain = parsed(plain.raw, "response")
-    return _build_answer(plain, {"answer": plain.value}, plain.problem)
+        return _build_answer(whole, {"chunks": stream.chunks})
+    plain = as_json(plain, "response")
+    return _build_answer(plain, {"answer": plain.value})
 
 
-def _build_answer(
-    document: Document, original: dict[str, Json], problem: Problem | None
-) -> ParsedAnswer:
+def _build_answer(document: Document, original: dict[str, Json]) -> ParsedAnswer:
     choices = list_choices(document.value)
     return ParsedAnswer(
         document=document,
         original=original,
         choices=[_describe_choice(choice) for choice in choices],
         texts=[_read_text(choice) for choice in choices],
-        problem=problem,
     )
 
 
@@ -117,10 +121,6 @@ def _describe_choice(choice: dict[str, Json]) -> dict[str, Any]:
         return {**rest, "embedding": choice["embedding"]}
     message = {name: value for name, value in _find_message(choice).items() if name != "content"}
     return {**rest, **{name: value for name, value in message.items() if value is not None}}
-
-
-def _are_equal(reasons: list[Json]) -> bool:
-    return all(reason == reasons[0] for reason in reasons)
 
 
 # Finds the choices of an answer: OpenAI's own, embeddings, and those that OpenAI's responses and
@@ -327,7 +327,7 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
         ok=ok,
         error=error,
         standard=_read_standard(exchange, request, answer),
-        problem=join_problems([request.problem, answer.problem]),
+        problem=join_problems([request.problem, answer.document.problem]),
     )
 
 
@@ -343,33 +343,29 @@ def _read_standard(
 
 
 def _build_inferences(request: ParsedRequest, answer: ParsedAnswer, name: str) -> list[Inference]:
-    envelopes = [request.metadata] if request.metadata else []
-    choices_per_prompt, remainder = divmod(len(answer.choices), len(request.data))
-    if 1 < len(request.data) <= MOST_INFERENCES and not remainder:
-        responses = [
-            _build_response(
-                request,
-                answer,
-                name,
-                slice(first * choices_per_prompt, (first + 1) * choices_per_prompt),
-            )
-            for first in range(len(request.data))
-        ]
-        return [
-            Inference(data=data, data_content_type=kind, response=response, metadata=envelopes)
-            for (data, kind), response in zip(request.data, responses, strict=True)
-        ]
-    data, kind = request.together
-    response = _build_response(request, answer, name, slice(None))
-    return [Inference(data=data, data_content_type=kind, response=response, metadata=envelopes)]
+    data, count = request.data, len(request.data)
+    if count > MOST_INFERENCES or len(answer.choices) % count:
+        data, count = [request.together], 1
+    size = len(answer.choices) // count
+    return [
+        Inference(
+            data=datum,
+            data_content_type=kind,
+            response=_build_response(
+                request, answer, name, slice(at * size, (at + 1) * size), alone=count == 1
+            ),
+            metadata=[request.metadata] if request.metadata else [],
+        )
+        for at, (datum, kind) in enumerate(data)
+    ]
 
 
 def _build_response(
-    request: ParsedRequest, answer: ParsedAnswer, name: str, which: slice
+    request: ParsedRequest, answer: ParsedAnswer, name: str, which: slice, *, alone: bool
 ) -> bytes | None:
     """Return the choices about one datum; with the whole answer, if it is about this datum
     alone."""
-    whole = answer.original if which == slice(None) else {}
+    whole = answer.original if alone else {}
     vectors = [choice[_VECTOR] for choice in answer.choices[which] if _VECTOR in choice]
     if (whole and vectors) or not (answer.choices or answer.original.get("chunks")):
         return answer_json(answer.document)

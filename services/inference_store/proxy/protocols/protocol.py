@@ -62,6 +62,22 @@ def list_gaps(body: Body, side: CaptureSide) -> list[Reason]:
     return [(side, body.gap)]
 
 
+MOST_INFERENCES: Final = 1024
+"""The most inferences of one request; a request with more is kept as one inference."""
+
+
+def find_mismatch(inputs: int, answers: int, what: str, of: str) -> Problem | None:
+    """Return why inputs are kept as one inference; None if each of them has an answer. `what`,
+    `of`: the names of inputs and answers."""
+    if inputs > MOST_INFERENCES:
+        sentence = f"{inputs} {what}, over {MOST_INFERENCES}: kept as one inference"
+        return Problem(sentence, ("request", "not_divided"))
+    if inputs != answers:
+        sentence = f"{answers} {of} to {inputs} {what}: kept as one inference"
+        return Problem(sentence, ("response", "not_divided"))
+    return None
+
+
 Kind: TypeAlias = Literal["infer", "stream"]
 """`stream`: the answer comes in parts (SSE, gRPC messages)."""
 

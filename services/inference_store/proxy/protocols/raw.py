@@ -12,10 +12,10 @@ from inference_store.proxy.exchange import Body, Exchange, Headers, header
 from inference_store.proxy.protocols import kserve_v1
 from inference_store.proxy.protocols.documents import (
     answer_json,
+    as_json,
     find_failure,
     media_type,
     output,
-    parsed,
     read_bytes,
     read_document,
     text_or_base64,
@@ -38,7 +38,7 @@ def read(exchange: Exchange, call: Call, _model: Model) -> Reading:
     request = read_bytes(exchange.request, exchange.request_headers, "request")
     answer = read_bytes(exchange.response, exchange.response_headers, "response")
     if not answer.problem and _is_json(exchange.response_headers):
-        answer = parsed(answer.raw, "response") if answer.raw.strip() else answer
+        answer = as_json(answer, "response")
         response = answer_json(answer)
     else:
         response = _wrap(answer.raw, exchange.response)

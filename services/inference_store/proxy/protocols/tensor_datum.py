@@ -16,16 +16,17 @@ import json
 import re
 from base64 import b64encode
 from binascii import Error, a2b_base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import orjson
 
+from inference_store.inference.events import CaptureSide
 from inference_store.inference.json_text import UnreadableJson, read_json
 
 from .documents import text_or_base64
-from .protocol import Problem
+from .protocol import Problem, join_problems
 from .tensors import (
     BYTES,
     CODES,
@@ -47,10 +48,10 @@ class WrittenJson(NamedTuple):
     """JSON text, and the problem if something could not be written."""
 
     text: bytes
-    problem: str | None = None
+    problem: Problem | None = None
 
 
-def tensor_json(tensor: Tensor) -> WrittenJson:
+def tensor_json(tensor: Tensor, side: CaptureSide) -> WrittenJson:
     """Write `{"name", "shape", "datatype", "parameters", "data"}`; without `parameters` if empty.
 
     Data that cannot be JSON (unknown datatype, bytes that do not fit it, too many elements) are
@@ -65,8 +66,9 @@ def tensor_json(tensor: Tensor) -> WrittenJson:
         members["parameters"] = object_json(parameters)
     if data.text is not None:
         members[data.member] = data.text
-    tensor_name = f"tensor {tensor.name[:80]!r} ({tensor.datatype[:20]!r})"
-    return WrittenJson(object_json(members), data.problem and f"{tensor_name} {data.problem}")
+    sentence = f"tensor {tensor.name[:80]!r} ({tensor.datatype[:20]!r}) {data.problem}"
+    problem = Problem(sentence, (side, "unreadable")) if data.problem else None
+    return WrittenJson(object_json(members), problem)
 
 
 def envelope_json(
@@ -74,14 +76,15 @@ def envelope_json(
     parameters: Mapping[str, bytes],
     list_name: str,
     tensors: Sequence[Tensor],
+    side: CaptureSide,
 ) -> WrittenJson:
     """Write `{…members that are not None, "parameters", list_name: [tensors]}`."""
-    written = [tensor_json(tensor) for tensor in tensors]
+    written = [tensor_json(tensor, side) for tensor in tensors]
     texts = {name: _write_value(value) for name, value in members.items() if value is not None}
     if parameters:
         texts["parameters"] = object_json(parameters)
     texts[list_name] = b"[" + b",".join(tensor.text for tensor in written) + b"]"
-    return WrittenJson(object_json(texts), _join_problems(tensor.problem for tensor in written))
+    return WrittenJson(object_json(texts), join_problems(tensor.problem for tensor in written))
 
 
 def object_json(members: Mapping[str, bytes]) -> bytes:
@@ -91,15 +94,6 @@ def object_json(members: Mapping[str, bytes]) -> bytes:
         + b",".join(_write_value(name) + b":" + value for name, value in members.items())
         + b"}"
     )
-
-
-def _join_problems(problems: Iterable[str | None]) -> str | None:
-    """Join the first few sentences, without repetitions; None if there is none."""
-    distinct = list(dict.fromkeys(problem for problem in problems if problem))
-    return "; ".join(distinct[:_MOST_PROBLEMS]) or None
-
-
-_MOST_PROBLEMS: Final = 8
 
 
 class _Data(NamedTuple):
@@ -188,7 +182,7 @@ def datum_of(inputs: Sequence[Tensor], *, vision: bool) -> Datum:
         return _read_single(main, vision)
     if not inputs:
         return _describe_no_input("the request has no inputs")
-    return _build_json(envelope_json({}, {}, "inputs", inputs))
+    return _build_json(inputs)
 
 
 def arguments_of(inputs: Sequence[Tensor]) -> Mapping[str, Any]:
@@ -277,12 +271,12 @@ def _read_single(tensor: Tensor, vision: bool) -> Datum:
     data = data_json(tensor)
     if data is not None:
         return Datum(data, _describe_type(_JSON, tensor))
-    return _build_json(envelope_json({}, {}, "inputs", [tensor]))
+    return _build_json([tensor])
 
 
-def _build_json(written: WrittenJson) -> Datum:
-    problem = Problem(written.problem, ("request", "unreadable")) if written.problem else None
-    return Datum(written.text, _JSON, problem)
+def _build_json(inputs: Sequence[Tensor]) -> Datum:
+    written = envelope_json({}, {}, "inputs", inputs, "request")
+    return Datum(written.text, _JSON, written.problem)
 
 
 def _describe_no_input(sentence: str) -> Datum:

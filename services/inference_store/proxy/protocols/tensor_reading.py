@@ -19,7 +19,7 @@ reports in headers (over gRPC: in trailing metadata) the facts of a Run that V2 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -28,7 +28,7 @@ from inference_store.inference.json_text import UnreadableJson, read_json
 from inference_store.inference.task_types import task_type_of
 from inference_store.proxy.exchange import Headers, header
 
-from .protocol import Inference, Model, Problem, Reading, join_problems
+from .protocol import MOST_INFERENCES, Inference, Model, Problem, Reading, join_problems
 from .tensor_datum import (
     Datum,
     WrittenJson,
@@ -51,9 +51,6 @@ from .tensors import (
     divide,
     first_dimension,
 )
-
-MOST_INFERENCES: Final = 1024
-"""The most inferences of one request; a request with more is kept as one inference."""
 
 _MOST_OPENED: Final = 16
 """How many elements are opened to see whether they may be files."""
@@ -82,9 +79,14 @@ class Split:
     """True if it may be a batch, but it is unknown how to divide it."""
 
 
-def split(request: InferRequest, response: InferResponse | None, model: Model) -> Split:
-    """Split a request into inferences. An answer that is an error counts as none."""
+def split(
+    request: InferRequest, response: InferResponse | None, model: Model, stream: bool = False
+) -> Split:
+    """Split a request into inferences, unless its answer is a stream. An answer that is an error
+    counts as none."""
     whole = keep_whole(request, response)
+    if stream:
+        return whole
     outputs = whole.shares[0].outputs
     try:
         inputs = _divide_inputs(request.inputs, outputs, model)
@@ -116,12 +118,6 @@ def _divide_inputs(
     """Return the inputs of each inference; None if they belong to one."""
     if model.batched and (batch := _divide_rows(inputs)) is not None:
         return batch
-    return _by_input(inputs, outputs, model)
-
-
-def _by_input(
-    inputs: Sequence[Tensor], outputs: Sequence[Tensor] | None, model: Model
-) -> list[Sequence[Tensor]] | None:
     task_type = task_type_of(model.task_type)
     if task_type.vision:
         return _divide_images(inputs)
@@ -259,17 +255,16 @@ def read_run(headers: Headers) -> Run | None:
 def split_items(request: InferRequest, response: InferResponse | None) -> Split:
     """Split a request into one inference per item; if the answer is an error, the items have no
     outputs."""
-    outputs = None if response is None or response.error is not None else response.outputs
-    inputs = _transpose_elements(request.inputs)
+    whole = keep_whole(request, response)
+    outputs, inputs = whole.shares[0].outputs, _transpose_elements(request.inputs)
     if inputs is None:
-        return Split([Share(request.inputs, outputs)])
+        return whole
     if outputs is None:
         return Split([Share(item, None) for item in inputs])
     answers = _transpose_elements(outputs)
     if answers is None or len(answers) != len(inputs):
         sentence = f"the outputs are not of {len(inputs)} items: kept as one inference"
-        problem = Problem(sentence, ("response", "not_divided"))
-        return Split([Share(request.inputs, outputs)], problem)
+        return replace(whole, problem=Problem(sentence, ("response", "not_divided")))
     return Split([_build_share(*pair) for pair in zip(inputs, answers, strict=True)])
 
 
@@ -304,61 +299,56 @@ _MOST_PROMPTS: Final = 64 * 1024
 """The most bytes of `prompts` that are kept as standard metadata."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedBody:
+    """The content of a body: of a request or of an answer, or neither if it could not be read."""
+
+    request: InferRequest | None = None
+    response: InferResponse | None = None
+    whole: bytes | None = field(default=None, repr=False)
+    """The bytes without their coding, if they can be decoded; None if no byte was kept."""
+    problem: Problem | None = None
+
+
 def read_inferences(
-    request: InferRequest | None,
-    response: InferResponse | None,
+    asked: ParsedBody,
+    answered: ParsedBody,
     model: Model,
     *,
     stream: bool = False,
-    request_bytes: bytes | None = None,
-    response_bytes: bytes | None = None,
     problems: Sequence[Problem | None] = (),
     run: Run | None = None,
 ) -> Reading:
     """Read the inferences of one request and its answer.
 
-    `request` is None if it could not be read; then `request_bytes` are the datum. `response` is
-    None if there is none (the call failed by its status) or it could not be read; then
-    `response_bytes` are the answer. `stream`: read one inference, whatever the request contains;
-    `merge` joins the answers of a stream before. `problems`: those of the steps before; None and
-    repetitions are dropped. `run`: the outcome that an OMI container reports through a bridge.
+    A request that could not be read is the datum as a whole, and so is such an answer. `stream`:
+    read one inference, whatever the request contains; `merge` joins the answers of a stream before.
+    `problems`: further ones. `run`: the outcome that an OMI container reports through a bridge.
     """
-    parsed_request = request or InferRequest()
-    if run:
-        split_request = split_items(parsed_request, response)
-    else:
-        split_request = (
-            keep_whole(parsed_request, response)
-            if stream
-            else split(parsed_request, response, model)
-        )
+    request, response = asked.request or InferRequest(), answered.response
+    divided = split_items(request, response) if run else split(request, response, model, stream)
     vision = task_type_of(model.task_type).vision
-    inferences, all_problems = [], [*problems, split_request.problem]
-    for share in split_request.shares:
-        data = Datum(request_bytes) if request is None else datum_of(share.inputs, vision=vision)
-        answer = _build_answer(
-            share, response, response_bytes, alone=len(split_request.shares) == 1
-        )
-        inferences.append(_build_inference(parsed_request, share, data, answer))
-        all_problems.append(data.problem)
-        if answer and answer.problem:
-            all_problems.append(Problem(answer.problem, ("response", "unreadable")))
+    inferences, all_problems = [], [*problems, asked.problem, answered.problem, divided.problem]
+    for share in divided.shares:
+        is_read = asked.request is not None
+        data = datum_of(share.inputs, vision=vision) if is_read else Datum(asked.whole)
+        answer = _build_answer(share, answered, alone=len(divided.shares) == 1)
+        inferences.append(_build_inference(request, share, data, answer))
+        all_problems += [data.problem, answer and answer.problem]
+    read = response or InferResponse()
     return Reading(
         inferences=inferences,
-        model=(response.model if response else None) or parsed_request.model or None,
-        version=(response.version if response else None)
-        or (run.version if run else None)
-        or parsed_request.version
-        or None,
-        request_id=parsed_request.id or None,
-        response_id=response.id or None if response else None,
-        action=_find_action(parsed_request),
-        ok=False if response is not None and response.error is not None else None,
-        error=response.error if response else None,
-        standard=_find_standard(parsed_request, run, alone=len(inferences) == 1),
-        shares=[share.inputs for share in split_request.shares] if request else (),
-        not_split=split_request.not_split,
-        problem=join_problems([*all_problems, *_list_misshapen(parsed_request, response)]),
+        model=read.model or request.model or None,
+        version=read.version or (run and run.version) or request.version or None,
+        request_id=request.id or None,
+        response_id=read.id or None,
+        action=_find_action(request),
+        ok=None if read.error is None else False,
+        error=read.error,
+        standard=_find_standard(request, run, alone=len(inferences) == 1),
+        shares=[share.inputs for share in divided.shares] if asked.request else (),
+        not_split=divided.not_split,
+        problem=join_problems([*all_problems, *_list_misshapen(request, response)]),
     )
 
 
@@ -391,13 +381,12 @@ def _build_inference(
     )
 
 
-def _build_answer(
-    share: Share, response: InferResponse | None, whole: bytes | None, *, alone: bool
-) -> WrittenJson | None:
+def _build_answer(share: Share, answered: ParsedBody, *, alone: bool) -> WrittenJson | None:
     """Return the answer to one inference; unchanged if it is about this inference alone, or cannot
     be divided."""
+    response = answered.response
     if response is None:
-        return WrittenJson(whole) if whole else None
+        return WrittenJson(answered.whole) if answered.whole else None
     if response.text is not None and (alone or share.outputs is None):
         return WrittenJson(response.text)
     members = {"model_name": response.model, "model_version": response.version, "id": response.id}
@@ -405,7 +394,7 @@ def _build_answer(
     if error is not None:
         members["error"] = error
     outputs = response.outputs if share.outputs is None else share.outputs
-    return envelope_json(members, response.parameters, "outputs", outputs)
+    return envelope_json(members, response.parameters, "outputs", outputs, "response")
 
 
 def _list_parameters(request: InferRequest) -> list[Parameters]:

@@ -8,16 +8,25 @@ order, the tensors that have `parameters.binary_data_size`.
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import islice, pairwise
 from typing import Final
 
 from inference_store.inference import json_text
 from inference_store.inference.events import CaptureKind, CaptureSide
 from inference_store.inference.json_text import Span, UnreadableJson, read_json, text_of
-from inference_store.proxy.exchange import Body, Exchange, Headers, header
+from inference_store.proxy.exchange import Body, Exchange, Headers, correct_headers, header
 
-from .documents import NotDecoded, decode, encode, events, is_event_stream
+from .documents import (
+    NotDecoded,
+    decode,
+    describe_failure,
+    encode,
+    events,
+    is_event_stream,
+    parsed,
+    read_bytes,
+)
 from .protocol import (
     MOST_ERROR,
     MOST_STRIPPED,
@@ -27,10 +36,9 @@ from .protocol import (
     Problem,
     Protocol,
     Reading,
-    describe_missing,
     join_problems,
 )
-from .tensor_reading import read_inferences, read_run
+from .tensor_reading import ParsedBody, read_inferences, read_run
 from .tensors import BYTES, InferRequest, InferResponse, Tensor, merge
 
 _MOST_TENSORS: Final = 4096
@@ -82,23 +90,16 @@ class Document:
         return [_read_flat_tensor(name, self.text[span.start : span.end]) for name, span in members]
 
 
-def request_of(document: Document) -> InferRequest:
-    """Return the request in a document. Raises NotV2."""
+def request_of(document: Document, *, flat: bool = False) -> InferRequest:
+    """Return the request in a document; `flat`: of a `generate` call, which may be `{"text_input":
+    …, "parameters": {…}}`. Raises NotV2."""
+    is_flat = flat and not document.has("inputs")
     return InferRequest(
         model=document.read_text("model_name"),
         version=document.read_text("model_version"),
         id=document.read_text("id"),
         parameters=document.parameters(),
-        inputs=document.tensors("inputs"),
-    )
-
-
-def flat_request_of(document: Document) -> InferRequest:
-    """Return the request of a `generate` call: `{"text_input": …, "parameters": {…}}`."""
-    return InferRequest(
-        id=document.read_text("id"),
-        parameters=document.parameters(),
-        inputs=document.flat_tensors(),
+        inputs=document.flat_tensors() if is_flat else document.tensors("inputs"),
     )
 
 
@@ -178,21 +179,9 @@ _MOST_DIGITS: Final = 18
 _MOST_EVENTS: Final = 100_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedBody:
-    """The content of a body, or the whole body if it could not be read."""
-
-    request: InferRequest | None = None
-    response: InferResponse | None = None
-    whole: bytes | None = field(default=None, repr=False)
-    """The bytes without their coding, if they can be decoded; None if no byte was kept."""
-    problem: Problem | None = None
-
-
 def request_in(body: Body, headers: Headers, *, flat: bool) -> ParsedBody:
-    """Parse the request in a body; `flat`: of a `generate` call, which may be `{"text_input":
-    …}`."""
-    plain = _decode(body, headers, "request")
+    """Parse the request in a body; `flat`: of a `generate` call."""
+    plain = _read(body, headers, "request")
     if plain.problem or plain.whole is None:
         return plain
     return _parse_request(plain.whole, headers, flat)
@@ -203,11 +192,13 @@ def response_in(body: Body, headers: Headers, status: int | None, *, flat: bool)
 
     `flat`: the call was `generate`, whose answers are `{"text_output": …}`.
     """
-    plain = _decode(body, headers, "response")
-    if plain.problem or not plain.whole:
+    plain = _read(body, headers, "response")
+    if not plain.whole:
         return plain
     if is_event_stream(headers, plain.whole):
-        return _parse_stream(plain.whole, flat)
+        return _parse_stream(plain, plain.whole, flat)
+    if plain.problem:
+        return plain
     parsed_answer = _parse_response(plain.whole, headers, "the answer", flat)
     failed = status is not None and status >= 400
     if failed and (parsed_answer.response is None or parsed_answer.response.error is None):
@@ -243,19 +234,9 @@ def binary_spans(tensors: Sequence[Tensor], tail: Span) -> tuple[list[Span | Non
     return spans, at
 
 
-def _decode(body: Body, headers: Headers, side: CaptureSide) -> ParsedBody:
-    what = NAMES[side]
-    if not body.whole and not body.parts:
-        return ParsedBody(problem=describe_missing(body, side))
-    raw = body.bytes
-    try:
-        raw = decode(raw, headers)
-    except NotDecoded as exc:
-        kind = body.gap or "unreadable"
-        return ParsedBody(whole=raw, problem=Problem(f"{what}: {exc}", (side, kind)))
-    if not body.whole and not is_event_stream(headers, raw):
-        return ParsedBody(whole=raw, problem=describe_missing(body, side))
-    return ParsedBody(whole=raw)
+def _read(body: Body, headers: Headers, side: CaptureSide) -> ParsedBody:
+    plain = read_bytes(body, headers, side)
+    return ParsedBody(whole=plain.raw if body.whole or body.parts else None, problem=plain.problem)
 
 
 def _parse_request(body: bytes, headers: Headers, flat: bool) -> ParsedBody:
@@ -263,9 +244,7 @@ def _parse_request(body: bytes, headers: Headers, flat: bool) -> ParsedBody:
         length = json_part(body, headers)
         if length == 0 and body:  # the whole body is the only tensor's bytes
             return ParsedBody(request=InferRequest(inputs=[Tensor(raw=body)]), whole=body)
-        document = Document(utf8(body[:length]))
-        flat = flat and not document.has("inputs")
-        request = flat_request_of(document) if flat else request_of(document)
+        request = request_of(Document(utf8(body[:length])), flat=flat)
         inputs, problem = _attach_bytes(request.inputs, body[length:], "request")
         return ParsedBody(request=replace(request, inputs=inputs), whole=body, problem=problem)
     except (NotV2, UnreadableJson) as exc:
@@ -286,9 +265,9 @@ def _parse_response(body: bytes, headers: Headers, what: str, flat: bool) -> Par
         return ParsedBody(whole=body, problem=_describe_unreadable(what, "response", exc))
 
 
-def _parse_stream(body: bytes, flat: bool) -> ParsedBody:
+def _parse_stream(plain: ParsedBody, body: bytes, flat: bool) -> ParsedBody:
     responses: list[InferResponse] = []
-    problems: list[Problem | None] = []
+    problems = [plain.problem]
     for position, event in enumerate(events(body)):
         if position == _MOST_EVENTS:
             sentence = f"only {_MOST_EVENTS} parts of the answer were read"
@@ -306,18 +285,9 @@ def _parse_stream(body: bytes, flat: bool) -> ParsedBody:
 def _parse_failure(parsed_answer: ParsedBody, body: bytes) -> ParsedBody:
     """Return an answer with a status of failure that is not an error of V2: its text gives the
     reason."""
-    try:
-        document = Document(utf8(body))
-        reason = (
-            document.read_text("detail")
-            or document.read_text("message")
-            or document.read_text("error")
-        )
-    except (NotV2, UnreadableJson):
-        reason = None
-    text = reason or body[:MOST_ERROR].decode("utf-8", "replace")
     response = parsed_answer.response or InferResponse()
-    return ParsedBody(response=replace(response, error=text[:MOST_ERROR], text=body), whole=body)
+    error = describe_failure(parsed(body, "response")) or ""
+    return ParsedBody(response=replace(response, error=error, text=body), whole=body)
 
 
 def utf8(body: bytes) -> bytes:
@@ -368,7 +338,7 @@ def strip(body: bytes, headers: Headers) -> tuple[bytes, Headers] | None:
         return None
     sent = encode(stripped + plain[length:], headers)
     lengths = {"content-length": str(len(sent)), JSON_LENGTH: str(len(stripped))}
-    return sent, [(name, lengths.get(name, value)) for name, value in headers]
+    return sent, correct_headers(headers, lengths)
 
 
 def remove_metadata(text: bytes) -> bytes | None:
@@ -423,16 +393,8 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
         exchange.http_status,
         flat=flat,
     )
-    return read_inferences(
-        request.request,
-        answer.response,
-        model,
-        stream=call.kind == "stream",
-        request_bytes=request.whole,
-        response_bytes=answer.whole,
-        problems=[request.problem, answer.problem],
-        run=read_run(exchange.response_headers),
-    )
+    run = read_run(exchange.response_headers)
+    return read_inferences(request, answer, model, stream=call.kind == "stream", run=run)
 
 
 V2_REST: Final = Protocol(

@@ -1,16 +1,25 @@
 """The Open Inference Protocol (V2) over gRPC: messages, read as the tensors of V2 over REST."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
 from inference_store.grpc_messages import parsed
 from inference_store.inference.events import CaptureSide
 from inference_store.proxy.exchange import Exchange
 
-from .protocol import NAMES, Call, Model, Problem, Protocol, Reading, describe_missing
-from .tensor_reading import read_inferences, read_run
+from .protocol import (
+    NAMES,
+    Call,
+    Model,
+    Problem,
+    Protocol,
+    Reading,
+    describe_missing,
+    join_problems,
+)
+from .tensor_reading import ParsedBody, read_inferences, read_run
 from .tensors import InferRequest, InferResponse, Parameters, Tensor, Value, merge, parameter_text
 
 # The field of a tensor's values, by its datatype; FP16 and unknown datatypes have only raw bytes.
@@ -28,64 +37,40 @@ _SHARED_MEMORY: Final = "shared_memory_region"
 """Triton's parameter for a tensor whose bytes are not in the message."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodedMessage:
-    """The content of a message; both are None if it could not be read."""
-
-    request: InferRequest | None = None
-    response: InferResponse | None = None
-    problem: Problem | None = None
-
-
-def request_in(written: bytes, what: str = NAMES["request"]) -> DecodedMessage:
-    """Decode a ModelInferRequest; `what`: its name in a sentence."""
+def request_in(written: bytes) -> ParsedBody:
+    """Decode a ModelInferRequest."""
+    what = NAMES["request"]
     read = parsed("inference.ModelInferRequest", written)
     if read is None:
-        return DecodedMessage(
-            problem=_describe_unreadable(f"{what} is no ModelInferRequest", "request")
-        )
+        sentence = f"{what} is no ModelInferRequest"
+        return ParsedBody(problem=_describe_unreadable(sentence, "request"))
     inputs, problem = _read_tensors(read.inputs, read.raw_input_contents, what, "request")
-    request = InferRequest(
-        model=read.model_name or None,
-        version=read.model_version or None,
-        id=read.id or None,
-        parameters=_read_parameters(read.parameters),
-        inputs=inputs,
-    )
-    return DecodedMessage(request=request, problem=problem)
+    request = InferRequest(inputs=inputs, **_read_head(read))
+    return ParsedBody(request=request, problem=problem)
 
 
-def response_in(written: bytes, what: str = NAMES["response"]) -> DecodedMessage:
-    """Decode a ModelInferResponse; `what`: its name in a sentence."""
-    read = parsed("inference.ModelInferResponse", written)
+def response_in(
+    written: bytes, what: str = NAMES["response"], name: str = "ModelInferResponse"
+) -> ParsedBody:
+    """Decode an answer; `what`: what it is called in a sentence; `name`: its message."""
+    read, error = parsed(f"inference.{name}", written), None
     if read is None:
-        return DecodedMessage(
-            problem=_describe_unreadable(f"{what} is no ModelInferResponse", "response")
-        )
-    return _build_response(read, what, error=None)
-
-
-def stream_response_in(written: bytes, what: str) -> DecodedMessage:
-    """Decode Triton's ModelStreamInferResponse; `what`: its name in a sentence."""
-    read = parsed("inference.ModelStreamInferResponse", written)
-    if read is None:
-        return DecodedMessage(
-            problem=_describe_unreadable(f"{what} is no ModelStreamInferResponse", "response")
-        )
-    return _build_response(read.infer_response, what, error=read.error_message or None)
-
-
-def _build_response(read: Any, what: str, *, error: str | None) -> DecodedMessage:
+        return ParsedBody(problem=_describe_unreadable(f"{what} is no {name}", "response"))
+    if name == "ModelStreamInferResponse":
+        read, error = read.infer_response, read.error_message or None
     outputs, problem = _read_tensors(read.outputs, read.raw_output_contents, what, "response")
-    response = InferResponse(
-        model=read.model_name or None,
-        version=read.model_version or None,
-        id=read.id or None,
-        parameters=_read_parameters(read.parameters),
-        outputs=outputs,
-        error=error,
-    )
-    return DecodedMessage(response=response, problem=problem)
+    response = InferResponse(outputs=outputs, error=error, **_read_head(read))
+    return ParsedBody(response=response, problem=problem)
+
+
+def _read_head(read: Any) -> dict[str, Any]:
+    """Return what a request and an answer have beside tensors."""
+    return {
+        "model": read.model_name or None,
+        "version": read.model_version or None,
+        "id": read.id or None,
+        "parameters": _read_parameters(read.parameters),
+    }
 
 
 def _read_tensors(
@@ -157,43 +142,13 @@ _IN_DOUBT = Problem(
 )
 
 
-def read_stream(exchange: Exchange, model: Model) -> Reading:
-    """Read the inference of a request of ModelStreamInfer, which has any number of answers."""
-    decode = DIALECTS.get(model.dialect or "") or DIALECTS[find_dialect(exchange.response.parts)]
-    request = DecodedMessage()
-    if exchange.request.parts:
-        request = request_in(exchange.request.bytes)
-    decoded = [
-        decode(part, f"answer {number}") for number, part in enumerate(exchange.response.parts)
-    ]
-    answers = [message.response for message in decoded if message.response is not None]
-    reading = read_inferences(
-        request.request,
-        merge(answers) if answers else None,
-        model,
-        stream=True,
-        request_bytes=exchange.request.bytes or None,
-        response_bytes=exchange.response.bytes or None,
-        problems=[
-            request.problem,
-            *(message.problem for message in decoded),
-            describe_missing(exchange.request, "request"),
-            describe_missing(exchange.response, "response"),
-            _IN_DOUBT if exchange.is_matched_in_doubt else None,
-        ],
-    )
-    # the id may be another request's
-    return replace(reading, response_id=None) if exchange.is_matched_in_doubt else reading
-
-
 # The message that answers a stream: ModelInferResponse of MLServer, ModelStreamInferResponse of
 # Triton.
 #
 # Both answer the same method. Triton's has only the fields 1 and 2, a text and a message; in the
 # other, these are its name and version, both texts, and its content follows.
 
-Decode: TypeAlias = Callable[[bytes, str], DecodedMessage]
-DIALECTS: Final[Mapping[str, Decode]] = {"mlserver": response_in, "triton": stream_response_in}
+DIALECTS: Final = {"mlserver": "ModelInferResponse", "triton": "ModelStreamInferResponse"}
 
 
 def find_dialect(answers: Iterable[bytes]) -> str:
@@ -214,28 +169,37 @@ def _find_in(answer: bytes) -> str | None:
 
 
 def read(exchange: Exchange, call: Call, model: Model) -> Reading:
-    """Read the inferences of a call."""
-    if call.kind == "stream":
-        return read_stream(exchange, model)
-    request, answer = DecodedMessage(), DecodedMessage()
-    if exchange.request.whole:
-        request = request_in(exchange.request.bytes)
-    if exchange.response.whole and exchange.response.parts:
-        answer = response_in(exchange.response.bytes)
-    return read_inferences(
-        request.request,
-        answer.response,
+    """Read the inferences of a call, or the one of a request of ModelStreamInfer, which has any
+    number of answers."""
+    sent, came, is_stream = exchange.request, exchange.response, call.kind == "stream"
+    request = ParsedBody()
+    if sent.parts if is_stream else sent.whole:
+        request = request_in(sent.bytes)
+    answers: list[ParsedBody] = []
+    if is_stream:
+        name = DIALECTS[model.dialect or find_dialect(came.parts)]
+        answers = [response_in(part, f"answer {at}", name) for at, part in enumerate(came.parts)]
+    elif came.whole and came.parts:
+        answers = [response_in(came.bytes)]
+    responses = [answer.response for answer in answers if answer.response is not None]
+    reading = read_inferences(
+        replace(request, whole=sent.bytes or None),
+        ParsedBody(
+            response=merge(responses) if responses else None,
+            whole=came.bytes or None,
+            problem=join_problems(answer.problem for answer in answers),
+        ),
         model,
-        request_bytes=exchange.request.bytes or None,
-        response_bytes=exchange.response.bytes or None,
+        stream=is_stream,
         problems=[
-            describe_missing(exchange.request, "request"),
-            request.problem,
-            describe_missing(exchange.response, "response"),
-            answer.problem,
+            describe_missing(sent, "request"),
+            describe_missing(came, "response"),
+            _IN_DOUBT if exchange.is_matched_in_doubt else None,
         ],
-        run=read_run(exchange.response_trailers),
+        run=None if is_stream else read_run(exchange.response_trailers),
     )
+    # the id may be another request's
+    return replace(reading, response_id=None) if exchange.is_matched_in_doubt else reading
 
 
 V2_GRPC: Final = Protocol(

@@ -5,29 +5,14 @@ So nothing is counted twice, time can run out between two of them, and several m
 other case than several partitions.
 """
 
-from .aggregation import (
-    AGGREGATES,
-    Aggregation,
-    ByHistogram,
-    ByLabel,
-    ByName,
-    ByTime,
-    Grouping,
-    Measure,
-    Name,
-)
-from .run import aggregate, build_targets
-
-__all__ = [
-    "AGGREGATES",
-    "Aggregation",
-    "ByHistogram",
-    "ByLabel",
-    "ByName",
-    "ByTime",
-    "Grouping",
-    "Measure",
-    "Name",
-    "aggregate",
-    "build_targets",
-]
+from .aggregation import AGGREGATES as AGGREGATES
+from .aggregation import Aggregation as Aggregation
+from .aggregation import ByHistogram as ByHistogram
+from .aggregation import ByLabel as ByLabel
+from .aggregation import ByName as ByName
+from .aggregation import ByTime as ByTime
+from .aggregation import Grouping as Grouping
+from .aggregation import Measure as Measure
+from .aggregation import Name as Name
+from .run import aggregate as aggregate
+from .run import build_targets as build_targets

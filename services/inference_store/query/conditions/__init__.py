@@ -1,14 +1,8 @@
 """Conditions in SQL, and how a typed filter is compiled to them."""
 
-from .combination import Names, read_names
-from .compiled import compile_certain, compile_condition, test_flags
-from .condition import Condition
-
-__all__ = [
-    "Condition",
-    "Names",
-    "compile_certain",
-    "compile_condition",
-    "read_names",
-    "test_flags",
-]
+from .combination import Names as Names
+from .combination import read_names as read_names
+from .compiled import compile_certain as compile_certain
+from .compiled import compile_condition as compile_condition
+from .compiled import test_flags as test_flags
+from .condition import Condition as Condition

@@ -49,7 +49,7 @@ async def world(settings: RetentionSettings, tmp_path: Path) -> AsyncIterator[Wo
     engine = create_engine(dsn)
     names = ("s3_endpoint", "s3_access_key", "s3_secret_key", "s3_bucket")
     values = {name: getattr(settings, name) for name in names} | {"postgres_dsn": dsn}
-    api = ApiSettings.model_validate({**values, "auth": "off", "page_seconds": 60.0})
+    api = ApiSettings.model_validate({**values, "auth": "off"})
     with Blobs(settings) as blobs:
         async with make_client(create_app(api, engine, blobs)) as client:
             storing = Storing(engine, blobs)

@@ -58,8 +58,8 @@ def test_the_table_has_every_route(make_app: MakeApp) -> None:
 @pytest.fixture
 async def guarded(make_app: MakeApp) -> AsyncIterator[Api]:
     """An api that answers one caller however often it asks, and with whatever key."""
-    limits = {"api_rate_limit_per_minute": 0, "api_failed_tokens_per_minute": 0}
-    async with make_client(make_app(auth="on", api_token=TOKEN, **limits)) as client:
+    app = make_app(auth="on", api_token=TOKEN, api_rate_limit_per_minute=0)
+    async with make_client(app) as client:
         yield client
 
 

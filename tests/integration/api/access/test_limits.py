@@ -111,7 +111,7 @@ async def test_failed_tokens_are_limited_by_address(make_app: MakeApp, kind: str
         assert len(look_ups) <= 5
         [refusal, *_] = [answer for answer in answers if answer.status_code == 429]
         assert 1 <= int(refusal.headers["retry-after"]) <= 12
-        assert "API_FAILED_TOKENS_PER_MINUTE" in refusal.json()["detail"]
+        assert "API_RATE_LIMIT_PER_MINUTE" in refusal.json()["detail"]
         app.state.authenticator.keys.forget(key["id"])
         assert await _status(client, key["key"]) == 200
         assert await _status(client) == 429

@@ -207,7 +207,7 @@ async def test_keys(keys: Keys) -> None:
 async def test_limits_and_what_is_switched_on(make_app: MakeApp) -> None:
     app = make_app(
         **{"auth": "on", "api_token": TOKEN, "api_rate_limit_per_minute": 9},
-        **{"presigned_urls": "off", "streams_at_once": 4, "queries_at_once": 4},
+        **{"presigned_urls": "off", "streams_at_once": 4, "postgres_pool_size": 7},
     )
     async with make_client(app) as client:
         caller = await client.call("GET", "/v1/me", headers=OWNER)
@@ -312,7 +312,7 @@ async def test_proxy_reads_registrations_with_a_reader_key(
             proxy_registry_url=str(client.base_url),
             proxy_registry_key=reader,
             proxy_registry_file=tmp_path / "models.json",
-            proxy_registry_seconds=0.2,
+            proxy_report_seconds=0.2,
         )
         registrations = Registrations(settings)
         task = asyncio.create_task(registrations.keep_current())

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import func, select, text, true
+from sqlalchemy import func, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -20,7 +20,7 @@ from inference_store.erasure.hash_chain import Link
 from inference_store.erasure.log import SigningKey, make_key_document, new_key, sign_document
 from inference_store.index.audit import note
 from inference_store.index.tables import audit, audit_link
-from tests.transactions import execute, fetch, transact
+from tests.transactions import execute, transact
 
 _ADA = Who("key:ada", "192.0.2.1")
 _UIDS = [UUID(int=number) for number in range(1, 21)]
@@ -212,39 +212,6 @@ async def test_the_record_of_taken_values_cannot_be_removed(engine: AsyncEngine)
     await tamper(engine, "DELETE FROM audit WHERE action = 'audit_values_taken'")
     numbers = {fault.number: fault.reason for fault in (await verify_chain(engine)).failures}
     assert set(numbers) == {1, 2, 21}
-
-
-async def _forget_page(engine: AsyncEngine, erasure: UUID, *, after: int) -> tuple[int, int | None]:
-    """Redact at most two entries in one transaction."""
-    subject = ("driver", "O'Brien")
-    return await transact(
-        engine, audit_chain.redact_mentions, erasure, subject, true(), after=after, limit=2
-    )
-
-
-async def test_redacts_a_subject_mentioned_with_key_and_value(engine: AsyncEngine) -> None:
-    entries: list[dict[str, Any]] = [
-        {"filter": "driver = 'O''Brien'"},
-        {"subject": {"key": "driver", "value": "O'Brien"}},
-        {"filter": "driver = 'Ada'"},
-        {"subject": {"key": "rider", "value": "O'Brien-Lee"}},
-        {"rules": [{"filter": {"op": "=", "args": [{"property": "driver"}, "O'Brien"]}}]},
-    ]
-    async with engine.begin() as connection:
-        for entry in entries:
-            await note(connection, _ADA, Action.POLICY_SET, **entry)
-    erasure = uuid4()
-    assert await _forget_page(engine, erasure, after=0) == (2, 2)
-    # the next page may be looked at twice, and another time
-    assert await _forget_page(engine, erasure, after=2) == (0, 4)
-    assert await _forget_page(engine, erasure, after=4) == (1, 5)
-    assert await _forget_page(engine, erasure, after=2) == (0, 4)
-    assert await _forget_page(engine, erasure, after=5) == (0, None)
-    query = select(audit.c.detail).where(audit.c.action == "policy_set").order_by(audit.c.id)
-    remaining = await fetch(engine, query)
-    assert remaining == [{}, {}, entries[2], entries[3], {}]
-    await _write(engine)
-    assert (await verify_chain(engine)).failures == []
 
 
 async def test_retention_leaves_a_checkpoint_where_it_cuts(engine: AsyncEngine) -> None:

@@ -53,8 +53,8 @@ async def test_no_more_goes_than_was_previewed(stored: Stored, data: st.DataObje
         event(f"goes: {bool(gone)}, cut: {lost.cut}, harmless: {lost.is_harmless}")
         whole = {row for row in gone if row[2] == "inference"}
         if not lost.cut:
-            assert len(whole) <= lost.parts["inference"].count
-            count = sum(part.count for part in lost.parts.values())
+            assert len(whole) <= lost.parts["inference"].inferences
+            count = sum(part.inferences for part in lost.parts.values())
             assert len({row[:2] for row in gone}) <= count
         if lost.is_harmless:
             assert _add_parts(gone) <= _add_parts(went_before)
@@ -102,4 +102,4 @@ async def test_a_limit_is_of_what_the_rules_leave(engine: AsyncEngine) -> None:
         lost = await preview.preview_policy(
             connection, of, limit, lists=MemberLists(), seconds=60.0
         )
-    assert (lost.parts["inference"].count, lost.fresh, lost.is_harmless) == (2, 2, False)
+    assert (lost.parts["inference"].inferences, lost.fresh, lost.is_harmless) == (2, 2, False)

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.api.metadata_edits import Editor, Item, check_change, edit, reserve
+from inference_store.api.metadata_edits import Editor, MetadataItem, check_change, edit, reserve
 from inference_store.erasure.ledger import Ledger
 from inference_store.index import registrations
 from inference_store.index.database import create_engine
@@ -187,7 +187,9 @@ async def find_inference(engine: AsyncEngine, key: str) -> Any:
 async def edit_metadata(engine: AsyncEngine, blobs: Blobs, key: str) -> None:
     model, uid = await find_inference(engine, key)
     caps = MetadataCaps()
-    change = check_change([Item("frame_number", "int", "4711"), Item("new", "str", "x")], caps=caps)
+    given = [("frame_number", "int", "4711"), ("new", "str", "x")]
+    items = [MetadataItem(key=key, type=type, value=value) for key, type, value in given]
+    change = check_change(items, caps=caps)
     editor = Editor(blobs, Dictionary(engine), caps)
     await editor.dictionary.resolve({model: {"frame_number", "new"}}, {})
     (name,) = (await transact(engine, registrations.names, [model])).values()

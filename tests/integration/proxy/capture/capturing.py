@@ -14,7 +14,7 @@ import sys
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture import Captures
 
-from .servers import hand_over
+from .servers import RULES, hand_over
 
 _PAUSE_SECONDS = 0.01
 
@@ -22,7 +22,7 @@ _PAUSE_SECONDS = 0.01
 async def main(most: float, waiting: int) -> None:
     """Hand over exchanges, one after the other."""
     settings = ProxySettings()
-    captures = Captures(settings)
+    captures = Captures(settings, [RULES])
     await captures.start()
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)

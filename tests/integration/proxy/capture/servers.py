@@ -14,8 +14,9 @@ from aiokafka import AIOKafkaConsumer
 from inference_store.inference.producer_reports import ProducerReport, decode
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture import Captures
-from inference_store.proxy.configuration import Rules
+from inference_store.proxy.configuration import Rules, UpstreamEntry
 from inference_store.proxy.protocols import PROTOCOLS, Call
+from inference_store.proxy.routing import Route
 from tests.exchanges import detection, exchange, png
 from tests.polling import until
 from tests.servers.kafka import Kafka
@@ -41,7 +42,7 @@ def make_proxy_settings(kafka: Kafka, s3: S3, bucket: str, **changes: Any) -> Pr
 
 @asynccontextmanager
 async def start_captures(proxy_settings: ProxySettings) -> AsyncIterator[Captures]:
-    captures = Captures(proxy_settings)
+    captures = Captures(proxy_settings, [RULES])
     await captures.start()
     try:
         yield captures
@@ -50,6 +51,8 @@ async def start_captures(proxy_settings: ProxySettings) -> AsyncIterator[Capture
 
 
 CALL = Call(PROTOCOLS["v2"], "infer", model="detector")
+RULES = Rules(task_type="object_detection")
+ROUTE = Route(UpstreamEntry(name="up", url="http://up"), CALL, RULES, "detector")
 
 
 def request_body(number: int, images: int = 1) -> bytes:
@@ -77,7 +80,7 @@ def hand_over(captures: Captures, number: int, *, images: int = 1) -> bool:
     finished = exchange(
         body, orjson.dumps({"model_name": "detector", "outputs": [output] * images})
     )
-    reservation.finish(finished, CALL, Rules(task_type="object_detection"), "detector")
+    reservation.finish(finished, ROUTE)
     return True
 
 

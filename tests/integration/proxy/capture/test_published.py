@@ -14,8 +14,7 @@ from inference_store.inference.json_text import read_json
 from inference_store.inference.metadata import read_metadata
 from inference_store.objects import Blobs
 from inference_store.proxy.capture.publisher import Publisher
-from inference_store.proxy.capture.stored_request import rebuild_messages
-from tests.exchanges import png
+from tests.exchanges import png, rebuild_messages
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
 
@@ -72,7 +71,7 @@ async def test_blobs_events_and_reports_arrive(
             requests[event.inference_id] = read_json(blob)["request"]
     for number in range(20):
         first, second = (requests[f"frame-{number}-{index}"] for index in (0, 1))
-        again = rebuild_messages(first, {0: png(), 1: png()}, {1: second["parts"]})
+        again = rebuild_messages(first["messages"], {0: png(), 1: png()}, {1: second["parts"]})
         assert again == [request_body(number, 2)]
 
 

@@ -143,7 +143,7 @@ def test_every_command_explains_itself(
                 main([name, "--help"])
             assert end.value.code == 0
             assert COMMANDS[name] in " ".join(capsys.readouterr().out.split())
-            assert import_command(name).__doc__
+            assert callable(import_command(name).run)
 
 
 def test_a_shell_completes_every_command(capsys: pytest.CaptureFixture[str]) -> None:

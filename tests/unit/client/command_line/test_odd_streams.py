@@ -17,9 +17,9 @@ import pytest
 
 from inference_store_client import SettingsError
 from inference_store_client.command_line.ending import end_quietly
-from inference_store_client.command_line.get import write_part
 from inference_store_client.command_line.main import main
 from inference_store_client.command_line.printing import RowPrinter
+from inference_store_client.command_line.reads import write_part
 from tests.both_clients import make_item
 
 from .http_server import Echo, serve

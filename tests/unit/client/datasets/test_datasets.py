@@ -15,6 +15,7 @@ from PIL import Image
 
 from inference_store.inference.task_types import TASK_TYPES
 from inference_store_client import Forbidden, SettingsError, StreamIncomplete, Unavailable
+from inference_store_client.commands import MOST_JOBS
 from inference_store_client.datasets import FORMATS, LEFT_OUT, DatasetSummary
 from inference_store_client.datasets.annotations import (
     Box,
@@ -25,7 +26,7 @@ from inference_store_client.datasets.annotations import (
     measure_polygon,
     read_picture,
 )
-from inference_store_client.datasets.writing import MOST_DOWNLOADS, OUTLINED
+from inference_store_client.datasets.writing import OUTLINED
 from tests.both_clients import Client, make_problem
 from tests.console.pictures import make_png
 from tests.largest_file import largest_file
@@ -168,7 +169,7 @@ async def test_links_are_used_without_the_key_and_given_up_if_they_lead_nowhere(
         [
             (None, 20, 0),
             (httpx.Response(403), 20, 20),
-            (httpx.ConnectError("no route"), MOST_DOWNLOADS, 20),
+            (httpx.ConnectError("no route"), MOST_JOBS, 20),
         ]
     ):
         fake = PictureStore(items, bucket=bucket)

@@ -1,15 +1,23 @@
 """What a certificate says, and to whom: only the holder of the key can match its request."""
 
+from collections.abc import Iterable
 from hashlib import sha256
 
 import pytest
 
 from inference_store.erasure.certificate_documents import Remaining, hash_values
-from inference_store.erasure.erased_lists import MerkleTree, compute_root, is_proved
+from inference_store.erasure.erased_lists import MerkleTree, is_proved
 from inference_store.erasure.log import SignedDocument, new_key, sign_document
 from inference_store.erasure.proofs import KeyNotGiven, is_of_filter, is_of_subject
 
 KEY, OTHER = new_key(), new_key()
+
+
+def compute_root(entries: Iterable[bytes]) -> bytes:
+    tree = MerkleTree()
+    for entry in entries:
+        tree.add(entry)
+    return tree.root()
 
 
 def make_certificate(**request: object) -> SignedDocument:

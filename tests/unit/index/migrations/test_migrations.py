@@ -1,16 +1,17 @@
 """The migrations: numbered in one line, and safe while the version before goes on."""
 
+import io
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from alembic import command
+from alembic.config import Config
+from alembic.script import Script, ScriptDirectory
 
+from inference_store.index.distribution import DISTRIBUTED
 from inference_store.index.schema import MIGRATIONS, Schema, newest
-from tests.unit.index.migrations.written import (
-    find_breaking_statements,
-    list_created_tables,
-    list_scripts,
-    list_statements,
-)
 
 
 def test_revisions_are_numbered_without_a_gap_and_in_one_line(tmp_path: Path) -> None:
@@ -47,3 +48,100 @@ def test_a_migration_only_adds(subtests: pytest.Subtests) -> None:
             assert broken or reason is None, "it only adds, and needs no reason"
         there |= list_created_tables(sql)
     assert {"inference", "kafka_partition", "prediction"} <= there
+
+
+_NAME = r'(?:"[^"]+"|[a-z_][\w.]*)'
+_ALTER = rf"^ALTER TABLE (IF EXISTS |ONLY )*{_NAME}"
+_BIG_INDEX = "CREATE INDEX CONCURRENTLY in an autocommit_block(), partition by partition"
+# Forms of statement that the version before, or its traffic, does not survive, and what to do.
+REFUSED = {
+    r"^DROP TABLE|\bDROP COLUMN": "drop it a release after nothing uses it",
+    r"^DROP INDEX": "drop it a release after nothing relies on it",
+    r"\bDROP CONSTRAINT": "an ON CONFLICT may name it: a release later",
+    r"\bDROP DEFAULT": "the version before relies on it",
+    r"\bALTER (COLUMN )?\S+ (SET DATA )?TYPE\b": "add a column, fill it, switch",
+    r"\bSET NOT NULL": "the version before may write NULL",
+    r"\bRENAME\b": "add the new one, write both, switch",
+    r"\bADD (CONSTRAINT|PRIMARY KEY|UNIQUE|CHECK|FOREIGN)": "check it in code",
+    r"\bADD (COLUMN )?(?!.*\bDEFAULT\b).*\bNOT NULL": "the version before does not write it: "
+    "give it a default",
+    # it rewrites the table
+    r"\bADD (COLUMN )?.*\b(DEFAULT \w+\(|GENERATED|IDENTITY|SERIAL)": "a constant default, and "
+    "fill it in batches",
+    r"^(UPDATE|DELETE|TRUNCATE)\b": "a job, in batches",
+    r"^CREATE UNIQUE INDEX": "what was written before may not be",
+    r"^CREATE INDEX (?!CONCURRENTLY|.*\bON ONLY\b)": _BIG_INDEX,
+    r"^LOCK\b": "it stops everybody",
+    r"^(VACUUM|CLUSTER|REINDEX)\b": "an operator's work",
+}
+# Tables with a row for each event, or many: building an index on them takes minutes.
+BIG = {
+    *(table.name for table in DISTRIBUTED),
+    *("unsettled_event", "erased_batch", "erased_span"),
+    *("metadata_key_delta", "producer_sequence"),
+}
+# Other statements about an existing table must be one of these.
+HARMLESS = (
+    rf"{_ALTER} ADD (COLUMN )?",
+    rf"{_ALTER} ALTER (COLUMN )?\S+ (SET (DEFAULT|STATISTICS|STORAGE)|DROP NOT NULL)",
+    rf"{_ALTER} SET \(",
+    r"^CREATE INDEX (CONCURRENTLY|.*\bON ONLY\b)",
+    rf"^ALTER INDEX {_NAME} ATTACH PARTITION",
+    r"^(INSERT|COMMENT|ANALYZE|GRANT|CREATE (SEQUENCE|TABLE|FUNCTION)|SELECT|SET|RESET)\b",
+)
+
+
+def list_scripts(migrations: Path) -> list[Script]:
+    """Every migration, the oldest first."""
+    return [*ScriptDirectory.from_config(_make_config(migrations)).walk_revisions()][::-1]
+
+
+def list_statements(migrations: Path, script: Script) -> list[str]:
+    """Return the statements of a migration as Alembic writes them, one a line, without comments."""
+    written = io.StringIO()
+    config = _make_config(migrations, written)
+    command.upgrade(config, f"{script.down_revision or 'base'}:{script.revision}", sql=True)
+    sql = re.sub(r"--[^\n]*", "", written.getvalue())
+    sql = re.sub(r"\$(\w*)\$.*?\$\1\$", "$$ a body $$", sql, flags=re.DOTALL)
+    lines = (" ".join(statement.split()) for statement in re.split(r";\s*(?:\n|$)", sql))
+    own = re.compile(r"^(BEGIN|COMMIT)$|alembic_version", re.IGNORECASE)
+    return [line for line in lines if line and not own.search(line)]
+
+
+def _make_config(migrations: Path, written: io.StringIO | None = None) -> Config:
+    config = Config(output_buffer=written) if written else Config()
+    config.set_main_option("script_location", str(migrations))
+    return config
+
+
+def find_breaking_statements(sql: list[str], there: set[str]) -> Iterator[str]:
+    """A sentence for each statement that touches a table which was there and may break it."""
+    tables = {name for line in sql if (name := _read_created_table(line))}
+    for line in sql:
+        touched = _read_touched_table(line)
+        if touched in tables and touched not in there:
+            continue
+        if touched not in BIG and re.match("CREATE INDEX", line, re.I):
+            continue
+        remedies = [REFUSED[pattern] for pattern in REFUSED if re.search(pattern, line, re.I)]
+        if remedies:
+            yield f"{remedies[0]}: {line[:120]}"
+        elif not any(re.search(pattern, line, re.I) for pattern in HARMLESS):
+            yield f"not known to be harmless: {line[:120]}"
+
+
+def list_created_tables(sql: list[str]) -> set[str]:
+    """The tables that these statements make."""
+    return {name for line in sql if (name := _read_created_table(line))}
+
+
+def _read_created_table(line: str) -> str | None:
+    match = re.match(rf"CREATE TABLE (?:IF NOT EXISTS )?({_NAME})", line, re.I)
+    return match[1].strip('"') if match else None
+
+
+def _read_touched_table(line: str) -> str | None:
+    table = rf"(?:ALTER TABLE (?:IF EXISTS |ONLY )*|INSERT INTO |UPDATE |DELETE FROM )({_NAME})"
+    index = rf"CREATE (?:UNIQUE )?(?:INDEX|TRIGGER) .*?\bON (?:ONLY )?({_NAME})"
+    match = re.match(rf"{table}|{index}", line, re.I)
+    return (match[1] or match[2]).strip('"') if match else None

@@ -1,6 +1,7 @@
 """Connections that take too long are closed; those that are served are not."""
 
 import asyncio
+import resource
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
@@ -19,6 +20,7 @@ from inference_store.platform.serving import (
     Limits,
     PortTaken,
     Served,
+    connections_within,
     listen,
 )
 from inference_store.platform.settings import AdminSettings
@@ -241,6 +243,13 @@ async def test_there_are_so_many_connections_at_once_and_no_more() -> None:
         connections[0][1].close()
         await until(partial(ask_status, "127.0.0.1", port), b"HTTP/1.1 200".__eq__)
         connections[1][1].close()
+
+
+def test_connections_leave_open_files_for_everything_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
+    assert [connections_within(wanted, shares=2) for wanted in (9, 9999)] == [9, 384]
 
 
 def test_one_address_cannot_take_more_than_its_share() -> None:

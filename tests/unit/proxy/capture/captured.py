@@ -18,11 +18,10 @@ from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.prepare import Preparation
 from inference_store.proxy.capture.prepared_capture import PreparedCapture
 from inference_store.proxy.capture.registrations import Work
-from inference_store.proxy.capture.stored_request import rebuild_messages
 from inference_store.proxy.configuration import Rules
 from inference_store.proxy.exchange import Body, Exchange, Headers
 from inference_store.proxy.protocols import PROTOCOLS, Call, recognise_call
-from tests.exchanges import exchange
+from tests.exchanges import exchange, rebuild_messages
 from tests.settings import make_settings
 
 BUCKETS = Buckets(default="b", allowed=frozenset())
@@ -98,7 +97,7 @@ class Captured(NamedTuple):
         requests = self.requests
         assert requests[0]["messages"] is not None, requests[0]["why"]
         own = {at: request["parts"] for at, request in enumerate(requests) if "parts" in request}
-        return rebuild_messages(requests[0], self.data, own)
+        return rebuild_messages(requests[0]["messages"], self.data, own)
 
     def holds(self, secret: bytes) -> bool:
         """Whether it is in anything that is written, escaped, in JSON in a text, or as base64."""
@@ -143,6 +142,7 @@ def capture(
     call: Call | None = None,
     model: str = "m",
     protocol: str | None = None,
+    by_name: Sequence[Rules] | None = None,
     **settings: Any,
 ) -> Captured:
     """Capture an exchange of a call, or of the call that one or any named protocol recognises."""
@@ -151,7 +151,8 @@ def capture(
         call = recognise_call(names, sample.transport, sample.method, sample.path)
         assert call is not None, sample.path
     preparation = make_preparation(**settings)
-    chosen = preparation.choose(Work(sample, call, rules or Rules(), model))
+    work = Work(sample, call, rules or Rules(), model, by_name=by_name)
+    chosen = preparation.choose(work)
     assert chosen is not None
     return Captured(preparation.prepare(chosen, "p", 1))
 

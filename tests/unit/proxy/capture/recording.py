@@ -21,11 +21,14 @@ from inference_store.proxy.capture.counts import SharedCounters
 from inference_store.proxy.capture.prepared_capture import Message
 from inference_store.proxy.capture.process import Reader, Start, read_handshake
 from inference_store.proxy.capture.publisher import MessageRefused, Store, Topic
-from inference_store.proxy.configuration import Rules
+from inference_store.proxy.configuration import UpstreamEntry
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols import Call, Protocol
+from inference_store.proxy.routing import Route
 from tests.exchanges import CALL, exchange, request_body
 from tests.polling import until
+
+UPSTREAM = UpstreamEntry(name="up", url="http://up", dialect="triton")
 
 
 @dataclass
@@ -131,20 +134,20 @@ def make_start(store: Store, topic: Topic, protocols: Mapping[str, Protocol]) ->
 
 
 def hand_over(
-    captures: Captures, count: int = 1, *, answer: bytes | None = None, rules: Rules | None = None
+    captures: Captures, count: int = 1, *, answer: bytes | None = None, model: str | None = None
 ) -> int:
     """Hand over so many exchanges. Return how many were accepted."""
     bodies = [request_body(id=str(number)) for number in range(count)]
-    return sum(hand_over_one(captures, exchange(body, answer), rules=rules) for body in bodies)
+    return sum(hand_over_one(captures, exchange(body, answer), model=model) for body in bodies)
 
 
 def hand_over_one(
-    captures: Captures, sample: Exchange, call: Call = CALL, *, rules: Rules | None = None
+    captures: Captures, sample: Exchange, call: Call = CALL, *, model: str | None = None
 ) -> bool:
     """Hand over an exchange. Return whether it was accepted."""
     reservation = captures.begin(sample.request.size)
     if reservation is not None:
-        reservation.finish(sample, call, rules or Rules(), call.model or "m")
+        reservation.finish(sample, Route(UPSTREAM, call, model=model or call.model or "m"))
     return reservation is not None
 
 

@@ -22,11 +22,12 @@ from inference_store.proxy.capture.captures import MOST_CHUNKS, OVERHEAD, PART, 
 from inference_store.proxy.configuration import Rules, Sampling
 from inference_store.proxy.exchange import Body
 from inference_store.proxy.protocols.protocol import Call
+from inference_store.proxy.routing import Route
 from tests.exchanges import CALL, PROTOCOL, exchange, request_body
 from tests.polling import until
 from tests.settings import make_settings
 
-from .recording import Bucket, Log, hand_over, hand_over_one, make_start, wait_until_true
+from .recording import UPSTREAM, Bucket, Log, hand_over, hand_over_one, make_start, wait_until_true
 
 PATIENT = 300.0
 """Seconds in which a slow machine ends its work, too."""
@@ -38,6 +39,8 @@ def broken(*_: Any) -> Any:
 
 
 DEFECT = replace(PROTOCOL, name="broken", read=broken)
+UNLUCKY = Rules(model="unlucky", sampling=Sampling(share=0))
+ROUTE = Route(UPSTREAM, CALL)
 
 
 @asynccontextmanager
@@ -46,7 +49,7 @@ async def run_captures(log: Log, **changes: Any) -> AsyncIterator[Captures]:
     quick |= {"proxy_upstream": "http://up"}
     settings = make_settings(ProxySettings, **(quick | changes))
     protocols = {protocol.name: protocol for protocol in (PROTOCOL, DEFECT)}
-    captures = Captures(settings, start=make_start(log.bucket, log, protocols))
+    captures = Captures(settings, [UNLUCKY], start=make_start(log.bucket, log, protocols))
     await captures.start()
     try:
         yield captures
@@ -88,7 +91,7 @@ async def test_a_batch_is_one_exchange_and_several_events() -> None:
 async def test_sampled_out_exchanges_leave_no_gap() -> None:
     log = Log()
     async with run_captures(log) as captures:
-        hand_over(captures, 10, rules=Rules(sampling=Sampling(share=0)))
+        hand_over(captures, 10, model=UNLUCKY.model)
         hand_over(captures, 5)
         report = await wait_for_report(log, lambda report: report.published == 5)
     assert (report.seen, report.sampled_out, report.highest_sequence) == (15, 10, 5)
@@ -101,8 +104,7 @@ async def test_does_not_count_calls_that_are_not_captured() -> None:
         assert reservation is not None
         assert captures._budget.held == 100 + OVERHEAD
         reservation.pass_through()
-        reservation.finish(exchange(), CALL, Rules(), "m")
-        hand_over(captures, 3, rules=Rules(capture=False))
+        reservation.finish(exchange(), ROUTE)
         forgotten = captures.begin(100)
         del reservation, forgotten
         assert captures._budget.held == 0
@@ -170,7 +172,7 @@ async def test_bodies_over_a_cap_and_too_many_chunks_are_not_kept() -> None:
         assert not reservation.reserve_more(0)
         sample = exchange()
         sample.response = Body(parts=(b"{",), size=5000, whole=False)
-        reservation.finish(sample, CALL, Rules(), "m")
+        reservation.finish(sample, ROUTE)
         await wait_for_report(log, lambda report: report.published == 1)
     ((_, _, event),) = log.events
     assert event["inference_storage_key"] == ""

@@ -12,26 +12,29 @@ from hypothesis import strategies as st
 
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture import ID_HEADER
-from inference_store.proxy.capture.process import Handshake, Reader, Writer, read_handshake
+from inference_store.proxy.capture.process import Handshake, Reader, read_handshake, write_exchange
 from inference_store.proxy.capture.registrations import Work
-from inference_store.proxy.configuration import NamedRules, Redaction, Rules, Sampling
+from inference_store.proxy.configuration import Configuration, Redaction, Rules, Sampling
 from inference_store.proxy.exchange import Body, Exchange, Headers
 from inference_store.proxy.protocols import PROTOCOLS, Call, recognise_call
+from inference_store.proxy.routing import Route
 from tests.exchanges import exchange
 from tests.settings import make_settings
 from tests.unit.proxy.protocols.exchanged import make_grpc_exchange
 from tests.unit.proxy.protocols.v2_grpc.calls import make_request, make_response
 
 from .captured import NAMED_PROTOCOLS, STREAM, capture, make_preparation
+from .recording import UPSTREAM
 
 RULES = Rules(
+    model="m",
     model_id="m",
     sampling=Sampling(share=0.5, key="camera"),
     redactions=(Redaction(what="path", name="a.b", how="hash"),),
     metadata_headers=("x-camera",),
-    by_name=(NamedRules("yolo*", "2", Rules(task_type="object_detection")),),
-    if_unnamed=(Redaction(what="input"),),
 )
+CONFIGURATION = Configuration([UPSTREAM], [RULES, Rules(upstream="other")])
+CALL = Call(PROTOCOLS["v2"], "infer", "model", None)
 LATIN = st.text(st.characters(max_codepoint=255))
 TIMES = st.datetimes(timezones=st.just(UTC))
 BODIES = st.builds(
@@ -68,31 +71,28 @@ def make_reader(raw: bytes) -> Reader:
     return Reader(BytesIO(raw))
 
 
-def make_work(sample: Exchange, rules: Rules = RULES, model: str = "m") -> Work:
-    return Work(sample, Call(PROTOCOLS["v2"], "infer", "model", None), rules, model)
+def write(sample: Exchange, model: str | None = "m") -> bytes:
+    return b"".join(write_exchange(sample, CALL, Route(UPSTREAM, CALL, model=model), 7))
 
 
-@given(st.lists(st.tuples(EXCHANGES, st.sampled_from([RULES, Rules()]), st.text()), max_size=5))
-def test_frames_are_read_back_as_written(sent: list[tuple[Exchange, Rules, str]]) -> None:
-    writer = Writer()
-    works = [make_work(*message) for message in sent]
-    frames = [b"".join(writer.exchange(expected, 7)) for expected in works]
-    result = make_reader(b"".join(frames))
-    for expected in works:
+@given(st.lists(st.tuples(EXCHANGES, st.just("m") | st.text(min_size=1)), max_size=5))
+def test_frames_are_read_back_as_written(sent: list[tuple[Exchange, str]]) -> None:
+    result = make_reader(b"".join(write(*message) for message in sent))
+    for sample, model in sent:
         came = result.exchange()
         assert came is not None
-        assert (came.work(PROTOCOLS), came.reserved) == (expected, 7)
+        rules = RULES if model == "m" else Rules()
+        expected = Work(sample, CALL, rules, model, dialect="triton")
+        assert (came.work(PROTOCOLS, CONFIGURATION), came.reserved) == (expected, 7)
     assert result.exchange() is None
 
 
-def test_sends_rules_once_to_each_process() -> None:
-    writer = Writer()
-    first, second = (b"".join(writer.exchange(make_work(exchange()), 1)) for _ in range(2))
-    assert len(first) > len(second)
-    for raw in (second, first):  # rules sent before are sent again in a frame that waited
-        came = make_reader(b"".join(writer.rules) + raw).exchange()
-        assert came is not None
-        assert came.rules == RULES
+def test_a_call_that_names_no_model_comes_with_the_rules_of_all() -> None:
+    came = make_reader(write(exchange(error="\ud800"), None)).exchange()
+    assert came is not None
+    work = came.work(PROTOCOLS, CONFIGURATION)
+    assert (work.model, work.rules, work.by_name) == ("up", Rules(), [RULES])
+    assert work.exchange.error == "?"
 
 
 def test_an_exchange_that_was_cut_off_did_not_come() -> None:
@@ -100,7 +100,7 @@ def test_an_exchange_that_was_cut_off_did_not_come() -> None:
         sample = exchange(b"asked", b"told")
         for body in (sample.request, sample.response):
             body.parts = (*body.parts, *last)  # a stream's messages may be empty
-        raw = b"".join(Writer().exchange(make_work(sample), 1))
+        raw = write(sample)
         for end in range(len(raw)):
             assert make_reader(raw[:end]).exchange() is None, last
         assert make_reader(raw).exchange() is not None, last
@@ -118,11 +118,17 @@ def test_a_process_receives_the_settings_with_their_secrets(
         proxy_spool_directory="/spool",
     )
     handshake = Handshake(
-        settings=proxy_settings, producer="p", booted_at=datetime.now(UTC), handed=3
+        settings=proxy_settings,
+        models=CONFIGURATION.models,
+        producer="p",
+        booted_at=datetime.now(UTC),
+        handed=3,
     )
     raw = handshake.frame()
     monkeypatch.setenv("INFERENCE_STORE_PROXY_SPOOL", "off")
-    assert read_handshake(make_reader(raw)) == handshake
+    came = read_handshake(make_reader(raw))
+    assert came.settings.model_dump() == proxy_settings.model_dump()
+    assert came.models == CONFIGURATION.models
     with pytest.raises(EOFError):
         read_handshake(make_reader(raw[:10]))
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_store.grpc_messages import message
-from inference_store.proxy.capture.request_pieces import read_part
 from inference_store.proxy.configuration import Rules
+from tests.exchanges import read_part
 
 from .captured import (
     BATCHED,

@@ -16,15 +16,16 @@ from inference_store.inference.layout import belongs_to
 from inference_store.inference.metadata import read_metadata
 from inference_store.proxy.capture.capture_builder import (
     ID_HEADER,
+    INLINE_BYTES,
     content_type_of,
     id_for_answer,
     ids_of,
     size_of,
 )
-from inference_store.proxy.capture.prepare import INLINE_BYTES
 from inference_store.proxy.capture.prepared_capture import decode, encode
 from inference_store.proxy.configuration import Redaction, Rules
 from inference_store.proxy.exchange import Body, Exchange
+from inference_store.proxy.protocols import Inference, Reading
 from tests.exchanges import CALL, exchange, png, request_body, response_body
 from tests.unit.inference.metadata.samples import make_item
 
@@ -224,14 +225,11 @@ def test_ids_by_precedence_and_the_others_as_aliases() -> None:
 def test_the_inferences_of_a_stream_have_their_own_ids() -> None:
     """An id that one of them has is no name of another; one that repeats is shared."""
     pairs = [("a", "s1"), ("b", None), ("a", None), (None, "s4"), (None, None), ("a-2", "b")]
-    result = ids_of(
-        request_id=None,
-        response_id=None,
-        request_headers=[("x-request-id", "x")],
-        response_headers=[],
-        own=[*pairs, ("b", None)],
-    )
-    first, second, made, *others = result
+    sample = exchange(request_headers=[("x-request-id", "x")], response_headers=[])
+    inferences = [
+        Inference(request_id=ours, response_id=its) for ours, its in [*pairs, ("b", None)]
+    ]
+    first, second, made, *others = ids_of(sample, Reading(inferences=inferences))
     assert UUID(made.inference_id).version == 7  # `a-2` is the id of another
     assert [(ids.inference_id, ids.aliases) for ids in (first, second, *others)] == [
         ("s1", ("a", "x")),

@@ -163,7 +163,7 @@ async def serve(api: Api) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def open_registrations(url: str, path: Path, **changes: Any) -> AsyncIterator[Registrations]:
-    options = {"proxy_registry_key": KEY, "proxy_registry_seconds": 0.02} | changes
+    options = {"proxy_registry_key": KEY, "proxy_report_seconds": 0.02} | changes
     settings = make_settings(
         CaptureSettings, proxy_registry_url=url, proxy_registry_file=path, **options
     )

@@ -83,7 +83,7 @@ def test_an_answer_does_not_repeat_it(where: str) -> None:
         for how in ("drop", "hash"):
             response = Body(parts=(answer,), size=len(answer))
             echoing = replace(sample, response=response, error=f"no {SECRET}")
-            captured = prepare(echoing, replace(rule, how=how))
+            captured = prepare(echoing, rule.model_copy(update={"how": how}))
             assert not captured.holds(SECRET.encode()), (echo, how)
             (event,) = captured.documents
             assert event["error"].startswith("no "), (echo, how)
@@ -92,7 +92,7 @@ def test_an_answer_does_not_repeat_it(where: str) -> None:
 
 def test_a_hash_replaces_the_value() -> None:
     sample = exchange(request(user=SECRET), make_answer(f"I am {SECRET}"))
-    response = prepare(sample, replace(BY_PATH, how="hash")).find_response()
+    response = prepare(sample, BY_PATH.model_copy(update={"how": "hash"})).find_response()
     assert response["outputs"][0]["data"] == [f"I am {hash_with_key(SECRET)}"]
 
 

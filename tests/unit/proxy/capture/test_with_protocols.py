@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from inference_store.proxy.capture.prepare import is_sampled
-from inference_store.proxy.configuration import NamedRules, Redaction, Rules, Sampling
+from inference_store.proxy.configuration import Redaction, Rules, Sampling
 from inference_store.proxy.exchange import Headers
 from inference_store.proxy.protocols.protocol import Inference
 from tests.exchanges import detection, exchange, png, response_body
@@ -79,9 +79,9 @@ CASES = {
 }
 
 
-def prepare(case: Case, rules: Rules | None = None, **settings: Any) -> Captured:
+def prepare(case: Case, rules: Rules | None = None, **options: Any) -> Captured:
     sample = exchange(case.body, case.answer, path=case.path, request_headers=case.headers)
-    return capture(sample, rules, proxy_redaction_key="k", **settings)
+    return capture(sample, rules, proxy_redaction_key="k", **options)
 
 
 def test_the_body_names_the_model_if_the_path_does_not() -> None:
@@ -93,10 +93,10 @@ def test_the_body_names_the_model_if_the_path_does_not() -> None:
 
 
 def test_applies_every_redaction_if_the_body_does_not_name_the_model() -> None:
-    by_name = (NamedRules("m", None, Rules(project_id="known")),)
-    rules = Rules(by_name=by_name, if_unnamed=(Redaction(what="input"),))
+    named = Rules(model="m", project_id="known")
+    private = Rules(model="private", redactions=(Redaction(what="input"),))
     for case, redacted in (("openai", False), ("chariot", True)):
-        captured = prepare(CASES[case], rules, model="up")
+        captured = prepare(CASES[case], by_name=[private, named], model="up")
         assert (captured.documents[0].get("project_id") is None) == redacted
         assert (captured.data == {}) == redacted
 

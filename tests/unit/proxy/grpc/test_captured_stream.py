@@ -9,18 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference_store.proxy.configuration import UpstreamEntry
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.grpc.captured_call import (
     AnswerHead,
-    CallTarget,
     read_answer,
     read_request,
 )
-from inference_store.proxy.grpc.captured_stream import CapturedStream, Limits
+from inference_store.proxy.grpc.captured_stream import Limits, RecordedCall
 from inference_store.proxy.protocols import PROTOCOLS, Call
+from inference_store.proxy.routing import Route
 from tests.unit.proxy.protocols.v2_grpc.calls import STREAM, Request, Response, StreamResponse
 
 OK, CANCELLED = 0, 1
+UPSTREAM = UpstreamEntry(name="up", grpc="up:1")
 ASKS = "triton_enable_empty_final_response"
 
 
@@ -64,12 +66,12 @@ class Captures:
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
         self.done.append(callback)
 
-    def open(self, **limits: Any) -> CapturedStream:
-        channel: Any = None
-        target = CallTarget(channel=channel, call=Call(PROTOCOLS["v2-grpc"], "stream"))
-        return CapturedStream(self, lambda _: target, STREAM, self, Limits(**limits))
+    def open(self, **limits: Any) -> RecordedCall:
+        route = Route(UPSTREAM, Call(PROTOCOLS["v2-grpc"], "stream"))
+        fake: Any = self
+        return RecordedCall(fake, lambda _: route, STREAM, fake, Limits(**limits))
 
-    def end(self, stream: CapturedStream, code: int) -> None:
+    def end(self, stream: RecordedCall, code: int) -> None:
         stream.record_end(code, "cut off" if code else None)
         for callback in self.done:
             callback(None)

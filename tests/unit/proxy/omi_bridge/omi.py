@@ -10,7 +10,7 @@ import grpc
 import orjson
 
 from inference_store.grpc_messages import message
-from inference_store.proxy.omi_bridge import Bridge
+from inference_store.proxy.omi_bridge import Bridge, start_bridge
 from inference_store.proxy.omi_container import Container
 
 NAMES = ("Status", "Run", "Shutdown")
@@ -92,7 +92,7 @@ async def served(omi: Omi) -> AsyncIterator[str]:
 async def open_bridge(omi: Omi) -> AsyncIterator[Bridge]:
     async with served(omi) as target, grpc.aio.insecure_channel(target) as channel:
         await channel.channel_ready()  # a probe has nothing to wait for
-        async with Bridge(Container(channel)) as bridge:
+        async with start_bridge(Container(channel)) as bridge:
             yield bridge
 
 

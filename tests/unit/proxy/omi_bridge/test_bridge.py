@@ -12,7 +12,7 @@ from aiohttp import ClientSession
 from grpc import StatusCode
 
 from inference_store.grpc_messages import message
-from inference_store.proxy.omi_bridge import Bridge
+from inference_store.proxy.omi_bridge import Bridge, start_bridge
 from inference_store.proxy.omi_container import Container, parse_seconds, read_status
 
 from .omi import Omi, open_bridge
@@ -184,7 +184,7 @@ async def test_a_run_has_the_timeout_of_its_container() -> None:
 async def test_reports_an_unavailable_container_as_not_ready() -> None:
     async with (
         grpc.aio.insecure_channel("127.0.0.1:1") as channel,
-        Bridge(Container(channel)) as bridge,
+        start_bridge(Container(channel)) as bridge,
     ):
         assert (await post(bridge, make_request("a")))[0] == 503
         assert await get(bridge, "/v2/health/ready") == (503, {"ready": False})

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from inference_store.inference.json_text import Number
-from inference_store.proxy.protocols.protocol import Model
+from inference_store.proxy.protocols.protocol import MOST_INFERENCES, Model
 from inference_store.proxy.protocols.tensor_datum import arguments_of, datum_of, has_image
-from inference_store.proxy.protocols.tensor_reading import MOST_INFERENCES, Split, split
+from inference_store.proxy.protocols.tensor_reading import Split, split
 from inference_store.proxy.protocols.tensors import InferRequest, InferResponse, Tensor
 
 from .calls import (

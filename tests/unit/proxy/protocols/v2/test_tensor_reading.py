@@ -202,15 +202,16 @@ def test_ids_and_names_of_any_json() -> None:
 def test_coded_bodies_that_are_not_read() -> None:
     bomb = gzip.compress(b"\0" * (MOST_BYTES + 1), 1)
     for coding, content, problem in (
-        ("br", b"\x1b", "the request: content-encoding 'br' is not read"),
-        ("gzip", b"no gzip", "the request: the body is not gzip: "),
-        ("gzip", gzip.compress(b"{}", mtime=0)[:-9], "the request: the coded body breaks off"),
-        ("gzip", bomb, "the request: the body becomes larger"),
-        ("gzip" + ",gzip" * 9, b"", "the request: content-encoding names 10 codings"),
+        ("br", b"\x1b", "content-encoding 'br' is not read"),
+        ("gzip", b"no gzip", "the body is not gzip: "),
+        ("gzip", gzip.compress(b"{}", mtime=0)[:-9], "the coded body breaks off"),
+        ("gzip", bomb, "the body becomes larger"),
+        ("gzip" + ",gzip" * 9, b"", "content-encoding names 10 codings"),
     ):
         result = read(content, make_answer(), request_headers=[("content-encoding", coding)])
         assert list_data(result) == [content]
-        assert (result.problem or "").startswith(problem)
+        sentence = f"the request is kept coded, as it came: {problem}"
+        assert (result.problem or "").startswith(sentence)
 
 
 def test_json_in_other_encodings() -> None:
@@ -298,7 +299,7 @@ def test_a_stream_that_breaks_off() -> None:
     sample = make_exchange(GREETING, events, path="/v2/models/m/infer_stream")
     sample.response = replace(sample.response, whole=False)
     result = read_exchange(sample)
-    assert (result.problem or "").startswith("part 1 of the answer: ")
+    assert "; part 1 of the answer: " in (result.problem or "")
     assert b'["He"]' in (result.inferences[0].response or b"")
 
 

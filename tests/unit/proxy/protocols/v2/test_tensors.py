@@ -57,8 +57,8 @@ def test_raw_bytes_become_the_same_values_and_json(datatype: str, data: st.DataO
     assert result is not None
     assert all(map(is_same, result, values))
     assert len(result) == len(values)
-    by_raw = tensor_json(Tensor(name="x", datatype=datatype, raw=raw))
-    assert by_raw == tensor_json(Tensor(name="x", datatype=datatype, values=values))
+    by_raw = tensor_json(Tensor(name="x", datatype=datatype, raw=raw), "response")
+    assert by_raw == tensor_json(Tensor(name="x", datatype=datatype, values=values), "response")
     assert by_raw.problem is None
     if datatype != "BYTES":
         assert all(map(is_same, json.loads(by_raw.text)["data"], values))
@@ -68,7 +68,7 @@ def test_json_text_is_written_as_it_came() -> None:
     data = b"[[1.0, 12345678901234567890123], [1e400, -0.10000]]"
     tensor = Tensor(name="x", datatype="FP64", shape=(2, -1), data=data)
     expected = b'{"name":"x","shape":[2, -1],"datatype":"FP64","data":' + data + b"}"
-    assert tensor_json(tensor) == (expected, None)
+    assert tensor_json(tensor, "response") == (expected, None)
 
 
 def test_the_json_of_elements() -> None:
@@ -80,14 +80,14 @@ def test_the_json_of_elements() -> None:
         ("BYTES", prefix_lengths(b"cat", b"mouse"), b'["cat", "mouse"]'),
         ("BYTES", prefix_lengths("Kätzchen".encode()), '["Kätzchen"]'.encode()),
     ):
-        written = json.loads(tensor_json(Tensor(datatype=datatype, raw=raw)).text)
+        written = json.loads(tensor_json(Tensor(datatype=datatype, raw=raw), "response").text)
         assert repr(written["data"]) == repr(json.loads(expected)), expected
 
 
 def test_an_element_that_is_no_text_is_base64_without_a_type_of_ours() -> None:
     sized = {"binary_data_size": b"12"}
     tensor = Tensor(datatype="BYTES", values=[b"cat", b"\xff"], parameters=sized)
-    written = json.loads(tensor_json(tensor).text)
+    written = json.loads(tensor_json(tensor, "response").text)
     assert written["data"] == ["cat", {"b64": "/w=="}]
     assert "parameters" not in written
 
@@ -99,7 +99,7 @@ def test_keeps_data_that_is_not_json_as_base64() -> None:
         ("half a length", Tensor(name="x", datatype="BYTES", raw=b"\x80\x3f")),
         ("too many", Tensor(name="x", datatype="INT8", raw=b"\1" * (MOST_ELEMENTS + 1))),
     ):
-        written = tensor_json(tensor)
+        written = tensor_json(tensor, "response")
         assert "data_base64" in json.loads(written.text), case
         assert "data" not in json.loads(written.text), case
         assert written.problem is not None, case
@@ -114,7 +114,7 @@ def test_lengths_that_do_not_add_up() -> None:
 
 @given(datatype=st.sampled_from([*VALUES, "FP8", ""]), raw=st.binary(max_size=40))
 def test_any_bytes_become_json(datatype: str, raw: bytes) -> None:
-    written = tensor_json(Tensor(datatype=datatype, raw=raw))
+    written = tensor_json(Tensor(datatype=datatype, raw=raw), "response")
     assert json.loads(written.text).keys() & {"data", "data_base64"}
 
 

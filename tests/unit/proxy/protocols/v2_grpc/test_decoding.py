@@ -146,7 +146,10 @@ MESSAGES = st.one_of(
 )
 
 
-@given(st.lists(MESSAGES, max_size=4), st.lists(MESSAGES, max_size=4), st.sampled_from(["", "x"]))
+_DIALECTS = st.sampled_from(["", "mlserver", "triton"])
+
+
+@given(st.lists(MESSAGES, max_size=4), st.lists(MESSAGES, max_size=4), _DIALECTS)
 def test_any_bytes_are_read(requests: list[bytes], responses: list[bytes], dialect: str) -> None:
     for path in (INFER, STREAM):
         for task_type in (None, "OBJECT_DETECTION"):

@@ -1,0 +1,193 @@
+"""Commands that show what the store has: models, inferences, their number, one of them."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from typing import Any, Final, TextIO
+
+from inference_store_client.commands import Steps
+from inference_store_client.errors import SettingsError
+from inference_store_client.exchange import exchange
+from inference_store_client.question import NEWEST_FIRST, Question
+from inference_store_client.reading import count, fetch_plain, read_list, read_pages, read_sample
+from inference_store_client.requests import ANY, Request, make_path, make_request
+from inference_store_client.settings import ClientSettings
+from inference_store_client.sync import Transport
+
+from .arguments import (
+    IMPATIENT,
+    add_columns,
+    add_conditions,
+    add_store,
+    make_question,
+    open_store,
+    parse_size,
+)
+from .ending import say
+from .main import Command
+from .printing import (
+    ListPage,
+    RowPrinter,
+    add_format,
+    choose_columns,
+    is_table,
+    make_printable,
+    print_items,
+    print_members,
+    shape,
+    write_line,
+)
+
+_COLUMNS: Final = ("model_id", "project_id", "name", "task_type")
+_MOST_OF_A_PAGE: Final = 1000
+
+
+def _add_models(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--project", metavar="ID", help="those of this project alone")
+    add_format(parser)
+    add_store(parser)
+
+
+def _show_models(options: argparse.Namespace) -> int:
+    """Show them, in order of id."""
+    params = {} if options.project is None else {"project_id": options.project}
+    with open_store(options, IMPATIENT) as transport:
+        steps = read_list(make_path("models"), ListPage, transport.settings, params)
+        items = [*transport.iterate(steps)]
+    print_items(items, _COLUMNS, options)
+    return 0
+
+
+def _add_query(parser: argparse.ArgumentParser) -> None:
+    add_conditions(parser)
+    parser.add_argument(
+        "--limit", type=parse_size, default=20, help="show at most so many (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--sort", default=NEWEST_FIRST, help="a name; `-` before it: the greatest first"
+    )
+    _add_form(parser)
+
+
+def _add_form(parser: argparse.ArgumentParser) -> None:
+    add_columns(parser)
+    add_format(parser)
+    add_store(parser)
+
+
+def _query(options: argparse.Namespace) -> int:
+    question = make_question(options, choose_columns(options), sort=options.sort)
+    with open_store(options, IMPATIENT) as transport:
+        items = _Limited(_read(transport, question, options.limit), options.limit)
+        RowPrinter(options).print_rows(items)
+    if items.has_more:
+        say(f"More match: --limit shows more than {options.limit}, `export` writes all to a file.")
+    return 0
+
+
+class _Limited:
+    """The first items, and whether there are more."""
+
+    def __init__(self, items: Iterator[Any], limit: int) -> None:
+        self._items, self._limit = items, limit
+        self.has_more = False
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, item in enumerate(self._items):
+            if number == self._limit:
+                self.has_more = True
+                return
+            yield item
+
+
+def _read(transport: Transport, question: Question, limit: int) -> Iterator[Any]:
+    """Yield the matches, page by page; one more than the limit, to know of it."""
+    steps = read_pages(question, dict, transport.settings, limit=min(limit + 1, _MOST_OF_A_PAGE))
+    for page in transport.iterate(steps):
+        yield from page.items
+
+
+def _add_count(parser: argparse.ArgumentParser) -> None:
+    add_conditions(parser)
+    add_store(parser)
+
+
+def _count(options: argparse.Namespace) -> int:
+    with open_store(options, IMPATIENT) as transport:
+        print(transport.run(count(make_question(options), transport.settings)))
+    return 0
+
+
+def _add_sample(parser: argparse.ArgumentParser) -> None:
+    add_conditions(parser)
+    parser.add_argument(
+        "--size",
+        type=parse_size,
+        default=20,
+        help="how many, at most 10,000 (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="another seed takes another sample (default: 0)"
+    )
+    _add_form(parser)
+
+
+def _sample(options: argparse.Namespace) -> int:
+    question = make_question(options, choose_columns(options))
+    with open_store(options, IMPATIENT) as transport:
+        steps = read_sample(question, dict, transport.settings, options.size, options.seed)
+        RowPrinter(options).print_rows(transport.iterate(steps))
+    return 0
+
+
+def _add_get(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="the id of the model")
+    parser.add_argument("inference", help="the id of the inference, an alias, or uid:<uuid>")
+    parser.add_argument(
+        "--part",
+        choices=("data", "response"),
+        help="write its datum, or the model's response, as it was stored: --part data > frame.jpg",
+    )
+    add_format(parser)
+    add_store(parser)
+
+
+def _get(options: argparse.Namespace) -> int:
+    """Show one inference with all that is known of it, or a blob of it."""
+    path = make_path("models", options.model, "inferences", options.inference)
+    with open_store(options, IMPATIENT) as transport:
+        if options.part is not None:
+            content = transport.run(_read_part(f"{path}/{options.part}", transport.settings))
+            write_part(content, options.part, sys.stdout)
+            return 0
+        request = make_request("GET", path, params={"include": "metadata,predictions"})
+        item = transport.run(fetch_plain(request, transport.settings))
+    shown = shape(item, None)
+    if (count := shown.pop("count", 1)) and count > 1:
+        say(f"{count} inferences have this id; this is the newest.")
+    if is_table(options):
+        print_members(shown)
+    else:
+        print(write_line(shown))
+    return 0
+
+
+def write_part(content: bytes, part: str, output: TextIO) -> None:
+    """Write a part as it was stored. Raises SettingsError for bytes that would steer a terminal."""
+    if output.isatty():
+        text = content.decode("utf-8", "surrogateescape")
+        if make_printable(text, kept="\n\r\t") != text:
+            raise SettingsError(f"the {part} is not plain text: write it to a file, > FILE")
+    output.buffer.write(content)
+
+
+def _read_part(path: str, settings: ClientSettings) -> Steps[bytes]:
+    response = yield from exchange(Request("GET", path, accept=ANY, may_leave=True), settings)
+    return response.content
+
+
+MODELS: Final = Command(_add_models, _show_models)
+QUERY: Final = Command(_add_query, _query)
+COUNT: Final = Command(_add_count, _count)
+SAMPLE: Final = Command(_add_sample, _sample)
+GET: Final = Command(_add_get, _get)

@@ -1,0 +1,437 @@
+"""Counts what would go, without a mark: what an erasure would erase, and what a policy would.
+
+Dead letters and parked events of a subject are found by their metadata, as the erasure finds
+them; the others by their inference: one that matches, or was erased before. What holds protect
+does not go, and is counted separately. A hold that cannot be evaluated for an event protects it,
+unless its inference goes.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, Protocol, TypeAlias
+from uuid import UUID
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    FromClause,
+    and_,
+    any_,
+    case,
+    cast,
+    func,
+    literal,
+    not_,
+    null,
+    or_,
+    select,
+    true,
+)
+from sqlalchemy import UUID as UUID_TYPE
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.erasure import holds
+from inference_store.erasure.held_deletions import HeldRow
+from inference_store.erasure.pending_deletions import KEYS
+from inference_store.erasure.policies import ErasureScope
+from inference_store.erasure.quarantine import (
+    EventMetadata,
+    QuarantinedEvent,
+    UnattributedSearch,
+    build_search,
+    filter_by_subject,
+    filter_erased,
+    load_metadata,
+    read_page,
+    split_by_holds,
+    split_unattributed_by_hold,
+)
+from inference_store.erasure.requests import build_predicate, find_subject
+from inference_store.erasure.selection import RequestedPart
+from inference_store.index.tables import inference, unsettled_event
+from inference_store.objects import Blobs
+from inference_store.query.deadline import (
+    Deadline,
+    OutOfTime,
+    ScanRange,
+    cut_range,
+    fetch,
+    find_pieces_of,
+    find_ranges,
+    range_of_time,
+)
+from inference_store.query.matching import Query, count_matches, match_by_index
+from inference_store.query.preparation import find_doubtful
+
+_SUMMED = ("inferences", "objects", "bytes", "unknown_sizes", "held")
+_BESIDE = ("dead_letters", "parked_events", "undecided")
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Counts of what would go now, and when the oldest and the newest of it were received; what
+    holds protect is counted in `held` alone.
+
+    `bytes`: of inputs whose size is known. `undecided`: inferences that a query by the filter
+    shows and that stay. `partial`: time was over before all was looked at.
+    """
+
+    inferences: int = 0
+    objects: int = 0
+    bytes: int = 0
+    unknown_sizes: int = 0
+    dead_letters: int = 0
+    parked_events: int = 0
+    held: int = 0
+    undecided: int = 0
+    oldest: datetime | None = None
+    newest: datetime | None = None
+    partial: bool = False
+
+    def __add__(self, other: "Loss") -> "Loss":
+        ends = [at for of in (self, other) for at in (of.oldest, of.newest) if at is not None]
+        names = (*_SUMMED, *_BESIDE)
+        return Loss(
+            **{name: getattr(self, name) + getattr(other, name) for name in names},
+            oldest=min(ends, default=None),
+            newest=max(ends, default=None),
+            partial=self.partial or other.partial,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Going:
+    """What would go of a model: `select` selects it in a piece of the range, with what is held.
+
+    Its rows have the columns of `count_loss`, and `uid`. `closed`: also of spans that are being
+    dropped; `large`: its statements are built beside the event loop.
+    """
+
+    scan_range: ScanRange
+    select: Callable[[ScanRange, ColumnElement[bool]], FromClause]
+    closed: bool = False
+    large: bool = False
+
+    async def find(self, connection: AsyncConnection, piece: ScanRange) -> FromClause:
+        """Return the rows of a piece, with `held` by the holds that are in force."""
+        return self.select(piece, await holds.build_held_condition(connection, piece))
+
+    async def fetch_uids(
+        self,
+        connection: AsyncConnection,
+        piece: ScanRange,
+        deadline: Deadline,
+        among: Sequence[UUID] | None = None,
+        limit: int | None = None,
+    ) -> Sequence[UUID]:
+        """Return the first uids of a piece that no hold protects, of all or of `among`. Raises
+        OutOfTime."""
+        rows = await self.find(connection, piece)
+        query = select(rows.c.uid).where(not_(rows.c.held)).order_by(rows.c.uid).limit(limit)
+        if among is not None:
+            # as one parameter
+            query = query.where(rows.c.uid == any_(literal(list(among), ARRAY(UUID_TYPE()))))
+        found = await fetch(connection, query, deadline, large=self.large)
+        return [row.uid for row in found]
+
+
+def count_loss(rows: FromClause, part: ErasureScope) -> Mapping[str, ColumnElement[Any]]:
+    """Return aggregates by name, over the rows that lose this part unless they are `held`.
+
+    A size that is NULL is unknown, as that of every response is.
+    """
+    here = rows.c
+    goes = and_(here[part], not_(here.held))
+    size = cast(null(), BigInteger()) if part == "response" else here.data_size
+    return {
+        "inferences": func.count().filter(goes),
+        "objects": func.coalesce(func.sum(here.objects).filter(goes), 0),
+        "bytes": func.coalesce(func.sum(size).filter(goes), 0),
+        "unknown_sizes": func.count().filter(goes, size.is_(None)),
+        "held": func.count().filter(here[part], here.held),
+        "oldest": func.min(here.received_at).filter(goes),
+        "newest": func.max(here.received_at).filter(goes),
+    }
+
+
+def read_loss(row: Mapping[str, Any], prefix: str = "") -> Loss:
+    """Return the counts of a row; `prefix`: before the names of its columns."""
+    sums: dict[str, Any] = {name: int(row[f"{prefix}{name}"]) for name in _SUMMED}
+    return Loss(**sums, oldest=row[f"{prefix}oldest"], newest=row[f"{prefix}newest"])
+
+
+def list_requested(requested: RequestedPart) -> Going:
+    """Return what an erasure by criteria would erase of a model."""
+    query = requested.query
+    nothing = ScanRange(requested.model, UUID(int=0), UUID(int=0))
+    where = nothing if query.nothing else query.scan_range
+    return Going(where, partial(_select_requested, query), query.closed, query.large)
+
+
+def _select_requested(query: Query, piece: ScanRange, held: ColumnElement[bool]) -> FromClause:
+    here = inference.c
+    matches = match_by_index(query, piece)[0].subquery()
+    objects = sum((case((here[key].is_not(None), 1), else_=0) for key in KEYS), literal(0))
+    columns = (here.uid, here.received_at, here.data_size, objects.label("objects"))
+    return (
+        select(*columns, held.label("held"), true().label("inference"))
+        .where(piece.of(inference), here.uid.in_(select(matches.c.uid)))
+        .subquery()
+    )
+
+
+async def count_requested(
+    connection: AsyncConnection,
+    blobs: Blobs,
+    model_id: str,
+    requested: RequestedPart,
+    deadline: Deadline,
+) -> Loss:
+    """Count what an erasure would erase of a model, the newest inferences first. Raises
+    ObjectStoreUnavailable."""
+    loss = await _count_inferences(connection, list_requested(requested), deadline)
+    if not loss.partial:
+        where = range_of_time(requested.model, None, None)
+        doubts = await find_doubtful(connection, where, [requested.predicate])
+        if doubts is not None:
+            loss = await _count_undecided(connection, loss, doubts, deadline)
+    try:
+        after, of_model = 0, unsettled_event.c.model_id == model_id
+        while events := await read_page(connection, of_model, after=after, buckets=blobs.buckets):
+            if deadline.is_over:
+                raise deadline.make_error()
+            loss += await _count_page(connection, blobs, requested, events, deadline)
+            after = events[-1].id
+    except OutOfTime:
+        return replace(loss, partial=True)
+    return loss
+
+
+async def _count_inferences(connection: AsyncConnection, going: Going, deadline: Deadline) -> Loss:
+    loss = Loss()
+    for piece in await find_pieces_of(
+        connection, going.scan_range, newest_first=True, closed=going.closed
+    ):
+        rows = await going.find(connection, piece)
+        losing = count_loss(rows, "inference")
+        query = select(*(column.label(name) for name, column in losing.items()))
+        try:
+            [row] = await fetch(connection, query, deadline, large=going.large)
+        except OutOfTime:
+            return replace(loss, partial=True)
+        loss += read_loss(row._asdict())
+    return loss
+
+
+async def _count_undecided(
+    connection: AsyncConnection, loss: Loss, query: Query, deadline: Deadline
+) -> Loss:
+    for piece in await find_pieces_of(connection, query.scan_range, newest_first=True):
+        counting = count_matches(query, piece)
+        try:
+            [row] = await fetch(connection, counting, deadline, large=query.large)
+        except OutOfTime:
+            return replace(loss, partial=True)
+        loss += Loss(undecided=row.matches)
+    return loss
+
+
+async def _count_page(
+    connection: AsyncConnection,
+    blobs: Blobs,
+    requested: RequestedPart,
+    events: Sequence[QuarantinedEvent],
+    deadline: Deadline,
+) -> Loss:
+    subject, model = find_subject(requested.criteria), requested.model
+    current_holds = await holds.list_in_force(connection, [model])
+    going = await _find_going(connection, list_requested(requested), events, deadline)
+    ids = frozenset(requested.criteria.get("inference_ids", ()))
+    matching = await filter_erased(connection, model, events, ids)
+    matching += [item for item in events if item.event and item.event.uid in going]
+    with_metadata = events if subject is not None else matching if current_holds else []
+    metadata = await asyncio.to_thread(load_metadata, blobs, with_metadata)
+    if subject is not None:
+        matching += filter_by_subject(events, subject, requested.predicate, metadata)
+    split = split_by_holds(
+        list({item.id: item for item in matching}.values()),
+        metadata,
+        lambda _: current_holds,
+        lambda item: [] if item.event and item.event.uid in going else current_holds,
+    )
+    return _count_events(*split)
+
+
+def _count_events(free: Sequence[QuarantinedEvent], held: Sequence[HeldRow]) -> Loss:
+    parked = sum(quarantined.is_parked for quarantined in free)
+    return Loss(dead_letters=len(free) - parked, parked_events=parked, held=len(held))
+
+
+async def _find_going(
+    connection: AsyncConnection,
+    going: Going,
+    events: Sequence[QuarantinedEvent],
+    deadline: Deadline,
+) -> set[UUID]:
+    """Return the uids of these events whose inference goes."""
+    uids = [quarantined.event.uid for quarantined in events if quarantined.event is not None]
+    pieces = await find_pieces_of(
+        connection, going.scan_range, newest_first=True, closed=going.closed
+    )
+    found: set[UUID] = set()
+    for piece in pieces if uids else ():
+        if in_piece := [uid for uid in uids if piece.lo <= uid < piece.hi]:
+            found |= set(await going.fetch_uids(connection, piece, deadline, among=in_piece))
+    return found
+
+
+async def count_unattributed(
+    connection: AsyncConnection,
+    blobs: Blobs,
+    models: Mapping[int, str],
+    criteria: Mapping[str, Any],
+    deadline: Deadline,
+) -> Loss:
+    """Return how many go beside those of the erasure's models. Raises ObjectStoreUnavailable."""
+    search = build_search(criteria, models.values())
+    loss = Loss()
+    if search.reach is None:
+        return loss
+    pages = _iterate_pages(connection, blobs, criteria, search, search.match())
+    async for events, metadata in pages:
+        loss += _count_events(*await split_unattributed_by_hold(connection, events, metadata))
+        if deadline.is_over:
+            break
+    return replace(loss, partial=deadline.is_over)
+
+
+async def has_events_of_subject(
+    connection: AsyncConnection,
+    blobs: Blobs,
+    models: Mapping[int, str],
+    criteria: Mapping[str, Any],
+    deadline: Deadline,
+) -> bool:
+    """Return whether any quarantined event that the erasure reaches mentions its subject, or nobody
+    knows because time was over. Raises ObjectStoreUnavailable."""
+    search = build_search(criteria, models.values())
+    match = or_(unsettled_event.c.model_id.in_(sorted(search.model_ids)), search.match())
+    pages = _iterate_pages(connection, blobs, criteria, search, match)
+    async for events, _ in pages:
+        if events or deadline.is_over:
+            return True
+    return False
+
+
+async def _iterate_pages(
+    connection: AsyncConnection,
+    blobs: Blobs,
+    criteria: Mapping[str, Any],
+    search: UnattributedSearch,
+    match: ColumnElement[bool],
+) -> AsyncIterator[tuple[list[QuarantinedEvent], EventMetadata]]:
+    subject = find_subject(criteria)
+    if subject is None:
+        return
+    predicate = await build_predicate(connection, [], criteria)  # of any type
+    after = 0
+    while page := await read_page(connection, match, after=after, buckets=blobs.buckets):
+        metadata = await asyncio.to_thread(load_metadata, blobs, page)
+        yield search.filter_by_subject(page, subject, predicate, metadata), metadata
+        after = page[-1].id
+
+
+ErasedUid: TypeAlias = tuple[int, UUID]
+"""A model's integer, and the uid of one of its inferences."""
+_START: Final[ErasedUid] = (0, UUID(int=0))
+
+
+@dataclass(frozen=True, slots=True)
+class UidPage:
+    """Uids that would go, in order of model and time; None: they were not requested.
+
+    `partial`: time ran out before the page was full, and there may be more after `last`, the
+    position that was reached.
+    """
+
+    uids: Sequence[ErasedUid] | None
+    last: ErasedUid | None
+    partial: bool = False
+
+
+async def list_uids(
+    connection: AsyncConnection,
+    of_models: Sequence[Going],
+    *,
+    after: ErasedUid | None,
+    limit: int,
+    deadline: Deadline,
+) -> UidPage:
+    """Return the next uids that no hold protects, in order of the models."""
+    uids: list[ErasedUid] = []
+    last = after or _START
+    for going in of_models:
+        where = going.scan_range
+        if where.model < last[0]:
+            continue
+        if where.model == last[0]:
+            where = where.clip(UUID(int=min(last[1].int + 1, where.hi.int)), where.hi)
+        for piece in await find_pieces_of(
+            connection, where, newest_first=False, closed=going.closed
+        ):
+            most = limit + 1 - len(uids)
+            try:
+                more = await going.fetch_uids(connection, piece, deadline, limit=most)
+            except OutOfTime:
+                return UidPage(uids, last, partial=True)
+            uids += [(piece.model, uid) for uid in more]
+            if len(uids) > limit:
+                return UidPage(uids[:limit], uids[limit - 1])
+            last = piece.model, UUID(int=piece.hi.int - 1)
+    return UidPage(uids, None)
+
+
+class MemberLists(Protocol):
+    """The lists of exports. `exports`: those of which a member was found."""
+
+    exports: set[UUID]
+
+    def walk(
+        self, connection: AsyncConnection, model: int, lo: UUID, hi: UUID
+    ) -> AsyncIterator[tuple[UUID, Sequence[UUID]]]:
+        """Yield the lists of a model that overlap [lo, hi), of exports that are not found yet."""
+
+
+async def find_exports(
+    connection: AsyncConnection, of_models: Iterable[Going], lists: MemberLists, deadline: Deadline
+) -> bool:
+    """Add the exports that name something that would go; False: time ran out."""
+    try:
+        for going in of_models:
+            where = going.scan_range
+            ranges = await find_ranges(connection, closed=going.closed)
+            async for export, uids in lists.walk(connection, where.model, where.lo, where.hi):
+                end = UUID(int=min(uids[-1].int + 1, where.hi.int))
+                pieces = cut_range(where.clip(uids[0], end), ranges, newest_first=False)
+                if await _has_any(connection, going, pieces, uids, deadline):
+                    lists.exports.add(export)
+    except OutOfTime:
+        return False
+    return True
+
+
+async def _has_any(
+    connection: AsyncConnection,
+    going: Going,
+    pieces: Sequence[ScanRange],
+    uids: Sequence[UUID],
+    deadline: Deadline,
+) -> bool:
+    for piece in pieces:
+        if await going.fetch_uids(connection, piece, deadline, among=uids, limit=1):
+            return True
+    return False
