@@ -13,7 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.inference.events.event import Extras
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
-from inference_store.retention.run import RetentionWorker
+from inference_store.retention.leadership_check import Leader
+from inference_store.retention.run import run_turn
 from tests.integration.api.api_client import make_worker
 from tests.integration.api.app_server import serve_app
 from tests.integration.api.conftest import MakeApp
@@ -78,10 +79,10 @@ async def query(http: httpx.AsyncClient, path: Path) -> None:
     await asyncio.to_thread(path.write_bytes, answer.content)
 
 
-async def export(http: httpx.AsyncClient, worker: RetentionWorker, path: Path) -> None:
+async def export(http: httpx.AsyncClient, leader: Leader, path: Path) -> None:
     """Write an export as Parquet, and its only part into a file."""
     answer = await http.post("/v1/models/model/exports", json={"format": "parquet"})
-    await worker.run_turn()
+    await run_turn(leader)
     part = await http.get(f"/v1/exports/{answer.json()['id']}/parts/1")
     assert part.status_code == 200, part.text
     await asyncio.to_thread(path.write_bytes, part.content)

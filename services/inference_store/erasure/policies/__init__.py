@@ -16,15 +16,13 @@ from .effective_policies import (
     build_effective_policy,
     describe_move,
     find_effective_policies,
-    find_policy_states,
     is_minimum_undercut,
     list_owners,
 )
 from .effective_policy import (
     DEFAULT,
-    KEEP_ALL,
     LEVELS,
-    Cutoffs,
+    SCOPES,
     EffectivePolicy,
     EffectiveRule,
     ErasureScope,
@@ -57,12 +55,11 @@ from .policy_versions import (
 
 __all__ = [
     "DEFAULT",
-    "KEEP_ALL",
     "LEVELS",
     "MOST_RULES",
+    "SCOPES",
     "Ages",
     "Bounds",
-    "Cutoffs",
     "EffectivePolicy",
     "EffectiveRule",
     "ErasureScope",
@@ -90,7 +87,6 @@ __all__ = [
     "find_effective_policies",
     "find_in_force",
     "find_pending",
-    "find_policy_states",
     "find_state",
     "is_minimum_undercut",
     "list_models",
