@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any
 from uuid import UUID, uuid4
 
@@ -433,12 +434,8 @@ async def _build_estimate(
         uid_page = await losses.list_uids(
             connection, going, after=after, limit=body.limit, deadline=deadline
         )
-    by_model = {
-        models[part.model]: await losses.count_requested(
-            connection, blobs, models[part.model], part, deadline
-        )
-        for part in parts
-    }
+    count = partial(losses.count_requested, connection, blobs, deadline=deadline)
+    by_model = {models[part.model]: await count(models[part.model], part) for part in parts}
     beside = await losses.count_unattributed(connection, blobs, models, criteria, deadline)
     total = sum(by_model.values(), beside)
     all_exports = await losses.find_exports(connection, going, lists, deadline)

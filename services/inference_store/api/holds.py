@@ -18,12 +18,12 @@ from inference_store.erasure.holds.changes import Placement
 from inference_store.erasure.holds.hold import (
     HoldRevision,
     State,
-    count_held,
     format_filter,
     list_declared_types,
 )
 from inference_store.erasure.ledger_entries import Body as Entry
 from inference_store.erasure.ledger_entries import Note
+from inference_store.erasure.losses import count_held
 from inference_store.index import model_numbers
 from inference_store.inference.errors import (
     Conflict,

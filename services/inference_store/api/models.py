@@ -330,7 +330,7 @@ async def _build_move(
 
 async def _warn_of_move(connection: AsyncConnection, moved: Registration) -> MoveWarning:
     owners = policies.list_owners(moved.model_id, moved.project_id)
-    states = (await policies.find_policy_states(connection, owners)).items()
+    states = [(owner, await policies.find_state(connection, owner)) for owner in owners]
     shown = [
         show_state(owner, version, state, warnings=())
         for owner, state in states

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from typing import Annotated, Any, Final
 from uuid import UUID
 
@@ -96,7 +95,7 @@ async def get_history(
 async def put_policy(body: PolicyBody, if_match: IfMatch, access: Asking, of: PolicyOf) -> Answer:
     """Set how long inputs, responses and inferences are kept; it applies to those stored
     already, too. One that would delete any of them begins after a grace."""
-    lost, warnings = await _write(access, of, "policy_set", body, body.reason, if_match)
+    lost, warnings = await _write(access, of, body, body.reason, if_match)
     async with access.engine.connect() as connection:
         state = await policies.find_state(connection, of)
         newest, *_ = await policies.list_versions(connection, of, limit=1)
@@ -130,7 +129,7 @@ async def delete_policy(
 ) -> Response:
     """The next wider policy applies, or everything is kept; after a grace where that would
     delete something."""
-    await _write(access, of, "policy_removed", None, why.reason, if_match)
+    await _write(access, of, None, why.reason, if_match)
     return Response(status_code=204)
 
 
@@ -158,10 +157,9 @@ async def revoke_policy(if_match: IfMatch, access: Asking, of: PolicyOf) -> Resp
     return Response(status_code=204)
 
 
-async def _write(  # noqa: PLR0917
+async def _write(
     access: Access,
     owner: PolicyOwner,
-    kind: str,
     body: PolicyBody | None,
     reason: str | None,
     expected: int | None,
@@ -171,16 +169,27 @@ async def _write(  # noqa: PLR0917
     `expected`: the revision that the policy must have now. Raises what refuses it.
     """
     lost, resolved = await _estimate(access, owner, body)
-    build_body = partial(
-        _build_entry,
-        access=access,
-        owner=owner,
-        resolved=resolved,
-        body=body,
-        expected=expected,
-        grace_seconds=_find_grace_seconds(access, lost),
-        reason=reason,
-    )
+    policy = None if resolved is None else resolved.policy
+
+    async def build_body(connection: AsyncConnection) -> Body:
+        registration = await check_allowed(connection, access, owner, lock=True)
+        state = await policies.find_state(connection, owner)
+        before = [version.policy for version in (state.in_force, state.pending) if version]
+        if _needs_override(policy, before):
+            access.require_over(Right.OVERRIDE, owner.level, owner.subject, registration)
+            if not reason:
+                why = "say why the minimum age is undercut, shortened or taken away"
+                fault = Fault("reason", why)
+                raise Invalid("Going against a minimum age needs a reason.", faults=[fault])
+        grace_seconds = _find_grace_seconds(access, lost)
+        if body is not None and body.effective == "now":
+            await _require_preview(connection, owner, body, state.revision)
+            grace_seconds = 0.0
+        return await policies.describe_change(
+            connection, owner, policy, grace_seconds=grace_seconds, expected=expected, reason=reason
+        )
+
+    kind = "policy_removed" if body is None else "policy_set"
     await access.ledger.write(kind, build_body, actor=access.who, note=_build_note)
     return lost, () if resolved is None else resolved.warnings
 
@@ -257,34 +266,6 @@ def _warn_of_pending(pending: Sequence[PolicyVersion]) -> Iterator[str]:
         yield f"{len(pending) - _MOST_PENDING} more pending policies are counted."
 
 
-async def _build_entry(
-    connection: AsyncConnection,
-    access: Access,
-    owner: PolicyOwner,
-    resolved: ResolvedPolicy | None,
-    body: PolicyBody | None,
-    *,
-    expected: int | None,
-    grace_seconds: float,
-    reason: str | None,
-) -> Body:
-    registration = await check_allowed(connection, access, owner, lock=True)
-    policy = None if resolved is None else resolved.policy
-    state = await policies.find_state(connection, owner)
-    before = [version.policy for version in (state.in_force, state.pending) if version is not None]
-    if _needs_override(policy, before):
-        access.require_over(Right.OVERRIDE, owner.level, owner.subject, registration)
-        if not reason:
-            fault = Fault("reason", "say why the minimum age is undercut, shortened or taken away")
-            raise Invalid("Going against a minimum age needs a reason.", faults=[fault])
-    if body is not None and body.effective == "now":
-        await _require_preview(connection, owner, body, state.revision)
-        grace_seconds = 0.0
-    return await policies.describe_change(
-        connection, owner, policy, expected=expected, grace_seconds=grace_seconds, reason=reason
-    )
-
-
 def _describe_request(body: PolicyBody) -> str:
     """Return the policy as it was requested: a token is bound to this."""
     return body.model_dump_json(exclude={"effective", "token", "reason"})
@@ -327,17 +308,18 @@ def _show_would_delete(result: Preview) -> WouldDelete:
         exports=result.exports,
         partial=result.cut,
         examples=[
-            LossExample.show(
-                example, decided_by=example.of and show_rule(example.of, example.rule, example.name)
-            )
-            for example in result.examples
+            LossExample.show(row, model_id=model_id, decided_by=_show_rule(rule))
+            for model_id, rule, row in result.examples
         ],
     )
 
 
-def show_rule(owner: PolicyOwner, rule: int | None, name: str | None) -> DecidedBy:
+def _show_rule(rule: EffectiveRule | None) -> DecidedBy | None:
     """Make the answer about which rule it is."""
-    return DecidedBy(level=owner.level, rule=rule, name=name, **describe_owner(owner))
+    if rule is None:
+        return None
+    whose = describe_owner(rule.of)
+    return DecidedBy(level=rule.of.level, rule=rule.number, name=rule.rule.name, **whose)
 
 
 # Why an inference is kept, and runs of retention.
@@ -499,7 +481,3 @@ async def run_policy(connection: Writing, access: Asking, of: PolicyOf) -> Answe
     model_id = None if registration is None else registration.model_id
     body = RequestedRun.show(run, model_id=model_id, warnings=warnings)
     return Answer(body, status_code=202, location=f"/v1/retention/runs/{run.id}")
-
-
-def _show_rule(rule: EffectiveRule | None) -> DecidedBy | None:
-    return None if rule is None else show_rule(rule.of, rule.number, rule.rule.name)

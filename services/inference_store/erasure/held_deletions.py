@@ -38,11 +38,12 @@ from inference_store.erasure.holds.hold import Hold, find_holds, is_in_force, li
 from inference_store.erasure.locks import fence_exclusive
 from inference_store.erasure.pending_deletions import (
     COLUMNS,
+    KEYS,
     Arrival,
     PendingDeletion,
     select_marks,
 )
-from inference_store.erasure.progress import Cause, resume_erasure
+from inference_store.erasure.progress import STOPPED, Cause, resume_erasure
 from inference_store.index import registrations
 from inference_store.index.sidecars import Identity, among, by_model, marked_by
 from inference_store.index.tables import (
@@ -261,9 +262,7 @@ def _select_stored(
     )
 
 
-_KEYS: Final = tuple(name for name in COLUMNS if name.endswith("_storage_key"))
 _ALL: Final = 2**31 - 1
-_STOPPED: Final = ("cancelling", "cancelled")
 QUARANTINE_SCOPE: Final = "unsettled_event"
 """Scope of quarantined events: the number of their row is their uid, and they have no mark."""
 _Row = Any
@@ -347,7 +346,7 @@ async def record_held(
     rows = [
         who
         | {"uid": UUID(uid), "hold": UUID(id), "hold_revision": revision}
-        | dict(zip(_KEYS, keys, strict=True))
+        | dict(zip(KEYS, keys, strict=True))
         for uid, id, revision, *keys in held
     ]
     await connection.execute(insert(erasure_held).on_conflict_do_nothing(), rows)
@@ -415,7 +414,7 @@ def _is_resumed(row: _Row) -> bool:
     return (
         row.scope != QUARANTINE_SCOPE
         and row.cause not in (None, "policy")
-        and row.state not in _STOPPED
+        and row.state not in STOPPED
     )
 
 
@@ -423,14 +422,14 @@ async def _mark_again(connection: AsyncConnection, rows: Sequence[_Row]) -> None
     """Mark with the keys that a stored inference has now: it may have been edited meanwhile."""
     now: dict[Identity, tuple[str | None, ...]] = {}
     for model, uids in by_model((row.model, row.uid) for row in rows):
-        columns = (inference.c.uid, *(inference.c[name] for name in _KEYS))
+        columns = (inference.c.uid, *(inference.c[name] for name in KEYS))
         query = select(*columns).where(among(inference, model, uids)).order_by(inference.c.uid)
         locked = await connection.execute(query.with_for_update())
         now |= {(model, uid): tuple(keys) for uid, *keys in locked}
     for row in rows:
-        keys = now.get((row.model, row.uid), tuple(getattr(row, name) for name in _KEYS))
+        keys = now.get((row.model, row.uid), tuple(getattr(row, name) for name in KEYS))
         values = {"model": row.model, "uid": row.uid, "scope": row.scope, "erasure": row.erasure}
-        values |= {**dict(zip(_KEYS, keys, strict=True)), "claimed_at": row.claimed_at}
+        values |= {**dict(zip(KEYS, keys, strict=True)), "claimed_at": row.claimed_at}
         await connection.execute(insert(erasing).values(values).on_conflict_do_nothing())
 
 
@@ -518,7 +517,7 @@ async def _set_apart(
     )
     await connection.execute(held.values(hold=by[0], hold_revision=by[1]))
     marked = (marked_by(number, model, uids), erasing.c.erased_at.is_(None))
-    names = ("erasure", "model", "uid", "scope", *_KEYS, "claimed_at")
+    names = ("erasure", "model", "uid", "scope", *KEYS, "claimed_at")
     columns = (*(erasing.c[name] for name in names), *map(literal, by))
     marks = select(*columns).where(*marked)
     inserted = insert(erasure_held).from_select([*names, "hold", "hold_revision"], marks)

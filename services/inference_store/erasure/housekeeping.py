@@ -515,23 +515,16 @@ async def _remove_model(connection: AsyncConnection, model: int, model_id: str) 
 # removed label calls `Dictionary.has_labels` after it has its share of the first lock.
 
 
-@dataclass(frozen=True, slots=True)
-class UnusedLabels:
-    """The unused labels of a page; `last`: the last label that was read, None: the end."""
-
-    unused: Sequence[int]
-    last: int | None
-
-
 async def find_unused(
     connection: AsyncConnection, model: int, *, after: int, limit: int
-) -> UnusedLabels:
-    """Return the next unused labels of a model, in order of their integers."""
+) -> tuple[Sequence[int], int | None]:
+    """Return the next unused labels of a model, in order of their integers, and the last label that
+    was read; None: the end."""
     here = model_label.c
     query = select(here.label).where(here.model == model, here.label > after)
     labels = (await connection.execute(query.order_by(here.label).limit(limit))).scalars().all()
     unused = await _filter_unused(connection, model, labels)
-    return UnusedLabels(unused, labels[-1] if len(labels) == limit else None)
+    return unused, labels[-1] if len(labels) == limit else None
 
 
 async def remove_unused(connection: AsyncConnection, model: int, labels: Sequence[int]) -> int:

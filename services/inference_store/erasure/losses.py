@@ -7,7 +7,7 @@ unless its inference goes.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -23,6 +23,7 @@ from sqlalchemy import (
     any_,
     case,
     cast,
+    false,
     func,
     literal,
     not_,
@@ -36,6 +37,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import holds
 from inference_store.erasure.held_deletions import HeldRow
+from inference_store.erasure.holds.hold import Hold, build_hold_condition
 from inference_store.erasure.pending_deletions import KEYS
 from inference_store.erasure.policies import ErasureScope
 from inference_store.erasure.quarantine import (
@@ -52,6 +54,7 @@ from inference_store.erasure.quarantine import (
 )
 from inference_store.erasure.requests import build_predicate, find_subject
 from inference_store.erasure.selection import RequestedPart
+from inference_store.index import registrations
 from inference_store.index.tables import inference, unsettled_event
 from inference_store.objects import Blobs
 from inference_store.query.deadline import (
@@ -173,15 +176,36 @@ def list_requested(requested: RequestedPart) -> Going:
 
 
 def _select_requested(query: Query, piece: ScanRange, held: ColumnElement[bool]) -> FromClause:
-    here = inference.c
     matches = match_by_index(query, piece)[0].subquery()
+    return _select_matching(piece, inference.c.uid.in_(select(matches.c.uid)), held)
+
+
+def _select_matching(
+    piece: ScanRange, matches: ColumnElement[bool], held: ColumnElement[bool]
+) -> FromClause:
+    here = inference.c
     objects = sum((case((here[key].is_not(None), 1), else_=0) for key in KEYS), literal(0))
     columns = (here.uid, here.received_at, here.data_size, objects.label("objects"))
-    return (
-        select(*columns, held.label("held"), true().label("inference"))
-        .where(piece.of(inference), here.uid.in_(select(matches.c.uid)))
-        .subquery()
-    )
+    query = select(*columns, held.label("held"), true().label("inference"))
+    return query.where(piece.of(inference), matches).subquery()
+
+
+async def count_held(connection: AsyncConnection, hold: Hold, *, seconds: float) -> Loss:
+    """Count what a hold keeps from going: what it matches now, in force or not, as far as time
+    allows. Raises HoldUnreadable."""
+    deadline, loss = Deadline.after(seconds), Loss()
+
+    async def find(piece: ScanRange) -> FromClause:
+        matches = await build_hold_condition(connection, hold, piece)
+        return _select_matching(piece, matches, held=false())
+
+    every = await registrations.every_model(connection) if hold.model is None else [hold.model]
+    for model in every:
+        pieces = await find_pieces_of(
+            connection, range_of_time(model, None, None), newest_first=True
+        )
+        loss += await _count_pieces(connection, pieces, find, deadline)
+    return loss
 
 
 async def count_requested(
@@ -193,7 +217,10 @@ async def count_requested(
 ) -> Loss:
     """Count what an erasure would erase of a model, the newest inferences first. Raises
     ObjectStoreUnavailable."""
-    loss = await _count_inferences(connection, list_requested(requested), deadline)
+    going = list_requested(requested)
+    pieces = await find_pieces_of(connection, going.scan_range, newest_first=True, closed=True)
+    find = partial(going.find, connection)
+    loss = await _count_pieces(connection, pieces, find, deadline, large=going.large)
     if not loss.partial:
         where = range_of_time(requested.model, None, None)
         doubts = await find_doubtful(connection, where, [requested.predicate])
@@ -211,16 +238,20 @@ async def count_requested(
     return loss
 
 
-async def _count_inferences(connection: AsyncConnection, going: Going, deadline: Deadline) -> Loss:
+async def _count_pieces(
+    connection: AsyncConnection,
+    pieces: Sequence[ScanRange],
+    find: Callable[[ScanRange], Awaitable[FromClause]],
+    deadline: Deadline,
+    *,
+    large: bool = False,
+) -> Loss:
     loss = Loss()
-    for piece in await find_pieces_of(
-        connection, going.scan_range, newest_first=True, closed=going.closed
-    ):
-        rows = await going.find(connection, piece)
-        losing = count_loss(rows, "inference")
+    for piece in pieces:
+        losing = count_loss(await find(piece), "inference")
         query = select(*(column.label(name) for name, column in losing.items()))
         try:
-            [row] = await fetch(connection, query, deadline, large=going.large)
+            [row] = await fetch(connection, query, deadline, large=large)
         except OutOfTime:
             return replace(loss, partial=True)
         loss += read_loss(row._asdict())

@@ -40,7 +40,9 @@ from inference_store.erasure.losses import (
     read_loss,
 )
 from inference_store.erasure.policies import (
+    SCOPES,
     EffectivePolicy,
+    EffectiveRule,
     ErasureScope,
     PolicyOwner,
     PolicyVersion,
@@ -60,22 +62,6 @@ from inference_store.query.deadline import (
     test_unmarked,
 )
 
-SCOPES: tuple[ErasureScope, ...] = ("inference", "response", "input")
-
-
-@dataclass(frozen=True, slots=True)
-class LossExample:
-    """One of the oldest inferences that would lose a part, with the rule or the limit."""
-
-    model_id: str
-    uid: UUID
-    inference_id: str
-    received_at: datetime
-    scope: ErasureScope
-    of: PolicyOwner | None
-    rule: int | None
-    name: str | None
-
 
 @dataclass(slots=True)
 class Preview:
@@ -84,7 +70,8 @@ class Preview:
     parts: dict[ErasureScope, Loss] = field(default_factory=lambda: {s: Loss() for s in SCOPES})
     fresh: int = 0
     """How many lose something that what is in force now would not take today."""
-    examples: list[LossExample] = field(default_factory=list)
+    examples: list[tuple[str, EffectiveRule | None, Any]] = field(default_factory=list)
+    """The oldest that would lose a part: the model's id, the rule or None for a limit, the row."""
     exports: int = 0
     """Exports that name something that would be deleted."""
     cut: bool = False
@@ -186,7 +173,9 @@ async def _preview_model(
         preview.fresh += counted.fresh
         if missing := EXAMPLES - len(preview.examples):
             for row in await fetch(connection, _select_examples(rows, missing), deadline):
-                preview.examples.append(_read_example(changed_model, row._asdict()))
+                rules = changed_model.after.rules
+                by = None if row.rule == UNDECIDED else rules[row.rule]
+                preview.examples.append((changed_model.model_id, by, row))
 
 
 async def find_changed_by_policy(
@@ -282,20 +271,6 @@ def _select_examples(rows: FromClause, limit: int) -> Select[Any]:
         case(*whens, else_=literal("")).label("scope"),
     )
     return query.where(not_(rows.c.held)).order_by(rows.c.uid).limit(limit)
-
-
-def _read_example(changed_model: ChangedModel, row: Mapping[str, Any]) -> LossExample:
-    by = None if row["rule"] == UNDECIDED else changed_model.after.rules[row["rule"]]
-    return LossExample(
-        model_id=changed_model.model_id,
-        uid=row["uid"],
-        inference_id=row["inference_id"],
-        received_at=row["received_at"],
-        scope=row["scope"],
-        of=None if by is None else by.of,
-        rule=None if by is None else by.number,
-        name=None if by is None else by.rule.name,
-    )
 
 
 Limited: TypeAlias = tuple[CompiledRules, UUID | None]

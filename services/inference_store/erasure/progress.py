@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias, cast, get_args
 from uuid import UUID
 
-from sqlalchemy import ARRAY, ColumnElement, Text, and_, case, func, literal, or_, select
+from sqlalchemy import ARRAY, ColumnElement, Text, and_, case, func, literal, or_, select, tuple_
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -38,26 +38,13 @@ MOST_BLOCKED = 1_000
 _SHOWN = 100
 
 
-@dataclass(frozen=True, slots=True)
-class BlockedObject:
-    """An object that is still there."""
-
-    erasure: UUID
-    storage_key: str
-    code: str
-    message: str
-    retry_at: datetime | None
-    """When its lock ends; null: nobody says, and every run tries again."""
-    seen_at: datetime
-
-
 async def list_blocked(
     connection: AsyncConnection, id: UUID, *, limit: int = _SHOWN
-) -> Sequence[BlockedObject]:
-    """Return the first blocked objects of an erasure, by key."""
+) -> Sequence[Any]:
+    """Return the rows of the first objects of an erasure that are still there, by key."""
     here = erasure_obstacle.c
     query = select(erasure_obstacle).where(here.erasure == id).order_by(here.storage_key)
-    return [BlockedObject(**row._mapping) for row in await connection.execute(query.limit(limit))]
+    return (await connection.execute(query.limit(limit))).all()
 
 
 async def record_blocked(
@@ -212,11 +199,7 @@ async def find_erasures(
     if states is not None:
         query = query.where(erasure.c.state.in_(states))
     if before is not None:
-        at, number = before
-        query = query.where(
-            (erasure.c.requested_at < at)
-            | ((erasure.c.requested_at == at) & (erasure.c.id < number))
-        )
+        query = query.where(tuple_(erasure.c.requested_at, erasure.c.id) < before)
     return [read_erasure(row) for row in await connection.execute(query.limit(limit))]
 
 

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, Final, Literal
 from uuid import UUID, uuid4
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import ColumnElement, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import EVERYTHING, AccessScope
@@ -84,10 +84,7 @@ async def list_runs(
     if model is not None:
         query = query.where((here.model == model) | here.model.is_(None))
     if before is not None:
-        at, number = before
-        query = query.where(
-            (here.requested_at < at) | ((here.requested_at == at) & (here.id < number))
-        )
+        query = query.where(tuple_(here.requested_at, here.id) < before)
     return [_read_run(row) for row in await connection.execute(query.limit(limit))]
 
 

@@ -261,47 +261,32 @@ async def find_part(
 _SECONDS = 120.0
 
 
-@dataclass(frozen=True, slots=True)
-class UnmarkedModel:
-    """A model that is not all marked yet, and the last uid that was checked."""
-
-    model: int
-    after: UUID | None
-
-
-@dataclass(frozen=True, slots=True)
-class UidBatch:
-    """Uids that match, and the position at which the search goes on; None: there are no more."""
-
-    uids: Sequence[UUID]
-    position: UUID | None
-
-
-async def list_unmarked_models(
+async def find_unmarked(
     connection: AsyncConnection, erasure: Erasure
-) -> list[UnmarkedModel]:
-    """Return the models of an erasure that are not all marked."""
+) -> tuple[int, UUID | None] | None:
+    """Return the first model of an erasure that is not all marked, and the last uid of it that was
+    checked; None: all are marked."""
     here = erasure_model.c
-    query = select(here.model, here.marked_to).where(
-        here.erasure == erasure.id, here.marked_at.is_(None)
-    )
-    rows = await connection.execute(query.order_by(here.model))
-    return [UnmarkedModel(row.model, row.marked_to) for row in rows]
+    unmarked = (here.erasure == erasure.id, here.marked_at.is_(None))
+    query = select(here.model, here.marked_to).where(*unmarked).order_by(here.model).limit(1)
+    row = (await connection.execute(query)).first()
+    return None if row is None else (row.model, row.marked_to)
 
 
 async def find_requested(
-    connection: AsyncConnection, erasure: Erasure, part: UnmarkedModel, *, limit: int
-) -> UidBatch:
-    """Find the next certain matches, oldest first: at most `limit`, and in few partitions.
+    connection: AsyncConnection, erasure: Erasure, model: int, *, after: UUID | None, limit: int
+) -> tuple[Sequence[UUID], UUID | None]:
+    """Find the next certain matches, oldest first: at most `limit`, and in few partitions. Return
+    also the position at which the search goes on; None: there are no more.
 
     Raises OutOfTime if the filter cannot be answered in two minutes.
     """
-    requested = await find_part(connection, part.model, erasure.asked or {})
+    requested = await find_part(connection, model, erasure.asked or {})
     query = requested.query.in_order()
-    if part.after is not None:
-        query = query.after(part.after)
+    if after is not None:
+        query = query.after(after)
     page = await find_by_time(connection, [query], limit=limit, deadline=Deadline.after(_SECONDS))
     uids = await limit_to_few_spans(connection, page.uids)
     if len(uids) < len(page.uids) or len(uids) == limit:
-        return UidBatch(uids, uids[-1])
-    return UidBatch(uids, page.searched if page.out_of_time else None)
+        return uids, uids[-1]
+    return uids, page.searched if page.out_of_time else None

@@ -12,7 +12,7 @@ A crash after 2 leaves an object under the recorded key: the next attempt begins
 A process that is frozen amid 3 may wake when another one leads, and has erased and certified what
 the file holds. What it commits in 4 fails then, because Postgres no longer names its key, and it
 deletes what it has put before it does anything else, also if it ends with an error. If it dies
-before that, `TakenOverParts` of the new leader deletes it.
+before that, `delete_unnamed` of the new leader deletes it.
 """
 
 import asyncio

@@ -1,8 +1,4 @@
-"""Erases one claimed batch: deletes its objects, verifies that, and deletes its rows.
-
-Batches overlap, in the order in which they begin: objects are listed for one batch at a time, and
-deleted for one batch at a time, and so are rows.
-"""
+"""Erases one claimed batch: deletes its objects, verifies that, and deletes its rows."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -13,11 +9,8 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
-
 from inference_store.erasure import rows
 from inference_store.erasure.erased_lists import hash_inference, record_erased
-from inference_store.erasure.log import SigningKey
 from inference_store.erasure.pending_deletions import PendingDeletion, Position
 from inference_store.erasure.progress import Erasure, add_erased, advance_erasure, record_blocked
 from inference_store.erasure.rows import Moves
@@ -32,7 +25,7 @@ from inference_store.platform.failpoints import failpoint, failpoint_of_task
 from inference_store.platform.metrics import ERASED, OBJECTS_DELETED, STEP_SECONDS
 from inference_store.platform.traces import stage
 
-from .certifier import Certifier
+from .leadership_check import Leader
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,132 +50,93 @@ class Batch:
 NOTHING: Final = Batch((), frozenset(), None)
 
 
-class BatchEraser:
-    """Erases batches. Raises BlobsAway and the errors of the database: try again later."""
-
-    def __init__(self, engine: AsyncEngine, blobs: Blobs, certifier: Certifier | None) -> None:
-        self._engine = engine
-        self._blobs = blobs
-        self._certifier = certifier
-        self._listing = asyncio.Lock()
-        self._objects = asyncio.Lock()
-        self._rows = asyncio.Lock()
-
-    async def erase(
-        self, erasure: Erasure, batch: Batch, *, whole_span: bool = False
-    ) -> str | None:
-        """Delete a batch, verify that it is gone, and forget it; return the failures as a text."""
-        if not batch.page:
-            return None
-        async with self._list_objects(batch) as listed:
-            deleted, faults = await erase_objects(self._engine, self._blobs, erasure, batch, listed)
-        async with self._rows:
-            await self._end_batch(erasure, batch, deleted, faults, whole_span=whole_span)
-        return format_failures(faults)
-
-    @asynccontextmanager
-    async def _list_objects(self, batch: Batch) -> AsyncIterator[Listed]:
-        async with self._listing:
-            listed = await list_objects(self._blobs, batch)
-            # before the next batch is listed, so that the order stays
-            await self._objects.acquire()
-        try:
-            yield listed
-        finally:
-            self._objects.release()
-
-    async def _end_batch(
-        self,
-        erasure: Erasure,
-        batch: Batch,
-        deleted: Deleted,
-        faults: list[DeleteFault],
-        *,
-        whole_span: bool,
-    ) -> None:
-        page, doomed = batch.page, batch.doomed
-        done, objects = page, len(doomed)
-        if remaining := {fault.key for fault in faults}:
-            done = [mark for mark in page if remaining.isdisjoint(list_objects_of(mark))]
-            stay = [mark for mark in page if not remaining.isdisjoint(list_objects_of(mark))]
-            # the deleted objects of inferences that stay are counted when those are erased
-            objects = len(doomed - {key for mark in stay for key in mark.doomed})
-        # inferences after one that stays are recorded one by one
-        whole_span = whole_span and len(done) == len(page) and not batch.has_spared
+async def erase_batch(
+    leader: Leader, erasure: Erasure, batch: Batch, *, whole_span: bool = False
+) -> str | None:
+    """Delete a batch, verify that it is gone, and forget it; return the failures as a text."""
+    if not batch.page:
+        return None
+    async with _list_objects(leader, batch) as listed:
+        deleted, faults = await erase_objects(leader, erasure, batch, listed)
+    remaining = {fault.key for fault in faults}
+    done: list[PendingDeletion] = []
+    stay: list[PendingDeletion] = []
+    for mark in batch.page:
+        (done if remaining.isdisjoint(list_objects_of(mark)) else stay).append(mark)
+    # inferences after one that stays are recorded one by one
+    whole_span = whole_span and not stay and not batch.has_spared
+    async with leader.forgetting:
         with stage(STEP_SECONDS, "forget"):
-            await self._forget(
-                erasure, done, batch, deleted, objects=objects, whole_span=whole_span
-            )
+            await failpoint_of_task("retention.row_delete.before")
+            if done:
+                # the deleted objects of inferences that stay are counted when those are erased
+                objects = len(batch.doomed - {key for mark in stay for key in mark.doomed})
+                await _forget(leader, erasure, batch, done, deleted, objects, whole_span)
+            else:
+                # the inferences wait for their other objects; the deleted ones are counted
+                async with leader.engine.begin() as connection:
+                    versions, size = deleted.versions, deleted.bytes
+                    await add_erased(connection, erasure.id, versions=versions, bytes=size)
         gone = [key for mark in done for key in list_objects_of(mark)]
-        await record_failures(self._engine, self._blobs, erasure, faults, gone)
-
-    async def _forget(
-        self,
-        erasure: Erasure,
-        done: Sequence[PendingDeletion],
-        batch: Batch,
-        deleted: Deleted,
-        *,
-        objects: int,
-        whole_span: bool,
-    ) -> None:
-        await failpoint_of_task("retention.row_delete.before")
-        if not done:
-            # the inferences wait for their other objects; the deleted ones are counted
-            async with self._engine.begin() as connection:
-                versions, size = deleted.versions, deleted.bytes
-                await add_erased(connection, erasure.id, versions=versions, bytes=size)
-            return
-        async with self._engine.begin() as connection:
-            await advance_erasure(connection, erasure.id, "deleting_rows")
-        async with self._engine.begin() as connection:
-            erased = await rows.delete_rows(
-                connection,
-                erasure,
-                done,
-                objects=objects,
-                versions=deleted.versions,
-                bytes=deleted.bytes,
-                whole_span=whole_span,
-            )
-            await rows.repoint_rows(connection, done, batch.moves)
-            key = None
-            if self._certifier is not None:
-                key = await self._certifier.key_of(connection, erasure.id)
-                doomed = batch.doomed
-                await record_erased(connection, key, erasure, done, doomed, whole_span=whole_span)
-            await record_in_exports(connection, key, erasure, done)
-        failpoint("retention.row_delete.after")
-        ERASED.labels(erasure.scope).inc(erased)
-        OBJECTS_DELETED.inc(objects)
+        await record_failures(leader, erasure, faults, gone)
+    return format_failures(faults)
 
 
-async def record_in_exports(
-    connection: AsyncConnection,
-    key: SigningKey | None,
-    erasure: Erasure,
-    done: Sequence[PendingDeletion],
-) -> None:
-    """Record the inferences of a batch in the exports that name them. `key` None: nothing hashes.
-
-    Called in the transaction that deletes their rows, of whole partitions too.
-    """
-    hashing = None if key is None else EntryHash(key.id, partial(hash_inference, key))
-    batch = ErasedBatch(erasure.id, erasure.scope, hashing)
-    await record_batch(connection, batch, [(mark.model, mark.uid) for mark in done])
-
-
-async def list_objects(blobs: Blobs, batch: Batch) -> Listed:
+@asynccontextmanager
+async def _list_objects(leader: Leader, batch: Batch) -> AsyncIterator[Listed]:
     """List the versions to delete, in buckets that are versioned."""
-    keys = _list_keys(batch)
-    return await asyncio.to_thread(blobs.list_versions, keys) if keys else {}
+    async with leader.listing:
+        keys = _list_keys(batch)
+        listed = await asyncio.to_thread(leader.blobs.list_versions, keys) if keys else {}
+        # before the next batch is listed, so that the order stays
+        await leader.deleting.acquire()
+    try:
+        yield listed
+    finally:
+        leader.deleting.release()
+
+
+async def _forget(  # noqa: PLR0917
+    leader: Leader,
+    erasure: Erasure,
+    batch: Batch,
+    done: Sequence[PendingDeletion],
+    deleted: Deleted,
+    objects: int,
+    whole_span: bool,
+) -> None:
+    async with leader.engine.begin() as connection:
+        await advance_erasure(connection, erasure.id, "deleting_rows")
+    async with leader.engine.begin() as connection:
+        erased = await rows.delete_rows(
+            connection,
+            erasure,
+            done,
+            objects=objects,
+            versions=deleted.versions,
+            bytes=deleted.bytes,
+            whole_span=whole_span,
+        )
+        await rows.repoint_rows(connection, done, batch.moves)
+        hashing = None
+        if leader.certifier is not None:
+            key = await leader.certifier.key_of(connection, erasure.id)
+            doomed = batch.doomed
+            await record_erased(connection, key, erasure, done, doomed, whole_span=whole_span)
+            hashing = EntryHash(key.id, partial(hash_inference, key))
+        # in the transaction that deletes their rows, of whole partitions too
+        recorded = ErasedBatch(erasure.id, erasure.scope, hashing)
+        await record_batch(connection, recorded, [(mark.model, mark.uid) for mark in done])
+    failpoint("retention.row_delete.after")
+    ERASED.labels(erasure.scope).inc(erased)
+    OBJECTS_DELETED.inc(objects)
 
 
 async def erase_objects(
-    engine: AsyncEngine, blobs: Blobs, erasure: Erasure, batch: Batch, listed: Listed | None
+    leader: Leader, erasure: Erasure, batch: Batch, listed: Listed | None
 ) -> tuple[Deleted, list[DeleteFault]]:
     """Delete the objects and verify it; return the deleted ones, and faults for the others."""
-    keys = _list_keys(batch)
+    keys, blobs = _list_keys(batch), leader.blobs
     if not keys and erasure.scope != "input":
         return Deleted(), []
     failpoint("retention.object_delete.before")
@@ -191,7 +145,7 @@ async def erase_objects(
         if erasure.scope == "input":
             deleted += await asyncio.to_thread(remove_requests, blobs, batch.page, batch.moves)
     failpoint("retention.object_delete.after")
-    async with engine.begin() as connection:
+    async with leader.engine.begin() as connection:
         await advance_erasure(connection, erasure.id, "verifying")
     await failpoint_of_task("retention.verify.before")
     with stage(STEP_SECONDS, "verify"):
@@ -242,19 +196,15 @@ def format_failures(faults: Sequence[DeleteFault]) -> str | None:
 
 
 async def record_failures(
-    engine: AsyncEngine,
-    blobs: Blobs,
-    erasure: Erasure,
-    faults: Sequence[DeleteFault],
-    gone: Iterable[StorageKey],
+    leader: Leader, erasure: Erasure, faults: Sequence[DeleteFault], gone: Iterable[StorageKey]
 ) -> None:
     """Store the objects that block the erasure, and when their locks end; remove deleted ones."""
     if not faults and erasure.state != "failed":
         return
-    ends = await asyncio.to_thread(_find_lock_ends, blobs, faults[:_ASKED])
+    ends = await asyncio.to_thread(_find_lock_ends, leader.blobs, faults[:_ASKED])
     blocked = [(str(f.key), f.code, f.message, ends.get(f.key)) for f in faults]
     failpoint("retention.note.before")
-    async with engine.begin() as connection:
+    async with leader.engine.begin() as connection:
         await record_blocked(connection, erasure.id, blocked, [str(key) for key in gone])
     failpoint("retention.note.after")
 

@@ -8,7 +8,7 @@
             of it; in one transaction
 
 After the last batch the residual data is removed (`remove_residual`), with the examples of the key
-registry, and the objects of exports that hold some of it (`export_eraser`); then the erasure ends
+registry, and the objects of exports that hold some of it (`delete_copies`); then the erasure ends
 with its certificate. Before that the ledger has that it ended: after a restore, no hold that
 comes later brings back what was erased.
 
@@ -29,11 +29,9 @@ from typing import Any
 from uuid import UUID
 
 import structlog
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import held_deletions, rows
 from inference_store.erasure.held_deletions import IN_LEDGER, describe_ended, find_spared, has_marks
-from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.locks import fence_exclusive
 from inference_store.erasure.pending_deletions import Position, list_pending
 from inference_store.erasure.progress import (
@@ -47,7 +45,6 @@ from inference_store.erasure.progress import (
 from inference_store.erasure.runs import count_failure
 from inference_store.export.erased import FIRST_PART, TouchedPart, forget_objects, list_touched
 from inference_store.export.jobs import make_manifest_key
-from inference_store.index.sidecars import Identity
 from inference_store.inference.errors import HoldUnreadable
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import Blobs, DeleteFault
@@ -58,15 +55,14 @@ from inference_store.platform.traces import stage
 from inference_store.retention.batch_eraser import (
     NOTHING,
     Batch,
-    BatchEraser,
+    erase_batch,
     format_failures,
     merge_faults,
     record_failures,
 )
-from inference_store.retention.certifier import Certifier, end_erasure
-from inference_store.retention.leadership_check import ACTOR, LeadershipCheck
-from inference_store.retention.orphan_eraser import QuarantineEraser
-from inference_store.retention.residual import ResidualInHolds, remove_residual
+from inference_store.retention.certifier import end_erasure
+from inference_store.retention.leadership_check import ACTOR, Leader
+from inference_store.retention.residual import remove_residual
 
 # Deletes the parts of exports that name what an erasure erased. The order makes every crash
 # harmless:
@@ -84,56 +80,51 @@ from inference_store.retention.residual import ResidualInHolds, remove_residual
 _PAGE = 100
 
 
-class ExportEraser:
-    """Deletes the copies of an erasure. Raises BlobsAway and the errors of the database."""
+async def delete_copies(leader: Leader, erasure: Erasure) -> str | None:
+    """Delete what the erasure has recorded in exports; return the first failures as a text.
+    Repeatable."""
+    after, failures = FIRST_PART, None
+    while True:
+        async with leader.engine.connect() as connection:
+            parts = await list_touched(connection, erasure.id, after=after, limit=_PAGE)
+        if not parts:
+            return failures
+        await leader.check.confirm_step()
+        faults = await _delete_page(leader, erasure, parts)
+        failures = failures or format_failures(faults)
+        after = parts[-1].export, parts[-1].number
 
-    def __init__(self, engine: AsyncEngine, blobs: Blobs, check: LeadershipCheck) -> None:
-        self._engine = engine
-        self._blobs = blobs
-        self._check = check
 
-    async def delete_copies(self, erasure: Erasure) -> str | None:
-        """Delete what the erasure has recorded; return the first failures as a text. Repeatable."""
-        after, failures = FIRST_PART, None
-        while True:
-            async with self._engine.connect() as connection:
-                parts = await list_touched(connection, erasure.id, after=after, limit=_PAGE)
-            if not parts:
-                return failures
-            await self._check.confirm_step()
-            faults = await self._delete_page(erasure, parts)
-            failures = failures or format_failures(faults)
-            after = parts[-1].export, parts[-1].number
+async def _delete_page(
+    leader: Leader, erasure: Erasure, parts: Sequence[TouchedPart]
+) -> list[DeleteFault]:
+    """Delete the objects of these parts, and forget those that are gone; return the faults."""
+    bucket = leader.blobs.buckets.default
+    failpoint("retention.export_delete.before")
+    faults = await asyncio.to_thread(_delete_objects, leader.blobs, parts)
+    failpoint("retention.export_delete.after")
+    remaining = {fault.key for fault in faults}
+    gone = [part for part in parts if remaining.isdisjoint(_list_objects_of(part, bucket))]
+    async with leader.engine.begin() as connection:
+        await forget_objects(connection, gone)
+    failpoint("retention.export_forget.after")
+    keys = [key for part in gone for key in _list_objects_of(part, bucket)]
+    await record_failures(leader, erasure, faults, keys)
+    return faults
 
-    async def _delete_page(
-        self, erasure: Erasure, parts: Sequence[TouchedPart]
-    ) -> list[DeleteFault]:
-        """Delete the objects of these parts, and forget those that are gone; return the faults."""
-        failpoint("retention.export_delete.before")
-        faults = await asyncio.to_thread(self._delete_objects, parts)
-        failpoint("retention.export_delete.after")
-        remaining = {fault.key for fault in faults}
-        gone = [part for part in parts if remaining.isdisjoint(self._list_objects_of(part))]
-        async with self._engine.begin() as connection:
-            await forget_objects(connection, gone)
-        failpoint("retention.export_forget.after")
-        keys = [key for part in gone for key in self._list_objects_of(part)]
-        await record_failures(self._engine, self._blobs, erasure, faults, keys)
-        return faults
 
-    def _delete_objects(self, parts: Sequence[TouchedPart]) -> list[DeleteFault]:
-        """Delete objects; return faults for what is there still. Blocks."""
-        keys = list({key for part in parts for key in self._list_objects_of(part)})
-        faults = self._blobs.delete_objects(keys)
-        return merge_faults(faults, keys, self._blobs.still_there(keys))
+def _delete_objects(blobs: Blobs, parts: Sequence[TouchedPart]) -> list[DeleteFault]:
+    """Delete objects; return faults for what is there still. Blocks."""
+    bucket = blobs.buckets.default
+    keys = list({key for part in parts for key in _list_objects_of(part, bucket)})
+    return merge_faults(blobs.delete_objects(keys), keys, blobs.still_there(keys))
 
-    def _list_objects_of(self, part: TouchedPart) -> list[StorageKey]:
-        """List every object that may have what was erased; if one is left, the part keeps its
-        key."""
-        if part.storage_key is None:
-            return []
-        manifest = StorageKey(self._blobs.buckets.default, make_manifest_key(part.export))
-        return [parse_stored(part.storage_key), manifest]
+
+def _list_objects_of(part: TouchedPart, bucket: str) -> list[StorageKey]:
+    """List every object that may have what was erased; if one is left, the part keeps its key."""
+    if part.storage_key is None:
+        return []
+    return [parse_stored(part.storage_key), StorageKey(bucket, make_manifest_key(part.export))]
 
 
 _log = structlog.get_logger()
@@ -143,186 +134,162 @@ _UNDER_WAY = 2
 _START: Position = (0, "", UUID(int=0))
 
 
-class Eraser:
-    """Carries erasures out. Raises the error of an unavailable server; it can be called again."""
+async def finish(leader: Leader, erasure: Erasure, *, seconds: float = inf) -> State | None:
+    """Erase all marks of an erasure, whoever set them, and return its last state.
 
-    def __init__(
-        self,
-        engine: AsyncEngine,
-        blobs: Blobs,
-        ledger: Ledger,
-        check: LeadershipCheck,
-        *,
-        batch: int,
-        certifier: Certifier | None = None,
-    ) -> None:
-        self._engine = engine
-        self._bucket = blobs.buckets.default
-        self._ledger = ledger
-        self.check = check
-        self._batch = batch
-        # whether the last step left something because of a hold
-        self.has_spared = False
-        self._quarantine = QuarantineEraser(engine, blobs, ledger, check)
-        self._residual_in_holds = ResidualInHolds(engine, check, certifier)
-        self._exports = ExportEraser(engine, blobs, check)
-        # by erasure that ran out of time: the position at which it continues, and its first error
-        self.positions: dict[UUID, tuple[Position | None, str | None]] = {}
-        self._certifier = certifier
-        self._batch_eraser = BatchEraser(engine, blobs, certifier)
-        # inferences in batches that are claimed and not finished
-        self._in_progress: set[Identity] = set()
+    None: it did not end within `seconds`; the next call continues. Raises the error of an
+    unavailable server; it can be called again.
+    """
+    attributes = {"inference_store.erasure.scope": erasure.scope}
+    with traces.ended(traces.begin("erasure", attributes=attributes)) as span:
+        state = await _finish(leader, erasure, seconds)
+        if state == "failed":
+            traces.failed(span, "ErasureFailure")
+    return state
 
-    async def finish(self, erasure: Erasure, *, seconds: float = inf) -> State | None:
-        """Erase all marks of an erasure, whoever set them, and return its last state.
 
-        None: it did not end within `seconds`; the next call continues.
-        """
-        attributes = {"inference_store.erasure.scope": erasure.scope}
-        with traces.ended(traces.begin("erasure", attributes=attributes)) as span:
-            state = await self._finish(erasure, seconds)
-            if state == "failed":
-                traces.failed(span, "ErasureFailure")
-        return state
-
-    async def _finish(self, erasure: Erasure, seconds: float) -> State | None:
-        after, error = self.positions.pop(erasure.id, (None, None))
-        until = time.monotonic() + seconds
-        after, fault = await self._erase_all(erasure, after, until)
-        error = error or fault
-        if after is not None:
-            self.positions[erasure.id] = after, error
-            return None
-        await remove_residual(
-            self._engine, self._quarantine, self._residual_in_holds, erasure, self.check
+async def _finish(leader: Leader, erasure: Erasure, seconds: float) -> State | None:
+    after, error = leader.positions.pop(erasure.id, (None, None))
+    until = time.monotonic() + seconds
+    after, fault = await _erase_all(leader, erasure, after, until)
+    error = error or fault
+    if after is not None:
+        leader.positions[erasure.id] = after, error
+        return None
+    await remove_residual(leader, erasure)
+    copy_fault = await delete_copies(leader, erasure)
+    await _note_end(leader, erasure)
+    failpoint("retention.finish.before")
+    async with leader.engine.begin() as connection:
+        state = await finish_erasure(
+            connection,
+            erasure,
+            error=error or copy_fault,
+            certifying=leader.certifier is not None,
+            copies_left=copy_fault is not None,
         )
-        copy_fault = await self._exports.delete_copies(erasure)
-        await self._note_end(erasure)
-        failpoint("retention.finish.before")
-        async with self._engine.begin() as connection:
-            state = await finish_erasure(
-                connection,
-                erasure,
-                error=error or copy_fault,
-                certifying=self._certifier is not None,
-                copies_left=copy_fault is not None,
-            )
-            erasure = await find_erasure(connection, erasure.id) or erasure
-        failpoint("retention.finish.after")
-        state = await end_erasure(self._engine, self._certifier, erasure, state)
-        _log.info("erasure", action="erasure", id=str(erasure.id), state=state, error=error)
-        return state
+        erasure = await find_erasure(connection, erasure.id) or erasure
+    failpoint("retention.finish.after")
+    state = await end_erasure(leader.engine, leader.certifier, erasure, state)
+    _log.info("erasure", action="erasure", id=str(erasure.id), state=state, error=error)
+    return state
 
-    async def _note_end(self, erasure: Erasure) -> None:
-        if erasure.cause not in IN_LEDGER:
+
+async def _note_end(leader: Leader, erasure: Erasure) -> None:
+    if erasure.cause not in IN_LEDGER:
+        return
+    async with leader.engine.connect() as connection:
+        if await has_marks(connection, erasure.id):
             return
-        async with self._engine.connect() as connection:
-            if await has_marks(connection, erasure.id):
-                return
-        await self._ledger.write(
-            "erasure_ended",
-            lambda connection: describe_ended(connection, erasure.id),
-            actor=ACTOR,
-        )
+    await leader.ledger.write(
+        "erasure_ended", lambda connection: describe_ended(connection, erasure.id), actor=ACTOR
+    )
 
-    async def _erase_all(
-        self, erasure: Erasure, after: Position | None, until: float
-    ) -> tuple[Position | None, str | None]:
-        under_way: deque[asyncio.Task[str | None]] = deque()
-        faults: list[str | None] = []
-        try:
-            while True:
-                if len(under_way) == _UNDER_WAY:
-                    faults.append(await under_way.popleft())
-                batch, fault = await self._claim_next(erasure, after)
-                faults.append(fault)
-                after = batch.last
-                if after is None:
-                    break
-                self._in_progress |= batch.identities
-                under_way.append(asyncio.create_task(self._erase_batch(erasure, batch)))
-                if time.monotonic() > until:
-                    break
-            while under_way:
+
+async def _erase_all(
+    leader: Leader, erasure: Erasure, after: Position | None, until: float
+) -> tuple[Position | None, str | None]:
+    under_way: deque[asyncio.Task[str | None]] = deque()
+    faults: list[str | None] = []
+    try:
+        while True:
+            if len(under_way) == _UNDER_WAY:
                 faults.append(await under_way.popleft())
-        finally:
-            # wait for the batches that have begun, also after an error
-            await asyncio.gather(*under_way, return_exceptions=True)
-        return after, next((reason for reason in faults if reason is not None), None)
+            batch, fault = await _claim_next(leader, erasure, after)
+            faults.append(fault)
+            after = batch.last
+            if after is None:
+                break
+            leader.in_progress |= batch.identities
+            under_way.append(asyncio.create_task(_erase_claimed(leader, erasure, batch)))
+            if time.monotonic() > until:
+                break
+        while under_way:
+            faults.append(await under_way.popleft())
+    finally:
+        # wait for the batches that have begun, also after an error
+        await asyncio.gather(*under_way, return_exceptions=True)
+    return after, next((reason for reason in faults if reason is not None), None)
 
-    async def step(
-        self, erasure: Erasure, after: Position | None, *, whole_span: bool = False
-    ) -> tuple[Position | None, str | None]:
-        """Erase at most one batch of marks after `after`; return the last one, and the error.
 
-        (None, None): there are none, or it was cancelled; (None, reason): nothing may be erased.
-        """
-        batch, fault = await self._claim_next(erasure, after)
-        self.has_spared = batch.has_spared
-        if fault is None:
-            fault = await self._erase_batch(erasure, batch, whole_span=whole_span)
-        return batch.last, fault
+async def step(
+    leader: Leader, erasure: Erasure, after: Position | None, *, whole_span: bool = False
+) -> tuple[Position | None, str | None, bool]:
+    """Erase at most one batch of marks after `after`; return the last one, the error, and whether
+    something was left because of a hold.
 
-    async def _claim_next(
-        self, erasure: Erasure, after: Position | None
-    ) -> tuple[Batch, str | None]:
-        await self.check.confirm_step()
-        try:
-            failpoint("retention.claim.before")
-            with stage(STEP_SECONDS, "claim"):
-                batch = await self._claim_free(erasure, after)
-            failpoint("retention.claim.after")
-            return batch, None
-        except HoldUnreadable as error:
-            count_failure("hold_unreadable")
-            return NOTHING, error.detail
+    No last one: there are none, or it was cancelled, or, with an error, nothing may be erased.
+    """
+    batch, fault = await _claim_next(leader, erasure, after)
+    if fault is None:
+        fault = await _erase_claimed(leader, erasure, batch, whole_span=whole_span)
+    return batch.last, fault, batch.has_spared
 
-    async def _claim_free(self, erasure: Erasure, after: Position | None) -> Batch:
-        """Claim the next marks, and those of their objects that may be deleted.
 
-        A hold that is placed before the fence is released keeps the inferences that it protects; a
-        later one lists those claimed here. From the commit on the erasure cannot be cancelled. If
-        holds protect some of the marks, only these are set apart, through the ledger, and the batch
-        is empty: the next one begins at the same place.
-        """
-        batch, spared = await self._claim(erasure, after)
-        if spared is None:
-            return batch
-        await self._ledger.write("erasure_spared", spared, actor=ACTOR)
-        return Batch((), frozenset(), after or _START, has_spared=True)
+async def _claim_next(
+    leader: Leader, erasure: Erasure, after: Position | None
+) -> tuple[Batch, str | None]:
+    await leader.check.confirm_step()
+    try:
+        failpoint("retention.claim.before")
+        with stage(STEP_SECONDS, "claim"):
+            batch = await _claim_free(leader, erasure, after)
+        failpoint("retention.claim.after")
+        return batch, None
+    except HoldUnreadable as error:
+        count_failure("hold_unreadable")
+        return NOTHING, error.detail
 
-    async def _claim(
-        self, erasure: Erasure, after: Position | None
-    ) -> tuple[Batch, dict[str, Any] | None]:
-        async with self._engine.begin() as connection:
-            page = await list_pending(connection, erasure.id, after=after, limit=self._batch)
-            if not page:
-                return NOTHING, None
-            if erasure.cause == "erased_again":
-                await held_deletions.wait_for_edits(connection, page)
-            # before the erasure's row is locked, for which the rows of the batch before wait
-            await fence_exclusive(connection)
-            if not await advance_erasure(connection, erasure.id, "marking"):
-                return NOTHING, None
-            spared = await find_spared(
-                connection,
-                page,
-                since=erasure.in_force_at,
-                in_ledger=erasure.cause in IN_LEDGER,
-                in_progress=self._in_progress,
-            )
-            if spared is not None:
-                return NOTHING, spared
-            await begin_deleting(connection, erasure.id)
-            await held_deletions.record_claims(connection, erasure.id, page)
-            doomed = await held_deletions.claim_objects(connection, page)
-            moves = await rows.reserve_keys(connection, page, self._bucket)
-            return Batch(page, doomed, page[-1].position, moves=moves), None
 
-    async def _erase_batch(
-        self, erasure: Erasure, batch: Batch, *, whole_span: bool = False
-    ) -> str | None:
-        try:
-            return await self._batch_eraser.erase(erasure, batch, whole_span=whole_span)
-        finally:
-            self._in_progress -= batch.identities
+async def _claim_free(leader: Leader, erasure: Erasure, after: Position | None) -> Batch:
+    """Claim the next marks, and those of their objects that may be deleted.
+
+    A hold that is placed before the fence is released keeps the inferences that it protects; a
+    later one lists those claimed here. From the commit on the erasure cannot be cancelled. If
+    holds protect some of the marks, only these are set apart, through the ledger, and the batch
+    is empty: the next one begins at the same place.
+    """
+    batch, spared = await _claim(leader, erasure, after)
+    if spared is None:
+        return batch
+    await leader.ledger.write("erasure_spared", spared, actor=ACTOR)
+    return Batch((), frozenset(), after or _START, has_spared=True)
+
+
+async def _claim(
+    leader: Leader, erasure: Erasure, after: Position | None
+) -> tuple[Batch, dict[str, Any] | None]:
+    limit = leader.settings.retention_batch_inferences
+    async with leader.engine.begin() as connection:
+        page = await list_pending(connection, erasure.id, after=after, limit=limit)
+        if not page:
+            return NOTHING, None
+        if erasure.cause == "erased_again":
+            await held_deletions.wait_for_edits(connection, page)
+        # before the erasure's row is locked, for which the rows of the batch before wait
+        await fence_exclusive(connection)
+        if not await advance_erasure(connection, erasure.id, "marking"):
+            return NOTHING, None
+        spared = await find_spared(
+            connection,
+            page,
+            since=erasure.in_force_at,
+            in_ledger=erasure.cause in IN_LEDGER,
+            in_progress=leader.in_progress,
+        )
+        if spared is not None:
+            return NOTHING, spared
+        await begin_deleting(connection, erasure.id)
+        await held_deletions.record_claims(connection, erasure.id, page)
+        doomed = await held_deletions.claim_objects(connection, page)
+        moves = await rows.reserve_keys(connection, page, leader.blobs.buckets.default)
+        return Batch(page, doomed, page[-1].position, moves=moves), None
+
+
+async def _erase_claimed(
+    leader: Leader, erasure: Erasure, batch: Batch, *, whole_span: bool = False
+) -> str | None:
+    try:
+        return await erase_batch(leader, erasure, batch, whole_span=whole_span)
+    finally:
+        leader.in_progress -= batch.identities

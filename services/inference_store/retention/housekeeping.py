@@ -33,7 +33,7 @@ from inference_store.erasure.certificates import find_signer
 from inference_store.erasure.hash_chain import canonical
 from inference_store.erasure.housekeeping import RECORD_KINDS, RecordKind
 from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.log import ChainHead, signing_keys
+from inference_store.erasure.log import signing_keys
 from inference_store.erasure.policies import (
     EffectivePolicy,
     PolicyOwner,
@@ -51,11 +51,9 @@ from inference_store.index.tables import erasure
 from inference_store.inference.errors import ObjectStoreUnavailable, StoreError, Unavailable
 from inference_store.inference.events import received_at_of, uid_floor
 from inference_store.platform.metrics import PRUNED
-from inference_store.platform.settings import RetentionSettings
 from inference_store.query.deadline import ScanRange
-from inference_store.retention.leadership_check import LeadershipCheck
+from inference_store.retention.leadership_check import Leader
 from inference_store.retention.run_executor import Work, list_work
-from inference_store.retention.work import Leader
 
 _PRODUCERS: Final = 500
 _RECORDS: Final = 10_000
@@ -129,28 +127,14 @@ async def redact_ledger(leader: Leader) -> None:
         PRUNED.labels("ledger").inc(redacted)
 
 
-async def delete_records(leader: Leader) -> None:
-    """Delete the store's own records that are older than their settings."""
-    about = (leader.engine, leader.settings, leader.check, leader.ledger)
-    await delete_old_records(*about, audit_head=leader.audit_head)
-
-
 class _NotDue(Exception):
     """Another process has recorded a checkpoint meanwhile."""
 
 
-async def delete_old_records(
-    engine: AsyncEngine,
-    settings: RetentionSettings,
-    check: LeadershipCheck,
-    ledger: Ledger,
-    audit_head: ChainHead | None = None,
-) -> None:
-    """Delete the records of each kind that are older than its setting; of the audit, only chained
-    entries.
-
-    `audit_head`: the locked object for the newest signed checkpoint of the audit.
-    """
+async def delete_records(leader: Leader) -> None:
+    """Delete the store's own records that are older than their settings; of the audit, only chained
+    entries."""
+    engine, ledger, settings = leader.engine, leader.ledger, leader.settings
     await link_all(engine)
     async with engine.connect() as connection:
         sign = await find_signer(connection, signing_keys(settings))
@@ -158,15 +142,15 @@ async def delete_old_records(
     for records in RECORD_KINDS:
         seconds, pruned = getattr(settings, records.setting), 1
         while pruned:
-            await check.confirm_step()
+            await leader.check.confirm_step()
             async with _open_transaction(engine, ledger, records) as connection:
                 pruned = await records.prune(connection, seconds, _RECORDS, sign)
             PRUNED.labels(records.name).inc(pruned)
-    if audit_head is not None:
+    if leader.audit_head is not None:
         async with engine.connect() as connection:
             newest = await audit_chain.find_newest_signed(connection)
         if newest is not None:
-            await asyncio.to_thread(audit_head.put_once, canonical(newest))
+            await asyncio.to_thread(leader.audit_head.put_once, canonical(newest))
 
 
 @asynccontextmanager

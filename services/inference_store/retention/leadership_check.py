@@ -1,11 +1,24 @@
-"""Checks between two steps that this service may go on: not stopped, and still the leader."""
+"""The service that leads: what its jobs share, and whether it may go on between two steps."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
+from uuid import UUID
 
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.locks import LeaderElection
+from inference_store.erasure.log import AUDIT_HEAD, ChainHead, signing_keys
+from inference_store.erasure.pending_deletions import Position
+from inference_store.index.sidecars import Identity
+from inference_store.objects import Blobs
+from inference_store.operations.reconcile.reconciler import Reconciler
 from inference_store.platform.serving import Heartbeat
+from inference_store.platform.settings import KafkaSettings, RetentionSettings
+
+from .certifier import Certifier
 
 ACTOR: Final = "retention"
 T = TypeVar("T")
@@ -49,3 +62,72 @@ class LeadershipCheck:
             for task in (doing, stopping):
                 task.cancel()
             await asyncio.gather(doing, stopping, return_exceptions=True)
+
+
+@dataclass
+class OrphanProgress:
+    """How far an erasure of orphans is. `after`: the last object that was judged."""
+
+    after: str = ""
+    error: str | None = None
+    # of names in events that are not stored: the position of the last one that was gathered
+    seen: int = 0
+    gathered: bool = False
+
+
+class Leader:
+    """What the jobs of the service that leads work with, and where they are. `due`: set by the
+    schedule."""
+
+    def __init__(
+        self,
+        settings: RetentionSettings,
+        engine: AsyncEngine,
+        blobs: Blobs,
+        check: LeadershipCheck,
+        due: asyncio.Event | None = None,
+        *,
+        kafka: KafkaSettings | None = None,
+    ) -> None:
+        self.settings = settings
+        self.engine = engine
+        self.blobs = blobs
+        self.check = check
+        self.due = due or asyncio.Event()
+        self.ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
+        self.reconciler = Reconciler(settings, engine, blobs, kafka=kafka)
+        self.certifier: Certifier | None = None
+        # the locked object for the newest checkpoint of the audit; None without a key
+        self.audit_head: ChainHead | None = None
+        if signing_keys(settings):
+            days = settings.certificate_head_lock_days
+            self.audit_head = ChainHead(settings, lock_days=days, key=AUDIT_HEAD)
+            self.certifier = _make_certifier(settings, engine, blobs)
+        # whether the schedule was due when the turn began; set later, the next turn sees it
+        self.is_scheduled = False
+        # completed schedules, and the last one after which all partitions were counted
+        self.completed = self.counted = 0
+        # parts that were being written when this service began to lead, and how long that matters
+        self.taken_over: Sequence[str] = ()
+        self.taken_over_until = 0.0
+        # erasures whose dead letters and parked events were searched
+        self.searched: set[UUID] = set()
+        # by erasure that ran out of time: the position at which it continues, and its first error
+        self.positions: dict[UUID, tuple[Position | None, str | None]] = {}
+        self.orphans: dict[UUID, OrphanProgress] = {}
+        # inferences in batches that are claimed and not finished
+        self.in_progress: set[Identity] = set()
+        # batches overlap, in the order in which they begin: one at a time is in each of these steps
+        self.listing, self.deleting, self.forgetting = (asyncio.Lock() for _ in range(3))
+
+
+def _make_certifier(settings: RetentionSettings, engine: AsyncEngine, blobs: Blobs) -> Certifier:
+    return Certifier(
+        engine,
+        blobs,
+        signing_keys(settings),
+        events_seconds=settings.tombstone_seconds,
+        ledger_seconds=settings.ledger_values_keep_seconds,
+        audit_seconds=settings.audit_keep_seconds,
+        head=ChainHead(settings, lock_days=settings.certificate_head_lock_days),
+    )

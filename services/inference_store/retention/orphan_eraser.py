@@ -20,7 +20,7 @@ from uuid import UUID
 
 import structlog
 from sqlalchemy import ColumnElement
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import holds
 from inference_store.erasure.batches import (
@@ -33,8 +33,7 @@ from inference_store.erasure.batches import (
     remove_orphans,
 )
 from inference_store.erasure.erased_lists import record_batch
-from inference_store.erasure.held_deletions import QUARANTINE_SCOPE, HeldRow, record_held
-from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.held_deletions import QUARANTINE_SCOPE, record_held
 from inference_store.erasure.locks import fence_exclusive
 from inference_store.erasure.progress import (
     Erasure,
@@ -66,7 +65,6 @@ from inference_store.objects import Blobs, Deleted
 from inference_store.operations.reconcile import orphans, owned, stored_reports
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import ERASED, OBJECTS_DELETED, STEP_SECONDS
-from inference_store.platform.settings import RetentionSettings
 from inference_store.platform.traces import stage
 from inference_store.retention.batch_eraser import (
     Batch,
@@ -74,215 +72,197 @@ from inference_store.retention.batch_eraser import (
     format_failures,
     record_failures,
 )
-from inference_store.retention.certifier import Certifier, end_erasure
-from inference_store.retention.leadership_check import ACTOR, LeadershipCheck
+from inference_store.retention.certifier import end_erasure
+from inference_store.retention.leadership_check import ACTOR, Leader, OrphanProgress
 
 _BATCH: Final = 1000
 _log = structlog.get_logger()
 
 
-class _Progress:
-    def __init__(self) -> None:
-        self.after = ""
-        self.error: str | None = None
-        # by source of names in events that are not stored: the position of the last one collected
-        self.seen = 0
-        self.gathered = False
+async def erase_orphans(leader: Leader, erasure: Erasure, *, seconds: float) -> bool:
+    """Work on an erasure; False: call again. True: it is over, or nothing can be done now.
 
-
-class OrphanEraser:
-    """Erases orphans. Raises ObjectStoreUnavailable and the errors of the database: try again."""
-
-    def __init__(  # noqa: PLR0917
-        self,
-        settings: RetentionSettings,
-        engine: AsyncEngine,
-        blobs: Blobs,
-        ledger: Ledger,
-        check: LeadershipCheck,
-        certifier: Certifier | None,
-        *,
-        batch: int = _BATCH,
-    ) -> None:
-        self._engine = engine
-        self._blobs = blobs
-        self._ledger = ledger
-        self._check = check
-        self._certifier = certifier
-        self._grace = timedelta(seconds=settings.reconcile_grace_seconds)
-        self._batch = batch
-        self._progress: dict[UUID, _Progress] = {}
-
-    async def work(self, erasure: Erasure, *, seconds: float) -> bool:
-        """Work on an erasure; False: call again. True: it is over, or nothing can be done now."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            await self._check.confirm_step()
-            async with self._engine.connect() as connection:
-                state = await find_state(connection, erasure.id)
-            if state in {"cancelling", "cancelled"}:
-                body = {"erasure": str(erasure.id)}
-                await self._ledger.write("erasure_cancelled", body, actor=ACTOR)
-                return True
-            progress = self._progress.setdefault(erasure.id, _Progress())
-            await self._gather_names(erasure, progress)
-            if not await self._step(erasure, progress):
-                del self._progress[erasure.id]
-                await self._finish(erasure, progress.error)
-                return True
-        return False
-
-    async def _gather_names(self, erasure: Erasure, progress: _Progress) -> None:
-        if progress.gathered:
-            return
-        async with self._engine.begin() as connection:
-            # in the fence: a lower number may become visible after a higher one
-            await fence_exclusive(connection)
-            newest = await owned.find_newest(connection)
-        async with self._engine.begin() as connection:
-            await orphans.ensure_report(connection, parse_report(erasure))
-            await owned.store_names(connection, parse_report(erasure), self._blobs.buckets)
-        progress.seen = newest
-        progress.gathered = True
-
-    async def _step(self, erasure: Erasure, progress: _Progress) -> bool:
-        async with self._engine.connect() as connection:
-            after = progress.after
-            keys = await list_pending_orphans(
-                connection, erasure.id, after=after, limit=self._batch
-            )
-        if not keys:
-            return await self._name_next(erasure, progress)
-        progress.after = keys[-1]
-        with stage(STEP_SECONDS, "claim"):
-            claimed = await self._claim(erasure, progress, keys)
-        failpoint("orphans.claim.after")
-        if claimed:
-            sizes = await self._measure_aged(erasure, claimed)
-            await self._erase(erasure, progress, sizes)
-        return True
-
-    async def _name_next(self, erasure: Erasure, progress: _Progress) -> bool:
-        report = parse_report(erasure)
-        async with self._engine.begin() as connection:
-            if not await advance_erasure(connection, erasure.id, "marking"):
-                return True
-            keys = await orphans.find_following(connection, report, after=progress.after)
-            if not keys:
-                return False
-            judged = await orphans.judge(connection, report, keys)
-            await self._release(connection, erasure, keys, judged)
-        failpoint("orphans.batch.before")
-        if not judged.doomed:
-            progress.after = keys[-1]
+    Raises ObjectStoreUnavailable and the errors of the database: try again.
+    """
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        await leader.check.confirm_step()
+        async with leader.engine.connect() as connection:
+            state = await find_state(connection, erasure.id)
+        if state in {"cancelling", "cancelled"}:
+            body = {"erasure": str(erasure.id)}
+            await leader.ledger.write("erasure_cancelled", body, actor=ACTOR)
             return True
-        body = describe_orphans_batch(erasure.id, judged.doomed)
-        if not await self._ledger.write("orphans_batch", body, actor=ACTOR):
-            progress.after = keys[-1]  # another erasure has named them all
-        failpoint("orphans.batch.after")
+        progress = leader.orphans.setdefault(erasure.id, OrphanProgress())
+        await _gather_names(leader, erasure, progress)
+        if not await _step(leader, erasure, progress):
+            del leader.orphans[erasure.id]
+            await _finish(leader, erasure, progress.error)
+            return True
+    return False
+
+
+async def _gather_names(leader: Leader, erasure: Erasure, progress: OrphanProgress) -> None:
+    if progress.gathered:
+        return
+    async with leader.engine.begin() as connection:
+        # in the fence: a lower number may become visible after a higher one
+        await fence_exclusive(connection)
+        newest = await owned.find_newest(connection)
+    async with leader.engine.begin() as connection:
+        await orphans.ensure_report(connection, parse_report(erasure))
+        await owned.store_names(connection, parse_report(erasure), leader.blobs.buckets)
+    progress.seen = newest
+    progress.gathered = True
+
+
+async def _step(leader: Leader, erasure: Erasure, progress: OrphanProgress) -> bool:
+    async with leader.engine.connect() as connection:
+        after = progress.after
+        keys = await list_pending_orphans(connection, erasure.id, after=after, limit=_BATCH)
+    if not keys:
+        return await _name_next(leader, erasure, progress)
+    progress.after = keys[-1]
+    with stage(STEP_SECONDS, "claim"):
+        claimed = await _claim(leader, erasure, progress, keys)
+    failpoint("orphans.claim.after")
+    if claimed:
+        sizes = await _measure_aged(leader, erasure, claimed)
+        await _erase(leader, erasure, progress, sizes)
+    return True
+
+
+async def _name_next(leader: Leader, erasure: Erasure, progress: OrphanProgress) -> bool:
+    report = parse_report(erasure)
+    async with leader.engine.begin() as connection:
+        if not await advance_erasure(connection, erasure.id, "marking"):
+            return True
+        keys = await orphans.find_following(connection, report, after=progress.after)
+        if not keys:
+            return False
+        judged = await orphans.judge(connection, report, keys)
+        await _release(connection, erasure, keys, judged)
+    failpoint("orphans.batch.before")
+    if not judged.doomed:
+        progress.after = keys[-1]
         return True
+    body = describe_orphans_batch(erasure.id, judged.doomed)
+    if not await leader.ledger.write("orphans_batch", body, actor=ACTOR):
+        progress.after = keys[-1]  # another erasure has named them all
+    failpoint("orphans.batch.after")
+    return True
 
-    async def _claim(self, erasure: Erasure, progress: _Progress, keys: Sequence[str]) -> list[str]:
-        """Return the objects that may be deleted now; from the commit on nothing can be cancelled.
 
-        A hold or an event that comes before the fence is released keeps its own.
-        """
-        report, gone = parse_report(erasure), await self._find_deleted(keys)
-        existing = [key for key in keys if key not in gone]
-        async with self._engine.begin() as connection:
-            await fence_exclusive(connection)
-            progress.seen = await owned.store_names(
-                connection, report, self._blobs.buckets, after=progress.seen
-            )
-            judged = await orphans.judge(connection, report, existing)
-            await self._release(connection, erasure, existing, judged)
-            doomed = sorted([*judged.doomed, *gone])
-            if not doomed or not await begin_deleting(connection, erasure.id):
-                return []
-            await claim_orphans(connection, doomed)
-        return doomed
+async def _claim(
+    leader: Leader, erasure: Erasure, progress: OrphanProgress, keys: Sequence[str]
+) -> list[str]:
+    """Return the objects that may be deleted now; from the commit on nothing can be cancelled.
 
-    async def _find_deleted(self, keys: Sequence[str]) -> set[str]:
-        """Return objects that were deleted before a crash; the certificate must name them too."""
-        async with self._engine.connect() as connection:
-            claimed = await list_claimed_orphans(connection, keys)
-        inspected = await asyncio.to_thread(inspect_objects, self._blobs, sorted(claimed))
-        return {key for key, (_, at) in inspected.items() if at is None}
+    A hold or an event that comes before the fence is released keeps its own.
+    """
+    report, gone = parse_report(erasure), await _find_deleted(leader, keys)
+    existing = [key for key in keys if key not in gone]
+    async with leader.engine.begin() as connection:
+        await fence_exclusive(connection)
+        progress.seen = await owned.store_names(
+            connection, report, leader.blobs.buckets, after=progress.seen
+        )
+        judged = await orphans.judge(connection, report, existing)
+        await _release(connection, erasure, existing, judged)
+        doomed = sorted([*judged.doomed, *gone])
+        if not doomed or not await begin_deleting(connection, erasure.id):
+            return []
+        await claim_orphans(connection, doomed)
+    return doomed
 
-    async def _release(
-        self,
-        connection: AsyncConnection,
-        erasure: Erasure,
-        keys: Collection[str],
-        judged: orphans.Judgement,
-    ) -> None:
-        unused = set(keys) - set(judged.doomed) - set(judged.held)
-        await remove_orphans(connection, unused)
-        await record_held_orphans(connection, erasure.id, judged.held)
-        await orphans.record_state(connection, parse_report(erasure), unused, "kept")
-        await orphans.record_state(connection, parse_report(erasure), judged.held, "held")
 
-    async def _measure_aged(self, erasure: Erasure, keys: Sequence[str]) -> Mapping[str, int]:
-        before = datetime.fromisoformat((erasure.asked or {})["before"])
-        async with self._engine.connect() as connection:
-            waiting = await stored_reports.list_waiting(connection, now=before)
-        if waiting and (since := min(at for at, _ in waiting)) != stored_reports.NEVER:
-            before = min(before, since - self._grace)
-        elif waiting:
-            before = stored_reports.NEVER
-        inspected = await asyncio.to_thread(inspect_objects, self._blobs, keys)
-        old = {
-            key: size
-            for key, (size, at) in inspected.items()
-            if at is None or owned.is_older(at, before)
-        }
-        young = set(keys) - set(old)
-        if young:
-            async with self._engine.begin() as connection:
-                await remove_orphans(connection, young)
-                await orphans.record_state(connection, parse_report(erasure), young, "kept")
-        return old
+async def _find_deleted(leader: Leader, keys: Sequence[str]) -> set[str]:
+    """Return objects that were deleted before a crash; the certificate must name them too."""
+    async with leader.engine.connect() as connection:
+        claimed = await list_claimed_orphans(connection, keys)
+    inspected = await asyncio.to_thread(inspect_objects, leader.blobs, sorted(claimed))
+    return {key for key, (_, at) in inspected.items() if at is None}
 
-    async def _erase(self, erasure: Erasure, progress: _Progress, sizes: Mapping[str, int]) -> None:
-        if not sizes:
-            return
-        batch = Batch((), frozenset(sizes), None)
-        deleted, faults = await erase_objects(self._engine, self._blobs, erasure, batch, None)
-        progress.error = progress.error or format_failures(faults)
-        blocked = {fault.key for fault in faults}
-        gone = {key: sizes[key] for key in sorted(sizes) if parse_stored(key) not in blocked}
-        failpoint("orphans.forget.before")
-        with stage(STEP_SECONDS, "forget"):
-            if gone:
-                await self._forget(erasure, gone, deleted)
-            keys = [parse_stored(key) for key in gone]
-            await record_failures(self._engine, self._blobs, erasure, faults, keys)
-        failpoint("orphans.forget.after")
 
-    async def _forget(self, erasure: Erasure, gone: Mapping[str, int], deleted: Deleted) -> None:
-        size, versions = deleted.bytes or sum(gone.values()), deleted.versions
-        keys, scope = [parse_stored(key) for key in gone], erasure.scope
-        async with self._engine.begin() as connection:
-            await remove_orphans(connection, gone)
-            await orphans.record_state(connection, parse_report(erasure), gone, "erased")
-            await add_erased(
-                connection, erasure.id, objects=len(gone), versions=versions, bytes=size
-            )
-            if self._certifier is not None:
-                key = await self._certifier.key_of(connection, erasure.id)
-                await record_batch(connection, key, erasure.id, scope=scope, uids=(), objects=keys)
-        OBJECTS_DELETED.inc(len(gone))
-        ERASED.labels(erasure.scope).inc(len(gone))
+async def _release(
+    connection: AsyncConnection,
+    erasure: Erasure,
+    keys: Collection[str],
+    judged: orphans.Judgement,
+) -> None:
+    unused = set(keys) - set(judged.doomed) - set(judged.held)
+    await remove_orphans(connection, unused)
+    await record_held_orphans(connection, erasure.id, judged.held)
+    await orphans.record_state(connection, parse_report(erasure), unused, "kept")
+    await orphans.record_state(connection, parse_report(erasure), judged.held, "held")
 
-    async def _finish(self, erasure: Erasure, error: str | None) -> None:
-        async with self._engine.begin() as connection:
-            certifying = self._certifier is not None
-            state = await finish_erasure(connection, erasure, error=error, certifying=certifying)
-            if state != "failed":
-                await owned.remove_names(connection, parse_report(erasure))
-            erasure = await find_erasure(connection, erasure.id) or erasure
-        state = await end_erasure(self._engine, self._certifier, erasure, state)
-        _log.info("erasure", action="erasure", id=str(erasure.id), state=state, error=error)
+
+async def _measure_aged(leader: Leader, erasure: Erasure, keys: Sequence[str]) -> Mapping[str, int]:
+    before = datetime.fromisoformat((erasure.asked or {})["before"])
+    async with leader.engine.connect() as connection:
+        waiting = await stored_reports.list_waiting(connection, now=before)
+    if waiting and (since := min(at for at, _ in waiting)) != stored_reports.NEVER:
+        before = min(before, since - timedelta(seconds=leader.settings.reconcile_grace_seconds))
+    elif waiting:
+        before = stored_reports.NEVER
+    inspected = await asyncio.to_thread(inspect_objects, leader.blobs, keys)
+    old = {
+        key: size
+        for key, (size, at) in inspected.items()
+        if at is None or owned.is_older(at, before)
+    }
+    young = set(keys) - set(old)
+    if young:
+        async with leader.engine.begin() as connection:
+            await remove_orphans(connection, young)
+            await orphans.record_state(connection, parse_report(erasure), young, "kept")
+    return old
+
+
+async def _erase(
+    leader: Leader, erasure: Erasure, progress: OrphanProgress, sizes: Mapping[str, int]
+) -> None:
+    if not sizes:
+        return
+    batch = Batch((), frozenset(sizes), None)
+    deleted, faults = await erase_objects(leader, erasure, batch, None)
+    progress.error = progress.error or format_failures(faults)
+    blocked = {fault.key for fault in faults}
+    gone = {key: sizes[key] for key in sorted(sizes) if parse_stored(key) not in blocked}
+    failpoint("orphans.forget.before")
+    with stage(STEP_SECONDS, "forget"):
+        if gone:
+            await _forget(leader, erasure, gone, deleted)
+        keys = [parse_stored(key) for key in gone]
+        await record_failures(leader, erasure, faults, keys)
+    failpoint("orphans.forget.after")
+
+
+async def _forget(
+    leader: Leader, erasure: Erasure, gone: Mapping[str, int], deleted: Deleted
+) -> None:
+    size, versions = deleted.bytes or sum(gone.values()), deleted.versions
+    keys, scope = [parse_stored(key) for key in gone], erasure.scope
+    async with leader.engine.begin() as connection:
+        await remove_orphans(connection, gone)
+        await orphans.record_state(connection, parse_report(erasure), gone, "erased")
+        await add_erased(connection, erasure.id, objects=len(gone), versions=versions, bytes=size)
+        if leader.certifier is not None:
+            key = await leader.certifier.key_of(connection, erasure.id)
+            await record_batch(connection, key, erasure.id, scope=scope, uids=(), objects=keys)
+    OBJECTS_DELETED.inc(len(gone))
+    ERASED.labels(erasure.scope).inc(len(gone))
+
+
+async def _finish(leader: Leader, erasure: Erasure, error: str | None) -> None:
+    async with leader.engine.begin() as connection:
+        certifying = leader.certifier is not None
+        state = await finish_erasure(connection, erasure, error=error, certifying=certifying)
+        if state != "failed":
+            await owned.remove_names(connection, parse_report(erasure))
+        erasure = await find_erasure(connection, erasure.id) or erasure
+    state = await end_erasure(leader.engine, leader.certifier, erasure, state)
+    _log.info("erasure", action="erasure", id=str(erasure.id), state=state, error=error)
 
 
 _THREADS: Final = 16
@@ -318,135 +298,120 @@ def parse_report(erasure: Erasure) -> UUID:
 # their objects. After a crash before that, everything is searched again.
 
 
-class QuarantineEraser:
-    """Searches quarantined events, once for each erasure.
-
-    Raises ObjectStoreUnavailable and the errors of the database: search again later.
-    """
-
-    def __init__(
-        self, engine: AsyncEngine, blobs: Blobs, ledger: Ledger, check: LeadershipCheck
-    ) -> None:
-        self._engine = engine
-        self._blobs = blobs
-        self._ledger = ledger
-        self._check = check
-
-    async def remove_subject(self, erasure: Erasure) -> None:
-        """Mark the events of the erasure's subject, so that their objects are deleted, and remove
-        them."""
-        subject = find_subject(erasure.asked)
-        if subject is None or erasure.asked is None:
+async def remove_subject(leader: Leader, erasure: Erasure) -> None:
+    """Mark the events of the erasure's subject, so that their objects are deleted, and remove
+    them."""
+    subject = find_subject(erasure.asked)
+    if subject is None or erasure.asked is None:
+        return
+    async with leader.engine.connect() as connection:
+        models = await list_models(connection, erasure)
+        predicate = await build_predicate(connection, models, erasure.asked)
+    async for model, page in _iterate_pages(leader, erasure):
+        metadata = await asyncio.to_thread(load_metadata, leader.blobs, page)
+        events = filter_by_subject(page, subject, predicate, metadata)
+        async with leader.engine.connect() as connection:
+            free, _ = await split_by_hold(connection, erasure, model, events, metadata)
+            marks = [
+                quarantined.describe_mark() for quarantined in free if quarantined.event is not None
+            ]
+            batch = await describe_entry(connection, erasure, model, marks)
+        if marks:
+            await leader.ledger.write("erasure_batch", batch, actor=ACTOR)
+        if not await _remove(leader, erasure, model, events, metadata):
             return
-        async with self._engine.connect() as connection:
-            models = await list_models(connection, erasure)
-            predicate = await build_predicate(connection, models, erasure.asked)
-        async for model, page in self._iterate_pages(erasure):
-            metadata = await asyncio.to_thread(load_metadata, self._blobs, page)
-            events = filter_by_subject(page, subject, predicate, metadata)
-            async with self._engine.connect() as connection:
-                free, _ = await split_by_hold(connection, erasure, model, events, metadata)
-                marks = [
-                    quarantined.describe_mark()
-                    for quarantined in free
-                    if quarantined.event is not None
-                ]
-                batch = await describe_entry(connection, erasure, model, marks)
-            if marks:
-                await self._ledger.write("erasure_batch", batch, actor=ACTOR)
-            if not await self._remove(erasure, model, events, metadata):
-                return
-        await self._remove_unattributed(erasure, subject, erasure.asked)
+    await _remove_unattributed(leader, erasure, subject, erasure.asked)
 
-    async def _remove_unattributed(
-        self, erasure: Erasure, subject: Subject, criteria: Mapping[str, Any]
-    ) -> None:
-        """Remove what mentions the subject and is of no registered model. It has no mark: its
-        objects become orphans."""
-        async with self._engine.connect() as connection:
-            models = await list_models(connection, erasure)
-            names = await registrations.names(connection, set(models))
-            predicate = await build_predicate(connection, [], criteria)  # of any type
-        search = build_search(criteria, names.values())
-        async for page in self._iterate_events(search.match()):
-            metadata = await asyncio.to_thread(load_metadata, self._blobs, page)
-            events = search.filter_by_subject(page, subject, predicate, metadata)
-            if not await self._remove(erasure, None, events, metadata):
-                return
 
-    async def remove_erased(self, erasure: Erasure) -> None:
-        """Remove events of inferences that were erased, by this erasure or before it."""
-        ids = frozenset((erasure.asked or {}).get("inference_ids", ()))
-        async for model, page in self._iterate_pages(erasure):
-            async with self._engine.connect() as connection:
-                events = await filter_erased(connection, model, page, ids)
-                has_holds = bool(events) and bool(await holds.list_in_force(connection, [model]))
-            metadata = (
-                await asyncio.to_thread(load_metadata, self._blobs, events) if has_holds else {}
-            )
-            if not await self._remove(erasure, model, events, metadata):
-                return
+async def _remove_unattributed(
+    leader: Leader, erasure: Erasure, subject: Subject, criteria: Mapping[str, Any]
+) -> None:
+    """Remove what mentions the subject and is of no registered model. It has no mark: its
+    objects become orphans."""
+    async with leader.engine.connect() as connection:
+        models = await list_models(connection, erasure)
+        names = await registrations.names(connection, set(models))
+        predicate = await build_predicate(connection, [], criteria)  # of any type
+    search = build_search(criteria, names.values())
+    async for page in _iterate_events(leader, search.match()):
+        metadata = await asyncio.to_thread(load_metadata, leader.blobs, page)
+        events = search.filter_by_subject(page, subject, predicate, metadata)
+        if not await _remove(leader, erasure, None, events, metadata):
+            return
 
-    async def _iterate_pages(
-        self, erasure: Erasure
-    ) -> AsyncIterator[tuple[int, list[QuarantinedEvent]]]:
-        async with self._engine.connect() as connection:
-            models = await list_models(connection, erasure)
-            names = await registrations.names(connection, set(models))
-        for model, name in sorted(names.items()):
-            async for page in self._iterate_events(unsettled_event.c.model_id == name):
-                yield model, page
 
-    async def _iterate_events(
-        self, condition: ColumnElement[bool]
-    ) -> AsyncIterator[list[QuarantinedEvent]]:
-        after = 0
-        while page := await self._read_page(condition, after):
-            yield page
-            after = page[-1].id
+async def remove_erased(leader: Leader, erasure: Erasure) -> None:
+    """Remove events of inferences that were erased, by this erasure or before it."""
+    ids = frozenset((erasure.asked or {}).get("inference_ids", ()))
+    async for model, page in _iterate_pages(leader, erasure):
+        async with leader.engine.connect() as connection:
+            events = await filter_erased(connection, model, page, ids)
+            has_holds = bool(events) and bool(await holds.list_in_force(connection, [model]))
+        metadata = await asyncio.to_thread(load_metadata, leader.blobs, events) if has_holds else {}
+        if not await _remove(leader, erasure, model, events, metadata):
+            return
 
-    async def _read_page(
-        self, condition: ColumnElement[bool], after: int
-    ) -> list[QuarantinedEvent]:
-        await self._check.confirm_step()
-        async with self._engine.connect() as connection:
-            return await read_page(connection, condition, after=after, buckets=self._blobs.buckets)
 
-    async def _remove(
-        self,
-        erasure: Erasure,
-        model: int | None,
-        events: list[QuarantinedEvent],
-        metadata: EventMetadata,
-    ) -> bool:
-        """Remove the events that no hold protects; False if the erasure was cancelled meanwhile.
+async def _iterate_pages(
+    leader: Leader, erasure: Erasure
+) -> AsyncIterator[tuple[int, list[QuarantinedEvent]]]:
+    async with leader.engine.connect() as connection:
+        models = await list_models(connection, erasure)
+        names = await registrations.names(connection, set(models))
+    for model, name in sorted(names.items()):
+        async for page in _iterate_events(leader, unsettled_event.c.model_id == name):
+            yield model, page
 
-        `model` None: they are of none.
-        """
-        if not events:
-            return True
-        failpoint("retention.aside.take.before")
-        about = (erasure, model, events)
-        async with self._engine.begin() as connection:
-            free = await _keep_held(connection, *about, metadata=metadata)
-            if free and not await begin_deleting(connection, erasure.id):
-                return False
-            name = None
-            if model is not None:
-                name = (await registrations.names(connection, {model})).get(model)
 
-        async def describe(connection: AsyncConnection) -> dict[str, Any]:
-            return describe_removal(
-                erasure.id, name, await _keep_held(connection, *about, metadata=metadata)
-            )
+async def _iterate_events(
+    leader: Leader, condition: ColumnElement[bool]
+) -> AsyncIterator[list[QuarantinedEvent]]:
+    after, buckets = 0, leader.blobs.buckets
+    while True:
+        await leader.check.confirm_step()
+        async with leader.engine.connect() as connection:
+            page = await read_page(connection, condition, after=after, buckets=buckets)
+        if not page:
+            return
+        yield page
+        after = page[-1].id
 
-        removed = 0
-        if free:
-            removed = await self._ledger.write("quarantine_erased", describe, actor=ACTOR)
-        failpoint("retention.aside.take.after")
-        counts = {"count": removed, "held": len(events) - len(free)}
-        _log.info("quarantined events removed", action="erased_aside", id=str(erasure.id), **counts)
+
+async def _remove(
+    leader: Leader,
+    erasure: Erasure,
+    model: int | None,
+    events: list[QuarantinedEvent],
+    metadata: EventMetadata,
+) -> bool:
+    """Remove the events that no hold protects; False if the erasure was cancelled meanwhile.
+
+    `model` None: they are of none.
+    """
+    if not events:
         return True
+    failpoint("retention.aside.take.before")
+    about = (erasure, model, events)
+    async with leader.engine.begin() as connection:
+        free = await _keep_held(connection, *about, metadata=metadata)
+        if free and not await begin_deleting(connection, erasure.id):
+            return False
+        name = None
+        if model is not None:
+            name = (await registrations.names(connection, {model})).get(model)
+
+    async def describe(connection: AsyncConnection) -> dict[str, Any]:
+        return describe_removal(
+            erasure.id, name, await _keep_held(connection, *about, metadata=metadata)
+        )
+
+    removed = 0
+    if free:
+        removed = await leader.ledger.write("quarantine_erased", describe, actor=ACTOR)
+    failpoint("retention.aside.take.after")
+    counts = {"count": removed, "held": len(events) - len(free)}
+    _log.info("quarantined events removed", action="erased_aside", id=str(erasure.id), **counts)
+    return True
 
 
 async def _keep_held(
@@ -461,18 +426,8 @@ async def _keep_held(
         free, held = await split_unattributed_by_hold(connection, events, metadata)
     else:
         free, held = await split_by_hold(connection, erasure, model, events, metadata)
-    await _record_held(connection, erasure, model, held)
-    return free
-
-
-async def _record_held(
-    connection: AsyncConnection,
-    erasure: Erasure,
-    model: int | None,
-    held: list[HeldRow],
-) -> None:
-    """Record what holds keep. What is of no model stands under the erasure's first one, so that a
-    waiver can name it."""
     if model is None:
+        # it stands under the erasure's first model, so that a waiver can name it
         model = min(await list_models(connection, erasure), default=0)
     await record_held(connection, erasure.id, model, QUARANTINE_SCOPE, held)
+    return free

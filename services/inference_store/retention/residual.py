@@ -17,9 +17,7 @@ from uuid import UUID
 import structlog
 from sqlalchemy import Table
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.access import AccessScope
 from inference_store.erasure import housekeeping, rows, runs
 from inference_store.erasure.holds import hold
 from inference_store.erasure.housekeeping import REDACTIONS, Redaction, find_reach
@@ -31,83 +29,29 @@ from inference_store.erasure.progress import (
     find_erasure,
     list_models,
 )
-from inference_store.erasure.requests import Subject, find_subject
+from inference_store.erasure.requests import find_subject
 from inference_store.erasure.runs import count_failure
 from inference_store.index import partitions
 from inference_store.index.database import is_transient
 from inference_store.index.partitions import TimePartition, list_partitions, vacuum
 from inference_store.index.tables import METADATA, PARTITIONED, inference, prediction
 from inference_store.platform.metrics import PARTITIONS_DROPPED
-from inference_store.retention.orphan_eraser import QuarantineEraser
+from inference_store.retention.orphan_eraser import remove_erased
 
-from .certifier import Certifier
-from .leadership_check import LeadershipCheck
+from .leadership_check import Leader
 
 # Labels that are checked in one step.
 _LABELS = 1000
 _log = structlog.get_logger()
-# Rows that are checked in one transaction.
+# Rows, or revisions of holds, that are checked in one transaction.
 _PAGE = 1000
 _TRIES = 5
 _BATCH = 5_000
 _CHILDREN = tuple(table for table in PARTITIONED if table is not inference)
-# Revisions in one transaction.
-_REVISIONS = 1000
 _KIND = "hold"
 
 
-class ResidualInHolds:
-    """Removes values from holds.
-
-    The key of `certifier` hashes them; None: they are removed completely.
-    """
-
-    def __init__(
-        self, engine: AsyncEngine, check: LeadershipCheck, certifier: Certifier | None
-    ) -> None:
-        self._engine = engine
-        self._check = check
-        self._certifier = certifier
-
-    async def remove_subject(self, erasure: Erasure, subject: Subject, reach: AccessScope) -> None:
-        """Record the revisions in reach that mention the subject, and remove the values.
-
-        Nothing happens if the erasure is cancelled.
-        """
-        after: hold.Position | None = hold.START
-        while after is not None:
-            await self._check.confirm_step()
-            async with self._engine.connect() as connection:
-                recorded, after = await hold.record_mentions(
-                    connection,
-                    (subject.key, subject.value),
-                    reach,
-                    after=after,
-                    limit=_REVISIONS,
-                )
-                if recorded:
-                    if not await begin_deleting(connection, erasure.id):
-                        return
-                    await connection.commit()
-        await self.remove_recorded()
-
-    async def remove_recorded(self) -> None:
-        """Remove the recorded values from holds that are over."""
-        hash = None if self._certifier is None else partial(_keyed_hash, self._certifier.key)
-        redacted = _REVISIONS
-        while redacted == _REVISIONS:
-            await self._check.confirm_step()
-            async with self._engine.begin() as connection:
-                redacted = await hold.redact_recorded(connection, hash, limit=_REVISIONS)
-
-
-async def remove_residual(
-    engine: AsyncEngine,
-    quarantine: QuarantineEraser,
-    residual_in_holds: ResidualInHolds,
-    erasure: Erasure,
-    check: LeadershipCheck,
-) -> None:
+async def remove_residual(leader: Leader, erasure: Erasure) -> None:
     """Remove quarantined events, values of a subject, rows without an inference, and unused labels.
 
     Labels come late: those rows may be predictions. After all of a subject's rows, the tables are
@@ -115,45 +59,39 @@ async def remove_residual(
     """
     takes_all = erasure.scope == "inference" and erasure.cause in {"policy", "request"}
     if takes_all:
-        await quarantine.remove_erased(erasure)
-        await remove_mentions(engine, residual_in_holds, erasure, check)
+        await remove_erased(leader, erasure)
+        await remove_mentions(leader, erasure)
     if erasure.cause == "request":
-        await delete_orphans(engine, erasure, check)
+        await delete_orphans(leader, erasure)
     if takes_all:
-        async with engine.connect() as connection:
+        async with leader.engine.connect() as connection:
             models = await list_models(connection, erasure)
-        await remove_unused_labels(engine, models, check)
+        await remove_unused_labels(leader, models)
     if find_subject(erasure.asked) is not None:
-        await _vacuum(engine, erasure, check)
+        await _vacuum(leader, erasure)
 
 
-async def remove_mentions(
-    engine: AsyncEngine,
-    residual_in_holds: ResidualInHolds,
-    erasure: Erasure,
-    check: LeadershipCheck,
-) -> None:
+async def remove_mentions(leader: Leader, erasure: Erasure) -> None:
     """Remove mentions of the subject from the audit, policies, ended erasures, views, exports and
     holds."""
     subject = find_subject(erasure.asked)
     if subject is None:
         return
-    async with engine.connect() as connection:
+    async with leader.engine.connect() as connection:
         reach = await find_reach(connection, erasure)
     redaction = Redaction(erasure.id, subject, reach)
     for table in REDACTIONS:
-        await _redact_table(engine, redaction, table, check)
-    await residual_in_holds.remove_subject(erasure, subject, reach)
+        await _redact_table(leader, redaction, table)
+    await _record_in_holds(leader, redaction)
+    await remove_recorded(leader)
 
 
-async def _redact_table(
-    engine: AsyncEngine, redaction: Redaction, table: str, check: LeadershipCheck
-) -> None:
+async def _redact_table(leader: Leader, redaction: Redaction, table: str) -> None:
     redact, first = REDACTIONS[table]
     after: tuple[Any, ...] | None = first
     while after is not None:
-        await check.confirm_step()
-        async with engine.connect() as connection:
+        await leader.check.confirm_step()
+        async with leader.engine.connect() as connection:
             redacted, after = await redact(connection, redaction, after, _PAGE)
             if redacted:
                 if not await begin_deleting(connection, redaction.erasure):
@@ -162,8 +100,36 @@ async def _redact_table(
                 await connection.commit()
 
 
-async def _vacuum(engine: AsyncEngine, erasure: Erasure, check: LeadershipCheck) -> None:
-    async with engine.connect() as connection:
+async def _record_in_holds(leader: Leader, redaction: Redaction) -> None:
+    """Record the revisions of holds in reach that mention the subject, unless the erasure is
+    cancelled."""
+    subject = (redaction.subject.key, redaction.subject.value)
+    after: hold.Position | None = hold.START
+    while after is not None:
+        await leader.check.confirm_step()
+        async with leader.engine.connect() as connection:
+            recorded, after = await hold.record_mentions(
+                connection, subject, redaction.reach, after=after, limit=_PAGE
+            )
+            if recorded:
+                if not await begin_deleting(connection, redaction.erasure):
+                    return
+                await connection.commit()
+
+
+async def remove_recorded(leader: Leader) -> None:
+    """Remove the recorded values from holds that are over. The certifier's key hashes them; without
+    one they are removed completely."""
+    hash = None if leader.certifier is None else partial(_keyed_hash, leader.certifier.key)
+    redacted = _PAGE
+    while redacted == _PAGE:
+        await leader.check.confirm_step()
+        async with leader.engine.begin() as connection:
+            redacted = await hold.redact_recorded(connection, hash, limit=_PAGE)
+
+
+async def _vacuum(leader: Leader, erasure: Erasure) -> None:
+    async with leader.engine.connect() as connection:
         now = await find_erasure(connection, erasure.id)
         spans: list[TimePartition] = []
         if now is not None and now.oldest is not None and now.newest is not None:
@@ -171,95 +137,90 @@ async def _vacuum(engine: AsyncEngine, erasure: Erasure, check: LeadershipCheck)
             spans = await list_partitions(connection, lo=now.oldest, hi=end)
     whole = [table.name for table in METADATA.sorted_tables if table not in PARTITIONED]
     for name in (*whole, *(leaf for span in spans for leaf in span.tables)):
-        await check.confirm_step()
-        await vacuum(engine, name)
+        await leader.check.confirm_step()
+        await vacuum(leader.engine, name)
 
 
-async def remove_unused_labels(
-    engine: AsyncEngine, models: Iterable[int], check: LeadershipCheck
-) -> None:
+async def remove_unused_labels(leader: Leader, models: Iterable[int]) -> None:
     """Remove the labels of these models that no prediction has, page by page."""
     for model in models:
         after: int | None = 0
         while after is not None:
-            await check.confirm_step()
-            async with engine.connect() as connection:
-                labels = await housekeeping.find_unused(
+            await leader.check.confirm_step()
+            async with leader.engine.connect() as connection:
+                unused, after = await housekeeping.find_unused(
                     connection, model, after=after, limit=_LABELS
                 )
-            if labels.unused:
-                async with engine.begin() as connection:
-                    removed = await housekeeping.remove_unused(connection, model, labels.unused)
+            if unused:
+                async with leader.engine.begin() as connection:
+                    removed = await housekeeping.remove_unused(connection, model, unused)
                 _log.info("labels removed", action="labels_removed", model=model, count=removed)
-            after = labels.last
 
 
-async def drop_span(
-    engine: AsyncEngine, span: TimePartition, run: UUID, check: LeadershipCheck
-) -> bool:
+async def drop_span(leader: Leader, span: TimePartition, run: UUID) -> bool:
     """Drop the partitions of a closed, empty span; False if it must wait for the next run.
 
     A long query holds a partition. Each try gives up after two seconds, so that the queries behind
     the drop do not wait long. The labels of the dropped rows are removed afterwards; after a crash
     in between, the next start of the service removes them.
     """
-    async with engine.connect() as connection:
+    async with leader.engine.connect() as connection:
         if await rows.list_models(connection, span):
             return False
         labelled = await rows.list_models(connection, span, prediction)
     for _ in range(_TRIES):
         try:
-            await partitions.drop(engine, span)
+            await partitions.drop(leader.engine, span)
         except DBAPIError as error:
             if not is_transient(error) or error.connection_invalidated:
                 raise
             count_failure("partition_in_use")
             _log.warning("partition is in use", action="drop_waits", span=span.name)
             continue
-        async with engine.begin() as connection:
+        async with leader.engine.begin() as connection:
             await runs.count_dropped(connection, run)
         PARTITIONS_DROPPED.inc()
         _log.info("partition dropped", action="partition_dropped", span=span.name)
-        await remove_unused_labels(engine, labelled, check)
+        await remove_unused_labels(leader, labelled)
         return True
     return False
 
 
-async def reopen_span(engine: AsyncEngine, span: TimePartition, check: LeadershipCheck) -> None:
+async def reopen_span(leader: Leader, span: TimePartition) -> None:
     """Open a closed span again.
 
     Until then nobody writes to it or sees it, so rows without their inference are deleted before
     the fence is taken: it is held only for a moment.
     """
     for table in _CHILDREN:
-        async with engine.connect() as connection:
+        async with leader.engine.connect() as connection:
             models = await rows.list_models(connection, span, table)
         for model in models:
-            await _delete_orphan_rows(engine, table, model, span, check)
-    async with engine.begin() as connection:
+            await _delete_orphan_rows(leader, table, model, span)
+    async with leader.engine.begin() as connection:
         await rows.reopen_span(connection, span)
 
 
-async def delete_orphans(engine: AsyncEngine, erasure: Erasure, check: LeadershipCheck) -> None:
+async def delete_orphans(leader: Leader, erasure: Erasure) -> None:
     """Delete the rows that an erasure leaves in spans that wait to be dropped, if the run of a
     policy has erased their inferences already."""
-    async with engine.connect() as connection:
+    async with leader.engine.connect() as connection:
         models = await list_models(connection, erasure)
         closed = [
             (model, span) for model in models for span in await rows.list_closed(connection, model)
         ]
     for model, span in closed:
         for table in _CHILDREN:
-            await _delete_orphan_rows(engine, table, model, span, check)
+            await _delete_orphan_rows(leader, table, model, span)
 
 
 async def _delete_orphan_rows(
-    engine: AsyncEngine, table: Table, model: int, span: TimePartition, check: LeadershipCheck
+    leader: Leader, table: Table, model: int, span: TimePartition
 ) -> None:
     gone = _BATCH
     while gone == _BATCH:
-        await check.confirm_step()
-        async with engine.begin() as connection:
+        await leader.check.confirm_step()
+        async with leader.engine.begin() as connection:
             gone = await rows.delete_orphans(connection, table, model, span, limit=_BATCH)
 
 

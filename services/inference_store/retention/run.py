@@ -34,11 +34,11 @@ from inference_store.platform.settings import KafkaSettings, RetentionSettings
 from inference_store.retention import housekeeping, work
 from inference_store.retention.certifier import UNCERTIFIED_REASONS
 from inference_store.retention.housekeeping import Overdue, link
-from inference_store.retention.leadership_check import LeadershipCheck, Stopped
-from inference_store.retention.residual import remove_unused_labels
-from inference_store.retention.work import Leader, build_leader
+from inference_store.retention.leadership_check import Leader, LeadershipCheck, Stopped
+from inference_store.retention.marker import write_exports
+from inference_store.retention.residual import remove_recorded, remove_unused_labels
 
-# The table of jobs, and the worker that walks it, turn by turn, while this service leads.
+# The table of jobs, which is walked turn by turn while this service leads.
 
 _log = structlog.get_logger()
 
@@ -66,14 +66,10 @@ async def _complete_schedule(leader: Leader) -> None:
 
 
 JOBS: Final = (
-    Job(
-        "parts of the leader before",
-        lambda leader: leader.taken_over.is_due(is_scheduled=leader.is_scheduled),
-        lambda leader: leader.taken_over.delete(),
-    ),
+    Job("parts of the leader before", work.has_taken_over, work.delete_taken_over),
     Job("erasures", _every_turn, work.resume_erasures),
     Job("certificates", _every_turn, work.sign_waiting),
-    Job("values in holds", _every_turn, lambda leader: leader.in_holds.remove_recorded()),
+    Job("values in holds", _every_turn, remove_recorded),
     Job("scheduled run", _scheduled, work.request_scheduled),
     Job("runs", _every_turn, work.carry_out_pending),
     Job("idle records", _scheduled, housekeeping.delete_idle_records),
@@ -94,57 +90,34 @@ JOBS: Final = (
         work.count_partitions,
     ),
     Job("reconciliations", _every_turn, work.reconcile),
-    Job("exports", _every_turn, lambda leader: leader.exports.run_turn()),
+    Job("exports", _every_turn, write_exports),
 )
 """Unfinished work, runs of policies, housekeeping, the rest: in this order."""
 
 
-class RetentionWorker:
-    """Works as long as it leads. `due`: set by the schedule.
+async def begin(leader: Leader) -> None:
+    """Restart the runs of a process that died, remove the unused labels that it left, import the
+    certificates that only the bucket has, and delete the exports that only it has."""
+    await work.remember_parts(leader)
+    async with leader.engine.begin() as connection:
+        await runs.reset_interrupted(connection)
+        models = await registrations.every_model(connection)
+    await remove_unused_labels(leader, models)
+    if leader.certifier is not None:
+        await leader.certifier.begin()
+    # before anything is erased: an erasure finds only what Postgres names
+    await delete_forgotten(leader.engine, leader.blobs, leader.check.confirm_step)
 
-    Raises Stopped, ObjectStoreUnavailable and the errors of the database.
-    """
 
-    def __init__(
-        self,
-        settings: RetentionSettings,
-        engine: AsyncEngine,
-        blobs: Blobs,
-        check: LeadershipCheck,
-        due: asyncio.Event,
-        *,
-        kafka: KafkaSettings | None = None,
-    ) -> None:
-        self._leader = build_leader(settings, engine, blobs, check, due, kafka)
-
-    async def begin(self) -> None:
-        """Restart the runs of a process that died, remove the unused labels that it left, import
-        the certificates that only the bucket has, and delete the exports that only it has."""
-        leader = self._leader
-        await leader.taken_over.remember()
-        async with leader.engine.begin() as connection:
-            await runs.reset_interrupted(connection)
-            models = await registrations.every_model(connection)
-        await remove_unused_labels(leader.engine, models, leader.check)
-        if leader.certifier is not None:
-            await leader.certifier.begin()
-        # before anything is erased: an erasure finds only what Postgres names
-        await delete_forgotten(leader.engine, leader.blobs, leader.check.confirm_step)
-
-    async def end(self) -> None:
-        """Write the newest certificate to the head before the service ends."""
-        if self._leader.certifier is not None:
-            await self._leader.certifier.write_head(at_once=True)
-
-    async def run_turn(self) -> None:
-        """Run every job that is due, in the order of the table."""
-        leader = self._leader
-        await leader.check.confirm_step()
-        leader.is_scheduled = leader.due.is_set()
-        for job in JOBS:
-            if job.is_due(leader):
-                _log.debug("job", action="retention_job", job=job.name)
-                await job.run(leader)
+async def run_turn(leader: Leader) -> None:
+    """Run every job that is due, in the order of the table. Raises Stopped, ObjectStoreUnavailable
+    and the errors of the database."""
+    await leader.check.confirm_step()
+    leader.is_scheduled = leader.due.is_set()
+    for job in JOBS:
+        if job.is_due(leader):
+            _log.debug("job", action="retention_job", job=job.name)
+            await job.run(leader)
 
 
 _EVERY_SECONDS = 5.0
@@ -324,19 +297,20 @@ class _Retention:
     async def _lead(self, election: LeaderElection) -> None:
         check = LeadershipCheck(election, self._heartbeat, self._stop)
         due, kafka = self._schedule.due, self._kafka_settings
-        worker = RetentionWorker(self._settings, self._engine, self._blobs, check, due, kafka=kafka)
+        leader = Leader(self._settings, self._engine, self._blobs, check, due, kafka=kafka)
         _log.info("retention leads", action="leading")
         async with set_gauges(self._engine, self._settings), link(self._engine, self._ledger):
-            await worker.begin()
+            await begin(leader)
             try:
                 while True:
                     await self._watch.compare_if_due()
-                    await worker.run_turn()
+                    await run_turn(leader)
                     self._unavailable.clear()
                     self._wait_seconds = _POLL_SECONDS
                     await self._sleep(self._wait_seconds)
             except Stopped:
-                await worker.end()
+                if leader.certifier is not None:
+                    await leader.certifier.write_head(at_once=True)
                 raise
 
     async def _wait_after_error(self, server: str, error: Exception) -> None:

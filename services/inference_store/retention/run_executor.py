@@ -12,13 +12,12 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import policies, rows, runs, selection
 from inference_store.erasure.batches import describe_entry
-from inference_store.erasure.ledger import Ledger, MakeBody
 from inference_store.erasure.pending_deletions import Position
-from inference_store.erasure.policies import EffectivePolicy, ErasureScope, watermarks
+from inference_store.erasure.policies import SCOPES, EffectivePolicy, ErasureScope, watermarks
 from inference_store.erasure.policies.watermarks import WatermarkKey
 from inference_store.erasure.progress import Erasure, NewErasure, find_erasure
 from inference_store.erasure.runs import RetentionRun, count_failure
@@ -31,12 +30,11 @@ from inference_store.platform.metrics import STEP_SECONDS
 from inference_store.platform.traces import stage
 from inference_store.query.deadline import Deadline, OutOfTime
 
-from .eraser import Eraser
-from .leadership_check import ACTOR
+from . import eraser
+from .leadership_check import ACTOR, Leader
 from .residual import drop_span, reopen_span
 
 WHOLE_SPAN, LIMITS = -1, -2
-_SCOPES: tuple[ErasureScope, ...] = ("inference", "response", "input")
 
 
 class PolicyChanged(Exception):
@@ -159,7 +157,7 @@ class Plan:
 
 def list_work(model: int, chain: EffectivePolicy, rules: CompiledRules) -> Iterator[Work]:
     """Yield the work for whole inferences first: after that no part of them is left to delete."""
-    for scope in _SCOPES:
+    for scope in SCOPES:
         for number in range(len(chain.rules)):
             cutoff = rules.find_cutoff(number, scope)
             if cutoff is not None:
@@ -175,21 +173,10 @@ class RunExecutor:
     """Carries one run out. Raises ObjectStoreUnavailable and errors of the database; it can then
     be begun again."""
 
-    def __init__(
-        self,
-        engine: AsyncEngine,
-        ledger: Ledger,
-        eraser: Eraser,
-        run: RetentionRun,
-        *,
-        batch: int,
-        now: datetime,
-    ) -> None:
-        self._engine = engine
-        self._ledger = ledger
-        self._eraser = eraser
+    def __init__(self, leader: Leader, run: RetentionRun, *, now: datetime) -> None:
+        self._leader = leader
+        self._engine = leader.engine
         self._run = run
-        self._batch = batch
         self._plan = Plan(now)
         self._holds = 0
         self._begun: dict[WatermarkKey, datetime] = {}
@@ -220,7 +207,7 @@ class RunExecutor:
         except HoldUnreadable as error:
             count_failure("hold_unreadable")
             unreadable = error.detail
-        states = [await self._eraser.finish(erasure) for erasure in self._erasures.values()]
+        states = [await eraser.finish(self._leader, erasure) for erasure in self._erasures.values()]
         if unreadable is not None:
             return unreadable
         if self._out_of_time:
@@ -300,7 +287,7 @@ class RunExecutor:
                 return await rows.close_span(connection, span, ends)
             if not held and await rows.has_ended(connection, span, ends):
                 return True
-        await reopen_span(self._engine, span, self._eraser.check)
+        await reopen_span(self._leader, span)
         return False
 
     async def _drop(self, span: TimePartition) -> None:
@@ -317,10 +304,10 @@ class RunExecutor:
                 await self._erase(work, span, whole_span=True)
         if self._spared:
             self._spared = False
-            await reopen_span(self._engine, span, self._eraser.check)
+            await reopen_span(self._leader, span)
             return
         failpoint("retention.partition_drop.before")
-        await drop_span(self._engine, span, self._run.id, self._eraser.check)
+        await drop_span(self._leader, span, self._run.id)
         failpoint("retention.partition_drop.after")
 
     async def _erase(self, work: Work, span: TimePartition, *, whole_span: bool = False) -> None:
@@ -348,15 +335,17 @@ class RunExecutor:
     async def _step(self, work: Work, *, whole_span: bool) -> bool:
         erasure = self._erasures[work.model, work.scope]
         after = self._after.get((work.model, work.scope))
-        reached, fault = await self._eraser.step(erasure, after, whole_span=whole_span)
+        reached, fault, has_spared = await eraser.step(
+            self._leader, erasure, after, whole_span=whole_span
+        )
         if fault is not None or after is not None:
             # Marks are not ordered by time: marks before a position at which something is left wait
             # for the end of the run, which checks all of them again.
             self._after[work.model, work.scope] = reached or after
-        if whole_span and self._eraser.has_spared:
+        if whole_span and has_spared:
             self._spared = True
         # inferences after one that stays are recorded one by one
-        return whole_span and fault is None and not self._eraser.has_spared
+        return whole_span and fault is None and not has_spared
 
     async def _mark(
         self, work: Work, lo: datetime, hi: datetime, after: UUID | None, *, whole_span: bool
@@ -370,50 +359,47 @@ class RunExecutor:
         with stage(STEP_SECONDS, "mark"):
             # it is in the ledger before it takes effect
             async with self._engine.connect() as connection:
-                selected = await selection.find_expired(
-                    connection,
-                    model=model,
-                    scope=scope,
-                    lo=lo,
-                    hi=hi,
-                    limit=self._batch,
-                    by=work.by,
-                    after=after,
-                    below=work.below,
-                    whole_span=whole_span,
+                selected = await self._find_expired(
+                    connection, work, lo, hi, after=after, whole_span=whole_span
                 )
                 if not selected:
                     return None
                 batch = await describe_entry(connection, begun, model, selected)
+
+            async def confirm(connection: AsyncConnection) -> dict[str, Any]:
+                await self._plan.confirm(connection, work)
+                return batch
+
             try:
-                entry = self._confirm_batch(work, batch)
-                await self._ledger.write("erasure_batch", entry, actor=ACTOR)
+                await self._leader.ledger.write("erasure_batch", confirm, actor=ACTOR)
             except PolicyChanged:
-                await self._follow(model)
+                async with self._engine.connect() as connection:
+                    await self._plan.follow(connection, model)
                 self._spared = self._spared or whole_span
                 return None
         if erasure is None:
-            self._erasures[model, scope] = await self._load_erasure(begun.id)
+            async with self._engine.connect() as connection:
+                erasure = await find_erasure(connection, id)
+            assert erasure is not None, "its first batch created it"
+            self._erasures[model, scope] = erasure
         failpoint("retention.mark.after")
         last: UUID = selected[-1].uid
         return last
 
-    def _confirm_batch(self, work: Work, batch: dict[str, Any]) -> MakeBody:
-        async def confirm(connection: AsyncConnection) -> dict[str, Any]:
-            await self._plan.confirm(connection, work)
-            return batch
-
-        return confirm
-
-    async def _follow(self, model: int) -> None:
-        async with self._engine.connect() as connection:
-            await self._plan.follow(connection, model)
-
-    async def _load_erasure(self, id: UUID) -> Erasure:
-        async with self._engine.connect() as connection:
-            erasure = await find_erasure(connection, id)
-        assert erasure is not None, "its first batch created it"
-        return erasure
+    async def _find_expired(
+        self, connection: AsyncConnection, work: Work, lo: datetime, hi: datetime, **more: Any
+    ) -> list[Any]:
+        return await selection.find_expired(
+            connection,
+            model=work.model,
+            scope=work.scope,
+            lo=lo,
+            hi=hi,
+            limit=self._leader.settings.retention_batch_inferences,
+            by=work.by,
+            below=work.below,
+            **more,
+        )
 
 
 async def _skip_step(whole_span: bool) -> bool:

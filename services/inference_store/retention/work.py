@@ -3,45 +3,32 @@
 Each raises Stopped, ObjectStoreUnavailable and the errors of the database; the next turn goes on.
 """
 
-import asyncio
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 import structlog
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import runs
 from inference_store.erasure.held_deletions import resume_released
-from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.locks import RECONCILING, open_election
-from inference_store.erasure.log import AUDIT_HEAD, ChainHead, signing_keys
 from inference_store.erasure.progress import Erasure, list_uncertified, list_unfinished
 from inference_store.erasure.runs import RetentionRun, count_failure
 from inference_store.export import jobs
-from inference_store.export.part_formats import CopyLimits
 from inference_store.export.part_writing import delete_unnamed
 from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.inference.events import parse_stored
-from inference_store.objects import Blobs
-from inference_store.operations.reconcile.reconciler import Reconciler
 from inference_store.operations.reconcile.stored_reports import FINAL, Reconciliation
 from inference_store.platform import traces
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import LAST_RUN, RECONCILIATIONS, RETENTION_RUNS, RUN_SECONDS
-from inference_store.platform.settings import KafkaSettings, RetentionSettings
 from inference_store.query import counting
-from inference_store.retention.marker import ExportWorker
-from inference_store.retention.orphan_eraser import QuarantineEraser
 
-from .certifier import Certifier, end_erasure
-from .eraser import Eraser
-from .leadership_check import LeadershipCheck
-from .marker import Marker
-from .orphan_eraser import OrphanEraser
-from .residual import ResidualInHolds
+from . import eraser
+from .certifier import end_erasure
+from .leadership_check import Leader
+from .marker import mark
+from .orphan_eraser import erase_orphans
 from .run_executor import RunExecutor
 
 # Of one erasure, and of all of them in a turn.
@@ -52,91 +39,6 @@ _RECONCILING_SECONDS: Final = 5.0
 # Longer than a request to S3 takes with its repetitions.
 _TAKEOVER_SECONDS: Final = 120.0
 _log = structlog.get_logger()
-
-
-@dataclass(kw_only=True)
-class Leader:
-    """What the jobs of the service that leads share, and where they are."""
-
-    settings: RetentionSettings
-    engine: AsyncEngine
-    blobs: Blobs
-    check: LeadershipCheck
-    due: asyncio.Event
-    ledger: Ledger
-    certifier: Certifier | None
-    # the locked object for the newest checkpoint of the audit; None without a key
-    audit_head: ChainHead | None
-    eraser: Eraser
-    marker: Marker
-    orphans: OrphanEraser
-    in_holds: ResidualInHolds
-    exports: ExportWorker
-    reconciler: Reconciler
-    taken_over: "TakenOverParts"
-    # whether the schedule was due when the turn began: if it is set later, the next turn sees it
-    is_scheduled: bool = False
-    # completed schedules, and the last one after which all partitions were counted
-    completed: int = 0
-    counted: int = 0
-
-
-def build_leader(  # noqa: PLR0917
-    settings: RetentionSettings,
-    engine: AsyncEngine,
-    blobs: Blobs,
-    check: LeadershipCheck,
-    due: asyncio.Event,
-    kafka: KafkaSettings | None,
-) -> Leader:
-    """Wire what the jobs share from the settings. `due`: set by the schedule."""
-    batch = settings.retention_batch_inferences
-    ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
-    certifier = _build_certifier(settings, engine, blobs)
-    quarantine = QuarantineEraser(engine, blobs, ledger, check)
-    copies = CopyLimits(settings.export_blob_bytes, settings.export_part_bytes)
-    return Leader(
-        settings=settings,
-        engine=engine,
-        blobs=blobs,
-        check=check,
-        due=due,
-        ledger=ledger,
-        certifier=certifier,
-        audit_head=_find_audit_head(settings),
-        eraser=Eraser(engine, blobs, ledger, check, batch=batch, certifier=certifier),
-        marker=Marker(engine, ledger, quarantine, check),
-        orphans=OrphanEraser(settings, engine, blobs, ledger, check, certifier),
-        in_holds=ResidualInHolds(engine, check, certifier),
-        exports=ExportWorker(
-            engine, blobs, check, most=settings.export_part_inferences, copies=copies
-        ),
-        reconciler=Reconciler(settings, engine, blobs, kafka=kafka),
-        taken_over=TakenOverParts(engine, blobs),
-    )
-
-
-def _build_certifier(
-    settings: RetentionSettings, engine: AsyncEngine, blobs: Blobs
-) -> Certifier | None:
-    keys = signing_keys(settings)
-    if not keys:
-        return None
-    return Certifier(
-        engine,
-        blobs,
-        keys,
-        events_seconds=settings.tombstone_seconds,
-        ledger_seconds=settings.ledger_values_keep_seconds,
-        audit_seconds=settings.audit_keep_seconds,
-        head=ChainHead(settings, lock_days=settings.certificate_head_lock_days),
-    )
-
-
-def _find_audit_head(settings: RetentionSettings) -> ChainHead | None:
-    if not signing_keys(settings):
-        return None
-    return ChainHead(settings, lock_days=settings.certificate_head_lock_days, key=AUDIT_HEAD)
 
 
 async def resume_erasures(leader: Leader) -> None:
@@ -167,17 +69,18 @@ async def _mark_released(leader: Leader) -> None:
         async with leader.engine.begin() as connection:
             marked = await resume_released(connection, limit=limit)
         if marked:
-            leader.marker.search_again()
+            # also quarantined events may be erased now
+            leader.searched.clear()
             # they may lie before the position at which an erasure continues
-            leader.eraser.positions.clear()
+            leader.positions.clear()
 
 
 async def _work_on(leader: Leader, erasure: Erasure) -> bool:
     if erasure.cause == "orphans":
-        return await leader.orphans.work(erasure, seconds=_SHARE_SECONDS)
-    marked = await leader.marker.mark(erasure, seconds=_SHARE_SECONDS)
+        return await erase_orphans(leader, erasure, seconds=_SHARE_SECONDS)
+    marked = await mark(leader, erasure, seconds=_SHARE_SECONDS)
     if marked == "all":
-        return await leader.eraser.finish(erasure, seconds=_SHARE_SECONDS) is not None
+        return await eraser.finish(leader, erasure, seconds=_SHARE_SECONDS) is not None
     return marked == "over"
 
 
@@ -226,8 +129,7 @@ async def carry_out_pending(leader: Leader) -> None:
 
 
 async def _execute(leader: Leader, run: RetentionRun) -> str | None:
-    batch, about = leader.settings.retention_batch_inferences, (leader.ledger, leader.eraser, run)
-    executor = RunExecutor(leader.engine, *about, batch=batch, now=datetime.now(UTC))
+    executor = RunExecutor(leader, run, now=datetime.now(UTC))
     attributes = {"inference_store.retention.cause": run.cause}
     with traces.ended(traces.begin("retention run", attributes=attributes)) as span:
         error = await executor.carry_out()
@@ -279,30 +181,26 @@ async def _reconcile(leader: Leader, reconciliation: Reconciliation) -> None:
         RECONCILIATIONS.labels(reconciliation.state).inc()
 
 
-class TakenOverParts:
-    """Remembers the keys that were being written when this service began to lead.
+async def remember_parts(leader: Leader) -> None:
+    """Remember the parts that were being written when this service began to lead, before it writes
+    or erases anything.
 
     The earlier leader deletes its part itself if it can. Parts of earlier takeovers are deleted by
     `delete_forgotten`, each time a service begins to lead.
     """
+    async with leader.engine.connect() as connection:
+        leader.taken_over = await jobs.list_writing(connection)
+    leader.taken_over_until = time.monotonic() + _TAKEOVER_SECONDS
 
-    def __init__(self, engine: AsyncEngine, blobs: Blobs) -> None:
-        self._engine = engine
-        self._blobs = blobs
-        self._keys: Sequence[str] = ()
-        self._until = 0.0
 
-    async def remember(self) -> None:
-        """Read the keys, before this service writes or erases anything."""
-        async with self._engine.connect() as connection:
-            self._keys = await jobs.list_writing(connection)
-        self._until = time.monotonic() + _TAKEOVER_SECONDS
+def has_taken_over(leader: Leader) -> bool:
+    """Check whether something was being written: each turn at first, then each schedule."""
+    is_new = time.monotonic() < leader.taken_over_until
+    return bool(leader.taken_over) and (is_new or leader.is_scheduled)
 
-    def is_due(self, *, is_scheduled: bool = False) -> bool:
-        """Check whether something was being written: each turn at first, then each schedule."""
-        return bool(self._keys) and (time.monotonic() < self._until or is_scheduled)
 
-    async def delete(self) -> None:
-        """Delete the objects that no part names any more. Raises ObjectStoreUnavailable."""
-        keys = [parse_stored(key) for key in self._keys]
-        await delete_unnamed(self._engine, self._blobs, keys)
+async def delete_taken_over(leader: Leader) -> None:
+    """Delete of these parts the objects that none names any more; an erasure finds those that one
+    names. Raises ObjectStoreUnavailable."""
+    keys = [parse_stored(key) for key in leader.taken_over]
+    await delete_unnamed(leader.engine, leader.blobs, keys)

@@ -14,6 +14,7 @@ from inference_store.export.part_formats import PART_FORMATS
 from inference_store.inference.events.event import Extras
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
+from inference_store.retention.run import run_turn
 from tests.integration.api.api_client import make_worker
 from tests.integration.api.app_server import serve_app
 from tests.integration.api.conftest import MakeApp
@@ -158,7 +159,7 @@ async def test_each_format_has_exactly_what_a_query_answers(
             answer = await http.post("/v1/models/model/exports", json=body)
             assert answer.status_code == 202, answer.text
             exports.append(answer.json()["id"])
-        await make_worker(engine, blobs, settings()).run_turn()
+        await run_turn(make_worker(engine, blobs, settings()))
         for export, path in zip(exports, parts, strict=True):
             part = await http.get(f"/v1/exports/{export}/parts/1")
             assert part.status_code == 200, part.text

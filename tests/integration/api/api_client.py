@@ -1,6 +1,5 @@
 """A client of an api in the process of the tests, with the database and the bucket behind it."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings, RetentionSettings
-from inference_store.retention.run import RetentionWorker
+from inference_store.retention.leadership_check import Leader
+from inference_store.retention.run import run_turn
 from tests.integration.retention.stored import NoPace
 from tests.integration.stored_inferences import NewInference, store
 from tests.policy_owners import name_owner
@@ -71,8 +71,7 @@ class Api(httpx.AsyncClient, Database):
         """Run one turn of the retention service; if it is due, with what its schedule begins."""
         settings = self.app.state.settings
         changes = self.retention | more
-        worker = make_worker(self.engine, self.blobs, settings, is_due=is_due, **changes)
-        await worker.run_turn()
+        await run_turn(make_worker(self.engine, self.blobs, settings, is_due=is_due, **changes))
 
 
 def make_client(app: FastAPI) -> Api:
@@ -81,12 +80,11 @@ def make_client(app: FastAPI) -> Api:
 
 def make_worker(
     engine: AsyncEngine, blobs: Blobs, settings: ApiSettings, *, is_due: bool = False, **more: Any
-) -> RetentionWorker:
-    """Return a worker with the api's settings and `more`; if it is due, so is its schedule."""
+) -> Leader:
+    """Return a leader with the api's settings and `more`; if it is due, so is its schedule."""
     names = RetentionSettings.model_fields.keys()
     values = {name: value for name, value in settings if name in names} | more
-    due = asyncio.Event()
+    leader = Leader(make_settings(RetentionSettings, **values), engine, blobs, NoPace())
     if is_due:
-        due.set()
-    own_settings = make_settings(RetentionSettings, **values)
-    return RetentionWorker(own_settings, engine, blobs, NoPace(), due)
+        leader.due.set()
+    return leader

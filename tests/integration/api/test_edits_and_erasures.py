@@ -14,7 +14,6 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.pending_deletions import enqueue_arrivals
 from inference_store.erasure.policies import ErasureScope
 from inference_store.erasure.progress import Erasure, list_unfinished
@@ -25,9 +24,8 @@ from inference_store.inference.layout import key_of
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import FAILPOINTS
 from inference_store.platform.settings import ApiSettings
-from inference_store.retention.eraser import Eraser
 from tests.integration import erasure_requests
-from tests.integration.retention.stored import Archived, NoPace
+from tests.integration.retention.stored import Archived, Eraser, make_leader
 from tests.integration.stored_inferences import NewInference, at
 from tests.integration.waiting import count_lock_waiters
 from tests.polling import until
@@ -54,8 +52,7 @@ class Trial:
     def __init__(self, api: Api, server: S3) -> None:
         self.api = api
         self._server = server
-        ledger = Ledger(api.engine, api.blobs, prefix="ledger/")
-        self._eraser = Eraser(api.engine, api.blobs, ledger, NoPace(), batch=10)
+        self._eraser = Eraser(make_leader(api.engine, api.blobs))
         shared = api.put_blob("shared", _BLOB)
         self.first = make_inference("one", 0, shared)
         self.second = make_inference("two", 1, shared)

@@ -11,10 +11,10 @@ from inference_store.erasure.ledger import Ledger
 from inference_store.index.audit import note
 from inference_store.index.tables import audit, kafka_partition, unsettled_event
 from inference_store.inference.events import StorageKey
+from inference_store.retention import orphan_eraser
 from inference_store.retention.leadership_check import Stopped
-from inference_store.retention.orphan_eraser import QuarantineEraser
-from inference_store.retention.residual import ResidualInHolds, remove_mentions
-from tests.integration.retention.stored import NoPace, StoppedAt
+from inference_store.retention.residual import remove_mentions
+from tests.integration.retention.stored import StoppedAt, make_leader
 
 from .conftest import Api
 from .people import (
@@ -159,11 +159,11 @@ async def test_erases_objects_of_a_late_event(api: Api) -> None:
     assert api.blobs.still_there(keys) == []
 
 
-async def remove_subject(api: Api, of: type[QuarantineEraser] = QuarantineEraser) -> None:
+async def remove_subject(api: Api, of: type[Ledger] = Ledger) -> None:
     """Remove the subject of the only erasure from the quarantine, as retention begins to."""
-    ledger = Ledger(api.engine, api.blobs, prefix="ledger/")
-    eraser = of(api.engine, api.blobs, ledger, NoPace())
-    await eraser.remove_subject(await find_only_erasure(api))
+    leader = make_leader(api.engine, api.blobs)
+    leader.ledger = of(api.engine, api.blobs, prefix="ledger/")
+    await orphan_eraser.remove_subject(leader, await find_only_erasure(api))
 
 
 async def test_cancelled_erasure_removes_nothing(api: Api) -> None:
@@ -171,10 +171,11 @@ async def test_cancelled_erasure_removes_nothing(api: Api) -> None:
     requested = await request_erasure(api, SUBJECT)
     path = f"{ACROSS}/{requested['id']}/cancel"
 
-    class Cancelling(QuarantineEraser):
-        async def _remove(self, *args: Any) -> bool:
+    class Cancelling(Ledger):
+        async def write(self, kind: str, *args: Any, **more: Any) -> Any:
+            assert kind == "erasure_batch"
+            await super().write(kind, *args, **more)
             await api.ask(path, None, status=202)
-            return await super()._remove(*args)
 
     await remove_subject(api, Cancelling)
     await api.run_retention()
@@ -214,11 +215,11 @@ async def test_redaction_of_the_audit_commits_pages_and_resumes(api: Api) -> Non
         " FROM generate_series(1, 2500) AS n"
     )
     erasure, check = await find_only_erasure(api), StoppedAt(3)
-    in_holds = ResidualInHolds(api.engine, check, None)
+    leader = make_leader(api.engine, api.blobs, check=check)
     with pytest.raises(Stopped):
-        await remove_mentions(api.engine, in_holds, erasure, check)
+        await remove_mentions(leader, erasure)
     redacted = select(audit.c.id).where(audit.c.taken_by.is_not(None), audit.c.actor == "x")
     assert len(await api.fetch(redacted)) == 2
-    await remove_mentions(api.engine, in_holds, erasure, check)
+    await remove_mentions(leader, erasure)
     assert len(await api.fetch(redacted)) == 3
     assert (await find_only_erasure(api)).table_rows["audit"] == 3

@@ -5,22 +5,21 @@ import asyncio
 import pytest
 from sqlalchemy import Text, cast, func, select
 
-from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.policies import ErasureScope
 from inference_store.erasure.progress import Erasure, list_unfinished
 from inference_store.index import key_registry, registrations
 from inference_store.index.dictionary import Dictionary
 from inference_store.index.tables import label, metadata_key_delta, metadata_key_seen
-from inference_store.retention.eraser import Eraser
+from inference_store.retention.eraser import step
 from inference_store.retention.residual import remove_unused_labels
+from inference_store.retention.run import begin
 from tests.integration import erasure_requests
-from tests.integration.retention.stored import NoPace
+from tests.integration.retention.stored import Eraser, make_leader
 from tests.integration.stored_inferences import NewInference, at
 from tests.integration.waiting import count_lock_waiters
 from tests.polling import until
 from tests.transactions import transact
 
-from .api_client import make_worker
 from .conftest import Api
 from .people import SUBJECT, erase
 
@@ -30,8 +29,7 @@ _OTHER = "ward-7"
 
 @pytest.fixture
 def eraser(api: Api) -> Eraser:
-    ledger = Ledger(api.engine, api.blobs, prefix="ledger/")
-    return Eraser(api.engine, api.blobs, ledger, NoPace(), batch=10)
+    return Eraser(make_leader(api.engine, api.blobs))
 
 
 def make_inference(name: str, seconds: float, value: str, model_id: str = "model") -> NewInference:
@@ -92,7 +90,7 @@ async def test_next_run_removes_examples_after_a_crash(api: Api, eraser: Eraser)
     """The rows of the last batch are gone, but the erasure is not recorded as finished."""
     first = make_inference("one", 1, _PERSONAL)
     erasure = await mark_inferences(api, await api.store(first), first)
-    await eraser.step(erasure, None)
+    await step(eraser.leader, erasure, None)
     (unfinished,) = await api.transact(list_unfinished, failed=False)
     assert unfinished.id == erasure.id
     assert await eraser.finish(unfinished) == "deleted"
@@ -158,7 +156,7 @@ async def test_dictionary_recreates_a_removed_label(api: Api) -> None:
         await dictionary.resolve({}, {model: [_FACE, "cat"]})
     old = ours.labels.number(model, _FACE)
     assert old is not None
-    await remove_unused_labels(api.engine, [model], NoPace())
+    await remove_unused_labels(make_leader(api.engine, api.blobs), [model])
     for dictionary in (ours, others):
         assert not await api.transact(dictionary.has_labels, {(model, old)})
         await dictionary.resolve({}, {model: [_FACE]})
@@ -176,7 +174,8 @@ async def test_keeps_label_of_a_batch_in_progress(api: Api) -> None:
     number = dictionary.labels.number(model, _FACE)
     async with api.engine.begin() as batch:
         assert await registrations.keep(batch, [model])
-        removal = asyncio.create_task(remove_unused_labels(api.engine, [model], NoPace()))
+        leader = make_leader(api.engine, api.blobs)
+        removal = asyncio.create_task(remove_unused_labels(leader, [model]))
         await until(lambda: count_lock_waiters(api.engine), lambda count: count == 1)
         assert await dictionary.has_labels(batch, {(model, number or 0)})
         await api.store(make_labelled(2, "ann", _FACE))
@@ -188,5 +187,5 @@ async def test_startup_removes_labels_left_by_a_crash(api: Api) -> None:
     """The service crashed between dropping a partition and removing its labels."""
     model = await api.store(make_labelled(1, "bob", "cat"))
     await Dictionary(api.engine).resolve({}, {model: [_FACE]})
-    await make_worker(api.engine, api.blobs, api.app.state.settings).begin()
+    await begin(make_leader(api.engine, api.blobs))
     assert await list_labels(api) == {"cat"}

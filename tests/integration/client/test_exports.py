@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
+from inference_store.retention import run
 from inference_store_client import Conflict, ExportFailed, field
 from tests.both_clients import Client
 from tests.integration.api.api_client import make_worker
@@ -50,7 +51,7 @@ def run_turn(
     engine: AsyncEngine, blobs: Blobs, settings: Callable[..., ApiSettings]
 ) -> Callable[[], object]:
     """A turn of retention, in parts of 40."""
-    return lambda: make_worker(engine, blobs, settings(), export_part_inferences=40).run_turn()
+    return lambda: run.run_turn(make_worker(engine, blobs, settings(), export_part_inferences=40))
 
 
 @pytest.fixture

@@ -12,15 +12,14 @@ import pytest
 from sqlalchemy import func
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.progress import Erasure
 from inference_store.index.accounting import Outcome
 from inference_store.index.tables import unsettled_event
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
-from inference_store.retention.eraser import Eraser
+from inference_store.retention.eraser import finish
 from tests.e2e.faults.traffic import counted
-from tests.integration.retention.stored import NoPace
+from tests.integration.retention.stored import make_leader
 from tests.polling import until
 from tests.producer import Producer, capture
 from tests.servers.fixtures import unique
@@ -76,9 +75,9 @@ def blobs(database: str, minio_server: S3, bucket: str) -> Iterator[Blobs]:
 
 async def erase(engine: AsyncEngine, blobs: Blobs, *erasures: Erasure) -> None:
     """Carry out erasures as the retention service does."""
-    eraser = Eraser(engine, blobs, Ledger(engine, blobs, prefix="ledger/"), NoPace(), batch=10)
+    leader = make_leader(engine, blobs)
     for erasure in erasures:
-        assert await eraser.finish(erasure) == "deleted"
+        assert await finish(leader, erasure) == "deleted"
 
 
 @pytest.fixture

@@ -1,24 +1,24 @@
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.progress import Erasure
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
 from inference_store.retention import housekeeping, work
 from inference_store.retention import marker as marking
-from inference_store.retention.eraser import Eraser
-from inference_store.retention.marker import Marker
-from inference_store.retention.orphan_eraser import QuarantineEraser
+from inference_store.retention.marker import MarkResult
 from tests.integration.backups import backup, restore
 from tests.servers.minio import S3
 
-from .stored import NoPace, Storing, environment_of
+from .stored import Eraser, NoPace, Storing, environment_of, make_leader
 from .stranger import Stranger
 
 __all__ = ["NoPace", "backup", "restore"]
+Mark = Callable[[Erasure], Awaitable[MarkResult]]
 _SHARES = (
     (work, "_SHARE_SECONDS"),
     (work, "_ERASURES_SECONDS"),
@@ -76,7 +76,7 @@ def eraser(storing: Storing) -> Eraser:
 
 
 @pytest.fixture
-def marker(engine: AsyncEngine, blobs: Blobs) -> Marker:
-    ledger = Ledger(engine, blobs, prefix="ledger/")
-    quarantine = QuarantineEraser(engine, blobs, ledger, NoPace())
-    return Marker(engine, ledger, quarantine, NoPace(), batch=7)
+def mark(engine: AsyncEngine, blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> Mark:
+    """Mark an erasure, seven inferences at a time."""
+    monkeypatch.setattr(marking, "_BATCH", 7)
+    return partial(marking.mark, make_leader(engine, blobs))

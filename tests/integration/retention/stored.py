@@ -47,9 +47,9 @@ from inference_store.platform.serving import Heartbeat
 from inference_store.platform.settings import RetentionSettings
 from inference_store.query.cql2 import parse
 from inference_store.retention.certifier import Certifier
-from inference_store.retention.eraser import Eraser
-from inference_store.retention.leadership_check import LeadershipCheck, Stopped
-from inference_store.retention.run import RetentionWorker
+from inference_store.retention.eraser import finish
+from inference_store.retention.leadership_check import Leader, LeadershipCheck, Stopped
+from inference_store.retention.run import begin, run_turn
 from tests.integration.erasure_requests import request_erasure
 from tests.polling import until
 from tests.transactions import Database
@@ -136,6 +136,34 @@ class Archived(Blobs):
         raise translate_error(key, PermissionDeniedError("403 <Code>InvalidObjectState</Code>"))
 
 
+def make_leader(
+    engine: AsyncEngine,
+    blobs: Blobs,
+    settings: RetentionSettings | None = None,
+    *,
+    check: LeadershipCheck | None = None,
+    certifier: Certifier | None = None,
+    batch: int = 10,
+    **changes: Any,
+) -> Leader:
+    """Make a leader that erases in batches; without a `check` it is never stopped."""
+    settings = settings or RetentionSettings.model_construct()
+    own = settings.model_copy(update={"retention_batch_inferences": batch} | changes)
+    leader = Leader(own, engine, blobs, check or NoPace())
+    leader.certifier = certifier
+    return leader
+
+
+@dataclass(frozen=True)
+class Eraser:
+    """Erases as a leader does."""
+
+    leader: Leader
+
+    async def finish(self, erasure: Erasure) -> str | None:
+        return await finish(self.leader, erasure)
+
+
 class Storing(Database):
     """Makes models, policies, inferences and holds, and erases."""
 
@@ -151,15 +179,9 @@ class Storing(Database):
 
     def make_eraser(
         self, blobs: Blobs | None = None, *, batch: int = 10, certifier: Certifier | None = None
-    ) -> Eraser:
-        return Eraser(
-            self.engine,
-            blobs or self.blobs,
-            self.ledger,
-            NoPace(),
-            batch=batch,
-            certifier=certifier,
-        )
+    ) -> "Eraser":
+        blobs = blobs or self.blobs
+        return Eraser(make_leader(self.engine, blobs, certifier=certifier, batch=batch))
 
     def make_certifier(self, *keys: SigningKey, **more: Any) -> Certifier:
         return Certifier(self.engine, self.blobs, keys, events_seconds=3600, **more)
@@ -206,11 +228,11 @@ class Storing(Database):
         async with open_election(self.engine) as election:
             assert await election.take()
             check = LeadershipCheck(election, Heartbeat(), asyncio.Event())
-            leader = RetentionWorker(settings, self.engine, using or self.blobs, check, due)
+            leader = Leader(settings, self.engine, using or self.blobs, check, due)
             if resume:
-                await leader.begin()
+                await begin(leader)
             for _ in range(turns):
-                await leader.run_turn()
+                await run_turn(leader)
 
     async def retain(
         self,

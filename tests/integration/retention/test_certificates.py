@@ -29,6 +29,7 @@ from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.certifier import Certifier
+from inference_store.retention.eraser import step
 from tests.servers.minio import S3
 from tests.warm.process import run_command
 
@@ -216,7 +217,7 @@ async def test_a_head_that_the_bucket_locks_stays(
 async def test_without_a_key_an_erasure_is_only_deleted(storing: Storing, key: SigningKey) -> None:
     model = await storing.model()
     erasure = await storing.request(*await storing.inferences(model, 25, ago(days=1)))
-    assert (await storing.eraser.step(erasure, None))[0] is not None
+    assert (await step(storing.eraser.leader, erasure, None))[0] is not None
     # a key that comes when a part is gone does not certify that part
     storing.certify(key)
     assert await storing.eraser.finish(erasure) == "deleted"

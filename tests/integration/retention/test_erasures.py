@@ -25,11 +25,11 @@ from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import Blobs, Deleted, Listed
 from inference_store.operations.reconcile.reconciler import count_against_accounting
 from inference_store.platform.settings import RetentionSettings
-from inference_store.retention.marker import Marker
 from tests.polling import until
 from tests.servers.minio import S3
 from tests.transactions import scalar, transact
 
+from .conftest import Mark
 from .stored import METADATA_BLOB, NOW, Stored, Storing, ago
 from .test_holds import Watched, _find_marked
 
@@ -353,16 +353,14 @@ async def count_marks(engine: AsyncEngine, erasure: Erasure) -> int:
     return int(await scalar(engine, query) or 0)
 
 
-async def test_inferences_of_two_erasures_are_counted_once(
-    storing: Storing, marker: Marker
-) -> None:
+async def test_inferences_of_two_erasures_are_counted_once(storing: Storing, mark: Mark) -> None:
     model = await storing.model()
     both = await storing.inferences(model, 10, ago(days=1))
     first, second = (
         await request_by_ids(storing.engine, *both),
         await request_by_ids(storing.engine, *both),
     )
-    assert await marker.mark(first) == await marker.mark(second) == "all"
+    assert await mark(first) == await mark(second) == "all"
     assert await storing.eraser.finish(second) == "deleted"
     assert await storing.stored() == set()
     assert await storing.eraser.finish(first) == "deleted"
@@ -373,14 +371,14 @@ async def test_inferences_of_two_erasures_are_counted_once(
     assert (await count_against_accounting(storing.engine))["erased"] == 10
 
 
-async def test_both_erasures_report_what_a_hold_keeps(storing: Storing, marker: Marker) -> None:
+async def test_both_erasures_report_what_a_hold_keeps(storing: Storing, mark: Mark) -> None:
     model = await storing.model()
     both = await storing.inferences(model, 3, ago(days=1))
     first, second = (
         await request_by_ids(storing.engine, *both),
         await request_by_ids(storing.engine, *both),
     )
-    assert await marker.mark(first) == await marker.mark(second) == "all"
+    assert await mark(first) == await mark(second) == "all"
     await storing.hold(model, None, both[0].uid)
     assert await storing.eraser.finish(first) == "partly_held"
     assert await storing.eraser.finish(second) == "partly_held"
@@ -388,12 +386,12 @@ async def test_both_erasures_report_what_a_hold_keeps(storing: Storing, marker: 
     assert await storing.stored() == {both[0].uid}
 
 
-async def test_takes_inferences_in_a_span_that_is_closing(storing: Storing, marker: Marker) -> None:
+async def test_takes_inferences_in_a_span_that_is_closing(storing: Storing, mark: Mark) -> None:
     model = await storing.model()
     closing = await storing.inferences(model, 3, ago(days=90))
     await _leave_closing_span(storing.engine, closing[0])
     erasure = await request_by_ids(storing.engine, *closing)
-    assert await marker.mark(erasure) == "all"
+    assert await mark(erasure) == "all"
     assert await count_marks(storing.engine, erasure) == 2
     assert await storing.eraser.finish(erasure) == "deleted"
     assert await storing.rows() == {}

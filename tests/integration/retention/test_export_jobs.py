@@ -4,8 +4,9 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from uuid import UUID
 
 import pytest
@@ -18,8 +19,8 @@ from inference_store.objects import Blobs
 from inference_store.platform.failpoints import FAILPOINTS
 from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.leadership_check import Stopped
-from inference_store.retention.marker import ExportWorker
-from inference_store.retention.work import TakenOverParts
+from inference_store.retention.marker import write_exports
+from inference_store.retention.work import delete_taken_over, has_taken_over, remember_parts
 from tests.kill_chain import KillChain, chain_kills
 from tests.servers.fixtures import unique
 from tests.servers.minio import S3
@@ -36,7 +37,7 @@ from .exported import (
     sign_in_as,
     wait_for,
 )
-from .stored import StoppedAt, Stored, Storing, ago
+from .stored import StoppedAt, Stored, Storing, ago, make_leader
 
 COPIES = CopyLimits(blob=1_000_000, part=1_000_000)
 _STORED = 12
@@ -64,8 +65,12 @@ async def store_and_request(storing: Storing) -> tuple[list[Stored], UUID]:
     return stored, await request_all(storing, model)
 
 
-def make_worker(storing: Storing, blobs: Blobs) -> ExportWorker:
-    return ExportWorker(storing.engine, blobs, NoPace(), most=_STORED // _PARTS, copies=COPIES)
+async def write(
+    storing: Storing, blobs: Blobs | None = None, *, most: int = _STORED, **more: Any
+) -> None:
+    """Write exports for a turn, in parts of at most so many inferences."""
+    blobs = blobs or storing.blobs
+    await write_exports(make_leader(storing.engine, blobs, export_part_inferences=most, **more))
 
 
 @pytest.fixture
@@ -128,7 +133,7 @@ async def test_a_kill_leaves_nothing_of_a_cancelled_export(
 ) -> None:
     model, _ = await store_inferences(storing)
     exports = [await request_all(storing, model) for _ in kills.failpoints]
-    await make_worker(storing, storing.blobs).run_turn()
+    await write(storing, most=_STORED // _PARTS)
     for id, kill in zip(exports, kills, strict=True):
         assert (await read_job(storing, id)).state == "done"
         await storing.transact(request_removal, id)
@@ -152,15 +157,14 @@ async def test_a_bucket_that_refuses_is_named_and_it_goes_on_later(
         id = await request_all(storing, model, blobs="copy")
         user.may(everything, statement("Deny", [action], f"{bucket}/{where.format(id)}"))
         with Blobs(sign_in_as(user, settings)) as refused:
-            worker = make_worker(storing, refused)
-            await worker.run_turn()
+            await write(storing, refused, most=_STORED // _PARTS)
             waiting = await read_job(storing, id)
             assert (waiting.state, waiting.retry_at is not None) == (state, True), action
             assert "AccessDenied" in str(waiting.error)
             assert find_objects(storing, f"exports/{id}/parts/") == []
             user.may(everything)
             await storing.execute(text("UPDATE export_job SET retry_at = now()"))
-            await worker.run_turn()
+            await write(storing, refused, most=_STORED // _PARTS)
         done = await read_job(storing, id)
         assert (done.state, done.error, done.retry_at, done.missing) == ("done", None, None, 0)
         await check_written(storing, stored, id)
@@ -174,14 +178,14 @@ async def test_a_stop_amid_a_part_leaves_nothing_of_it_and_the_next_one_writes_i
     for inference in stored:
         storing.blobs.put(inference.objects[0], large, content_type="image/png")
     id = await request_all(storing, model, blobs="copy")
-    limits = CopyLimits(blob=10_000_000, part=13_000_000)
+    limits: dict[str, Any] = {"export_blob_bytes": 10_000_000, "export_part_bytes": 13_000_000}
     # begun, listed, the part begun, its first batch, its second
-    stopping = (storing.engine, storing.blobs, StoppedAt(5))
+    stopping = StoppedAt(5)
     with pytest.raises(Stopped):
-        await ExportWorker(*stopping, most=_STORED, copies=limits).run_turn()
+        await write(storing, check=stopping, **limits)
     assert (await read_job(storing, id)).state == "writing"
     assert find_objects(storing, f"exports/{id}/parts/") == []
-    await ExportWorker(*stopping, most=_STORED, copies=limits).run_turn()
+    await write(storing, check=stopping, **limits)
     done = await read_job(storing, id)
     assert (done.state, done.rows, done.written) == ("done", _STORED, 3)
     assert len(find_objects(storing, f"exports/{id}/parts/")) == 3
@@ -226,12 +230,11 @@ async def test_it_deletes_at_once_what_it_has_put_too_late(
     with FrozenBlobs(settings) as frozen:
         frozen.loop, frozen.fails = asyncio.get_running_loop(), fails
         frozen.meanwhile = lambda: storing.erase(stored[0])
-        worker = ExportWorker(storing.engine, frozen, NoPace(), most=len(stored), copies=COPIES)
         if fails:
             with pytest.raises(Killed):
-                await worker.run_turn()
+                await write(storing, frozen)
         else:
-            await worker.run_turn()
+            await write(storing, frozen)
     assert frozen.part.key not in await list_keys(storing.blobs, id)
     assert stored[0].uid.bytes not in read_bucket(storing)
     assert str(stored[0].uid).encode() not in read_bucket(storing)
@@ -241,21 +244,20 @@ async def test_what_it_leaves_when_it_is_killed_is_deleted_by_the_new_leader(
     storing: Storing, settings: RetentionSettings
 ) -> None:
     stored, id = await store_and_request(storing)
-    taken_over = TakenOverParts(storing.engine, storing.blobs)
+    leader = make_leader(storing.engine, storing.blobs)
     planted = str(stored[0].uid).encode()
 
     async def take_over() -> None:
-        await taken_over.remember()
+        await remember_parts(leader)
         await storing.erase(stored[0])
 
     with FrozenBlobs(settings) as frozen:
         frozen.loop, frozen.meanwhile = asyncio.get_running_loop(), take_over
-        worker = ExportWorker(storing.engine, frozen, NoPace(), most=len(stored), copies=COPIES)
-        await worker.run_turn()
+        await write(storing, frozen)
     storing.blobs.put(frozen.part, planted, content_type="application/x-ndjson")
     assert planted in read_bucket(storing)
-    assert taken_over.is_due()
-    await taken_over.delete()
+    assert has_taken_over(leader)
+    await delete_taken_over(leader)
     assert planted not in read_bucket(storing)
     assert await list_keys(storing.blobs, id) == []
     assert (await read_job(storing, id)).state == "stale"
@@ -274,25 +276,23 @@ class Frozen(NoPace):
 
 
 async def test_a_list_that_it_makes_too_late_is_not_stored(storing: Storing) -> None:
-    stored, id = await store_and_request(storing)
-    worker = ExportWorker(storing.engine, storing.blobs, Frozen(1), most=len(stored), copies=COPIES)
+    _, id = await store_and_request(storing)
+    frozen = Frozen(1)
     with pytest.raises(Killed):
-        await worker.run_turn()
+        await write(storing, check=frozen)
     assert await storing.transact(read_members, id, 1) == []
-    await worker.run_turn()
+    await write(storing, check=frozen)
     assert len(await list_keys(storing.blobs, id)) == 1
 
 
 async def test_a_part_that_is_still_named_stays(
     storing: Storing, settings: RetentionSettings
 ) -> None:
-    stored, id = await store_and_request(storing)
-    taken_over = TakenOverParts(storing.engine, storing.blobs)
-    assert not taken_over.is_due()
+    _, id = await store_and_request(storing)
+    leader = make_leader(storing.engine, storing.blobs)
+    assert not has_taken_over(leader)
     with FrozenBlobs(settings) as frozen:
-        frozen.loop, frozen.meanwhile = asyncio.get_running_loop(), taken_over.remember
-        await ExportWorker(
-            storing.engine, frozen, NoPace(), most=len(stored), copies=COPIES
-        ).run_turn()
-    await taken_over.delete()
+        frozen.loop, frozen.meanwhile = asyncio.get_running_loop(), partial(remember_parts, leader)
+        await write(storing, frozen)
+    await delete_taken_over(leader)
     assert await list_keys(storing.blobs, id) == [frozen.part.key]

@@ -10,10 +10,10 @@ from inference_store.export.jobs import find_next, pack_uids, unpack_uids
 from inference_store.export.listing import Listing, begin_listing
 from inference_store.export.part_writing import write_part
 from inference_store.objects import Blobs
-from inference_store.retention.marker import ExportWorker, Marker
+from inference_store.retention.marker import write_exports
 from tests.integration.backups import Backup, Restore
 
-from .conftest import NoPace
+from .conftest import Mark, NoPace
 from .exported import (
     PLANTED,
     Exported,
@@ -23,7 +23,7 @@ from .exported import (
     read_bucket,
     read_job,
 )
-from .stored import NOW, Stored, Storing, ago
+from .stored import NOW, Stored, Storing, ago, make_leader
 from .test_erasures import request_by_ids
 from .test_export_jobs import COPIES, store_and_request
 
@@ -151,16 +151,16 @@ async def list_all(storing: Storing, engine: AsyncEngine, blobs: Blobs, id: UUID
 
 async def run_turn(engine: AsyncEngine, blobs: Blobs) -> None:
     """Let a retention service that has just begun to lead work on exports."""
-    await ExportWorker(engine, blobs, NoPace(), most=_MOST, copies=COPIES).run_turn()
+    await write_exports(make_leader(engine, blobs, export_part_inferences=_MOST))
 
 
 async def test_members_that_are_hidden_are_left_out_and_counted(
-    storing: Storing, marker: Marker
+    storing: Storing, mark: Mark
 ) -> None:
     stored, id = await store_and_request(storing)
     await list_all(storing, storing.engine, storing.blobs, id)
     erasure = await request_by_ids(storing.engine, stored[1], stored[2])
-    assert await marker.mark(erasure) == "all"
+    assert await mark(erasure) == "all"
     await run_turn(storing.engine, storing.blobs)
     hidden = await read_job(storing, id)
     assert (hidden.state, hidden.rows, hidden.gone) == ("done", len(stored) - 2, 2)

@@ -41,16 +41,14 @@ from inference_store.query.cql2 import parse_text
 from inference_store.query.deadline import Deadline
 from inference_store.query.preparation import QueryRequest, prepare
 from inference_store.query.search import count
-from inference_store.retention.eraser import Eraser
-from inference_store.retention.housekeeping import Overdue, delete_old_records, link
+from inference_store.retention.housekeeping import Overdue, delete_records, link
 from inference_store.retention.run import set_gauges
 from tests.integration.query.counting.test_counts import count_usable_partitions
 from tests.polling import until
 from tests.servers.marks import stored_counts
 from tests.transactions import execute, scalar, transact
 
-from .conftest import NoPace
-from .stored import Storing, ago
+from .stored import Eraser, Storing, ago, make_leader
 
 _DAY = 86400.0
 _KEEP = {
@@ -185,7 +183,8 @@ async def test_only_one_of_two_services_notes_a_due_checkpoint(
     engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
 ) -> None:
     key = new_key()
-    keyed = settings.model_copy(update={"certificate_key": SecretStr(key.pem)})
+    changes = {"certificate_key": SecretStr(key.pem), "certificate_head_lock_days": 0}
+    keyed = settings.model_copy(update=changes)
     async with engine.begin() as connection:
         document = make_key_document(key.public, after=await certificates.find_head(connection))
         await certificates.add_document(connection, sign_document(key, log.KIND, document))
@@ -197,12 +196,12 @@ async def test_only_one_of_two_services_notes_a_due_checkpoint(
 
     async def other() -> None:
         await write()
-        ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
-        await delete_old_records(engine, keyed, NoPace(), ledger)
+        await delete_records(make_leader(engine, blobs, keyed))
 
     await write()
-    late = _Overtaken(engine, blobs, prefix=settings.ledger_prefix, first=other)
-    await delete_old_records(engine, keyed, NoPace(), late)
+    late = make_leader(engine, blobs, keyed)
+    late.ledger = _Overtaken(engine, blobs, prefix=settings.ledger_prefix, first=other)
+    await delete_records(late)
     async with engine.connect() as connection:
         await connection.execution_options(isolation_level="REPEATABLE READ")
         numbers = list((await connection.execute(select(audit_checkpoint.c.number))).scalars())

@@ -20,11 +20,6 @@ ON_SCHEDULE = [
 ]
 
 
-class _NothingTaken:
-    def is_due(self, *, is_scheduled: bool) -> bool:  # noqa: ARG002
-        return False
-
-
 @dataclass
 class _Leader:
     """Where the jobs are, without what they work with."""
@@ -33,7 +28,8 @@ class _Leader:
     is_scheduled: bool = False
     completed: int = 0
     counted: int = 0
-    taken_over: Any = field(default_factory=_NothingTaken)
+    taken_over: tuple[str, ...] = ()
+    taken_over_until: float = 0.0
 
 
 def _list_due(leader: Any) -> list[str]:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Executable, and_, case, false, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, and_, case, false, func, or_, select, tuple_
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -26,12 +26,7 @@ from inference_store.query.cql2 import parse_json, to_text
 from inference_store.query.cql2.tree import Node
 from inference_store.query.deadline import (
     HIGHEST,
-    Deadline,
-    OutOfTime,
     ScanRange,
-    fetch,
-    find_pieces_of,
-    range_of_time,
 )
 from inference_store.query.filters import certain, from_conditions
 from inference_store.query.filters.certain import (
@@ -134,9 +129,7 @@ async def list_holds(
     if model is not None:
         query = query.where(or_(hold.c.model.is_(None), hold.c.model == model))
     if before is not None:
-        at, id = before
-        here = hold.c
-        query = query.where((here.placed_at < at) | ((here.placed_at == at) & (here.id < id)))
+        query = query.where(tuple_(hold.c.placed_at, hold.c.id) < before)
     query = query.order_by(hold.c.placed_at.desc(), hold.c.id.desc()).limit(limit)
     return [read_hold(row) for row in await connection.execute(query)]
 
@@ -340,18 +333,6 @@ INCOMPLETE_FLAGS: Final = (*FLAGS["predictions"], *FLAGS["metadata"])
 """Flags of an inference that is not indexed completely."""
 
 
-@dataclass(frozen=True, slots=True)
-class HoldCount:
-    """The inferences that a hold protects; the newest are counted first."""
-
-    inferences: int
-    oldest: datetime | None
-    """When the oldest of them was received."""
-    newest: datetime | None
-    partial: bool
-    """Whether time was over before all was looked at."""
-
-
 async def list_in_force(
     connection: AsyncConnection, models: Iterable[int] | None = None
 ) -> list[Hold]:
@@ -420,43 +401,6 @@ def describe_unreadable(legal_hold: Hold, cause: BaseException) -> HoldUnreadabl
         f"The filter of the hold {legal_hold.name!r} ({legal_hold.id}) cannot be evaluated, so"
         f" nothing is deleted that it may keep; change or release the hold. {cause}"
     )
-
-
-async def count_held(connection: AsyncConnection, hold: Hold, *, seconds: float) -> HoldCount:
-    """Count what the hold matches now, in force or not, as far as time allows. Raises
-    HoldUnreadable."""
-    deadline, inferences, partial = Deadline.after(seconds), 0, False
-    ends: list[datetime] = []
-    for model in await _list_models(connection, hold):
-        for piece in await find_pieces_of(
-            connection, range_of_time(model, None, None), newest_first=True
-        ):
-            try:
-                [row] = await fetch(
-                    connection, await _select_counts(connection, hold, piece), deadline
-                )
-            except OutOfTime:
-                partial = True
-                break
-            inferences += int(row.inferences)
-            ends += [at for at in (row.oldest, row.newest) if at is not None]
-    return HoldCount(inferences, min(ends, default=None), max(ends, default=None), partial)
-
-
-async def _list_models(connection: AsyncConnection, hold: Hold) -> list[int]:
-    if hold.model is not None:
-        return [hold.model]
-    return await registrations.every_model(connection)
-
-
-async def _select_counts(connection: AsyncConnection, hold: Hold, piece: ScanRange) -> Executable:
-    held = await build_hold_condition(connection, hold, piece)
-    received = inference.c.received_at
-    return select(
-        func.count().label("inferences"),
-        func.min(received).label("oldest"),
-        func.max(received).label("newest"),
-    ).where(piece.of(inference), held)
 
 
 def is_held(hold: Hold, facts: Facts, flags: Collection[str] = ()) -> bool:

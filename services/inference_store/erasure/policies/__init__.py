@@ -6,16 +6,14 @@ from .effective_policies import build_deciding_project as build_deciding_project
 from .effective_policies import build_effective_policy as build_effective_policy
 from .effective_policies import describe_move as describe_move
 from .effective_policies import find_effective_policies as find_effective_policies
-from .effective_policies import find_policy_states as find_policy_states
 from .effective_policies import is_minimum_undercut as is_minimum_undercut
 from .effective_policies import list_owners as list_owners
 from .effective_policy import DEFAULT as DEFAULT
-from .effective_policy import KEEP_ALL as KEEP_ALL
 from .effective_policy import LEVELS as LEVELS
 from .effective_policy import MOST_RULES as MOST_RULES
+from .effective_policy import SCOPES as SCOPES
 from .effective_policy import Ages as Ages
 from .effective_policy import Bounds as Bounds
-from .effective_policy import Cutoffs as Cutoffs
 from .effective_policy import EffectivePolicy as EffectivePolicy
 from .effective_policy import EffectiveRule as EffectiveRule
 from .effective_policy import ErasureScope as ErasureScope

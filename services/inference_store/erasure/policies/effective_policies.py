@@ -1,16 +1,16 @@
 """Finds which policies apply to which models now."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import structlog
 from sqlalchemy import ColumnElement, case, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure.policies.effective_policy import RetentionPolicy, is_never_longer
+from inference_store.erasure.policies.effective_policy import is_never_longer
 from inference_store.erasure.runs import count_failure
 from inference_store.index import registrations
 from inference_store.index.registrations import Registration
@@ -20,9 +20,10 @@ from inference_store.inference.events.event import parse_instant
 
 from . import policy_versions
 from .effective_policy import DEFAULT, EffectivePolicy, PolicyOwner, merge_policies
-from .policy_versions import PolicyState, PolicyVersion, read_now
+from .policy_versions import PolicyVersion, read_now
 
 _log = structlog.get_logger()
+_Versions: TypeAlias = Mapping[PolicyOwner, PolicyVersion]
 
 
 def build_deciding_project() -> ColumnElement[str | None]:
@@ -50,9 +51,7 @@ async def find_effective_policies(
         query = query.where(here.model.in_(sorted(models)))
     rows = (await connection.execute(query)).all()
     owners = None if models is None else _collect_owners(rows)
-    in_force = await policy_versions.find_in_force(connection, owners)
-    pending = await policy_versions.find_pending(connection, owners)
-    coming = policy_versions.apply_pending(in_force, pending)
+    in_force, coming = await _find_versions(connection, owners)
     effective = {
         row.model: add_coming(
             build_effective_policy(list_owners(row.model_id, row.deciding), in_force),
@@ -65,6 +64,16 @@ async def find_effective_policies(
         for model, effective_policy in effective.items()
         if effective_policy is not None
     }
+
+
+async def _find_versions(
+    connection: AsyncConnection, owners: Collection[PolicyOwner] | None
+) -> tuple[_Versions, _Versions]:
+    """Return what is in force, of these owners or of all, and what is once everything pending has
+    begun."""
+    in_force = await policy_versions.find_in_force(connection, owners)
+    pending = await policy_versions.find_pending(connection, owners)
+    return in_force, policy_versions.apply_pending(in_force, pending)
 
 
 def add_coming(
@@ -139,41 +148,18 @@ async def find_deciding_project(connection: AsyncConnection, model: Registration
     return project
 
 
-async def find_policy_states(
-    connection: AsyncConnection, owners: Iterable[PolicyOwner]
-) -> dict[PolicyOwner, PolicyState]:
-    """Return the states of these owners' policies."""
-    return {owner: await policy_versions.find_state(connection, owner) for owner in owners}
-
-
-def list_coming(states: Mapping[PolicyOwner, PolicyState]) -> dict[PolicyOwner, PolicyVersion]:
-    """Return what is in force once every pending change has begun."""
-    versions = {owner: state.pending or state.in_force for owner, state in states.items()}
-    return {
-        owner: version
-        for owner, version in versions.items()
-        if version is not None and version.policy is not None
-    }
-
-
 async def is_minimum_undercut(
     connection: AsyncConnection, model: Registration, project_id: str | None
 ) -> bool:
     """Return whether a minimum age that applies now would no longer apply, or be undercut."""
     deciding_id = await find_deciding_project(connection, model)
-    before = await find_policy_states(connection, list_owners(model.model_id, deciding_id))
-    ages = _list_ages(state.in_force for state in before.values())
+    before, _ = await _find_versions(connection, list_owners(model.model_id, deciding_id))
+    ages = _list_ages(before.values())
     if not ages or deciding_id == project_id:
         return False
-    after = await find_policy_states(connection, list_owners(model.model_id, project_id))
     # a pending change may be revoked, and what is in force may end
-    return any(
-        _goes_against(ages, project_id, versions)
-        for versions in (
-            {owner: state.in_force for owner, state in after.items()},
-            list_coming(after),
-        )
-    )
+    after = await _find_versions(connection, list_owners(model.model_id, project_id))
+    return any(_goes_against(ages, project_id, versions) for versions in after)
 
 
 async def describe_move(
@@ -192,9 +178,11 @@ async def describe_move(
     deciding_id, now = await find_deciding_project(connection, model), await read_now(connection)
     waits = grace_seconds > 0 and deciding_id != project_id
     if waits:
-        before = await find_policy_states(connection, list_owners(model.model_id, deciding_id))
-        after = await find_policy_states(connection, list_owners(model.model_id, project_id))
-        waits = _may_delete_more(before, after, now)
+        before = list_owners(model.model_id, deciding_id)
+        after = list_owners(model.model_id, project_id)
+        waits = _may_delete_more(
+            before, after, *await _find_versions(connection, {*before, *after}), now
+        )
     at = now + timedelta(seconds=grace_seconds)
     return {
         "model_id": model.model_id,
@@ -222,33 +210,26 @@ async def apply_moved(
 
 
 def _may_delete_more(
-    before: Mapping[PolicyOwner, PolicyState],
-    after: Mapping[PolicyOwner, PolicyState],
+    before: Sequence[PolicyOwner],
+    after: Sequence[PolicyOwner],
+    in_force: _Versions,
+    coming: _Versions,
     now: datetime,
 ) -> bool:
     """Return whether other rules or limits may delete something there, now or once all have begun:
     that may be a minute after the move."""
-    applies = build_effective_policy(before, _list_in_force(before))
+    applies = build_effective_policy(before, in_force)
     return any(
         effective is not None
         and effective != applies
         and (effective.limit is not None or effective.find_latest(now) is not None)
         for effective in (
-            build_effective_policy(after, versions)
-            for versions in (_list_in_force(after), list_coming(after))
+            build_effective_policy(after, versions) for versions in (in_force, coming)
         )
     )
 
 
-def _list_in_force(
-    states: Mapping[PolicyOwner, PolicyState],
-) -> dict[PolicyOwner, PolicyVersion]:
-    return {owner: state.in_force for owner, state in states.items() if state.in_force is not None}
-
-
-def _goes_against(
-    ages: list[str], project_id: str | None, versions: Mapping[PolicyOwner, PolicyVersion | None]
-) -> bool:
+def _goes_against(ages: list[str], project_id: str | None, versions: _Versions) -> bool:
     own = versions.get(PolicyOwner("project", project_id or ""))
     if own is not None and own.policy is not None and own.policy.undercuts_minimum_age:
         return True
@@ -256,8 +237,6 @@ def _goes_against(
     return any(not any(is_never_longer(age, minimum) for minimum in bind) for age in ages)
 
 
-def _list_ages(versions: Iterable[PolicyVersion | None]) -> list[str]:
-    policies: list[RetentionPolicy] = [
-        version.policy for version in versions if version is not None and version.policy is not None
-    ]
+def _list_ages(versions: Iterable[PolicyVersion]) -> list[str]:
+    policies = [version.policy for version in versions if version.policy is not None]
     return [policy.minimum_age for policy in policies if policy.minimum_age is not None]

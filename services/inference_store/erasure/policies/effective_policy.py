@@ -229,6 +229,8 @@ def dump_policy(policy: RetentionPolicy) -> dict[str, Any]:
 _Cutoff = TypeVar("_Cutoff", datetime, UUID)
 ErasureScope = Literal["input", "response", "inference"]
 """The datum with the rest of the request, the response blob, or everything."""
+SCOPES: Final[Sequence[ErasureScope]] = ("inference", "response", "input")
+"""What goes whole comes first: after that no part of it is left to go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,9 +397,8 @@ class EffectivePolicy:
 
     def find_latest(self, now: datetime) -> datetime | None:
         """Return the time from which on nothing has expired by age."""
-        parts: tuple[ErasureScope, ...] = ("input", "response", "inference")
         cutoffs = [cutoff.cutoffs(now) for cutoff in self.rules]
-        instants = [at for rule in cutoffs for part in parts if (at := rule.of(part)) is not None]
+        instants = [at for rule in cutoffs for part in SCOPES if (at := rule.of(part)) is not None]
         latest = max(instants, default=None)
         return latest if self.coming is None else find_earlier(latest, self.coming.find_latest(now))
 

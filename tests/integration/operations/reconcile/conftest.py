@@ -17,10 +17,11 @@ from inference_store.operations.reconcile import stored_reports
 from inference_store.operations.reconcile.reconciler import Reconciler
 from inference_store.operations.reconcile.stored_reports import FINAL, Finding, Reconciliation
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
-from inference_store.retention.orphan_eraser import OrphanEraser
+from inference_store.retention import orphan_eraser
+from inference_store.retention.leadership_check import Leader
 from tests.integration.backups import backup, restore
 from tests.integration.retention.conftest import blobs, storing
-from tests.integration.retention.stored import NoPace, Storing
+from tests.integration.retention.stored import Storing, make_leader
 from tests.servers.fixtures import MakeEnvironment
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
@@ -94,12 +95,13 @@ def put(storing: Storing, *keys: str) -> list[str]:
 
 
 @pytest.fixture
-def orphan_eraser(storing: Storing, ledger: Ledger, settings: RetentionSettings) -> OrphanEraser:
-    """Return a worker that erases orphans two at a time, and certifies that with KEY."""
+def leader(
+    storing: Storing, settings: RetentionSettings, monkeypatch: pytest.MonkeyPatch
+) -> Leader:
+    """Return a leader that erases orphans two at a time, and certifies that with KEY."""
+    monkeypatch.setattr(orphan_eraser, "_BATCH", 2)
     certifier = storing.make_certifier(KEY)
-    return OrphanEraser(
-        settings, storing.engine, storing.blobs, ledger, NoPace(), certifier, batch=2
-    )
+    return make_leader(storing.engine, storing.blobs, settings, certifier=certifier)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Only the orphans of a report are erased, except those that a hold may keep."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,14 +28,20 @@ from inference_store.inference.layout import key_of
 from inference_store.objects import Blobs
 from inference_store.operations.reconcile import orphans, stored_reports
 from inference_store.platform.failpoints import FAILPOINTS
-from inference_store.platform.serving import Heartbeat
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
-from inference_store.retention.certifier import Certifier
-from inference_store.retention.leadership_check import LeadershipCheck
-from inference_store.retention.orphan_eraser import OrphanEraser
-from inference_store.retention.run import RetentionWorker
+from inference_store.retention.leadership_check import Leader
+from inference_store.retention.orphan_eraser import erase_orphans
+from inference_store.retention.run import begin, run_turn
 from tests.integration.backups import Backup, Restore
-from tests.integration.retention.stored import NOW, NoPace, Storing, ago, environment_of, place_hold
+from tests.integration.retention.stored import (
+    NOW,
+    NoPace,
+    Storing,
+    ago,
+    environment_of,
+    make_leader,
+    place_hold,
+)
 from tests.kill_chain import KillChain, chain_kills
 from tests.polling import until
 from tests.servers.fixtures import unique
@@ -56,10 +61,10 @@ def _list_objects(storing: Storing) -> set[str]:
 
 
 @pytest.fixture
-def erase(storing: Storing, ledger: Ledger, orphan_eraser: OrphanEraser) -> Erase:
+def erase(storing: Storing, ledger: Ledger, leader: Leader) -> Erase:
     async def erase_to_end(report: UUID) -> Erasure:
         erasure = await orphans.request_erasure(ledger, report, WHO)
-        assert await orphan_eraser.work(erasure, seconds=300)
+        assert await erase_orphans(leader, erasure, seconds=300)
         return await storing.reload(erasure)
 
     return erase_to_end
@@ -154,10 +159,9 @@ async def test_hold_before_the_claim_wins(
     put(storing, "p/1", "p/2", "p/3")
     report, _ = await reconcile()
     erasure = await orphans.request_erasure(ledger, report.id, WHO)
-    worker = OrphanEraser(
-        settings, storing.engine, storing.blobs, ledger, _HoldingPace(storing.engine), None
-    )
-    assert await worker.work(erasure, seconds=300)
+    check = _HoldingPace(storing.engine)
+    leader = make_leader(storing.engine, storing.blobs, settings, check=check)
+    assert await erase_orphans(leader, erasure, seconds=300)
     assert _list_objects(storing) == {"p/1", "p/2", "p/3"}
     ended = await storing.reload(erasure)
     assert (ended.state, ended.marked, ended.held) == ("deleted", 3, 3)
@@ -177,13 +181,13 @@ class _HoldingPace(NoPace):
 
 
 async def test_cancelled_erasure_deletes_nothing(
-    storing: Storing, reconcile: Reconcile, ledger: Ledger, orphan_eraser: OrphanEraser
+    storing: Storing, reconcile: Reconcile, ledger: Ledger, leader: Leader
 ) -> None:
     put(storing, "p/x", "p/y")
     report, _ = await reconcile()
     erasure = await orphans.request_erasure(ledger, report.id, WHO)
     await storing.transact(request_cancellation, erasure.id)
-    assert await orphan_eraser.work(erasure, seconds=300)
+    assert await erase_orphans(leader, erasure, seconds=300)
     assert (await storing.reload(erasure)).state == "cancelled"
     assert _list_objects(storing) == {"p/x", "p/y"}
     assert await orphans.request_erasure(ledger, report.id, WHO) != erasure
@@ -213,30 +217,20 @@ async def test_killed_erasure_ends_with_one_certificate(
         await kills.wait_until_killed(failing)
     key_settings = settings.model_dump() | {"certificate_key": KEY.pem}
     again = RetentionSettings.model_validate(key_settings)
-    leader = RetentionWorker(again, storing.engine, storing.blobs, _LeaderPace(), asyncio.Event())
-    await leader.begin()
+    leader = Leader(again, storing.engine, storing.blobs, NoPace())
+    await begin(leader)
 
-    async def run_turn() -> set[str]:
-        await leader.run_turn()
+    async def read_states() -> set[str]:
+        await run_turn(leader)
         return {(await storing.reload(erasure)).state for erasure in erasures}
 
-    await until(run_turn, lambda states: states == {"certified"}, seconds=600)
+    await until(read_states, lambda states: states == {"certified"}, seconds=600)
     assert _list_objects(storing) == set()
     for erasure in erasures:
         assert (await storing.reload(erasure)).objects == 5
         (row,) = await storing.transact(certificates.list_certificates, erasure_id=erasure.id)
         assert read_document(row.signed).document["erased"]["objects"] == 5
     assert await storing.scalar("SELECT count(*) FROM erasing_object") == 0
-
-
-class _LeaderPace(NoPace):
-    """NoPace with what the turn of a leader needs."""
-
-    unless_stopped = LeadershipCheck.unless_stopped
-
-    def __init__(self) -> None:
-        self._stop = asyncio.Event()
-        self._heartbeat = Heartbeat()
 
 
 async def test_command_estimates_and_then_erases_orphans(
@@ -278,7 +272,7 @@ class TestLocked:
         storing: Storing,
         reconcile: Reconcile,
         ledger: Ledger,
-        orphan_eraser: OrphanEraser,
+        leader: Leader,
         minio_server: S3,
     ) -> None:
         put(storing, "p/locked", "p/free")
@@ -288,7 +282,7 @@ class TestLocked:
         minio_server.client().set_object_retention(storing.bucket, locked.key, lock)
         report, _ = await reconcile()
         erasure = await orphans.request_erasure(ledger, report.id, WHO)
-        assert await orphan_eraser.work(erasure, seconds=300)
+        assert await erase_orphans(leader, erasure, seconds=300)
         failed = await storing.reload(erasure)
         [obstacle] = await storing.transact(list_blocked, erasure.id)
         assert (failed.state, failed.objects, failed.retry_at) == ("failed", 1, end)
@@ -300,29 +294,13 @@ class TestLocked:
         assert storing.objects() == {locked.key}  # the object itself, without a delete marker
 
 
-MakeWorkers = Callable[[AsyncEngine], tuple[Storing, Ledger, Certifier, OrphanEraser]]
-
-
-@pytest.fixture
-def make_workers(blobs: Blobs, settings: RetentionSettings) -> MakeWorkers:
-    """Return a factory of the parts of a retention service on a database."""
-
-    def make(engine: AsyncEngine) -> tuple[Storing, Ledger, Certifier, OrphanEraser]:
-        storing, ledger = Storing(engine, blobs), Ledger(engine, blobs, prefix="ledger/")
-        certifier = storing.make_certifier(KEY)
-        worker = OrphanEraser(settings, engine, blobs, ledger, NoPace(), certifier)
-        return storing, ledger, certifier, worker
-
-    return make
-
-
 @pytest.mark.parametrize("backed_up", ["before the report", "after the report"])
 async def test_orphans_erased_since_the_backup_keep_their_certificate(
     reconcile: Reconcile,
     engine: AsyncEngine,
     blobs: Blobs,
     bucket: str,
-    make_workers: MakeWorkers,
+    settings: RetentionSettings,
     backup: Backup,
     restore: Restore,
     backed_up: str,
@@ -333,21 +311,24 @@ async def test_orphans_erased_since_the_backup_keep_their_certificate(
     dump = backup()
     report, _ = await reconcile()
     dump = backup() if backed_up == "after the report" else dump
-    storing, ledger, _, worker = make_workers(engine)
-    erasure = await orphans.request_erasure(ledger, report.id, WHO)
-    assert await worker.work(erasure, seconds=300)
+    storing = Storing(engine, blobs)
+    leader = make_leader(engine, blobs, settings, certifier=storing.make_certifier(KEY))
+    erasure = await orphans.request_erasure(leader.ledger, report.id, WHO)
+    assert await erase_orphans(leader, erasure, seconds=300)
     before = await storing.reload(erasure)
     assert (before.state, before.objects) == ("certified", 3)
 
     older = await restore(dump)
-    restored, ledger, certifier, worker = make_workers(older)
+    restored = storing.on(older)
+    leader = make_leader(older, blobs, settings, certifier=restored.make_certifier(KEY))
     with pytest.raises(LedgerDiverged):
-        await ledger.compare()
-    assert await ledger.replay() == 2
+        await leader.ledger.compare()
+    assert await leader.ledger.replay() == 2
     again = await restored.reload(erasure)
     assert again.state not in {"certified", "deleted"}
-    await certifier.begin()
-    assert await worker.work(again, seconds=300)
+    assert leader.certifier is not None
+    await leader.certifier.begin()
+    assert await erase_orphans(leader, again, seconds=300)
     after = await restored.reload(erasure)
     assert (after.state, after.objects) == ("certified", 3)
     assert after.certificate == before.certificate

@@ -8,14 +8,12 @@ from pydantic import ValidationError
 
 from inference_store.erasure.policies import (
     DEFAULT,
-    KEEP_ALL,
-    Cutoffs,
     EffectivePolicy,
     PolicyOwner,
     RetentionPolicy,
     merge_policies,
 )
-from inference_store.erasure.policies.effective_policy import parse_duration
+from inference_store.erasure.policies.effective_policy import KEEP_ALL, Cutoffs, parse_duration
 from inference_store.query.cql2 import parse_text
 from inference_store.query.filters.certain import save
 from inference_store.query.filters.evaluate import Facts
