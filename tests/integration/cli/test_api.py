@@ -6,9 +6,9 @@ import os
 import signal
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -232,14 +232,19 @@ def _frozen(server: Server) -> Iterator[None]:
     """Stop every process of the server, beginning with the one that starts others."""
     stopped: list[int] = []
     while started := [pid for pid in server.pids() if pid not in stopped]:
-        for pid in started:
-            os.kill(pid, signal.SIGSTOP)
+        _signal_all(started, signal.SIGSTOP)
         stopped += started
     try:
         yield
     finally:
-        for pid in stopped:
-            os.kill(pid, signal.SIGCONT)
+        _signal_all(stopped, signal.SIGCONT)
+
+
+def _signal_all(pids: Iterable[int], number: signal.Signals) -> None:
+    """Signal processes; one of them may have ended since it was listed."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 @pytest.fixture
