@@ -8,7 +8,6 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
 from uuid import UUID
 
 from sqlalchemy.exc import DBAPIError
@@ -16,14 +15,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.cli.closed_pipe import raise_if_reader_is_gone
 from inference_store.erasure import audit_chain
-from inference_store.erasure.audit_chain import Verdict
+from inference_store.erasure.audit_chain import Copy, Verdict
 from inference_store.erasure.certificates import (
     Archive,
     CannotRestart,
     CheckpointCheck,
     recover_key,
 )
-from inference_store.erasure.hash_chain import Link
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.ledger_entries import Entries, Entry
 from inference_store.erasure.log import AUDIT_HEAD, ChainHead, is_key_id, new_key, signing_keys
@@ -410,17 +408,15 @@ def run_audit(arguments: argparse.Namespace) -> int:
 async def _verify_audit(settings: _AuditSettings) -> Verdict:
     engine = engine_of(settings, application="inference-store-audit", pool_size=1)
     try:
-        anchors: list[Link] = []
-        locked: list[dict[str, Any]] = []
+        copies: list[Copy] = []
         if isinstance(settings, _WithLedger):
-            anchors = await asyncio.to_thread(_find_anchors, settings)
-            locked = await asyncio.to_thread(_read_locked, settings)
+            copies = await asyncio.to_thread(_read_copies, settings)
         async with engine.connect() as connection:
             # One snapshot: what is written meanwhile is not a failure.
             await connection.execution_options(isolation_level="REPEATABLE READ")
             await require_schema(connection)
             check = await _open_check(settings, connection)
-            return await audit_chain.verify(connection, check, anchors, locked)
+            return await audit_chain.verify(connection, check, copies)
     finally:
         await engine.dispose()
 
@@ -432,8 +428,11 @@ async def _open_check(settings: _AuditSettings, connection: AsyncConnection) -> 
         return await CheckpointCheck.of(connection, Archive(blobs))
 
 
-def _find_anchors(settings: _WithLedger) -> list[Link]:
-    """Return the newest checkpoint of the ledger, searched backwards from its end."""
+def _read_copies(settings: _WithLedger) -> list[Copy]:
+    """Return the newest checkpoint of the ledger, searched backwards from its end, and the signed
+    ones that are locked in the bucket, so that nobody can remove them."""
+    head = ChainHead(settings, lock_days=0, key=AUDIT_HEAD)
+    copies = [("the bucket", json.loads(version.text)) for version in head.versions()]
     with Blobs(settings) as blobs:
         entries = Entries(blobs, settings.ledger_prefix)
         for number in range(entries.find_last(), 0, -1):
@@ -441,16 +440,8 @@ def _find_anchors(settings: _WithLedger) -> list[Link]:
             if entry is None:  # the chain of the ledger was restarted: its beginning is elsewhere
                 break
             if entry.kind == "audit_checkpoint" and entry.content is not None:
-                body = entry.content.body
-                return [Link(body["number"], bytes.fromhex(body["hash"]))]
-    return []
-
-
-def _read_locked(settings: _WithLedger) -> list[dict[str, Any]]:
-    """Return the signed checkpoints that are locked in the bucket, so that nobody can remove
-    them."""
-    head = ChainHead(settings, lock_days=0, key=AUDIT_HEAD)
-    return [json.loads(version.text) for version in head.versions()]
+                return [*copies, ("the ledger", entry.content.body)]
+    return copies
 
 
 def _summarize(verdict: Verdict) -> str:

@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import EVERYTHING, AccessScope, Action, Who
 from inference_store.erasure import log
-from inference_store.erasure.audit_chain import Sign, unsigned
+from inference_store.erasure.audit_chain import Checkpoint, Sign, unsigned
 from inference_store.erasure.hash_chain import START, Link, NumberedObjects, canonical
 from inference_store.erasure.log import (
     KIND,
@@ -269,7 +269,7 @@ class CheckpointCheck:
         )
         return cls([k for k, copy in zip(keys, texts, strict=True) if copy == k.text.encode()])
 
-    def __call__(self, checkpoint: dict[str, Any]) -> str | None:
+    def __call__(self, checkpoint: Checkpoint) -> str | None:
         """Return what is wrong with a checkpoint; None if nothing is."""
         try:
             document = read_document(canonical(checkpoint))

@@ -376,7 +376,6 @@ class ChainHead:
     ) -> None:
         self._object = LockedObject(settings, StorageKey(settings.s3_bucket, key))
         self._lock_days = lock_days
-        self._last: str | None = None
 
     def put(self, text: str) -> bool:
         """Write a signed document as the newest; return whether it is locked."""
@@ -386,12 +385,6 @@ class ChainHead:
             content_type="application/json",
             until=until if self._lock_days else None,
         )
-
-    def put_once(self, text: str) -> None:
-        """Write as `put`, unless it is what was written last."""
-        if text != self._last:
-            self.put(text)
-            self._last = text
 
     def versions(self) -> list[SignedDocument]:
         """Return what was written and is still there, by number, without what is not signed.

@@ -38,7 +38,6 @@ REFERENCE = (registration, metadata_key, label, model_key, model_label)
 LOCAL = (
     "api_key",
     "audit",
-    "audit_checkpoint",
     "audit_head",
     "audit_link",
     "certificate",

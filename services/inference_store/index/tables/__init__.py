@@ -3,7 +3,6 @@
 from inference_store.index.tables.access import (
     api_key,
     audit,
-    audit_checkpoint,
     audit_head,
     audit_link,
     export_download,
@@ -85,7 +84,6 @@ __all__ = [
     "SIDE_TABLES",
     "api_key",
     "audit",
-    "audit_checkpoint",
     "audit_head",
     "audit_link",
     "blob_reference",
