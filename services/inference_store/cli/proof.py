@@ -16,15 +16,18 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from inference_store.cli.closed_pipe import raise_if_reader_is_gone
 from inference_store.erasure import audit_chain
 from inference_store.erasure.audit_chain import Copy, Verdict
-from inference_store.erasure.certificates import (
-    Archive,
-    CannotRestart,
-    CheckpointCheck,
-    recover_key,
-)
+from inference_store.erasure.certificates import CertificateChain, CheckpointCheck
+from inference_store.erasure.hash_chain import Archive
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.ledger_entries import Entries, Entry
-from inference_store.erasure.log import AUDIT_HEAD, ChainHead, is_key_id, new_key, signing_keys
+from inference_store.erasure.log import (
+    AUDIT_HEAD,
+    BrokenChain,
+    ChainHead,
+    is_key_id,
+    new_key,
+    signing_keys,
+)
 from inference_store.erasure.proofs import (
     KeyNotGiven,
     Recheck,
@@ -186,12 +189,12 @@ async def _restart_certificates(
     by = f"cli:{find_cli_user()}"
     with Blobs(settings) as blobs:
         try:
-            new_entry = await recover_key(engine, Archive(blobs), keys, by=by, reason=reason)
-        except CannotRestart as why:
+            chain = CertificateChain(engine, Archive(blobs), keys)
+            document = await chain.restart(by=by, reason=reason)
+        except BrokenChain as why:
             sys.exit(str(why))
     print(
-        f"From {new_entry.document['number']} on the key {keys[0].id} signs: give its id to whoever"
-        " verifies.",
+        f"From {document.number} on the key {keys[0].id} signs: give its id to whoever verifies.",
         file=sys.stderr,
     )
     return 0
@@ -330,8 +333,8 @@ def _show(after: int, limit: int) -> Work:
     async def work(ledger: Ledger) -> int:
         for entry in await asyncio.to_thread(ledger.entries.read_after, after, limit):
             print(json.dumps(_format_entry(entry), ensure_ascii=False, sort_keys=True))
-        comparison = await ledger.compare()
-        _say(f"Bucket and Postgres agree: entry {comparison.head.number} is the last.")
+        last = (await ledger.compare()).number
+        _say(f"Bucket and Postgres agree: entry {last} is the last.")
         return 0
 
     return work

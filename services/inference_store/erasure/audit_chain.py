@@ -176,8 +176,8 @@ def read_links(checkpoint: Checkpoint) -> tuple[Link, Link]:
     """Return where the chain stood, and up to where it may be cut."""
     document = checkpoint["document"]
     return (
-        Link(document["number"], bytes.fromhex(document["hash"])),
-        Link(document["cut"], bytes.fromhex(document["cut_hash"])),
+        Link(int(document["number"]), bytes.fromhex(document["hash"])),
+        Link(int(document["cut"]), bytes.fromhex(document["cut_hash"])),
     )
 
 
@@ -232,7 +232,7 @@ async def redact_values(
     values that are gone without being listed are a failure of the chain.
     """
     redacted = 0
-    while uids and (entries := await _find_about(connection, uids)):
+    while uids and (entries := await _lock(connection, match_uids(uids))):
         redacted += await _redact(connection, erasure, entries)
     return redacted
 
@@ -259,7 +259,9 @@ async def redact_mentions(
     if not page:
         return 0, None
     entries = [row.id for row in page if mentioned(row.detail, *subject)]
-    redacted = await _redact(connection, erasure, await _lock(connection, entries))
+    about = audit.c.id == func.any(entries)
+    locked = await _lock(connection, about) if entries else []
+    redacted = await _redact(connection, erasure, locked)
     return redacted, page[-1].id
 
 
@@ -277,25 +279,9 @@ async def _redact(connection: AsyncConnection, erasure: UUID, entries: Sequence[
     return len(entries)
 
 
-async def _find_about(connection: AsyncConnection, uids: Collection[UUID]) -> list[int]:
-    query = (
-        select(audit.c.id)
-        .where(_redactable(), match_uids(uids))
-        .order_by(audit.c.id)
-        .limit(_REDACTED)
-    )
-    return list((await connection.execute(query.with_for_update())).scalars())
-
-
-async def _lock(connection: AsyncConnection, entries: Sequence[int]) -> list[int]:
-    """Lock entries, and return those that nobody else has redacted meanwhile."""
-    if not entries:
-        return []
-    query = (
-        select(audit.c.id)
-        .where(_redactable(), audit.c.id == func.any(entries))
-        .order_by(audit.c.id)
-    )
+async def _lock(connection: AsyncConnection, about: ColumnElement[bool]) -> list[int]:
+    """Lock entries, of many the first, and return those that nobody else has redacted."""
+    query = select(audit.c.id).where(_redactable(), about).order_by(audit.c.id).limit(_REDACTED)
     return list((await connection.execute(query.with_for_update())).scalars())
 
 

@@ -32,7 +32,7 @@ from inference_store.erasure.certificates import find_signer
 from inference_store.erasure.hash_chain import canonical
 from inference_store.erasure.housekeeping import RECORD_KINDS
 from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.log import ChainHead, signing_keys
+from inference_store.erasure.log import AUDIT_HEAD, ChainHead, signing_keys
 from inference_store.erasure.policies import (
     EffectivePolicy,
     PolicyOwner,
@@ -131,8 +131,7 @@ async def redact_ledger(leader: Leader) -> None:
 
 async def delete_records(leader: Leader) -> None:
     """Delete the store's own records that are older than their settings."""
-    about = (leader.engine, leader.settings, leader.check, leader.ledger)
-    await delete_old_records(*about, audit_head=leader.audit_head)
+    await delete_old_records(leader.engine, leader.settings, leader.check, leader.ledger)
 
 
 class _NotDue(Exception):
@@ -144,15 +143,11 @@ async def delete_old_records(
     settings: RetentionSettings,
     check: LeadershipCheck,
     ledger: Ledger,
-    audit_head: ChainHead | None = None,
 ) -> None:
     """Delete the records of each kind that are older than its setting; of the audit, only chained
-    entries.
-
-    `audit_head`: the locked object for the newest signed checkpoint of the audit.
-    """
+    entries."""
     await link_all(engine)
-    await _checkpoint(settings, ledger, audit_head)
+    await _checkpoint(settings, ledger)
     for records in RECORD_KINDS:
         seconds, pruned = getattr(settings, records.setting), 1
         while pruned:
@@ -162,10 +157,9 @@ async def delete_old_records(
             PRUNED.labels(records.name).inc(pruned)
 
 
-async def _checkpoint(
-    settings: RetentionSettings, ledger: Ledger, audit_head: ChainHead | None
-) -> None:
-    """Write the end of the audit's chain to the bucket too, where it reveals a truncated chain."""
+async def _checkpoint(settings: RetentionSettings, ledger: Ledger) -> None:
+    """Write the end of the audit's chain to the bucket too, where it reveals a truncated chain: to
+    the ledger, and if it is signed to a locked object."""
 
     async def make_body(connection: AsyncConnection) -> dict[str, Any]:
         body = await audit_chain.make_checkpoint(
@@ -180,8 +174,10 @@ async def _checkpoint(
 
     with suppress(Unavailable, _NotDue):  # others write: the next run records it
         checkpoint = await ledger.write("audit_checkpoint", make_body, actor="retention")
-        if audit_head is not None and "signature" in checkpoint:
-            await asyncio.to_thread(audit_head.put, canonical(checkpoint))
+        if "signature" in checkpoint:
+            days = settings.certificate_head_lock_days
+            head = ChainHead(settings, lock_days=days, key=AUDIT_HEAD)
+            await asyncio.to_thread(head.put, canonical(checkpoint))
 
 
 @asynccontextmanager

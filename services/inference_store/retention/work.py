@@ -17,7 +17,7 @@ from inference_store.erasure import runs
 from inference_store.erasure.held_deletions import resume_released
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.locks import RECONCILING, open_election
-from inference_store.erasure.log import AUDIT_HEAD, ChainHead, signing_keys
+from inference_store.erasure.log import ChainHead, signing_keys
 from inference_store.erasure.progress import Erasure, list_uncertified, list_unfinished
 from inference_store.erasure.runs import RetentionRun, count_failure
 from inference_store.export import jobs
@@ -64,8 +64,6 @@ class Leader:
     due: asyncio.Event
     ledger: Ledger
     certifier: Certifier | None
-    # the locked object for the newest checkpoint of the audit; None without a key
-    audit_head: ChainHead | None
     eraser: Eraser
     marker: Marker
     orphans: OrphanEraser
@@ -102,7 +100,6 @@ def build_leader(  # noqa: PLR0917
         due=due,
         ledger=ledger,
         certifier=certifier,
-        audit_head=_find_audit_head(settings),
         eraser=Eraser(engine, blobs, ledger, check, batch=batch, certifier=certifier),
         marker=Marker(engine, ledger, quarantine, check),
         orphans=OrphanEraser(settings, engine, blobs, ledger, check, certifier),
@@ -130,12 +127,6 @@ def _build_certifier(
         audit_seconds=settings.audit_keep_seconds,
         head=ChainHead(settings, lock_days=settings.certificate_head_lock_days),
     )
-
-
-def _find_audit_head(settings: RetentionSettings) -> ChainHead | None:
-    if not signing_keys(settings):
-        return None
-    return ChainHead(settings, lock_days=settings.certificate_head_lock_days, key=AUDIT_HEAD)
 
 
 async def resume_erasures(leader: Leader) -> None:

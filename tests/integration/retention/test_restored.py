@@ -10,7 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api.app import create_app
 from inference_store.erasure import audit_chain
-from inference_store.erasure.certificates import Archive, CheckpointCheck
+from inference_store.erasure.certificates import CheckpointCheck
+from inference_store.erasure.hash_chain import Archive
 from inference_store.erasure.log import AUDIT_HEAD, ChainHead, SigningKey, new_key
 from inference_store.erasure.proofs import Recheck, Verification
 from inference_store.index.tables import audit_head, certificate, tombstone

@@ -450,13 +450,3 @@ async def test_a_beginning_that_was_cut_at_a_checkpoint_is_found(engine: AsyncEn
     # that the chain stood there does not say that it was cut there
     await tamper(engine, "UPDATE audit_head SET checkpoint = NULL")
     assert "no checkpoint says that it was cut here" in (await _find_reasons(engine))[0]
-
-
-async def test_a_chain_that_goes_on_is_cut_again_and_again(engine: AsyncEngine) -> None:
-    key = new_key()
-    await _introduce(engine, key)
-    for _ in range(2):
-        await _write_signed(engine, key)
-        for limit in (4, 3):
-            assert await _prune(engine, key, keep_seconds=0, limit=limit) == limit
-            assert (await verify_chain(engine)).failures == []
