@@ -14,13 +14,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from inference_store.access.rights import ROLES, Action, Right
 from inference_store.api.site import FILES
 from inference_store.erasure import progress
-from inference_store.erasure.certificates import CERTIFICATE
 from inference_store.erasure.hash_chain import START, Link, canonical
 from inference_store.erasure.holds import hold
 from inference_store.erasure.log import (
+    CERTIFICATE,
     KIND,
     RESTART,
-    KeyPolicy,
     NotSigned,
     PublicKey,
     SignedChain,
@@ -216,8 +215,10 @@ def _list_chains(documents: list[str]) -> list[tuple[list[str], list[str]]]:
 
 def _find_faulty(texts: Sequence[str], trusted: Collection[str]) -> list[bool]:
     """Return for each document whether it is faulty. After a fault the chain continues."""
-    policy = KeyPolicy(lambda key: key.id in trusted, lambda key, _: key.id in trusted)
-    chain, faulty = SignedChain(kinds={CERTIFICATE}, policy=policy), list[bool]()
+    chain = SignedChain(
+        is_first=lambda key: key.id in trusted, is_restart=lambda key, _: key.id in trusted
+    )
+    faulty: list[bool] = []
     for text in texts:
         document, faults = chain.check(text.encode())
         faulty.append(document is None or bool(faults))

@@ -26,7 +26,8 @@ BEGIN
 END
 $body$;
 
-INSERT INTO audit_head (id, hash) VALUES (1, decode(repeat('00', 32), 'hex'));
+INSERT INTO audit_head (id, hash, cut_hash)
+VALUES (1, decode(repeat('00', 32), 'hex'), decode(repeat('00', 32), 'hex'));
 
 -- The audit is append-only: the oldest entries may go (`prune`), and the values of an entry may be
 -- removed, but only together with their note in `taken_by`.
@@ -62,24 +63,11 @@ BEGIN
 END
 $body$;
 
-CREATE FUNCTION keep_audit_checkpoint() RETURNS trigger LANGUAGE plpgsql AS $body$
-BEGIN
-    IF TG_OP = 'DELETE' AND current_setting('inference_store.audit', true) = 'prune' THEN
-        RETURN OLD;
-    END IF;
-    RAISE EXCEPTION 'the audit is append-only: % of % refused', lower(TG_OP), TG_TABLE_NAME
-        USING ERRCODE = 'restrict_violation';
-END
-$body$;
-
 CREATE TRIGGER keep_audit BEFORE UPDATE OR DELETE ON audit
     FOR EACH ROW WHEN (OLD.number IS NOT NULL) EXECUTE FUNCTION keep_audit();
 
 CREATE TRIGGER keep_audit_link BEFORE UPDATE OR DELETE ON audit_link
     FOR EACH ROW EXECUTE FUNCTION keep_audit_link();
-
-CREATE TRIGGER keep_audit_checkpoint BEFORE UPDATE OR DELETE ON audit_checkpoint
-    FOR EACH ROW EXECUTE FUNCTION keep_audit_checkpoint();
 
 INSERT INTO erased_total (id) VALUES (1);
 

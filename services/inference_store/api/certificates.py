@@ -11,7 +11,7 @@ from fastapi.responses import Response, StreamingResponse
 from inference_store.access.rights import Right
 from inference_store.erasure import certificates, erased_lists, log
 from inference_store.erasure.certificates import StoredDocument
-from inference_store.erasure.log import read_document, read_public_key
+from inference_store.erasure.log import CERTIFICATE, read_document, read_public_key
 from inference_store.inference.errors import NotFound
 
 from . import fields
@@ -127,10 +127,7 @@ async def list_certificate_keys(connection: Reading) -> Answer:
 async def get_certificate(certificate: Number, connection: Reading, access: Asking) -> Response:
     """The signed document at a place of the chain, as it was signed: a certificate, or the document
     that introduces a key."""
-    row = await certificates.find_document(connection, certificate, within=access.scope)
-    if row is None:
-        raise _make_not_found(certificate)
-    return Response(row.signed, media_type=JSON)
+    return Response((await _find(connection, access, certificate)).signed, media_type=JSON)
 
 
 @router.add(
@@ -146,15 +143,18 @@ async def get_certificate_leaves(
 ) -> StreamingResponse:
     """The entries that the certificate's root is over. Each is a letter (`i` inference, `d` input,
     `r` response, `o` object) and a keyed hash of 32 bytes."""
-    await _check_certificate(connection, access, certificate)
+    if (await _find(connection, access, certificate)).kind != CERTIFICATE:
+        raise _make_not_found(certificate)
     batches: Sequence[int] = await erased_lists.find_batches(connection, certificate)
     chunks = erased_lists.read_chunks(access.engine, batches)
     return StreamingResponse(chunks, media_type=BYTES)
 
 
-async def _check_certificate(connection: Reading, access: Access, number: int) -> None:
-    if await certificates.find_certificate(connection, number, within=access.scope) is None:
+async def _find(connection: Reading, access: Access, number: int) -> StoredDocument:
+    document = await certificates.find_document(connection, number, within=access.scope)
+    if document is None:
         raise _make_not_found(number)
+    return document
 
 
 def _make_not_found(number: int) -> NotFound:

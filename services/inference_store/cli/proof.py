@@ -8,7 +8,6 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
-from typing import Any
 from uuid import UUID
 
 from sqlalchemy.exc import DBAPIError
@@ -16,17 +15,19 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.cli.closed_pipe import raise_if_reader_is_gone
 from inference_store.erasure import audit_chain
-from inference_store.erasure.audit_chain import Verdict
-from inference_store.erasure.certificates import (
-    Archive,
-    CannotRestart,
-    CheckpointCheck,
-    recover_key,
-)
-from inference_store.erasure.hash_chain import Link
+from inference_store.erasure.audit_chain import Copy, Verdict
+from inference_store.erasure.certificates import CertificateChain, CheckpointCheck
+from inference_store.erasure.hash_chain import Archive
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.ledger_entries import Entries, Entry
-from inference_store.erasure.log import AUDIT_HEAD, ChainHead, is_key_id, new_key, signing_keys
+from inference_store.erasure.log import (
+    AUDIT_HEAD,
+    BrokenChain,
+    ChainHead,
+    is_key_id,
+    new_key,
+    signing_keys,
+)
 from inference_store.erasure.proofs import (
     KeyNotGiven,
     Recheck,
@@ -180,12 +181,12 @@ async def _restart_certificates(
     by = f"cli:{find_cli_user()}"
     with Blobs(settings) as blobs:
         try:
-            new_entry = await recover_key(engine, Archive(blobs), keys, by=by, reason=reason)
-        except CannotRestart as why:
+            chain = CertificateChain(engine, Archive(blobs), keys)
+            document = await chain.restart(by=by, reason=reason)
+        except BrokenChain as why:
             sys.exit(str(why))
     print(
-        f"From {new_entry.document['number']} on the key {keys[0].id} signs: give its id to whoever"
-        " verifies.",
+        f"From {document.number} on the key {keys[0].id} signs: give its id to whoever verifies.",
         file=sys.stderr,
     )
     return 0
@@ -317,8 +318,8 @@ async def _run_ledger(settings: _LedgerSettings, arguments: argparse.Namespace) 
 async def _show(ledger: Ledger, after: int, limit: int) -> None:
     for entry in await asyncio.to_thread(ledger.entries.read_after, after, limit):
         print(json.dumps(_format_entry(entry), ensure_ascii=False, sort_keys=True))
-    comparison = await ledger.compare()
-    _say(f"Bucket and Postgres agree: entry {comparison.head.number} is the last.")
+    last = (await ledger.compare()).number
+    _say(f"Bucket and Postgres agree: entry {last} is the last.")
 
 
 async def _replay(ledger: Ledger, *, skip_forgotten: bool) -> None:
@@ -373,16 +374,14 @@ def run_audit(arguments: argparse.Namespace) -> int:
 
 async def _verify_audit(settings: DatabaseSettings) -> Verdict:
     async with migrated(settings, "audit") as engine:
-        anchors: list[Link] = []
-        locked: list[dict[str, Any]] = []
+        copies: list[Copy] = []
         if isinstance(settings, _LedgerSettings):
-            anchors = await asyncio.to_thread(_find_anchors, settings)
-            locked = await asyncio.to_thread(_read_locked, settings)
+            copies = await asyncio.to_thread(_read_copies, settings)
         async with engine.connect() as connection:
             # One snapshot: what is written meanwhile is not a failure.
             await connection.execution_options(isolation_level="REPEATABLE READ")
             check = await _open_check(settings, connection)
-            return await audit_chain.verify(connection, check, anchors, locked)
+            return await audit_chain.verify(connection, check, copies)
 
 
 async def _open_check(settings: DatabaseSettings, connection: AsyncConnection) -> CheckpointCheck:
@@ -392,8 +391,11 @@ async def _open_check(settings: DatabaseSettings, connection: AsyncConnection) -
         return await CheckpointCheck.of(connection, Archive(blobs))
 
 
-def _find_anchors(settings: _LedgerSettings) -> list[Link]:
-    """Return the newest checkpoint of the ledger, searched backwards from its end."""
+def _read_copies(settings: _LedgerSettings) -> list[Copy]:
+    """Return the newest checkpoint of the ledger, searched backwards from its end, and the signed
+    ones that are locked in the bucket, so that nobody can remove them."""
+    head = ChainHead(settings, lock_days=0, key=AUDIT_HEAD)
+    copies = [("the bucket", json.loads(version.text)) for version in head.versions()]
     with Blobs(settings) as blobs:
         entries = Entries(blobs, settings.ledger_prefix)
         for number in range(entries.find_last(), 0, -1):
@@ -401,16 +403,8 @@ def _find_anchors(settings: _LedgerSettings) -> list[Link]:
             if entry is None:  # the chain of the ledger was restarted: its beginning is elsewhere
                 break
             if entry.kind == "audit_checkpoint" and entry.content is not None:
-                body = entry.content.body
-                return [Link(body["number"], bytes.fromhex(body["hash"]))]
-    return []
-
-
-def _read_locked(settings: _LedgerSettings) -> list[dict[str, Any]]:
-    """Return the signed checkpoints that are locked in the bucket, so that nobody can remove
-    them."""
-    head = ChainHead(settings, lock_days=0, key=AUDIT_HEAD)
-    return [json.loads(version.text) for version in head.versions()]
+                return [*copies, ("the ledger", entry.content.body)]
+    return copies
 
 
 def _summarize(verdict: Verdict) -> str:

@@ -4,10 +4,11 @@ Each entry has a link: a hash over the link before it, over what is fixed in the
 from where, what, of which model) and over a salted hash of its values (the inference and the
 detail). So an erasure can remove the values, and the chain stays valid.
 
-Only one process links, after the commit, and no request waits for it. Whoever owns the tables can
-cut the beginning off and write a checkpoint that says so. If there is a key, they cannot sign it:
-each signed checkpoint says how far the chain had been cut by then, and names the one before it. The
-newest is in the bucket too, locked if the bucket can lock.
+Only one process links, after the commit, and no request waits for it. A checkpoint says where the
+chain stands, and up to where retention may cut it. It is in the ledger before anything is cut, and
+the newest is here. Whoever owns the tables can cut the chain and write a checkpoint that says so.
+If there is a key, they cannot sign it; the newest signed one is in the bucket too, locked if the
+bucket can lock.
 """
 
 import os
@@ -17,17 +18,15 @@ from collections.abc import (
     Collection,
     Iterable,
     Iterator,
-    Mapping,
     Sequence,
 )
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy import (
     ColumnElement,
-    Delete,
     Text,
     cast,
     delete,
@@ -42,14 +41,14 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access.rights import Action
-from inference_store.erasure.hash_chain import START, Link, VerificationFailure, compute_hash
+from inference_store.erasure.hash_chain import Link, VerificationFailure, compute_hash
 from inference_store.index.audit import match_uids
-from inference_store.index.tables import audit, audit_checkpoint, audit_head, audit_link
+from inference_store.index.tables import audit, audit_head, audit_link
 
 from .mentions import mentions as mentioned
 
-GENESIS_HASH = bytes(32)
-"""The hash before the first entry."""
+GENESIS: Final = Link(0, bytes(32))
+"""The link before the first entry."""
 # As Postgres writes JSONB: the same text for the same value.
 DETAIL = cast(audit.c.detail, Text).label("written")
 FIXED = tuple(
@@ -68,11 +67,6 @@ def hash_link(previous: Link, row: Any, values_hash: bytes) -> bytes:
     fixed["at"] = row.at.astimezone(UTC).isoformat()
     content = {**fixed, "number": previous.number + 1, "values": values_hash.hex()}
     return compute_hash(content, after=previous.hash)
-
-
-def hash_checkpoint(signed: dict[str, Any]) -> bytes:
-    """Return the hash of a signed checkpoint, which the next one names."""
-    return compute_hash(signed)
 
 
 _SALT_BYTES = 16
@@ -112,125 +106,117 @@ async def measure_unlinked(connection: AsyncConnection) -> tuple[int, float]:
     return count, max(0.0, float(seconds))
 
 
-Reason = Literal["cut", "head"]
-# Returns the document with its signature, as it is stored; None: there is no key.
-Sign = Callable[[dict[str, Any]], dict[str, Any] | None]
+# A document (`number`, `hash`, `cut`, `cut_hash`, `at`), as it is stored: with its signature, or
+# alone if there is no key.
+Checkpoint = dict[str, Any]
+Sign = Callable[[dict[str, Any]], Checkpoint]
+# What one checkpoint lets retention cut.
+_MOST_CUT: Final = 1_000_000
 
 
-def unsigned(_: dict[str, Any]) -> None:
+def unsigned(document: dict[str, Any]) -> Checkpoint:
     """Sign nothing: there is no key, and the hash must do."""
+    return {"document": document}
 
 
 async def make_checkpoint(
-    connection: AsyncConnection, *, every_seconds: float = 0.0, sign: Sign = unsigned
-) -> dict[str, Any] | None:
+    connection: AsyncConnection,
+    *,
+    every_seconds: float = 0.0,
+    keep_seconds: float | None = None,
+    sign: Sign = unsigned,
+) -> Checkpoint | None:
     """Return a checkpoint of where the chain stands, for the ledger.
 
-    None if the chain has not grown since the last one, or if that is recent.
+    It lets retention cut what is older than `keep_seconds`; None: nothing more. Return None if
+    there is nothing more to cut, and the chain has not grown since the last one, or that is recent.
     """
     head = (await connection.execute(select(audit_head))).one()
-    newest = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, every_seconds)
-    columns = func.max(audit_checkpoint.c.number), func.max(audit_checkpoint.c.at) > newest
-    last, recent = (await connection.execute(select(*columns))).one()
-    if recent or head.number == (last or 0):
+    stood, cut = (GENESIS, GENESIS) if head.checkpoint is None else read_links(head.checkpoint)
+    old = None if keep_seconds is None else await _find_last_old(connection, cut, keep_seconds)
+    now = datetime.now(UTC)
+    if old is None and (head.number == stood.number or _is_recent(head, now, every_seconds)):
         return None
-    document = _make_document("head", head.number, head.hash, datetime.now(UTC))
-    return {**document, "signed": sign(await _add_order(connection, document, head.cut))}
+    cut = old or cut
+    return sign(
+        {
+            "number": head.number,
+            "hash": head.hash.hex(),
+            "cut": cut.number,
+            "cut_hash": cut.hash.hex(),
+            "at": now.isoformat(),
+        }
+    )
+
+
+def _is_recent(head: Any, now: datetime, seconds: float) -> bool:
+    if head.checkpoint is None:
+        return False
+    at = datetime.fromisoformat(head.checkpoint["document"]["at"])
+    return (now - at).total_seconds() < seconds
+
+
+async def _find_last_old(connection: AsyncConnection, cut: Link, seconds: float) -> Link | None:
+    """Return the last link after the cut, before the first whose entry is recent enough to stay.
+
+    A restored backup goes on after a gap of any width.
+    """
+    end = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+    here = select(audit_link.c.number, audit_link.c.hash, audit.c.at)
+    here = here.join_from(audit_link, audit, audit.c.id == audit_link.c.entry, isouter=True)
+    next_ones = here.where(audit_link.c.number > cut.number).order_by(audit_link.c.number)
+    page = next_ones.limit(_MOST_CUT).subquery()
+    young = select(func.min(page.c.number)).where(page.c.at >= end).scalar_subquery()
+    old = select(page.c.number, page.c.hash).where(page.c.number < func.coalesce(young, 2**62))
+    row = (await connection.execute(old.order_by(page.c.number.desc()).limit(1))).first()
+    return None if row is None else Link(row.number, row.hash)
+
+
+def read_links(checkpoint: Checkpoint) -> tuple[Link, Link]:
+    """Return where the chain stood, and up to where it may be cut."""
+    document = checkpoint["document"]
+    return (
+        Link(int(document["number"]), bytes.fromhex(document["hash"])),
+        Link(int(document["cut"]), bytes.fromhex(document["cut_hash"])),
+    )
 
 
 async def apply_checkpoint(
     connection: AsyncConnection,
-    body: Mapping[str, Any],
-    at: datetime,
-    actor: str,  # noqa: ARG001  (the ledger's signature)
-) -> None:
-    """Store a checkpoint.
+    body: Checkpoint,
+    at: datetime,  # noqa: ARG001  (the ledger's signature)
+    actor: str,  # noqa: ARG001
+) -> Checkpoint:
+    """Store a checkpoint as the newest.
 
     A restored Postgres that lacks the entries before it goes on after it: the numbers in between
     stay empty, and `verify` reports them.
     """
-    number, hash = body["number"], bytes.fromhex(body["hash"])
-    here = audit_checkpoint.c
-    same = select(here.id).where(here.number == number, here.hash == hash)
-    if await connection.scalar(same.limit(1)) is None:
-        values = {"reason": "head", "number": number, "hash": hash, "signed": body["signed"]}
-        await connection.execute(insert(audit_checkpoint).values(**values, at=at))
-    behind = update(audit_head).where(audit_head.c.number < number)
-    await connection.execute(behind.values(number=number, hash=hash))
+    stood, _ = read_links(body)
+    await connection.execute(update(audit_head).values(checkpoint=body))
+    behind = update(audit_head).where(audit_head.c.number < stood.number)
+    await connection.execute(behind.values(number=stood.number, hash=stood.hash))
+    return body
 
 
-async def prune_entries(
-    connection: AsyncConnection, *, older_than_seconds: float, limit: int, sign: Sign = unsigned
-) -> int:
-    """Delete the oldest entries that are older than this, at most `limit`; return how many.
-
-    A checkpoint keeps the hash of the last one deleted, so that the rest can be verified. An entry
-    without a link stays until it has one.
-    """
+async def prune_entries(connection: AsyncConnection, *, limit: int) -> int:
+    """Delete the oldest entries, at most `limit`, up to where the newest checkpoint says; return
+    how many."""
     head = (await connection.execute(select(audit_head).with_for_update())).one()
-    last = await connection.scalar(_select_last_old(head.cut, older_than_seconds, limit))
-    if last is None:
-        return 0
-    hash = await connection.scalar(select(audit_link.c.hash).where(audit_link.c.number == last))
-    await connection.execute(text("SET LOCAL inference_store.audit = 'prune'"))
-    old = select(audit_link.c.entry).where(audit_link.c.number <= last)
-    await connection.execute(delete(audit).where(audit.c.id.in_(old)))
-    links = await connection.execute(delete(audit_link).where(audit_link.c.number <= last))
-    await connection.execute(_delete_spent(last))
-    await connection.execute(text("SET LOCAL inference_store.audit = ''"))
-    await connection.execute(update(audit_head).values(cut=last))
-    await _note_cut(connection, last, hash or b"", sign)
-    return links.rowcount
-
-
-def _select_last_old(cut: int, older_than_seconds: float, limit: int) -> Any:
-    """Select the last of the first `limit` numbers after the cut, before the first that is recent
-    enough to stay. A restored backup goes on after a gap of any width."""
-    end = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, older_than_seconds)
-    here = select(audit_link.c.number, audit.c.at)
-    here = here.join_from(audit_link, audit, audit.c.id == audit_link.c.entry, isouter=True)
-    next_ones = here.where(audit_link.c.number > cut).order_by(audit_link.c.number)
-    page = next_ones.limit(limit).subquery()
-    young = select(func.min(page.c.number)).where(page.c.at >= end).scalar_subquery()
-    return select(func.max(page.c.number)).where(page.c.number < func.coalesce(young, 2**62))
-
-
-def _delete_spent(last: int) -> Delete:
-    """Delete the checkpoints whose entries are gone: only the first ones, because each names the
-    one before it."""
-    here, later = audit_checkpoint.c, audit_checkpoint.alias().c
-    first_needed = select(func.min(later.id)).where(later.number >= last).scalar_subquery()
-    spent = delete(audit_checkpoint).where(here.number < last)
-    return spent.where(here.id < func.coalesce(first_needed, 2**62))
-
-
-async def _note_cut(connection: AsyncConnection, number: int, hash: bytes, sign: Sign) -> None:
-    at = datetime.now(UTC)
-    signed = sign(await _add_order(connection, _make_document("cut", number, hash, at), number))
-    values = {"reason": "cut", "number": number, "hash": hash, "at": at}
-    await connection.execute(insert(audit_checkpoint).values(**values, signed=signed))
-
-
-def _make_document(reason: Reason, number: int, hash: bytes, at: datetime) -> dict[str, Any]:
-    return {"reason": reason, "number": number, "hash": hash.hex(), "at": at.isoformat()}
-
-
-async def _add_order(
-    connection: AsyncConnection, document: dict[str, Any], cut: int
-) -> dict[str, Any]:
-    """Add how far the chain was cut by then, and the hash of the signed checkpoint before it, so
-    that none can be removed or inserted."""
-    newest = await find_newest_signed(connection)
-    previous = "" if newest is None else hash_checkpoint(newest).hex()
-    return {**document, "cut": cut, "previous": previous}
-
-
-async def find_newest_signed(connection: AsyncConnection) -> dict[str, Any] | None:
-    """Return the newest signed checkpoint, with its signature; None if there is none."""
-    here = audit_checkpoint.c
-    query = select(here.signed).where(func.jsonb_typeof(here.signed) == "object")
-    signed = await connection.scalar(query.order_by(here.id.desc()).limit(1))
-    return None if signed is None else dict(signed)
+    _, cut = (GENESIS, GENESIS) if head.checkpoint is None else read_links(head.checkpoint)
+    here = audit_link.c
+    query = select(here.number, here.hash, here.entry).order_by(here.number)
+    query = query.where(here.number > head.cut, here.number <= cut.number)
+    page = (await connection.execute(query.limit(limit))).all()
+    if head.cut < cut.number:
+        last = Link(page[-1].number, page[-1].hash) if len(page) == limit else cut
+        await connection.execute(text("SET LOCAL inference_store.audit = 'prune'"))
+        entries = [row.entry for row in page]
+        await connection.execute(delete(audit).where(audit.c.id == func.any(entries)))
+        await connection.execute(delete(audit_link).where(here.number <= last.number))
+        await connection.execute(text("SET LOCAL inference_store.audit = ''"))
+        await connection.execute(update(audit_head).values(cut=last.number, cut_hash=last.hash))
+    return len(page)
 
 
 ACTOR: Final = "retention"
@@ -246,7 +232,7 @@ async def redact_values(
     values that are gone without being listed are a failure of the chain.
     """
     redacted = 0
-    while uids and (entries := await _find_about(connection, uids)):
+    while uids and (entries := await _lock(connection, match_uids(uids))):
         redacted += await _redact(connection, erasure, entries)
     return redacted
 
@@ -273,7 +259,9 @@ async def redact_mentions(
     if not page:
         return 0, None
     entries = [row.id for row in page if mentioned(row.detail, *subject)]
-    redacted = await _redact(connection, erasure, await _lock(connection, entries))
+    about = audit.c.id == func.any(entries)
+    locked = await _lock(connection, about) if entries else []
+    redacted = await _redact(connection, erasure, locked)
     return redacted, page[-1].id
 
 
@@ -291,25 +279,9 @@ async def _redact(connection: AsyncConnection, erasure: UUID, entries: Sequence[
     return len(entries)
 
 
-async def _find_about(connection: AsyncConnection, uids: Collection[UUID]) -> list[int]:
-    query = (
-        select(audit.c.id)
-        .where(_redactable(), match_uids(uids))
-        .order_by(audit.c.id)
-        .limit(_REDACTED)
-    )
-    return list((await connection.execute(query.with_for_update())).scalars())
-
-
-async def _lock(connection: AsyncConnection, entries: Sequence[int]) -> list[int]:
-    """Lock entries, and return those that nobody else has redacted meanwhile."""
-    if not entries:
-        return []
-    query = (
-        select(audit.c.id)
-        .where(_redactable(), audit.c.id == func.any(entries))
-        .order_by(audit.c.id)
-    )
+async def _lock(connection: AsyncConnection, about: ColumnElement[bool]) -> list[int]:
+    """Lock entries, of many the first, and return those that nobody else has redacted."""
+    query = select(audit.c.id).where(_redactable(), about).order_by(audit.c.id).limit(_REDACTED)
     return list((await connection.execute(query.with_for_update())).scalars())
 
 
@@ -342,118 +314,61 @@ class Verdict:
             self.failures.append(VerificationFailure(number, reason))
 
 
-# Verifies the checkpoints of the audit, and finds out where its chain begins.
-#
-# Whoever owns the tables can cut the beginning off and write a checkpoint that says so. If there is
-# a key, they cannot sign it: each signed checkpoint says how far the chain had been cut by then,
-# and names the one before it. The newest is in the bucket too, locked if the bucket can lock.
-
 # Returns what is wrong with what was signed; None: nothing.
-Check = Callable[[dict[str, Any]], str | None]
+Check = Callable[[Checkpoint], str | None]
+# A checkpoint, and where it is.
+Copy = tuple[str, Checkpoint]
 
 
-class CheckpointHistory:
-    """The checkpoints of Postgres and of the bucket; adds their failures to the verdict."""
+def _read_checkpoints(
+    verdict: Verdict, check: Check | None, copies: Iterable[Copy], cut: int
+) -> dict[int, bytes]:
+    """Return the hashes by number that the chain is compared with.
 
-    def __init__(self, verdict: Verdict, check: Check | None) -> None:
-        self._verdict = verdict
-        self._check = check
-        self._hashes: dict[int, bytes] = {}
-        self._cut: set[int] = set()
-        self._signed_cuts: set[int | None] = set()
-        self._previous: dict[str, Any] | None = None
-
-    def add_copies(self, copies: Sequence[dict[str, Any]]) -> None:
-        """Verify signed checkpoints that the bucket has."""
-        for signed in copies:
-            document = signed.get("document") or {}
-            number = int(document.get("number", 0))
-            if (fault := None if self._check is None else self._check(signed)) is not None:
-                self._verdict.fail(number, f"its checkpoint in the bucket is false: {fault}")
-            else:
-                self._add_hash(number, bytes.fromhex(document["hash"]))
-                self._signed_cuts.add(document.get("cut"))
-
-    def add(self, rows: Iterable[Any]) -> None:
-        """Verify the checkpoints that Postgres has, in order."""
-        for row in rows:
-            self._verdict.checkpoints += 1
-            if row.reason == "cut":
-                self._cut.add(row.number)
-            if row.signed is not None:
-                self._verdict.signed += 1
-                self._add_signed(row)
-            self._add_hash(row.number, row.hash)
-
-    def collect_hashes(self, anchors: Iterable[Link]) -> dict[int, bytes]:
-        """Return the hashes by number that the chain can still be compared with."""
-        for link in anchors:
-            if self._hashes.setdefault(link.number, link.hash) != link.hash:
-                reason = "the ledger has another hash for it than its checkpoint here"
-                self._verdict.fail(link.number, reason)
-        first = self._verdict.first
-        return {number: hash for number, hash in self._hashes.items() if number >= first - 1}
-
-    def find_start(self, cut: int) -> Link:
-        """Return the link that the chain begins after."""
-        if cut and cut not in self._cut:
-            reason = "the chain begins after it, and no checkpoint says that it was cut here"
-            self._verdict.fail(cut, reason)
-        elif cut and self._signed_cuts and cut not in self._signed_cuts:
-            reason = "the chain begins after it, and nothing signed says that it was cut here"
-            self._verdict.fail(cut, reason)
-        return Link(cut, self._hashes.get(cut, GENESIS_HASH))
-
-    def _add_signed(self, row: Any) -> None:
-        fault = self._find_fault(row)
-        previous, self._previous = self._previous, row.signed
+    Add what is wrong with a checkpoint, and a cut that none of them says.
+    """
+    hashes: dict[int, bytes] = {}
+    cuts: dict[bool, int] = {}
+    for location, checkpoint in copies:
+        is_signed = "signature" in checkpoint
+        verdict.checkpoints += 1
+        verdict.signed += is_signed
+        fault = check(checkpoint) if check is not None and is_signed else None
+        try:
+            stood, until = read_links(checkpoint)
+        except (KeyError, TypeError, ValueError):
+            stood, fault = GENESIS, "it cannot be read"
         if fault is not None:
-            at = f"{row.at:%Y-%m-%d %H:%M}"
-            self._verdict.fail(row.number, f"its checkpoint of {at} is false: {fault}")
-            return
-        document = row.signed["document"]
-        self._signed_cuts.add(document.get("cut"))
-        if previous is not None and document.get("previous") != hash_checkpoint(previous).hex():
-            reason = (
-                "the signed checkpoint before its own is missing: it was removed, or Postgres was"
-                " restored from an older backup"
-            )
-            self._verdict.fail(row.number, reason)
-
-    def _find_fault(self, row: Any) -> str | None:
-        document = row.signed.get("document") or {}
-        signed = document.get("number"), document.get("hash"), document.get("reason")
-        if signed != (row.number, row.hash.hex(), row.reason):
-            return "what was signed is something else"
-        return None if self._check is None else self._check(row.signed)
-
-    def _add_hash(self, number: int, hash: bytes) -> None:
-        if self._hashes.setdefault(number, hash) != hash:
-            self._verdict.fail(number, "two checkpoints have different hashes for it")
+            verdict.fail(stood.number, f"its checkpoint in {location} is false: {fault}")
+            continue
+        cuts[is_signed] = max(cuts.get(is_signed, 0), until.number)
+        for link in (stood, until):
+            if hashes.setdefault(link.number, link.hash) != link.hash:
+                reason = f"its checkpoint in {location} has another hash for it"
+                verdict.fail(link.number, reason)
+    if cut > cuts.get(True, cuts.get(False, 0)):
+        subject = "nothing signed" if True in cuts else "no checkpoint"
+        reason = f"the chain begins after it, and {subject} says that it was cut here"
+        verdict.fail(cut, reason)
+    return {number: hash for number, hash in hashes.items() if number >= cut}
 
 
 _PAGE = 5_000
 
 
 async def verify(
-    connection: AsyncConnection,
-    check: Check | None = None,
-    anchors: Iterable[Link] = (),
-    copies: Sequence[dict[str, Any]] = (),
+    connection: AsyncConnection, check: Check | None = None, copies: Iterable[Copy] = ()
 ) -> Verdict:
     """Verify the chain from where retention has cut it to its head, a page at a time.
 
     The connection's transaction is REPEATABLE READ, so that all is of one snapshot. `check`
-    verifies the signatures of checkpoints; `anchors`: links that are stored elsewhere; `copies`:
-    signed checkpoints that the bucket has too.
+    verifies the signatures of checkpoints; `copies`: those that are stored elsewhere.
     """
     head = (await connection.execute(select(audit_head))).one()
-    verdict = Verdict(first=head.cut + 1, end=START)
-    history = CheckpointHistory(verdict, check)
-    history.add_copies(copies)
-    history.add(await connection.execute(select(audit_checkpoint).order_by(audit_checkpoint.c.id)))
-    hashes = history.collect_hashes(anchors)
-    verdict.end = history.find_start(head.cut)
+    verdict = Verdict(first=head.cut + 1, end=GENESIS)
+    own = [] if head.checkpoint is None else [("Postgres", head.checkpoint)]
+    hashes = _read_checkpoints(verdict, check, [*own, *copies], head.cut)
+    verdict.end = Link(head.cut, hashes.get(head.cut, head.cut_hash))
     redactions: dict[int, frozenset[int]] = {}
     async for page in _read_pages(connection, head.cut):
         await _read_redactions(connection, page, redactions)

@@ -1,7 +1,7 @@
 """Makes the documents of certificates, which are signed."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -9,6 +9,7 @@ from uuid import UUID
 from inference_store.erasure.erased_lists import Erased
 from inference_store.erasure.hash_chain import Link, canonical, format_instant
 from inference_store.erasure.log import SigningKey
+from inference_store.erasure.progress import Erasure
 from inference_store.erasure.quarantine import has_searched_all
 
 METHOD: Final = (
@@ -16,26 +17,6 @@ METHOD: Final = (
     " Then its rows were deleted, in the transaction that wrote the list."
 )
 LIST: Final = "RFC 6962 (SHA-256) over entries of 33 bytes: a letter and an HMAC-SHA-256"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CertifiedRequest:
-    """The erasure that is certified: its request, and how many inferences each hold kept."""
-
-    id: UUID
-    model_ids: Sequence[str]
-    cause: str
-    scope: str
-    requested_at: datetime
-    requested_by: str | None
-    run: UUID | None
-    held: Mapping[UUID, int] = field(default_factory=dict)
-    # what was requested, without any value: see `hash_values`
-    by: Mapping[str, Any] | None = None
-    # which rules of which versions of policies, if a policy did
-    decided_by: Sequence[Mapping[str, Any]] = ()
-    # who waived what holds kept, and how many by hold
-    given_up: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,43 +56,47 @@ def _format_after(seconds: float) -> str | None:
 
 
 def make_certificate(
-    request: CertifiedRequest,
+    erasure: Erasure,
     erased: Erased,
-    counts: Mapping[str, Any],
+    key: SigningKey,
     root: bytes,
-    *,
     previous: Link,
+    *,
+    model_ids: Collection[str],
+    held: Mapping[UUID, int],
+    earlier: Sequence[Mapping[str, Any]],
+    exports: Sequence[Mapping[str, Any]],
     remains: Sequence[Mapping[str, Any]],
-    exports: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Return the document of an erasure's certificate.
+    """Return the next document of an erasure: without what its `earlier` ones count.
 
-    `counts`: versions, bytes, rows by table; `exports`: see `certified_exports`; `remains`: see
-    `Remaining`.
+    `key`: which hashes its values; `held`: how many inferences each hold kept; `exports`: see
+    `describe_exports`; `remains`: see `Remaining`.
     """
+    counted = {"versions": erasure.versions, "bytes": erasure.bytes, "rows": erasure.table_rows}
     return {
         **previous.next_members,
         "issued_at": format_instant(datetime.now(UTC)),
         "erasure": {
-            "id": str(request.id),
-            "model_ids": list(request.model_ids),
-            "cause": request.cause,
-            "scope": request.scope,
-            "requested_at": format_instant(request.requested_at),
-            "requested_by": request.requested_by,
-            "asked": request.by,
-            "run": None if request.run is None else str(request.run),
-            "decided_by": [dict(rule) for rule in request.decided_by],
+            "id": str(erasure.id),
+            "model_ids": sorted(model_ids),
+            "cause": erasure.cause,
+            "scope": erasure.scope,
+            "requested_at": format_instant(erasure.requested_at),
+            "requested_by": erasure.requested_by,
+            "asked": hash_values(key, erasure.asked),
+            "run": None if erasure.run is None else str(erasure.run),
+            "decided_by": erasure.decided_by,
         },
         "erased": {
             "inferences": erased.inferences,
             "objects": erased.objects,
             "oldest": format_instant(erased.oldest),
             "newest": format_instant(erased.newest),
-            **counts,
+            **_subtract_counts(counted, [document["erased"] for document in earlier]),
         },
-        "held": [{"hold": str(hold), "inferences": count} for hold, count in request.held.items()],
-        **_describe_waiver(request.given_up),
+        "held": [{"hold": str(hold), "inferences": count} for hold, count in held.items()],
+        **_describe_waiver(erasure),
         "leaves": {
             "method": LIST,
             "count": erased.inferences + erased.objects,
@@ -128,9 +113,10 @@ def make_certificate(
     }
 
 
-def _describe_waiver(waived: Mapping[str, Any] | None) -> dict[str, Any]:
+def _describe_waiver(erasure: Erasure) -> dict[str, Any]:
     """Return what stays although it was requested, because nobody waits for the holds."""
-    if waived is None:
+    waived = erasure.given_up
+    if waived is None or erasure.state != "certifying":
         return {}
     held = [{"hold": hold, "inferences": n} for hold, n in waived.get("holds", {}).items()]
     return {"given_up": {"by": waived["by"], "held": held}}
@@ -158,7 +144,7 @@ def hash_value(key: SigningKey, kind: str, value: Any) -> str:
     return key.keyed_hash(kind, canonical(value).encode()).hex()
 
 
-def subtract_counts(
+def _subtract_counts(
     counted: Mapping[str, Any], earlier: Iterable[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Return counts of an erasure minus those of its earlier certificates.
@@ -169,7 +155,7 @@ def subtract_counts(
     for certified in earlier:
         for name, count in rest.items():
             if isinstance(count, Mapping):
-                rest[name] = subtract_counts(count, [certified.get(name, {})])
+                rest[name] = _subtract_counts(count, [certified.get(name, {})])
             else:
                 rest[name] = max(0, count - certified.get(name, 0))
     return rest

@@ -1,9 +1,5 @@
 """The chain of certificates in Postgres and in the bucket, and how the two are brought together.
 
-    certificates/0000000042.json       a signed document, as it was signed
-    certificates/leaves/<root>/000001  a piece of a list, named by the root over the whole list
-    certificates/head                  the newest signed document once more, locked if possible
-
 If the private key of the newest certificates is lost, the chain restarts with a new key. Its
 document says so, the audit says it too, and `verify` reports it, which is a failure unless the
 new key is trusted.
@@ -11,25 +7,26 @@ new key is trusted.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Self
 from uuid import UUID
 
+import structlog
 from sqlalchemy import func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import EVERYTHING, AccessScope, Action, Who
-from inference_store.erasure import log
-from inference_store.erasure.audit_chain import Sign, unsigned
-from inference_store.erasure.hash_chain import START, Link, NumberedObjects, canonical
+from inference_store.erasure import erased_lists
+from inference_store.erasure.audit_chain import Checkpoint, Sign, unsigned
+from inference_store.erasure.hash_chain import START, Archive, Link, canonical
 from inference_store.erasure.log import (
+    CERTIFICATE,
     KIND,
     RESTART,
     BrokenChain,
-    KeyPolicy,
     NotSigned,
     PublicKey,
     SignedChain,
@@ -41,59 +38,17 @@ from inference_store.erasure.log import (
     read_public_key,
     sign_document,
 )
-from inference_store.index import audit
+from inference_store.erasure.progress import advance_erasure, find_erasure
+from inference_store.index import audit, registrations
 from inference_store.index.registrations import match_models
 from inference_store.index.tables import certificate, erasure
-from inference_store.inference.errors import BlobMissing
-from inference_store.inference.events import StorageKey
-from inference_store.inference.layout import CERTIFICATES as PREFIX
-from inference_store.objects import Blobs
+from inference_store.platform.failpoints import failpoint
+from inference_store.platform.metrics import CERTIFICATES
 
-_BYTES: Final = "application/octet-stream"
-_MOST_BYTES: Final = 64 * 1024 * 1024
-# Of a piece of a list: about 250,000 entries.
-PIECE_BYTES: Final = 33 * 250_000
-
-
-class Archive:
-    """The signed documents and the lists in the bucket.
-
-    All of it blocks, and raises ObjectStoreUnavailable.
-    """
-
-    def __init__(self, blobs: Blobs) -> None:
-        self._blobs = blobs
-        self._bucket = blobs.buckets.default
-        self.documents = NumberedObjects(blobs, PREFIX, suffix=".json")
-
-    def continues_after(self, number: int) -> bool:
-        """Return whether the bucket has a document of a greater number."""
-        return self.documents.find_name_after(number, start="0") is not None
-
-    def put_leaves(self, root: str, piece: int, leaves: bytes) -> None:
-        """Write a piece of a list, numbered from 1; an existing one is the same."""
-        self._blobs.put(self._leaves(root, piece), leaves, content_type=_BYTES)
-
-    def leaves(self, root: str) -> Iterator[bytes]:
-        """Yield the pieces of a list, as many as there are."""
-        piece = 1
-        while (leaves := self._read_piece(root, piece)) is not None:
-            yield leaves
-            piece += 1
-
-    def _read_piece(self, root: str, piece: int) -> bytes | None:
-        try:
-            return self._blobs.get(self._leaves(root, piece), limit=_MOST_BYTES)
-        except BlobMissing:
-            return None
-
-    def _leaves(self, root: str, piece: int) -> StorageKey:
-        return StorageKey(self._bucket, f"{PREFIX}leaves/{root}/{piece:06}")
-
-
-CERTIFICATE: Final = "certificate"
+# Makes a document of the link that it follows.
+MakeDocument = Callable[[Link], dict[str, Any]]
+_log = structlog.get_logger()
 _HERE = certificate.c
-_PAGE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,15 +111,6 @@ async def find_public_keys(connection: AsyncConnection) -> list[PublicKey]:
     return [read_public_key(document) for document in await find_keys(connection)]
 
 
-async def find_certificate(
-    connection: AsyncConnection, number: int, *, within: AccessScope = EVERYTHING
-) -> StoredDocument | None:
-    """Return a certificate, if its model is within the scope."""
-    query = select(certificate).where(_HERE.number == number, _HERE.kind == CERTIFICATE)
-    row = (await connection.execute(query.where(match_models(within, _HERE.model)))).first()
-    return None if row is None else _read_document_row(row)
-
-
 async def find_document(
     connection: AsyncConnection, number: int, *, within: AccessScope = EVERYTHING
 ) -> StoredDocument | None:
@@ -197,25 +143,6 @@ async def list_certificates(
         query = query.where(_HERE.number < before)
     rows = await connection.execute(query.order_by(_HERE.number.desc()).limit(limit))
     return [_read_document_row(row) for row in rows]
-
-
-async def stream_rows(connection: AsyncConnection) -> AsyncIterator[StoredDocument]:
-    """Yield every row of the chain in order, page by page."""
-    after = 0
-    while True:
-        query = select(certificate).where(_HERE.number > after).order_by(_HERE.number)
-        rows = list(await connection.execute(query.limit(_PAGE)))
-        for row in rows:
-            yield _read_document_row(row)
-        if not rows:
-            return
-        after = rows[-1].number
-
-
-async def find_row(connection: AsyncConnection, number: int) -> StoredDocument | None:
-    """Return the row of a number, whatever its kind."""
-    row = (await connection.execute(select(certificate).where(_HERE.number == number))).first()
-    return None if row is None else _read_document_row(row)
 
 
 async def find_missing(connection: AsyncConnection, number: int) -> list[tuple[UUID, int]]:
@@ -269,7 +196,7 @@ class CheckpointCheck:
         )
         return cls([k for k, copy in zip(keys, texts, strict=True) if copy == k.text.encode()])
 
-    def __call__(self, checkpoint: dict[str, Any]) -> str | None:
+    def __call__(self, checkpoint: Checkpoint) -> str | None:
         """Return what is wrong with a checkpoint; None if nothing is."""
         try:
             document = read_document(canonical(checkpoint))
@@ -283,113 +210,155 @@ class CheckpointCheck:
         return None
 
 
-def check_import(
-    data: bytes,
-    end: Link,
-    public_keys: Sequence[PublicKey],
-    signing_keys: Sequence[SigningKey],
-    archive: Archive,
-) -> SignedDocument:
-    """Return the next document of the bucket, checked.
-
-    A restart of the chain is accepted if it is by a key of ours, or if one of these has signed a
-    later document. Blocks. Raises BrokenChain; ObjectStoreUnavailable.
-    """
-    keys = [key.public for key in signing_keys]
-
-    def is_restart(key: PublicKey, document: SignedDocument) -> bool:
-        return key in keys or _is_vouched_for(document, end, keys, archive)
-
-    policy = KeyPolicy(is_restart=is_restart)
-    return SignedChain(end, public_keys, kinds={CERTIFICATE}, policy=policy).follow(data)
-
-
-def _is_vouched_for(
-    document: SignedDocument, end: Link, keys: Sequence[PublicKey], archive: Archive
-) -> bool:
-    """Return whether one of the keys has signed a later document.
-
-    Each document names the hash of the one before it, so that the later one vouches for all of
-    them. So a backup from before two keys were lost goes on.
-    """
-    link = Link(end.number + 1, document.hash)
-    for data in archive.documents.read_after(link.number):
-        try:
-            later = read_document(data)
-        except NotSigned:
-            return False
-        if any(link.find_faults(later)):
-            return False
-        if later.kind in {CERTIFICATE, log.KIND} and any(map(later.is_by, keys)):
-            return True
-        link = Link(link.number + 1, later.hash)
-    return False
-
-
-class CannotRestart(Exception):
+class CannotRestart(BrokenChain):
     """Why the chain cannot be restarted, and what to do instead."""
 
 
-async def import_restart(connection: AsyncConnection, document: SignedDocument) -> None:
-    """Write the document to Postgres, and its reason to the audit. Repeatable."""
-    if await find_row(connection, document.number) is not None:
-        return
-    await add_document(connection, document)
-    members = document.document
-    detail = {"number": document.number, "key": members["key"], **members[RESTART]}
+class CertificateChain:
+    """Writes the chain, to the bucket first, and imports what only the bucket has of it.
+
+    `keys`: the first one signs; the others signed before it. Raises ObjectStoreUnavailable and
+    errors of the database; it can then be called again.
+    """
+
+    def __init__(self, engine: AsyncEngine, archive: Archive, keys: Sequence[SigningKey]) -> None:
+        self._engine = engine
+        self._archive = archive
+        self._keys = keys
+
+    async def append(self, kind: str, key: SigningKey, make: MakeDocument) -> SignedDocument | None:
+        """Sign the next document; None if there is one of its number, which is imported instead."""
+        async with self._engine.connect() as connection:
+            head = await find_head(connection)
+        signed = sign_document(key, kind, make(head))
+        failpoint("retention.certify.put.before")
+        number = head.number + 1
+        if not await asyncio.to_thread(self._archive.documents.put_new, number, signed.data):
+            await self.catch_up()
+            return None
+        failpoint("retention.certify.put.after")
+        await self._import(signed)
+        failpoint("retention.certify.commit.after")
+        return signed
+
+    async def catch_up(self, *, follow_restarts: bool = False) -> None:
+        """Import the documents that only the bucket has. Raises BrokenChain.
+
+        A restart of the chain is followed if it is by a key of ours, or if one of these has signed
+        a later document; or if all are to be followed.
+        """
+        async with self._engine.connect() as connection:
+            head, public_keys = await find_head(connection), await find_public_keys(connection)
+
+        def is_restart(key: PublicKey, document: SignedDocument) -> bool:
+            own = [own.public for own in self._keys]
+            return follow_restarts or key in own or self._is_vouched_for(document, own)
+
+        chain = SignedChain(head, public_keys, is_restart=is_restart)
+        get = self._archive.documents.get
+        while (data := await asyncio.to_thread(get, chain.end.number + 1)) is not None:
+            await self._import(await asyncio.to_thread(chain.follow, data))
+
+    def _is_vouched_for(self, restart: SignedDocument, own: Sequence[PublicKey]) -> bool:
+        """Return whether one of our keys has signed a later document. Blocks.
+
+        Each document names the hash of the one before it, so that the later one vouches for all of
+        them. So a backup from before two keys were lost goes on.
+        """
+        end = Link(restart.number, restart.hash)
+        chain = SignedChain(end, [read_public_key(restart)])
+        try:
+            later = map(chain.follow, self._archive.documents.read_after(restart.number))
+            return any(document.is_by(key) for document in later for key in own)
+        except BrokenChain:
+            return False
+
+    async def _import(self, signed: SignedDocument) -> None:
+        about = signed.document.get("erasure")
+        async with self._engine.begin() as connection:
+            if await find_document(connection, signed.number) is not None:
+                return
+            model = await _find_model(connection, about)
+            await add_document(connection, signed, model=model)
+            if find_restart_key(signed) is not None:
+                await _note_restart(connection, signed.document)
+            if about is None:
+                return
+            await self._import_list(connection, signed, UUID(about["id"]))
+            again = await find_erasure(connection, UUID(about["id"]))
+            if again is not None and again.state == "certifying":
+                await advance_erasure(connection, again.id, "certified")
+        CERTIFICATES.inc()
+        _log.info("certificate", action="certificate", number=signed.number)
+
+    async def _import_list(
+        self, connection: AsyncConnection, signed: SignedDocument, erasure: UUID
+    ) -> None:
+        """Name the batches that exist; if an older backup is missing them, take them from the
+        bucket."""
+        number, leaves = signed.number, signed.document["leaves"]
+        uncertified = await erased_lists.find_uncertified(connection, erasure)
+        if uncertified.inferences + uncertified.objects == leaves["count"]:
+            await erased_lists.mark_certified(connection, uncertified.batches, number)
+            return
+        pieces = self._archive.pieces(leaves["root"])
+        for piece in await asyncio.to_thread(lambda: list(pieces.read_after(0))):
+            hashed_by = leaves["hashed_by"][0]
+            await erased_lists.restore_piece(connection, number, erasure, hashed_by, piece)
+
+    async def introduce_key(self) -> None:
+        """Let the newest key of the chain sign ours, unless it is ours. Raises BrokenChain."""
+        async with self._engine.connect() as connection:
+            public_keys = await find_public_keys(connection)
+        key = self._keys[0]
+        newest = public_keys[-1].id if public_keys else key.id
+        by = next((given for given in self._keys if given.id == newest), None)
+        if by is None:
+            raise BrokenChain(
+                f"the newest certificates are signed by key {newest}, which is not in"
+                " INFERENCE_STORE_CERTIFICATE_KEY: put it behind the new one, which it signs; if it"
+                " is lost, `inference-store certificates restart-chain`"
+            )
+        if not public_keys or newest != key.id:
+            await self.append(KIND, by, lambda end: make_key_document(key.public, after=end))
+
+    async def restart(self, *, by: str, reason: str) -> SignedDocument:
+        """Introduce the first of the keys by itself, after all that the bucket has.
+
+        A restart that a crash left in the bucket is taken over. Raises CannotRestart if no restart
+        is needed; BrokenChain if the bucket does not continue the chain.
+        """
+        await self.catch_up(follow_restarts=True)
+        async with self._engine.connect() as connection:
+            documents = await find_keys(connection)
+        if not documents:
+            raise CannotRestart("There is no certificate yet: any key begins the chain.")
+        key, newest = self._keys[0], read_public_key(documents[-1])
+        if find_restart_key(documents[-1]) == key.public:
+            return documents[-1]
+        if newest in [given.public for given in self._keys]:
+            raise CannotRestart(
+                f"The newest key of the chain, {newest.id}, is given: it signs the new one by"
+                " itself."
+            )
+        restart = {RESTART: {"by": by, "instead_of": newest.id, "reason": reason}}
+        document = await self.append(
+            KIND, key, lambda end: make_key_document(key.public, after=end) | restart
+        )
+        if document is None:
+            raise CannotRestart("The bucket has got another certificate meanwhile: try again.")
+        return document
+
+
+async def _note_restart(connection: AsyncConnection, document: Mapping[str, Any]) -> None:
+    """Write the reason of a restart to the audit."""
+    detail = {"number": document["number"], "key": document["key"], **document[RESTART]}
     who = Who(detail.pop("by"), None)
     await audit.note(connection, who, Action.CERTIFICATES_BEGUN_ANEW, **detail)
 
 
-async def recover_key(
-    engine: AsyncEngine, archive: Archive, keys: Sequence[SigningKey], *, by: str, reason: str
-) -> SignedDocument:
-    """Introduce the first of `keys` by itself, after all that the bucket has.
-
-    A restart that a crash left in the bucket is taken over. What Postgres lacks before it, the
-    retention service imports. Raises CannotRestart if no restart is needed, or if the bucket does
-    not continue the chain.
-    """
-    async with engine.connect() as connection:
-        public_keys = await find_public_keys(connection)
-        head = await find_head(connection)
-    if not public_keys:
-        raise CannotRestart("There is no certificate yet: any key begins the chain.")
-    signed = SignedChain(head, public_keys, kinds={CERTIFICATE})
-    await asyncio.to_thread(_follow_bucket, signed, archive)
-    if signed.keys[-1] in [key.public for key in keys]:
-        document = _require_restart(signed, keys[0])
-    else:
-        document = _sign_restart(signed, keys[0], by=by, reason=reason)
-        put = archive.documents.put_new
-        if not await asyncio.to_thread(put, document.number, document.data):
-            raise CannotRestart("The bucket has got another certificate meanwhile: try again.")
-    if document.number == head.number + 1:
-        async with engine.begin() as connection:
-            await import_restart(connection, document)
-    return document
-
-
-def _follow_bucket(signed: SignedChain, archive: Archive) -> None:
-    try:
-        for data in archive.documents.read_after(signed.end.number):
-            signed.follow(data)
-    except BrokenChain as broken:
-        raise CannotRestart(str(broken)) from broken
-
-
-def _require_restart(signed: SignedChain, key: SigningKey) -> SignedDocument:
-    """Return the newest restart, if it is by this key: a crash left it in the bucket."""
-    if not signed.restarts or find_restart_key(signed.restarts[-1]) != key.public:
-        raise CannotRestart(
-            f"The newest key of the chain, {signed.keys[-1].id}, is given: it signs the new one by"
-            " itself."
-        )
-    return signed.restarts[-1]
-
-
-def _sign_restart(signed: SignedChain, key: SigningKey, *, by: str, reason: str) -> SignedDocument:
-    restart = {"by": by, "instead_of": signed.keys[-1].id, "reason": reason}
-    return sign_document(
-        key, KIND, make_key_document(key.public, after=signed.end) | {RESTART: restart}
-    )
+async def _find_model(connection: AsyncConnection, about: Mapping[str, Any] | None) -> int | None:
+    if about is None or len(about["model_ids"]) != 1:
+        return None
+    models = await registrations.find_by_ids(connection, about["model_ids"])
+    return next((registration.model for registration in models.values()), None)

@@ -27,8 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure.certificates import PIECE_BYTES, Archive
-from inference_store.erasure.hash_chain import format_instant
+from inference_store.erasure.hash_chain import PIECE_BYTES, Archive, format_instant
 from inference_store.erasure.log import SigningKey
 from inference_store.erasure.pending_deletions import PendingDeletion, select_marks
 from inference_store.erasure.progress import Erasure
@@ -51,16 +50,19 @@ class _Subtree(NamedTuple):
 
 @dataclass
 class MerkleTree:
-    """A tree that grows from left to right; `proving`: the leaf (from 0) to prove."""
+    """A tree that grows from left to right; `proving`: the leaf to prove, `index`: its place."""
 
-    proving: int | None = None
+    proving: bytes | None = None
+    index: int | None = None
     size: int = 0
     _stack: list[_Subtree] = field(default_factory=list)
     _path: list[bytes] = field(default_factory=list)
 
     def add(self, entry: bytes) -> None:
         """Add a leaf."""
-        grown = _Subtree(0, hash_leaf(entry), self.size == self.proving)
+        proved = entry == self.proving and self.index is None
+        self.index = self.size if proved else self.index
+        grown = _Subtree(0, hash_leaf(entry), proved)
         self.size += 1
         while self._stack and self._stack[-1].height == grown.height:
             grown = self._join(self._stack.pop(), grown, self._path)
@@ -72,7 +74,7 @@ class MerkleTree:
 
     def proof(self) -> Sequence[bytes]:
         """Return the hashes beside the path from the leaf `proving` to the root, from below."""
-        if self.proving is None or self.proving >= self.size:
+        if self.index is None:
             raise IndexError("there is no such leaf")
         return self._join_all()[1]
 
@@ -358,17 +360,17 @@ async def write_list(engine: AsyncEngine, archive: Archive, batches: Sequence[in
 
     They are read twice, because the root names the pieces. Raises ObjectStoreUnavailable.
     """
-    root = (await _compute_root(engine, batches)).hex()
-    piece, waiting = 0, b""
+    root = await _compute_root(engine, batches)
+    pieces, piece, waiting = archive.pieces(root.hex()), 0, b""
     async for chunk in read_chunks(engine, batches):
         waiting += chunk
         while len(waiting) >= PIECE_BYTES:
             piece += 1
-            await asyncio.to_thread(archive.put_leaves, root, piece, waiting[:PIECE_BYTES])
+            await asyncio.to_thread(pieces.put_new, piece, waiting[:PIECE_BYTES])
             waiting = waiting[PIECE_BYTES:]
     if waiting:
-        await asyncio.to_thread(archive.put_leaves, root, piece + 1, waiting)
-    return bytes.fromhex(root)
+        await asyncio.to_thread(pieces.put_new, piece + 1, waiting)
+    return root
 
 
 async def _compute_root(engine: AsyncEngine, batches: Sequence[int]) -> bytes:

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from inference_store.inference.errors import BlobMissing
 from inference_store.inference.events import StorageKey
+from inference_store.inference.layout import CERTIFICATES
 from inference_store.objects import Blobs
 
 
@@ -33,16 +34,6 @@ def format_instant(at: datetime | None) -> str | None:
     return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-class Chained(Protocol):
-    """An entry of a chain: its number, from 1, and the hash that it names, in hexadecimal."""
-
-    @property
-    def number(self) -> int: ...
-
-    @property
-    def previous(self) -> str: ...
-
-
 @dataclass(frozen=True, slots=True, order=True)
 class Link:
     """The position of an entry in a chain, and the hash that the next entry names."""
@@ -55,11 +46,11 @@ class Link:
         """The members by which the next entry names this one."""
         return {"number": self.number + 1, "previous": self.hash.hex()}
 
-    def find_faults(self, following: Chained) -> Iterator[str]:
-        """Yield why an entry does not follow this one."""
-        if following.number != self.number + 1:
-            yield f"it says that it is number {following.number}"
-        if following.previous != self.hash.hex():
+    def find_faults(self, number: object, previous: object) -> Iterator[str]:
+        """Yield why the entry that says these of itself does not follow this one."""
+        if number != self.number + 1:
+            yield f"it says that it is number {number}"
+        if previous != self.hash.hex():
             yield "it names another hash of the one before it"
 
 
@@ -84,20 +75,29 @@ class VerificationFailure:
 
 DIGITS: Final = 10
 MOST_BYTES: Final = 64 * 1024 * 1024
-_CONTENT_TYPE: Final = "application/json"
 
 
 class NumberedObjects:
-    """Reads and writes the entries of one chain.
+    """Reads and writes the entries of one chain, or the pieces of one list.
 
     All of it blocks, and raises ObjectStoreUnavailable.
     """
 
-    def __init__(self, blobs: Blobs, prefix: str, *, suffix: str = "") -> None:
+    def __init__(
+        self,
+        blobs: Blobs,
+        prefix: str,
+        *,
+        suffix: str = "",
+        digits: int = DIGITS,
+        content_type: str = "application/json",
+    ) -> None:
         self._blobs = blobs
         self._bucket = blobs.buckets.default
         self.prefix = prefix
         self._suffix = suffix
+        self._digits = digits
+        self._content_type = content_type
 
     @property
     def location(self) -> str:
@@ -106,7 +106,7 @@ class NumberedObjects:
 
     def key(self, number: int) -> StorageKey:
         """Return the key of the entry with a number."""
-        return StorageKey(self._bucket, f"{self.prefix}{number:0{DIGITS}}{self._suffix}")
+        return StorageKey(self._bucket, f"{self.prefix}{number:0{self._digits}}{self._suffix}")
 
     def get(self, number: int) -> bytes | None:
         """Return the entry with a number; None if there is none."""
@@ -129,20 +129,46 @@ class NumberedObjects:
         """
         key = self.key(number)
         return not self._blobs.exists(key) and self._blobs.put_new(
-            key, data, content_type=_CONTENT_TYPE
+            key, data, content_type=self._content_type
         )
 
     def replace(self, number: int, data: bytes) -> str | None:
         """Overwrite an entry and delete its older versions; return why one of them stays, if so."""
         key = self.key(number)
-        faults = self._blobs.replace(key, data, content_type=_CONTENT_TYPE)
+        faults = self._blobs.replace(key, data, content_type=self._content_type)
         return f"{key}: {faults[0].code} {faults[0].message}" if faults else None
 
-    def find_name_after(self, number: int, *, start: str = "") -> str | None:
-        """Return the first name after that of a number, without the prefix; None if there is none.
-
-        `start`: what the name begins with.
-        """
+    def find_name_after(self, number: int) -> str | None:
+        """Return the first name after that of a number, without the prefix; None if there is
+        none."""
         after = self.key(number).key
-        page = self._blobs.page(self._bucket, f"{self.prefix}{start}", after=after, limit=1)
+        page = self._blobs.page(self._bucket, self.prefix, after=after, limit=1)
         return page[0].place.key.removeprefix(self.prefix) if page else None
+
+
+# Of a piece of a list: about 250,000 entries.
+PIECE_BYTES: Final = 33 * 250_000
+
+
+class Archive:
+    """The signed documents of certificates, and their lists, in the bucket.
+
+    certificates/0000000042.json       a signed document, as it was signed
+    certificates/leaves/<root>/000001  a piece of a list, named by the root over the whole list
+    """
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+        self.documents = NumberedObjects(blobs, CERTIFICATES, suffix=".json")
+
+    def continues_after(self, number: int) -> bool:
+        """Return whether the bucket has a document of a greater number; blocks."""
+        name = self.documents.find_name_after(number)
+        return name is not None and name.startswith("0")
+
+    def pieces(self, root: str) -> NumberedObjects:
+        """Return the pieces of a list, numbered from 1."""
+        prefix = f"{CERTIFICATES}leaves/{root}/"
+        return NumberedObjects(
+            self._blobs, prefix, digits=6, content_type="application/octet-stream"
+        )

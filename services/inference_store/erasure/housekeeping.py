@@ -37,7 +37,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.access import EVERYTHING, AccessScope
 from inference_store.access.rights import ScopePart
 from inference_store.erasure import audit_chain
-from inference_store.erasure.audit_chain import Sign, redact_mentions
+from inference_store.erasure.audit_chain import redact_mentions
 from inference_store.erasure.mentions import mentions
 from inference_store.erasure.pending_deletions import select_marks
 from inference_store.erasure.progress import ENDED, Erasure, list_models, match_erasures
@@ -74,7 +74,7 @@ from inference_store.index.unsettled import SETTLED
 from inference_store.inference.errors import Conflict
 from inference_store.query.order import NEWEST_FIRST
 
-Delete = Callable[[AsyncConnection, float, int, Sign], Awaitable[int]]
+Delete = Callable[[AsyncConnection, float, int], Awaitable[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +88,7 @@ class RecordKind:
     time: ColumnElement[datetime]
     may_go: ColumnElement[bool]
     prune: Delete
-    """Remove what is older than so many seconds, the oldest first, at most so many; how many.
-    What says where the audit was cut is signed."""
-    in_turn: bool = False
-    """Whether that is done in the ledger's turn: what it signs names what was signed before."""
+    """Remove what is older than so many seconds, the oldest first, at most so many; how many."""
 
 
 def _describe_rows(
@@ -101,7 +98,7 @@ def _describe_rows(
     them."""
     at, key = table.c[time], table.c.id
 
-    async def prune(connection: AsyncConnection, seconds: float, limit: int, _: Sign) -> int:
+    async def prune(connection: AsyncConnection, seconds: float, limit: int) -> int:
         old = select(key).where(may_go, at < _ago(seconds)).order_by(at).limit(limit)
         ids = list((await connection.execute(old)).scalars())
         for part in (*parts, key) if ids else ():
@@ -129,7 +126,7 @@ _HAS_FINDINGS: Final = (
 _REPORTS: Final = and_(ENDED_REPORTS, or_(REBUILT_NOTHING, _HAS_FINDINGS))
 
 
-async def _delete_reports(connection: AsyncConnection, seconds: float, _limit: int, _: Sign) -> int:
+async def _delete_reports(connection: AsyncConnection, seconds: float, _limit: int) -> int:
     """Delete one report at a time: each may have a million findings."""
     old = select(_REPORT.id).where(_REPORTS, _REPORT.finished_at < _ago(seconds))
     id = await connection.scalar(old.order_by(_REPORT.finished_at).limit(1))
@@ -141,10 +138,9 @@ async def _delete_reports(connection: AsyncConnection, seconds: float, _limit: i
     return 1
 
 
-async def _delete_audit(connection: AsyncConnection, seconds: float, limit: int, sign: Sign) -> int:
-    return await audit_chain.prune_entries(
-        connection, older_than_seconds=seconds, limit=limit, sign=sign
-    )
+async def _delete_audit(connection: AsyncConnection, _seconds: float, limit: int) -> int:
+    """Delete up to the newest checkpoint, which says what is old."""
+    return await audit_chain.prune_entries(connection, limit=limit)
 
 
 def _ago(seconds: float) -> ColumnElement[datetime]:
@@ -193,7 +189,6 @@ RECORD_KINDS: Final = (
         time=audit.c.at,
         may_go=true(),
         prune=_delete_audit,
-        in_turn=True,
     ),
 )
 

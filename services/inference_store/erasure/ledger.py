@@ -15,12 +15,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import structlog
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import Action, Who
@@ -34,17 +33,12 @@ from inference_store.erasure.ledger_entries import (
     Kind,
     Note,
     find_intended,
-    find_redacted,
     intend,
-    lock_writes,
-    mark_redacted,
-    move_head,
     read_head,
-    unlock_writes,
 )
 from inference_store.index import api_keys, audit, model_numbers, web_sessions
 from inference_store.index.database import is_transient
-from inference_store.index.tables import ledger_outbox
+from inference_store.index.tables import ledger_head, ledger_intent, ledger_outbox
 from inference_store.inference.errors import LedgerDiverged, ObjectStoreUnavailable, Unavailable
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
@@ -56,15 +50,8 @@ MakeNote = Callable[[Any], Note]
 _MOST_TRIES = 5
 COMPARE_SECONDS = 30.0
 _SOON_SECONDS = 1.0
+_LOCK = 7_302_009
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The head here, and the number of the next entry in the bucket; None: there is none."""
-
-    head: Link
-    following: int | None
 
 
 class Ledger:
@@ -104,36 +91,27 @@ class Ledger:
                     return await self._take_effect(connection, entry)
         raise Unavailable("Others were always faster to write to the ledger: try again.")
 
-    async def compare(self) -> Comparison:
-        """Compare the bucket with this database.
+    async def compare(self, *, settle: bool = True) -> Link:
+        """Compare the bucket with this database; return the last entry of both.
 
-        An entry of ours that a crash has left without its effect is given it. Raises
-        LedgerDiverged, with the remedy; ObjectStoreUnavailable.
+        An entry of ours that a crash has left without its effect is given it; without `settle`
+        nothing is changed, and it is no fault. Raises LedgerDiverged, with the remedy;
+        ObjectStoreUnavailable.
         """
-        async with self._engine.connect() as connection:
-            current = await read_head(connection)
-        comparison = await asyncio.to_thread(compare, self.entries, current)
-        if comparison.following is None:
-            return comparison
-        # A writer may be at work: in our turn nobody is.
-        async with self._turn() as connection:
-            return await self._settle(connection)
-
-    async def inspect(self) -> Comparison:
-        """Compare as `compare`, and change nothing: an entry without its effect is no fault."""
         while True:
             async with self._engine.connect() as connection:
-                current = await read_head(connection)
-            comparison = await asyncio.to_thread(compare, self.entries, current)
-            if comparison.following is None:
-                return comparison
-            entry = await self._read_following(comparison)
+                head = await read_head(connection)
+            entry = await self._find_following(head)
+            if entry is None:
+                return head
+            # A writer may be at work: in our turn nobody is.
+            if settle:
+                async with self._turn() as connection:
+                    return await self._settle(connection)
             async with self._engine.connect() as connection:
-                if await read_head(connection) != current:
-                    continue  # a writer is at work
-                intended = await find_intended(connection, current)
-            self._require_ours(entry, current, intended)
-            return comparison
+                if await read_head(connection) == head:
+                    await self._require_ours(connection, entry, head)
+                    return head
 
     async def replay(
         self, *, skip_forgotten: bool = False, report: Callable[[Entry], None] = lambda _: None
@@ -148,13 +126,18 @@ class Ledger:
         async with self._turn() as connection:
             while True:
                 async with connection.begin():
-                    current = await read_head(connection)
-                comparison = await asyncio.to_thread(compare, self.entries, current)
-                if comparison.following is None:
+                    head = await read_head(connection)
+                entry = await self._find_following(head)
+                if entry is None:
                     return count
-                entry = await self._read_following(comparison)
                 if entry.content is None and not skip_forgotten:
-                    raise LedgerDiverged(_describe_redacted(entry))
+                    raise LedgerDiverged(
+                        f"Entry {entry.number} ({entry.kind}, {entry.at:%Y-%m-%d} UTC) has"
+                        " forgotten what it said: this backup is older than"
+                        " INFERENCE_STORE_LEDGER_VALUES_KEEP_SECONDS. Restore a newer one; or go on"
+                        " without it by `inference-store ledger replay --skip-forgotten`, and set"
+                        " again what it set."
+                    )
                 await self._take_effect(connection, entry, replayed=True)
                 report(entry)
                 count += 1
@@ -180,10 +163,25 @@ class Ledger:
             return entry
 
     async def redact(self, *, older_than_seconds: float, limit: int = 20) -> int:
-        """Remove the content of entries older than this, at most `limit`; return how many."""
-        return await redact_entries(
-            self._engine, self.entries, older_than_seconds=older_than_seconds, limit=limit
-        )
+        """Remove the content of the oldest entries, at most `limit`; return how many.
+
+        Their number, kind, time, actor and hashes stay, so that the chain still holds; no backup
+        is left that a replay would have to bring up to date. An entry never changes otherwise, so
+        this needs no lock: after a crash some entries are checked once more. What the object store
+        does not delete (an older version is locked) is tried again. Raises ObjectStoreUnavailable.
+        """
+        async with self._engine.connect() as connection:
+            after = await connection.scalar(select(ledger_head.c.forgotten)) or 0
+            last = (await read_head(connection)).number
+        until = datetime.now(UTC) - timedelta(seconds=older_than_seconds)
+        page = await asyncio.to_thread(self.entries.read_after, after, limit)
+        old = [entry for entry in page if entry.at < until and entry.number <= last]
+        redacted = await asyncio.to_thread(_redact, self.entries, old)
+        if redacted:
+            async with self._engine.begin() as connection:
+                mark = ledger_head.update().values(forgotten=redacted[-1].number)
+                await connection.execute(mark)
+        return len(redacted)
 
     async def write_outbox(self) -> int:
         """Write what took effect at once, in its order; return how many entries. Raises as `write`.
@@ -201,53 +199,45 @@ class Ledger:
             count += 1
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[AsyncConnection]:
-        """Yield a connection for transactions that no entry comes between.
-
-        An entry that a crash has left is given its effect first. Raises LedgerDiverged;
-        ObjectStoreUnavailable.
-        """
-        async with self._turn() as connection:
-            await self._settle(connection)
-            yield connection
-
-    @asynccontextmanager
     async def _turn(self) -> AsyncIterator[AsyncConnection]:
         """Yield a connection that alone may write: no other process does, and no other task."""
         async with self._lock, self._engine.connect() as connection:
             try:
                 async with connection.begin():
-                    await lock_writes(connection)
+                    await connection.execute(select(func.pg_advisory_lock(_LOCK)))
                 yield connection
                 async with connection.begin():
-                    await unlock_writes(connection)
+                    await connection.execute(select(func.pg_advisory_unlock(_LOCK)))
             except BaseException:
                 # its session ends, and with it the lock, whatever state it is in
                 await connection.invalidate()
                 raise
 
-    async def _settle(self, connection: AsyncConnection) -> Comparison:
+    async def _settle(self, connection: AsyncConnection) -> Link:
         """In our turn: give an entry of ours that a crash has left its effect, and compare."""
         while True:
             async with connection.begin():
-                current = await read_head(connection)
-                intended = await find_intended(connection, current)
-            comparison = await asyncio.to_thread(compare, self.entries, current)
-            if comparison.following is None:
-                return comparison
-            entry = await self._read_following(comparison)
-            self._require_ours(entry, current, intended)
+                head = await read_head(connection)
+            entry = await self._find_following(head)
+            if entry is None:
+                return head
+            async with connection.begin():
+                await self._require_ours(connection, entry, head)
             _log.info("an entry left by a crash", action="ledger_settled", number=entry.number)
             await self._take_effect(connection, entry)
 
-    async def _read_following(self, comparison: Comparison) -> Entry:
-        arguments = self.entries, comparison.head, comparison.following or 0, self._kinds
-        return await asyncio.to_thread(read_following, *arguments)
+    async def _find_following(self, head: Link) -> Entry | None:
+        return await asyncio.to_thread(find_following, self.entries, head, self._kinds)
 
-    def _require_ours(self, entry: Entry, current: Link, intended: set[str]) -> None:
-        if entry.hash not in intended:
-            location = self.entries.location
-            raise LedgerDiverged(_describe_older_database(location, current.number, entry))
+    async def _require_ours(self, connection: AsyncConnection, entry: Entry, head: Link) -> None:
+        if entry.hash in await find_intended(connection, head):
+            return
+        raise LedgerDiverged(
+            f"The ledger in {self.entries.location} goes on after entry {head.number}, the last one"
+            f" that this database knows: entry {entry.number} ({entry.kind}) is of"
+            f" {entry.at:%Y-%m-%d %H:%M} UTC. So this is an older backup: run `inference-store"
+            " ledger replay`, which gives it the holds, policies and erasures since."
+        )
 
     async def _intend(
         self,
@@ -286,7 +276,7 @@ class Ledger:
         failpoint("ledger.effect.before")
         async with connection.begin():
             current = await read_head(connection, lock=True)
-            if any(current.find_faults(entry)):
+            if any(current.find_faults(entry.number, entry.previous)):
                 raise Unavailable("The ledger went on meanwhile: try again.")
             answer = None
             if replayed:
@@ -298,7 +288,10 @@ class Ledger:
                 apply = self._kinds[entry.kind].apply
                 answer = await apply(connection, content.body, entry.at, entry.actor)
                 await _write_note(connection, entry, content)
-            await move_head(connection, entry)
+            moved = ledger_head.update().values(number=entry.number, hash=entry.hash)
+            await connection.execute(moved)
+            past = ledger_intent.c.number <= entry.number
+            await connection.execute(ledger_intent.delete().where(past))
         failpoint("ledger.effect.after")
         return answer
 
@@ -372,34 +365,46 @@ class LedgerWatch:
         LEDGER_APART.set(0)
 
 
-def compare(entries: Entries, head: Link) -> Comparison:
-    """Find out whether the bucket has the head's entry, and whether it goes on after it.
+def find_following(entries: Entries, head: Link, kinds: Container[str]) -> Entry | None:
+    """Return the entry of the bucket that follows the head; None if that is the last.
 
-    Blocks. Raises LedgerDiverged, with the remedy; ObjectStoreUnavailable.
+    Blocks. Raises LedgerDiverged, with the remedy, if the bucket lacks the head's entry or one
+    after it, or if these are of another ledger or of an unknown kind; ObjectStoreUnavailable.
     """
-    if head.number:
-        entry = entries.get(head.number)
-        if entry is None:
-            raise LedgerDiverged(_describe_older_bucket(entries.location, head.number))
-        if entry.link != head:
-            raise LedgerDiverged(_describe_other_ledger(entries.location, head.number))
-    return Comparison(head, entries.find_after(head.number))
-
-
-def read_following(entries: Entries, head: Link, number: int, kinds: Container[str]) -> Entry:
-    """Read the entry that follows the head; `number`: of the next that the bucket has.
-
-    Blocks. Raises LedgerDiverged if an entry is missing between them, or if the next one does not
-    follow the head or is of an unknown kind; ObjectStoreUnavailable.
-    """
+    _require_head(entries, head)
+    location = entries.location
+    number = entries.find_after(head.number)
+    if number is None:
+        return None
     entry = entries.get(number) if number == head.number + 1 else None
     if entry is None:
-        raise LedgerDiverged(_describe_gap(entries.location, head.number + 1, number))
-    if any(head.find_faults(entry)):
-        raise LedgerDiverged(_describe_other_ledger(entries.location, number))
+        raise LedgerDiverged(
+            f"{location} has entry {number} of the ledger, and not {head.number + 1}: entries were"
+            " removed, or the ledger was restarted after this backup was made. Bring them back from"
+            " a copy of the bucket."
+        )
+    if any(head.find_faults(entry.number, entry.previous)):
+        raise LedgerDiverged(_describe_other_ledger(location, number))
     if entry.kind not in kinds:
-        raise LedgerDiverged(_describe_unknown_kind(entry))
+        raise LedgerDiverged(
+            f"Entry {number} is of the kind {entry.kind!r}, which this version does not know: run"
+            " the version that wrote it, or a later one."
+        )
     return entry
+
+
+def _require_head(entries: Entries, head: Link) -> None:
+    """Raise LedgerDiverged unless the bucket has the head's entry."""
+    entry = entries.get(head.number) if head.number else None
+    if entry is None and head.number:
+        raise LedgerDiverged(
+            f"{entries.location} has no entry {head.number} of the ledger, which this database"
+            " knows. Is it the bucket and the prefix of before (INFERENCE_STORE_S3_BUCKET,"
+            " INFERENCE_STORE_LEDGER_PREFIX)? Bring lost entries back from a copy; if the bucket is"
+            " a new one, `inference-store ledger restart-chain`."
+        )
+    if entry is not None and entry.link != head:
+        raise LedgerDiverged(_describe_other_ledger(entries.location, head.number))
 
 
 def _make_entry(
@@ -423,33 +428,6 @@ async def _write_note(connection: AsyncConnection, entry: Entry, content: Conten
     await audit.note(connection, who, action, model=model, at=entry.at, **note.detail)
 
 
-# Redacts old entries, once no backup is left that a replay would have to bring up to date.
-#
-# Their number, kind, time, actor and hashes stay, so that the chain still holds. An entry never
-# changes otherwise, so this needs no lock: after a crash some entries are checked once more.
-
-
-async def redact_entries(
-    engine: AsyncEngine, entries: Entries, *, older_than_seconds: float, limit: int
-) -> int:
-    """Redact the oldest entries, at most `limit`, and return how many.
-
-    What the object store does not delete (an older version is locked) is tried again. Raises
-    ObjectStoreUnavailable.
-    """
-    async with engine.connect() as connection:
-        after = await find_redacted(connection)
-        last = (await read_head(connection)).number
-    until = datetime.now(UTC) - timedelta(seconds=older_than_seconds)
-    page = await asyncio.to_thread(entries.read_after, after, limit)
-    old = [entry for entry in page if entry.at < until and entry.number <= last]
-    redacted = await asyncio.to_thread(_redact, entries, old)
-    if redacted:
-        async with engine.begin() as connection:
-            await mark_redacted(connection, redacted[-1].number)
-    return len(redacted)
-
-
 def _redact(entries: Entries, old: list[Entry]) -> list[Entry]:
     for number, entry in enumerate(old):
         if entry.content is not None and (fault := entries.redact(entry)) is not None:
@@ -458,53 +436,11 @@ def _redact(entries: Entries, old: list[Entry]) -> list[Entry]:
     return old
 
 
-def _describe_older_database(location: str, number: int, entry: Entry) -> str:
-    return (
-        f"The ledger in {location} goes on after entry {number}, the last one that this database"
-        f" knows: entry {entry.number} ({entry.kind}) is of {entry.at:%Y-%m-%d %H:%M} UTC. So this"
-        " is an older backup: run `inference-store ledger replay`, which gives it the holds,"
-        " policies and erasures since."
-    )
-
-
-def _describe_older_bucket(location: str, number: int) -> str:
-    return (
-        f"{location} has no entry {number} of the ledger, which this database knows. Is it the"
-        " bucket and the prefix of before (INFERENCE_STORE_S3_BUCKET,"
-        " INFERENCE_STORE_LEDGER_PREFIX)? Bring lost entries back from a copy; if the bucket is a"
-        " new one, `inference-store ledger restart-chain`."
-    )
-
-
 def _describe_other_ledger(location: str, number: int) -> str:
     return (
         f"Entry {number} of the ledger in {location} is not the one that this database knows: it is"
         " the ledger of another store, or a backup of this one went on by itself. Give each"
         " store a prefix of its own (INFERENCE_STORE_LEDGER_PREFIX)."
-    )
-
-
-def _describe_gap(location: str, missing: int, present: int) -> str:
-    return (
-        f"{location} has entry {present} of the ledger, and not {missing}: entries were removed, or"
-        " the ledger was restarted after this backup was made. Bring them back from a copy of the"
-        " bucket."
-    )
-
-
-def _describe_redacted(entry: Entry) -> str:
-    return (
-        f"Entry {entry.number} ({entry.kind}, {entry.at:%Y-%m-%d} UTC) has forgotten what it said:"
-        " this backup is older than INFERENCE_STORE_LEDGER_VALUES_KEEP_SECONDS. Restore a newer"
-        " one; or go on without it by `inference-store ledger replay --skip-forgotten`, and set"
-        " again what it set."
-    )
-
-
-def _describe_unknown_kind(entry: Entry) -> str:
-    return (
-        f"Entry {entry.number} is of the kind {entry.kind!r}, which this version does not know: run"
-        " the version that wrote it, or a later one."
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Self
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import audit_chain, batches, holds, housekeeping, policies, requests
@@ -228,9 +228,6 @@ class Entries:
         return low
 
 
-_LOCK = 7_302_009
-
-
 async def read_head(connection: AsyncConnection, *, lock: bool = False) -> Link:
     """Return the last entry that has taken effect here, or START.
 
@@ -252,34 +249,6 @@ async def find_intended(connection: AsyncConnection, after: Link) -> set[str]:
     here = ledger_intent.c
     query = select(here.hash).where(here.number == after.number + 1)
     return set((await connection.execute(query)).scalars())
-
-
-async def move_head(connection: AsyncConnection, entry: Entry) -> None:
-    """Note that an entry has taken effect, in the same transaction as the effect."""
-    await connection.execute(ledger_head.update().values(number=entry.number, hash=entry.hash))
-    past = ledger_intent.c.number <= entry.number
-    await connection.execute(ledger_intent.delete().where(past))
-
-
-async def find_redacted(connection: AsyncConnection) -> int:
-    """Return the number of the last entry that is redacted; 0 if none is."""
-    return int((await connection.execute(select(ledger_head.c.forgotten))).scalar_one())
-
-
-async def mark_redacted(connection: AsyncConnection, number: int) -> None:
-    """Note that the entries up to this one are redacted."""
-    await connection.execute(ledger_head.update().values(forgotten=number))
-
-
-async def lock_writes(connection: AsyncConnection) -> None:
-    """Wait until no other process writes. The lock lasts over transactions, until it is released
-    or the connection ends."""
-    await connection.execute(select(func.pg_advisory_lock(_LOCK)))
-
-
-async def unlock_writes(connection: AsyncConnection) -> None:
-    """Let the next process write."""
-    await connection.execute(select(func.pg_advisory_unlock(_LOCK)))
 
 
 # The kinds of entries: the one list of what is written to the ledger before it takes effect.

@@ -13,7 +13,7 @@ import hmac
 import json
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -207,11 +207,6 @@ class SignedDocument:
         return self.document.get("number")
 
     @property
-    def previous(self) -> Any:
-        """The hash of the document before it, in hexadecimal."""
-        return self.document.get("previous")
-
-    @property
     def data(self) -> bytes:
         """The text as it is stored in the bucket."""
         return self.text.encode()
@@ -254,6 +249,7 @@ def read_document(text: bytes | str) -> SignedDocument:
 
 
 KIND: Final = "certificate_key"
+CERTIFICATE: Final = "certificate"
 RESTART: Final = "begun_anew"
 """The member of a document by which a key restarts the chain."""
 
@@ -281,31 +277,26 @@ class BrokenChain(Exception):
     """The chain cannot be continued: a document or a key does not fit."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyPolicy:
-    """Says whether a key may be the first of a chain, or restart it by a document."""
-
-    is_first: Callable[[PublicKey], bool] = lambda _: True
-    is_restart: Callable[[PublicKey, SignedDocument], bool] = lambda *_: True
-
-
 class SignedChain:
-    """The end of a chain and its keys, the oldest first. `kinds`: what may be in it beside keys."""
+    """The end of a chain and its keys, the oldest first.
+
+    `is_first`, `is_restart`: whether a key may begin the chain, or restart it by a document.
+    """
 
     def __init__(
         self,
         end: Link = START,
         keys: Sequence[PublicKey] = (),
         *,
-        kinds: Collection[str],
-        policy: KeyPolicy | None = None,
+        is_first: Callable[[PublicKey], bool] = lambda _: True,
+        is_restart: Callable[[PublicKey, SignedDocument], bool] = lambda *_: True,
     ) -> None:
         self.end = end
         self.keys = tuple(keys)
         # documents that restarted the chain, the oldest first
         self.restarts: list[SignedDocument] = []
-        self._kinds = {KIND, *kinds}
-        self._policy = policy or KeyPolicy()
+        self._is_first = is_first
+        self._is_restart = is_restart
 
     def check(self, data: bytes) -> tuple[SignedDocument | None, list[str]]:
         """Read what should be the next document, and return it with all that is wrong with it.
@@ -317,8 +308,8 @@ class SignedChain:
             signer = self._find_signer(document)
         except (NotSigned, KeyError, ValueError, TypeError) as error:
             return None, [str(error)]
-        faults = list(self.end.find_faults(document))
-        if document.kind not in self._kinds:
+        faults = list(self.end.find_faults(document.number, document.document.get("previous")))
+        if document.kind not in {KIND, CERTIFICATE}:
             faults.append(f"unknown document kind: {document.kind}")
         fault = self._find_signature_fault(document, signer)
         return document, faults if fault is None else [*faults, fault]
@@ -352,9 +343,9 @@ class SignedChain:
             return "the first of a chain introduces its key, and this does not"
         if not document.is_by(signer):
             return f"the signature is not of key {signer.id}, which signs at this place"
-        if not self.keys and not self._policy.is_first(signer):
+        if not self.keys and not self._is_first(signer):
             return f"the chain begins with key {signer.id}, which is none of the trusted"
-        if self.keys and signer != self.keys[-1] and not self._policy.is_restart(signer, document):
+        if self.keys and signer != self.keys[-1] and not self._is_restart(signer, document):
             return (
                 f"the chain restarts with key {signer.id}, which no key before it has signed"
                 " and which is none of the trusted"
@@ -376,7 +367,6 @@ class ChainHead:
     ) -> None:
         self._object = LockedObject(settings, StorageKey(settings.s3_bucket, key))
         self._lock_days = lock_days
-        self._last: str | None = None
 
     def put(self, text: str) -> bool:
         """Write a signed document as the newest; return whether it is locked."""
@@ -387,30 +377,23 @@ class ChainHead:
             until=until if self._lock_days else None,
         )
 
-    def put_once(self, text: str) -> None:
-        """Write as `put`, unless it is what was written last."""
-        if text != self._last:
-            self.put(text)
-            self._last = text
-
-    def versions(self) -> list[SignedDocument]:
-        """Return what was written and is still there, by number, without what is not signed.
+    def versions(self) -> Iterator[SignedDocument]:
+        """Yield what was written and is still there, without what is not signed.
 
         The latest alone may be that of a chain whose end was removed, and that went on.
         """
-        return sorted(self._read_versions(), key=lambda document: document.number)
+        for text in self._object.versions(limit=_MOST_BYTES):
+            document = _read_signed(text)
+            if document is not None:
+                yield document
 
     def ends(self) -> list[Link]:
         """Return the links of the versions, each once.
 
         There may be a version for every minute of the time that they are locked.
         """
-        links = {Link(document.number, document.hash) for document in self._read_versions()}
+        links = {Link(document.number, document.hash) for document in self.versions()}
         return sorted(links, key=lambda link: (link.number, link.hash))
-
-    def _read_versions(self) -> Iterator[SignedDocument]:
-        documents = (_read_signed(text) for text in self._object.versions(limit=_MOST_BYTES))
-        return (document for document in documents if document is not None)
 
     def is_locked(self) -> bool:
         """Return whether nobody can delete the newest version."""

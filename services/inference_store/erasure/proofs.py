@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure import certificates, erased_lists
 from inference_store.erasure.certificate_documents import hash_value
-from inference_store.erasure.certificates import CERTIFICATE, Archive, StoredDocument
+from inference_store.erasure.certificates import StoredDocument
 from inference_store.erasure.erased_lists import (
     ENTRY_BYTES,
     LETTERS,
@@ -30,11 +30,11 @@ from inference_store.erasure.erased_lists import (
     is_proved,
     split_entries,
 )
-from inference_store.erasure.hash_chain import Link, VerificationFailure, format_instant
+from inference_store.erasure.hash_chain import Archive, Link, VerificationFailure, format_instant
 from inference_store.erasure.log import (
+    CERTIFICATE,
     CERTIFICATES_HEAD,
     ChainHead,
-    KeyPolicy,
     SignedChain,
     SignedDocument,
     SigningKey,
@@ -92,24 +92,16 @@ async def find_proofs(engine: AsyncEngine, key: SigningKey, uid: UUID) -> list[P
 
 
 async def _make_proof(engine: AsyncEngine, number: int, scope: str, entry: bytes) -> Proof | None:
-    """Read the list twice: for the position of the entry, then for the path from there."""
     async with engine.connect() as connection:
-        row = await certificates.find_row(connection, number)
-    size = 0
-    position: int | None = None
-    async for chunk in erased_lists.read_list(engine, number):
-        for index, candidate in enumerate(split_entries(chunk), start=size):
-            if candidate == entry and position is None:
-                position = index
-        size += len(chunk) // len(entry)
-    if position is None or row is None:
-        return None
-    tree = MerkleTree(proving=position)
+        row = await certificates.find_document(connection, number)
+    tree = MerkleTree(proving=entry)
     async for chunk in erased_lists.read_list(engine, number):
         for candidate in split_entries(chunk):
             tree.add(candidate)
+    if tree.index is None or row is None:
+        return None
     root = bytes.fromhex(read_document(row.signed).document["leaves"]["root"])
-    return Proof(number, scope, entry, position, size, tuple(tree.proof()), root)
+    return Proof(number, scope, entry, tree.index, tree.size, tuple(tree.proof()), root)
 
 
 class KeyNotGiven(Exception):
@@ -118,11 +110,11 @@ class KeyNotGiven(Exception):
 
 async def read_certificate(connection: AsyncConnection, number: int) -> SignedDocument:
     """Return the certificate with a number. Raises NotFound."""
-    row = await certificates.find_certificate(connection, number)
+    row = await certificates.find_document(connection, number)
     if row is None:
-        if await certificates.find_document(connection, number) is not None:
-            raise NotFound(f"Number {number} is the document of a key, not a certificate.")
         raise NotFound(f"There is no certificate {number}.")
+    if row.kind != CERTIFICATE:
+        raise NotFound(f"Number {number} is the document of a key, not a certificate.")
     return read_document(row.signed)
 
 
@@ -215,11 +207,8 @@ class Verification:
         self._engine = engine
         self._archive = archive
         self.chain = SignedChain(
-            kinds={CERTIFICATE},
-            policy=KeyPolicy(
-                is_first=lambda key: not trusted or key.id in trusted,
-                is_restart=lambda key, _: key.id in trusted,
-            ),
+            is_first=lambda key: not trusted or key.id in trusted,
+            is_restart=lambda key, _: key.id in trusted,
         )
         self.counts = Verified()
         self._hashes: dict[int, bytes] = {}
@@ -244,7 +233,7 @@ class Verification:
 
     async def _check_number(self, number: int) -> AsyncIterator[str]:
         async with self._engine.connect() as connection:
-            row = await certificates.find_row(connection, number)
+            row = await certificates.find_document(connection, number)
         data = await asyncio.to_thread(self._archive.documents.get, number)
         copies = {POSTGRES: None if row is None else row.signed.encode(), BUCKET: data}
         document: SignedDocument | None = None
@@ -278,7 +267,9 @@ class Verification:
         stored = _ListSum()
         async for chunk in erased_lists.read_list(self._engine, document.number):
             stored.add(chunk)
-        archived = await asyncio.to_thread(_sum_chunks, self._archive.leaves(leaves["root"]))
+        archived = await asyncio.to_thread(
+            _sum_chunks, self._archive.pieces(leaves["root"]).read_after(0)
+        )
         self.counts.leaves += leaves["count"]
         for location, list_sum in ((POSTGRES, stored), (BUCKET, archived)):
             if list_sum.result() != expected:
@@ -412,7 +403,7 @@ class Recheck:
                 self._pass(entries, description)
         async for number, entry in self._read_entries():
             if entry in self._passed:
-                yield VerificationFailure(number, self._passed[entry], certificates.CERTIFICATE)
+                yield VerificationFailure(number, self._passed[entry], CERTIFICATE)
 
     async def find_unknown_keys(self) -> set[str]:
         """Return the ids of keys that hashed lists and are not given."""
@@ -421,8 +412,8 @@ class Recheck:
 
     async def _read_entries(self) -> AsyncIterator[tuple[int, bytes]]:
         async with self._engine.connect() as connection:
-            numbers = [row.number async for row in certificates.stream_rows(connection)]
-        for number in numbers:
+            end = (await certificates.find_head(connection)).number
+        for number in range(1, end + 1):
             async for chunk in erased_lists.read_list(self._engine, number):
                 # an incomplete entry is a failure that `verify` reports
                 for entry in split_entries(chunk[: len(chunk) // ENTRY_BYTES * ENTRY_BYTES]):

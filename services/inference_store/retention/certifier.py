@@ -11,31 +11,31 @@ second certificate for the same batches. This also restores what an older backup
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure import certificate_documents, certificates, erased_lists, log
-from inference_store.erasure.certificate_documents import CertifiedRequest, Remaining
-from inference_store.erasure.certificates import CERTIFICATE, Archive, check_import, import_restart
+from inference_store.erasure import certificates, erased_lists
+from inference_store.erasure.certificate_documents import Remaining, make_certificate
+from inference_store.erasure.certificates import CertificateChain
 from inference_store.erasure.erased_lists import (
     CertifiedExport,
+    Erased,
     describe_exports,
     list_copies,
     write_list,
 )
-from inference_store.erasure.hash_chain import Link
+from inference_store.erasure.hash_chain import Archive
 from inference_store.erasure.log import (
+    CERTIFICATE,
     BrokenChain,
     ChainHead,
-    SignedDocument,
     SigningKey,
     read_document,
-    sign_document,
 )
 from inference_store.erasure.progress import (
     Erasure,
@@ -49,14 +49,13 @@ from inference_store.export.erased import ReachedExport, list_reached
 from inference_store.index import registrations
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
-from inference_store.platform.metrics import CERTIFICATE_TROUBLE, CERTIFICATES, UNCERTIFIED
+from inference_store.platform.metrics import CERTIFICATE_TROUBLE, UNCERTIFIED
 
 _log = structlog.get_logger()
 # The reasons for which an erasure ends without a certificate.
 UNCERTIFIED_REASONS: Final = ("no_key", "key_missing", "unlisted")
 # Between two writes of the head, while certificates are signed one after the other.
 _HEAD_SECONDS = 60.0
-_BuildDocument = Callable[[Link], dict[str, Any]]
 
 
 class Certifier:
@@ -80,6 +79,7 @@ class Certifier:
         self._engine = engine
         self._archive = Archive(blobs)
         self._keys = keys
+        self._chain = CertificateChain(engine, self._archive, keys)
         self._remaining = Remaining(events_seconds, ledger_seconds, audit_seconds)
         self._head = head
         self._head_number = 0
@@ -104,7 +104,7 @@ class Certifier:
     async def begin(self) -> None:
         """Import the certificates in the bucket, before anything is erased."""
         try:
-            await self.catch_up()
+            await self._chain.catch_up()
         except BrokenChain as broken:
             CERTIFICATE_TROUBLE.inc()
             _log.error("certificates cannot be signed", action="chain_apart", error=str(broken))
@@ -119,9 +119,8 @@ class Certifier:
         if self._head is None or (time.monotonic() < self._head_due and not at_once):
             return
         async with self._engine.connect() as connection:
-            row = await certificates.find_row(
-                connection, (await certificates.find_head(connection)).number
-            )
+            number = (await certificates.find_head(connection)).number
+            row = await certificates.find_document(connection, number)
         if row is None or row.number == self._head_number:
             return
         failpoint("retention.certify.head.before")
@@ -141,8 +140,8 @@ class Certifier:
 
     async def _certify(self, erasure: Erasure) -> State:
         failpoint("retention.certify.before")
-        await self.catch_up()
-        await self._introduce_key()
+        await self._chain.catch_up()
+        await self._chain.introduce_key()
         async with self._engine.begin() as connection:
             # a replay created it after the bucket's certificates were restored: it names none yet
             await certificates.set_newest(connection, erasure.id)
@@ -165,120 +164,42 @@ class Certifier:
             return await end_uncertified(self._engine, now, "unlisted")
         if not uncertified.batches and now.state == "partly_held":
             return "partly_held"
-        if not uncertified.batches and await self._names_waived(now):
+        earlier = await self._list_earlier(now)
+        names_waived = now.given_up is None or any("given_up" in before for before in earlier)
+        if not uncertified.batches and earlier and names_waived:
             async with self._engine.begin() as connection:
                 await advance_erasure(connection, now.id, "certified")
             return "certified"
-        await self._sign(now, uncertified)
+        await self._sign(now, uncertified, earlier)
         return "certified" if now.state == "certifying" else now.state
 
-    async def _names_waived(self, erasure: Erasure) -> bool:
+    async def _list_earlier(self, erasure: Erasure) -> list[Mapping[str, Any]]:
         async with self._engine.connect() as connection:
-            before = await certificates.list_certificates(connection, erasure_id=erasure.id)
-        certified = [read_document(row.signed).document for row in before]
-        return bool(certified) and (
-            erasure.given_up is None or any("given_up" in document for document in certified)
-        )
+            rows = await certificates.list_certificates(connection, erasure_id=erasure.id)
+        return [read_document(row.signed).document for row in rows]
 
-    async def _sign(self, erasure: Erasure, uncertified: erased_lists.Erased) -> None:
+    async def _sign(
+        self, erasure: Erasure, uncertified: Erased, earlier: Sequence[Mapping[str, Any]]
+    ) -> None:
         root = await write_list(self._engine, self._archive, uncertified.batches)
         failpoint("retention.certify.leaves.after")
-        certified = await read_certified(self._engine, self.key, erasure)
-
-        def build_document(previous: Link) -> dict[str, Any]:
-            return certificate_documents.make_certificate(
-                certified.request,
-                uncertified,
-                certified.counts,
-                root,
-                previous=previous,
-                exports=certified.exports,
-                remains=[
-                    *self._remaining.list_locations(erasure.asked),
-                    *list_copies(certified.exports),
-                ],
-            )
-
-        if await self._append(CERTIFICATE, self.key, build_document) is None:
+        async with self._engine.connect() as connection:
+            models = await list_models(connection, erasure)
+            names = await registrations.names(connection, models)
+            held = await count_held_by_hold(connection, erasure.id)
+            reached = await list_reached(connection, erasure.id)
+        exports = describe_exports(map(_certify_export, reached), earlier)
+        make_document = partial(
+            make_certificate,
+            *(erasure, uncertified, self.key, root),
+            model_ids=names.values(),
+            held=held,
+            earlier=earlier,
+            exports=exports,
+            remains=[*self._remaining.list_locations(erasure.asked), *list_copies(exports)],
+        )
+        if await self._chain.append(CERTIFICATE, self.key, make_document) is None:
             await self._certify(erasure)  # another process had signed: check again
-
-    async def _append(
-        self, kind: str, key: SigningKey, build_document: _BuildDocument
-    ) -> SignedDocument | None:
-        async with self._engine.connect() as connection:
-            head = await certificates.find_head(connection)
-        signed = sign_document(key, kind, build_document(head))
-        failpoint("retention.certify.put.before")
-        number = head.number + 1
-        if not await asyncio.to_thread(self._archive.documents.put_new, number, signed.data):
-            await self.catch_up()
-            return None
-        failpoint("retention.certify.put.after")
-        await self._import(signed)
-        failpoint("retention.certify.commit.after")
-        return signed
-
-    async def catch_up(self) -> None:
-        """Import the documents that only the bucket has. Raises BrokenChain."""
-        while True:
-            async with self._engine.connect() as connection:
-                head = await certificates.find_head(connection)
-                public_keys = await certificates.find_public_keys(connection)
-            text = await asyncio.to_thread(self._archive.documents.get, head.number + 1)
-            if text is None:
-                return
-            about = text, head, public_keys, self._keys, self._archive
-            await self._import(await asyncio.to_thread(check_import, *about))
-
-    async def _import(self, signed: SignedDocument) -> None:
-        about = signed.document.get("erasure")
-        async with self._engine.begin() as connection:
-            if log.find_restart_key(signed) is not None:
-                await import_restart(connection, signed)
-                return
-            await certificates.add_document(
-                connection, signed, model=await _find_model(connection, about)
-            )
-            if about is None:
-                return
-            await self._import_list(connection, signed, UUID(about["id"]))
-            again = await find_erasure(connection, UUID(about["id"]))
-            if again is not None and again.state == "certifying":
-                await advance_erasure(connection, again.id, "certified")
-        CERTIFICATES.inc()
-        _log.info("certificate", action="certificate", number=signed.number)
-
-    async def _import_list(
-        self, connection: AsyncConnection, signed: SignedDocument, erasure: UUID
-    ) -> None:
-        """Name the batches that exist; if an older backup is missing them, take them from the
-        bucket."""
-        number, leaves = signed.number, signed.document["leaves"]
-        uncertified = await erased_lists.find_uncertified(connection, erasure)
-        if uncertified.inferences + uncertified.objects == leaves["count"]:
-            await erased_lists.mark_certified(connection, uncertified.batches, number)
-            return
-        for piece in await asyncio.to_thread(lambda: list(self._archive.leaves(leaves["root"]))):
-            hashed_by = leaves["hashed_by"][0]
-            await erased_lists.restore_piece(connection, number, erasure, hashed_by, piece)
-
-    async def _introduce_key(self) -> None:
-        async with self._engine.connect() as connection:
-            public_keys = await certificates.find_public_keys(connection)
-        newest = public_keys[-1].id if public_keys else self.key.id
-        by = next((key for key in self._keys if key.id == newest), None)
-        if by is None:
-            raise BrokenChain(
-                f"the newest certificates are signed by key {newest}, which is not in"
-                " INFERENCE_STORE_CERTIFICATE_KEY: put it behind the new one, which it signs; if it"
-                " is lost, `inference-store certificates restart-chain`"
-            )
-        if not public_keys or newest != self.key.id:
-            await self._append(
-                log.KIND,
-                by,
-                lambda previous: log.make_key_document(self.key.public, after=previous),
-            )
 
 
 async def end_erasure(
@@ -303,51 +224,6 @@ async def end_uncertified(engine: AsyncEngine, erasure: Erasure, reason: str) ->
     UNCERTIFIED.labels(reason).inc()
     _log.warning("no certificate", action="uncertified", id=str(erasure.id), reason=reason)
     return "deleted"
-
-
-async def _find_model(connection: AsyncConnection, about: Mapping[str, Any] | None) -> int | None:
-    if about is None or len(about["model_ids"]) != 1:
-        return None
-    models = await registrations.find_by_ids(connection, about["model_ids"])
-    return next((registration.model for registration in models.values()), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Certified:
-    """The next certificate of an erasure: without what its earlier ones count."""
-
-    request: CertifiedRequest
-    counts: dict[str, Any]
-    exports: list[dict[str, Any]]
-
-
-async def read_certified(engine: AsyncEngine, key: SigningKey, erasure: Erasure) -> Certified:
-    """Read what the next certificate of an erasure says. `key`: the one that signs it."""
-    async with engine.connect() as connection:
-        models = await list_models(connection, erasure)
-        names = await registrations.names(connection, models)
-        before = await certificates.list_certificates(connection, erasure_id=erasure.id)
-        held = await count_held_by_hold(connection, erasure.id)
-        reached = await list_reached(connection, erasure.id)
-    request = CertifiedRequest(
-        id=erasure.id,
-        model_ids=sorted(names.values()),
-        cause=erasure.cause,
-        scope=erasure.scope,
-        requested_at=erasure.requested_at,
-        requested_by=erasure.requested_by,
-        run=erasure.run,
-        held=held,
-        by=certificate_documents.hash_values(key, erasure.asked),
-        decided_by=erasure.decided_by,
-        given_up=erasure.given_up if erasure.state == "certifying" else None,
-    )
-    counted = {"versions": erasure.versions, "bytes": erasure.bytes, "rows": erasure.table_rows}
-    earlier = [read_document(row.signed).document for row in before]
-    counts = certificate_documents.subtract_counts(
-        counted, [document["erased"] for document in earlier]
-    )
-    return Certified(request, counts, describe_exports(map(_certify_export, reached), earlier))
 
 
 def _certify_export(export: ReachedExport) -> CertifiedExport:

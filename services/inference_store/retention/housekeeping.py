@@ -28,12 +28,11 @@ from inference_store.erasure import (
     runs,
     selection,
 )
-from inference_store.erasure.audit_chain import Sign
 from inference_store.erasure.certificates import find_signer
 from inference_store.erasure.hash_chain import canonical
-from inference_store.erasure.housekeeping import RECORD_KINDS, RecordKind
+from inference_store.erasure.housekeeping import RECORD_KINDS
 from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.log import signing_keys
+from inference_store.erasure.log import AUDIT_HEAD, ChainHead, signing_keys
 from inference_store.erasure.policies import (
     EffectivePolicy,
     PolicyOwner,
@@ -51,6 +50,7 @@ from inference_store.index.tables import erasure
 from inference_store.inference.errors import ObjectStoreUnavailable, StoreError, Unavailable
 from inference_store.inference.events import received_at_of, uid_floor
 from inference_store.platform.metrics import PRUNED
+from inference_store.platform.settings import RetentionSettings
 from inference_store.query.deadline import ScanRange
 from inference_store.retention.leadership_check import Leader
 from inference_store.retention.run_executor import Work, list_work
@@ -128,7 +128,7 @@ async def redact_ledger(leader: Leader) -> None:
 
 
 class _NotDue(Exception):
-    """Another process has recorded a checkpoint meanwhile."""
+    """Nothing is to be cut, and a checkpoint is recent enough."""
 
 
 async def delete_records(leader: Leader) -> None:
@@ -136,56 +136,37 @@ async def delete_records(leader: Leader) -> None:
     entries."""
     engine, ledger, settings = leader.engine, leader.ledger, leader.settings
     await link_all(engine)
-    async with engine.connect() as connection:
-        sign = await find_signer(connection, signing_keys(settings))
-    await _checkpoint(engine, ledger, sign)
+    await _checkpoint(settings, ledger)
     for records in RECORD_KINDS:
         seconds, pruned = getattr(settings, records.setting), 1
         while pruned:
             await leader.check.confirm_step()
-            async with _open_transaction(engine, ledger, records) as connection:
-                pruned = await records.prune(connection, seconds, _RECORDS, sign)
+            async with engine.begin() as connection:
+                pruned = await records.prune(connection, seconds, _RECORDS)
             PRUNED.labels(records.name).inc(pruned)
-    if leader.audit_head is not None:
-        async with engine.connect() as connection:
-            newest = await audit_chain.find_newest_signed(connection)
-        if newest is not None:
-            await asyncio.to_thread(leader.audit_head.put_once, canonical(newest))
 
 
-@asynccontextmanager
-async def _open_transaction(
-    engine: AsyncEngine, ledger: Ledger, records: RecordKind
-) -> AsyncIterator[AsyncConnection]:
-    """Open a transaction: in the ledger's turn if others sign too, else one of our own."""
-    if records.in_turn:
-        async with ledger.turn() as connection, connection.begin():
-            yield connection
-    else:
-        async with engine.begin() as connection:
-            yield connection
-
-
-async def _checkpoint(engine: AsyncEngine, ledger: Ledger, sign: Sign) -> None:
-    """Write the end of the audit's chain to the bucket too, where it reveals a truncated chain."""
+async def _checkpoint(settings: RetentionSettings, ledger: Ledger) -> None:
+    """Write the end of the audit's chain to the bucket too, where it reveals a truncated chain: to
+    the ledger, and if it is signed to a locked object."""
 
     async def make_body(connection: AsyncConnection) -> dict[str, Any]:
-        # read in the turn, or two services would sign two checkpoints with the same predecessor
         body = await audit_chain.make_checkpoint(
-            connection, every_seconds=_CHECKPOINT_SECONDS, sign=sign
+            connection,
+            every_seconds=_CHECKPOINT_SECONDS,
+            keep_seconds=settings.audit_keep_seconds,
+            sign=await find_signer(connection, signing_keys(settings)),
         )
         if body is None:
             raise _NotDue
         return body
 
-    async with engine.connect() as connection:
-        is_due = (
-            await audit_chain.make_checkpoint(connection, every_seconds=_CHECKPOINT_SECONDS)
-            is not None
-        )
-    if is_due:
-        with suppress(Unavailable, _NotDue):  # others write: the next run records it
-            await ledger.write("audit_checkpoint", make_body, actor="retention")
+    with suppress(Unavailable, _NotDue):  # others write: the next run records it
+        checkpoint = await ledger.write("audit_checkpoint", make_body, actor="retention")
+        if "signature" in checkpoint:
+            days = settings.certificate_head_lock_days
+            head = ChainHead(settings, lock_days=days, key=AUDIT_HEAD)
+            await asyncio.to_thread(head.put, canonical(checkpoint))
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.locks import LeaderElection
-from inference_store.erasure.log import AUDIT_HEAD, ChainHead, signing_keys
+from inference_store.erasure.log import ChainHead, signing_keys
 from inference_store.erasure.pending_deletions import Position
 from inference_store.index.sidecars import Identity
 from inference_store.objects import Blobs
@@ -97,11 +97,7 @@ class Leader:
         self.ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
         self.reconciler = Reconciler(settings, engine, blobs, kafka=kafka)
         self.certifier: Certifier | None = None
-        # the locked object for the newest checkpoint of the audit; None without a key
-        self.audit_head: ChainHead | None = None
         if signing_keys(settings):
-            days = settings.certificate_head_lock_days
-            self.audit_head = ChainHead(settings, lock_days=days, key=AUDIT_HEAD)
             self.certifier = _make_certifier(settings, engine, blobs)
         # whether the schedule was due when the turn began; set later, the next turn sees it
         self.is_scheduled = False

@@ -1,6 +1,5 @@
 """An erasure ends with a certificate that says what went, and no more."""
 
-import asyncio
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -8,13 +7,15 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import certificates, policies
-from inference_store.erasure.certificates import Archive, CannotRestart, recover_key
+from inference_store.erasure.certificates import CannotRestart, CertificateChain
+from inference_store.erasure.hash_chain import Archive
 from inference_store.erasure.held_deletions import resume_released
 from inference_store.erasure.log import (
+    CERTIFICATE,
     ChainHead,
     SignedDocument,
     SigningKey,
@@ -24,13 +25,14 @@ from inference_store.erasure.log import (
 )
 from inference_store.erasure.policies import RetentionPolicy
 from inference_store.erasure.proofs import Verification, find_proofs
-from inference_store.index.tables import export_part
+from inference_store.index.tables import certificate, export_part
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.certifier import Certifier
 from inference_store.retention.eraser import step
 from tests.servers.minio import S3
+from tests.transactions import fetch
 from tests.warm.process import run_command
 
 from .exported import export_all
@@ -49,13 +51,13 @@ def certifier(storing: Storing, key: SigningKey) -> Certifier:
 
 
 async def list_signed(engine: AsyncEngine) -> list[SignedDocument]:
-    async with engine.connect() as connection:
-        return [read_document(row.signed) async for row in certificates.stream_rows(connection)]
+    signed = await fetch(engine, select(certificate.c.signed).order_by(certificate.c.number))
+    return list(map(read_document, signed))
 
 
 async def list_erasures(engine: AsyncEngine) -> list[Mapping[str, Any]]:
     signed = await list_signed(engine)
-    return [document.document for document in signed if document.kind == certificates.CERTIFICATE]
+    return [document.document for document in signed if document.kind == CERTIFICATE]
 
 
 @pytest.mark.usefixtures("certifier")
@@ -126,8 +128,8 @@ async def test_a_lost_key_is_followed_by_one_that_restarts_the_chain(storing: St
         return str(await storing.eraser.finish(await storing.request(*doomed)))
 
     async def recover(*keys: SigningKey) -> int:
-        recovered = await recover_key(storing.engine, archive, keys, by="cli:ada", reason="a fire")
-        return int(recovered.document["number"])
+        chain = CertificateChain(storing.engine, archive, keys)
+        return int((await chain.restart(by="cli:ada", reason="a fire")).number)
 
     async def wrongs(*trusted: SigningKey) -> tuple[list[str], list[int]]:
         verification = Verification(storing.engine, archive, trusted={key.id for key in trusted})
@@ -192,8 +194,7 @@ async def test_a_head_that_the_bucket_locks_stays(
         # what is put over it, and a delete marker, hide nothing
         blobs.put(head_key, b"{}", content_type="application/json")
         minio_server.client().remove_object(name, head_key.key)
-        there = await asyncio.to_thread(head.versions)
-        assert [version.document["number"] for version in there] == [2]
+        assert [version.number for version in head.versions()] == [2]
         blobs.delete_objects([StorageKey(name, "certificates/0000000002.json")])
         async with engine.begin() as connection:
             await connection.execute(text("DELETE FROM certificate WHERE number = 2"))
@@ -206,8 +207,7 @@ async def test_a_head_that_the_bucket_locks_stays(
         for _ in range(2):
             await storing.erase(*await storing.inferences(model, 1, NOW))
         await certifier.write_head()
-        there = await asyncio.to_thread(head.versions)
-        assert [version.document["number"] for version in there] == [2, 3]
+        assert sorted(version.number for version in head.versions()) == [2, 3]
         verification = Verification(engine, Archive(blobs))
         assert [str(wrong) async for wrong in verification.find_failures()] == []
         wrong = [str(wrong) async for wrong in verification.find_head_failures(head)]

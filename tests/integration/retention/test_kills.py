@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from inference_store.erasure import certificates, runs
-from inference_store.erasure.certificates import Archive
+from inference_store.erasure.hash_chain import Archive
 from inference_store.erasure.log import new_key, read_document
 from inference_store.erasure.progress import find_erasures
 from inference_store.erasure.proofs import Verification

@@ -13,8 +13,7 @@ import pytest
 from sqlalchemy import insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.certificates import Archive
-from inference_store.erasure.hash_chain import canonical
+from inference_store.erasure.hash_chain import Archive, canonical
 from inference_store.erasure.log import ChainHead, SigningKey, new_key, read_document, sign_document
 from inference_store.erasure.proofs import Recheck, Verification
 from inference_store.index.tables import certificate, inference

@@ -1,5 +1,6 @@
 """The bytes of the three hash chains: ledger, certificates, audit. Fixed key, fixed times."""
 
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,6 @@ from inference_store.erasure import (
     erased_lists,
     log,
 )
-from inference_store.erasure.certificates import CERTIFICATE
 from inference_store.erasure.erased_lists import (
     CertifiedExport,
     Erased,
@@ -25,12 +25,14 @@ from inference_store.erasure.erased_lists import (
 from inference_store.erasure.hash_chain import Link, canonical, format_instant
 from inference_store.erasure.ledger_entries import Content, Entry, Note
 from inference_store.erasure.log import (
+    CERTIFICATE,
     RESTART,
     SignedDocument,
     SigningKey,
     make_key_document,
     sign_document,
 )
+from inference_store.erasure.progress import Erasure
 from inference_store.inference.events import StorageKey
 from tests.unit.erasure.certify.test_matching import compute_root
 
@@ -69,37 +71,41 @@ def make_entries() -> list[bytes]:
 
 def make_certificate_document(previous: Link) -> dict[str, Any]:
     """Return the document of an erasure's certificate, issued at a fixed time."""
-    certified = certificate_documents.CertifiedRequest(
-        id=ERASURE,
-        model_ids=["a/b", ODD],
-        cause="request",
-        scope="inference",
-        requested_at=AT,
-        requested_by="key:ops",
-        run=RUN,
-        held={HOLD: 2},
-        by=certificate_documents.hash_values(SIGNS, {"filter": ODD, "inference_ids": ["1", "2"]}),
-        decided_by=[{"policy": str(HOLD), "rule": 1}],
-        given_up={"by": "key:ops", "holds": {str(HOLD): 1}},
+    others: dict[str, Any] = dict.fromkeys(field.name for field in fields(Erasure))
+    erasure = Erasure(
+        **others
+        | {
+            "id": ERASURE,
+            "cause": "request",
+            "scope": "inference",
+            "state": "certifying",
+            "requested_at": AT,
+            "requested_by": "key:ops",
+            "run": RUN,
+            "asked": {"filter": ODD, "inference_ids": ["1", "2"]},
+            "decided_by": [{"policy": str(HOLD), "rule": 1}],
+            "given_up": {"by": "key:ops", "holds": {str(HOLD): 1}},
+            "versions": 4,
+            "bytes": 5,
+            "table_rows": {"inference": 3},
+        }
     )
     later = AT + timedelta(seconds=1)
-    erased = Erased([1], 3, 2, AT, later, [SIGNS.id], AT, later)
-    counts = {"versions": 4, "bytes": 5, "rows": {"inference": 3}}
     export = CertifiedExport(EXPORT, 2, 1, [("key:reader", AT, later)])
     exports = describe_exports([export], [])
-    remains = [{"where": "somewhere", "clear_at": None}, *list_copies(exports)]
-    root = compute_root(make_entries())
-    return fix_time(
-        certificate_documents.make_certificate(
-            certified,
-            erased,
-            counts,
-            root,
-            previous=previous,
-            exports=exports,
-            remains=remains,
-        )
+    document = certificate_documents.make_certificate(
+        erasure,
+        Erased([1], 3, 2, AT, later, [SIGNS.id], AT, later),
+        SIGNS,
+        compute_root(make_entries()),
+        previous,
+        model_ids=["a/b", ODD],
+        held={HOLD: 2},
+        earlier=[],
+        exports=exports,
+        remains=[{"where": "somewhere", "clear_at": None}, *list_copies(exports)],
     )
+    return fix_time(document)
 
 
 def fix_time(document: dict[str, Any]) -> dict[str, Any]:
@@ -127,7 +133,7 @@ def test_certificates() -> None:
         for number, document in enumerate(make_chain(), 1)
     )
     for number, entry in enumerate(make_entries()):
-        tree = MerkleTree(proving=number)
+        tree = MerkleTree(proving=entry)
         for leaf in make_entries():
             tree.add(leaf)
         proof = " ".join(sibling.hex() for sibling in tree.proof())
@@ -149,18 +155,14 @@ def test_audit() -> None:
         model_id=ODD,
     )
     values = audit_chain.hash_values(bytes(16), UIDS[0], '{"a": 1, "é": null}')
-    link = audit_chain.hash_link(Link(0, audit_chain.GENESIS_HASH), row, values)
-    document = {"reason": "head", "number": 1, "hash": link.hex(), "at": AT.isoformat()}
-    document |= {"cut": 0, "previous": ""}
+    link = audit_chain.hash_link(audit_chain.GENESIS, row, values)
+    document = {"number": 1, "hash": link.hex(), "cut": 0, "cut_hash": "", "at": AT.isoformat()}
     point = sign_document(SIGNS, certificates.CHECKPOINT, document)
     texts = {
         "values": values.hex(),
         "values without a uid": audit_chain.hash_values(b"salt", None, "{}").hex(),
         "link": link.hex(),
         "checkpoint": point.text,
-        "hash of the checkpoint": audit_chain.hash_checkpoint(
-            {"document": document, "kind": point.kind}
-        ).hex(),
         "canonical": canonical(document),
     }
     check("audit.txt", "".join(format_bytes(name, text.encode()) for name, text in texts.items()))

@@ -27,7 +27,6 @@ SPREAD = {table.name for table in (*DISTRIBUTED, *REFERENCE)}
 LOCAL = [
     "api_key",
     "audit",
-    "audit_checkpoint",
     "audit_head",
     "audit_link",
     "certificate",

@@ -2,7 +2,6 @@
 
 from .access import api_key as api_key
 from .access import audit as audit
-from .access import audit_checkpoint as audit_checkpoint
 from .access import audit_head as audit_head
 from .access import audit_link as audit_link
 from .access import export_download as export_download

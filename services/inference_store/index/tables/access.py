@@ -119,24 +119,12 @@ audit_head = Table(
     Column("id", Integer, primary_key=True, autoincrement=False),
     count("number"),
     Column("hash", BYTEA, nullable=False),
-    # the last number that retention has cut off
+    # the last number that retention has cut off, and its hash
     count("cut"),
+    Column("cut_hash", BYTEA, nullable=False),
+    # the newest: where the chain stood, and up to where it may be cut; NULL: there was none yet
+    Column("checkpoint", JSONB),
 )
-
-audit_checkpoint = Table(
-    "audit_checkpoint",
-    METADATA,
-    Column("id", BigInteger, Identity(always=True), primary_key=True),
-    now("at"),
-    # 'cut': all up to this number was removed by age; 'head': the chain stood here
-    Column("reason", CODE_POINTS, nullable=False),
-    Column("number", BigInteger, nullable=False),
-    Column("hash", BYTEA, nullable=False),
-    # what is signed, with its signature; NULL: there was no key
-    Column("signed", JSONB),
-    Index("audit_checkpoint_number_idx", "number"),
-)
-
 
 saved_view = Table(
     "saved_view",

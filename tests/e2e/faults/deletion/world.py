@@ -16,7 +16,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import certificates
-from inference_store.erasure.certificates import Archive
+from inference_store.erasure.hash_chain import Archive
 from inference_store.erasure.log import ChainHead, SigningKey, read_document
 from inference_store.erasure.progress import find_erasures, list_uncertified, list_unfinished
 from inference_store.erasure.proofs import Recheck, Verification, find_proofs

@@ -17,7 +17,7 @@ from inference_store.erasure import (
     policies,
     runs,
 )
-from inference_store.erasure.log import new_key, sign_document
+from inference_store.erasure.log import CERTIFICATE, new_key, sign_document
 from inference_store.erasure.policies import DEFAULT, PolicyOwner
 from inference_store.export.jobs import request_export
 from inference_store.export.listing import describe_question
@@ -122,20 +122,16 @@ async def add_certificate(connection: AsyncConnection, model: int, model_id: str
         connection, key, erasure.id, scope="inference", uids=uids, objects=()
     )
     uncertified = await erased_lists.find_uncertified(connection, erasure.id)
-    request = certificate_documents.CertifiedRequest(
-        id=erasure.id,
-        model_ids=[model_id],
-        cause=erasure.cause,
-        scope=erasure.scope,
-        requested_at=NOW,
-        requested_by=None,
-        run=None,
-    )
     document = certificate_documents.make_certificate(
-        request, uncertified, {}, b"", previous=head, remains=[]
+        *(erasure, uncertified, key, b"", head),
+        model_ids=[model_id],
+        held={},
+        earlier=[],
+        exports=[],
+        remains=[],
     )
     await certificates.add_document(
-        connection, sign_document(key, certificates.CERTIFICATE, document), model=model
+        connection, sign_document(key, CERTIFICATE, document), model=model
     )
     await erased_lists.mark_certified(connection, uncertified.batches, head.number + 1)
     return head.number + 1

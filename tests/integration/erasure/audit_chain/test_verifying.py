@@ -1,10 +1,7 @@
 """The chain over the audit on a real Postgres: whatever is done to it behind our back is found."""
 
 import asyncio
-import json
-from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -14,13 +11,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import Action, Who
 from inference_store.erasure import audit_chain, certificates, log
-from inference_store.erasure.audit_chain import Verdict
+from inference_store.erasure.audit_chain import Checkpoint, Verdict
 from inference_store.erasure.certificates import CheckpointCheck, find_signer
-from inference_store.erasure.hash_chain import Link
 from inference_store.erasure.log import SigningKey, make_key_document, new_key, sign_document
 from inference_store.index.audit import note
-from inference_store.index.tables import audit, audit_link
-from tests.transactions import execute, transact
+from inference_store.index.tables import audit, audit_head, audit_link
+from tests.transactions import execute, fetch, transact
 
 _ADA = Who("key:ada", "192.0.2.1")
 _UIDS = [UUID(int=number) for number in range(1, 21)]
@@ -37,32 +33,37 @@ async def _write(engine: AsyncEngine, *uids: UUID, link: bool = True) -> None:
                 pass
 
 
-async def verify_chain(
-    engine: AsyncEngine, *copies: dict[str, Any], anchors: Sequence[Link] = ()
-) -> Verdict:
+async def verify_chain(engine: AsyncEngine, *copies: Checkpoint) -> Verdict:
     async with engine.connect() as connection:
         await connection.execution_options(isolation_level="REPEATABLE READ")
         check = await CheckpointCheck.of(connection)
-        return await audit_chain.verify(connection, check, copies=copies, anchors=anchors)
+        return await audit_chain.verify(connection, check, [("the bucket", c) for c in copies])
 
 
 async def tamper(engine: AsyncEngine, *statements: str) -> None:
     """Change rows as the owner of the tables can."""
-    guards = [
-        f"ALTER TABLE {table} DISABLE TRIGGER USER"
-        for table in ("audit", "audit_link", "audit_checkpoint")
-    ]
+    guards = [f"ALTER TABLE {table} DISABLE TRIGGER USER" for table in ("audit", "audit_link")]
     async with engine.begin() as connection:
         for statement in (*guards, *statements):
             await connection.execute(text(statement))
 
 
-async def _make_checkpoint(connection: AsyncConnection) -> int | None:
-    body = await audit_chain.make_checkpoint(connection)
-    if body is None:
-        return None
-    await audit_chain.apply_checkpoint(connection, body, datetime.now(UTC), "retention")
-    return int(body["number"])
+async def _make_checkpoint(
+    connection: AsyncConnection, *keys: SigningKey, keep_seconds: float | None = None
+) -> Checkpoint | None:
+    """Store a checkpoint as a replay of the ledger does."""
+    sign = await find_signer(connection, keys)
+    body = await audit_chain.make_checkpoint(connection, keep_seconds=keep_seconds, sign=sign)
+    if body is not None:
+        await audit_chain.apply_checkpoint(connection, body, datetime.now(UTC), "retention")
+    return body
+
+
+async def _prune(engine: AsyncEngine, *keys: SigningKey, keep_seconds: float, limit: int) -> int:
+    """Cut once; return how many entries."""
+    async with engine.begin() as connection:
+        await _make_checkpoint(connection, *keys, keep_seconds=keep_seconds)
+        return await audit_chain.prune_entries(connection, limit=limit)
 
 
 _TAMPERED = {
@@ -127,7 +128,7 @@ async def test_what_was_done_is_found(engine: AsyncEngine) -> None:
 async def test_a_tail_cut_with_its_head_is_found_by_a_checkpoint(engine: AsyncEngine) -> None:
     await _write(engine, *_UIDS)
     async with engine.begin() as connection:
-        assert await _make_checkpoint(connection) == 20
+        assert await _make_checkpoint(connection) is not None
         assert await _make_checkpoint(connection) is None
     assert (await verify_chain(engine)).failures == []
     await tamper(
@@ -164,8 +165,6 @@ _REFUSED = (
     "DELETE FROM audit WHERE number = 5",
     "DELETE FROM audit_link WHERE number = 5",
     "UPDATE audit_link SET hash = '\\x00' WHERE number = 5",
-    "UPDATE audit_checkpoint SET number = 3",
-    "DELETE FROM audit_checkpoint",
 )
 
 
@@ -221,16 +220,14 @@ async def test_retention_leaves_a_checkpoint_where_it_cuts(engine: AsyncEngine) 
             " 'x', 'y' FROM generate_series(9, 0, -1) AS n"
         )
         await audit_chain.link_entries(connection, limit=100)
-        for expected in (3, 2, 0):
-            cut = await audit_chain.prune_entries(
-                connection, older_than_seconds=4.5 * 86400, limit=3
-            )
-            assert cut == expected
+    for expected in (3, 2, 0):
+        assert await _prune(engine, keep_seconds=4.5 * 86400, limit=3) == expected
+        assert (await verify_chain(engine)).failures == []
     verdict = await verify_chain(engine)
-    assert verdict.failures == []
     assert (verdict.first, verdict.end.number, verdict.checkpoints) == (6, 10, 1)
-    await tamper(engine, "DELETE FROM audit_checkpoint")
-    assert {fault.number for fault in (await verify_chain(engine)).failures} == {5, 6}
+    await tamper(engine, "UPDATE audit_head SET checkpoint = NULL")
+    [fault] = (await verify_chain(engine)).failures
+    assert (fault.number, "no checkpoint says" in fault.reason) == (5, True)
 
 
 async def test_two_writers_and_readers_in_between_make_one_chain(engine: AsyncEngine) -> None:
@@ -255,7 +252,9 @@ async def test_two_writers_and_readers_in_between_make_one_chain(engine: AsyncEn
 async def test_a_restored_backup_continues_after_the_entries_it_lacks(engine: AsyncEngine) -> None:
     """The ledger is replayed: its checkpoint tells how far the chain had come."""
     await _write(engine, *_UIDS)
-    body = {"number": 30_000, "hash": "ab" * 32, "signed": None}
+    at = datetime.now(UTC).isoformat()
+    document = {"number": 30_000, "hash": "ab" * 32, "cut": 0, "cut_hash": "00" * 32, "at": at}
+    body = {"document": document}
     async with engine.begin() as connection:
         for _ in range(2):
             await audit_chain.apply_checkpoint(connection, body, datetime.now(UTC), "retention")
@@ -267,22 +266,55 @@ async def test_a_restored_backup_continues_after_the_entries_it_lacks(engine: As
     assert "missing up to 30000" in fault.reason
     assert "older backup" in fault.reason
     # what is old enough goes from both sides of the gap
-    pruned = []
-    for _ in range(5):
-        pruned.append(
-            await transact(engine, audit_chain.prune_entries, older_than_seconds=0, limit=8)
-        )
+    pruned = [await _prune(engine, keep_seconds=0, limit=8) for _ in range(5)]
     assert pruned == [8, 8, 7, 0, 0]
     assert (await verify_chain(engine)).failures == []
 
 
+async def test_a_restored_backup_is_cut_where_the_chain_was_cut_since(engine: AsyncEngine) -> None:
+    await _write(engine, *_UIDS)
+    hashes = {"hash": "ab" * 32, "cut_hash": "cd" * 32}
+    document = {"number": 30, "cut": 25, "at": datetime.now(UTC).isoformat(), **hashes}
+    async with engine.begin() as connection:
+        body = {"document": document}
+        await audit_chain.apply_checkpoint(connection, body, datetime.now(UTC), "retention")
+    pruned = [await transact(engine, audit_chain.prune_entries, limit=8) for _ in range(4)]
+    assert pruned == [8, 8, 4, 0]
+    await _write(engine, *_UIDS[:3])
+    verdict = await verify_chain(engine)
+    assert (verdict.first, verdict.end.number) == (26, 33)
+    [fault] = verdict.failures
+    assert "missing up to 30" in fault.reason
+
+
 async def test_a_copy_kept_elsewhere_reveals_a_replaced_chain(engine: AsyncEngine) -> None:
     await _write(engine, *_UIDS)
-    good = (await verify_chain(engine)).end
-    assert (await verify_chain(engine, anchors=[good])).failures == []
-    for anchor, words in ((Link(20, b"x" * 32), "made again"), (Link(21, b"x" * 32), "beyond")):
-        [fault] = (await verify_chain(engine, anchors=[anchor])).failures
+    async with engine.begin() as connection:
+        good = await _make_checkpoint(connection)
+    assert good is not None
+    assert (await verify_chain(engine, good)).failures == []
+    await tamper(engine, "UPDATE audit_head SET checkpoint = NULL")
+    for number, words in ((20, "made again"), (21, "beyond")):
+        document = {**good["document"], "number": number, "hash": "ab" * 32}
+        [fault] = (await verify_chain(engine, {"document": document})).failures
         assert words in fault.reason
+
+
+async def test_two_checkpoints_that_differ_are_found(engine: AsyncEngine) -> None:
+    await _write(engine, *_UIDS)
+    async with engine.begin() as connection:
+        good = await _make_checkpoint(connection)
+    assert good is not None
+    other = {"document": {**good["document"], "hash": "ab" * 32}}
+    [fault] = (await verify_chain(engine, other)).failures
+    assert fault.reason == "its checkpoint in the bucket has another hash for it"
+    [fault] = (await verify_chain(engine, {"document": {}})).failures
+    assert fault.reason == "its checkpoint in the bucket is false: it cannot be read"
+
+
+async def find_checkpoint(engine: AsyncEngine) -> Checkpoint:
+    (checkpoint,) = await fetch(engine, select(audit_head.c.checkpoint))
+    return dict(checkpoint)
 
 
 async def _introduce(engine: AsyncEngine, key: SigningKey) -> None:
@@ -298,11 +330,7 @@ async def _write_signed(engine: AsyncEngine, key: SigningKey) -> None:
         for _ in range(10):
             await note(connection, Who("key:ada", None), Action.LINKS_MADE)
         await audit_chain.link_entries(connection, limit=100)
-        body = await audit_chain.make_checkpoint(
-            connection, sign=await find_signer(connection, [key])
-        )
-        assert body is not None
-        await audit_chain.apply_checkpoint(connection, body, datetime.now(UTC), "retention")
+        assert await _make_checkpoint(connection, key) is not None
 
 
 async def _find_reasons(engine: AsyncEngine, *statements: str) -> list[str]:
@@ -315,28 +343,27 @@ async def test_signs_the_point_where_retention_cuts(engine: AsyncEngine) -> None
     key = new_key()
     await _introduce(engine, key)
     await _write_signed(engine, key)
-    async with engine.begin() as connection:
-        sign = await find_signer(connection, [key])
-        await audit_chain.prune_entries(connection, older_than_seconds=0, limit=4, sign=sign)
+    assert await _prune(engine, key, keep_seconds=0, limit=4) == 4
     verdict = await verify_chain(engine)
     assert verdict.failures == []
-    assert (verdict.first, verdict.signed) == (5, 2)
+    assert (verdict.first, verdict.signed) == (5, 1)
 
 
 _FALSE = {
-    "another hash": ("UPDATE audit_checkpoint SET hash = '\\x01'", "something else"),
-    "another number": ("UPDATE audit_checkpoint SET number = 9", "something else"),
+    "another hash": (
+        "UPDATE audit_head SET checkpoint = jsonb_set(checkpoint, '{document,hash}', '\"01\"')",
+        "has not signed it",
+    ),
+    "another place": (
+        "UPDATE audit_head SET checkpoint = jsonb_set(checkpoint, '{document,cut}', '9')",
+        "has not signed it",
+    ),
     "a stranger's key": (
-        "UPDATE audit_checkpoint SET signed = cast(:forged as jsonb)",
+        "UPDATE audit_head SET checkpoint = cast(:forged as jsonb)",
         "no certificate introduces its key",
     ),
     "the signature": (
-        "UPDATE audit_checkpoint SET signed = jsonb_set(signed, '{signature}', '\"AAAA\"')",
-        "has not signed it",
-    ),
-    "both, unsigned again": (
-        "UPDATE audit_checkpoint SET number = 9, signed = jsonb_set(signed, '{document,number}',"
-        " '9')",
+        "UPDATE audit_head SET checkpoint = jsonb_set(checkpoint, '{signature}', '\"AAAA\"')",
         "has not signed it",
     ),
 }
@@ -347,10 +374,8 @@ async def test_a_false_one_is_found(engine: AsyncEngine) -> None:
     await _introduce(engine, key)
     await _write_signed(engine, key)
     await tamper(engine)
-    async with engine.connect() as connection:
-        row = (await connection.execute(text("SELECT signed FROM audit_checkpoint"))).scalar_one()
-    forged = sign_document(new_key(), "audit_checkpoint", row["document"]).text
-    assert json.loads(forged)["document"] == row["document"]
+    stored = await find_checkpoint(engine)
+    forged = sign_document(new_key(), "audit_checkpoint", stored["document"]).text
     for name, (statement, words) in _FALSE.items():
         async with engine.connect() as connection:
             await connection.execution_options(isolation_level="REPEATABLE READ")
@@ -366,11 +391,13 @@ async def test_a_false_one_is_found(engine: AsyncEngine) -> None:
 _CUT = (
     "DELETE FROM audit WHERE number <= 10",
     "DELETE FROM audit_link WHERE number <= 10",
-    "UPDATE audit_head SET cut = 10",
+    "UPDATE audit_head SET cut = 10,"
+    " cut_hash = decode(checkpoint #>> '{document,cut_hash}', 'hex')",
 )
 _FEIGNED = (
-    "INSERT INTO audit_checkpoint (reason, number, hash) SELECT 'cut', number, hash"
-    " FROM audit_checkpoint WHERE number = 10 LIMIT 1"
+    "UPDATE audit_head SET checkpoint = jsonb_build_object('document',"
+    " jsonb_set(jsonb_set(checkpoint -> 'document', '{cut}', '10'), '{cut_hash}',"
+    " to_jsonb((SELECT encode(hash, 'hex') FROM audit_link WHERE number = 10))))"
 )
 
 
@@ -379,39 +406,13 @@ async def test_a_beginning_that_was_cut_at_a_checkpoint_is_found(engine: AsyncEn
     await _introduce(engine, key)
     for _ in range(2):
         await _write_signed(engine, key)
-    newest_signed = await transact(engine, audit_chain.find_newest_signed)
-    assert newest_signed is not None
+    newest_signed = await find_checkpoint(engine)
     assert (await verify_chain(engine, newest_signed)).failures == []
-    # that the chain stood there does not say that it was cut there
-    assert "no checkpoint says that it was cut here" in (await _find_reasons(engine, *_CUT))[0]
-    # nor does what anybody may have written
-    assert "nothing signed says that it was cut" in (await _find_reasons(engine, _FEIGNED))[0]
-    # if all signed checkpoints are gone here, the bucket has the newest
-    gone = "DELETE FROM audit_checkpoint WHERE jsonb_typeof(signed) = 'object'"
-    assert await _find_reasons(engine, gone) == []
+    await tamper(engine, _FEIGNED, *_CUT)
+    # anybody may have written what nobody signed: the bucket has the newest that was signed
+    assert (await verify_chain(engine)).failures == []
     (fault,) = (await verify_chain(engine, newest_signed)).failures
     assert "nothing signed says that it was cut" in fault.reason
-
-
-async def test_detects_a_removed_signed_checkpoint(engine: AsyncEngine) -> None:
-    key = new_key()
-    await _introduce(engine, key)
-    for _ in range(3):
-        await _write_signed(engine, key)
-    reasons = await _find_reasons(engine, "DELETE FROM audit_checkpoint WHERE number = 20")
-    assert len(reasons) == 1
-    assert "the signed checkpoint before its own is missing" in reasons[0]
-
-
-async def test_retention_takes_none_out_of_their_middle(engine: AsyncEngine) -> None:
-    key = new_key()
-    await _introduce(engine, key)
-    for _ in range(2):
-        await _write_signed(engine, key)
-        for limit in (4, 3):
-            async with engine.begin() as connection:
-                sign = await find_signer(connection, [key])
-                await audit_chain.prune_entries(
-                    connection, older_than_seconds=0, limit=limit, sign=sign
-                )
-            assert (await verify_chain(engine)).failures == []
+    # that the chain stood there does not say that it was cut there
+    await tamper(engine, "UPDATE audit_head SET checkpoint = NULL")
+    assert "no checkpoint says that it was cut here" in (await _find_reasons(engine))[0]

@@ -12,7 +12,7 @@ from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import certificates
-from inference_store.erasure.certificates import Archive
+from inference_store.erasure.hash_chain import Archive
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.log import read_document
 from inference_store.erasure.progress import Erasure, list_blocked, list_unfinished

@@ -11,7 +11,6 @@ from inference_store.erasure.log import (
     KIND,
     RESTART,
     BrokenChain,
-    KeyPolicy,
     NoKey,
     NotSigned,
     SignedChain,
@@ -89,7 +88,7 @@ def certify(by: SigningKey, after: Link, kind: str = "certificate") -> bytes:
 
 def begin(**policy: Any) -> SignedChain:
     """Return a chain in which the first key is introduced."""
-    chain = SignedChain(kinds={"certificate"}, policy=KeyPolicy(**policy))
+    chain = SignedChain(**policy)
     chain.follow(introduce(FIRST, FIRST, START))
     return chain
 
@@ -125,8 +124,8 @@ def test_rejects_what_does_not_follow(subtests: pytest.Subtests) -> None:
 
 def test_rejects_a_first_document_without_a_trusted_key() -> None:
     reason = "the first of a chain introduces its key, and this does not"
-    assert SignedChain(kinds={"certificate"}).check(certify(FIRST, START))[1] == [reason]
-    chain = SignedChain(kinds=(), policy=KeyPolicy(is_first=lambda key: key == SECOND.public))
+    assert SignedChain().check(certify(FIRST, START))[1] == [reason]
+    chain = SignedChain(is_first=lambda key: key == SECOND.public)
     _, reasons = chain.check(introduce(FIRST, FIRST, START))
     assert "which is none of the trusted" in reasons[0]
     assert chain.check(introduce(SECOND, SECOND, START))[1] == []
