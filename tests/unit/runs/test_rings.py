@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.mutations.__main__ import read_promises
 from tests.runs.citus import SELECTED
 from tests.runs.rings import DEAREST, GROUPS, ROOT, Landing
 
@@ -45,3 +46,11 @@ def test_what_is_begun_late_runs_in_part(monkeypatch: pytest.MonkeyPatch) -> Non
     assert landing.is_whole("console")
     monkeypatch.setenv("CI_IN_PART", "1")
     assert not landing.is_whole("console")
+
+
+def test_each_promise_that_mutations_break_is_in_its_file_once_and_has_its_test() -> None:
+    for promise in read_promises():
+        text = (ROOT / "services" / "inference_store" / promise["file"]).read_text()
+        assert text.count(promise["old"]) == 1, promise["promise"]
+        path, _, test = promise["test"].partition("::")
+        assert f"def {test.partition('[')[0]}" in (ROOT / path).read_text(), promise["promise"]
