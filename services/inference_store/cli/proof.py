@@ -186,7 +186,7 @@ async def _restart_certificates(
         except BrokenChain as why:
             sys.exit(str(why))
     print(
-        f"From {document.number} on the key {keys[0].id} signs: give its id to whoever verifies.",
+        f"From {document.number} on key {keys[0].id} signs: give its ID to your auditors.",
         file=sys.stderr,
     )
     return 0

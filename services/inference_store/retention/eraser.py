@@ -135,7 +135,7 @@ _START: Position = (0, "", UUID(int=0))
 
 
 async def finish(leader: Leader, erasure: Erasure, *, seconds: float = inf) -> State | None:
-    """Erase all marks of an erasure, whoever set them, and return its last state.
+    """Erase everything that was marked for an erasure, and return its last state.
 
     None: it did not end within `seconds`; the next call continues. Raises the error of an
     unavailable server; it can be called again.
