@@ -35,7 +35,7 @@ BUDGETS: Final = {
     "proxy": (44, 12_670),
     "query": (50, 14_220),
     "retention": (12, 3_170),
-    "tests": (616, 82_830),
+    "tests": (616, 82_820),
     "client": (57, 8_910),
     "benchmarks": (39, 6_080),
     "docs": (47, 7_990),

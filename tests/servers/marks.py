@@ -16,5 +16,4 @@ def _not_on_citus(reason: str) -> pytest.MarkDecorator:
 plain_postgres = _not_on_citus("it is about a Postgres without it")
 stored_counts = _not_on_citus("a distributed table has no triggers, so nothing is counted ahead")
 merged_partitions = _not_on_citus("partitions are not merged there")
-drawn_predicates = _not_on_citus("it refuses one of the drawn predicates: complex joins")
 on_citus = pytest.mark.skipif(not ON_CITUS, reason=f"it is about Citus: {TEST_CITUS} names none")

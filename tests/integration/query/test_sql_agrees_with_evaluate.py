@@ -58,7 +58,6 @@ from tests.integration.query.typed_rows import (
 )
 from tests.integration.stored_inferences import START, make_indexable
 from tests.properties import examples
-from tests.servers.marks import drawn_predicates
 from tests.unit.query.operator_meanings import TESTS, holds
 
 from .conftest import Filled
@@ -156,7 +155,6 @@ def _sort_by_truth(
     return by_truth
 
 
-@drawn_predicates
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @settings(_RELAXED, max_examples=examples(2_000))
