@@ -290,7 +290,7 @@ def test_revokes_a_pending_version_and_removes_a_policy(
     expect(own).not_to_contain_text("waits and begins")
     own.get_by_role("button", name="Remove …").click()
     page.get_by_role("dialog").get_by_role("button", name="Remove it").click()
-    expect(own).to_contain_text("It has none of its own in force")
+    expect(own).to_contain_text("It has no policy of its own in force")
     expect(page.get_by_role("region", name="Versions").locator("summary")).to_have_count(3)
     page.get_by_role("link", name="Set a policy …").click()  # of a revision that was removed
     preview(page)
@@ -312,7 +312,7 @@ def test_the_policies_of_a_project_apply_to_its_models(
     expect(applies).to_contain_text("Everything is kept for 7 years.")
     expect(applies).to_contain_text("at most 5,000 inferences")
     own = page.get_by_role("region", name="Its own policy")
-    expect(own).to_contain_text("It has none of its own in force")
+    expect(own).to_contain_text("It has no policy of its own in force")
 
 
 def test_a_move_warns_which_policies_will_apply(open_page: OpenPage, console: Console) -> None:

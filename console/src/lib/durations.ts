@@ -20,7 +20,7 @@ const NAMES = ["year", "month", "week", "day", "hour", "minute", "second"];
 
 /** A duration of a policy, such as `P30D`, as `30 days`; what is not known stays as it is. */
 export function readPeriod(text: string): string {
-  if (text === "forever") return "for ever";
+  if (text === "forever") return "forever";
   const parts = ISO.exec(text)?.slice(1) ?? [];
   const words = parts.flatMap((count, number) => (count ? [`${count} ${NAMES[number]}${count === "1" ? "" : "s"}`] : []));
   return words.join(" ") || text;

@@ -70,7 +70,7 @@ export function writeAges(rule: ShownRule): string {
 }
 
 export function writeAge(age: string): string {
-  return age === "forever" ? "for ever" : `for ${readPeriod(age)}`;
+  return age === "forever" ? "forever" : `for ${readPeriod(age)}`;
 }
 
 /** A rule as it is being written; what is empty is left out. */
