@@ -22,9 +22,9 @@ from inference_store.query.cql2.tree import (
     Scalar,
     SourceRange,
 )
-from inference_store.query.properties import Operator, Takes, like_expression
+from inference_store.query.properties import Operator, Takes, like_prefix
 
-from .evaluate import exact
+from .arithmetic import exact
 from .names import METADATA, OWN, KnownKey, KnownKeys, UnknownKeys, column_of
 from .typed import Kind
 
@@ -170,7 +170,7 @@ def _operator_refused(entry: MetadataEntry, kind: Kind) -> ImpossibleComparison:
 
 def _refuse_pattern(entry: MetadataEntry, pattern: str) -> None:
     try:
-        like_expression(pattern)
+        like_prefix(pattern)
     except ValueError as exc:
         raise _wrong(entry, str(exc)) from None
 

@@ -11,7 +11,6 @@ from inference_store.inference.errors import ImpossibleComparison, Invalid, Unkn
 from inference_store.inference.json_text import read_exactly, write_json
 from inference_store.query.cql2 import parse_json, parse_text, to_json, to_text
 from inference_store.query.filters.check import check
-from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.from_conditions import (
     MetadataEntry,
     metadata_node,
@@ -22,6 +21,7 @@ from inference_store.query.filters.from_conditions import (
 from inference_store.query.filters.names import KnownKeys, known_key
 from inference_store.query.properties import OPERATORS
 from tests.unit.query.filters.evaluation import KNOWN, make_facts
+from tests.unit.query.filters.oracle import evaluate
 from tests.unit.query.operator_meanings import holds
 
 
