@@ -230,13 +230,7 @@ def _is_null(node: Operation, checking: FilterCheck) -> Predicate:
 
 def _unknown(node: Operation, of: Node, checking: FilterCheck) -> Predicate:
     with checking.evaluated_twice(node):
-        inner = to_predicate(of, checking)
-    match inner:
-        case Fixed(value):
-            return Fixed(value is None)
-        case Unknown() | Missing() | Sent():
-            return Fixed(False)
-    return Unknown(inner)
+        return Unknown(to_predicate(of, checking))
 
 
 def _missing(of: Named, checking: FilterCheck) -> Predicate:

@@ -383,7 +383,14 @@ def doubts_of(flags: Iterable[str]) -> Doubts:
 @lru_cache(maxsize=64)
 def like_expression(pattern: str) -> re.Pattern[str]:
     """Return a pattern of LIKE as a regular expression."""
-    tokens = re.findall(r"\\.|[^\\]", pattern, re.DOTALL)
-    wild = {"%": ".*", "_": "."}
-    parts = [wild.get(token, re.escape(token[-1])) for token in tokens]
-    return re.compile("".join(parts), re.DOTALL)
+    pieces = [""]
+    for token in re.findall(r"\\.|[^\\]", pattern, re.DOTALL):
+        if token == "%":
+            pieces.append("")
+        else:
+            pieces[-1] += "." if token == "_" else re.escape(token[-1])
+    first, *others = pieces
+    # a piece between two `%` matches at its first occurrence, and is never tried again
+    between = [f"(?>.*?{piece})" for piece in others[:-1]]
+    rest = [".*", others[-1]] if others else []
+    return re.compile("".join([first, *between, *rest]), re.DOTALL)
