@@ -39,7 +39,7 @@ from inference_store.inference.metadata import COORDINATES
 
 from .conditions import Names, compile_certain, compile_condition
 from .deadline import HIGHEST, LOWEST, Deadline, OutOfTime, ScanRange, fetch
-from .filters.typed import Metadata, Predicate, Sent
+from .filters.typed import Metadata, Predicate, Sent, iterate_nodes
 
 Truths: TypeAlias = Sequence[bool | None]
 """The values of several predicates for one inference; None is NULL."""
@@ -76,7 +76,9 @@ async def evaluate(
     if not (items and predicates):
         return [()] * len(items)
     dictionary, at = _OwnDictionary(), indexed_at or datetime.now(UTC)
-    rows = [rows_of(item, dictionary, indexed_at=at) for item in items]
+    nodes = iterate_nodes(tuple(predicates))
+    keys = {*COORDINATES, *(node.name for node in nodes if isinstance(node, Metadata | Sent))}
+    rows = [rows_of(_with_keys(item, keys), dictionary, indexed_at=at) for item in items]
     several = {name for item in items for name in item.metadata.several}
     numbered = [_number(each, dictionary.keys.numbers, several) for each in predicates]
     statement = _build_statement(numbered, dictionary, certain=certain)
@@ -107,6 +109,14 @@ class _OwnDictionary(Dictionary):
     def __init__(self) -> None:
         self.keys = _OwnNumbers(metadata_key, model_key, "key", 0)
         self.labels = _OwnNumbers(label, model_label, "label", 0)
+
+
+def _with_keys(item: Indexable, names: Collection[str]) -> Indexable:
+    """Return the inference with no more metadata than the predicates name."""
+    leaves = tuple(leaf for leaf in item.metadata.leaves if leaf.name in names)
+    presences = tuple(row for row in item.metadata.presences if row.name in names)
+    metadata = replace(item.metadata, entries=(), leaves=leaves, presences=presences)
+    return replace(item, metadata=metadata)
 
 
 def _number(node: Any, keys: Mapping[str, int], several: Collection[str]) -> Any:
@@ -171,5 +181,5 @@ def _describe(table: str, row: Sequence[Any]) -> dict[str, Any]:
     return {
         name: value if isinstance(value, str | int | list) else str(value)
         for name, value in values.items()
-        if value is not None and not isinstance(value, bytes)  # the metadata, as they came
+        if value is not None
     }
