@@ -17,9 +17,7 @@ from inference_store.platform.settings import CaptureSettings
 from inference_store.proxy.capture.capture_builder import storable_name, uuid7
 from inference_store.proxy.capture.registrations import Registry, Work, remove_cut_bodies
 from inference_store.proxy.configuration import Sampling
-from inference_store.proxy.exchange import Exchange
-from inference_store.proxy.protocols.documents import decoded, list_codings
-from inference_store.proxy.protocols.protocol import Inference, Problem, Reading, join_problems
+from inference_store.proxy.protocols.protocol import Inference, Reading
 
 from .capture_builder import (
     CaptureBuilder,
@@ -32,7 +30,6 @@ from .capture_builder import (
 )
 from .prepared_capture import PreparedCapture
 from .redaction import Redactor
-from .removed_values import walk
 
 
 class Preparation:
@@ -76,10 +73,8 @@ class Preparation:
         exchange = work.exchange
         if work.rules.redactions:
             # Data read from a redacted request cannot contain what was removed from it.
-            exchange, why = drop_unreadable_answer(redactor.request(exchange))
+            exchange = redactor.request(exchange)
             reading = redactor.reading(read_by_protocol(work, exchange), exchange)
-            reading = reading if why is None else drop_responses(reading, why)
-            exchange = redactor.answered(exchange)
         builder = CaptureBuilder(
             chosen, exchange, reading, redactor, prefix=self._prefix, limit=self._limit
         )
@@ -91,33 +86,6 @@ def _model_of(work: Work, reading: Reading) -> str:
     routed, and `work.model` is the upstream's name then."""
     is_unnamed = work.exchange.transport == "rest" and work.call.model is None
     return (reading.model if is_unnamed else None) or work.model or reading.model or ""
-
-
-_WHY = Problem(
-    "the answer is not kept: its coding cannot be undone, and so nothing taken out of it",
-    ("response", "unreadable"),
-)
-
-
-def drop_unreadable_answer(exchange: Exchange) -> tuple[Exchange, Problem | None]:
-    """Return the exchange without its answer, and the problem; unchanged, and None, if the answer
-    can be read."""
-    answer = exchange.response
-    if (
-        exchange.transport == "grpc"
-        or not answer.size
-        or not list_codings(exchange.response_headers)
-    ):
-        return exchange, None
-    if answer.whole and decoded(answer.bytes, exchange.response_headers) is not None:
-        return exchange, None
-    return replace(exchange, response=answer.dropped()), _WHY
-
-
-def drop_responses(reading: Reading, why: Problem) -> Reading:
-    """Return the reading of such an exchange, without responses."""
-    inferences = [replace(inference, response=None) for inference in reading.inferences]
-    return replace(reading, inferences=inferences, problem=join_problems([why, reading.problem]))
 
 
 _WHOLE = 1 << 64
@@ -190,8 +158,15 @@ def _best_score(response: bytes | None, task_type: str | None) -> float | None:
 def _find_highest_score(response: bytes) -> float | None:
     """Return the highest `score` anywhere in an answer of an unknown task."""
     try:
-        objects = [value for value in walk(read_json(response)) if isinstance(value, dict)]
+        waiting = [read_json(response)]
     except UnreadableJson:
         return None
-    scores = [value["score"] for value in objects if is_json_number(value.get("score"))]
+    scores = []
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting.extend(value.values())
+            scores += [value["score"]] if is_json_number(value.get("score")) else []
+        elif isinstance(value, list):
+            waiting.extend(value)
     return max(scores, default=None)
