@@ -23,7 +23,6 @@ from inference_store.proxy.protocols.tensors import (
     bytes_values,
 )
 
-PLATFORM: Final = "omi"
 _DURATION: Final = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h)?[a-z]*\s*", re.ASCII)
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0}
 _BINARY: Final = ("image/", "audio/", "video/", "application/octet-stream", "application/pdf")
@@ -59,6 +58,16 @@ class ContainerStatus:
     def outcome(self, code: int) -> Run:
         """Return the outcome of a Run."""
         return Run(code, self.version or None)
+
+    def describe(self, model: str) -> dict[str, Any]:
+        """Return the metadata of V2: files are tensors of any number of elements."""
+        inputs, outputs = (
+            [{"name": file.name, "datatype": BYTES, "shape": [-1]} for file in files]
+            for files in (self.inputs, self.outputs)
+        )
+        versions = [self.version] if self.version else []
+        about = {"name": model, "versions": versions, "platform": "omi"}
+        return about | {"inputs": inputs, "outputs": outputs}
 
 
 def read_status(status: Any) -> ContainerStatus:
@@ -242,26 +251,6 @@ def headers_of(run: Run | None) -> dict[str, str]:
     return {STATUS_CODE: str(max(run.status_code, 0))} | (
         {MODEL_VERSION: version} if is_plain else {}
     )
-
-
-def server_metadata() -> dict[str, Any]:
-    """Return the metadata of the bridge itself."""
-    return {"name": "inference-store-omi-bridge", "version": "1", "extensions": []}
-
-
-def model_metadata(status: ContainerStatus, model: str) -> dict[str, Any]:
-    """Return the model's metadata: its files as tensors of any number of elements."""
-    return {
-        "name": model,
-        "versions": [status.version] if status.version else [],
-        "platform": PLATFORM,
-        "inputs": [_describe_file(file.name) for file in status.inputs],
-        "outputs": [_describe_file(file.name) for file in status.outputs],
-    }
-
-
-def _describe_file(name: str) -> dict[str, Any]:
-    return {"name": name, "datatype": "BYTES", "shape": [-1]}
 
 
 def read_items(request: InferRequest, status: ContainerStatus) -> list[dict[str, bytes]]:
