@@ -25,9 +25,9 @@ _COUNTS: Final[Mapping[str, tuple[str, ...]]] = {
 """Standard metadata, and the names that servers give them, in `usage` or in its `…_details`."""
 
 
-def read_usage(answer: Json) -> dict[str, Any]:
+def read_usage(answer: dict[str, Json]) -> dict[str, Any]:
     """Return the tokens in an answer's `usage`."""
-    usage = answer.get("usage") if isinstance(answer, dict) else None
+    usage = answer.get("usage")
     if not isinstance(usage, dict):
         return {}
     details = [part for name, part in usage.items() if name.endswith("_details")]
