@@ -47,6 +47,7 @@ from .protocol import (
     Reading,
     find_mismatch,
     join_problems,
+    unreadable,
 )
 from .v2 import remove_metadata
 
@@ -99,7 +100,7 @@ def read_items(body: Document, headers: Headers) -> list[RequestItem]:
             RequestItem(
                 data=body.raw,
                 content_type=kind,
-                problem=_describe_unreadable("the request has no line"),
+                problem=unreadable("the request has no line"),
             )
         ]
     if kind in _ENVELOPE:
@@ -121,9 +122,7 @@ def _read_envelope(raw: bytes, part: str) -> RequestItem:
         return RequestItem(data=raw, problem=document.problem)
     if not isinstance(document.value, dict) or document.value.get("input") is None:
         problem = f'{part} has no `input`, expected {{"input": "<base64>", "parameters": {{…}}}}'
-        return RequestItem(
-            data=raw, content_type="application/json", problem=_describe_unreadable(problem)
-        )
+        return RequestItem(data=raw, content_type="application/json", problem=unreadable(problem))
     value = document.value["input"]
     decoded = from_text(value) if type(value) is str else None
     data, content_type = decoded or data_at(raw, member(raw, "input"), value)
@@ -131,11 +130,7 @@ def _read_envelope(raw: bytes, part: str) -> RequestItem:
     if parameters is None or isinstance(parameters, dict):
         return RequestItem(data=data, content_type=content_type, parameters=parameters or {})
     problem = f"the `parameters` of {part} are no object"
-    return RequestItem(data=data, content_type=content_type, problem=_describe_unreadable(problem))
-
-
-def _describe_unreadable(sentence: str) -> Problem:
-    return Problem(sentence, ("request", "unreadable"))
+    return RequestItem(data=data, content_type=content_type, problem=unreadable(problem))
 
 
 def _read_header(headers: Headers) -> tuple[dict[str, Json], Problem | None]:
@@ -144,9 +139,8 @@ def _read_header(headers: Headers) -> tuple[dict[str, Json], Problem | None]:
         return {}, None
     document = parsed(utf8(value), "request", f"the header {PARAMETERS}", exact=True)
     if document.problem or not isinstance(document.value, dict):
-        return {}, document.problem or _describe_unreadable(
-            f"the header {PARAMETERS} is not a JSON object"
-        )
+        sentence = f"the header {PARAMETERS} is not a JSON object"
+        return {}, document.problem or unreadable(sentence)
     return document.value, None
 
 

@@ -29,10 +29,12 @@ from .protocol import (
     describe_missing,
     find_mismatch,
     join_problems,
+    unreadable,
 )
 
 RESULTS: Final = "results.json"
 ERROR: Final = "error"
+_NO_ERROR: Final = "the container says that it failed, and not why"
 _TASK_TYPES: Final = MappingProxyType(
     {
         "imageClassification": "image_classification",
@@ -64,17 +66,16 @@ def read_result(files: Mapping[str, bytes], *, success: bool) -> Result:
     if not success:
         error = files.get(ERROR, b"").decode("utf-8", "replace").strip() or None
         response = written({"error": error or "", "files": contents})
-        return Result(response=response, files=contents, ok=False, error=error)
+        return Result(response=response, files=contents, ok=False, error=error or _NO_ERROR)
     name = _find_main(contents)
     if name is None:
         sentence = (
             f"an output item has neither {RESULTS} nor a single file: no predictions are read"
         )
-        problem = Problem(sentence, ("response", "unreadable"))
         return Result(
             response=v2_answer_json([], files=contents),
             files=contents,
-            problem=problem if contents else None,
+            problem=unreadable(sentence, "response") if contents else None,
         )
     elements, kind = _read_elements(contents[name])
     model_type = _find_member(contents[name], "modelType")
@@ -128,7 +129,6 @@ def _find_member(content: Json, name: str) -> Any:
 
 _PROTOBUF: Final = "application/x-protobuf"
 _LEAST_FAILED: Final = 400
-_NO_ERROR: Final = "the container says that it failed, and not why"
 
 
 def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
@@ -169,9 +169,8 @@ def _parse_message(name: str, body: Body, side: CaptureSide) -> tuple[Any, Probl
     if not body.whole:
         return None, describe_missing(body, side)
     parsed_message = parsed(name, body.bytes)
-    return parsed_message, None if parsed_message is not None else Problem(
-        f"{name_of_side} is no {name}", (side, "unreadable")
-    )
+    problem = unreadable(f"{name_of_side} is no {name}", side)
+    return parsed_message, problem if parsed_message is None else None
 
 
 def _describe_failure(answer: Any) -> str:
@@ -191,7 +190,7 @@ def _build_inference(files: Mapping[str, bytes], result: Result) -> Inference:
         data_content_type=kind,
         response=result.response,
         ok=result.ok,
-        error=result.error or (_NO_ERROR if result.ok is False else None),
+        error=result.error,
     )
 
 

@@ -13,7 +13,7 @@ from inference_store.inference.json_text import Json, write_json
 from inference_store.proxy.exchange import Exchange, from_base64, from_data_url
 
 from .documents import Document, events, parsed
-from .protocol import Problem
+from .protocol import Problem, unreadable
 
 _COUNTS: Final[Mapping[str, tuple[str, ...]]] = {
     "prompt_tokens": ("prompt_tokens", "input_tokens"),
@@ -70,7 +70,7 @@ class Conversation:
 
     def add_problem(self, sentence: str) -> None:
         """Add a problem with a part of the request."""
-        self.problems.append(Problem(sentence, ("request", "unreadable")))
+        self.problems.append(unreadable(sentence))
 
     @property
     def text(self) -> str:

@@ -35,6 +35,11 @@ class Problem(str):
         return problem
 
 
+def unreadable(sentence: str, side: CaptureSide = "request") -> Problem:
+    """Return the problem of a part that cannot be read."""
+    return Problem(sentence, (side, "unreadable"))
+
+
 def join_problems(
     problems: Iterable[Problem | None], most: int = _MOST_SENTENCES
 ) -> Problem | None:

@@ -26,7 +26,7 @@ from inference_store.inference.events import CaptureSide
 from inference_store.inference.json_text import UnreadableJson, read_json
 
 from .documents import text_or_base64
-from .protocol import Problem, join_problems
+from .protocol import Problem, join_problems, unreadable
 from .tensors import (
     BYTES,
     CODES,
@@ -67,7 +67,7 @@ def tensor_json(tensor: Tensor, side: CaptureSide) -> WrittenJson:
     if data.text is not None:
         members[data.member] = data.text
     sentence = f"tensor {tensor.name[:80]!r} ({tensor.datatype[:20]!r}) {data.problem}"
-    problem = Problem(sentence, (side, "unreadable")) if data.problem else None
+    problem = unreadable(sentence, side) if data.problem else None
     return WrittenJson(object_json(members), problem)
 
 

@@ -37,6 +37,7 @@ from .protocol import (
     Protocol,
     Reading,
     join_problems,
+    unreadable,
 )
 from .tensor_reading import ParsedBody, read_inferences, read_run
 from .tensors import BYTES, InferRequest, InferResponse, Tensor, merge
@@ -271,7 +272,7 @@ def _parse_stream(plain: ParsedBody, body: bytes, flat: bool) -> ParsedBody:
     for position, event in enumerate(events(body)):
         if position == _MOST_EVENTS:
             sentence = f"only {_MOST_EVENTS} parts of the answer were read"
-            problems.append(Problem(sentence, ("response", "unreadable")))
+            problems.append(unreadable(sentence, "response"))
             break
         if event.strip() == b"[DONE]":
             continue
@@ -314,7 +315,7 @@ def _attach_bytes(
     if end == len(tail):
         return attached, None
     sentence = f"binary data has {len(tail)} bytes, and the tensors have {end}"
-    return attached, Problem(sentence, (side, "unreadable"))
+    return attached, unreadable(sentence, side)
 
 
 def _size(tensor: Tensor) -> int | None:
