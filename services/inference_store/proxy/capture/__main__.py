@@ -117,7 +117,6 @@ def _give_way() -> None:
 _SENDERS_PER_THREAD: Final = 4
 _DRAINERS: Final = 4
 _POLL_SECONDS: Final = 0.02
-_DISK_SECONDS: Final = 1.0
 _STATUS_SECONDS: Final = 0.5
 # The final report has at least this long, even if CPU was scarce: without it the accounting stays
 # open.
@@ -284,13 +283,7 @@ class Recorder:
     async def _drain(self) -> None:
         """Deliver captures in the spool: our own, and those of dead producers."""
         while True:
-            try:
-                item = await self._loop.run_in_executor(None, self._spools.take)
-            except OSError as error:
-                _log.warning("the spool cannot be read", action="draining", error=str(error))
-                await asyncio.sleep(_DISK_SECONDS)
-                continue
-            if item is not None:
+            if (item := self._spools.take()) is not None:
                 await self._deliver(item)
                 continue
             self._spooled.clear()

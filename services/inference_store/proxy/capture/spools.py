@@ -124,7 +124,7 @@ class Spools:
     def take(self) -> Spooled | None:
         """Claim a capture to publish, first those of dead processes; None if there is none."""
         for folder in self._list_folders():
-            if folder.unclaimed and (path := folder.take()) is not None:
+            if (path := folder.take()) is not None:
                 return Spooled(folder, path)
         return None
 
