@@ -279,12 +279,12 @@ class Deliveries:
             await self._settle(item, len(prepared.messages))
 
     async def _upload(self, item: Held | Spooled) -> PreparedCapture | None:
+        """Write the blobs, in a thread; return None for a torn file, which is counted."""
         with stage(CAPTURE_SECONDS, "upload"):
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._threads, self._put, item)
 
     def _put(self, item: Held | Spooled) -> PreparedCapture | None:
-        """Write the blobs, in a thread; return None for a torn file, which is counted."""
         prepared = item.prepared if isinstance(item, Held) else item.folder.read(item.path)
         for blob in () if prepared is None else prepared.blobs:
             key = StorageKey(self._bucket, blob.key)
