@@ -14,6 +14,7 @@ from grpc import StatusCode
 from inference_store.grpc_messages import parsed
 from inference_store.proxy.capture import Captures, Reservation, head_size
 from inference_store.proxy.exchange import Body, Exchange, Headers
+from inference_store.proxy.protocols.v2_grpc import find_dialect
 from inference_store.proxy.routing import Route
 
 Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
@@ -240,7 +241,6 @@ METHODS: Final[Mapping[str, Method]] = {
 }
 UNKNOWN: Final = Method(unary=False)
 STATUS: Final = _OMI + "Status"
-RUN: Final = _OMI + "Run"
 SHUTDOWN: Final = _OMI + "Shutdown"
 
 
@@ -279,15 +279,14 @@ def read_request(message: bytes) -> RequestHead:
 
 
 def read_answer(message: bytes, dialect: str | None) -> AnswerHead:
-    """Read the head of an answer of MLServer, or of Triton if it has nothing of the other; any
-    bytes. An error in Triton's message ends the request."""
-    head = None if dialect == "triton" else parsed("inference.Head", message)
-    is_plain = head is not None and (head.id or head.parameters or head.outputs or head.raw_outputs)
-    is_error = False
-    if not is_plain and dialect != "mlserver":
-        wrapped = parsed("inference.StreamHead", message)
-        head = wrapped and wrapped.infer_response
-        is_error = wrapped is not None and bool(wrapped.error_message)
+    """Read the head of an answer of a dialect, or that the answer shows; any bytes. An error in
+    Triton's message ends the request."""
+    if (dialect or find_dialect([message])) == "mlserver":
+        head = parsed("inference.Head", message)
+        return AnswerHead(_read_id(head), _read_mark(head, _FINAL))
+    wrapped = parsed("inference.StreamHead", message)
+    head = wrapped and wrapped.infer_response
+    is_error = wrapped is not None and bool(wrapped.error_message)
     return AnswerHead(_read_id(head), True if is_error else _read_mark(head, _FINAL))
 
 

@@ -26,13 +26,13 @@ from inference_store.platform.serving import Connections
 from inference_store.proxy.capture import Captures
 from inference_store.proxy.grpc.captured_call import (
     METHODS,
-    RUN,
     SHUTDOWN,
     STATUS,
     UNKNOWN,
     Method,
     read_names,
 )
+from inference_store.proxy.protocols.omi import RUN
 from inference_store.proxy.routing import TRACE_HEADERS, ObservedCall, Outcome, Route
 
 from .captured_call import (

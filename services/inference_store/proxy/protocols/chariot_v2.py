@@ -150,9 +150,15 @@ def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
     request = read_bytes(exchange.request, exchange.request_headers, "request")
     answer = read_bytes(exchange.response, exchange.response_headers, "response")
     items = read_items(request, exchange.request_headers)
-    by_line = media_type(exchange.request_headers) == LINES and not _is_for_all(exchange, answer)
+    # one answer is for all lines if it failed, is missing, or cannot be read
+    failed = (exchange.http_status or 0) >= 400
+    is_for_all = failed or answer.problem is not None or not answer.raw.strip()
+    by_line = media_type(exchange.request_headers) == LINES and not is_for_all
     whole = as_json(answer, "response")
-    answers = _parse_lines(answer) if by_line else [whole] * len(items)
+    answers = [whole] * len(items)
+    if by_line:
+        lines = split_lines(answer.raw)
+        answers = [parsed(line, "response", f"line {at} of the answer") for at, line in lines]
     mismatch = find_mismatch(len(items), len(answers), "lines", "answer lines")
     if mismatch:
         joined = Document(raw=answer.raw, problem=mismatch) if by_line else whole
@@ -173,19 +179,6 @@ def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
         error=error,
         problem=join_problems([*request_problems, *answer_problems, mismatch]),
     )
-
-
-def _is_for_all(exchange: Exchange, answer: Document) -> bool:
-    """Return whether one answer is for all lines: it failed, is missing, or cannot be read."""
-    failed = (exchange.http_status or 0) >= 400
-    return failed or answer.problem is not None or not answer.raw.strip()
-
-
-def _parse_lines(answer: Document) -> list[Document]:
-    return [
-        parsed(line, "response", f"line {number} of the answer")
-        for number, line in split_lines(answer.raw)
-    ]
 
 
 def _join_inferences(request: Document, items: list[RequestItem], answer: Document) -> Inference:

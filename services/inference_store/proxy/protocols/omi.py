@@ -87,12 +87,6 @@ def read_result(files: Mapping[str, bytes], *, success: bool) -> Result:
     )
 
 
-def task_type_of_classes(datum: bytes) -> str:
-    """Return the task type of classes: of a text, or of an image."""
-    is_text = b"\0" not in datum and type(text_or_base64(datum)) is str
-    return "text_classification" if is_text else "image_classification"
-
-
 def _read_content(raw: bytes) -> Json:
     if raw.lstrip()[:1] in (b"{", b"["):
         try:
@@ -140,7 +134,9 @@ def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
     items = list(request.inputs) if request is not None else []
     outputs = list(answer.outputs) if answer is not None else []
     results = [read_result(item.output, success=item.success) for item in outputs]
-    mismatch = _find_mismatch(len(items), len(results))
+    mismatch = find_mismatch(len(items), len(results or items), "input items", "output items")
+    if results and not items:
+        mismatch = Problem("there are output items and no input items", ("request", "no_input"))
     if not items or mismatch:
         inferences = [_join_inferences(exchange, answer, results)]
     else:
@@ -175,12 +171,6 @@ def _parse_message(name: str, body: Body, side: CaptureSide) -> tuple[Any, Probl
 
 def _describe_failure(answer: Any) -> str:
     return answer.message or answer.status or f"status_code {answer.status_code}"
-
-
-def _find_mismatch(items: int, results: int) -> Problem | None:
-    if results and not items:
-        return Problem("there are output items and no input items", ("request", "no_input"))
-    return find_mismatch(items, results or items, "input items", "output items")
 
 
 def _build_inference(files: Mapping[str, bytes], result: Result) -> Inference:
@@ -227,7 +217,9 @@ def _find_task_type(results: list[Result], first: Inference) -> str | None:
     task_type = next((result.task_type for result in results if result.task_type), None)
     if task_type or not any(result.has_classes for result in results):
         return task_type
-    return task_type_of_classes(first.data or b"")
+    datum = first.data or b""
+    is_text = b"\0" not in datum and type(text_or_base64(datum)) is str
+    return "text_classification" if is_text else "image_classification"
 
 
 def _read_standard(request: Any, answer: Any) -> dict[str, Any]:

@@ -100,9 +100,9 @@ def read_conversation(name: str, messages: Json, system: Json = None) -> Convers
         if isinstance(message, dict):
             content = message.get("content", message.get("output"))
             texts = _read_content(content, f"{location}.content", conversation)
-            conversation.turns.append(
-                (_read_role(message), "\n".join([*texts, *format_tool_calls(message)]))
-            )
+            role = message.get("role")
+            role = role if type(role) is str and role else "unknown"
+            conversation.turns.append((role, "\n".join([*texts, *format_tool_calls(message)])))
         else:
             conversation.add_problem(f"{location} is not an object with role and content")
     return conversation
@@ -135,11 +135,6 @@ def format_tool_calls(message: dict[str, Json]) -> list[str]:
 
 def _as_text(value: Json) -> str:
     return value if isinstance(value, str) else write_json(value)
-
-
-def _read_role(message: dict[str, Json]) -> str:
-    role = message.get("role")
-    return role if type(role) is str and role else "unknown"
 
 
 def _read_content(content: Json, location: str, conversation: Conversation) -> list[str]:
@@ -325,7 +320,9 @@ def join_chunks(stream: Document) -> JoinedStream:
     else:
         indexes = sorted(result.choices)
         document["choices"] = [join_pieces(result.choices[index]) for index in indexes]
-    if not result.done and not _are_finished(result.choices) and not document.get("error"):
+    choices = result.choices.values()
+    is_finished = bool(choices) and all(choice["finish_reason"] for choice in choices)
+    if not result.done and not is_finished and not document.get("error"):
         sentence = f"the stream broke off after {len(result.chunks)} chunks"
         result.problems.append(Problem(sentence, ("response", "broken_off")))
     return result
@@ -385,7 +382,3 @@ def _join_choice(part: dict[str, Json], choices: dict[int, dict[str, Any]]) -> N
     delta = part.get("delta")
     if isinstance(delta, dict):
         join_delta(delta, choice.setdefault("message", {"role": None, "content": None}))
-
-
-def _are_finished(choices: dict[int, dict[str, Any]]) -> bool:
-    return bool(choices) and all(choice["finish_reason"] for choice in choices.values())

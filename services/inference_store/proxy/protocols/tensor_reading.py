@@ -134,7 +134,8 @@ def _may_be_batch(inputs: Sequence[Tensor], outputs: Sequence[Tensor] | None, mo
     task_type = task_type_of(model.task_type)
     if task_type.read is not None and not task_type.vision:
         return False
-    if _may_hold_files(inputs) or _are_arrays_alike(inputs):
+    arrays = [(tensor.datatype, tensor.shape) for tensor in inputs if len(tensor.shape) >= _PIXELS]
+    if _may_hold_files(inputs) or len(arrays) > len(set(arrays)):
         return True
     counts = {_count_rows(tensor) for tensor in (*inputs, *(outputs or ()))}
     return bool(inputs and outputs) and len(counts) == 1 and (counts.pop() or 0) > 1
@@ -149,11 +150,6 @@ def _may_hold_files(inputs: Sequence[Tensor]) -> bool:
         for element in islice(bytes_values(tensor, _MOST_OPENED) or (), _MOST_OPENED)
     ][:_MOST_OPENED]
     return len(elements) > 1 and sum(may_be_file(*element) for element in elements) > 1
-
-
-def _are_arrays_alike(inputs: Sequence[Tensor]) -> bool:
-    shapes = [(tensor.datatype, tensor.shape) for tensor in inputs if len(tensor.shape) >= _PIXELS]
-    return len(shapes) > len(set(shapes))
 
 
 def _count_rows(tensor: Tensor) -> int | None:
