@@ -1,6 +1,6 @@
 """Prepares an exchange for writing: read, name, sample, redact."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
@@ -17,13 +17,12 @@ from inference_store.platform.settings import CaptureSettings
 from inference_store.proxy.capture.capture_builder import storable_name, uuid7
 from inference_store.proxy.capture.registrations import Registry, Work, remove_cut_bodies
 from inference_store.proxy.configuration import Sampling
-from inference_store.proxy.protocols.protocol import Inference, Reading
+from inference_store.proxy.protocols.protocol import Inference
 
 from .capture_builder import (
     CaptureBuilder,
     ChosenExchange,
     apply_named_rules,
-    count_written_bytes,
     is_ok,
     read_by_protocol,
     standard_metadata,
@@ -47,13 +46,22 @@ class Preparation:
         registered = self._registered(storable_name(work.rules.model_id or work.model, "unknown"))
         work = replace(remove_cut_bodies(work), registered=registered or work.registered)
         reading = read_by_protocol(work, work.exchange)
-        if count_written_bytes(reading) > self._limit:
+        sizes = (
+            len(inference.data or b"")
+            + len(inference.response or b"")
+            + sum(map(len, inference.metadata))
+            for inference in reading.inferences
+        )
+        if sum(sizes) > self._limit:
             raise OverflowError("what is about all of its inferences would be written too often")
         work = apply_named_rules(work, reading)
         rules, exchange = work.rules, work.exchange
         if not rules.capture:
             return None
-        model = _model_of(work, reading)
+        # If no path names the model, the body may: it was not read when the call was routed, and
+        # `work.model` is the upstream's name then.
+        is_unnamed = exchange.transport == "rest" and work.call.model is None
+        model = (reading.model if is_unnamed else None) or work.model or reading.model or ""
         model_id = storable_name(rules.model_id or model, "unknown")
         is_chosen = is_sampled(
             rules.sampling,
@@ -81,13 +89,6 @@ class Preparation:
         return builder.build(producer, sequence)
 
 
-def _model_of(work: Work, reading: Reading) -> str:
-    """Return the model's name. If no path names it, the body may: it was not read when the call was
-    routed, and `work.model` is the upstream's name then."""
-    is_unnamed = work.exchange.transport == "rest" and work.call.model is None
-    return (reading.model if is_unnamed else None) or work.model or reading.model or ""
-
-
 _WHOLE = 1 << 64
 
 
@@ -109,16 +110,12 @@ def is_sampled(
         return True
     value = None if sampling.key is None else _find_value(sampling.key, inferences, standard)
     token = chance if value is None else f"{sampling.key}\0{value}".encode("utf-8", "replace")
-    if _draw_number(model_id, token) < sampling.share * _WHOLE:
+    model = model_id.encode("utf-8", "replace")
+    digest = blake2b(len(model).to_bytes(4, "big") + model + token, digest_size=8).digest()
+    if int.from_bytes(digest, "big") < sampling.share * _WHOLE:
         return True
     limit = sampling.always_below
     return limit is not None and _is_below(limit, task_type, inferences)
-
-
-def _draw_number(model_id: str, token: bytes) -> int:
-    model = model_id.encode("utf-8", "replace")
-    digest = blake2b(len(model).to_bytes(4, "big") + model + token, digest_size=8)
-    return int.from_bytes(digest.digest(), "big")
 
 
 def _find_value(
@@ -130,43 +127,37 @@ def _find_value(
             for entry in reversed(entries):
                 if entry.key == key and entry.value is not None:
                     return entry.value
-    standard_value = standard.get(key)
-    if standard_value is None or isinstance(standard_value, str):
-        return standard_value
-    return (
-        write_json(standard_value)
-        if isinstance(standard_value, (dict, list))
-        else str(standard_value)
-    )
+    value = standard.get(key)
+    if value is None or isinstance(value, str):
+        return value
+    return write_json(value) if isinstance(value, (dict, list)) else str(value)
 
 
 def _is_below(limit: float, task_type: str | None, inferences: Iterable[Inference]) -> bool:
-    scores = (_best_score(inference.response, task_type) for inference in inferences)
-    return any(score is not None and score < limit for score in scores)
-
-
-def _best_score(response: bytes | None, task_type: str | None) -> float | None:
-    if response is None:
-        return None
+    """Return whether the best score of an answer is below a limit; False if none has a score."""
     task = task_type_of(task_type)
-    if task.read is None:
-        return _find_highest_score(response)
-    items = read_predictions(response, task_type=task).items or ()
-    return max((item.score for item in items if item.score is not None), default=None)
+    for response in filter(None, (inference.response for inference in inferences)):
+        if task.read is None:
+            scores = list(_find_scores(response))
+        else:
+            items = read_predictions(response, task_type=task).items or ()
+            scores = [item.score for item in items if item.score is not None]
+        if scores and max(scores) < limit:
+            return True
+    return False
 
 
-def _find_highest_score(response: bytes) -> float | None:
-    """Return the highest `score` anywhere in an answer of an unknown task."""
+def _find_scores(response: bytes) -> Iterator[float]:
+    """Yield each `score` anywhere in an answer of an unknown task."""
     try:
         waiting = [read_json(response)]
     except UnreadableJson:
-        return None
-    scores = []
+        return
     while waiting:
         value = waiting.pop()
         if isinstance(value, dict):
             waiting.extend(value.values())
-            scores += [value["score"]] if is_json_number(value.get("score")) else []
+            if is_json_number(value.get("score")):
+                yield float(value["score"])
         elif isinstance(value, list):
             waiting.extend(value)
-    return max(scores, default=None)
