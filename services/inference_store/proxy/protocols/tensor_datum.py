@@ -32,7 +32,6 @@ from .tensors import (
     CODES,
     MOST_ELEMENTS,
     Tensor,
-    Value,
     bytes_values,
     decoded,
     elements_at_most,
@@ -58,17 +57,22 @@ def tensor_json(tensor: Tensor, side: CaptureSide) -> WrittenJson:
     `data_base64`; a BYTES element that is not UTF-8 is `{"b64": …}`. NaN and infinities are
     written as Python does.
     """
-    data = _write_data(tensor)
+    data, raw, why = data_json(tensor), tensor.raw, None
     parameters = {k: v for k, v in tensor.parameters.items() if k not in _BINARY}
     members = {"name": _write_value(tensor.name), "shape": _write_value(list(tensor.shape))}
     members["datatype"] = _write_value(tensor.datatype)
     if parameters:
         members["parameters"] = object_json(parameters)
-    if data.text is not None:
-        members[data.member] = data.text
-    sentence = f"tensor {tensor.name[:80]!r} ({tensor.datatype[:20]!r}) {data.problem}"
-    problem = unreadable(sentence, side) if data.problem else None
-    return WrittenJson(object_json(members), problem)
+    if data is None and raw is None and tensor.values is not None:
+        raw = encoded(tensor.datatype, tensor.values)
+        why = "is left out: it is too large"
+    if data is not None:
+        members["data"] = data
+    elif raw is not None:
+        members["data_base64"] = b'"' + b64encode(raw) + b'"'
+        why = "is kept as data_base64"
+    sentence = f"tensor {tensor.name[:80]!r} ({tensor.datatype[:20]!r}) {why}"
+    return WrittenJson(object_json(members), unreadable(sentence, side) if why else None)
 
 
 def envelope_json(
@@ -96,48 +100,23 @@ def object_json(members: Mapping[str, bytes]) -> bytes:
     )
 
 
-class _Data(NamedTuple):
-    text: bytes | None = None
-    member: str = "data"
-    problem: str | None = None
-
-
 def data_json(tensor: Tensor) -> bytes | None:
     """Return the tensor's data as JSON text; None if it has none, or they cannot be JSON."""
-    data = _write_data(tensor)
-    return data.text if data.member == "data" else None
-
-
-def _write_data(tensor: Tensor) -> _Data:
     if tensor.data is not None:
-        return _Data(tensor.data)
+        return tensor.data
     values = tensor.values
     if tensor.raw is not None and elements_at_most(tensor.datatype, tensor.raw) <= MOST_ELEMENTS:
         values = decoded(tensor.datatype, tensor.raw)
-    if values is not None and len(values) <= MOST_ELEMENTS:
-        return _write_elements(values)
-    return _write_base64(tensor)
-
-
-def _write_base64(tensor: Tensor) -> _Data:
-    raw = tensor.raw
-    if raw is None and tensor.values is not None:
-        raw = encoded(tensor.datatype, tensor.values)
-    if raw is not None:
-        coded = b'"' + b64encode(raw) + b'"'
-        return _Data(coded, member="data_base64", problem="is kept as data_base64")
-    return _Data(problem="is left out: it is too large" if tensor.values is not None else None)
-
-
-def _write_elements(values: Sequence[Value]) -> _Data:
+    if values is None or len(values) > MOST_ELEMENTS:
+        return None
     if any(isinstance(value, bytes) for value in values):
         elements = [value if isinstance(value, bytes) else _write_value(value) for value in values]
-        return _Data(orjson.dumps(list(map(text_or_base64, elements))))
+        return orjson.dumps(list(map(text_or_base64, elements)))
     try:
         text = orjson.dumps(list(values))
     except orjson.JSONEncodeError:  # an integer beyond 64 bits
-        return _Data(_write_value(list(values)))
-    return _Data(_write_value(list(values)) if b"null" in text else text)  # NaN is null to orjson
+        return _write_value(list(values))
+    return _write_value(list(values)) if b"null" in text else text  # NaN is null to orjson
 
 
 def _write_value(value: object) -> bytes:
