@@ -24,7 +24,6 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from inference_store.inference.events import CaptureSide
-from inference_store.inference.json_text import UnreadableJson, read_json
 from inference_store.inference.task_types import task_type_of
 from inference_store.proxy.exchange import Headers, header
 
@@ -50,6 +49,7 @@ from .tensors import (
     contradicts_shape,
     divide,
     first_dimension,
+    value_of,
 )
 
 _MOST_OPENED: Final = 16
@@ -400,7 +400,7 @@ def _list_parameters(request: InferRequest) -> list[Parameters]:
 def _find_action(request: InferRequest) -> str | None:
     """Return the first `action` that is a text: the request's, then its inputs'."""
     actions = [
-        _read_value(holder["action"]) for holder in _list_parameters(request) if "action" in holder
+        value_of(holder["action"]) for holder in _list_parameters(request) if "action" in holder
     ]
     return next((action for action in actions if type(action) is str), None)
 
@@ -411,13 +411,6 @@ def _find_standard(request: InferRequest, run: Run | None, *, alone: bool) -> Ma
         (holder["prompts"] for holder in _list_parameters(request) if "prompts" in holder), b""
     )
     if prompts and len(prompts) <= _MOST_PROMPTS:
-        standard["prompts"] = _read_value(prompts)
+        standard["prompts"] = value_of(prompts)
     arguments = arguments_of(request.inputs) if alone else {}
     return standard | ({"arguments": arguments} if arguments else {})
-
-
-def _read_value(text: bytes) -> Any:
-    try:
-        return read_json(text)
-    except UnreadableJson:  # impossible: the whole was read
-        return None
