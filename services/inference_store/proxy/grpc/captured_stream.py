@@ -512,8 +512,11 @@ async def _forward_requests(
             recorded.hand_over_complete()
             message = await context.read()
         await call.done_writing()
-    except _FAILED:
-        await _await_status(call)
+    except _FAILED:  # the upstream has ended the call: nothing can be sent, and its status is due
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STATUS_SECONDS):
+                await call.code()
+        call.cancel()
 
 
 async def _write(call: UpstreamCall, message: bytes) -> None:
@@ -521,15 +524,6 @@ async def _write(call: UpstreamCall, message: bytes) -> None:
     replace the upstream's status by INTERNAL (grpc/grpc#36066)."""
     await call.wait_for_connection()
     await call._cython_call.send_serialized_message(message)
-
-
-async def _await_status(call: UpstreamCall) -> None:
-    """Wait for the status, and cancel the call: the upstream has ended it, so nothing can be
-    sent."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_STATUS_SECONDS):
-            await call.code()
-    call.cancel()
 
 
 async def _forward_answers(context: Context, call: UpstreamCall, recorded: RecordedCall) -> None:
