@@ -143,8 +143,8 @@ def _build_choice(
     role: Json, reason: Json, content: list[dict[str, Json]], calls: list[dict[str, Any]]
 ) -> Choice:
     texts = [part for part in content if type(part.get("text")) is str]
-    message = {"content": texts or None, "role": role, "tool_calls": calls or None}
-    return _read_choice({"index": 0, "finish_reason": reason, "message": message})
+    said = {"content": texts or None, "role": role, "tool_calls": calls or None}
+    return _read_choice({"index": 0, "finish_reason": reason, "message": said})
 
 
 def _describe_call(id_: Json, named: dict[str, Json], arguments: Json) -> dict[str, Any]:
