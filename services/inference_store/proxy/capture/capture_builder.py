@@ -115,17 +115,13 @@ def ids_of(
         header(exchange.response_headers, ID_HEADER),
     )
     names = _distinct(map(clean, candidates)) or (str(uuid7()),)
-    if position:
-        names_of_one = _distinct(map(clean, own[0]))
-        return (_choose_ids(position, names_of_one, names, set(names_of_one)),)
-    if len(own) == 1:
+    if len(own) == 1 and not position:
         return (Ids(names[0], names[1:_MOST_ALIASES]),)
     cleaned = [_distinct(map(clean, names_of_one)) for names_of_one in own]
     times = Counter(name for own_names in cleaned for name in own_names)
     distinct = {name for name, count in times.items() if count == 1}
-    return [
-        _choose_ids(index, own_names, names, distinct) for index, own_names in enumerate(cleaned)
-    ]
+    numbered = enumerate(cleaned, start=position)
+    return [_choose_ids(number, own_names, names, distinct) for number, own_names in numbered]
 
 
 def _choose_ids(index: int, own: Sequence[str], shared: Sequence[str], distinct: set[str]) -> Ids:

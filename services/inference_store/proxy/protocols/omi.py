@@ -29,6 +29,7 @@ from .protocol import (
     describe_missing,
     find_mismatch,
     join_problems,
+    no_input,
     unreadable,
 )
 
@@ -136,7 +137,7 @@ def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
     results = [read_result(item.output, success=item.success) for item in outputs]
     mismatch = find_mismatch(len(items), len(results or items), "input items", "output items")
     if results and not items:
-        mismatch = Problem("there are output items and no input items", ("request", "no_input"))
+        mismatch = no_input("there are output items and no input items")
     if not items or mismatch:
         inferences = [_join_inferences(exchange, answer, results)]
     else:
@@ -158,14 +159,13 @@ def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
 
 def _parse_message(name: str, body: Body, side: CaptureSide) -> tuple[Any, Problem | None]:
     """Parse a message; None if there is none, or it cannot be read."""
-    name_of_side = NAMES[side]
     if not body.parts and body.whole:
-        no_message = Problem(f"{name_of_side} has no message", ("request", "no_input"))
+        no_message = no_input(f"{NAMES[side]} has no message")
         return None, None if side == "response" else no_message
     if not body.whole:
         return None, describe_missing(body, side)
     parsed_message = parsed(name, body.bytes)
-    problem = unreadable(f"{name_of_side} is no {name}", side)
+    problem = unreadable(f"{NAMES[side]} is no {name}", side)
     return parsed_message, problem if parsed_message is None else None
 
 

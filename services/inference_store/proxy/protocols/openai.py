@@ -49,6 +49,7 @@ from .protocol import (
     Protocol,
     Reading,
     join_problems,
+    no_input,
 )
 
 
@@ -183,10 +184,10 @@ def parse_request(request: Document, name: str | None) -> ParsedRequest:
     """Parse a request, whose data are in the member `name`; an unreadable one is one datum."""
     raw, document = request.raw, request.value
     if not isinstance(document, dict):
-        problem = request.problem or _describe_no_input(_NOT_AN_OBJECT)
+        problem = request.problem or no_input(_NOT_AN_OBJECT)
         return ParsedRequest(data=[(raw, None)], problem=problem)
     if name is None:
-        return ParsedRequest(data=[(raw, JSON)], problem=_describe_no_input(_NO_INPUT))
+        return ParsedRequest(data=[(raw, JSON)], problem=no_input(_NO_INPUT))
     if name == "messages" or (name == "input" and _objects(document[name])):
         return _parse_chat(document, raw, name)
     return _parse_completion(document[name], raw, member(raw, name))
@@ -203,7 +204,7 @@ def _parse_chat(document: dict[str, Json], raw: bytes, name: str) -> ParsedReque
     elif attachments:
         datum = data_at(raw, member(raw, name), document[name])
     elif not conversation.turns:
-        datum, problem = (raw, JSON), problem or _describe_no_input(f"`{name}` is empty")
+        datum, problem = (raw, JSON), problem or no_input(f"`{name}` is empty")
     return ParsedRequest(
         data=[datum],
         attached=len(attachments) == 1,
@@ -223,10 +224,6 @@ def _parse_completion(prompt: Json, raw: bytes, span: Span | None) -> ParsedRequ
             data=[data_at(raw, span, item) for span, item in pairs], together=together
         )
     return ParsedRequest(data=[together], prompt=_text(prompt))
-
-
-def _describe_no_input(sentence: str) -> Problem:
-    return Problem(sentence, ("request", "no_input"))
 
 
 def _build_envelope(metadata: Json) -> list[bytes]:

@@ -26,7 +26,7 @@ from inference_store.inference.events import CaptureSide
 from inference_store.inference.json_text import UnreadableJson, read_json
 
 from .documents import text_or_base64
-from .protocol import Problem, join_problems, unreadable
+from .protocol import Problem, join_problems, no_input, unreadable
 from .tensors import (
     BYTES,
     CODES,
@@ -160,7 +160,7 @@ def datum_of(inputs: Sequence[Tensor], *, vision: bool) -> Datum:
     if main is not None:
         return _read_single(main, vision)
     if not inputs:
-        return _describe_no_input("the request has no inputs")
+        return Datum(None, problem=no_input("the request has no inputs"))
     return _build_json(inputs)
 
 
@@ -246,7 +246,7 @@ def _read_single(tensor: Tensor, vision: bool) -> Datum:
     if tensor.raw is not None:
         return Datum(tensor.raw, _describe_type("application/octet-stream", tensor))
     if tensor.values is None:
-        return _describe_no_input(f"input {tensor.name[:80]!r} has no data")
+        return Datum(None, problem=no_input(f"input {tensor.name[:80]!r} has no data"))
     data = data_json(tensor)
     if data is not None:
         return Datum(data, _describe_type(_JSON, tensor))
@@ -256,10 +256,6 @@ def _read_single(tensor: Tensor, vision: bool) -> Datum:
 def _build_json(inputs: Sequence[Tensor]) -> Datum:
     written = envelope_json({}, {}, "inputs", inputs, "request")
     return Datum(written.text, _JSON, written.problem)
-
-
-def _describe_no_input(sentence: str) -> Datum:
-    return Datum(None, problem=Problem(sentence, ("request", "no_input")))
 
 
 def element_bytes(tensor: Tensor, element: Any) -> tuple[bytes, bool]:
