@@ -51,31 +51,6 @@ FindTarget: TypeAlias = Callable[[bytes], Route | None]
 """Returns the route by a request's message; None if no upstream serves the model."""
 
 
-class CapturedMessages:
-    """The messages of one direction, as long as there is room for them."""
-
-    def __init__(self, reserve: Callable[[int], bool]) -> None:
-        self._reserve = reserve
-        self._parts: list[bytes] = []
-        self._size = 0
-        self.whole = True
-
-    def add(self, message: bytes) -> None:
-        """Keep a message, unless there is no room for it, or was none for an earlier one."""
-        self.keep(message, room=self.whole and self._reserve(len(message)))
-
-    def keep(self, message: bytes, *, room: bool) -> None:
-        """Count a message, and keep it if `room` is reserved for it."""
-        self._size += len(message)
-        self.whole = room
-        if room:
-            self._parts.append(message)
-
-    @property
-    def body(self) -> Body:
-        return Body(parts=self._parts, size=self._size, whole=self.whole)
-
-
 IdHeader: TypeAlias = tuple[str, str]
 
 
@@ -93,8 +68,9 @@ class CapturedExchange:
     ) -> None:
         self._reservation, self._target = reservation, target
         self.exchange, self.id_header = exchange, id_header
-        self._request = CapturedMessages(reservation.reserve_more)
-        self.response = CapturedMessages(reservation.reserve_more)
+        self._requests: list[bytes] = []
+        self._answers: list[bytes] = []
+        exchange.request, exchange.response = Body(parts=self._requests), Body(parts=self._answers)
 
     @classmethod
     def begin(
@@ -127,12 +103,21 @@ class CapturedExchange:
         )
         begun = cls(reservation, target, exchange, id_header)
         if request is not None:
-            begun._request.keep(request, room=not reservation.refused)
+            begun._keep(exchange.request, begun._requests, request, room=not reservation.refused)
         return begun
+
+    def _keep(self, body: Body, parts: list[bytes], message: bytes, *, room: bool) -> None:
+        """Count a message, and keep it if there is room for it, and was for all before."""
+        body.size += len(message)
+        body.whole = room
+        if room:
+            parts.append(message)
 
     def add_request(self, message: bytes) -> None:
         """Add a message of the request."""
-        self._request.add(message)
+        body = self.exchange.request
+        room = body.whole and self._reservation.reserve_more(len(message))
+        self._keep(body, self._requests, message, room=room)
 
     def reserve(self, size: int) -> bool:
         """Reserve memory for an answer that may belong to this exchange."""
@@ -143,14 +128,12 @@ class CapturedExchange:
         now = datetime.now(UTC)
         self.exchange.responded_at = self.exchange.responded_at or now
         self.exchange.finished_at = now
-        if is_reserved:
-            self.response.keep(message, room=self.response.whole)
-        else:
-            self.response.add(message)
+        body = self.exchange.response
+        room = body.whole and (is_reserved or self._reservation.reserve_more(len(message)))
+        self._keep(body, self._answers, message, room=room)
 
     def hand_over(self) -> None:
         """Hand the exchange over to capture, as it is now."""
-        self.exchange.request, self.exchange.response = self._request.body, self.response.body
         self._reservation.finish(self.exchange, self._target)
 
 

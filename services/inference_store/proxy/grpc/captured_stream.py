@@ -455,7 +455,7 @@ class RecordedCall:
         if request.is_given_up:
             exchange.grpc_code, exchange.error = None, _UNANSWERED
         if request.is_answered and (request.is_given_up or code != _OK):
-            capture.response.whole = False
+            exchange.response.whole = False
         exchange.is_matched_in_doubt = request.is_in_doubt
         exchange.finished_at = exchange.finished_at or datetime.now(UTC)
         exchange.response_headers = (*metadata_as_headers(self._initial), *self.id_trailers)
