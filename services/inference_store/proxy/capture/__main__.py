@@ -55,7 +55,6 @@ from inference_store.proxy.capture.publisher import (
     Spooled,
     Store,
     Topic,
-    release,
 )
 from inference_store.proxy.capture.registrations import Registrations
 from inference_store.proxy.capture.spools import Reporting, Spools
@@ -295,8 +294,9 @@ class Recorder:
         await self._deliveries.deliver(item)
         # Not if it was cancelled: `_end` handles what is still in hand.
         self._in_hand.discard(item)
-        release(item, self._budget)
-        self._finished += isinstance(item, Held)
+        if isinstance(item, Held):
+            item.release(self._budget)
+            self._finished += 1
 
     def _should_spool(self) -> bool:
         """Return whether to spool instead of waiting: a server is unavailable, and the spool takes
@@ -313,7 +313,7 @@ class Recorder:
             held.append(self._queue.get_nowait())
         for item in held:
             self._spools.write(item.prepared, half_full=True)
-            release(item, self._budget)
+            item.release(self._budget)
         self._counts.give_up(self._spools.own_waiting)
 
     async def _report(self) -> None:

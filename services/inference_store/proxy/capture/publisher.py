@@ -241,6 +241,10 @@ class Held:
     counts: Counts
     reserved: int
 
+    def release(self, budget: Budget) -> None:
+        """Free its memory: it was delivered or given up."""
+        budget.free(self.reserved)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spooled:
@@ -337,9 +341,3 @@ class Deliveries:
 def _settle_spooled(item: Spooled, events: int) -> None:
     item.folder.remove(item.path)
     item.counts.publish(events)
-
-
-def release(item: Held | Spooled, budget: Budget) -> None:
-    """Free the memory of an exchange that was delivered or given up."""
-    if isinstance(item, Held):
-        budget.free(item.reserved)
