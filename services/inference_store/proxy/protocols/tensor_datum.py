@@ -24,6 +24,7 @@ import orjson
 
 from inference_store.inference.events import CaptureSide
 from inference_store.inference.json_text import UnreadableJson, read_json
+from inference_store.inference.layout import find_image_type
 
 from .documents import text_or_base64
 from .protocol import Problem, join_problems, no_input, unreadable
@@ -125,11 +126,10 @@ def _write_value(value: object) -> bytes:
 
 _DATA_URL: Final = re.compile(rb"data:([\w.+-]{1,60}/[\w.+-]{1,60})?(?:;[^,]{0,200})?;base64,")
 _LINE_ENDS: Final = b"\r\n"
-_IMAGES: Final = (
-    *(b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"BM", b"II*\0", b"MM\0*"),
-    *(b"\0\0\0\x0cjP  ", b"II+\0", b"MM\0+", b"NITF0", b"NSIF0"),
-)
-_MORE_IMAGES: Final = re.compile(rb"RIFF.{4}WEBP|.{4}ftyp(?:avif|heic|mif1)|.{128}DICM", re.DOTALL)
+# A text may begin like one.
+_LIKE_A_TEXT: Final = "image/x-portable-anymap"
+# Beside those that have a content type: large TIFF, NITF, DICOM.
+_MORE_IMAGES: Final = re.compile(rb"II\+\0|MM\0\+|(?:NITF|NSIF)0|.{128}DICM", re.DOTALL)
 _FIRST: Final = 176
 """Characters of base64 that identify an image."""
 _LONG: Final = 64
@@ -202,7 +202,8 @@ def may_be_file(tensor: Tensor, element: Any) -> bool:
 
 
 def _is_image(data: bytes) -> bool:
-    return data.startswith(_IMAGES) or _MORE_IMAGES.match(data) is not None
+    is_known = find_image_type(data) not in {None, _LIKE_A_TEXT}
+    return is_known or _MORE_IMAGES.match(data) is not None
 
 
 def _is_binary(data: bytes) -> bool:
