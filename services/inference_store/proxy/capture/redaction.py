@@ -1,7 +1,7 @@
 """Removes what must not be kept, before anything is written.
 
 The request is redacted before it is read, so that everything read from it is redacted, too. The
-answer loses what the rules name at the same places: metadata, and what their paths lead to. What
+answer loses the same metadata and parameters, which model servers repeat, and the same id. What
 cannot be read is not kept if a rule names a part of it. Free text of an answer is not searched.
 """
 
@@ -150,6 +150,14 @@ def change_values(value: Json, steps: Sequence[str], change: Change) -> Json:
     return value
 
 
+def _find_place_in_answer(steps: Steps) -> Steps | None:
+    """Return where an answer repeats what a path leads to: its id, and the parameters of all or of
+    a tensor; None for another path, whose names may be those of results."""
+    if steps[:3] == ("inputs", ELEMENTS, "parameters"):
+        return ("outputs", *steps[1:])
+    return steps if steps == _ID or steps[0] == "parameters" else None
+
+
 HASHED = "hmac-sha256:"
 """The prefix of a hash that replaces a value."""
 _ID = ("id",)
@@ -183,15 +191,13 @@ class Redactor:
             for rule in redactions
             if rule.what == "path"
         ]
-        # an answer has its `outputs` where the request has its `inputs`
-        answer_paths = [
-            (("outputs", *steps[1:]), change)
+        self._answer_paths = [
+            (place, change)
             for steps, change in self._paths
-            if steps[0] == "inputs"
+            if (place := _find_place_in_answer(steps)) is not None
         ]
-        self._answer_paths = [*self._paths, *answer_paths]
-        last = [[step for step in steps if step != ELEMENTS][-1:] for steps, _ in self._paths]
-        names = {*keys, *(name for names in last for name in names)}
+        last = [[step for step in path if step != ELEMENTS][-1] for path, _ in self._answer_paths]
+        names = {*keys, *last}
         self._names = [name.encode("utf-8", "surrogatepass") for name in names]
         self._input = next((rule for rule in redactions if rule.what == "input"), None)
         self._removed: dict[str, str | None] = {}
@@ -360,9 +366,8 @@ class Redactor:
 
     def _can_read_answer(self, exchange: Exchange) -> bool:
         answer, headers = exchange.response, exchange.response_headers
-        if exchange.transport == "grpc" or not answer.size or not (self._keys or self._paths):
-            return True
-        if not list_codings(headers):
+        is_coded = exchange.transport == "rest" and bool(list_codings(headers))
+        if not (is_coded and answer.size and self._names):
             return True
         return answer.whole and decoded(answer.bytes, headers) is not None
 

@@ -80,6 +80,13 @@ def test_an_answer_does_not_repeat_it_in_the_same_place(where: str) -> None:
         assert captured.find_response()["outputs"][0]["data"] == [1]
 
 
+def test_a_path_into_the_input_takes_no_result_along() -> None:
+    answer = orjson.dumps({"outputs": [{"name": "o", "shape": [1], "data": [7]}], "text": "x"})
+    for name in ("inputs[].data", "inputs", "text"):
+        captured = prepare(exchange(request(SECRET), answer), Redaction(what="path", name=name))
+        assert captured.list_blobs("response") == [answer], name
+
+
 def test_free_text_of_an_answer_is_not_searched() -> None:
     text = f"I am {SECRET}"
     for rule, sample in REDACTED.values():
