@@ -82,22 +82,14 @@ def main(connection: int, counters: int, lock: int) -> None:
         except EOFError:
             return
         logs.configure(handshake.settings, service="proxy")
+        recorder = Recorder(handshake, reader, SharedCounters(counters), None if lock < 0 else lock)
+        gc.collect()
+        gc.freeze()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(
-                _record(handshake, reader, SharedCounters(counters), None if lock < 0 else lock)
-            )
+            runner.run(recorder.run(_give_way))
         # The final report is sent: do not wait for threads that still wait for a server.
         sys.stderr.flush()
         os._exit(0)
-
-
-async def _record(
-    handshake: Handshake, reader: Reader, counters: SharedCounters, lock: int | None
-) -> None:
-    recorder = Recorder(handshake, reader, counters, lock)
-    gc.collect()
-    gc.freeze()
-    await recorder.run(_give_way)
 
 
 def _give_way() -> None:
