@@ -144,4 +144,4 @@ def test_reports_failed_checks_with_the_rest(
     environment = {"PROXY_UPSTREAM": "models", "PROXY_PROTOCOLS": "v2,v3,v4", "PROXY_PORT": "x"}
     lines = start_in_vain(ProxySettings, environment, PROXY_CHECKS).splitlines()
     names = [line.removeprefix("INFERENCE_STORE_PROXY_").split(" ")[0] for line in lines]
-    assert names == ["PORT:", "PROTOCOLS:", "PROTOCOLS:", "UPSTREAM:"]
+    assert names == ["PORT:", "UPSTREAM:", "PROTOCOLS:", "PROTOCOLS:"]
