@@ -21,7 +21,7 @@ from inference_store.ingester.batch import (
     ReadRecord,
     build_range,
 )
-from inference_store.ingester.limit import Backoff, Stopped, pause
+from inference_store.ingester.failures import Backoff, Stopped, pause
 from inference_store.ingester.reader import Reader
 from inference_store.ingester.writer import RegistrationGone, Settled, Writer
 from inference_store.platform import traces
@@ -37,7 +37,7 @@ from inference_store.platform.metrics import (
 from inference_store.platform.serving import Heartbeat
 from inference_store.platform.settings import IngesterSettings
 
-from .limit import DeadLetterLimit, Halted
+from .failures import DeadLetterLimit, Halted
 
 SMALLEST_SLICE = 50
 LARGEST_SLICE = 400

@@ -32,7 +32,7 @@ from inference_store.inference.task_types import (
     task_type_of,
 )
 from inference_store.ingester.batch import MissingBlob, ReadRecord
-from inference_store.ingester.limit import Backoff, Stopped
+from inference_store.ingester.failures import Backoff, Stopped
 from inference_store.ingester.writer import RegistrationGone, Writer, keep
 from inference_store.objects import OVER_BUDGET, Blobs, Fetched
 from inference_store.platform import traces
@@ -165,7 +165,9 @@ class Reader:
                         record.payload, record_time=record.time, buckets=self._blobs.buckets
                     )
                 except InvalidEvent as wrong:
-                    rejected.append(ReadRecord(record, _reject(wrong)))
+                    ids = (wrong.model_id, wrong.inference_id)
+                    rejection = Rejection(wrong.reason, wrong.detail, *ids)
+                    rejected.append(ReadRecord(record, rejection))
                 else:
                     events.append(InFlightEvent(record, event))
             await asyncio.sleep(0)
@@ -307,10 +309,6 @@ def _list_missing_keys(item: InFlightEvent) -> tuple[StorageKey | None, StorageK
         event.metadata if event.inline_metadata is None and item.metadata is None else None,
         event.response if event.inline_response is None else None,
     )
-
-
-def _reject(wrong: InvalidEvent) -> Rejection:
-    return Rejection(wrong.reason, wrong.detail, wrong.model_id, wrong.inference_id)
 
 
 def _unknown(event: InferenceEvent) -> Rejection:

@@ -8,7 +8,7 @@ and those that today's policies do not keep are queued for deletion, as with any
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -201,13 +201,6 @@ def uid_in(key: str) -> UUID | None:
         return None
 
 
-def iterate_blobs(carried: Iterable[Carried]) -> Iterator[tuple[StorageKey, bytes]]:
-    """Yield the metadata blobs that were read already."""
-    for carried_event in carried:
-        if carried_event.metadata is not None:
-            yield carried_event.source, carried_event.metadata
-
-
 OBJECTS = 3000
 """The most objects of a page."""
 
@@ -278,7 +271,7 @@ class Rebuild:
         if not carried:
             return
         bucket_copy = BucketCopy(
-            dict(iterate_blobs(carried)),
+            {event.source: event.metadata for event in carried if event.metadata is not None},
             await asyncio.to_thread(self._edited, carried),
             {event.record.offset: event.copy for event in carried if event.copy is not None},
         )

@@ -29,8 +29,8 @@ from inference_store.index.unsettled import Schedule
 from inference_store.inference.errors import SchemaBehind
 from inference_store.inference.events import DEAD_LETTER_REASONS
 from inference_store.ingester.batch import AssignedPartition, Consumer
+from inference_store.ingester.failures import SERVERS, Backoff, Stopped, pause
 from inference_store.ingester.kafka_consumer import KafkaConsumer
-from inference_store.ingester.limit import SERVERS, Backoff, Stopped, pause
 from inference_store.ingester.reader import Reader, Retries
 from inference_store.ingester.writer import Writer
 from inference_store.objects import Blobs
@@ -40,7 +40,7 @@ from inference_store.platform import metrics
 from inference_store.platform.serving import AdminApp, Heartbeat
 from inference_store.platform.settings import IngesterSettings
 
-from .limit import DeadLetterLimit
+from .failures import DeadLetterLimit
 from .pipeline import Pipeline
 from .reports import OUTCOMES, Reports
 

@@ -20,12 +20,11 @@ from inference_store.inference.task_types import Predictions
 from inference_store.ingester.batch import (
     AssignedPartition,
     ReadRecord,
-    build_passed_range,
     build_range,
     read_headers,
     read_sequence,
 )
-from inference_store.ingester.limit import Backoff
+from inference_store.ingester.failures import Backoff
 from inference_store.ingester.pipeline import MOST_SIDECARS, BatchBuilder, Pipeline
 from inference_store.platform.serving import Heartbeat
 from inference_store.platform.settings import IngesterSettings
@@ -165,7 +164,7 @@ def test_headers_become_text_that_postgres_accepts() -> None:
 
 
 def test_passed_offsets_are_a_batch_of_their_own() -> None:
-    offset_range = build_passed_range(AssignedPartition(0), PARTITION, lo=3, hi=7, lost=1)
+    offset_range = build_range(AssignedPartition(0), PARTITION, lo=3, hi=7, lost=1)
     builder = BatchBuilder()
     assert not builder.has_begun
     builder.begin(offset_range)
