@@ -78,11 +78,6 @@ async def record_blocked(
     await connection.execute(changing.values(retry_at=first.scalar_subquery()))
 
 
-async def clear_blocked(connection: AsyncConnection, id: UUID) -> None:
-    """Remove all blocked objects of an erasure."""
-    await connection.execute(erasure_obstacle.delete().where(erasure_obstacle.c.erasure == id))
-
-
 Cause: TypeAlias = Literal["policy", "request", "expired_arrival", "erased_again", "orphans"]
 State: TypeAlias = Literal[
     "pending",
@@ -397,7 +392,8 @@ async def finish_erasure(
         "asked": redact_criteria() if state in ENDED else erasure.c.asked,
     }
     if not has_rest:
-        await clear_blocked(connection, stored_erasure.id)
+        blocked = erasure_obstacle.c.erasure == stored_erasure.id
+        await connection.execute(erasure_obstacle.delete().where(blocked))
     return state if await _change(connection, stored_erasure.id, values) else "cancelling"
 
 
