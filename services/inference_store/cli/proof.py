@@ -205,17 +205,17 @@ async def _verify_certificates(
         async for failure in failures:
             wrong += 1
             print(failure)
-    counts, end = verification.counts, verification.chain.end
+    end = verification.chain.end
     print(
-        f"{counted(counts.certificates, 'certificate')} over"
-        f" {counted(counts.leaves, 'entry', 'entries')}, head {end.number}"
+        f"{counted(verification.certificates, 'certificate')} over"
+        f" {counted(verification.leaves, 'entry', 'entries')}, head {end.number}"
         f" {end.hash.hex()}: {counted(wrong, 'fault') if wrong else 'all as it was signed'}.",
         file=sys.stderr,
     )
     for number, key in verification.restarts:
         sentence = f"The chain restarts at {number} with key {key}, which no key before has signed."
         print(sentence, file=sys.stderr)
-    if counts.head_locked is False:
+    if verification.head_locked is False:
         print("The head is not locked: who may delete in the bucket can cut it.", file=sys.stderr)
     return 1 if wrong else 0
 

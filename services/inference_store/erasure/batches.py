@@ -110,7 +110,11 @@ async def mark_batch(
         await resume_erasure(connection, number)
     await record_held(connection, number, model, batch["scope"], batch.get("held", ()))
     if "up_to" in batch:
-        await _record_position(connection, number, model, batch["up_to"], added)
+        here, up_to = erasure_model.c, batch["up_to"]
+        values: dict[Any, Any] = {"marked": here.marked + added}
+        values |= {"marked_at": func.now()} if up_to is None else {"marked_to": UUID(up_to)}
+        position = erasure_model.update().where(here.erasure == number, here.model == model)
+        await connection.execute(position.values(values))
     return added
 
 
@@ -176,16 +180,6 @@ async def _ensure_erasure(
     for rule in batch.get("decided_by", ()):
         added = erasure.update().where(here.id == values["id"], ~here.decided_by.contains([rule]))
         await connection.execute(added.values(decided_by=here.decided_by.op("||")([rule])))
-
-
-async def _record_position(
-    connection: AsyncConnection, number: UUID, model: int, up_to: str | None, added: int
-) -> None:
-    here = erasure_model.c
-    values: dict[Any, Any] = {"marked": here.marked + added}
-    values |= {"marked_at": func.now()} if up_to is None else {"marked_to": UUID(up_to)}
-    where = (here.erasure == number, here.model == model)
-    await connection.execute(erasure_model.update().where(*where).values(values))
 
 
 # Objects that no inference names: the orphans of a reconciliation's report.

@@ -178,16 +178,6 @@ def _describe_missing_key(id: str) -> KeyNotGiven:
 POSTGRES, BUCKET = "Postgres", "the bucket"
 
 
-@dataclass
-class Verified:
-    """The counts of what was checked."""
-
-    certificates: int = 0
-    leaves: int = 0
-    # whether nobody can delete the head in the bucket; None: not checked
-    head_locked: bool | None = None
-
-
 class Verification:
     """Verifies the whole chain, once. `trusted`: ids of keys that may introduce themselves.
 
@@ -203,7 +193,10 @@ class Verification:
             is_first=lambda key: not trusted or key.id in trusted,
             is_restart=lambda key, _: key.id in trusted,
         )
-        self.counts = Verified()
+        # of what was checked
+        self.certificates = self.leaves = 0
+        # whether nobody can delete the head in the bucket; None: not checked
+        self.head_locked: bool | None = None
         self._hashes: dict[int, bytes] = {}
 
     @property
@@ -250,7 +243,7 @@ class Verification:
         self.chain.advance(document)
         self._hashes[number] = document.hash
         if document.kind == CERTIFICATE:
-            self.counts.certificates += 1
+            self.certificates += 1
             async for reason in self._check_lists(document):
                 yield reason
 
@@ -263,7 +256,7 @@ class Verification:
         archived = await asyncio.to_thread(
             _sum_chunks, self._archive.pieces(leaves["root"]).read_after(0)
         )
-        self.counts.leaves += leaves["count"]
+        self.leaves += leaves["count"]
         for location, list_sum in ((POSTGRES, stored), (BUCKET, archived)):
             if list_sum.result() != expected:
                 yield f"the list in {location} is not the one that was signed"
@@ -286,7 +279,7 @@ class Verification:
                 yield _fail(link.number, f"{CERTIFICATES_HEAD} {reason}")
             elif self._hashes.get(link.number) != link.hash:
                 yield _fail(link.number, f"{CERTIFICATES_HEAD} has another one of this number")
-        self.counts.head_locked = await asyncio.to_thread(head.is_locked)
+        self.head_locked = await asyncio.to_thread(head.is_locked)
 
     async def _find_missing(self) -> AsyncIterator[VerificationFailure]:
         """Yield erasures that name a certificate which is not there: the chain's tail was cut."""

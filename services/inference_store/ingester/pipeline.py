@@ -115,18 +115,6 @@ class BatchBuilder:
         return batch
 
 
-class BatchSizer:
-    """The number of events that a batch may have: few after a start, so that an ingester that is
-    killed every few seconds makes progress, and twice as many after each batch."""
-
-    def __init__(self) -> None:
-        self.events = FIRST_EVENTS
-
-    def grow(self) -> None:
-        """Double the size: a batch was written."""
-        self.events = min(2 * self.events, _MOST_EVENTS)
-
-
 def estimate_rows(read: ReadRecord) -> int:
     """Return about how many rows a record will be."""
     item = read.result
@@ -176,7 +164,9 @@ class Pipeline:
         self._stop = stop
         # One batch ahead: the reader waits here while the writer is behind.
         self._slice = SMALLEST_SLICE
-        self._sizer = BatchSizer()
+        # In a batch: few after a start, so that an ingester that is killed every few seconds makes
+        # progress, and twice as many after each batch.
+        self._most_events = FIRST_EVENTS
         self._ahead: asyncio.Queue[Batch | None] = asyncio.Queue(maxsize=1)
 
     async def run(self) -> None:
@@ -217,14 +207,14 @@ class Pipeline:
                 BATCH_SECONDS.labels("read").observe(time.perf_counter() - started)
                 builder.add(records, reads)
                 self._slice = size_next_slice(self._slice, reads)
-                if builder.is_full(_MOST_ROWS, self._sizer.events):
+                if builder.is_full(_MOST_ROWS, self._most_events):
                     yield builder.build()
         if builder.has_begun:
             yield builder.build()
 
     def _size_slice(self, builder: BatchBuilder) -> int:
         """Return how many records to read next: each may need a sidecar."""
-        size = min(self._slice, max(1, self._sizer.events - len(builder.reads)))
+        size = min(self._slice, max(1, self._most_events - len(builder.reads)))
         if self._settings.ingester_sidecars == "off":
             return size
         return min(size, MOST_SIDECARS - builder.sidecars)
@@ -260,7 +250,7 @@ class Pipeline:
         batch.span.set_attribute("messaging.batch.message_count", len(batch.reads))
         BATCH_SECONDS.labels("write").observe(time.perf_counter() - started)
         self._limit.note(settled)
-        self._sizer.grow()
+        self._most_events = min(2 * self._most_events, _MOST_EVENTS)
         self._count(batch, settled)
         await self._consumer.commit(batch.ranges)
         failpoint("ingester.kafka_commit.after")

@@ -109,15 +109,7 @@ class Leader:
         self.due = due or asyncio.Event()
         self.ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
         self.reconciler = Reconciler(settings, engine, blobs, kafka=kafka)
-        self.certifier: Certifier | None = None
-        if keys := signing_keys(settings):
-            self.certifier = Certifier(
-                *(engine, blobs, keys),
-                events_seconds=settings.tombstone_seconds,
-                ledger_seconds=settings.ledger_values_keep_seconds,
-                audit_seconds=settings.audit_keep_seconds,
-                head=ChainHead(settings, lock_days=settings.certificate_head_lock_days),
-            )
+        self.certifier = _make_certifier(settings, engine, blobs)
         # whether the schedule was due when the turn began; set later, the next turn sees it
         self.is_scheduled = False
         # completed schedules, and the last one after which all partitions were counted
@@ -134,3 +126,18 @@ class Leader:
         self.in_progress: set[Identity] = set()
         # batches overlap, in the order in which they begin: one at a time is in each of these steps
         self.listing, self.deleting, self.forgetting = (asyncio.Lock() for _ in range(3))
+
+
+def _make_certifier(
+    settings: RetentionSettings, engine: AsyncEngine, blobs: Blobs
+) -> Certifier | None:
+    keys = signing_keys(settings)
+    if not keys:
+        return None
+    return Certifier(
+        *(engine, blobs, keys),
+        events_seconds=settings.tombstone_seconds,
+        ledger_seconds=settings.ledger_values_keep_seconds,
+        audit_seconds=settings.audit_keep_seconds,
+        head=ChainHead(settings, lock_days=settings.certificate_head_lock_days),
+    )

@@ -62,12 +62,11 @@ async def measure_batches(sidecars: str, events: int, *, written_before: int = 2
     pipeline = Pipeline(settings, NOTHING, reader, NOTHING, limit=NOTHING, stop=stop, **waits)
     records = [make_record(offset) for offset in range(events)]
     offset_range = build_range(AssignedPartition(0), PARTITION, lo=0, lost=0, records=records)
-    for _ in range(written_before):
-        pipeline._sizer.grow()
+    pipeline._most_events *= 2**written_before
     batches = []
     async for batch in pipeline._batches([offset_range]):
         batches.append(batch)
-        pipeline._sizer.grow()
+        pipeline._most_events *= 2
     parts = [part for batch in batches for part in batch.ranges]
     assert (parts[0].lo, parts[-1].hi) == (0, events)
     assert all(part.hi == following.lo for part, following in pairwise(parts))
