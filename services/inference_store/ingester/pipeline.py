@@ -90,7 +90,8 @@ class BatchBuilder:
         self._ranges[-1][3].extend(records)
         self.reads.extend(reads)
         self.rows += sum(map(estimate_rows, reads))
-        self.sidecars += sum(has_sidecar(read) for read in reads)
+        items = [read.result for read in reads if isinstance(read.result, Indexable)]
+        self.sidecars += sum(item.sidecar is not None for item in items)
 
     def is_full(self, most_rows: int, most_events: int) -> bool:
         """Check whether the batch must be written before more is read."""
@@ -122,11 +123,6 @@ def estimate_rows(read: ReadRecord) -> int:
         return 1
     sidecar = 0 if item.sidecar is None else len(item.sidecar.content) // _ROW_BYTES
     return 1 + len(item.metadata.leaves) + len(item.predictions.items or ()) + sidecar
-
-
-def has_sidecar(read: ReadRecord) -> bool:
-    """Check whether the record needs a sidecar, if it is new."""
-    return isinstance(read.result, Indexable) and read.result.sidecar is not None
 
 
 def size_next_slice(size: int, reads: Sequence[ReadRecord]) -> int:

@@ -87,14 +87,6 @@ def use_bucket_copy(item: InFlightEvent, bucket_copy: BucketCopy | None) -> None
     item.metadata = bucket_copy.blobs.get(key)
 
 
-def drop_missing(item: InFlightEvent) -> None:
-    """Use the copy, or nothing, in place of blobs that are missing: nothing waits for them."""
-    if isinstance(item.metadata, BlobMissing):
-        item.metadata = item.copy
-    if isinstance(item.response, BlobMissing):
-        item.response = None
-
-
 def has_no_response(item: InFlightEvent) -> bool:
     """Check whether the event names a response that does not exist."""
     event = item.event
@@ -217,7 +209,9 @@ class Reader:
             item.metadata = item.metadata if metadata is None else metadata
             item.response = response
             if item.bucket_copy is not None:
-                drop_missing(item)
+                # the copy, or nothing, in place of blobs that are missing: nothing waits for them
+                item.metadata = item.copy if isinstance(metadata, BlobMissing) else item.metadata
+                item.response = None if isinstance(response, BlobMissing) else response
             here.append(item)
         return here, later
 

@@ -338,9 +338,9 @@ class Rebuild:
                 )
                 await self._forget_inputs(connection, page, stored)
                 counts.update(_counted(arrivals, stored))
-                findings += [
-                    _not_indexed(page, read, why) for read, why in _list_unindexed(arrivals)
-                ]
+                left = [(read, rejection.detail) for read, rejection in arrivals.dead]
+                left += [(read, missing.detail or "it waits") for read, missing in arrivals.missing]
+                findings += [_not_indexed(page, read, why) for read, why in left]
             counts["unreadable"] += len(findings)
             await stored_reports.add_findings(connection, reconciliation.id, findings)
             after = page.listed.after
@@ -378,12 +378,6 @@ def _counted(arrivals: Arrivals, stored: Sequence[tuple[ReadRecord, Outcome]]) -
     names = {Outcome.STORED: "rebuilt", Outcome.DUPLICATE: "present"}
     outcomes = (outcome for _, outcome in (*stored, *arrivals.settled))
     return Counter(names.get(outcome, outcome.value) for outcome in outcomes)
-
-
-def _list_unindexed(arrivals: Arrivals) -> list[tuple[ReadRecord, str]]:
-    dead = [(read, rejection.detail) for read, rejection in arrivals.dead]
-    waiting = [(read, missing.detail or "it waits") for read, missing in arrivals.missing]
-    return dead + waiting
 
 
 def _not_indexed(page: Page, read: ReadRecord, why: str) -> Finding:

@@ -86,15 +86,6 @@ async def run(
         await engine.dispose()
 
 
-def schedule_of(settings: IngesterSettings) -> Schedule:
-    """Return the schedule by which parked events are tried again."""
-    return Schedule(
-        first=_PARKED_FIRST,
-        longest=_PARKED_LONGEST,
-        give_up=timedelta(seconds=settings.ingester_parked_give_up_seconds),
-    )
-
-
 class _Ingester:
     def __init__(
         self,
@@ -182,7 +173,9 @@ class _Ingester:
         await self._consumer.start()
 
     async def _work(self) -> None:
-        settings, schedule = self._settings, schedule_of(self._settings)
+        settings = self._settings
+        give_up = timedelta(seconds=settings.ingester_parked_give_up_seconds)
+        schedule = Schedule(first=_PARKED_FIRST, longest=_PARKED_LONGEST, give_up=give_up)
         for backoff in (self._backoff, self._retry_backoff):
             backoff.set_precondition(self._ledger_watch.require)
         reader = Reader(settings, self._engine, self._blobs)
