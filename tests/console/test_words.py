@@ -13,9 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from inference_store.access.rights import ROLES, Action, Right
 from inference_store.api.site import FILES
-from inference_store.erasure import progress
+from inference_store.erasure import holds, progress
 from inference_store.erasure.hash_chain import START, Link, canonical
-from inference_store.erasure.holds import hold
 from inference_store.erasure.log import (
     CERTIFICATE,
     KIND,
@@ -68,7 +67,7 @@ def test_states_and_outcomes() -> None:
     assert read_export("books.ts", "OUTCOMES") == [outcome.value for outcome in Outcome]
     assert list_names("erasures.ts", "STATES") == set(progress.STATES)
     assert list_names("states.ts", "LETTER_STATES") == set(unsettled.STATES)
-    assert list_names("holds.ts", "STATES") == set(get_args(hold.State))
+    assert list_names("holds.ts", "STATES") == set(get_args(holds.State))
     assert list_names("exports.ts", "STATES") == set(jobs.STATES)
     assert list_names("exports.ts", "PART_STATES") == set(get_args(jobs.PartState))
 

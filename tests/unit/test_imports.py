@@ -63,7 +63,6 @@ HOMES = {
     "alembic": {"index/migration.py"},
     "obstore": {"objects"},
     "minio": {"objects"},
-    "apscheduler": {"retention"},
     "cv2": {"local/demo"},
     "sklearn": {"local/demo"},
     "prometheus_client": {"platform"},

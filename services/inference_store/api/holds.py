@@ -13,10 +13,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.erasure import holds
-from inference_store.erasure.holds import Hold
-from inference_store.erasure.holds.changes import Placement
-from inference_store.erasure.holds.hold import (
+from inference_store.erasure.holds import (
+    Hold,
     HoldRevision,
+    Placement,
     State,
     format_filter,
     list_declared_types,

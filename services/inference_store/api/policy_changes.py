@@ -39,7 +39,7 @@ from inference_store.api.policies import (
     show_version,
 )
 from inference_store.api.routing import Router
-from inference_store.erasure import explanation, policies, preview, runs
+from inference_store.erasure import policies, preview, runs
 from inference_store.erasure.ledger_entries import Body, Note
 from inference_store.erasure.policies import (
     EffectiveRule,
@@ -421,7 +421,7 @@ async def get_retention(
     what is pending has begun; when its parts go by both, which limits apply beside, and the oldest
     hold that keeps it."""
     registration, same = await access.find_inferences(connection, model_id, inference_id)
-    explained = await explanation.explain_retention(connection, registration.model, same.newest)
+    explained = await preview.explain_retention(connection, registration.model, same.newest)
     later, limit = _show_rule(explained.decided_later), explained.limit
     pending = explained.begins_at and PendingRule(begins_at=explained.begins_at, decided_by=later)
     return Answer(

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator
 from uuid import UUID
 
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.cli.closed_pipe import raise_if_reader_is_gone
-from inference_store.erasure import audit_chain
-from inference_store.erasure.audit_chain import Copy, Verdict
-from inference_store.erasure.certificates import CertificateChain, CheckpointCheck
+from inference_store.erasure import audit_verification
+from inference_store.erasure.audit_verification import Copy, Verdict
+from inference_store.erasure.certificates import CertificateChain, find_checkpoint_keys
 from inference_store.erasure.hash_chain import Archive
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.ledger_entries import Entries, Entry
@@ -205,17 +205,17 @@ async def _verify_certificates(
         async for failure in failures:
             wrong += 1
             print(failure)
-    counts, end = verification.counts, verification.chain.end
+    end = verification.chain.end
     print(
-        f"{counted(counts.certificates, 'certificate')} over"
-        f" {counted(counts.leaves, 'entry', 'entries')}, head {end.number}"
+        f"{counted(verification.certificates, 'certificate')} over"
+        f" {counted(verification.leaves, 'entry', 'entries')}, head {end.number}"
         f" {end.hash.hex()}: {counted(wrong, 'fault') if wrong else 'all as it was signed'}.",
         file=sys.stderr,
     )
     for number, key in verification.restarts:
         sentence = f"The chain restarts at {number} with key {key}, which no key before has signed."
         print(sentence, file=sys.stderr)
-    if counts.head_locked is False:
+    if verification.head_locked is False:
         print("The head is not locked: who may delete in the bucket can cut it.", file=sys.stderr)
     return 1 if wrong else 0
 
@@ -380,15 +380,12 @@ async def _verify_audit(settings: DatabaseSettings) -> Verdict:
         async with engine.connect() as connection:
             # One snapshot: what is written meanwhile is not a failure.
             await connection.execution_options(isolation_level="REPEATABLE READ")
-            check = await _open_check(settings, connection)
-            return await audit_chain.verify(connection, check, copies)
-
-
-async def _open_check(settings: DatabaseSettings, connection: AsyncConnection) -> CheckpointCheck:
-    if not isinstance(settings, _LedgerSettings):
-        return await CheckpointCheck.of(connection)
-    with Blobs(settings) as blobs:
-        return await CheckpointCheck.of(connection, Archive(blobs))
+            if not isinstance(settings, _LedgerSettings):
+                keys = await find_checkpoint_keys(connection)
+            else:
+                with Blobs(settings) as blobs:
+                    keys = await find_checkpoint_keys(connection, Archive(blobs))
+            return await audit_verification.verify(connection, keys, copies)
 
 
 def _read_copies(settings: _LedgerSettings) -> list[Copy]:

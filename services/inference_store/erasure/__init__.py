@@ -9,11 +9,11 @@ preview       does so for a policy that is not in force yet
 batches       makes `pending_deletions`, which no query shows; `held_deletions` claims their objects
 quarantine    finds and removes dead letters and parked events
 rows          deletes the rows of what is gone, and whole time partitions
-certificates  prove what was erased, with `certificate_documents`, `erased_lists` and `proofs`
+certificates  prove what was erased, with `erased_lists` and `proofs`
 
 `progress` is the erasure itself, as it is stored from the first step to the last. `ledger` has
-every decision before it takes effect, and `audit_chain` makes the audit tamper-evident; `log` is
-what these two and the certificates have in common. `housekeeping` deletes the store's records of
-its own work. `locks` order these steps against writers, and elect the service that leads; `runs`
-say when it works.
+every decision before it takes effect; `audit_chain` makes the audit tamper-evident, and
+`audit_verification` verifies it; `log` is what these and the certificates have in common.
+`housekeeping` deletes the store's records of its own work. `locks` order these steps against
+writers, and elect the service that leads; `runs` say when it works.
 """

@@ -14,30 +14,18 @@ from datetime import datetime
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import ARRAY, Text, any_, func, literal, select
+from sqlalchemy import ARRAY, Text, func, literal, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.erasure import requests
 from inference_store.erasure.held_deletions import record_held, split_held
 from inference_store.erasure.pending_deletions import COLUMNS as MARKED_COLUMNS
 from inference_store.erasure.pending_deletions import KEYS, add_pending
 from inference_store.erasure.policies import ErasureScope
-from inference_store.erasure.progress import (
-    COLUMNS,
-    Erasure,
-    NewErasure,
-    add_marked,
-    read_erasure,
-    resume_erasure,
-)
-from inference_store.erasure.requests import (
-    complete_cancellation,
-    remove_pending_of,
-    request_erasure,
-    stop_erasure,
-)
+from inference_store.erasure.progress import Erasure, NewErasure, add_marked, resume_erasure
 from inference_store.index import registrations
-from inference_store.index.sidecars import among
+from inference_store.index.sidecars import among, among_keys
 from inference_store.index.tables import (
     erasing,
     erasing_object,
@@ -49,93 +37,7 @@ from inference_store.index.tables import (
 )
 from inference_store.inference.errors import Conflict
 
-# Erasures of objects that no inference names: the orphans of a reconciliation's report.
-#
-# They are written to the ledger by batches of keys before anything is done with them, as marks are.
-# `claimed_at`: from then on one may be gone, and an event that names it is not stored.
-
 Body: TypeAlias = dict[str, Any]
-_HERE = erasing_object.c
-
-
-def describe_orphans_request(id: UUID, report: UUID, before: datetime) -> Body:
-    """Return the body of an entry `orphans_requested`: the report, and the time before which an
-    object was written."""
-    return {"erasure": str(id), "report": str(report), "before": before.isoformat()}
-
-
-def describe_orphans_batch(id: UUID, keys: Sequence[str]) -> Body:
-    """Return the body of an entry `orphans_batch`."""
-    return {"erasure": str(id), "storage_keys": list(keys)}
-
-
-async def apply_orphans_requested(
-    connection: AsyncConnection, body: Body, at: datetime, actor: str
-) -> Erasure:
-    """Make the erasure. Repeatable."""
-    number = UUID(body["erasure"])
-    values = {"id": number, "cause": "orphans", "scope": "object", "state": "pending"}
-    report = {"report": body["report"], "before": body["before"]}
-    inserted = insert(erasure).values(**values, asked=report, requested_by=actor, requested_at=at)
-    await connection.execute(inserted.on_conflict_do_nothing())
-    rows = await connection.execute(select(*COLUMNS).where(erasure.c.id == number))
-    return read_erasure(rows.one())
-
-
-async def apply_orphans_batch(connection: AsyncConnection, body: Body, _: datetime, __: str) -> int:
-    """Name the objects, and return how many were not named before. Repeatable.
-
-    Nothing is claimed yet.
-    """
-    number, keys = UUID(body["erasure"]), body["storage_keys"]
-    storage_key = func.unnest(literal(keys, ARRAY(Text(collation="C"))))
-    rows = select(storage_key, literal(number))
-    inserted = insert(erasing_object).from_select(["storage_key", "erasure"], rows)
-    added = (await connection.execute(inserted.on_conflict_do_nothing())).rowcount
-    await add_marked(connection, number, added)
-    return added
-
-
-async def unmark_orphans(connection: AsyncConnection, id: UUID) -> None:
-    """Remove the names of the objects of an erasure that is cancelled."""
-    await connection.execute(erasing_object.delete().where(_HERE.erasure == id))
-
-
-async def list_pending_orphans(
-    connection: AsyncConnection, id: UUID, *, after: str, limit: int
-) -> list[str]:
-    """Return the next objects of an erasure, after a key."""
-    query = select(_HERE.storage_key).where(_HERE.erasure == id, _HERE.storage_key > after)
-    query = query.order_by(_HERE.storage_key).limit(limit)
-    return list((await connection.execute(query)).scalars())
-
-
-async def claim_orphans(connection: AsyncConnection, keys: Collection[str]) -> None:
-    """Claim objects: from the commit on they may be deleted. Call it in the fence."""
-    unclaimed = erasing_object.update().where(_match_keys(keys), _HERE.claimed_at.is_(None))
-    await connection.execute(unclaimed.values(claimed_at=func.now()))
-
-
-async def list_claimed_orphans(connection: AsyncConnection, keys: Collection[str]) -> set[str]:
-    """Return the objects that are claimed, and so may be deleted."""
-    query = select(_HERE.storage_key).where(_match_keys(keys), _HERE.claimed_at.is_not(None))
-    return set((await connection.execute(query)).scalars())
-
-
-async def remove_orphans(connection: AsyncConnection, keys: Collection[str]) -> None:
-    """Remove the names of objects: they are deleted, or they stay."""
-    await connection.execute(erasing_object.delete().where(_match_keys(keys)))
-
-
-async def record_held_orphans(connection: AsyncConnection, id: UUID, keys: Collection[str]) -> None:
-    """Count objects that stay because of a legal hold, and remove their names."""
-    await remove_orphans(connection, keys)
-    counted = erasure.update().where(erasure.c.id == id)
-    await connection.execute(counted.values(held=erasure.c.held + len(keys)))
-
-
-def _match_keys(keys: Collection[str]) -> Any:
-    return _HERE.storage_key == any_(literal(sorted(keys), ARRAY(Text(collation="C"))))
 
 
 async def describe_batch(
@@ -198,6 +100,8 @@ async def mark_batch(
     Repeatable.
     """
     number = UUID(batch["erasure"])
+    if "storage_keys" in batch:
+        return await _name_objects(connection, number, batch["storage_keys"])
     model = await registrations.ensure(connection, batch["model_id"])
     await _ensure_erasure(connection, batch, model, at, actor)
     added = await _mark_stored(connection, number, batch["scope"], model, batch["marks"])
@@ -206,7 +110,11 @@ async def mark_batch(
         await resume_erasure(connection, number)
     await record_held(connection, number, model, batch["scope"], batch.get("held", ()))
     if "up_to" in batch:
-        await _record_position(connection, number, model, batch["up_to"], added)
+        here, up_to = erasure_model.c, batch["up_to"]
+        values: dict[Any, Any] = {"marked": here.marked + added}
+        values |= {"marked_at": func.now()} if up_to is None else {"marked_to": UUID(up_to)}
+        position = erasure_model.update().where(here.erasure == number, here.model == model)
+        await connection.execute(position.values(values))
     return added
 
 
@@ -274,21 +182,58 @@ async def _ensure_erasure(
         await connection.execute(added.values(decided_by=here.decided_by.op("||")([rule])))
 
 
-async def _record_position(
-    connection: AsyncConnection, number: UUID, model: int, up_to: str | None, added: int
-) -> None:
-    here = erasure_model.c
-    values: dict[Any, Any] = {"marked": here.marked + added}
-    values |= {"marked_at": func.now()} if up_to is None else {"marked_to": UUID(up_to)}
-    where = (here.erasure == number, here.model == model)
-    await connection.execute(erasure_model.update().where(*where).values(values))
+# Objects that no inference names: the orphans of a reconciliation's report.
+#
+# They are written to the ledger by batches of keys before anything is done with them, as marks are.
+# `claimed_at`: from then on one may be gone, and an event that names it is not stored.
+
+_HERE = erasing_object.c
+
+
+async def _name_objects(connection: AsyncConnection, number: UUID, keys: Sequence[str]) -> int:
+    """Name the objects, and return how many were not named before. Nothing is claimed yet."""
+    storage_key = func.unnest(literal(keys, ARRAY(Text(collation="C"))))
+    rows = select(storage_key, literal(number))
+    inserted = insert(erasing_object).from_select(["storage_key", "erasure"], rows)
+    added = (await connection.execute(inserted.on_conflict_do_nothing())).rowcount
+    await add_marked(connection, number, added)
+    return added
+
+
+async def list_named_objects(
+    connection: AsyncConnection, id: UUID, *, after: str, limit: int
+) -> list[str]:
+    """Return the next objects of an erasure, after a key."""
+    query = select(_HERE.storage_key).where(_HERE.erasure == id, _HERE.storage_key > after)
+    query = query.order_by(_HERE.storage_key).limit(limit)
+    return list((await connection.execute(query)).scalars())
+
+
+async def claim_objects(connection: AsyncConnection, keys: Collection[str]) -> None:
+    """Claim objects: from the commit on they may be deleted. Call it in the fence."""
+    unclaimed = erasing_object.update().where(
+        among_keys(_HERE.storage_key, keys), _HERE.claimed_at.is_(None)
+    )
+    await connection.execute(unclaimed.values(claimed_at=func.now()))
+
+
+async def remove_objects(connection: AsyncConnection, keys: Collection[str]) -> None:
+    """Remove the names of objects: they are deleted, or they stay."""
+    await connection.execute(erasing_object.delete().where(among_keys(_HERE.storage_key, keys)))
+
+
+async def record_held_objects(connection: AsyncConnection, id: UUID, keys: Collection[str]) -> None:
+    """Count objects that stay because of a legal hold, and remove their names."""
+    await remove_objects(connection, keys)
+    counted = erasure.update().where(erasure.c.id == id)
+    await connection.execute(counted.values(held=erasure.c.held + len(keys)))
 
 
 _MARKS = 100_000
 
 
 def describe_request(id: UUID, model_ids: list[str], criteria: Body) -> Body:
-    """Return the body of an entry `erasure_requested`."""
+    """Return the body of an entry `erasure_requested`; of orphans without a model."""
     return {"erasure": str(id), "model_ids": model_ids, "asked": criteria}
 
 
@@ -298,7 +243,7 @@ async def apply_requested(
     """Make the erasure."""
     models = [await registrations.ensure(connection, model_id) for model_id in body["model_ids"]]
     number = UUID(body["erasure"])
-    return await request_erasure(
+    return await requests.request_erasure(
         connection, models=models, criteria=body["asked"], by=actor, id=number, at=at
     )
 
@@ -306,8 +251,8 @@ async def apply_requested(
 async def apply_cancelled(connection: AsyncConnection, body: Body, _: datetime, __: str) -> None:
     """Remove every mark, and set the state."""
     number = UUID(body["erasure"])
-    await stop_erasure(connection, number)
-    while await remove_pending_of(connection, number, limit=_MARKS):
+    await requests.stop_erasure(connection, number)
+    while await requests.remove_pending_of(connection, number, limit=_MARKS):
         pass
-    await unmark_orphans(connection, number)
-    await complete_cancellation(connection, number)
+    await connection.execute(erasing_object.delete().where(_HERE.erasure == number))
+    await requests.complete_cancellation(connection, number)

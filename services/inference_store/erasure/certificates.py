@@ -6,11 +6,10 @@ new key is trusted.
 """
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Self
+from typing import Any
 from uuid import UUID
 
 import structlog
@@ -19,24 +18,19 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import EVERYTHING, AccessScope, Action, Who
-from inference_store.erasure import erased_lists
-from inference_store.erasure.audit_chain import Checkpoint, Sign, unsigned
-from inference_store.erasure.hash_chain import START, Archive, Link, canonical
+from inference_store.erasure import erased_lists, log
+from inference_store.erasure.audit_chain import Checkpoint
+from inference_store.erasure.hash_chain import START, Archive, Link
 from inference_store.erasure.log import (
     CERTIFICATE,
+    CHECKPOINT,
     KIND,
     RESTART,
     BrokenChain,
-    NotSigned,
     PublicKey,
     SignedChain,
     SignedDocument,
     SigningKey,
-    find_restart_key,
-    make_key_document,
-    read_document,
-    read_public_key,
-    sign_document,
 )
 from inference_store.erasure.progress import advance_erasure, find_erasure
 from inference_store.index import audit, registrations
@@ -103,12 +97,12 @@ async def set_newest(connection: AsyncConnection, id: UUID) -> None:
 async def find_keys(connection: AsyncConnection) -> list[SignedDocument]:
     """Return the signed documents of the keys, the oldest first."""
     query = select(_HERE.signed).where(_HERE.kind == KIND).order_by(_HERE.number)
-    return [read_document(text) for text in (await connection.execute(query)).scalars()]
+    return [log.read_document(text) for text in (await connection.execute(query)).scalars()]
 
 
 async def find_public_keys(connection: AsyncConnection) -> list[PublicKey]:
     """Return the keys, the oldest first."""
-    return [read_public_key(document) for document in await find_keys(connection)]
+    return [log.read_public_key(document) for document in await find_keys(connection)]
 
 
 async def find_document(
@@ -162,52 +156,34 @@ def _read_document_row(row: Any) -> StoredDocument:
     return StoredDocument(**{**row._mapping, "hash": bytes(row.hash)})
 
 
-CHECKPOINT: Final = "audit_checkpoint"
+async def sign_checkpoint(
+    connection: AsyncConnection, keys: Sequence[SigningKey], document: dict[str, Any]
+) -> Checkpoint:
+    """Sign a checkpoint of the audit with the newest of the keys that the chain introduces.
 
-
-async def find_signer(connection: AsyncConnection, keys: Sequence[SigningKey]) -> Sign:
-    """Return what signs with the newest of the keys that the chain of certificates introduces.
-
-    A key that nobody can look up would prove nothing.
+    One that nobody can look up would prove nothing. Without a key the hash must do.
     """
     public_ids = {public_key.id for public_key in await find_public_keys(connection)}
     key = next((key for key in keys if key.id in public_ids), None)
     if key is None:
-        return unsigned
-    return lambda document: dict(json.loads(sign_document(key, CHECKPOINT, document).text))
+        return {"document": document}
+    return log.sign_document(key, CHECKPOINT, document).members
 
 
-class CheckpointCheck:
-    """Verifies signed checkpoints by the keys of the chain of certificates."""
+async def find_checkpoint_keys(
+    connection: AsyncConnection, archive: Archive | None = None
+) -> dict[str, PublicKey]:
+    """Return the keys of the chain by their ids.
 
-    def __init__(self, keys: Sequence[SignedDocument]) -> None:
-        self._keys = {key.id: key for key in map(read_public_key, keys)}
-
-    @classmethod
-    async def of(cls, connection: AsyncConnection, archive: Archive | None = None) -> Self:
-        """Read the keys. With an `archive`, use only the keys that it has too, unchanged: whoever
-        owns the tables can write a key into Postgres."""
-        keys = await find_keys(connection)
-        if archive is None:
-            return cls(keys)
-        numbers = [key.number for key in keys]
-        texts = await asyncio.to_thread(
-            lambda: [archive.documents.get(number) for number in numbers]
-        )
-        return cls([k for k, copy in zip(keys, texts, strict=True) if copy == k.text.encode()])
-
-    def __call__(self, checkpoint: Checkpoint) -> str | None:
-        """Return what is wrong with a checkpoint; None if nothing is."""
-        try:
-            document = read_document(canonical(checkpoint))
-        except NotSigned as error:
-            return str(error)
-        key = self._keys.get(document.signed_by)
-        if key is None:
-            return f"no certificate introduces its key {document.signed_by}"
-        if document.kind != CHECKPOINT or not document.is_by(key):
-            return f"the key {document.signed_by} has not signed it"
-        return None
+    With an `archive`, only those that it has too, unchanged: whoever owns the tables can write a
+    key into Postgres.
+    """
+    keys = await find_keys(connection)
+    if archive is not None:
+        get = archive.documents.get
+        copies = await asyncio.to_thread(lambda: [get(key.number) for key in keys])
+        keys = [key for key, copy in zip(keys, copies, strict=True) if copy == key.data]
+    return {key.id: key for key in map(log.read_public_key, keys)}
 
 
 class CannotRestart(BrokenChain):
@@ -230,7 +206,7 @@ class CertificateChain:
         """Sign the next document; None if there is one of its number, which is imported instead."""
         async with self._engine.connect() as connection:
             head = await find_head(connection)
-        signed = sign_document(key, kind, make(head))
+        signed = log.sign_document(key, kind, make(head))
         failpoint("retention.certify.put.before")
         number = head.number + 1
         if not await asyncio.to_thread(self._archive.documents.put_new, number, signed.data):
@@ -266,7 +242,7 @@ class CertificateChain:
         them. So a backup from before two keys were lost goes on.
         """
         end = Link(restart.number, restart.hash)
-        chain = SignedChain(end, [read_public_key(restart)])
+        chain = SignedChain(end, [log.read_public_key(restart)])
         try:
             later = map(chain.follow, self._archive.documents.read_after(restart.number))
             return any(document.is_by(key) for document in later for key in own)
@@ -280,8 +256,11 @@ class CertificateChain:
                 return
             model = await _find_model(connection, about)
             await add_document(connection, signed, model=model)
-            if find_restart_key(signed) is not None:
-                await _note_restart(connection, signed.document)
+            if log.find_restart_key(signed) is not None:
+                restart = dict(signed.document[RESTART])
+                detail = {"number": signed.number, "key": signed.document["key"]}
+                who, action = Who(restart.pop("by"), None), Action.CERTIFICATES_BEGUN_ANEW
+                await audit.note(connection, who, action, **detail, **restart)
             if about is None:
                 return
             await self._import_list(connection, signed, UUID(about["id"]))
@@ -320,7 +299,7 @@ class CertificateChain:
                 " is lost, `inference-store certificates restart-chain`"
             )
         if not public_keys or newest != key.id:
-            await self.append(KIND, by, lambda end: make_key_document(key.public, after=end))
+            await self.append(KIND, by, lambda end: log.make_key_document(key.public, after=end))
 
     async def restart(self, *, by: str, reason: str) -> SignedDocument:
         """Introduce the first of the keys by itself, after all that the bucket has.
@@ -333,8 +312,8 @@ class CertificateChain:
             documents = await find_keys(connection)
         if not documents:
             raise CannotRestart("There is no certificate yet: any key begins the chain.")
-        key, newest = self._keys[0], read_public_key(documents[-1])
-        if find_restart_key(documents[-1]) == key.public:
+        key, newest = self._keys[0], log.read_public_key(documents[-1])
+        if log.find_restart_key(documents[-1]) == key.public:
             return documents[-1]
         if newest in [given.public for given in self._keys]:
             raise CannotRestart(
@@ -343,18 +322,11 @@ class CertificateChain:
             )
         restart = {RESTART: {"by": by, "instead_of": newest.id, "reason": reason}}
         document = await self.append(
-            KIND, key, lambda end: make_key_document(key.public, after=end) | restart
+            KIND, key, lambda end: log.make_key_document(key.public, after=end) | restart
         )
         if document is None:
             raise CannotRestart("The bucket has got another certificate meanwhile: try again.")
         return document
-
-
-async def _note_restart(connection: AsyncConnection, document: Mapping[str, Any]) -> None:
-    """Write the reason of a restart to the audit."""
-    detail = {"number": document["number"], "key": document["key"], **document[RESTART]}
-    who = Who(detail.pop("by"), None)
-    await audit.note(connection, who, Action.CERTIFICATES_BEGUN_ANEW, **detail)
 
 
 async def _find_model(connection: AsyncConnection, about: Mapping[str, Any] | None) -> int | None:

@@ -5,11 +5,11 @@ nor records it twice.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import (
@@ -17,7 +17,6 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     LargeBinary,
-    Text,
     and_,
     any_,
     func,
@@ -27,10 +26,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure.hash_chain import PIECE_BYTES, Archive, format_instant
+from inference_store.erasure.hash_chain import PIECE_BYTES, Archive
 from inference_store.erasure.log import SigningKey
 from inference_store.erasure.pending_deletions import PendingDeletion, select_marks
 from inference_store.erasure.progress import Erasure
+from inference_store.index.sidecars import among_keys
 from inference_store.index.tables import blob_reference, erased_leaves, erasing, partition_span
 from inference_store.inference.events import StorageKey, parse_stored, received_at_of
 
@@ -179,7 +179,7 @@ async def _find_still_named(
     if not names:
         return set()
     query = select(blob_reference.c.storage_key).where(
-        blob_reference.c.storage_key == any_(literal(names, ARRAY(Text(collation="C")))),
+        among_keys(blob_reference.c.storage_key, names),
         select_marks(blob_reference).where(erasing.c.erasure == erasure).exists(),
     )
     return set((await connection.execute(query)).scalars())
@@ -360,7 +360,11 @@ async def write_list(engine: AsyncEngine, archive: Archive, batches: Sequence[in
 
     They are read twice, because the root names the pieces. Raises ObjectStoreUnavailable.
     """
-    root = await _compute_root(engine, batches)
+    tree = MerkleTree()
+    async for chunk in read_chunks(engine, batches):
+        for entry in split_entries(chunk):
+            tree.add(entry)
+    root = tree.root()
     pieces, piece, waiting = archive.pieces(root.hex()), 0, b""
     async for chunk in read_chunks(engine, batches):
         waiting += chunk
@@ -371,14 +375,6 @@ async def write_list(engine: AsyncEngine, archive: Archive, batches: Sequence[in
     if waiting:
         await asyncio.to_thread(pieces.put_new, piece + 1, waiting)
     return root
-
-
-async def _compute_root(engine: AsyncEngine, batches: Sequence[int]) -> bytes:
-    tree = MerkleTree()
-    async for chunk in read_chunks(engine, batches):
-        for entry in split_entries(chunk):
-            tree.add(entry)
-    return tree.root()
 
 
 async def deduplicate_restored(
@@ -477,65 +473,3 @@ async def find_hash_key(connection: AsyncConnection, erasure: UUID) -> str | Non
     query = select(_HERE.hashed_by).where(_HERE.erasure == erasure, _HERE.certificate.is_not(None))
     key = await connection.scalar(query.order_by(_HERE.id.desc()).limit(1))
     return None if key is None else str(key)
-
-
-# The exports that a certificate names: copies that the erasure reached, and who has others.
-
-
-@dataclass(frozen=True, slots=True)
-class CertifiedExport:
-    """What an erasure took of an export. `downloads`: by whom, and the first and the last time."""
-
-    id: UUID
-    inferences: int
-    parts_deleted: int
-    downloads: Sequence[tuple[str, datetime, datetime]]
-
-
-def describe_exports(
-    exports: Iterable[CertifiedExport], earlier: Iterable[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """Return the member `exports`, minus what the `earlier` certificates of the erasure name."""
-    documents = list(earlier)
-    described = []
-    for export in exports:
-        before = _sum_earlier(str(export.id), documents)
-        inferences = max(0, export.inferences - before["inferences"])
-        if inferences:
-            parts = max(0, export.parts_deleted - before["parts_deleted"])
-            described.append(_describe_export(export, inferences, parts))
-    return described
-
-
-def list_copies(described: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the places of `remains`: each download of an export."""
-    copies = []
-    for export in described:
-        copies += [
-            f"export {export['export']}, downloaded by {download['by']} at {download['first_at']}"
-            for download in export["downloads"]
-        ]
-    return [{"where": where, "clear_at": None} for where in copies]
-
-
-def _sum_earlier(export: str, earlier: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    named = [
-        before
-        for document in earlier
-        for before in document.get("exports", ())
-        if before["export"] == export
-    ]
-    return {name: sum(before[name] for before in named) for name in ("inferences", "parts_deleted")}
-
-
-def _describe_export(export: CertifiedExport, inferences: int, parts: int) -> dict[str, Any]:
-    downloads = [
-        {"by": by, "first_at": format_instant(first_at), "last_at": format_instant(last_at)}
-        for by, first_at, last_at in export.downloads
-    ]
-    return {
-        "export": str(export.id),
-        "inferences": inferences,
-        "parts_deleted": parts,
-        "downloads": downloads,
-    }

@@ -19,7 +19,6 @@ from sqlalchemy import (
     ARRAY,
     ColumnElement,
     Select,
-    Text,
     and_,
     any_,
     case,
@@ -34,18 +33,12 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import pending_deletions
-from inference_store.erasure.holds.hold import Hold, find_holds, is_in_force, list_in_force
+from inference_store.erasure.holds import Hold, find_holds, is_in_force, list_in_force
 from inference_store.erasure.locks import fence_exclusive
-from inference_store.erasure.pending_deletions import (
-    COLUMNS,
-    KEYS,
-    Arrival,
-    PendingDeletion,
-    select_marks,
-)
+from inference_store.erasure.pending_deletions import COLUMNS, KEYS, Arrival, PendingDeletion
 from inference_store.erasure.progress import STOPPED, Cause, resume_erasure
 from inference_store.index import registrations
-from inference_store.index.sidecars import Identity, among, by_model, marked_by
+from inference_store.index.sidecars import Identity, among, among_keys, by_model, marked_by
 from inference_store.index.tables import (
     blob_reference,
     erasing,
@@ -103,15 +96,13 @@ async def iterate_sharers(
     anyway, and one that a replay found erased keeps nothing.
     """
     own = {(mark.model, mark.uid) for mark in page}
-    listed = any_(
-        literal(sorted({key for mark in page for key in mark.doomed}), ARRAY(Text(collation="C")))
-    )
     here = blob_reference.c
-    claimed = select_marks(blob_reference).where(
+    listed = among_keys(here.storage_key, {key for mark in page for key in mark.doomed})
+    claimed = pending_deletions.select_marks(blob_reference).where(
         erasing.c.claimed_at.is_not(None), erasing.c.erased_at.is_(None)
     )
     position = (here.storage_key, here.model, here.uid)
-    query = select(*position).where(here.storage_key == listed, claimed.exists())
+    query = select(*position).where(listed, claimed.exists())
     query = query.order_by(*position).limit(_SHARERS)
     page_query = query
     while rows := list(await connection.execute(page_query)):
@@ -120,7 +111,7 @@ async def iterate_sharers(
             tuple_(*position) > tuple_(*(literal(value) for value in rows[-1]))
         )
     if owners := {owner for mark in page for _, owner in _iterate_foreign(mark)}:
-        captured = await _find_captured(connection, owners, claimed=True)
+        captured = await find_captured(connection, owners, claimed=True)
         yield {(row.model, row.uid) for _, row in captured} - own
 
 
@@ -143,13 +134,12 @@ async def find_referenced(connection: AsyncConnection, keys: Iterable[str]) -> s
     An inference that is marked and not claimed may stay: its erasure is cancelled, or a hold
     protects it.
     """
-    claimed = select_marks(blob_reference).where(
+    claimed = pending_deletions.select_marks(blob_reference).where(
         erasing.c.claimed_at.is_not(None),
         or_(erasing.c.scope == "inference", *_match_part_alone()),
     )
-    query = select(blob_reference.c.storage_key).distinct()
-    listed = any_(literal(sorted(keys), ARRAY(Text(collation="C"))))
-    query = query.where(blob_reference.c.storage_key == listed, ~claimed.exists())
+    here = blob_reference.c.storage_key
+    query = select(here).distinct().where(among_keys(here, keys), ~claimed.exists())
     return set((await connection.execute(query)).scalars())
 
 
@@ -178,12 +168,13 @@ def _iterate_foreign(mark: PendingDeletion) -> Iterable[tuple[str, _Owner]]:
     its owner: otherwise the erasure of one inference would delete the objects of another.
     """
     for key in mark.doomed:
-        owner = _read_owner(parse_stored(key))
+        owner = read_owner(parse_stored(key))
         if owner is not None and not mark.owns(key):
             yield key, owner
 
 
-def _read_owner(key: StorageKey) -> _Owner | None:
+def read_owner(key: StorageKey) -> _Owner | None:
+    """Return the capture that a key of our own layout names."""
     capture_key = capture_of(key.key)
     if capture_key is None:
         return None
@@ -192,7 +183,7 @@ def _read_owner(key: StorageKey) -> _Owner | None:
 
 async def _find_owned(connection: AsyncConnection, foreign: Mapping[str, _Owner]) -> set[str]:
     rows: dict[_Owner, list[Any]] = defaultdict(list)
-    for owner, row in await _find_captured(connection, set(foreign.values()), claimed=False):
+    for owner, row in await find_captured(connection, set(foreign.values()), claimed=False):
         rows[owner].append(row)
     return {
         key for key, owner in foreign.items() if any(_has_object(row, key) for row in rows[owner])
@@ -216,9 +207,11 @@ def _has_object(row: Any, key: str) -> bool:
     return not (is_edit and key.endswith("/metadata"))
 
 
-async def _find_captured(
-    connection: AsyncConnection, owners: set[_Owner], *, claimed: bool
+async def find_captured(
+    connection: AsyncConnection, owners: set[_Owner], *, claimed: bool | None = None
 ) -> list[tuple[_Owner, Any]]:
+    """Return the stored inferences of captures, in their hours by whatever clock: those that are
+    `claimed`, those that are not claimed whole, or all."""
     of_model: dict[str, list[_Owner]] = defaultdict(list)
     for owner in owners:
         of_model[owner.model_id].append(owner)
@@ -240,14 +233,15 @@ async def _find_captured(
 
 
 def _select_stored(
-    model: int, lo: datetime, hi: datetime, captures: list[UUID], *, claimed: bool
+    model: int, lo: datetime, hi: datetime, captures: list[UUID], *, claimed: bool | None
 ) -> Select[Any]:
     here = inference.c
-    claim = select_marks(inference).where(erasing.c.claimed_at.is_not(None))
+    claim = pending_deletions.select_marks(inference).where(erasing.c.claimed_at.is_not(None))
     whole, of_input, of_response = (
         claim.where(erasing.c.scope == scope).exists()
         for scope in ("inference", "input", "response")
     )
+    wanted = () if claimed is None else (claim.exists() if claimed else ~whole,)
     return select(
         *(here.capture_id, here.model, here.uid),
         *(here.data_storage_key, here.response_storage_key, here.metadata_storage_key),
@@ -258,7 +252,7 @@ def _select_stored(
         here.uid >= uid_floor(lo),
         here.uid < uid_floor(hi),
         here.capture_id == any_(literal(captures, ARRAY(UUID_TYPE(as_uuid=True)))),
-        claim.exists() if claimed else ~whole,
+        *wanted,
     )
 
 
@@ -374,7 +368,11 @@ async def resume_released(connection: AsyncConnection, *, limit: int) -> int:
     query = query.where(erasure.c.state.is_distinct_from("giving_up"))
     query = query.order_by(here.model, here.uid).limit(limit)
     rows = await _filter_waiting(connection, list(await connection.execute(query)))
-    await _mark_again(connection, [row for row in rows if _is_resumed(row)])
+    resumed = [
+        row for row in rows if row.cause not in (None, "policy") and row.state not in STOPPED
+    ]
+    # a quarantined event has no mark: the erasure searches it again
+    await _mark_again(connection, [row for row in resumed if row.scope != QUARANTINE_SCOPE])
     for row in rows:
         same = (here.erasure == row.erasure, here.model == row.model, here.uid == row.uid)
         await connection.execute(erasure_held.delete().where(*same, here.scope == row.scope))
@@ -406,16 +404,6 @@ async def _find_stale(connection: AsyncConnection) -> tuple[UUID, int] | None:
     query = select(hold.c.id, before).where(hold.c.taken_up < before).limit(1)
     row = (await connection.execute(query)).first()
     return None if row is None else (row[0], row[1])
-
-
-def _is_resumed(row: _Row) -> bool:
-    """Return whether it is marked again. A quarantined event has no mark: the erasure searches it
-    again."""
-    return (
-        row.scope != QUARANTINE_SCOPE
-        and row.cause not in (None, "policy")
-        and row.state not in STOPPED
-    )
 
 
 async def _mark_again(connection: AsyncConnection, rows: Sequence[_Row]) -> None:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
@@ -17,11 +18,11 @@ from sqlalchemy import (
     ColumnElement,
     Integer,
     Select,
-    Table,
     and_,
     any_,
     case,
     cast,
+    delete,
     func,
     literal,
     null,
@@ -38,6 +39,7 @@ from inference_store.access import EVERYTHING, AccessScope
 from inference_store.access.rights import ScopePart
 from inference_store.erasure import audit_chain
 from inference_store.erasure.audit_chain import redact_mentions
+from inference_store.erasure.holds import record_mentions
 from inference_store.erasure.mentions import mentions
 from inference_store.erasure.pending_deletions import select_marks
 from inference_store.erasure.progress import ENDED, Erasure, list_models, match_erasures
@@ -80,32 +82,28 @@ Delete = Callable[[AsyncConnection, float, int], Awaitable[int]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordKind:
     """One kind: which records may be deleted, by which of their times, after which setting's
-    seconds."""
+    seconds. `parts`: the columns of rows that are deleted with them; `delete`: how, if they are
+    not simply deleted."""
 
     name: str
     sentence: str
     setting: str
-    time: ColumnElement[datetime]
+    time: Column[datetime]
     may_go: ColumnElement[bool]
-    prune: Delete
-    """Remove what is older than so many seconds, the oldest first, at most so many; how many."""
+    parts: Sequence[Column[Any]] = ()
+    delete: Delete | None = None
 
-
-def _describe_rows(
-    table: Table, time: str, may_go: ColumnElement[bool], parts: Sequence[Column[Any]] = ()
-) -> dict[str, Any]:
-    """Return members for rows that are simply deleted; `parts`: the columns of rows deleted with
-    them."""
-    at, key = table.c[time], table.c.id
-
-    async def prune(connection: AsyncConnection, seconds: float, limit: int) -> int:
-        old = select(key).where(may_go, at < _ago(seconds)).order_by(at).limit(limit)
-        ids = list((await connection.execute(old)).scalars())
-        for part in (*parts, key) if ids else ():
-            await connection.execute(part.table.delete().where(part == func.any(ids)))
+    async def prune(self, connection: AsyncConnection, seconds: float, limit: int) -> int:
+        """Remove what is older than so many seconds, the oldest first, at most so many; return how
+        many."""
+        if self.delete is not None:
+            return await self.delete(connection, seconds, limit)
+        key: Column[Any] = self.time.table.c.id
+        old = select(key).where(self.may_go, self.time < _ago(seconds))
+        ids = list((await connection.execute(old.order_by(self.time).limit(limit))).scalars())
+        for part in (*self.parts, key) if ids else ():
+            await connection.execute(delete(part.table).where(part == func.any(ids)))
         return len(ids)
-
-    return {"time": at, "may_go": may_go, "prune": prune}
 
 
 _REPORT: Final = reconciliation.c
@@ -152,26 +150,23 @@ RECORD_KINDS: Final = (
         name="dead_letters",
         sentence="Dead letters that were discarded or redriven; open ones stay.",
         setting="dead_letter_keep_seconds",
-        **_describe_rows(unsettled_event, "updated_at", unsettled_event.c.state.in_(SETTLED)),
+        time=unsettled_event.c.updated_at,
+        may_go=unsettled_event.c.state.in_(SETTLED),
     ),
     RecordKind(
         name="runs",
         sentence="Runs of retention that have ended.",
         setting="audit_keep_seconds",
-        **_describe_rows(
-            retention_run, "finished_at", retention_run.c.state.in_(("done", "failed"))
-        ),
+        time=retention_run.c.finished_at,
+        may_go=retention_run.c.state.in_(("done", "failed")),
     ),
     RecordKind(
         name="erasures",
         sentence="Erasures of which nothing is left; their certificates stay.",
         setting="audit_keep_seconds",
-        **_describe_rows(
-            erasure,
-            "finished_at",
-            erasure.c.state.in_(ENDED),
-            (erasure_model.c.erasure, erasure_obstacle.c.erasure),
-        ),
+        time=erasure.c.finished_at,
+        may_go=erasure.c.state.in_(ENDED),
+        parts=(erasure_model.c.erasure, erasure_obstacle.c.erasure),
     ),
     RecordKind(
         name="reconciliations",
@@ -180,7 +175,7 @@ RECORD_KINDS: Final = (
         setting="audit_keep_seconds",
         time=_REPORT.finished_at,
         may_go=_REPORTS,
-        prune=_delete_reports,
+        delete=_delete_reports,
     ),
     RecordKind(
         name="audit",
@@ -188,7 +183,7 @@ RECORD_KINDS: Final = (
         setting="audit_keep_seconds",
         time=audit.c.at,
         may_go=true(),
-        prune=_delete_audit,
+        delete=_delete_audit,
     ),
 )
 
@@ -284,67 +279,69 @@ async def _redact_policies(
     return redacted, tuple(page[-1][:3]) if len(page) == limit else None
 
 
-async def _redact_erasures(
-    connection: AsyncConnection, by: Redaction, after: Position, limit: int
-) -> Page:
-    """Redact the filters by which ended erasures were requested."""
+# Of a table, the rows with the texts that may mention the subject, and what stands in their place.
+_Texts: TypeAlias = tuple[Select[Any], Mapping[str, Any]]
+
+
+def _list_erasures(by: Redaction) -> _Texts:
+    """The filters by which ended erasures were requested."""
     here = erasure.c
     query = select(here.id, here.asked).where(here.state.in_(ENDED), match_erasures(by.reach))
-    query = query.where(here.asked.has_key("filter"))
-    values = {"asked": {"filter": by.instead}}
-    return await _redact_rows(connection, by, query, after, limit, values)
+    return query.where(here.asked.has_key("filter")), {"asked": {"filter": by.instead}}
 
 
-async def _redact_views(
-    connection: AsyncConnection, by: Redaction, after: Position, limit: int
-) -> Page:
+def _list_views(by: Redaction) -> _Texts:
     here = saved_view.c
     query = select(here.id, here.name, here.filter, here.sort, here.columns)
-    query = query.where(match_models(by.reach, here.model))
     values: dict[str, Any] = {"name": None, "filter": None, "sort": NEWEST_FIRST, "columns": []}
     values |= {"erased_by": by.erasure, "revision": here.revision + 1}
-    return await _redact_rows(connection, by, query, after, limit, values)
+    return query.where(match_models(by.reach, here.model)), values
 
 
-async def _redact_exports(
-    connection: AsyncConnection, by: Redaction, after: Position, limit: int
-) -> Page:
-    """Redact the filters of exports. One that still searches by its filter fails."""
+def _list_exports(by: Redaction) -> _Texts:
+    """The filters of exports. One that still searches by its filter fails."""
     here = export_job.c
     query = select(here.id, here.error, here.document["filter"], here.document["saved"])
-    query = query.where(match_models(by.reach, here.model))
     taken = {"filter": None, "saved": None}
     error = case((here.error.is_not(None), by.instead))
     values = {"document": here.document.concat(taken), "error": error, "erased_by": by.erasure}
-    return await _redact_rows(connection, by, query, after, limit, values)
+    return query.where(match_models(by.reach, here.model)), values
+
+
+async def _redact_rows(
+    list_texts: Callable[[Redaction], _Texts],
+    connection: AsyncConnection,
+    by: Redaction,
+    after: Position,
+    limit: int,
+) -> Page:
+    """Redact the rows whose texts, all columns but the first, mention the subject."""
+    query, values = list_texts(by)
+    id: Any = query.selected_columns[0]
+    page = (await connection.execute(query.where(id > after[0]).order_by(id).limit(limit))).all()
+    mentioning = [row[0] for row in page if by.is_about(list(row[1:]))]
+    await connection.execute(id.table.update().where(id.in_(mentioning)).values(values))
+    return len(mentioning), (page[-1][0],) if len(page) == limit else None
+
+
+async def record_in_holds(
+    connection: AsyncConnection, by: Redaction, after: Position, limit: int
+) -> Page:
+    """Record the revisions of holds that mention the subject: they lose its values later."""
+    subject = (by.subject.key, by.subject.value)
+    return await record_mentions(connection, subject, by.reach, after=after, limit=limit)
 
 
 Redact: TypeAlias = Callable[[AsyncConnection, Redaction, Position, int], Awaitable[Page]]
 REDACTIONS: Final[Mapping[str, tuple[Redact, Position]]] = {
     "audit": (_redact_audit, (0,)),
     "policy_version": (_redact_policies, ("", "", 0)),
-    "erasure": (_redact_erasures, (UUID(int=0),)),
-    "saved_view": (_redact_views, (UUID(int=0),)),
-    "export_job": (_redact_exports, (UUID(int=0),)),
+    "erasure": (partial(_redact_rows, _list_erasures), (UUID(int=0),)),
+    "saved_view": (partial(_redact_rows, _list_views), (UUID(int=0),)),
+    "export_job": (partial(_redact_rows, _list_exports), (UUID(int=0),)),
 }
 """By the table whose rows may mention a subject: the function that redacts the next page, and the
 position before the first."""
-
-
-async def _redact_rows(  # noqa: PLR0917
-    connection: AsyncConnection,
-    by: Redaction,
-    query: Select[Any],
-    after: Position,
-    limit: int,
-    values: Mapping[str, Any],
-) -> Page:
-    """Set these values in the rows whose texts, all columns but the first, mention the subject."""
-    id: Any = query.selected_columns[0]
-    page = (await connection.execute(query.where(id > after[0]).order_by(id).limit(limit))).all()
-    mentioning = [row[0] for row in page if by.is_about(list(row[1:]))]
-    await connection.execute(id.table.update().where(id.in_(mentioning)).values(values))
-    return len(mentioning), (page[-1][0],) if len(page) == limit else None
 
 
 def _is_past() -> ColumnElement[bool]:
@@ -376,18 +373,7 @@ def _redact_version(values: dict[str, Any], by: Redaction) -> dict[str, Any]:
 
 # Removes a model: its registration, and what depends on it.
 
-# Exports of removed models are cancelled; their rows go when their objects are gone.
-
-_REMOVED = ("cancelled", "expired")
-
-
-async def cancel_exports(connection: AsyncConnection, model: int) -> None:
-    """Let the objects of a model's exports be deleted."""
-    here = export_job.c
-    cancelled = export_job.update().where(here.model == model, here.state.not_in(_REMOVED))
-    await connection.execute(cancelled.values(state="cancelling", retry_at=None))
-
-
+_REMOVED: Final = ("cancelled", "expired")
 _UNENDED: Final = "an erasure that has not ended"
 # The registration comes last, because the others depend on it.
 _OF_A_MODEL = (
@@ -429,10 +415,7 @@ async def _find_rest(connection: AsyncConnection, model: int) -> str | None:
 
 
 async def apply_removed(
-    connection: AsyncConnection,
-    body: Mapping[str, Any],
-    at: datetime,  # noqa: ARG001  (the ledger's signature)
-    actor: str,  # noqa: ARG001  (the ledger's signature)
+    connection: AsyncConnection, body: Mapping[str, Any], _: datetime, __: str
 ) -> None:
     """Remove a registration and what depends on it. Repeatable.
 
@@ -496,7 +479,10 @@ async def _keep_model(connection: AsyncConnection, model: int) -> None:
 async def _remove_model(connection: AsyncConnection, model: int, model_id: str) -> None:
     values = {"model_id": model_id, "model": model}
     await connection.execute(upsert(former_model).values(values).on_conflict_do_nothing())
-    await cancel_exports(connection, model)
+    # the rows of its exports go when their objects are gone
+    here = export_job.c
+    exports = export_job.update().where(here.model == model, here.state.not_in(_REMOVED))
+    await connection.execute(exports.values(state="cancelling", retry_at=None))
     for table in _OF_A_MODEL:
         await connection.execute(table.delete().where(table.c.model == model))
 

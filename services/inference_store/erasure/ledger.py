@@ -23,19 +23,9 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import Action, Who
+from inference_store.erasure import ledger_entries
 from inference_store.erasure.hash_chain import Link
-from inference_store.erasure.ledger_entries import (
-    KINDS,
-    Body,
-    Content,
-    Entries,
-    Entry,
-    Kind,
-    Note,
-    find_intended,
-    intend,
-    read_head,
-)
+from inference_store.erasure.ledger_entries import KINDS, Body, Content, Entries, Entry, Kind, Note
 from inference_store.index import api_keys, audit, model_numbers, web_sessions
 from inference_store.index.database import is_transient
 from inference_store.index.tables import ledger_head, ledger_intent, ledger_outbox
@@ -100,7 +90,7 @@ class Ledger:
         """
         while True:
             async with self._engine.connect() as connection:
-                head = await read_head(connection)
+                head = await ledger_entries.read_head(connection)
             entry = await self._find_following(head)
             if entry is None:
                 return head
@@ -109,7 +99,7 @@ class Ledger:
                 async with self._turn() as connection:
                     return await self._settle(connection)
             async with self._engine.connect() as connection:
-                if await read_head(connection) == head:
+                if await ledger_entries.read_head(connection) == head:
                     await self._require_ours(connection, entry, head)
                     return head
 
@@ -126,7 +116,7 @@ class Ledger:
         async with self._turn() as connection:
             while True:
                 async with connection.begin():
-                    head = await read_head(connection)
+                    head = await ledger_entries.read_head(connection)
                 entry = await self._find_following(head)
                 if entry is None:
                     return count
@@ -149,13 +139,13 @@ class Ledger:
         """
         async with self._turn() as connection:
             async with connection.begin():
-                current = await read_head(connection, lock=True)
+                current = await ledger_entries.read_head(connection, lock=True)
                 first = await asyncio.to_thread(self.entries.find_after, 0)
                 if first is not None:
                     raise LedgerDiverged(_describe_not_empty(self.entries.location, first))
                 content = Content.make({}, None, None)
                 entry = _make_entry(current, "begun_anew", Who(actor, None), content)
-                await intend(connection, entry)
+                await ledger_entries.intend(connection, entry)
             if not await asyncio.to_thread(self._put, entry):
                 number = entry.number
                 raise LedgerDiverged(_describe_not_empty(self.entries.location, number))
@@ -172,7 +162,7 @@ class Ledger:
         """
         async with self._engine.connect() as connection:
             after = await connection.scalar(select(ledger_head.c.forgotten)) or 0
-            last = (await read_head(connection)).number
+            last = (await ledger_entries.read_head(connection)).number
         until = datetime.now(UTC) - timedelta(seconds=older_than_seconds)
         page = await asyncio.to_thread(self.entries.read_after, after, limit)
         old = [entry for entry in page if entry.at < until and entry.number <= last]
@@ -217,7 +207,7 @@ class Ledger:
         """In our turn: give an entry of ours that a crash has left its effect, and compare."""
         while True:
             async with connection.begin():
-                head = await read_head(connection)
+                head = await ledger_entries.read_head(connection)
             entry = await self._find_following(head)
             if entry is None:
                 return head
@@ -230,7 +220,7 @@ class Ledger:
         return await asyncio.to_thread(find_following, self.entries, head, self._kinds)
 
     async def _require_ours(self, connection: AsyncConnection, entry: Entry, head: Link) -> None:
-        if entry.hash in await find_intended(connection, head):
+        if entry.hash in await ledger_entries.find_intended(connection, head):
             return
         raise LedgerDiverged(
             f"The ledger in {self.entries.location} goes on after entry {head.number}, the last one"
@@ -248,7 +238,7 @@ class Ledger:
         note: MakeNote | Note | None,
     ) -> Entry:
         async with connection.begin():
-            current = await read_head(connection, lock=True)
+            current = await ledger_entries.read_head(connection, lock=True)
             made_body = body if isinstance(body, dict) else await body(connection)
             content = Content.make(made_body, None, None)
             now, answer = datetime.now(UTC), None
@@ -259,7 +249,7 @@ class Ledger:
             audit_note = note(answer) if callable(note) else note
             content = Content.make(content.body, audit_note, who.client)
             entry = _make_entry(current, kind.name, who, content, now)
-            await intend(connection, entry)
+            await ledger_entries.intend(connection, entry)
         failpoint("ledger.intend.after")
         return entry
 
@@ -275,7 +265,7 @@ class Ledger:
     ) -> Any:
         failpoint("ledger.effect.before")
         async with connection.begin():
-            current = await read_head(connection, lock=True)
+            current = await ledger_entries.read_head(connection, lock=True)
             if any(current.find_faults(entry.number, entry.previous)):
                 raise Unavailable("The ledger went on meanwhile: try again.")
             answer = None

@@ -17,7 +17,6 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import audit_chain, batches, holds, housekeeping, policies, requests
-from inference_store.erasure.batches import apply_orphans_batch, apply_orphans_requested
 from inference_store.erasure.hash_chain import (
     DIGITS,
     MOST_BYTES,
@@ -289,7 +288,7 @@ KINDS: Sequence[Kind] = (
     Kind("erasure_requested", "An erasure was asked for.", batches.apply_requested),
     Kind(
         "erasure_batch",
-        "Inferences are about to be marked for an erasure: their uids and objects.",
+        "Inferences, or orphans, are about to be marked for an erasure: their uids and objects.",
         batches.mark_batch,
         rehearsed=False,
     ),
@@ -309,17 +308,6 @@ KINDS: Sequence[Kind] = (
         "erasure_ended",
         "All that an erasure had marked was erased, but for what these holds keep.",
         apply_ended,
-        rehearsed=False,
-    ),
-    Kind(
-        "orphans_requested",
-        "An erasure of the orphans of a reconciliation was asked for.",
-        apply_orphans_requested,
-    ),
-    Kind(
-        "orphans_batch",
-        "Objects that no inference names are about to be erased: their keys.",
-        apply_orphans_batch,
         rehearsed=False,
     ),
     Kind("erasure_cancelled", "An erasure was cancelled.", batches.apply_cancelled, False),

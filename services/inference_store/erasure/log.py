@@ -14,6 +14,7 @@ import json
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -174,6 +175,28 @@ def _join_kind(kind: str, document: bytes) -> bytes:
     return b"inference-store " + kind.encode() + b"\n" + document
 
 
+def hash_values(key: SigningKey, criteria: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return a request of an erasure with keyed hashes for values, and a count for ids."""
+    if criteria is None:
+        return None
+    hashed: dict[str, Any] = {}
+    if "filter" in criteria:
+        hashed["filter"] = {"keyed_hash": hash_value(key, "filter", criteria["filter"])}
+    if "subject" in criteria:
+        subject = criteria["subject"]
+        hashed["subject"] = {"keyed_hash": hash_value(key, "subject", subject)}
+    if "report" in criteria:
+        hashed["report"] = criteria["report"]
+    if "inference_ids" in criteria:
+        hashed["inference_ids"] = len(criteria["inference_ids"])
+    return hashed
+
+
+def hash_value(key: SigningKey, kind: str, value: Any) -> str:
+    """Return the keyed hash that stands for a value in a document."""
+    return key.keyed_hash(kind, canonical(value).encode()).hex()
+
+
 _MEMBERS = {"document", "kind", "signature", "signed_by"}
 
 
@@ -190,16 +213,19 @@ class SignedDocument:
     signed_by: str
     signature: bytes
 
+    @property
+    def members(self) -> dict[str, Any]:
+        """The members of the JSON."""
+        return {
+            "document": self.document,
+            "kind": self.kind,
+            "signature": b64encode(self.signature).decode(),
+            "signed_by": self.signed_by,
+        }
+
     @cached_property
     def text(self) -> str:
-        return canonical(
-            {
-                "document": self.document,
-                "kind": self.kind,
-                "signature": b64encode(self.signature).decode(),
-                "signed_by": self.signed_by,
-            }
-        )
+        return canonical(self.members)
 
     @property
     def number(self) -> Any:
@@ -250,6 +276,7 @@ def read_document(text: bytes | str) -> SignedDocument:
 
 KIND: Final = "certificate_key"
 CERTIFICATE: Final = "certificate"
+CHECKPOINT: Final = "audit_checkpoint"
 RESTART: Final = "begun_anew"
 """The member of a document by which a key restarts the chain."""
 
@@ -383,9 +410,10 @@ class ChainHead:
         The latest alone may be that of a chain whose end was removed, and that went on.
         """
         for text in self._object.versions(limit=_MOST_BYTES):
-            document = _read_signed(text)
-            if document is not None:
-                yield document
+            with suppress(NotSigned):
+                document = read_document(text)
+                if isinstance(document.number, int):
+                    yield document
 
     def ends(self) -> list[Link]:
         """Return the links of the versions, each once.
@@ -398,11 +426,3 @@ class ChainHead:
     def is_locked(self) -> bool:
         """Return whether nobody can delete the newest version."""
         return self._object.is_locked()
-
-
-def _read_signed(text: bytes) -> SignedDocument | None:
-    try:
-        document = read_document(text)
-    except NotSigned:
-        return None
-    return document if isinstance(document.number, int) else None

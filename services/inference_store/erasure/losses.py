@@ -35,23 +35,12 @@ from sqlalchemy import (
 from sqlalchemy import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure import holds
+from inference_store.erasure import holds, quarantine
 from inference_store.erasure.held_deletions import HeldRow
-from inference_store.erasure.holds.hold import Hold, build_hold_condition
+from inference_store.erasure.holds import Hold, build_hold_condition
 from inference_store.erasure.pending_deletions import KEYS
 from inference_store.erasure.policies import ErasureScope
-from inference_store.erasure.quarantine import (
-    EventMetadata,
-    QuarantinedEvent,
-    UnattributedSearch,
-    build_search,
-    filter_by_subject,
-    filter_erased,
-    load_metadata,
-    read_page,
-    split_by_holds,
-    split_unattributed_by_hold,
-)
+from inference_store.erasure.quarantine import EventMetadata, QuarantinedEvent, UnattributedSearch
 from inference_store.erasure.requests import build_predicate, find_subject
 from inference_store.erasure.selection import RequestedPart
 from inference_store.index import registrations
@@ -228,7 +217,9 @@ async def count_requested(
             loss = await _count_undecided(connection, loss, doubts, deadline)
     try:
         after, of_model = 0, unsettled_event.c.model_id == model_id
-        while events := await read_page(connection, of_model, after=after, buckets=blobs.buckets):
+        while events := await quarantine.read_page(
+            connection, of_model, after=after, buckets=blobs.buckets
+        ):
             if deadline.is_over:
                 raise deadline.make_error()
             loss += await _count_page(connection, blobs, requested, events, deadline)
@@ -282,14 +273,14 @@ async def _count_page(
     current_holds = await holds.list_in_force(connection, [model])
     going = await _find_going(connection, list_requested(requested), events, deadline)
     ids = frozenset(requested.criteria.get("inference_ids", ()))
-    matching = await filter_erased(connection, model, events, ids)
+    matching = await quarantine.filter_erased(connection, model, events, ids)
     matching += [item for item in events if item.event and item.event.uid in going]
     with_metadata = events if subject is not None else matching if current_holds else []
-    metadata = await asyncio.to_thread(load_metadata, blobs, with_metadata)
+    metadata = await asyncio.to_thread(quarantine.load_metadata, blobs, with_metadata)
     if subject is not None:
         about = requested.predicate
-        matching += await filter_by_subject(connection, events, subject, about, metadata)
-    split = await split_by_holds(
+        matching += await quarantine.filter_by_subject(connection, events, subject, about, metadata)
+    split = await quarantine.split_by_holds(
         connection,
         list({item.id: item for item in matching}.values()),
         metadata,
@@ -330,13 +321,15 @@ async def count_unattributed(
     deadline: Deadline,
 ) -> Loss:
     """Return how many go beside those of the erasure's models. Raises ObjectStoreUnavailable."""
-    search = build_search(criteria, models.values())
+    search = quarantine.build_search(criteria, models.values())
     loss = Loss()
     if search.reach is None:
         return loss
     pages = _iterate_pages(connection, blobs, criteria, search, search.match())
     async for events, metadata in pages:
-        loss += _count_events(*await split_unattributed_by_hold(connection, events, metadata))
+        loss += _count_events(
+            *await quarantine.split_by_hold(connection, events, metadata, model=None)
+        )
         if deadline.is_over:
             break
     return replace(loss, partial=deadline.is_over)
@@ -351,7 +344,7 @@ async def has_events_of_subject(
 ) -> bool:
     """Return whether any quarantined event that the erasure reaches mentions its subject, or nobody
     knows because time was over. Raises ObjectStoreUnavailable."""
-    search = build_search(criteria, models.values())
+    search = quarantine.build_search(criteria, models.values())
     match = or_(unsettled_event.c.model_id.in_(sorted(search.model_ids)), search.match())
     pages = _iterate_pages(connection, blobs, criteria, search, match)
     async for events, _ in pages:
@@ -372,8 +365,8 @@ async def _iterate_pages(
         return
     predicate = await build_predicate(connection, [], criteria)  # of any type
     after = 0
-    while page := await read_page(connection, match, after=after, buckets=blobs.buckets):
-        metadata = await asyncio.to_thread(load_metadata, blobs, page)
+    while page := await quarantine.read_page(connection, match, after=after, buckets=blobs.buckets):
+        metadata = await asyncio.to_thread(quarantine.load_metadata, blobs, page)
         events = await search.filter_by_subject(connection, page, subject, predicate, metadata)
         yield events, metadata
         after = page[-1].id

@@ -36,8 +36,6 @@ from sqlalchemy import (
     FromClause,
     Select,
     Table,
-    Text,
-    any_,
     func,
     literal,
     or_,
@@ -53,7 +51,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.erasure.progress import Cause
 from inference_store.index import registrations
 from inference_store.index.partitions import TimePartition, TimePartitions, list_partitions
-from inference_store.index.sidecars import Identity, among, by_model, marked_by
+from inference_store.index.sidecars import Identity, among, among_keys, by_model, marked_by
 from inference_store.index.tables import (
     MARKED_KEY,
     blob_reference,
@@ -145,21 +143,19 @@ async def find_claimed_objects(connection: AsyncConnection, keys: Iterable[str])
     here = erasing_object.c
     if not await connection.scalar(select(select(here.storage_key).exists())):
         return set()
-    listed = any_(literal(list(keys), ARRAY(Text(collation="C"))))
-    query = select(here.storage_key).where(here.claimed_at.is_not(None), here.storage_key == listed)
+    query = select(here.storage_key).where(
+        here.claimed_at.is_not(None), among_keys(here.storage_key, keys)
+    )
     return set((await connection.execute(query)).scalars())
 
 
 async def _find_claimed_by_inference(connection: AsyncConnection, keys: Sequence[str]) -> set[str]:
     if not await connection.scalar(select(select(erasing).exists())):
         return set()
-    # one array: a statement has at most 32,767 parameters
-    listed = any_(literal(keys, ARRAY(Text())))
-    listed_references = any_(literal(keys, ARRAY(Text(collation="C"))))
     whole = erasing.c.scope == "inference"
     claimed = union(
         *(
-            select(column).where(or_(whole, erasing.c.scope == part), column == listed)
+            select(column).where(or_(whole, erasing.c.scope == part), among_keys(column, keys))
             for part, column in (
                 ("input", erasing.c.data_storage_key),
                 ("response", erasing.c.response_storage_key),
@@ -168,7 +164,7 @@ async def _find_claimed_by_inference(connection: AsyncConnection, keys: Sequence
             )
         ),
         select(blob_reference.c.storage_key).where(
-            blob_reference.c.storage_key == listed_references,
+            among_keys(blob_reference.c.storage_key, keys),
             select_marks(blob_reference).where(whole).exists(),
         ),
     )

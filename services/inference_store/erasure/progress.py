@@ -78,11 +78,6 @@ async def record_blocked(
     await connection.execute(changing.values(retry_at=first.scalar_subquery()))
 
 
-async def clear_blocked(connection: AsyncConnection, id: UUID) -> None:
-    """Remove all blocked objects of an erasure."""
-    await connection.execute(erasure_obstacle.delete().where(erasure_obstacle.c.erasure == id))
-
-
 Cause: TypeAlias = Literal["policy", "request", "expired_arrival", "erased_again", "orphans"]
 State: TypeAlias = Literal[
     "pending",
@@ -329,7 +324,10 @@ async def add_erased(
     by_model: Mapping[int, int] | None = None,
 ) -> None:
     """Add to the counts of an erasure; `received`: when the oldest and the newest were received."""
-    await _count_models(connection, id, by_model or {})
+    for model, number in (by_model or {}).items():
+        of = erasure_model.update().where(erasure_model.c.erasure == id)
+        counted = of.where(erasure_model.c.model == model)
+        await connection.execute(counted.values(erased=erasure_model.c.erased + number))
     here = erasure.c
     values: dict[str, Any] = {
         "inferences": here.inferences + inferences,
@@ -348,13 +346,6 @@ async def add_erased(
         values["newest"] = func.greatest(here.newest, received[1])
     await connection.execute(erasure.update().where(here.id == id).values(values))
     BYTES_DELETED.inc(bytes)
-
-
-async def _count_models(connection: AsyncConnection, id: UUID, erased: Mapping[int, int]) -> None:
-    here = erasure_model.c
-    for model, number in erased.items():
-        changed = erasure_model.update().where(here.erasure == id, here.model == model)
-        await connection.execute(changed.values(erased=here.erased + number))
 
 
 async def finish_erasure(
@@ -397,7 +388,8 @@ async def finish_erasure(
         "asked": redact_criteria() if state in ENDED else erasure.c.asked,
     }
     if not has_rest:
-        await clear_blocked(connection, stored_erasure.id)
+        blocked = erasure_obstacle.c.erasure == stored_erasure.id
+        await connection.execute(erasure_obstacle.delete().where(blocked))
     return state if await _change(connection, stored_erasure.id, values) else "cancelling"
 
 

@@ -18,18 +18,8 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure import certificates, erased_lists
-from inference_store.erasure.certificate_documents import hash_value
 from inference_store.erasure.certificates import StoredDocument
-from inference_store.erasure.erased_lists import (
-    ENTRY_BYTES,
-    LETTERS,
-    OBJECT,
-    MerkleTree,
-    hash_inference,
-    hash_object,
-    is_proved,
-    split_entries,
-)
+from inference_store.erasure.erased_lists import ENTRY_BYTES, LETTERS, OBJECT, MerkleTree
 from inference_store.erasure.hash_chain import Archive, Link, VerificationFailure, format_instant
 from inference_store.erasure.log import (
     CERTIFICATE,
@@ -38,6 +28,7 @@ from inference_store.erasure.log import (
     SignedChain,
     SignedDocument,
     SigningKey,
+    hash_value,
     read_document,
 )
 from inference_store.index.tables import inference
@@ -62,7 +53,7 @@ class Proof:
     @property
     def holds(self) -> bool:
         """Check whether the path leads to the root (RFC 9162, section 2.1.3.2)."""
-        return is_proved(self.entry, self.index, self.size, self.beside, self.root)
+        return erased_lists.is_proved(self.entry, self.index, self.size, self.beside, self.root)
 
     def format(self, uid: UUID) -> dict[str, Any]:
         """Return it as JSON."""
@@ -82,7 +73,7 @@ async def find_proofs(engine: AsyncEngine, key: SigningKey, uid: UUID) -> list[P
     """Return a proof for every certificate that has the inference, as hashed by this key."""
     proofs = []
     for scope in LETTERS:
-        entry = hash_inference(key, scope, uid)
+        entry = erased_lists.hash_inference(key, scope, uid)
         async with engine.connect() as connection:
             numbers = await erased_lists.find_certificates(connection, entry, received_at_of(uid))
         for number in numbers:
@@ -96,7 +87,7 @@ async def _make_proof(engine: AsyncEngine, number: int, scope: str, entry: bytes
         row = await certificates.find_document(connection, number)
     tree = MerkleTree(proving=entry)
     async for chunk in erased_lists.read_list(engine, number):
-        for candidate in split_entries(chunk):
+        for candidate in erased_lists.split_entries(chunk):
             tree.add(candidate)
     if tree.index is None or row is None:
         return None
@@ -149,9 +140,11 @@ async def is_of_inference(
     """Return whether its list has the inference, its input or its response. Raises KeyNotGiven."""
     hashed_by = certificate.document["leaves"]["hashed_by"]
     hash_keys = [key for key in keys if key.id in hashed_by]
-    entries = {hash_inference(key, scope, uid) for key in hash_keys for scope in LETTERS}
+    entries = {
+        erased_lists.hash_inference(key, scope, uid) for key in hash_keys for scope in LETTERS
+    }
     async for chunk in erased_lists.read_list(engine, certificate.number):
-        if not entries.isdisjoint(split_entries(chunk)):
+        if not entries.isdisjoint(erased_lists.split_entries(chunk)):
             return True
     for missing in sorted(set(hashed_by) - {key.id for key in hash_keys}):
         raise _describe_missing_key(missing)
@@ -185,16 +178,6 @@ def _describe_missing_key(id: str) -> KeyNotGiven:
 POSTGRES, BUCKET = "Postgres", "the bucket"
 
 
-@dataclass
-class Verified:
-    """The counts of what was checked."""
-
-    certificates: int = 0
-    leaves: int = 0
-    # whether nobody can delete the head in the bucket; None: not checked
-    head_locked: bool | None = None
-
-
 class Verification:
     """Verifies the whole chain, once. `trusted`: ids of keys that may introduce themselves.
 
@@ -210,7 +193,10 @@ class Verification:
             is_first=lambda key: not trusted or key.id in trusted,
             is_restart=lambda key, _: key.id in trusted,
         )
-        self.counts = Verified()
+        # of what was checked
+        self.certificates = self.leaves = 0
+        # whether nobody can delete the head in the bucket; None: not checked
+        self.head_locked: bool | None = None
         self._hashes: dict[int, bytes] = {}
 
     @property
@@ -257,7 +243,7 @@ class Verification:
         self.chain.advance(document)
         self._hashes[number] = document.hash
         if document.kind == CERTIFICATE:
-            self.counts.certificates += 1
+            self.certificates += 1
             async for reason in self._check_lists(document):
                 yield reason
 
@@ -270,7 +256,7 @@ class Verification:
         archived = await asyncio.to_thread(
             _sum_chunks, self._archive.pieces(leaves["root"]).read_after(0)
         )
-        self.counts.leaves += leaves["count"]
+        self.leaves += leaves["count"]
         for location, list_sum in ((POSTGRES, stored), (BUCKET, archived)):
             if list_sum.result() != expected:
                 yield f"the list in {location} is not the one that was signed"
@@ -293,7 +279,7 @@ class Verification:
                 yield _fail(link.number, f"{CERTIFICATES_HEAD} {reason}")
             elif self._hashes.get(link.number) != link.hash:
                 yield _fail(link.number, f"{CERTIFICATES_HEAD} has another one of this number")
-        self.counts.head_locked = await asyncio.to_thread(head.is_locked)
+        self.head_locked = await asyncio.to_thread(head.is_locked)
 
     async def _find_missing(self) -> AsyncIterator[VerificationFailure]:
         """Yield erasures that name a certificate which is not there: the chain's tail was cut."""
@@ -328,7 +314,7 @@ class _ListSum:
         if len(chunk) % ENTRY_BYTES:
             self._broken = True
             return
-        for entry in split_entries(chunk):
+        for entry in erased_lists.split_entries(chunk):
             self._tree.add(entry)
             self._objects += entry[:1] == OBJECT
 
@@ -395,11 +381,11 @@ class Recheck:
         await self._pass_rows()
         for held in objects:
             at = "" if held.modified is None else f", written {held.modified:%Y-%m-%d %H:%M:%S} UTC"
-            entries = [hash_object(key, held.key) for key in self._keys]
+            entries = [erased_lists.hash_object(key, held.key) for key in self._keys]
             self._pass(entries, f"{held.key} is in the bucket{at}")
         if members is not None:
             async for uid, description in members:
-                entries = [hash_inference(key, "inference", uid) for key in self._keys]
+                entries = [erased_lists.hash_inference(key, "inference", uid) for key in self._keys]
                 self._pass(entries, description)
         async for number, entry in self._read_entries():
             if entry in self._passed:
@@ -416,7 +402,9 @@ class Recheck:
         for number in range(1, end + 1):
             async for chunk in erased_lists.read_list(self._engine, number):
                 # an incomplete entry is a failure that `verify` reports
-                for entry in split_entries(chunk[: len(chunk) // ENTRY_BYTES * ENTRY_BYTES]):
+                for entry in erased_lists.split_entries(
+                    chunk[: len(chunk) // ENTRY_BYTES * ENTRY_BYTES]
+                ):
                     yield number, entry
 
     async def _pass_rows(self) -> None:
@@ -427,7 +415,7 @@ class Recheck:
             async for uid, input_at, response_at in rows:
                 parts = {"inference": None, "input": input_at, "response": response_at}
                 for scope in (part for part, deleted_at in parts.items() if deleted_at is None):
-                    entries = [hash_inference(key, scope, uid) for key in self._keys]
+                    entries = [erased_lists.hash_inference(key, scope, uid) for key in self._keys]
                     self._pass(entries, f"the {scope} of {uid} is in Postgres")
 
     def _pass(self, entries: Iterable[bytes], description: str) -> None:

@@ -30,11 +30,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import pending_deletions
 from inference_store.erasure.held_deletions import HeldRow
-from inference_store.erasure.holds import list_in_force
-from inference_store.erasure.holds.hold import Hold, judge, resolve_filter
+from inference_store.erasure.holds import Hold, judge, list_in_force, resolve_filter
 from inference_store.erasure.locks import fence_exclusive
 from inference_store.erasure.pending_deletions import Arrival, enqueue_arrivals
-from inference_store.erasure.progress import Erasure, add_erased
+from inference_store.erasure.progress import add_erased
 from inference_store.erasure.requests import Subject
 from inference_store.index import accounting, registrations
 from inference_store.index.accounting import Outcome, PartitionId
@@ -80,7 +79,6 @@ class QuarantinedEvent:
     """A quarantined event. `event` None: it cannot be decoded."""
 
     id: int
-    partition_id: PartitionId
     payload: bytes
     model_id: str | None
     inference_id: str | None
@@ -90,7 +88,8 @@ class QuarantinedEvent:
     def describe_mark(self) -> list[str | None]:
         """Return its uid and the keys of its objects, as a batch of the ledger has them."""
         assert self.event is not None
-        return [str(self.event.uid), *list_storage_keys(self.event), None]
+        keys = (self.event.data, self.event.response, self.event.metadata)
+        return [str(self.event.uid), *(None if key is None else str(key) for key in keys), None]
 
 
 _BYTES = 1024 * 1024
@@ -162,7 +161,6 @@ def _read_event(row: Any, buckets: Buckets) -> QuarantinedEvent:
         event = None
     return QuarantinedEvent(
         id=row.id,
-        partition_id=record.partition_id,
         payload=record.payload,
         model_id=row.model_id,
         inference_id=row.inference_id,
@@ -239,12 +237,14 @@ def load_metadata(blobs: Blobs, events: Sequence[QuarantinedEvent]) -> EventMeta
 
     Blocks. Raises ObjectStoreUnavailable.
     """
-    metadata_by_id = (
-        (quarantined.id, _read_event_metadata(blobs, quarantined.event))
-        for quarantined in events
-        if quarantined.event is not None
-    )
-    return {id: metadata for id, metadata in metadata_by_id if metadata is not None}
+    metadata_by_id: dict[int, Metadata] = {}
+    for quarantined in events:
+        event = quarantined.event
+        blob = None if event is None else _read_blob(blobs, event.inline_metadata, event.metadata)
+        if event is not None and blob is not None:
+            response = _read_blob(blobs, event.inline_response, event.response)
+            metadata_by_id[quarantined.id] = read_metadata(blob, response=response)
+    return metadata_by_id
 
 
 def mentions_text(payload: bytes, text: str) -> bool:
@@ -271,21 +271,6 @@ def _list_forms(text: str) -> Iterator[str]:
 
 def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
-
-
-def list_storage_keys(event: InferenceEvent) -> tuple[str | None, str | None, str | None]:
-    """Return the keys of its data, response and metadata."""
-    data, response, metadata = (
-        None if key is None else str(key) for key in (event.data, event.response, event.metadata)
-    )
-    return data, response, metadata
-
-
-def _read_event_metadata(blobs: Blobs, event: InferenceEvent) -> Metadata | None:
-    blob = _read_blob(blobs, event.inline_metadata, event.metadata)
-    if blob is None:
-        return None
-    return read_metadata(blob, response=_read_blob(blobs, event.inline_response, event.response))
 
 
 def _read_blob(blobs: Blobs, inline: bytes | None, storage_key: StorageKey | None) -> bytes | None:
@@ -321,48 +306,42 @@ _HERE = unsettled_event.c
 
 async def split_by_hold(
     connection: AsyncConnection,
-    erasure: Erasure,
-    model: int,
     events: Sequence[QuarantinedEvent],
     metadata: EventMetadata,
+    *,
+    model: int | None,
+    since: datetime | None = None,
 ) -> tuple[list[QuarantinedEvent], list[HeldRow]]:
     """Return the events that no hold protects, and the others, to be recorded. Binding after the
     fence.
 
-    What is unknown protects. There is one exception: if this erasure has erased the inference, with
-    the blobs that would tell, a hold that is older than the erasure has been applied before.
+    What is unknown protects. There is one exception: if an erasure that is in force `since` then
+    has erased the inference, with the blobs that would tell, a hold that is older than the erasure
+    has been applied before. `model` None: they are of no registered model, and one without a model
+    may be of any, so the holds of every model protect it.
     """
-    current_holds = await list_in_force(connection, [model]) if events else []
+    of_models = None if model is None else [model]
+    current_holds = await list_in_force(connection, of_models) if events else []
     if not current_holds:
         return list(events), []
-    since = erasure.in_force_at
-    younger = [hold for hold in current_holds if hold.in_force_at > since]
-    uids = [quarantined.event.uid for quarantined in events if quarantined.event is not None]
-    erased = await pending_deletions.find_since(connection, model, uids, since) if uids else set()
-
-    def choose_doubted(quarantined: QuarantinedEvent) -> Sequence[Hold]:
-        is_erased = quarantined.event is not None and quarantined.event.uid in erased
-        return younger if is_erased else current_holds
-
-    return await split_by_holds(
-        connection, events, metadata, lambda _: current_holds, choose_doubted
-    )
-
-
-async def split_unattributed_by_hold(
-    connection: AsyncConnection, events: Sequence[QuarantinedEvent], metadata: EventMetadata
-) -> tuple[list[QuarantinedEvent], list[HeldRow]]:
-    """Return what `split_by_hold` does, of events of no registered model.
-
-    One without a model may be of any, so the holds of every model protect it.
-    """
-    current_holds = await list_in_force(connection) if events else []
     names = await registrations.names(connection, {hold.model for hold in current_holds})
+    erased: set[UUID] = set()
+    uids = [quarantined.event.uid for quarantined in events if quarantined.event is not None]
+    if uids and model is not None and since is not None:
+        erased = await pending_deletions.find_since(connection, model, uids, since)
 
     def choose_holds(quarantined: QuarantinedEvent) -> Sequence[Hold]:
         return [hold for hold in current_holds if _may_be_of(quarantined, hold, names)]
 
-    return await split_by_holds(connection, events, metadata, choose_holds, choose_holds)
+    def choose_doubted(quarantined: QuarantinedEvent) -> Sequence[Hold]:
+        is_erased = quarantined.event is not None and quarantined.event.uid in erased
+        return [
+            hold
+            for hold in choose_holds(quarantined)
+            if not is_erased or (since is not None and hold.in_force_at > since)
+        ]
+
+    return await split_by_holds(connection, events, metadata, choose_holds, choose_doubted)
 
 
 async def split_by_holds(
@@ -443,7 +422,9 @@ async def apply_removal(
     number = UUID(body["erasure"])
     marks = {id: mark for id, *mark in body["rows"]}
     # The offset accounting comes first, as in the ingester: the two cannot deadlock.
-    await accounting.lock_partitions(connection, await _find_partitions(connection, marks))
+    place = (_HERE.cluster, _HERE.topic, _HERE.epoch, _HERE.partition)
+    places = await connection.execute(select(*place).distinct().where(_HERE.id.in_(list(marks))))
+    await accounting.lock_partitions(connection, {PartitionId(*row) for row in places})
     await fence_exclusive(connection)
     removed = await _remove(connection, list(marks), f"erased by the erasure {number}")
     if body["model_id"] is not None:
@@ -457,12 +438,6 @@ async def apply_removal(
 def _read_arrival(model: int, mark: Sequence[Any]) -> Arrival:
     uid, data, response, metadata, sidecar = mark
     return model, UUID(uid), "inference", data, response, metadata, sidecar
-
-
-async def _find_partitions(connection: AsyncConnection, ids: Iterable[int]) -> set[PartitionId]:
-    query = select(_HERE.cluster, _HERE.topic, _HERE.epoch, _HERE.partition).distinct()
-    rows = await connection.execute(query.where(_HERE.id.in_(list(ids))))
-    return {PartitionId(*row) for row in rows}
 
 
 async def _remove(connection: AsyncConnection, ids: Sequence[int], because: str) -> set[int]:

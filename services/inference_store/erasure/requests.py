@@ -159,9 +159,11 @@ async def request_erasure(
     id: UUID | None = None,
     at: datetime | None = None,
 ) -> Erasure:
-    """Make an erasure by criteria, and return it. Repeatable with the same `id`."""
+    """Make an erasure by criteria, and return it; by a `report`, of its orphans. Repeatable with
+    the same `id`."""
     number = id or uuid4()
-    values = {"id": number, "cause": "request", "scope": "inference", "state": "pending"}
+    cause, scope = ("orphans", "object") if "report" in criteria else ("request", "inference")
+    values = {"id": number, "cause": cause, "scope": scope, "state": "pending"}
     single_model = models[0] if len(models) == 1 else None
     inserted = insert(erasure).values(
         **values, model=single_model, asked=dict(criteria), requested_by=by
@@ -254,10 +256,7 @@ async def find_held_rest(
 
 
 async def apply_waiver(
-    connection: AsyncConnection,
-    body: Mapping[str, Any],
-    at: datetime,  # noqa: ARG001  (the ledger's signature)
-    actor: str,  # noqa: ARG001  (the ledger's signature)
+    connection: AsyncConnection, body: Mapping[str, Any], _: datetime, __: str
 ) -> None:
     """Remove these inferences from the erasure. Repeatable.
 
@@ -267,7 +266,11 @@ async def apply_waiver(
     number = UUID(body["erasure"])
     model = await registrations.ensure(connection, body["model_id"])
     holds = {UUID(uid): hold for uid, hold in body["rest"]}
-    released = await _release_rest(connection, number, model, list(holds))
+    released: set[UUID] = set()
+    for table in (erasing, erasure_held):
+        ours = (among(table, model, list(holds)), table.c.erasure == number)
+        deleted = await connection.execute(table.delete().where(*ours).returning(table.c.uid))
+        released |= set(deleted.scalars())
     query = select(erasure.c.state, erasure.c.given_up).where(erasure.c.id == number)
     row = (await connection.execute(query.with_for_update())).first()
     if row is None:
@@ -279,14 +282,3 @@ async def apply_waiver(
     if row.state == "partly_held":
         values["state"] = "giving_up"
     await connection.execute(erasure.update().where(erasure.c.id == number).values(values))
-
-
-async def _release_rest(
-    connection: AsyncConnection, number: UUID, model: int, uids: Sequence[UUID]
-) -> set[UUID]:
-    released: set[UUID] = set()
-    for table in (erasing, erasure_held):
-        ours = (among(table, model, uids), table.c.erasure == number)
-        deleted = await connection.execute(table.delete().where(*ours).returning(table.c.uid))
-        released |= set(deleted.scalars())
-    return released

@@ -179,7 +179,10 @@ async def reserve_keys(
         if mark.scope == "input" and mark.metadata is not None and mark.owns(mark.metadata)
     }
     shared = await find_referenced(connection, own) if own else set()
-    current = await _find_metadata(connection, [own[key] for key in shared])
+    current: set[tuple[int, str | None]] = set()
+    for model, uids in by_model((own[key].model, own[key].uid) for key in shared):
+        query = select(inference.c.metadata_storage_key).where(among(inference, model, uids))
+        current |= {(model, key) for key in (await connection.execute(query)).scalars()}
     moves: dict[str, str | None] = {}
     for key in sorted(shared):
         mark = own[key]
@@ -208,16 +211,6 @@ async def repoint_rows(
         await connection.execute(
             inference.update().where(*where, old).values(metadata_storage_key=new)
         )
-
-
-async def _find_metadata(
-    connection: AsyncConnection, page: Sequence[PendingDeletion]
-) -> set[tuple[int, str | None]]:
-    keys: set[tuple[int, str | None]] = set()
-    for model, uids in by_model((mark.model, mark.uid) for mark in page):
-        query = select(inference.c.metadata_storage_key).where(among(inference, model, uids))
-        keys |= {(model, key) for key in (await connection.execute(query)).scalars()}
-    return keys
 
 
 # Closes spans of time of which nothing may be kept: closed to writers, emptied, dropped as a

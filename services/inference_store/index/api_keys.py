@@ -197,10 +197,7 @@ async def _tell(connection: AsyncConnection, kind: str, row: Any, by: str) -> No
 
 
 async def apply_told(
-    connection: AsyncConnection,
-    body: dict[str, Any],
-    at: datetime,  # noqa: ARG001  (the ledger's signature)
-    actor: str,  # noqa: ARG001  (the ledger's signature)
+    connection: AsyncConnection, body: dict[str, Any], _: datetime, __: str
 ) -> None:
     """Make a key what an entry of the ledger says, unless a later one has. Repeatable."""
     values = {column.name: _read(column, body["key"][column.name]) for column in _TOLD}

@@ -91,7 +91,6 @@ class KeySeen:
 
 
 FROM_TEXT, KEY_TOO_LONG = "from_text", "key_too_long"
-_COLUMNS = ("model", "key", "type", "flag", "count", "first_seen", "last_seen", "examples")
 
 
 Models: TypeAlias = int | Sequence[int]
@@ -191,7 +190,7 @@ async def _types(connection: AsyncConnection, of: Mapping[str, Any]) -> dict[int
 def _merged() -> PreparedStatement:
     keys = bindparam("keys", type_=ARRAY(INTEGER()))
     parts = [
-        select(*(table.c[name] for name in _COLUMNS)).where(
+        select(*(table.c[column.name] for column in metadata_key_seen.c)).where(
             table.c.model == any_(_MODELS), table.c.key == any_(keys)
         )
         for table in (metadata_key_seen, metadata_key_delta)

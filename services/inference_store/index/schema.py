@@ -109,23 +109,19 @@ async def wait_for_schema(database: Database, *, wait_seconds: float = 0.0) -> S
     Raises DatabaseUnavailable.
     """
     until = time.monotonic() + wait_seconds
-    while True:
-        late = time.monotonic() >= until
-        try:
-            schema = await _looked_up(database)
-        except (DBAPIError, OSError) as error:
-            if late or not is_transient(error):
-                raise DatabaseUnavailable(f"Postgres does not answer: {error}"[:500]) from error
-        else:
-            if late or not schema.behind:
-                return schema
-        await asyncio.sleep(1.0)
-
-
-async def _looked_up(database: Database) -> Schema:
     engine = opened(database, application="inference-store-migrate")
     try:
-        async with engine.connect() as connection:
-            return await schema_of(connection)
+        while True:
+            late = time.monotonic() >= until
+            try:
+                async with engine.connect() as connection:
+                    schema = await schema_of(connection)
+            except (DBAPIError, OSError) as error:
+                if late or not is_transient(error):
+                    raise DatabaseUnavailable(f"Postgres does not answer: {error}"[:500]) from error
+            else:
+                if late or not schema.behind:
+                    return schema
+            await asyncio.sleep(1.0)
     finally:
         await engine.dispose()

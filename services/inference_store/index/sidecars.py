@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 import orjson
-from sqlalchemy import ARRAY, ColumnElement, Table, and_, any_, literal, or_, select
+from sqlalchemy import ARRAY, ColumnElement, Table, Text, and_, any_, literal, or_, select
 from sqlalchemy import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -173,6 +173,11 @@ def among(table: Table, model: int, uids: Sequence[UUID]) -> ColumnElement[bool]
         table.c.uid <= max(uids),
         table.c.uid == listed,
     )
+
+
+def among_keys(column: ColumnElement[Any], keys: Iterable[str]) -> ColumnElement[bool]:
+    """Match a column with storage keys, as one parameter: a statement has at most 32,767."""
+    return column == any_(literal(sorted(keys), ARRAY(Text(collation="C"))))
 
 
 def by_model(identities: Iterable[Identity]) -> list[tuple[int, list[UUID]]]:

@@ -146,22 +146,10 @@ async def add_dead(
     connection: AsyncConnection, letters: Sequence[tuple[Record, Rejection]]
 ) -> None:
     """Store events that could not be indexed; one that waited for a try is open (again)."""
-    if letters:
-        rows = [{**record.values, **rejection.values} for record, rejection in letters]
-        new = upsert(unsettled_event).values(was_dead=True)
-        statement = new.on_conflict_do_update(
-            index_elements=_PLACE,
-            set_={
-                "state": "open",
-                "was_dead": True,
-                "attempts": _HERE.attempts + 1,
-                "updated_at": func.now(),
-                "next_attempt_at": null(),
-                **{name: new.excluded[name] for name in _TROUBLE},
-            },
-            where=(_HERE.state == "redrive") | (_HERE.state == "parked"),
-        )
-        await connection.execute(statement, rows)
+    rows = [{**record.values, **rejection.values} for record, rejection in letters]
+    again = {"state": "open", "attempts": _HERE.attempts + 1, "next_attempt_at": null()}
+    waits = (_HERE.state == "redrive") | (_HERE.state == "parked")
+    await _set_aside(connection, rows, {"was_dead": True}, again, where=waits)
 
 
 async def park(
@@ -173,25 +161,31 @@ async def park(
 
     One that is parked already keeps its age and its tries; a redriven dead letter begins anew.
     """
-    if events:
-        rows = [
-            {**record.values, **rejection.values, "missing": missing}
-            for record, rejection, missing in events
-        ]
-        parked = {"state": "parked", "next_attempt_at": func.now() + schedule.wait(0)}
-        new = upsert(unsettled_event).values(parked)
-        statement = new.on_conflict_do_update(
-            index_elements=_PLACE,
-            set_={
-                **parked,
-                "attempts": 0,
-                "created_at": func.now(),
-                "updated_at": func.now(),
-                **{name: new.excluded[name] for name in ("missing", *_TROUBLE)},
-            },
-            where=_HERE.state == "redrive",
-        )
-        await connection.execute(statement, rows)
+    rows = [
+        {**record.values, **rejection.values, "missing": missing}
+        for record, rejection, missing in events
+    ]
+    parked = {"state": "parked", "next_attempt_at": func.now() + schedule.wait(0)}
+    again = {"attempts": 0, "created_at": func.now()}
+    await _set_aside(connection, rows, parked, again, where=_HERE.state == "redrive")
+
+
+async def _set_aside(
+    connection: AsyncConnection,
+    rows: Sequence[dict[str, Any]],
+    values: dict[str, Any],
+    again: dict[str, Any],
+    *,
+    where: ColumnElement[bool],
+) -> None:
+    """Insert the rows with these values; one that is there gets them too, and those of `again`."""
+    if not rows:
+        return
+    new = upsert(unsettled_event).values(values)
+    trouble = {name: new.excluded[name] for name in (*_TROUBLE, "missing") if name in rows[0]}
+    changes = {**values, **again, "updated_at": func.now(), **trouble}
+    statement = new.on_conflict_do_update(index_elements=_PLACE, set_=changes, where=where)
+    await connection.execute(statement, rows)
 
 
 async def find(
@@ -312,16 +306,11 @@ async def settle(connection: AsyncConnection, id: int, state: str) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class QuarantineShare:
-    """Events quarantined within a window, and all events read since the first of them."""
+async def count_quarantined(connection: AsyncConnection, window: timedelta) -> tuple[int, int]:
+    """Count events quarantined within a window, and all events read since the first of them.
 
-    quarantined: int
-    events: int
-
-
-async def count_quarantined(connection: AsyncConnection, window: timedelta) -> QuarantineShare:
-    """Count over all partitions and ingesters; the accounting has the position of each."""
+    It counts over all partitions and ingesters; the accounting has the position of each.
+    """
     places = [_HERE[name] for name in _PARTITION]
     count, first = func.count().label("count"), func.min(_HERE.offset).label("first")
     counts = (
@@ -337,7 +326,7 @@ async def count_quarantined(connection: AsyncConnection, window: timedelta) -> Q
         func.coalesce(func.sum(counts.c.count), 0), func.coalesce(func.sum(read), 0)
     ).join_from(counts, kafka_partition, here)
     quarantined, events = (await connection.execute(query)).one()
-    return QuarantineShare(int(quarantined), int(events))
+    return int(quarantined), int(events)
 
 
 async def lift_limit(connection: AsyncConnection, for_how_long: timedelta) -> datetime:

@@ -28,7 +28,10 @@ async def start(
 ) -> tuple[Session, str]:
     """Start a session, which ends when what was signed in with expires, or before; return its id
     with it, which is nowhere else."""
-    await _end_longest_unused(connection, identity.caller)
+    here = web_session.c
+    used = select(here.id_hash).where(here.caller == identity.caller)
+    over = used.order_by(here.used_at.desc(), here.id_hash).offset(MOST_OF_ONE - 1)
+    await connection.execute(delete(web_session).where(here.id_hash.in_(over)))
     now, id = datetime.now(UTC), credentials.new_session_id()
     expires_at = now + timedelta(seconds=seconds)
     if identity.expires_at is not None:
@@ -85,14 +88,6 @@ async def delete_ended(connection: AsyncConnection) -> int:
     some = select(here.id_hash).where(here.idle_until <= func.now()).limit(_BATCH)
     deleted = await connection.execute(delete(web_session).where(here.id_hash.in_(some)))
     return deleted.rowcount
-
-
-async def _end_longest_unused(connection: AsyncConnection, caller: str) -> None:
-    here = web_session.c
-    order = here.used_at.desc(), here.id_hash
-    over = select(here.id_hash).where(here.caller == caller).order_by(*order)
-    over = over.offset(MOST_OF_ONE - 1)
-    await connection.execute(delete(web_session).where(here.id_hash.in_(over)))
 
 
 def _session(row: Any) -> Session:

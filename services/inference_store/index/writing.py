@@ -5,7 +5,7 @@ happens in the caller's transaction.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cached_property
@@ -30,6 +30,7 @@ from inference_store.index.tables import (
     blob_reference,
     inference,
     inference_alias,
+    metadata_key_seen,
     metadata_presence,
     prediction,
 )
@@ -224,29 +225,16 @@ _INSERT = text(
     " SELECT count(*), CASE WHEN count(*) < :whole THEN array_agg(model) END,"
     " CASE WHEN count(*) < :whole THEN array_agg(uid) END FROM added"
 )
-_DELTA_COLUMNS = (
-    "model",
-    "key",
-    "type",
-    "flag",
-    "count",
-    "first_seen",
-    "last_seen",
-    "examples",
-)
+_DELTA_COLUMNS = tuple(column.name for column in metadata_key_seen.columns)
 
 
-@dataclass(frozen=True, slots=True)
-class WriteResult:
-    """The new inferences of the batch; the others existed before."""
+async def write(connection: AsyncConnection, batch: Sequence[Rows]) -> frozenset[tuple[int, UUID]]:
+    """Write parents and children; `batch` holds an inference at most once.
 
-    new: frozenset[tuple[int, UUID]]
-
-
-async def write(connection: AsyncConnection, batch: Sequence[Rows]) -> WriteResult:
-    """Write parents and children; `batch` holds an inference at most once."""
+    Return the new inferences of the batch; the others existed before.
+    """
     if not batch:
-        return WriteResult(frozenset())
+        return frozenset()
     driver = await driver_of(connection)
     new = await _write_parents(connection, driver, batch)
     failpoint("ingester.write.inferences")
@@ -254,7 +242,7 @@ async def write(connection: AsyncConnection, batch: Sequence[Rows]) -> WriteResu
     fresh = batch if whole else [rows for rows in batch if (rows.model, rows.uid) in new]
     await _write_children(driver, fresh)
     failpoint("ingester.write.children")
-    return WriteResult(new)
+    return new
 
 
 async def _write_parents(
@@ -271,18 +259,12 @@ async def _write_parents(
 
 
 async def _write_children(driver: Any, batch: Iterable[Rows]) -> None:
-    for table, rows in _by_table(batch).items():
-        await _copy(driver, table, CHILD_COLUMNS[table], rows)
-
-
-def _by_table(batch: Iterable[Rows]) -> Mapping[str, list[Row]]:
-    rows_by_table: dict[str, list[list[Row]]] = {}
+    by_table: dict[str, list[list[Row]]] = {}
     for rows in batch:
         for table, children in rows.children.items():
-            rows_by_table.setdefault(table, []).append(children)
-    return {
-        table: list(chain.from_iterable(lists)) for table, lists in sorted(rows_by_table.items())
-    }
+            by_table.setdefault(table, []).append(children)
+    for table, lists in sorted(by_table.items()):
+        await _copy(driver, table, CHILD_COLUMNS[table], list(chain.from_iterable(lists)))
 
 
 async def write_deltas(connection: AsyncConnection, deltas: Sequence[Row]) -> None:
@@ -303,7 +285,13 @@ async def add_metadata(
 
 
 async def _copy(driver: Any, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
-    with traces.span(f"COPY {table}", SpanKind.CLIENT, _copying(table, len(rows))):
+    attributes: traces.Attributes = {
+        "db.system.name": "postgresql",
+        "db.operation.name": "COPY",
+        "db.collection.name": table,
+        "db.operation.batch.size": len(rows),
+    }
+    with traces.span(f"COPY {table}", SpanKind.CLIENT, attributes):
         await driver.copy_records_to_table(table, columns=columns, records=_pass_on(rows))
 
 
@@ -311,15 +299,6 @@ def _pass_on(rows: Sequence[Row]) -> Iterator[Row]:
     """Yield the rows when Postgres waits for them."""
     failpoint("ingester.write.copy")
     yield from rows
-
-
-def _copying(table: str, rows: int) -> traces.Attributes:
-    return {
-        "db.system.name": "postgresql",
-        "db.operation.name": "COPY",
-        "db.collection.name": table,
-        "db.operation.batch.size": rows,
-    }
 
 
 MOST_EXAMPLES = 3

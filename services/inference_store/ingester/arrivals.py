@@ -13,11 +13,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.erasure import holds, pending_deletions, policies, rows
 from inference_store.erasure.holds import Hold
 from inference_store.erasure.locks import fence_shared
-from inference_store.erasure.pending_deletions import (
-    enqueue_arrivals,
-    find_claimed,
-    find_claimed_objects,
-)
 from inference_store.erasure.policies import EffectivePolicy, ErasureScope
 from inference_store.erasure.progress import Cause
 from inference_store.index import sidecars
@@ -71,9 +66,11 @@ async def _sort_candidates(
     arrivals: Arrivals,
 ) -> None:
     shared = {key for _, item in candidates for key in item.shared_keys}
-    claimed = await find_claimed(connection, shared, objects=False) if shared else set()
+    claimed = (
+        await pending_deletions.find_claimed(connection, shared, objects=False) if shared else set()
+    )
     # an orphan may belong to a capture whose event arrives late
-    claimed |= await find_claimed_objects(
+    claimed |= await pending_deletions.find_claimed_objects(
         connection, (key for _, item in candidates for key in _keys(item))
     )
     identities = [(*item.identity, item.event.received_at) for _, item in candidates]
@@ -213,7 +210,7 @@ async def _expire(
 async def _enqueue(connection: AsyncConnection, items: Sequence[Indexable], cause: Cause) -> None:
     arrivals = [(*item.identity, "inference", *item.storage_keys) for item in items]
     if arrivals:
-        await enqueue_arrivals(connection, arrivals, cause=cause)
+        await pending_deletions.enqueue_arrivals(connection, arrivals, cause=cause)
 
 
 def _no_span(item: Indexable) -> MissingBlob:

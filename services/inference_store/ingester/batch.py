@@ -190,13 +190,15 @@ def build_range(
     *,
     lo: int,
     lost: int,
-    records: Sequence[Record],
+    records: Sequence[Record] = (),
+    hi: int = 0,
 ) -> OffsetRange:
-    """Return the range from `lo` to the last of `records`, whose first `lost` offsets are lost.
+    """Return the range from `lo` to the last of `records`, whose first `lost` offsets are lost;
+    without records, to `hi`: none will ever be delivered for it.
 
     Offsets that are neither lost nor a record were not delivered: markers, aborted, compacted.
     """
-    hi = records[-1].offset + 1
+    hi = records[-1].offset + 1 if records else hi
     sequences: dict[str, list[int]] = {}
     for record in records:
         if (sequence := read_sequence(record.headers)) is not None:
@@ -208,26 +210,10 @@ def build_range(
         lo=lo,
         hi=hi,
         records=records,
-        last=(records[-1].offset, hash_record(records[-1])),
+        last=(records[-1].offset, hash_record(records[-1])) if records else None,
         lost=lost,
         not_delivered=hi - lo - lost - len(records),
         sequences=sequences,
-    )
-
-
-def build_passed_range(
-    assigned: AssignedPartition, partition_id: PartitionId, *, lo: int, hi: int, lost: int
-) -> OffsetRange:
-    """Return the range of offsets for which no record will ever be delivered."""
-    return OffsetRange(
-        assigned=assigned,
-        partition_id=partition_id,
-        lo=lo,
-        hi=hi,
-        records=(),
-        last=None,
-        lost=lost,
-        not_delivered=hi - lo - lost,
     )
 
 
@@ -375,7 +361,7 @@ class Positions:
         begins, _ = await self._find_bounds(tp)
         assigned.next, assigned.passed_at = hi, now
         lost = max(0, min(begins, hi) - lo)
-        return build_passed_range(assigned, partition_id, lo=lo, hi=hi, lost=lost)
+        return build_range(assigned, partition_id, lo=lo, hi=hi, lost=lost)
 
     async def _verify(
         self, tp: TopicPartition, assigned: AssignedPartition, record: ConsumerRecord

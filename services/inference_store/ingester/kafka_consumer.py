@@ -37,18 +37,14 @@ from aiokafka.protocol.types import (
 )
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.ingester import record_batches
 from inference_store.ingester.batch import (
     AssignedPartition,
     OffsetRange,
     OffsetsWentBack,
     Positions,
 )
-from inference_store.ingester.record_batches import (
-    accept_unreadable_records,
-    bound_decompression,
-    close_consumer,
-)
-from inference_store.platform.kafka import client_arguments, start_client
+from inference_store.platform.kafka import start_client
 from inference_store.platform.metrics import ASSIGNED, TROUBLE
 from inference_store.platform.settings import IngesterSettings
 from inference_store.platform.traces import throttle_logs
@@ -113,19 +109,13 @@ class KafkaConsumer:
     async def start(self) -> None:
         """Connect and join the group. Raises KafkaError if no broker answers."""
         throttle_logs("aiokafka")
-        accept_unreadable_records()
-        bound_decompression()
-        consumer = AIOKafkaConsumer(
-            **client_arguments(self._settings),
+        consumer = record_batches.make_consumer(
+            self._settings,
             group_id=self._settings.kafka_group,
             group_instance_id=name_instance(self._settings),
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            isolation_level="read_committed",
             heartbeat_interval_ms=500,
             session_timeout_ms=10_000,
             max_poll_interval_ms=600_000,
-            retry_backoff_ms=500,
             max_partition_fetch_bytes=_FETCH_BYTES,
             metadata_max_age_ms=_METADATA_SECONDS * 1000,
         )
@@ -133,7 +123,7 @@ class KafkaConsumer:
         try:
             await start_client(consumer, self._settings)
         except BaseException:
-            await close_consumer(consumer)
+            await record_batches.close_consumer(consumer)
             raise
         self._consumer = consumer
         self._joined = Positions(self._settings, self._engine, consumer)
@@ -143,7 +133,7 @@ class KafkaConsumer:
         if self._consumer is not None:
             consumer, self._consumer = self._consumer, None
             try:
-                await close_consumer(consumer)
+                await record_batches.close_consumer(consumer)
             finally:
                 self.revoke(list(self._assigned))
 

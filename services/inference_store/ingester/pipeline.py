@@ -21,7 +21,7 @@ from inference_store.ingester.batch import (
     ReadRecord,
     build_range,
 )
-from inference_store.ingester.limit import Backoff, Stopped, pause
+from inference_store.ingester.failures import Backoff, Stopped, pause
 from inference_store.ingester.reader import Reader
 from inference_store.ingester.writer import RegistrationGone, Settled, Writer
 from inference_store.platform import traces
@@ -37,7 +37,7 @@ from inference_store.platform.metrics import (
 from inference_store.platform.serving import Heartbeat
 from inference_store.platform.settings import IngesterSettings
 
-from .limit import DeadLetterLimit, Halted
+from .failures import DeadLetterLimit, Halted
 
 SMALLEST_SLICE = 50
 LARGEST_SLICE = 400
@@ -90,7 +90,8 @@ class BatchBuilder:
         self._ranges[-1][3].extend(records)
         self.reads.extend(reads)
         self.rows += sum(map(estimate_rows, reads))
-        self.sidecars += sum(has_sidecar(read) for read in reads)
+        items = [read.result for read in reads if isinstance(read.result, Indexable)]
+        self.sidecars += sum(item.sidecar is not None for item in items)
 
     def is_full(self, most_rows: int, most_events: int) -> bool:
         """Check whether the batch must be written before more is read."""
@@ -115,18 +116,6 @@ class BatchBuilder:
         return batch
 
 
-class BatchSizer:
-    """The number of events that a batch may have: few after a start, so that an ingester that is
-    killed every few seconds makes progress, and twice as many after each batch."""
-
-    def __init__(self) -> None:
-        self.events = FIRST_EVENTS
-
-    def grow(self) -> None:
-        """Double the size: a batch was written."""
-        self.events = min(2 * self.events, _MOST_EVENTS)
-
-
 def estimate_rows(read: ReadRecord) -> int:
     """Return about how many rows a record will be."""
     item = read.result
@@ -134,11 +123,6 @@ def estimate_rows(read: ReadRecord) -> int:
         return 1
     sidecar = 0 if item.sidecar is None else len(item.sidecar.content) // _ROW_BYTES
     return 1 + len(item.metadata.leaves) + len(item.predictions.items or ()) + sidecar
-
-
-def has_sidecar(read: ReadRecord) -> bool:
-    """Check whether the record needs a sidecar, if it is new."""
-    return isinstance(read.result, Indexable) and read.result.sidecar is not None
 
 
 def size_next_slice(size: int, reads: Sequence[ReadRecord]) -> int:
@@ -176,7 +160,9 @@ class Pipeline:
         self._stop = stop
         # One batch ahead: the reader waits here while the writer is behind.
         self._slice = SMALLEST_SLICE
-        self._sizer = BatchSizer()
+        # In a batch: few after a start, so that an ingester that is killed every few seconds makes
+        # progress, and twice as many after each batch.
+        self._most_events = FIRST_EVENTS
         self._ahead: asyncio.Queue[Batch | None] = asyncio.Queue(maxsize=1)
 
     async def run(self) -> None:
@@ -217,14 +203,14 @@ class Pipeline:
                 BATCH_SECONDS.labels("read").observe(time.perf_counter() - started)
                 builder.add(records, reads)
                 self._slice = size_next_slice(self._slice, reads)
-                if builder.is_full(_MOST_ROWS, self._sizer.events):
+                if builder.is_full(_MOST_ROWS, self._most_events):
                     yield builder.build()
         if builder.has_begun:
             yield builder.build()
 
     def _size_slice(self, builder: BatchBuilder) -> int:
         """Return how many records to read next: each may need a sidecar."""
-        size = min(self._slice, max(1, self._sizer.events - len(builder.reads)))
+        size = min(self._slice, max(1, self._most_events - len(builder.reads)))
         if self._settings.ingester_sidecars == "off":
             return size
         return min(size, MOST_SIDECARS - builder.sidecars)
@@ -260,7 +246,7 @@ class Pipeline:
         batch.span.set_attribute("messaging.batch.message_count", len(batch.reads))
         BATCH_SECONDS.labels("write").observe(time.perf_counter() - started)
         self._limit.note(settled)
-        self._sizer.grow()
+        self._most_events = min(2 * self._most_events, _MOST_EVENTS)
         self._count(batch, settled)
         await self._consumer.commit(batch.ranges)
         failpoint("ingester.kafka_commit.after")

@@ -32,7 +32,7 @@ from inference_store.inference.task_types import (
     task_type_of,
 )
 from inference_store.ingester.batch import MissingBlob, ReadRecord
-from inference_store.ingester.limit import Backoff, Stopped
+from inference_store.ingester.failures import Backoff, Stopped
 from inference_store.ingester.writer import RegistrationGone, Writer, keep
 from inference_store.objects import OVER_BUDGET, Blobs, Fetched
 from inference_store.platform import traces
@@ -85,14 +85,6 @@ def use_bucket_copy(item: InFlightEvent, bucket_copy: BucketCopy | None) -> None
     item.copy = copy
     item.event = replace(event, metadata=key, inline_metadata=None)
     item.metadata = bucket_copy.blobs.get(key)
-
-
-def drop_missing(item: InFlightEvent) -> None:
-    """Use the copy, or nothing, in place of blobs that are missing: nothing waits for them."""
-    if isinstance(item.metadata, BlobMissing):
-        item.metadata = item.copy
-    if isinstance(item.response, BlobMissing):
-        item.response = None
 
 
 def has_no_response(item: InFlightEvent) -> bool:
@@ -165,7 +157,9 @@ class Reader:
                         record.payload, record_time=record.time, buckets=self._blobs.buckets
                     )
                 except InvalidEvent as wrong:
-                    rejected.append(ReadRecord(record, _reject(wrong)))
+                    ids = (wrong.model_id, wrong.inference_id)
+                    rejection = Rejection(wrong.reason, wrong.detail, *ids)
+                    rejected.append(ReadRecord(record, rejection))
                 else:
                     events.append(InFlightEvent(record, event))
             await asyncio.sleep(0)
@@ -215,7 +209,9 @@ class Reader:
             item.metadata = item.metadata if metadata is None else metadata
             item.response = response
             if item.bucket_copy is not None:
-                drop_missing(item)
+                # the copy, or nothing, in place of blobs that are missing: nothing waits for them
+                item.metadata = item.copy if isinstance(metadata, BlobMissing) else item.metadata
+                item.response = None if isinstance(response, BlobMissing) else response
             here.append(item)
         return here, later
 
@@ -307,10 +303,6 @@ def _list_missing_keys(item: InFlightEvent) -> tuple[StorageKey | None, StorageK
         event.metadata if event.inline_metadata is None and item.metadata is None else None,
         event.response if event.inline_response is None else None,
     )
-
-
-def _reject(wrong: InvalidEvent) -> Rejection:
-    return Rejection(wrong.reason, wrong.detail, wrong.model_id, wrong.inference_id)
 
 
 def _unknown(event: InferenceEvent) -> Rejection:

@@ -8,7 +8,7 @@ and those that today's policies do not keep are queued for deletion, as with any
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -201,13 +201,6 @@ def uid_in(key: str) -> UUID | None:
         return None
 
 
-def iterate_blobs(carried: Iterable[Carried]) -> Iterator[tuple[StorageKey, bytes]]:
-    """Yield the metadata blobs that were read already."""
-    for carried_event in carried:
-        if carried_event.metadata is not None:
-            yield carried_event.source, carried_event.metadata
-
-
 OBJECTS = 3000
 """The most objects of a page."""
 
@@ -278,7 +271,7 @@ class Rebuild:
         if not carried:
             return
         bucket_copy = BucketCopy(
-            dict(iterate_blobs(carried)),
+            {event.source: event.metadata for event in carried if event.metadata is not None},
             await asyncio.to_thread(self._edited, carried),
             {event.record.offset: event.copy for event in carried if event.copy is not None},
         )
@@ -345,9 +338,9 @@ class Rebuild:
                 )
                 await self._forget_inputs(connection, page, stored)
                 counts.update(_counted(arrivals, stored))
-                findings += [
-                    _not_indexed(page, read, why) for read, why in _list_unindexed(arrivals)
-                ]
+                left = [(read, rejection.detail) for read, rejection in arrivals.dead]
+                left += [(read, missing.detail or "it waits") for read, missing in arrivals.missing]
+                findings += [_not_indexed(page, read, why) for read, why in left]
             counts["unreadable"] += len(findings)
             await stored_reports.add_findings(connection, reconciliation.id, findings)
             after = page.listed.after
@@ -385,12 +378,6 @@ def _counted(arrivals: Arrivals, stored: Sequence[tuple[ReadRecord, Outcome]]) -
     names = {Outcome.STORED: "rebuilt", Outcome.DUPLICATE: "present"}
     outcomes = (outcome for _, outcome in (*stored, *arrivals.settled))
     return Counter(names.get(outcome, outcome.value) for outcome in outcomes)
-
-
-def _list_unindexed(arrivals: Arrivals) -> list[tuple[ReadRecord, str]]:
-    dead = [(read, rejection.detail) for read, rejection in arrivals.dead]
-    waiting = [(read, missing.detail or "it waits") for read, missing in arrivals.missing]
-    return dead + waiting
 
 
 def _not_indexed(page: Page, read: ReadRecord, why: str) -> Finding:

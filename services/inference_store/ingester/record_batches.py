@@ -36,6 +36,8 @@ from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import decode_varint_py
 
 from inference_store.index.unsettled import Rejection
+from inference_store.platform.kafka import client_arguments
+from inference_store.platform.settings import KafkaSettings
 
 MOST_BYTES = 64 * 1024 * 1024
 _XERIAL = b"\x82SNAPPY\x00"
@@ -272,6 +274,20 @@ class _Tolerant(bytearray):
 
     def decode(self, *_: Any, **__: Any) -> str:
         return super().decode("utf-8", "surrogateescape")
+
+
+def make_consumer(settings: KafkaSettings, **arguments: Any) -> AIOKafkaConsumer:
+    """Return a consumer that reads whatever is in a topic. Raises MemoryShort."""
+    accept_unreadable_records()
+    bound_decompression()
+    return AIOKafkaConsumer(
+        **client_arguments(settings),
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+        retry_backoff_ms=500,
+        **arguments,
+    )
 
 
 # A frozen broker lets us wait for 40: without a word from us, Kafka takes our partitions in 10.

@@ -17,15 +17,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.index import accounting
 from inference_store.index.accounting import PartitionId, ReceivedReport
 from inference_store.inference.producer_reports import decode
+from inference_store.ingester import record_batches
 from inference_store.ingester.batch import read_time
-from inference_store.ingester.limit import Backoff, Stopped, pause
-from inference_store.ingester.record_batches import (
-    accept_unreadable_records,
-    bound_decompression,
-    close_consumer,
-    find_fault,
-)
-from inference_store.platform.kafka import client_arguments
+from inference_store.ingester.failures import Backoff, Stopped, pause
 from inference_store.platform.metrics import REPORTS
 from inference_store.platform.settings import IngesterSettings
 
@@ -73,22 +67,14 @@ class Reports:
             return
 
     async def _read(self) -> None:
-        accept_unreadable_records()
-        bound_decompression()
-        consumer = AIOKafkaConsumer(
-            **client_arguments(self._settings),
-            group_id=None,
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            isolation_level="read_committed",
-            max_partition_fetch_bytes=_FETCH_BYTES,
-            retry_backoff_ms=500,
+        consumer = record_batches.make_consumer(
+            self._settings, group_id=None, max_partition_fetch_bytes=_FETCH_BYTES
         )
         try:
             await _start(consumer)
             await self._follow(consumer)
         finally:
-            await close_consumer(consumer)
+            await record_batches.close_consumer(consumer)
 
     async def _follow(self, consumer: AIOKafkaConsumer) -> None:
         loop, looked_at = asyncio.get_running_loop(), -self._look_seconds
@@ -196,7 +182,7 @@ async def _is_at_end(consumer: AIOKafkaConsumer) -> bool:
 
 
 def _read(record: ConsumerRecord, cluster: str) -> ReceivedReport:
-    if (fault := find_fault(record)) is not None:
+    if (fault := record_batches.find_fault(record)) is not None:
         raise ValueError(fault.detail)
     payload = bytes(record.value or b"")
     if len(payload) > _MOST_BYTES:

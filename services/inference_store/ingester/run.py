@@ -29,8 +29,8 @@ from inference_store.index.unsettled import Schedule
 from inference_store.inference.errors import SchemaBehind
 from inference_store.inference.events import DEAD_LETTER_REASONS
 from inference_store.ingester.batch import AssignedPartition, Consumer
+from inference_store.ingester.failures import SERVERS, Backoff, Stopped, pause
 from inference_store.ingester.kafka_consumer import KafkaConsumer
-from inference_store.ingester.limit import SERVERS, Backoff, Stopped, pause
 from inference_store.ingester.reader import Reader, Retries
 from inference_store.ingester.writer import Writer
 from inference_store.objects import Blobs
@@ -40,7 +40,7 @@ from inference_store.platform import metrics
 from inference_store.platform.serving import AdminApp, Heartbeat
 from inference_store.platform.settings import IngesterSettings
 
-from .limit import DeadLetterLimit
+from .failures import DeadLetterLimit
 from .pipeline import Pipeline
 from .reports import OUTCOMES, Reports
 
@@ -84,15 +84,6 @@ async def run(
     finally:
         blobs.close()
         await engine.dispose()
-
-
-def schedule_of(settings: IngesterSettings) -> Schedule:
-    """Return the schedule by which parked events are tried again."""
-    return Schedule(
-        first=_PARKED_FIRST,
-        longest=_PARKED_LONGEST,
-        give_up=timedelta(seconds=settings.ingester_parked_give_up_seconds),
-    )
 
 
 class _Ingester:
@@ -182,7 +173,9 @@ class _Ingester:
         await self._consumer.start()
 
     async def _work(self) -> None:
-        settings, schedule = self._settings, schedule_of(self._settings)
+        settings = self._settings
+        give_up = timedelta(seconds=settings.ingester_parked_give_up_seconds)
+        schedule = Schedule(first=_PARKED_FIRST, longest=_PARKED_LONGEST, give_up=give_up)
         for backoff in (self._backoff, self._retry_backoff):
             backoff.set_precondition(self._ledger_watch.require)
         reader = Reader(settings, self._engine, self._blobs)

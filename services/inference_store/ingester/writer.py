@@ -17,10 +17,11 @@ stored.
 """
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from asyncpg.exceptions import PostgresError
@@ -135,25 +136,20 @@ class Writer:
 
     async def _commit(self, batch: Batch, within_limit: Check, one_by_one: bool) -> Settled:
         sidecars: list[Sidecar] = []
+        ranges = sorted(batch.ranges, key=attrgetter("partition_id"))
         async with self._engine.begin() as connection:
-            for offset_range in sorted(
-                batch.ranges, key=lambda offset_range: offset_range.partition_id
-            ):
+            for offset_range in ranges:
                 await accounting.lock_at(connection, offset_range.partition_id, offset_range.lo)
             settled = await self.index(
                 connection, batch.reads, sidecars=sidecars, one_by_one=one_by_one
             )
             await within_limit(connection, settled)
-            outcomes = _count_by_partition(settled)
+            outcomes: defaultdict[PartitionId, Counter[Outcome]] = defaultdict(Counter)
+            for read, outcome in settled:
+                outcomes[read.record.partition_id][outcome] += 1
             with stage(STAGE_SECONDS, "books"):
-                for offset_range in sorted(
-                    batch.ranges, key=lambda offset_range: offset_range.partition_id
-                ):
-                    await _move(
-                        connection,
-                        offset_range,
-                        outcomes.setdefault(offset_range.partition_id, Counter()),
-                    )
+                for offset_range in ranges:
+                    await _move(connection, offset_range, outcomes[offset_range.partition_id])
             failpoint("ingester.write.books")
             await self.put(connection, sidecars)
             failpoint("ingester.commit.before")
@@ -190,12 +186,15 @@ class Writer:
         """
         arrivals, stored = await self.store(connection, reads, one_by_one=one_by_one)
         await erase_parts_again(connection, [*stored, *arrivals.settled])
-        sidecars += sidecars_of(stored)
+        new = [item_of(read).sidecar for read, outcome in stored if outcome is Outcome.STORED]
+        sidecars += [sidecar for sidecar in new if sidecar is not None]
         with stage(STAGE_SECONDS, "set_aside"):
             await unsettled.add_dead(connection, [(r.record, t) for r, t in arrivals.dead])
             missing = [(r.record, waits(m), m.storage_key) for r, m in arrivals.missing]
             await unsettled.park(connection, missing, self._schedule)
-        return [*stored, *settled_of(arrivals)]
+        dead = [(read, Outcome.DEAD) for read, _ in arrivals.dead]
+        parked = [(read, Outcome.PARKED) for read, _ in arrivals.missing]
+        return [*stored, *arrivals.settled, *dead, *parked]
 
     async def store(
         self, connection: AsyncConnection, reads: Sequence[ReadRecord], *, one_by_one: bool = False
@@ -222,7 +221,7 @@ class Writer:
         if one_by_one:
             written = await self._one_by_one(connection, pairs, arrivals)
         else:
-            written = (await indexing.write(connection, [rows for _, rows in pairs])).new
+            written = await indexing.write(connection, [rows for _, rows in pairs])
         await refuse_erased(connection, arrivals.fresh, written)
         refused = {id(read) for read, _ in arrivals.dead}
         stored = [
@@ -246,19 +245,12 @@ class Writer:
         for read, rows in pairs:
             try:
                 async with connection.begin_nested():
-                    written |= (await indexing.write(connection, [rows])).new
+                    written |= await indexing.write(connection, [rows])
             except _REFUSALS as error:
                 if not is_rows_fault(error):
                     raise
                 arrivals.dead.append((read, unindexable(read, error)))
         return frozenset(written)
-
-
-def _count_by_partition(settled: Settled) -> dict[PartitionId, Counter[Outcome]]:
-    outcomes: dict[PartitionId, Counter[Outcome]] = {}
-    for read, outcome in settled:
-        outcomes.setdefault(read.record.partition_id, Counter())[outcome] += 1
-    return outcomes
 
 
 async def _move(
@@ -386,21 +378,6 @@ def _may_be_back(item: Indexable, part: Part, others: Collection[str | None]) ->
     data, response, metadata, _ = item.storage_keys
     key = data if part == "input" else response
     return key not in others if key is not None else part == "input" and metadata is not None
-
-
-def sidecars_of(stored: Sequence[tuple[ReadRecord, Outcome]]) -> list[Sidecar]:
-    """Return the sidecars of new inferences; those stored before have theirs already."""
-    items = [item_of(read) for read, outcome in stored if outcome is Outcome.STORED]
-    return [item.sidecar for item in items if item.sidecar is not None]
-
-
-def settled_of(arrivals: Arrivals) -> list[tuple[ReadRecord, Outcome]]:
-    """Return the outcomes of the events that this batch does not store."""
-    return [
-        *arrivals.settled,
-        *((read, Outcome.DEAD) for read, _ in arrivals.dead),
-        *((read, Outcome.PARKED) for read, _ in arrivals.missing),
-    ]
 
 
 def item_of(read: ReadRecord) -> Indexable:

@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import audit_chain
-from inference_store.erasure.holds.hold import is_in_force
+from inference_store.erasure.holds import is_in_force
 from inference_store.erasure.progress import ENDED, STATES
 from inference_store.export.jobs import count_all_unfinished
 from inference_store.index import accounting

@@ -53,8 +53,6 @@ def configure(settings: LogSettings, *, service: str, stream: TextIO = sys.stder
     # At `debug` these log every frame that they receive, including records.
     for library in ("aiokafka", "asyncio", "urllib3"):
         logging.getLogger(library).setLevel(max(logging.INFO, logging.root.level))
-    # Two lines for every run, beside our own: they would be more than half of the log.
-    logging.getLogger("apscheduler").setLevel(max(logging.WARNING, logging.root.level))
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),

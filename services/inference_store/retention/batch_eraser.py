@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import partial
 from typing import Final
 
@@ -25,7 +24,7 @@ from inference_store.platform.failpoints import failpoint, failpoint_of_task
 from inference_store.platform.metrics import ERASED, OBJECTS_DELETED, STEP_SECONDS
 from inference_store.platform.traces import stage
 
-from .leadership_check import Leader
+from .leader import Leader
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,18 +200,13 @@ async def record_failures(
     """Store the objects that block the erasure, and when their locks end; remove deleted ones."""
     if not faults and erasure.state != "failed":
         return
-    ends = await asyncio.to_thread(_find_lock_ends, leader.blobs, faults[:_ASKED])
+    locked = [fault.key for fault in faults[:_ASKED] if fault.held]
+    ends = await asyncio.to_thread(lambda: {k: leader.blobs.locked_until(k) for k in locked})
     blocked = [(str(f.key), f.code, f.message, ends.get(f.key)) for f in faults]
     failpoint("retention.note.before")
     async with leader.engine.begin() as connection:
         await record_blocked(connection, erasure.id, blocked, [str(key) for key in gone])
     failpoint("retention.note.after")
-
-
-def _find_lock_ends(
-    blobs: Blobs, faults: Sequence[DeleteFault]
-) -> dict[StorageKey, datetime | None]:
-    return {fault.key: blobs.locked_until(fault.key) for fault in faults if fault.held}
 
 
 # Removes the request from objects that a scope-input erasure keeps: metadata blobs of our own

@@ -11,7 +11,9 @@ second certificate for the same batches. This also restores what an older backup
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 from uuid import UUID
@@ -19,32 +21,13 @@ from uuid import UUID
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure import certificates, erased_lists
-from inference_store.erasure.certificate_documents import Remaining, make_certificate
+from inference_store.erasure import certificates, erased_lists, log, progress
 from inference_store.erasure.certificates import CertificateChain
-from inference_store.erasure.erased_lists import (
-    CertifiedExport,
-    Erased,
-    describe_exports,
-    list_copies,
-    write_list,
-)
-from inference_store.erasure.hash_chain import Archive
-from inference_store.erasure.log import (
-    CERTIFICATE,
-    BrokenChain,
-    ChainHead,
-    SigningKey,
-    read_document,
-)
-from inference_store.erasure.progress import (
-    Erasure,
-    State,
-    advance_erasure,
-    count_held_by_hold,
-    find_erasure,
-    list_models,
-)
+from inference_store.erasure.erased_lists import Erased, write_list
+from inference_store.erasure.hash_chain import Archive, Link, format_instant
+from inference_store.erasure.log import CERTIFICATE, BrokenChain, ChainHead, SigningKey
+from inference_store.erasure.progress import Erasure, State
+from inference_store.erasure.quarantine import has_searched_all
 from inference_store.export.erased import ReachedExport, list_reached
 from inference_store.index import registrations
 from inference_store.objects import Blobs
@@ -145,7 +128,7 @@ class Certifier:
         async with self._engine.begin() as connection:
             # a replay created it after the bucket's certificates were restored: it names none yet
             await certificates.set_newest(connection, erasure.id)
-            now = await find_erasure(connection, erasure.id)
+            now = await progress.find_erasure(connection, erasure.id)
             span = await erased_lists.find_dropping_span(connection, erasure.id)
         if now is None or now.state not in {"certifying", "partly_held"}:
             return erasure.state if now is None else now.state
@@ -160,23 +143,19 @@ class Certifier:
         async with self._engine.connect() as connection:
             uncertified = await erased_lists.find_uncertified(connection, erasure.id)
             listed = await erased_lists.count_listed(connection, erasure.id, objects=objects)
+            rows = await certificates.list_certificates(connection, erasure_id=erasure.id)
         if listed != counted:
             return await end_uncertified(self._engine, now, "unlisted")
         if not uncertified.batches and now.state == "partly_held":
             return "partly_held"
-        earlier = await self._list_earlier(now)
+        earlier = [log.read_document(row.signed).document for row in rows]
         names_waived = now.given_up is None or any("given_up" in before for before in earlier)
         if not uncertified.batches and earlier and names_waived:
             async with self._engine.begin() as connection:
-                await advance_erasure(connection, now.id, "certified")
+                await progress.advance_erasure(connection, now.id, "certified")
             return "certified"
         await self._sign(now, uncertified, earlier)
         return "certified" if now.state == "certifying" else now.state
-
-    async def _list_earlier(self, erasure: Erasure) -> list[Mapping[str, Any]]:
-        async with self._engine.connect() as connection:
-            rows = await certificates.list_certificates(connection, erasure_id=erasure.id)
-        return [read_document(row.signed).document for row in rows]
 
     async def _sign(
         self, erasure: Erasure, uncertified: Erased, earlier: Sequence[Mapping[str, Any]]
@@ -184,11 +163,11 @@ class Certifier:
         root = await write_list(self._engine, self._archive, uncertified.batches)
         failpoint("retention.certify.leaves.after")
         async with self._engine.connect() as connection:
-            models = await list_models(connection, erasure)
+            models = await progress.list_models(connection, erasure)
             names = await registrations.names(connection, models)
-            held = await count_held_by_hold(connection, erasure.id)
+            held = await progress.count_held_by_hold(connection, erasure.id)
             reached = await list_reached(connection, erasure.id)
-        exports = describe_exports(map(_certify_export, reached), earlier)
+        exports = describe_exports(reached, earlier)
         make_document = partial(
             make_certificate,
             *(erasure, uncertified, self.key, root),
@@ -220,12 +199,170 @@ async def end_erasure(
 async def end_uncertified(engine: AsyncEngine, erasure: Erasure, reason: str) -> State:
     """End an erasure without a certificate; `reason` as the metric has it."""
     async with engine.begin() as connection:
-        await advance_erasure(connection, erasure.id, "deleted")
+        await progress.advance_erasure(connection, erasure.id, "deleted")
     UNCERTIFIED.labels(reason).inc()
     _log.warning("no certificate", action="uncertified", id=str(erasure.id), reason=reason)
     return "deleted"
 
 
-def _certify_export(export: ReachedExport) -> CertifiedExport:
-    downloads = [(item.actor, item.first_at, item.last_at) for item in export.downloads]
-    return CertifiedExport(export.id, export.inferences, export.parts_deleted, downloads)
+# The documents that are signed.
+
+_METHOD: Final = (
+    "Every object was deleted in all its versions, then its key was listed again and not found."
+    " Then its rows were deleted, in the transaction that wrote the list."
+)
+_LIST: Final = "RFC 6962 (SHA-256) over entries of 33 bytes: a letter and an HMAC-SHA-256"
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """The keeping times of events, the ledger's content and the audit: no erasure reaches them."""
+
+    events_seconds: float
+    ledger_seconds: float
+    audit_seconds: float
+
+    def list_locations(self, asked: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+        """Return each place with the time when the last of it is gone by itself; null: unknown.
+
+        `asked`: the criteria of the erasure; one of a subject may have left some events unsearched.
+        """
+        events = _format_after(self.events_seconds)
+        until = {
+            "Kafka, by the topic's retention": events,
+            "spools of proxies that are away": events,
+            "the ledger of the bucket: what its entries say": _format_after(self.ledger_seconds),
+            "the audit: who did what and when, without erased values": _format_after(
+                self.audit_seconds
+            ),
+            "legal holds: what they keep, and what they and policies in force say": None,
+            "exports, and copies that readers made": None,
+            "backups of Postgres and of the bucket": None,
+            "Postgres' files: pages until they are vacuumed and used again, write-ahead log": None,
+            "the object store's own trash: what it removes from its disks later": None,
+        }
+        if "subject" in (asked or {}) and not has_searched_all(asked or {}):
+            until["dead letters and parked events of no registered model"] = None
+        return [{"where": where, "clear_at": at} for where, at in until.items()]
+
+
+def _format_after(seconds: float) -> str | None:
+    return format_instant(datetime.now(UTC) + timedelta(seconds=seconds))
+
+
+def make_certificate(
+    erasure: Erasure,
+    erased: Erased,
+    key: SigningKey,
+    root: bytes,
+    previous: Link,
+    *,
+    model_ids: Collection[str],
+    held: Mapping[UUID, int],
+    earlier: Sequence[Mapping[str, Any]],
+    exports: Sequence[Mapping[str, Any]],
+    remains: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Return the next document of an erasure: without what its `earlier` ones count.
+
+    `key`: which hashes its values; `held`: how many inferences each hold kept; `exports`: see
+    `describe_exports`; `remains`: see `Remaining`.
+    """
+    counted = {"versions": erasure.versions, "bytes": erasure.bytes, "rows": erasure.table_rows}
+    return {
+        **previous.next_members,
+        "issued_at": format_instant(datetime.now(UTC)),
+        "erasure": {
+            "id": str(erasure.id),
+            "model_ids": sorted(model_ids),
+            "cause": erasure.cause,
+            "scope": erasure.scope,
+            "requested_at": format_instant(erasure.requested_at),
+            "requested_by": erasure.requested_by,
+            "asked": log.hash_values(key, erasure.asked),
+            "run": None if erasure.run is None else str(erasure.run),
+            "decided_by": erasure.decided_by,
+        },
+        "erased": {
+            "inferences": erased.inferences,
+            "objects": erased.objects,
+            "oldest": format_instant(erased.oldest),
+            "newest": format_instant(erased.newest),
+            **_subtract_counts(counted, [document["erased"] for document in earlier]),
+        },
+        "held": [{"hold": str(hold), "inferences": count} for hold, count in held.items()],
+        **_describe_waiver(erasure),
+        "leaves": {
+            "method": _LIST,
+            "count": erased.inferences + erased.objects,
+            "root": root.hex(),
+            "hashed_by": list(erased.hashed_by),
+        },
+        "verified": {
+            "method": _METHOD,
+            "first_at": format_instant(erased.first_at),
+            "last_at": format_instant(erased.last_at),
+        },
+        "exports": [dict(export) for export in exports],
+        "remains": [dict(place) for place in remains],
+    }
+
+
+def _describe_waiver(erasure: Erasure) -> dict[str, Any]:
+    """Return what stays although it was requested, because nobody waits for the holds."""
+    waived = erasure.given_up
+    if waived is None or erasure.state != "certifying":
+        return {}
+    held = [{"hold": hold, "inferences": n} for hold, n in waived.get("holds", {}).items()]
+    return {"given_up": {"by": waived["by"], "held": held}}
+
+
+def describe_exports(
+    exports: Iterable[ReachedExport], earlier: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the member `exports`: copies that the erasure reached, and who has others; without
+    what the `earlier` certificates of the erasure name."""
+    named = [before for document in earlier for before in document.get("exports", ())]
+    described = []
+    for export in exports:
+        id = str(export.id)
+        counted = {"inferences": export.inferences, "parts_deleted": export.parts_deleted}
+        counts = _subtract_counts(counted, [before for before in named if before["export"] == id])
+        downloads = [
+            {
+                "by": download.actor,
+                "first_at": format_instant(download.first_at),
+                "last_at": format_instant(download.last_at),
+            }
+            for download in export.downloads
+        ]
+        if counts["inferences"]:
+            described.append({"export": id, **counts, "downloads": downloads})
+    return described
+
+
+def list_copies(described: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the places of `remains`: each download of an export."""
+    copies = [
+        f"export {export['export']}, downloaded by {download['by']} at {download['first_at']}"
+        for export in described
+        for download in export["downloads"]
+    ]
+    return [{"where": where, "clear_at": None} for where in copies]
+
+
+def _subtract_counts(
+    counted: Mapping[str, Any], earlier: Iterable[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return counts of an erasure minus those of its earlier certificates.
+
+    Never below 0: a restored backup counts again, and finds what was certified gone.
+    """
+    rest = dict(counted)
+    for certified in earlier:
+        for name, count in rest.items():
+            if isinstance(count, Mapping):
+                rest[name] = _subtract_counts(count, [certified.get(name, {})])
+            else:
+                rest[name] = max(0, count - certified.get(name, 0))
+    return rest

@@ -1,4 +1,5 @@
-"""Erases marked inferences, batch by batch. The order makes every crash harmless:
+"""Marks the inferences of an erasure, batch by batch, and erases what is marked. The order makes
+every crash harmless:
 
 1. claim    marks that no legal hold protects, and objects that nothing else uses; in the fence, in
             one short transaction
@@ -23,115 +24,124 @@ before it are deleted, and the batch after it is claimed and its versions are li
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
 from math import inf
-from typing import Any
+from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 import structlog
 
-from inference_store.erasure import held_deletions, rows
+from inference_store.erasure import held_deletions, progress, requests, rows
+from inference_store.erasure.batches import describe_batch
 from inference_store.erasure.held_deletions import IN_LEDGER, describe_ended, find_spared, has_marks
 from inference_store.erasure.locks import fence_exclusive
 from inference_store.erasure.pending_deletions import Position, list_pending
-from inference_store.erasure.progress import (
-    Erasure,
-    State,
-    advance_erasure,
-    begin_deleting,
-    find_erasure,
-    finish_erasure,
-)
+from inference_store.erasure.progress import STOPPED, Erasure, State
 from inference_store.erasure.runs import count_failure
-from inference_store.export.erased import FIRST_PART, TouchedPart, forget_objects, list_touched
-from inference_store.export.jobs import make_manifest_key
-from inference_store.inference.errors import HoldUnreadable
-from inference_store.inference.events import StorageKey, parse_stored
-from inference_store.objects import Blobs, DeleteFault
+from inference_store.erasure.selection import find_requested, find_unmarked
+from inference_store.inference.errors import HoldUnreadable, StoreError, Unavailable
 from inference_store.platform import traces
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import STEP_SECONDS
 from inference_store.platform.traces import stage
-from inference_store.retention.batch_eraser import (
-    NOTHING,
-    Batch,
-    erase_batch,
-    format_failures,
-    merge_faults,
-    record_failures,
-)
-from inference_store.retention.certifier import end_erasure
-from inference_store.retention.leadership_check import ACTOR, Leader
-from inference_store.retention.residual import remove_residual
+from inference_store.query.deadline import OutOfTime
 
-# Deletes the parts of exports that name what an erasure erased. The order makes every crash
-# harmless:
-#
-# 1. record   (`export.erased`) with the rows of each batch: lists are without its uids, and parts
-#             that have an object are stale, so that nobody is given a link to them
-# 2. delete   the objects of stale parts and the manifests that name them, in every version
-# 3. verify   by listing again that they are gone
-# 4. forget   the keys of the objects
-#
-# A crash before 4 leaves the keys, and the next run begins again at 2: deleting an object twice
-# is no error. If an object still exists (S3 has locked it), its key stays, and the erasure fails:
-# it gets no certificate.
-
-_PAGE = 100
-
-
-async def delete_copies(leader: Leader, erasure: Erasure) -> str | None:
-    """Delete what the erasure has recorded in exports; return the first failures as a text.
-    Repeatable."""
-    after, failures = FIRST_PART, None
-    while True:
-        async with leader.engine.connect() as connection:
-            parts = await list_touched(connection, erasure.id, after=after, limit=_PAGE)
-        if not parts:
-            return failures
-        await leader.check.confirm_step()
-        faults = await _delete_page(leader, erasure, parts)
-        failures = failures or format_failures(faults)
-        after = parts[-1].export, parts[-1].number
-
-
-async def _delete_page(
-    leader: Leader, erasure: Erasure, parts: Sequence[TouchedPart]
-) -> list[DeleteFault]:
-    """Delete the objects of these parts, and forget those that are gone; return the faults."""
-    bucket = leader.blobs.buckets.default
-    failpoint("retention.export_delete.before")
-    faults = await asyncio.to_thread(_delete_objects, leader.blobs, parts)
-    failpoint("retention.export_delete.after")
-    remaining = {fault.key for fault in faults}
-    gone = [part for part in parts if remaining.isdisjoint(_list_objects_of(part, bucket))]
-    async with leader.engine.begin() as connection:
-        await forget_objects(connection, gone)
-    failpoint("retention.export_forget.after")
-    keys = [key for part in gone for key in _list_objects_of(part, bucket)]
-    await record_failures(leader, erasure, faults, keys)
-    return faults
-
-
-def _delete_objects(blobs: Blobs, parts: Sequence[TouchedPart]) -> list[DeleteFault]:
-    """Delete objects; return faults for what is there still. Blocks."""
-    bucket = blobs.buckets.default
-    keys = list({key for part in parts for key in _list_objects_of(part, bucket)})
-    return merge_faults(blobs.delete_objects(keys), keys, blobs.still_there(keys))
-
-
-def _list_objects_of(part: TouchedPart, bucket: str) -> list[StorageKey]:
-    """List every object that may have what was erased; if one is left, the part keeps its key."""
-    if part.storage_key is None:
-        return []
-    return [parse_stored(part.storage_key), StorageKey(bucket, make_manifest_key(part.export))]
-
+from .batch_eraser import NOTHING, Batch, erase_batch
+from .certifier import end_erasure
+from .exporter import delete_copies
+from .leader import ACTOR, Leader
+from .quarantine_eraser import remove_subject
+from .residual import remove_residual
 
 _log = structlog.get_logger()
 # Batches that are claimed and not finished: a new hold finds all of them claimed.
 _UNDER_WAY = 2
 # before every position
 _START: Position = (0, "", UUID(int=0))
+MarkResult: TypeAlias = Literal["all", "not_yet", "over"]
+_MARKED = 5_000
+
+
+async def mark(leader: Leader, erasure: Erasure, *, seconds: float = inf) -> MarkResult:
+    """Mark the inferences of an erasure, for at most `seconds`.
+
+    `all`: it may be erased; `not_yet`: call again; `over`: it was cancelled, its rest was
+    waived, or its filter could not be evaluated, which is tried again like other failures.
+    Raises the errors of the database, and Unavailable: try again later.
+    """
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        await leader.check.confirm_step()
+        async with leader.engine.connect() as connection:
+            unmarked = await find_unmarked(connection, erasure)
+            state = await progress.find_state(connection, erasure.id)
+        if state in STOPPED:
+            await unmark(leader, erasure)
+            return "over"
+        try:
+            if state == "giving_up":
+                await _waive_held(leader, erasure)
+                return "over"
+            if unmarked is None:
+                # Search once in a process, and again after a hold is released: removed
+                # events stay removed.
+                if erasure.id not in leader.searched:
+                    await remove_subject(leader, erasure)
+                    leader.searched.add(erasure.id)
+                return "all"
+            await _mark_batch(leader, erasure, *unmarked)
+        except Unavailable:
+            raise  # the ledger is unavailable: the service waits, and the erasure with it
+        except (OutOfTime, StoreError) as error:
+            await _fail(leader, erasure, error)
+            return "over"
+    return "not_yet"
+
+
+async def _mark_batch(leader: Leader, erasure: Erasure, model: int, after: UUID | None) -> None:
+    failpoint("retention.mark.before")
+    with stage(STEP_SECONDS, "mark"):
+        async with leader.engine.begin() as connection:
+            if not await progress.advance_erasure(connection, erasure.id, "marking"):
+                return
+            uids, position = await find_requested(
+                connection, erasure, model, after=after, limit=_MARKED
+            )
+            batch = await describe_batch(connection, erasure, model, uids, position=position)
+        await leader.ledger.write("erasure_batch", batch, actor=ACTOR)
+    failpoint("retention.mark.after")
+
+
+async def unmark(leader: Leader, erasure: Erasure) -> None:
+    """Remove the marks of an erasure that is cancelled."""
+    removed = 1
+    while removed:
+        await leader.check.confirm_step()
+        async with leader.engine.begin() as connection:
+            removed = await requests.remove_pending_of(connection, erasure.id, limit=_MARKED)
+    await leader.ledger.write("erasure_cancelled", {"erasure": str(erasure.id)}, actor=ACTOR)
+    _log.info("erasure", action="erasure", id=str(erasure.id), state="cancelled")
+
+
+async def _waive_held(leader: Leader, erasure: Erasure) -> None:
+    while True:
+        await leader.check.confirm_step()
+        async with leader.engine.connect() as connection:
+            body = await requests.find_held_rest(connection, erasure, limit=_MARKED)
+        if body is None:
+            break
+        await leader.ledger.write("erasure_given_up", body, actor=ACTOR)
+    async with leader.engine.begin() as connection:
+        # its certificate is next; without a key, the certifying step ends the erasure
+        state = await progress.finish_erasure(connection, erasure, error=None, certifying=True)
+    _log.info("erasure", action="erasure", id=str(erasure.id), state=state)
+
+
+async def _fail(leader: Leader, erasure: Erasure, error: Exception) -> None:
+    count_failure("hold_unreadable" if isinstance(error, HoldUnreadable) else "other")
+    message = str(error) or "the filter cannot be answered in two minutes: narrow it"
+    async with leader.engine.begin() as connection:
+        await progress.fail_erasure(connection, erasure.id, message)
+    _log.warning("erasure", action="erasure", id=str(erasure.id), state="failed", error=message)
 
 
 async def finish(leader: Leader, erasure: Erasure, *, seconds: float = inf) -> State | None:
@@ -159,16 +169,25 @@ async def _finish(leader: Leader, erasure: Erasure, seconds: float) -> State | N
     await remove_residual(leader, erasure)
     copy_fault = await delete_copies(leader, erasure)
     await _note_end(leader, erasure)
+    return await conclude(
+        leader, erasure, error=error or copy_fault, copies_left=copy_fault is not None
+    )
+
+
+async def conclude(
+    leader: Leader, erasure: Erasure, *, error: str | None, copies_left: bool = False
+) -> State:
+    """Set the last state of an erasure, and sign its certificate. Arguments as `finish_erasure`."""
     failpoint("retention.finish.before")
     async with leader.engine.begin() as connection:
-        state = await finish_erasure(
+        state = await progress.finish_erasure(
             connection,
             erasure,
-            error=error or copy_fault,
+            error=error,
             certifying=leader.certifier is not None,
-            copies_left=copy_fault is not None,
+            copies_left=copies_left,
         )
-        erasure = await find_erasure(connection, erasure.id) or erasure
+        erasure = await progress.find_erasure(connection, erasure.id) or erasure
     failpoint("retention.finish.after")
     state = await end_erasure(leader.engine, leader.certifier, erasure, state)
     _log.info("erasure", action="erasure", id=str(erasure.id), state=state, error=error)
@@ -268,7 +287,7 @@ async def _claim(
             await held_deletions.wait_for_edits(connection, page)
         # before the erasure's row is locked, for which the rows of the batch before wait
         await fence_exclusive(connection)
-        if not await advance_erasure(connection, erasure.id, "marking"):
+        if not await progress.advance_erasure(connection, erasure.id, "marking"):
             return NOTHING, None
         spared = await find_spared(
             connection,
@@ -279,7 +298,7 @@ async def _claim(
         )
         if spared is not None:
             return NOTHING, spared
-        await begin_deleting(connection, erasure.id)
+        await progress.begin_deleting(connection, erasure.id)
         await held_deletions.record_claims(connection, erasure.id, page)
         doomed = await held_deletions.claim_objects(connection, page)
         moves = await rows.reserve_keys(connection, page, leader.blobs.buckets.default)

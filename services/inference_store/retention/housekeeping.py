@@ -5,8 +5,8 @@ Batch by batch, each in a transaction of its own; the next schedule repeats fail
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -28,7 +28,7 @@ from inference_store.erasure import (
     runs,
     selection,
 )
-from inference_store.erasure.certificates import find_signer
+from inference_store.erasure.certificates import sign_checkpoint
 from inference_store.erasure.hash_chain import canonical
 from inference_store.erasure.housekeeping import RECORD_KINDS
 from inference_store.erasure.ledger import Ledger
@@ -52,7 +52,7 @@ from inference_store.inference.events import received_at_of, uid_floor
 from inference_store.platform.metrics import PRUNED
 from inference_store.platform.settings import RetentionSettings
 from inference_store.query.deadline import ScanRange
-from inference_store.retention.leadership_check import Leader
+from inference_store.retention.leader import Leader, in_background
 from inference_store.retention.run_executor import Work, list_work
 
 _PRODUCERS: Final = 500
@@ -151,15 +151,14 @@ async def _checkpoint(settings: RetentionSettings, ledger: Ledger) -> None:
     the ledger, and if it is signed to a locked object."""
 
     async def make_body(connection: AsyncConnection) -> dict[str, Any]:
-        body = await audit_chain.make_checkpoint(
+        document = await audit_chain.make_checkpoint(
             connection,
             every_seconds=_CHECKPOINT_SECONDS,
             keep_seconds=settings.audit_keep_seconds,
-            sign=await find_signer(connection, signing_keys(settings)),
         )
-        if body is None:
+        if document is None:
             raise _NotDue
-        return body
+        return await sign_checkpoint(connection, signing_keys(settings), document)
 
     with suppress(Unavailable, _NotDue):  # others write: the next run records it
         checkpoint = await ledger.write("audit_checkpoint", make_body, actor="retention")
@@ -169,18 +168,11 @@ async def _checkpoint(settings: RetentionSettings, ledger: Ledger) -> None:
             await asyncio.to_thread(head.put, canonical(checkpoint))
 
 
-@asynccontextmanager
-async def link(engine: AsyncEngine, ledger: Ledger) -> AsyncIterator[None]:
+def link(engine: AsyncEngine, ledger: Ledger) -> AbstractAsyncContextManager[None]:
     """Link committed entries and write what waits every second; at a handover two leaders wait for
     each other."""
     steps = (("audit", partial(link_all, engine)), ("ledger", ledger.write_outbox))
-    tasks = [asyncio.create_task(_repeat(*step)) for step in steps]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+    return in_background(*(_repeat(*step) for step in steps))
 
 
 async def _repeat(what: str, step: Callable[[], Awaitable[object]]) -> None:

@@ -11,24 +11,16 @@ every later turn of the service from those whose hold was released or has ended 
 from collections.abc import Iterable
 from datetime import timedelta
 from functools import partial
-from typing import Any
 from uuid import UUID
 
 import structlog
 from sqlalchemy import Table
 from sqlalchemy.exc import DBAPIError
 
-from inference_store.erasure import housekeeping, rows, runs
-from inference_store.erasure.holds import hold
-from inference_store.erasure.housekeeping import REDACTIONS, Redaction, find_reach
+from inference_store.erasure import holds, housekeeping, progress, rows, runs
+from inference_store.erasure.housekeeping import Position, Redact, Redaction
 from inference_store.erasure.log import SigningKey
-from inference_store.erasure.progress import (
-    Erasure,
-    add_erased,
-    begin_deleting,
-    find_erasure,
-    list_models,
-)
+from inference_store.erasure.progress import Erasure
 from inference_store.erasure.requests import find_subject
 from inference_store.erasure.runs import count_failure
 from inference_store.index import partitions
@@ -36,9 +28,9 @@ from inference_store.index.database import is_transient
 from inference_store.index.partitions import TimePartition, list_partitions, vacuum
 from inference_store.index.tables import METADATA, PARTITIONED, inference, prediction
 from inference_store.platform.metrics import PARTITIONS_DROPPED
-from inference_store.retention.orphan_eraser import remove_erased
 
-from .leadership_check import Leader
+from .leader import Leader
+from .quarantine_eraser import remove_erased
 
 # Labels that are checked in one step.
 _LABELS = 1000
@@ -65,7 +57,7 @@ async def remove_residual(leader: Leader, erasure: Erasure) -> None:
         await delete_orphans(leader, erasure)
     if takes_all:
         async with leader.engine.connect() as connection:
-            models = await list_models(connection, erasure)
+            models = await progress.list_models(connection, erasure)
         await remove_unused_labels(leader, models)
     if find_subject(erasure.asked) is not None:
         await _vacuum(leader, erasure)
@@ -78,42 +70,31 @@ async def remove_mentions(leader: Leader, erasure: Erasure) -> None:
     if subject is None:
         return
     async with leader.engine.connect() as connection:
-        reach = await find_reach(connection, erasure)
+        reach = await housekeeping.find_reach(connection, erasure)
     redaction = Redaction(erasure.id, subject, reach)
-    for table in REDACTIONS:
-        await _redact_table(leader, redaction, table)
-    await _record_in_holds(leader, redaction)
+    for table, (redact, first) in housekeeping.REDACTIONS.items():
+        await _redact_table(leader, redaction, redact, first, table)
+    await _redact_table(leader, redaction, housekeeping.record_in_holds, holds.START)
     await remove_recorded(leader)
 
 
-async def _redact_table(leader: Leader, redaction: Redaction, table: str) -> None:
-    redact, first = REDACTIONS[table]
-    after: tuple[Any, ...] | None = first
+async def _redact_table(
+    leader: Leader, redaction: Redaction, redact: Redact, first: Position, table: str | None = None
+) -> None:
+    """Redact what mentions the subject, page by page, unless the erasure is cancelled. `table`:
+    whose rows count; the revisions of holds are only recorded."""
+    after: Position | None = first
     while after is not None:
         await leader.check.confirm_step()
         async with leader.engine.connect() as connection:
             redacted, after = await redact(connection, redaction, after, _PAGE)
             if redacted:
-                if not await begin_deleting(connection, redaction.erasure):
+                if not await progress.begin_deleting(connection, redaction.erasure):
                     return
-                await add_erased(connection, redaction.erasure, table_rows={table: redacted})
-                await connection.commit()
-
-
-async def _record_in_holds(leader: Leader, redaction: Redaction) -> None:
-    """Record the revisions of holds in reach that mention the subject, unless the erasure is
-    cancelled."""
-    subject = (redaction.subject.key, redaction.subject.value)
-    after: hold.Position | None = hold.START
-    while after is not None:
-        await leader.check.confirm_step()
-        async with leader.engine.connect() as connection:
-            recorded, after = await hold.record_mentions(
-                connection, subject, redaction.reach, after=after, limit=_PAGE
-            )
-            if recorded:
-                if not await begin_deleting(connection, redaction.erasure):
-                    return
+                if table is not None:
+                    await progress.add_erased(
+                        connection, redaction.erasure, table_rows={table: redacted}
+                    )
                 await connection.commit()
 
 
@@ -125,12 +106,12 @@ async def remove_recorded(leader: Leader) -> None:
     while redacted == _PAGE:
         await leader.check.confirm_step()
         async with leader.engine.begin() as connection:
-            redacted = await hold.redact_recorded(connection, hash, limit=_PAGE)
+            redacted = await holds.redact_recorded(connection, hash, limit=_PAGE)
 
 
 async def _vacuum(leader: Leader, erasure: Erasure) -> None:
     async with leader.engine.connect() as connection:
-        now = await find_erasure(connection, erasure.id)
+        now = await progress.find_erasure(connection, erasure.id)
         spans: list[TimePartition] = []
         if now is not None and now.oldest is not None and now.newest is not None:
             end = now.newest + timedelta(microseconds=1)
@@ -205,7 +186,7 @@ async def delete_orphans(leader: Leader, erasure: Erasure) -> None:
     """Delete the rows that an erasure leaves in spans that wait to be dropped, if the run of a
     policy has erased their inferences already."""
     async with leader.engine.connect() as connection:
-        models = await list_models(connection, erasure)
+        models = await progress.list_models(connection, erasure)
         closed = [
             (model, span) for model in models for span in await rows.list_closed(connection, model)
         ]

@@ -5,11 +5,9 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 import structlog
-from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -33,9 +31,9 @@ from inference_store.platform.serving import AdminApp, Heartbeat
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
 from inference_store.retention import housekeeping, work
 from inference_store.retention.certifier import UNCERTIFIED_REASONS
+from inference_store.retention.exporter import write_exports
 from inference_store.retention.housekeeping import Overdue, link
-from inference_store.retention.leadership_check import Leader, LeadershipCheck, Stopped
-from inference_store.retention.marker import write_exports
+from inference_store.retention.leader import Leader, LeadershipCheck, Stopped, in_background
 from inference_store.retention.residual import remove_recorded, remove_unused_labels
 
 # The table of jobs, which is walked turn by turn while this service leads.
@@ -134,17 +132,15 @@ _FOUND = ("missing", "orphans", "orphan_bytes", "young", "awaited", "unjudged")
 async def set_gauges(engine: AsyncEngine, settings: RetentionSettings) -> AsyncIterator[None]:
     """Set the gauges every five seconds; afterwards another service leads, and sets them."""
     keep = {kind.setting: getattr(settings, kind.setting) for kind in RECORD_KINDS}
-    task = asyncio.create_task(_set_repeatedly(engine, keep))
     metrics.LEADING.set(1)
-    try:
-        yield
-    finally:
-        for gauge in _GAUGES:
-            gauge.set(0)
-        metrics.ERASURES.clear()
-        metrics.RECONCILED.clear()
-        task.cancel()
-        await asyncio.wait([task])
+    async with in_background(_set_repeatedly(engine, keep)):
+        try:
+            yield
+        finally:
+            for gauge in _GAUGES:
+                gauge.set(0)
+            metrics.ERASURES.clear()
+            metrics.RECONCILED.clear()
 
 
 async def _set_repeatedly(engine: AsyncEngine, keep: Mapping[str, float]) -> None:
@@ -243,7 +239,7 @@ class _Retention:
         self._unavailable: dict[str, str] = {}
         self._ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
         self._watch = LedgerWatch(self._ledger)
-        self._schedule = Schedule(settings.retention_interval_seconds)
+        self._due = asyncio.Event()
         self._wait_seconds = _POLL_SECONDS
         self._admin = AdminApp(
             "retention",
@@ -262,14 +258,14 @@ class _Retention:
         # If no run has ever succeeded, the delay counts from here.
         LAST_RUN.set_to_current_time()
         RUN_INTERVAL.set(settings.retention_interval_seconds)
-        self._schedule.start()
+        schedule = _set_due(self._due, settings.retention_interval_seconds)
         try:
-            while not self._stop.is_set():
-                await self._work_until_error()
+            async with in_background(schedule):
+                while not self._stop.is_set():
+                    await self._work_until_error()
         except Stopped:
             pass
         finally:
-            self._schedule.stop()
             await self._admin.stop()
             _log.info("retention stopped", action="stopped")
 
@@ -296,8 +292,8 @@ class _Retention:
 
     async def _lead(self, election: LeaderElection) -> None:
         check = LeadershipCheck(election, self._heartbeat, self._stop)
-        due, kafka = self._schedule.due, self._kafka_settings
-        leader = Leader(self._settings, self._engine, self._blobs, check, due, kafka=kafka)
+        about = (self._settings, self._engine, self._blobs)
+        leader = Leader(*about, check, self._due, kafka=self._kafka_settings)
         _log.info("retention leads", action="leading")
         async with set_gauges(self._engine, self._settings), link(self._engine, self._ledger):
             await begin(leader)
@@ -350,30 +346,8 @@ class _Retention:
         return None
 
 
-class Schedule:
-    """Sets `due` at the start and then at every interval; missed runs become one."""
-
-    def __init__(self, interval_seconds: float) -> None:
-        self.due = asyncio.Event()
-        self._scheduler = AsyncIOScheduler(timezone=UTC)
-        self._scheduler.add_job(
-            self._fire,
-            "interval",
-            seconds=interval_seconds,
-            id="retention",
-            coalesce=True,
-            max_instances=1,
-            misfire_grace_time=None,
-            next_run_time=datetime.now(UTC),
-        )
-
-    def start(self) -> None:
-        """Begin; the first run is due at once."""
-        self._scheduler.start()
-
-    def stop(self) -> None:
-        """Stop: no run becomes due after this."""
-        self._scheduler.shutdown(wait=False)
-
-    async def _fire(self) -> None:
-        self.due.set()
+async def _set_due(due: asyncio.Event, every_seconds: float) -> None:
+    """Set `due` now and at every interval; missed runs become one."""
+    while True:
+        due.set()
+        await asyncio.sleep(every_seconds)

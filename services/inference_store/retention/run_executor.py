@@ -31,7 +31,7 @@ from inference_store.platform.traces import stage
 from inference_store.query.deadline import Deadline, OutOfTime
 
 from . import eraser
-from .leadership_check import ACTOR, Leader
+from .leader import ACTOR, Leader
 from .residual import drop_span, reopen_span
 
 WHOLE_SPAN, LIMITS = -1, -2

@@ -26,8 +26,7 @@ from inference_store.query import counting
 
 from . import eraser
 from .certifier import end_erasure
-from .leadership_check import Leader
-from .marker import mark
+from .leader import Leader
 from .orphan_eraser import erase_orphans
 from .run_executor import RunExecutor
 
@@ -78,7 +77,7 @@ async def _mark_released(leader: Leader) -> None:
 async def _work_on(leader: Leader, erasure: Erasure) -> bool:
     if erasure.cause == "orphans":
         return await erase_orphans(leader, erasure, seconds=_SHARE_SECONDS)
-    marked = await mark(leader, erasure, seconds=_SHARE_SECONDS)
+    marked = await eraser.mark(leader, erasure, seconds=_SHARE_SECONDS)
     if marked == "all":
         return await eraser.finish(leader, erasure, seconds=_SHARE_SECONDS) is not None
     return marked == "over"

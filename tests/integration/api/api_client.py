@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings, RetentionSettings
-from inference_store.retention.leadership_check import Leader
+from inference_store.retention.leader import Leader
 from inference_store.retention.run import run_turn
 from tests.integration.retention.stored import NoPace
 from tests.integration.stored_inferences import NewInference, store

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.api.app import create_app
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
-from inference_store.retention import marker
+from inference_store.retention import exporter
 from tests.servers.minio import S3
 from tests.settings import make_settings
 
@@ -41,7 +41,7 @@ _UNHURRIED = {"query_timeout_seconds": 600.0}
 @pytest.fixture(autouse=True)
 def patient_exports(monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn of retention writes every export, however busy the machine is."""
-    monkeypatch.setattr(marker, "SHARE_SECONDS", 300.0)
+    monkeypatch.setattr(exporter, "SHARE_SECONDS", 300.0)
 
 
 @pytest.fixture(autouse=True)

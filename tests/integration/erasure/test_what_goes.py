@@ -20,7 +20,7 @@ from sqlalchemy import ARRAY, Text, cast, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure import holds, policies, selection
-from inference_store.erasure.holds.hold import INCOMPLETE_FLAGS
+from inference_store.erasure.holds import INCOMPLETE_FLAGS
 from inference_store.erasure.pending_deletions import add_pending
 from inference_store.erasure.policies import (
     DEFAULT,

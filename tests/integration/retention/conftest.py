@@ -8,9 +8,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.erasure.progress import Erasure
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
-from inference_store.retention import housekeeping, work
-from inference_store.retention import marker as marking
-from inference_store.retention.marker import MarkResult
+from inference_store.retention import eraser as erasing
+from inference_store.retention import exporter, housekeeping, work
+from inference_store.retention.eraser import MarkResult
 from tests.integration.backups import backup, restore
 from tests.servers.minio import S3
 
@@ -23,7 +23,7 @@ _SHARES = (
     (work, "_SHARE_SECONDS"),
     (work, "_ERASURES_SECONDS"),
     (work, "_COUNTS_SECONDS"),
-    (marking, "SHARE_SECONDS"),
+    (exporter, "SHARE_SECONDS"),
     (housekeeping, "_SECONDS"),
     (housekeeping, "_QUERY_SECONDS"),
 )
@@ -78,5 +78,5 @@ def eraser(storing: Storing) -> Eraser:
 @pytest.fixture
 def mark(engine: AsyncEngine, blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> Mark:
     """Mark an erasure, seven inferences at a time."""
-    monkeypatch.setattr(marking, "_BATCH", 7)
-    return partial(marking.mark, make_leader(engine, blobs))
+    monkeypatch.setattr(erasing, "_MARKED", 7)
+    return partial(erasing.mark, make_leader(engine, blobs))

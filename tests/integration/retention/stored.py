@@ -13,7 +13,7 @@ from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import holds, policies, runs
-from inference_store.erasure.holds.changes import Placement
+from inference_store.erasure.holds import Placement
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.locks import open_election
 from inference_store.erasure.log import SigningKey
@@ -48,7 +48,7 @@ from inference_store.platform.settings import RetentionSettings
 from inference_store.query.cql2 import parse
 from inference_store.retention.certifier import Certifier
 from inference_store.retention.eraser import finish
-from inference_store.retention.leadership_check import Leader, LeadershipCheck, Stopped
+from inference_store.retention.leader import Leader, LeadershipCheck, Stopped
 from inference_store.retention.run import begin, run_turn
 from tests.integration.erasure_requests import request_erasure
 from tests.polling import until

@@ -85,7 +85,7 @@ async def test_signed_certificates_verify(storing: Storing, key: SigningKey) -> 
         await storing.erase(*doomed)
     verification = Verification(storing.engine, Archive(storing.blobs), trusted={key.id})
     assert [str(wrong) async for wrong in verification.find_failures()] == []
-    assert (verification.counts.certificates, verification.counts.leaves) == (3, 3 * 12 * 4)
+    assert (verification.certificates, verification.leaves) == (3, 3 * 12 * 4)
 
 
 async def test_a_key_is_followed_by_the_next_that_it_signs(storing: Storing) -> None:

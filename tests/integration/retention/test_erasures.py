@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import held_deletions, pending_deletions, rows
 from inference_store.erasure.held_deletions import resume_released
-from inference_store.erasure.holds.changes import Placement
+from inference_store.erasure.holds import Placement
 from inference_store.erasure.pending_deletions import enqueue_arrivals, find_scopes, list_pending
 from inference_store.erasure.policies import ErasureScope
 from inference_store.erasure.progress import Erasure, list_unfinished

@@ -18,8 +18,8 @@ from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import FAILPOINTS
 from inference_store.platform.settings import RetentionSettings
-from inference_store.retention.leadership_check import Stopped
-from inference_store.retention.marker import write_exports
+from inference_store.retention.exporter import write_exports
+from inference_store.retention.leader import Stopped
 from inference_store.retention.work import delete_taken_over, has_taken_over, remember_parts
 from tests.kill_chain import KillChain, chain_kills
 from tests.servers.fixtures import unique

@@ -10,7 +10,7 @@ from inference_store.export.jobs import find_next, pack_uids, unpack_uids
 from inference_store.export.listing import Listing, begin_listing
 from inference_store.export.part_writing import write_part
 from inference_store.objects import Blobs
-from inference_store.retention.marker import write_exports
+from inference_store.retention.exporter import write_exports
 from tests.integration.backups import Backup, Restore
 
 from .conftest import Mark, NoPace

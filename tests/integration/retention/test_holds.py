@@ -12,8 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from inference_store.erasure import held_deletions, pending_deletions
 from inference_store.erasure.batches import describe_entry, mark_batch
 from inference_store.erasure.held_deletions import resume_released
-from inference_store.erasure.holds.changes import Placement
-from inference_store.erasure.holds.changes import find_claims as claimed_before
+from inference_store.erasure.holds import Placement
+from inference_store.erasure.holds import find_claims as claimed_before
 from inference_store.erasure.log import new_key, read_document
 from inference_store.erasure.pending_deletions import enqueue_arrivals, list_pending
 from inference_store.erasure.progress import (

@@ -9,8 +9,8 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api.app import create_app
-from inference_store.erasure import audit_chain
-from inference_store.erasure.certificates import CheckpointCheck
+from inference_store.erasure import audit_verification
+from inference_store.erasure.certificates import find_checkpoint_keys
 from inference_store.erasure.hash_chain import Archive
 from inference_store.erasure.log import AUDIT_HEAD, ChainHead, SigningKey, new_key
 from inference_store.erasure.proofs import Recheck, Verification
@@ -157,8 +157,8 @@ async def test_certifies_once_despite_a_restore(
     (version,) = ChainHead(service, lock_days=1, key=AUDIT_HEAD).versions()
     checkpoint = json.loads(version.text)
     assert await storing.scalar(select(audit_head.c.checkpoint)) == checkpoint
-    check = await storing.transact(CheckpointCheck.of)
-    verdict = await storing.transact(audit_chain.verify, check, [("the bucket", checkpoint)])
+    keys = await storing.transact(find_checkpoint_keys)
+    verdict = await storing.transact(audit_verification.verify, keys, [("the bucket", checkpoint)])
     assert verdict.failures == []
 
     older = await restore(dump)

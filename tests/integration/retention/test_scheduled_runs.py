@@ -10,9 +10,9 @@ from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import Action, Who
-from inference_store.erasure import audit_chain, certificates, holds, log
+from inference_store.erasure import audit_chain, audit_verification, certificates, holds, log
 from inference_store.erasure.batches import mark_batch
-from inference_store.erasure.certificates import CheckpointCheck
+from inference_store.erasure.certificates import find_checkpoint_keys
 from inference_store.erasure.housekeeping import RECORD_KINDS
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.log import make_key_document, new_key, sign_document
@@ -204,7 +204,9 @@ async def test_only_one_of_two_services_notes_a_due_checkpoint(
     async with engine.connect() as connection:
         await connection.execution_options(isolation_level="REPEATABLE READ")
         checkpoint = await connection.scalar(select(audit_head.c.checkpoint))
-        verdict = await audit_chain.verify(connection, await CheckpointCheck.of(connection))
+        verdict = await audit_verification.verify(
+            connection, await find_checkpoint_keys(connection)
+        )
     assert checkpoint is not None
     assert checkpoint["document"]["number"] == 6
     assert late.ledger.entries.find_last() == 1
@@ -460,7 +462,7 @@ async def test_an_entry_that_commits_late_gets_a_later_place(engine: AsyncEngine
         assert await audit_chain.link_entries(connection, limit=10) == 1
         places = await connection.execute(text("SELECT number FROM audit ORDER BY id"))
         assert list(places.scalars()) == [2, 1]
-    assert (await transact(engine, audit_chain.verify)).failures == []
+    assert (await transact(engine, audit_verification.verify)).failures == []
 
 
 async def test_shows_a_stalled_chain(

@@ -27,7 +27,6 @@ NOT_PROXIED = {
     "grpc": "calls of gRPC are the proxy's",
     "yaml": "the proxy alone has a file of configuration",
 }
-NOT_SCHEDULED = {"apscheduler": "the retention service alone has a schedule"}
 NOT_SIGNED = {"cryptography": "only the api and retention sign or verify"}
 NOT_STORED = {
     "asyncpg": "the proxy knows no database",
@@ -46,10 +45,10 @@ NOTHING = {
 }
 NEVER: dict[str, dict[str, str]] = {
     "main": SELDOM | NOTHING,
-    "api": SELDOM | KAFKA | NOT_PROXIED | NOT_SCHEDULED,
-    "ingester": SELDOM | NOT_SERVED | NOT_PROXIED | NOT_SCHEDULED | NOT_SIGNED,
+    "api": SELDOM | KAFKA | NOT_PROXIED,
+    "ingester": SELDOM | NOT_SERVED | NOT_PROXIED | NOT_SIGNED,
     "retention": SELDOM | KAFKA | NOT_SERVED | NOT_PROXIED,
-    "proxy": SELDOM | NOT_SERVED | NOT_SCHEDULED | NOT_SIGNED | NOT_STORED,
+    "proxy": SELDOM | NOT_SERVED | NOT_SIGNED | NOT_STORED,
 }
 
 

@@ -8,20 +8,8 @@ from uuid import UUID
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from inference_store.erasure import (
-    audit_chain,
-    certificate_documents,
-    certificates,
-    erased_lists,
-    log,
-)
-from inference_store.erasure.erased_lists import (
-    CertifiedExport,
-    Erased,
-    MerkleTree,
-    describe_exports,
-    list_copies,
-)
+from inference_store.erasure import audit_chain, erased_lists, log
+from inference_store.erasure.erased_lists import Erased, MerkleTree
 from inference_store.erasure.hash_chain import Link, canonical, format_instant
 from inference_store.erasure.ledger_entries import Content, Entry, Note
 from inference_store.erasure.log import (
@@ -33,7 +21,9 @@ from inference_store.erasure.log import (
     sign_document,
 )
 from inference_store.erasure.progress import Erasure
+from inference_store.export.erased import Download, ReachedExport
 from inference_store.inference.events import StorageKey
+from inference_store.retention.certifier import describe_exports, list_copies, make_certificate
 from tests.unit.erasure.certify.test_matching import compute_root
 
 from .golden import check, format_bytes
@@ -91,9 +81,10 @@ def make_certificate_document(previous: Link) -> dict[str, Any]:
         }
     )
     later = AT + timedelta(seconds=1)
-    export = CertifiedExport(EXPORT, 2, 1, [("key:reader", AT, later)])
+    reader = Download(actor="key:reader", first_at=AT, last_at=later, parts=1)
+    export = ReachedExport(EXPORT, 2, 1, [reader])
     exports = describe_exports([export], [])
-    document = certificate_documents.make_certificate(
+    document = make_certificate(
         erasure,
         Erased([1], 3, 2, AT, later, [SIGNS.id], AT, later),
         SIGNS,
@@ -157,7 +148,7 @@ def test_audit() -> None:
     values = audit_chain.hash_values(bytes(16), UIDS[0], '{"a": 1, "é": null}')
     link = audit_chain.hash_link(audit_chain.GENESIS, row, values)
     document = {"number": 1, "hash": link.hex(), "cut": 0, "cut_hash": "", "at": AT.isoformat()}
-    point = sign_document(SIGNS, certificates.CHECKPOINT, document)
+    point = sign_document(SIGNS, log.CHECKPOINT, document)
     texts = {
         "values": values.hex(),
         "values without a uid": audit_chain.hash_values(b"salt", None, "{}").hex(),

@@ -20,12 +20,11 @@ from inference_store.inference.task_types import Predictions
 from inference_store.ingester.batch import (
     AssignedPartition,
     ReadRecord,
-    build_passed_range,
     build_range,
     read_headers,
     read_sequence,
 )
-from inference_store.ingester.limit import Backoff
+from inference_store.ingester.failures import Backoff
 from inference_store.ingester.pipeline import MOST_SIDECARS, BatchBuilder, Pipeline
 from inference_store.platform.serving import Heartbeat
 from inference_store.platform.settings import IngesterSettings
@@ -63,12 +62,11 @@ async def measure_batches(sidecars: str, events: int, *, written_before: int = 2
     pipeline = Pipeline(settings, NOTHING, reader, NOTHING, limit=NOTHING, stop=stop, **waits)
     records = [make_record(offset) for offset in range(events)]
     offset_range = build_range(AssignedPartition(0), PARTITION, lo=0, lost=0, records=records)
-    for _ in range(written_before):
-        pipeline._sizer.grow()
+    pipeline._most_events *= 2**written_before
     batches = []
     async for batch in pipeline._batches([offset_range]):
         batches.append(batch)
-        pipeline._sizer.grow()
+        pipeline._most_events *= 2
     parts = [part for batch in batches for part in batch.ranges]
     assert (parts[0].lo, parts[-1].hi) == (0, events)
     assert all(part.hi == following.lo for part, following in pairwise(parts))
@@ -165,7 +163,7 @@ def test_headers_become_text_that_postgres_accepts() -> None:
 
 
 def test_passed_offsets_are_a_batch_of_their_own() -> None:
-    offset_range = build_passed_range(AssignedPartition(0), PARTITION, lo=3, hi=7, lost=1)
+    offset_range = build_range(AssignedPartition(0), PARTITION, lo=3, hi=7, lost=1)
     builder = BatchBuilder()
     assert not builder.has_begun
     builder.begin(offset_range)

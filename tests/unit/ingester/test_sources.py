@@ -10,7 +10,7 @@ from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.index.unsettled import Record, Rejection
 from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.ingester.batch import MissingBlob, ReadRecord
-from inference_store.ingester.limit import FAILS_AFTER, Backoff, Sources, Stopped, source_of
+from inference_store.ingester.failures import FAILS_AFTER, Backoff, Sources, Stopped, source_of
 from tests.stopped_clock import CallableClock
 
 PARTITION = PartitionId("default", "events", 0, 0)

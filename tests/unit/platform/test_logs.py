@@ -23,7 +23,6 @@ from inference_store.platform.metrics import (
 )
 from inference_store.platform.settings import IngesterSettings, LogSettings
 from inference_store.platform.traces import throttle_logs
-from inference_store.retention.run import Schedule
 from tests.polling import until
 from tests.settings import make_settings
 
@@ -138,19 +137,6 @@ def test_logs_each_kind_of_message_of_a_library_once() -> None:
         logger.warning("no connection to %d", port)
         logger.warning("no coordinator")
     assert logged == ["no connection to 1", "no coordinator"]
-
-
-async def test_the_schedule_of_retention_is_no_part_of_its_log() -> None:
-    """A run has a line of its own; one that is late is still reported."""
-    stream = io.StringIO()
-    logs.configure(make_settings(LogSettings), service="retention", stream=stream)
-    schedule = Schedule(3600)
-    schedule.start()
-    await schedule.due.wait()
-    schedule.stop()
-    assert stream.getvalue() == ""
-    logging.getLogger("apscheduler.executors.default").warning("late")
-    assert "late" in stream.getvalue()
 
 
 # Off without its variables, and then nothing of the SDK is even imported.

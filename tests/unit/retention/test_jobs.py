@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from inference_store.platform.serving import Heartbeat
-from inference_store.retention.leadership_check import LeadershipCheck, Stopped
+from inference_store.retention.leader import LeadershipCheck, Stopped
 from inference_store.retention.run import JOBS
 
 EVERY_TURN = [

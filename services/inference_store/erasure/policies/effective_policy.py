@@ -414,8 +414,9 @@ def merge_policies(policies: Sequence[tuple[PolicyOwner, int, RetentionPolicy]])
 
     Raises Invalid if a filter cannot be read.
     """
-    minimum = tuple(dict.fromkeys(_parse_minimum(policy) for _, _, policy in policies)) or ()
-    least = tuple(duration for duration in minimum if duration is not None)
+    ages = [policy.minimum_age for _, _, policy in policies if policy.minimum_age is not None]
+    durations = dict.fromkeys(map(parse_duration, ages))
+    least = tuple(duration for duration in durations if duration is not None)
     return EffectivePolicy(tuple(_iterate_rules(policies, least)), _find_limit(policies, least))
 
 
@@ -443,10 +444,6 @@ def _find_limit(
 
 def _cite(owner: PolicyOwner, revision: int) -> dict[str, Any]:
     return {"level": owner.level, "subject": owner.subject, "version": revision}
-
-
-def _parse_minimum(policy: RetentionPolicy) -> Duration | None:
-    return None if policy.minimum_age is None else parse_duration(policy.minimum_age)
 
 
 def _find_cutoff(keep: str, least: Iterable[datetime], now: datetime) -> datetime | None:

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.erasure.locks import fence_shared
 from inference_store.index.tables import hold, policy_sweep
 
-from . import EffectivePolicy, ErasureScope
+from .effective_policy import EffectivePolicy, ErasureScope
 
 WatermarkKey: TypeAlias = tuple[int, int, ErasureScope]
 """The model, the position of the rule among its rules, the scope."""

@@ -96,12 +96,15 @@ async def open_partition(
 
 async def lock_at(connection: AsyncConnection, partition_id: PartitionId, lo: int) -> None:
     """Lock a partition's row. Raises ConsumerFenced if its next offset is not `lo`."""
-    # Not FOR UPDATE: that would wait for everyone who adds a dead letter or a parked event.
-    query = (
-        select(kafka_partition.c.next).where(_match(partition_id)).with_for_update(key_share=True)
-    )
-    if await connection.scalar(query) != lo:
+    if await _lock(connection, partition_id) != lo:
         raise ConsumerFenced(f"{partition_id} is not at {lo} any more")
+
+
+async def _lock(connection: AsyncConnection, partition_id: PartitionId) -> int | None:
+    """Lock a partition's row, and return its next offset."""
+    # Not FOR UPDATE: that would wait for everyone who adds a dead letter or a parked event.
+    query = select(kafka_partition.c.next).where(_match(partition_id))
+    return await connection.scalar(query.with_for_update(key_share=True))
 
 
 async def lock_partitions(
@@ -109,12 +112,7 @@ async def lock_partitions(
 ) -> None:
     """Lock partitions' rows, in one order everywhere, and before all other rows."""
     for partition_id in sorted(set(partition_ids)):
-        query = (
-            select(kafka_partition.c.next)
-            .where(_match(partition_id))
-            .with_for_update(key_share=True)
-        )
-        await connection.execute(query)
+        await _lock(connection, partition_id)
 
 
 async def move_offsets(

@@ -478,12 +478,9 @@ def _add_account(
     }
     summed = {name: min(getattr(sums, name) + value, _LARGEST) for name, value in added.items()}
     dropped = Counter(dict(sums.dropped)) + Counter(dict(totals.dropped))
-    return FormerProducers(heard_until=heard_until, dropped=_limit_reasons(dropped), **summed)
-
-
-def _limit_reasons(dropped: Counter[str]) -> dict[str, int]:
-    """Return the most frequent reasons: their names come from producers, and may be many."""
-    return {reason: min(n, _LARGEST) for reason, n in dropped.most_common(_MOST_REASONS)}
+    # the most frequent reasons: their names come from producers, and may be many
+    frequent = {reason: min(n, _LARGEST) for reason, n in dropped.most_common(_MOST_REASONS)}
+    return FormerProducers(heard_until=heard_until, dropped=frequent, **summed)
 
 
 _OLD = text(

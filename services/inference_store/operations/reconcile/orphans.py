@@ -9,17 +9,18 @@ from math import inf
 from typing import Final
 from uuid import UUID, uuid4
 
-from sqlalchemy import ARRAY, Text, any_, func, literal, select
+from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action, Who
-from inference_store.erasure.batches import Body, describe_orphans_request
+from inference_store.erasure.batches import Body, describe_request
 from inference_store.erasure.holds import Hold, list_in_force
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.ledger_entries import Note
 from inference_store.erasure.progress import Erasure, find_erasure
 from inference_store.index import registrations
+from inference_store.index.sidecars import among_keys
 from inference_store.index.tables import erasure, reconciliation, reconciliation_finding
 from inference_store.inference.errors import Conflict, NotFound
 from inference_store.inference.events import parse_stored
@@ -77,7 +78,7 @@ async def request_erasure(ledger: Ledger, report: UUID, who: Who) -> Erasure:
 
     noted = {"erasure": str(number), "reconciliation": str(report)}
     note = Note(Action.ERASURE_REQUESTED, None, noted)
-    requested: Erasure = await ledger.write("orphans_requested", build_body, actor=who, note=note)
+    requested: Erasure = await ledger.write("erasure_requested", build_body, actor=who, note=note)
     return requested
 
 
@@ -101,7 +102,8 @@ async def _check_request(connection: AsyncConnection, report: UUID, id: UUID) ->
         raise Conflict(f"The reconciliation {report} has judged no object{because}.")
     if datetime.now(UTC) - reconciled.finished_at > FRESH:
         raise Conflict(f"The reconciliation {report} is older than a day: compare again.")
-    return describe_orphans_request(id, report, reconciled.orphans_before)
+    before = reconciled.orphans_before.isoformat()
+    return describe_request(id, [], {"report": str(report), "before": before})
 
 
 async def judge(connection: AsyncConnection, report: UUID, keys: Collection[str]) -> Judgement:
@@ -151,8 +153,8 @@ async def record_state(
     connection: AsyncConnection, report: UUID, keys: Collection[str], state: str
 ) -> None:
     """Record in the report what happened to its orphans."""
-    listed = any_(literal(sorted(keys), ARRAY(Text(collation="C"))))
-    here = (_HERE.reconciliation == report, _HERE.kind == "orphan", _HERE.storage_key == listed)
+    orphans = (_HERE.reconciliation == report, _HERE.kind == "orphan")
+    here = (*orphans, among_keys(_HERE.storage_key, keys))
     await connection.execute(reconciliation_finding.update().where(*here).values(state=state))
 
 
@@ -182,9 +184,10 @@ async def estimate_orphans(
             break
         after = keys[-1]
         judged = await judge(connection, report, keys)
-        listed = any_(literal(judged.doomed, ARRAY(Text(collation="C"))))
         bytes = select(func.sum(_HERE.bytes)).where(
-            _HERE.reconciliation == report, _HERE.kind == "orphan", _HERE.storage_key == listed
+            _HERE.reconciliation == report,
+            _HERE.kind == "orphan",
+            among_keys(_HERE.storage_key, judged.doomed),
         )
         size += int(await connection.scalar(bytes) or 0)
         doomed += len(judged.doomed)

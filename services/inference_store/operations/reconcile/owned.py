@@ -7,35 +7,21 @@ of time.
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
 import orjson
-from sqlalchemy import (
-    ARRAY,
-    CompoundSelect,
-    Select,
-    Text,
-    any_,
-    cast,
-    delete,
-    func,
-    literal,
-    select,
-    union,
-)
-from sqlalchemy import UUID as UUID_TYPE
+from sqlalchemy import CompoundSelect, Select, Text, cast, delete, func, select, union
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.erasure.held_deletions import find_captured, read_owner
 from inference_store.erasure.pending_deletions import KEYS, find_claimed
-from inference_store.index import registrations
 from inference_store.index.partitions import TimePartition, list_partitions
-from inference_store.index.sidecars import among, by_model
+from inference_store.index.sidecars import among, among_keys, by_model
 from inference_store.index.tables import (
     blob_reference,
     erasing,
@@ -45,7 +31,7 @@ from inference_store.index.tables import (
     unsettled_event,
 )
 from inference_store.inference.events import Buckets, parse_stored, received_at_of, uid_floor
-from inference_store.inference.layout import around, belongs_to, capture_of, hour_folder
+from inference_store.inference.layout import belongs_to, hour_folder
 
 from .stored_reports import BucketPrefix
 
@@ -237,7 +223,7 @@ async def find_unknown(
     if not unknown:
         return unknown
     here = blob_reference.c.storage_key
-    query = select(here).where(here == any_(literal(sorted(unknown), ARRAY(Text(collation="C")))))
+    query = select(here).where(among_keys(here, unknown))
     unknown -= set((await connection.execute(query)).scalars())
     unknown -= await find_claimed(connection, unknown, objects=objects)
     unknown -= set((await connection.execute(select_held(unknown))).scalars())
@@ -250,43 +236,15 @@ def select_held(keys: Iterable[str]) -> CompoundSelect[Any]:
     What arrived after it had expired has no row, and no mark any more. Each column uses its index,
     because this runs in the fence.
     """
-    listed = any_(literal(sorted(keys), ARRAY(Text(collation="C"))))
     columns = [erasure_held.c[name] for name in KEYS]
-    return union(*(select(column).where(column == listed) for column in columns))
+    return union(*(select(column).where(among_keys(column, keys)) for column in columns))
 
 
 async def _find_owned(connection: AsyncConnection, keys: Iterable[str]) -> set[str]:
     """Return the keys whose capture is stored, in the hour of the key by whatever clock."""
-    of_model: dict[str, list[tuple[datetime, UUID, str]]] = defaultdict(list)
-    for key in keys:
-        capture_key = capture_of(parse_stored(key).key)
-        if capture_key is not None:
-            model_id, hour, capture = capture_key
-            of_model[model_id].append((hour, capture, key))
-    owned: set[str] = set()
-    for model_id, registered in (
-        await registrations.find_by_ids(connection, set(of_model))
-    ).items():
-        for lo, hi in around(hour for hour, *_ in of_model[model_id]):
-            near = [(capture, key) for hour, capture, key in of_model[model_id] if lo <= hour < hi]
-            stored = await _find_stored(
-                connection, registered.model, lo, hi, {capture for capture, _ in near}
-            )
-            owned.update(key for capture, key in near if capture in stored)
-    return owned
-
-
-async def _find_stored(
-    connection: AsyncConnection, model: int, lo: datetime, hi: datetime, captures: Set[UUID]
-) -> set[UUID]:
-    here = inference.c
-    query = select(here.capture_id).where(
-        here.model == model,
-        here.uid >= uid_floor(lo),
-        here.uid < uid_floor(hi),
-        here.capture_id == any_(literal(list(captures), ARRAY(UUID_TYPE(as_uuid=True)))),
-    )
-    return set((await connection.execute(query)).scalars())
+    owners = {key: owner for key in keys if (owner := read_owner(parse_stored(key))) is not None}
+    stored = {owner for owner, _ in await find_captured(connection, set(owners.values()))}
+    return {key for key, owner in owners.items() if owner in stored}
 
 
 def is_older(modified_at: datetime, before: datetime | None) -> bool:

@@ -9,14 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action, Who
 from inference_store.access.rights import Grant, Right
-from inference_store.erasure import (
-    certificate_documents,
-    certificates,
-    erased_lists,
-    holds,
-    policies,
-    runs,
-)
+from inference_store.erasure import certificates, erased_lists, holds, policies, runs
 from inference_store.erasure.log import CERTIFICATE, new_key, sign_document
 from inference_store.erasure.policies import DEFAULT, PolicyOwner
 from inference_store.export.jobs import request_export
@@ -28,6 +21,7 @@ from inference_store.index.unsettled import Record, Rejection
 from inference_store.inference.events import uid_of
 from inference_store.operations.reconcile import stored_reports
 from inference_store.query.cql2 import parse
+from inference_store.retention.certifier import make_certificate
 from tests.builders import NOW
 from tests.integration import erasure_requests
 
@@ -122,7 +116,7 @@ async def add_certificate(connection: AsyncConnection, model: int, model_id: str
         connection, key, erasure.id, scope="inference", uids=uids, objects=()
     )
     uncertified = await erased_lists.find_uncertified(connection, erasure.id)
-    document = certificate_documents.make_certificate(
+    document = make_certificate(
         *(erasure, uncertified, key, b"", head),
         model_ids=[model_id],
         held={},

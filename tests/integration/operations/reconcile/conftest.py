@@ -18,7 +18,7 @@ from inference_store.operations.reconcile.reconciler import Reconciler
 from inference_store.operations.reconcile.stored_reports import FINAL, Finding, Reconciliation
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
 from inference_store.retention import orphan_eraser
-from inference_store.retention.leadership_check import Leader
+from inference_store.retention.leader import Leader
 from tests.integration.backups import backup, restore
 from tests.integration.retention.conftest import blobs, storing
 from tests.integration.retention.stored import Storing, make_leader

@@ -29,7 +29,7 @@ from inference_store.objects import Blobs
 from inference_store.operations.reconcile import orphans, stored_reports
 from inference_store.platform.failpoints import FAILPOINTS
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
-from inference_store.retention.leadership_check import Leader
+from inference_store.retention.leader import Leader
 from inference_store.retention.orphan_eraser import erase_orphans
 from inference_store.retention.run import begin, run_turn
 from tests.integration.backups import Backup, Restore

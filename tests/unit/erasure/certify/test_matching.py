@@ -5,10 +5,10 @@ from hashlib import sha256
 
 import pytest
 
-from inference_store.erasure.certificate_documents import Remaining, hash_values
 from inference_store.erasure.erased_lists import MerkleTree, is_proved
-from inference_store.erasure.log import SignedDocument, new_key, sign_document
+from inference_store.erasure.log import SignedDocument, hash_values, new_key, sign_document
 from inference_store.erasure.proofs import KeyNotGiven, is_of_filter, is_of_subject
+from inference_store.retention.certifier import Remaining
 
 KEY, OTHER = new_key(), new_key()
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from inference_store.erasure.certificate_documents import hash_values
 from inference_store.erasure.hash_chain import START, Link
 from inference_store.erasure.log import (
     KIND,
@@ -15,6 +14,7 @@ from inference_store.erasure.log import (
     NotSigned,
     SignedChain,
     SigningKey,
+    hash_values,
     make_key_document,
     new_key,
     read_document,

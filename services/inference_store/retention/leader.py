@@ -1,7 +1,8 @@
 """The service that leads: what its jobs share, and whether it may go on between two steps."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -26,6 +27,18 @@ T = TypeVar("T")
 
 class Stopped(Exception):
     """The service was asked to stop; the next one resumes its work."""
+
+
+@asynccontextmanager
+async def in_background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Do endless work beside the block."""
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
 
 class LeadershipCheck:
@@ -96,9 +109,7 @@ class Leader:
         self.due = due or asyncio.Event()
         self.ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
         self.reconciler = Reconciler(settings, engine, blobs, kafka=kafka)
-        self.certifier: Certifier | None = None
-        if signing_keys(settings):
-            self.certifier = _make_certifier(settings, engine, blobs)
+        self.certifier = _make_certifier(settings, engine, blobs)
         # whether the schedule was due when the turn began; set later, the next turn sees it
         self.is_scheduled = False
         # completed schedules, and the last one after which all partitions were counted
@@ -117,11 +128,14 @@ class Leader:
         self.listing, self.deleting, self.forgetting = (asyncio.Lock() for _ in range(3))
 
 
-def _make_certifier(settings: RetentionSettings, engine: AsyncEngine, blobs: Blobs) -> Certifier:
+def _make_certifier(
+    settings: RetentionSettings, engine: AsyncEngine, blobs: Blobs
+) -> Certifier | None:
+    keys = signing_keys(settings)
+    if not keys:
+        return None
     return Certifier(
-        engine,
-        blobs,
-        signing_keys(settings),
+        *(engine, blobs, keys),
         events_seconds=settings.tombstone_seconds,
         ledger_seconds=settings.ledger_values_keep_seconds,
         audit_seconds=settings.audit_keep_seconds,

@@ -21,7 +21,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.index import unsettled
 from inference_store.index.accounting import Outcome
 from inference_store.index.database import is_transient
-from inference_store.index.unsettled import QuarantineShare
 from inference_store.index.writing import Indexable
 from inference_store.inference.errors import LedgerDiverged, ObjectStoreUnavailable
 from inference_store.ingester.batch import ReadRecord
@@ -62,10 +61,11 @@ class DeadLetterLimit:
         """
         if any(outcome in {Outcome.DEAD, Outcome.PARKED} for _, outcome in outcomes):
             window = timedelta(seconds=WINDOW_SECONDS)
-            counts = await unsettled.count_quarantined(connection, window)
-            counts = QuarantineShare(counts.quarantined, counts.events + len(outcomes))
-            if self._is_over(counts) and not await unsettled.limit_is_lifted(connection):
-                self._refuse_general(counts, outcomes)
+            aside, events = await unsettled.count_quarantined(connection, window)
+            events += len(outcomes)
+            most = max(self._settings.ingester_dead_letter_limit, MOST_SHARE * events)
+            if aside > most and not await unsettled.limit_is_lifted(connection):
+                self._refuse_general(aside, events, outcomes)
         self.reason = None
         HALTED.set(0)
 
@@ -73,28 +73,24 @@ class DeadLetterLimit:
         """Remember the outcomes of each source's events, after a batch was written."""
         self._sources.note(outcomes)
 
-    def _is_over(self, counts: QuarantineShare) -> bool:
-        over = counts.quarantined > self._settings.ingester_dead_letter_limit
-        return over and counts.quarantined > MOST_SHARE * counts.events
-
     def _refuse_general(
-        self, counts: QuarantineShare, outcomes: Sequence[tuple[ReadRecord, Outcome]]
+        self, aside: int, events: int, outcomes: Sequence[tuple[ReadRecord, Outcome]]
     ) -> None:
         tried = self._sources.copied()
         tried.note(outcomes)
         if tried.failing_share > GENERAL_SHARE:
-            self._halt(counts)
+            self._halt(aside, events)
         if self._last_reported != tried.worst:
             self._last_reported = tried.worst
             producer, model_id = tried.worst
             _log.warning(
                 "the events of few sources cannot be stored; the others are",
-                action="confined", producer=producer, model_id=model_id, aside=counts.quarantined,
+                action="confined", producer=producer, model_id=model_id, aside=aside,
             )  # fmt: skip
 
-    def _halt(self, counts: QuarantineShare) -> None:
+    def _halt(self, aside: int, events: int) -> None:
         self.reason = (
-            f"{counts.quarantined} of the last {counts.events} events could not be stored"
+            f"{aside} of the last {events} events could not be stored"
             f" (limit {self._settings.ingester_dead_letter_limit},"
             f" share {MOST_SHARE}): look at the dead letters,"
             " then fix the cause, raise INFERENCE_STORE_INGESTER_DEAD_LETTER_LIMIT, or let them"
@@ -272,20 +268,12 @@ class Backoff:
                 if server is None:
                     raise
                 reasons[server] = f"{type(error).__name__}: {error}"[:500]
-                self._log_failure(server, error, wait)
+                TROUBLE.labels(server).inc()
+                about = {"server": server, "error": str(error), "seconds": wait}
+                _log.warning("a server is unavailable", action="waiting", **about)
             if await pause(self._stop, wait):
                 raise Stopped
             wait = min(wait * 2, _LONGEST_SECONDS)
-
-    def _log_failure(self, server: str, error: Exception, wait: float) -> None:
-        TROUBLE.labels(server).inc()
-        _log.warning(
-            "a server is unavailable",
-            action="waiting",
-            server=server,
-            error=str(error),
-            seconds=wait,
-        )
 
 
 async def pause(stop: asyncio.Event, seconds: float) -> bool:
