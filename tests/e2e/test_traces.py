@@ -9,16 +9,15 @@ from typing import Any
 
 import aiohttp
 import pytest
-from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index.tables import inference
 from tests.collector import Collector, ReceivedSpan
 from tests.polling import until
 from tests.producer import Producer, capture
 from tests.servers.fixtures import MakeEnvironment
 from tests.servers.ports import free_port
 from tests.service_process import Service
+from tests.transactions import scalar
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"
@@ -29,9 +28,8 @@ VALUES = ("inference-3", "camera-1", "471147114711", "token-of-this-test", "infe
 # Client-chosen names may: that of the topic and the bucket's are the operator's.
 
 
-async def count_stored(engine: AsyncEngine) -> int:
-    async with engine.connect() as connection:
-        return int(await connection.scalar(select(func.count()).select_from(inference)) or 0)
+async def count_stored(engine: AsyncEngine) -> Any:
+    return await scalar(engine, "SELECT count(*) FROM inference")
 
 
 async def publish(producer: Producer, *, sampled: bool = True) -> None:

@@ -13,13 +13,7 @@ import pytest
 from aiohttp import web
 
 from inference_store.index.database import create_engine
-from tests.e2e.faults.traffic import (
-    check_it_did_not_spin,
-    check_nothing_waits,
-    check_partitions,
-    read_unready_parts,
-    wait_for_tries,
-)
+from tests.e2e.faults import traffic
 from tests.integration.proxy.rest_server import upstream
 from tests.polling import until
 from tests.proxy_process import Proxy
@@ -196,7 +190,7 @@ async def test_each_server_is_stopped_and_each_service_killed_once(
         await until(line.stored, lambda stored: len(stored) == 50)
         for part, server in servers.items():
             await _stop_and_start(line, calls, part, server)
-        check_it_did_not_spin(line.services["ingester"])
+        traffic.check_it_did_not_spin(line.services["ingester"])
         await _kill(line, calls, "ingester", KAFKA_GROUP=unique("group"))
         await _kill(line, calls, "api")
         await _kill_while_it_erases(line, calls)
@@ -205,8 +199,8 @@ async def test_each_server_is_stopped_and_each_service_killed_once(
         await _check_calls(line, before, after)
         engine = create_engine(dsn)
         async with engine.connect() as connection:
-            await check_nothing_waits(connection)
-            await check_partitions(connection)
+            await traffic.check_nothing_waits(connection)
+            await traffic.check_partitions(connection)
         await engine.dispose()
 
 
@@ -215,10 +209,10 @@ async def _stop_and_start(line: CaptureLine, calls: Calls, part: str, server: Se
     await calls.make_beside(asyncio.to_thread(server.stop))
     await calls.make(50)
     if part == "postgres":
-        await wait_for_tries(line.services["ingester"], part)
+        await traffic.wait_for_tries(line.services["ingester"], part)
     else:
         # Without an object store nothing is published: the ingester has nothing to try.
-        await until(lambda: read_unready_parts(line.proxy), lambda away: part in away)
+        await until(lambda: traffic.read_unready_parts(line.proxy), lambda away: part in away)
         assert (await asyncio.to_thread(line.proxy.health))["ready"]
     await calls.make_beside(asyncio.to_thread(server.start))
     for service in line.services.values():

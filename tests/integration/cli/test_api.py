@@ -320,8 +320,7 @@ def test_an_ingester_waits_for_a_frozen_kafka(
         KAFKA_TOPIC=own_kafka.create_topic(unique()),
         INGESTER_ADMIN_PORT="0",
     )
-    ingester = Service("ingester", environment, tmp_path)
-    try:
+    with Service("ingester", environment, tmp_path) as ingester:
         ingester.wait_ready()
         with _frozen(own_kafka):
             wait_until(lambda: not ingester.health()["ready"], seconds=300, what="not ready")
@@ -331,5 +330,3 @@ def test_an_ingester_waits_for_a_frozen_kafka(
         with _frozen(own_kafka):
             assert ingester.process.stop(seconds=300) == 0
             assert "left_silently" in ingester.text
-    finally:
-        ingester.stop()

@@ -170,12 +170,9 @@ def test_services_run_on_a_newer_schema(
     assert "Nothing to do" in run_migrate(database).stdout
     environment = service_environment(API_PORT="0", KAFKA_TOPIC=topic())
     for name in ("api", "retention", "ingester"):
-        service = Service(name, environment, tmp_path)
-        try:
+        with Service(name, environment, tmp_path) as service:
             service.wait_ready()
             assert "schema_ahead" in service.text, name
-        finally:
-            service.stop()
 
 
 def test_a_database_that_is_not_there_ends_it_at_once(database: str) -> None:

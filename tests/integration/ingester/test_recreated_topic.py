@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -14,19 +15,22 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import accounting
 from inference_store.index.accounting import Account, Outcome, PartitionId
+from inference_store.index.database import create_engine
 from inference_store.ingester.batch import AssignedPartition, Consumer, OffsetRange
 from inference_store.ingester.kafka_consumer import KafkaConsumer
 from inference_store.ingester.run import Watch
 from inference_store.platform.settings import IngesterSettings
 from tests.consumer_contract import ConsumerContract, World
-from tests.integration.ingester.conftest import RunningIngester, StartIngester, wait_for_counts
 from tests.polling import until
 from tests.producer import Capture, Producer, capture
-from tests.servers.fixtures import unique
+from tests.servers.fixtures import migrate, unique
 from tests.servers.kafka import Kafka
+from tests.servers.postgres import Postgres
 from tests.service_process import Service
 from tests.settings import make_settings
 from tests.transactions import transact
+
+from .conftest import MANY, RunningIngester, StartIngester, read_health, wait_for_counts
 
 OLD = [capture(number) for number in range(12)]
 NEW = [capture(number) for number in range(100, 160)]
@@ -203,3 +207,32 @@ class TestKafkaConsumer(ConsumerContract):
         )
         async with AIOKafkaProducer(bootstrap_servers=servers) as producer:
             yield KafkaWorld(settings, engine, producer)
+
+
+# The database is recreated under a running ingester.
+
+
+async def test_waits_for_the_tables_and_reads_the_topic_again(
+    running: RunningIngester, postgres_server: Postgres, database: str
+) -> None:
+    """Live and not ready, and it says what to run; nothing that it remembers is used again."""
+    service, producer = running
+    await producer.produce(*MANY)
+    engine = create_engine(database)
+    await wait_for_counts(engine, stored=len(MANY))
+    await engine.dispose()
+
+    name = urlsplit(database).path.removeprefix("/")
+    await asyncio.to_thread(postgres_server.drop_database, name)
+    await asyncio.to_thread(postgres_server.create_database, name)
+    await producer.produce(capture(len(MANY)))
+    await until(
+        lambda: read_health(service, "postgres"), lambda said: "inference-store migrate" in said
+    )
+    assert service.process.running
+    assert "database_replaced" in service.text
+
+    await asyncio.to_thread(migrate, database)
+    engine = create_engine(database)
+    await wait_for_counts(engine, stored=len(MANY) + 1)
+    await engine.dispose()

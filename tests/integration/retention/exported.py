@@ -33,7 +33,7 @@ from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
 from tests.kill_chain import KillChain
 from tests.polling import until
-from tests.servers.minio_user import MinioUser
+from tests.servers.minio import MinioUser
 from tests.service_process import Service
 from tests.transactions import execute, fetch
 
