@@ -182,11 +182,7 @@ def open_page(browser: Browser, console: Console) -> Iterator[OpenPage]:
     watched_pages: list[WatchedPage] = []
 
     def make(
-        fragment: str = "",
-        *,
-        scheme: Any = "light",
-        narrow: bool = False,
-        of: Console = console,
+        fragment: str = "", *, scheme: Any = "light", narrow: bool = False, of: Console = console
     ) -> Page:
         size: Any = NARROW if narrow else WIDE
         context = browser.new_context(viewport=size, color_scheme=scheme)

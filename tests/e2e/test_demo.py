@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from tests.e2e import tutorial
 from tests.integration.client.test_docs import run_examples
 from tests.proxy_process import Proxy
 from tests.readers.environment import find_readers, read
-from tests.servers.fixtures import MakeEnvironment
+from tests.servers.fixtures import MakeEnvironment, MakeTopic
 from tests.servers.machine import CUT, list_interfaces, write_entering
 from tests.servers.missing import demand
 from tests.servers.ports import free_port
@@ -281,7 +281,7 @@ def is_ready(rest: str) -> bool:
 
 def test_the_doctor_sends_a_call_through_the_proxy(
     service_environment: MakeEnvironment,
-    topic: Callable[..., str],
+    topic: MakeTopic,
     model_server: tuple[str, str],
     tmp_path: Path,
 ) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.collector import Collector
 from tests.polling import until
 from tests.producer import Producer, capture
-from tests.servers.fixtures import MakeEnvironment
+from tests.servers.fixtures import MakeEnvironment, MakeTopic
 from tests.servers.minio import S3
 from tests.servers.ports import free_port
 from tests.service_process import Service
@@ -53,7 +52,7 @@ async def ask(
 @pytest.mark.parametrize("log_format", ["json", "text"])
 async def test_no_payload_and_no_secret_is_logged(
     service_environment: MakeEnvironment,
-    topic: Callable[..., str],
+    topic: MakeTopic,
     engine: AsyncEngine,
     minio_server: S3,
     tmp_path: Path,
@@ -143,7 +142,7 @@ def _check_joined_lines(lines: str, *request_ids: str) -> None:
 
 @pytest.mark.parametrize("log_format", ["json", "text"])
 async def test_a_service_that_is_not_let_in_does_not_tell_its_secrets(
-    service_environment: MakeEnvironment, topic: Callable[..., str], tmp_path: Path, log_format: str
+    service_environment: MakeEnvironment, topic: MakeTopic, tmp_path: Path, log_format: str
 ) -> None:
     away = f"postgresql://nobody:{DSN_PASSWORD}@127.0.0.1:{free_port()}/nothing"
     changes = {"LOG_FORMAT": log_format, "LOG_LEVEL": "debug"}

@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -28,7 +28,7 @@ from tests.e2e.metric_moves import MOVES, Samples
 from tests.integration.proxy.rest_server import upstream
 from tests.polling import until
 from tests.producer import START, Producer, capture
-from tests.servers.fixtures import MakeEnvironment, unique
+from tests.servers.fixtures import MakeEnvironment, MakeTopic, unique
 from tests.servers.minio import S3
 from tests.servers.ports import free_port
 from tests.servers.postgres import Postgres
@@ -135,7 +135,7 @@ async def run_store(
 
 async def test_every_metric_moves_when_the_thing_happens(
     service_environment: MakeEnvironment,
-    topic: Callable[..., str],
+    topic: MakeTopic,
     engine: AsyncEngine,
     database: str,
     postgres_server: Postgres,

@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from functools import partial
 from io import BytesIO
@@ -31,7 +31,7 @@ from tests.proxy_process import Proxy
 from tests.proxy_process import upstream as upstream_entry
 from tests.servers.certificates import Authority
 from tests.servers.environment import service_environment
-from tests.servers.fixtures import MakeEnvironment, migrate, unique
+from tests.servers.fixtures import MakeEnvironment, MakeTopic, migrate, unique
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3, MinioUser
 from tests.servers.ports import free_port
@@ -212,7 +212,7 @@ def users(minio_server: S3, bucket: str) -> dict[str, MinioUser]:
 async def test_the_documented_rights_are_enough(
     service_environment: MakeEnvironment,
     users: dict[str, MinioUser],
-    topic: Callable[..., str],
+    topic: MakeTopic,
     tmp_path: Path,
 ) -> None:
     """Capture, ingest with sidecars, read, edit, decide, export with copies, erase and certify."""

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.collector import Collector, ReceivedSpan
 from tests.polling import until
 from tests.producer import Producer, capture
-from tests.servers.fixtures import MakeEnvironment
+from tests.servers.fixtures import MakeEnvironment, MakeTopic
 from tests.servers.ports import free_port
 from tests.service_process import Service
 from tests.transactions import scalar
@@ -51,10 +51,7 @@ async def ask(api: str, method: str, path: str, body: Any = None) -> int:
 
 
 async def test_spans_of_all_services_join(
-    service_environment: MakeEnvironment,
-    topic: Callable[..., str],
-    engine: AsyncEngine,
-    tmp_path: Path,
+    service_environment: MakeEnvironment, topic: MakeTopic, engine: AsyncEngine, tmp_path: Path
 ) -> None:
     name, port = topic(1), free_port()
     environment = service_environment(
@@ -152,10 +149,7 @@ def check_nothing_private(collector: Collector) -> None:
 
 
 async def test_unsampled_traces_are_not_linked_and_custom_names_are_kept(
-    service_environment: MakeEnvironment,
-    topic: Callable[..., str],
-    engine: AsyncEngine,
-    tmp_path: Path,
+    service_environment: MakeEnvironment, topic: MakeTopic, engine: AsyncEngine, tmp_path: Path
 ) -> None:
     name = topic(1)
     environment = service_environment(KAFKA_TOPIC=name)
@@ -183,7 +177,7 @@ async def count_requests(collector: Collector) -> int:
 @pytest.mark.parametrize("collector", ["away", "hangs"])
 async def test_a_collector_that_is_away_or_hangs_harms_nothing(
     service_environment: MakeEnvironment,
-    topic: Callable[..., str],
+    topic: MakeTopic,
     engine: AsyncEngine,
     tmp_path: Path,
     collector: str,

@@ -121,8 +121,11 @@ async def engine(database: str) -> "AsyncIterator[AsyncEngine]":
     await database_engine.dispose()
 
 
+MakeTopic = Callable[..., str]
+
+
 @pytest.fixture
-def topic(kafka_server: Kafka) -> Callable[..., str]:
+def topic(kafka_server: Kafka) -> MakeTopic:
     """A factory: `topic(partitions=3)` makes a topic and returns its name."""
 
     def create(partitions: int = 1) -> str:

@@ -30,7 +30,7 @@ from tests.integration import erasure_requests
 from tests.polling import until
 from tests.producer import START, Capture, Producer, capture
 from tests.servers.environment import service_environment as environment_of
-from tests.servers.fixtures import migrate, unique
+from tests.servers.fixtures import MakeTopic, migrate, unique
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3, MinioServer
 from tests.servers.postgres import PostgresServer
@@ -113,7 +113,7 @@ async def test_a_restored_store_reads_on_and_misses_nothing(
     minio_server: S3,
     target_s3: MinioServer,
     bucket: str,
-    topic: Callable[..., str],
+    topic: MakeTopic,
     tmp_path: Path,
     opened: AsyncExitStack,
 ) -> None:

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.proxy_process import upstream
-from tests.servers.fixtures import MakeEnvironment
+from tests.servers.fixtures import MakeEnvironment, MakeTopic
 from tests.servers.minio import S3
 from tests.servers.waiting import wait_until
 from tests.upstreams.asking import V2, Clients
@@ -28,7 +28,7 @@ KINDS = ("data", "response", "metadata")
 @pytest.fixture
 def line(
     service_environment: MakeEnvironment,
-    topic: Callable[..., str],
+    topic: MakeTopic,
     minio_server: S3,
     bucket: str,
     triton: Triton,

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import hashlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from aiohttp import web
 
 from tests.integration.proxy.rest_server import upstream
 from tests.proxy_process import upstream as upstream_entry
-from tests.servers.fixtures import MakeEnvironment
+from tests.servers.fixtures import MakeEnvironment, MakeTopic
 from tests.servers.minio import S3
 from tests.servers.waiting import wait_until
 
@@ -66,7 +65,7 @@ def _make_input(name: str, content: bytes, **metadata: str) -> dict[str, Any]:
 @pytest.mark.real_kafka
 async def test_calls_become_answers_and_the_books_close(
     service_environment: MakeEnvironment,
-    topic: Callable[..., str],
+    topic: MakeTopic,
     minio_server: S3,
     bucket: str,
     tmp_path: Path,

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from tests.e2e.faults.traffic import Published, make_captures
 from tests.e2e.test_line_end_to_end import ask
 from tests.producer import Producer
 from tests.servers.environment import service_environment as environment_of
-from tests.servers.fixtures import unique
+from tests.servers.fixtures import MakeTopic, unique
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
 from tests.servers.missing import NOTES
@@ -211,7 +211,7 @@ async def test_the_version_before_runs_on_the_new_schema(
     kafka_server: Kafka,
     minio_server: S3,
     bucket: str,
-    topic: Callable[..., str],
+    topic: MakeTopic,
     tmp_path: Path,
 ) -> None:
     settings = environment_of(

@@ -13,22 +13,11 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+import inference_store_client
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
 from inference_store.retention import run
-from inference_store_client import (
-    Conflict,
-    ExportFailed,
-    Forbidden,
-    InvalidRequest,
-    NotFound,
-    Unauthorized,
-    field,
-    meta,
-    predicted,
-    prediction,
-)
 from inference_store_client.values.answers import Caller
 from tests.both_clients import Client
 from tests.client_examples import EXAMPLES
@@ -67,7 +56,11 @@ async def test_an_expression_asks_for_the_same_as_its_text(make_app: MakeApp, bo
 @pytest.mark.usefixtures("frames")
 async def test_pages_streams_and_counts_agree(make_app: MakeApp, both: Client) -> None:
     async with open_api(make_app(), both) as store:
-        wanted = (meta.frame_number > 9000) & prediction(predicted.score < 0.4, label="person")
+        wanted = (
+            inference_store_client.meta.frame_number > 9000
+        ) & inference_store_client.prediction(
+            inference_store_client.predicted.score < 0.4, label="person"
+        )
         inferences = store.model(MODEL).inferences(wanted, since=at(0), sort="frame_number")
         streamed = await read_ids(both, inferences)
         pages = await both.list(lambda: inferences.pages(3))
@@ -79,8 +72,10 @@ async def test_pages_streams_and_counts_agree(make_app: MakeApp, both: Client) -
         across = store.inferences(wanted, model_ids=[MODEL])
         assert sorted(await read_ids(both, across)) == sorted(streamed)
         assert await both.ask(across.count) == 10
-        with pytest.raises(InvalidRequest, match="frame_number"):
-            await both.ask(store.model(MODEL).inferences(meta.frame_numer > 1).count)
+        with pytest.raises(inference_store_client.InvalidRequest, match="frame_number"):
+            await both.ask(
+                store.model(MODEL).inferences(inference_store_client.meta.frame_numer > 1).count
+            )
         models = await both.list(store.models)
         keys = await both.list(store.model(MODEL).metadata_keys)
     assert [model.model_id for model in models] == [MODEL]
@@ -88,7 +83,7 @@ async def test_pages_streams_and_counts_agree(make_app: MakeApp, both: Client) -
 
 
 def inferences_of(store: Any) -> Any:
-    return store.model(MODEL).inferences(field.ok)
+    return store.model(MODEL).inferences(inference_store_client.field.ok)
 
 
 async def test_metadata_is_typed(make_app: MakeApp, engine: AsyncEngine, both: Client) -> None:
@@ -103,7 +98,7 @@ async def test_metadata_is_typed(make_app: MakeApp, engine: AsyncEngine, both: C
     await store_inferences(engine, NewInference("a/b c", at(1), items, [("person", 0.25)]))
     async with open_api(make_app(), both) as store:
         model = store.model("model")
-        inference = await both.ask(model.inferences(meta.n == _BIG).first)
+        inference = await both.ask(model.inferences(inference_store_client.meta.n == _BIG).first)
         by_id = await both.ask(lambda: model.inference("a/b c"))
     assert inference.metadata == by_id.metadata
     assert inference.metadata["n"] == _BIG
@@ -137,7 +132,7 @@ async def test_blobs_retention_and_erasure(
         erasure = await both.ask(inference.erase)
         assert (erasure.model_id, erasure.scope) == ("model", "inference")
         assert await read_ids(both, model.inferences()) == ["two"]
-        with pytest.raises(NotFound):
+        with pytest.raises(inference_store_client.NotFound):
             await both.ask(lambda: model.inference("one"))
 
 
@@ -155,11 +150,11 @@ async def test_rights(make_app: MakeApp, engine: AsyncEngine, both: Client) -> N
         assert caller == await both.ask(lambda: reader.request("GET", "/v1/me", into=Caller))
         pages = await both.list(reader.model(MODEL).inferences().pages)
         assert [len(page.items) for page in pages] == [3]
-        with pytest.raises(Forbidden, match="export"):
+        with pytest.raises(inference_store_client.Forbidden, match="export"):
             await read_ids(both, reader.model(MODEL).inferences())
         for no_key in ("no-such-key", None):
             nobody = await stack.enter_async_context(both.open_store(url, no_key))
-            with pytest.raises(Unauthorized):
+            with pytest.raises(inference_store_client.Unauthorized):
                 await both.ask(nobody.me)
 
 
@@ -211,7 +206,7 @@ async def url(paused_url: str, run_turn: Callable[[], object]) -> AsyncIterator[
 
 async def test_downloads_the_same_as_a_stream(url: str, both: Client, tmp_path: Path) -> None:
     async with both.open_store(url) as store:
-        inferences = store.model(MODEL).inferences(field.ok)
+        inferences = store.model(MODEL).inferences(inference_store_client.field.ok)
         export = await both.ask(lambda: inferences.export("jsonl"))
         files = await both.ask(lambda: export.download(tmp_path / "frames"))
         ids = {inference.inference_id for inference in await both.list(inferences.stream)}
@@ -226,11 +221,11 @@ async def test_downloads_the_same_as_a_stream(url: str, both: Client, tmp_path: 
 async def test_many_need_a_confirmation_and_a_cancelled_one_fails(url: str, both: Client) -> None:
     async with both.open_store(url) as store:
         inferences = store.model(MODEL).inferences()
-        with pytest.raises(Conflict, match="confirm"):
+        with pytest.raises(inference_store_client.Conflict, match="confirm"):
             await both.ask(inferences.export)
         export = await both.ask(lambda: inferences.export(confirm=True))
         assert (await both.ask(export.cancel)).state == "cancelling"
-        with pytest.raises(ExportFailed, match="cancel"):
+        with pytest.raises(inference_store_client.ExportFailed, match="cancel"):
             await both.ask(export.wait)
 
 
@@ -276,13 +271,15 @@ async def test_an_export_goes_on_after_ctrl_c_and_is_got_again(
 async def test_what_was_erased_of_it_is_listed(url: str, both: Client, tmp_path: Path) -> None:
     async with both.open_store(url) as store:
         model = store.model(MODEL)
-        export = await both.ask(lambda: model.inferences(field.ok).export("jsonl"))
+        export = await both.ask(
+            lambda: model.inferences(inference_store_client.field.ok).export("jsonl")
+        )
         await both.ask(lambda: export.download(tmp_path / "before"))
         assert await both.ask(export.list_erased) == []
         inference = await both.ask(lambda: model.inference("frame-051"))
         erasure = await both.ask(inference.erase)
         [erased] = await until(lambda: both.ask(export.list_erased), bool)
-        with pytest.raises(ExportFailed, match="1 part of it"):
+        with pytest.raises(inference_store_client.ExportFailed, match="1 part of it"):
             await both.ask(lambda: export.download(tmp_path / "stale"))
         again = await both.ask(export.restart)
         files = await both.ask(lambda: again.download(tmp_path / "after"))

@@ -16,16 +16,8 @@ from aiokafka import AIOKafkaProducer
 from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index import accounting, registrations, unsettled
+from inference_store.index import accounting, registrations, tables, unsettled
 from inference_store.index.registrations import Details
-from inference_store.index.tables import (
-    inference,
-    metadata_key,
-    metadata_number,
-    metadata_string,
-    prediction,
-    tombstone,
-)
 from inference_store.index.unsettled import Selection
 from inference_store.inference.layout import Kind
 from inference_store.ingester.record_batches import MOST_BYTES
@@ -181,9 +173,9 @@ async def test_redelivery_of_an_erased_inference_does_not_wait_for_blobs(
     await producer.produce(MANY[0])
     await wait_for_counts(engine, stored=1)
     async with engine.begin() as connection:
-        model = await connection.scalar(select(inference.c.model))
+        model = await connection.scalar(select(tables.inference.c.model))
         rows = [{"model": model, "uid": uid_of(item, bucket)} for item in MANY[1:]]
-        await connection.execute(insert(tombstone), rows)
+        await connection.execute(insert(tables.tombstone), rows)
     await producer.publish_all(item.event for item in MANY[1:])
     await wait_for_counts(engine, stored=1, erased_again=19)
 
@@ -377,7 +369,9 @@ async def test_stores_odd_blobs(running: RunningIngester, engine: AsyncEngine) -
     await wait_for_counts(engine, stored=len(BLOBS))
     assert service.process.running
     async with engine.connect() as connection:
-        rows = await connection.execute(select(inference.c.inference_id, inference.c.flags))
+        rows = await connection.execute(
+            select(tables.inference.c.inference_id, tables.inference.c.flags)
+        )
         flags = {row[0]: row[1] for row in rows}
     for name, flag in (
         ("metadata over its cap", "metadata_too_large"),
@@ -397,7 +391,7 @@ async def test_indexes_copied_metadata_and_long_and_repeated_values(
     captures = [make_odd_capture(n, metadata=blob, response=answer) for n, blob in enumerate(blobs)]
     await producer.produce(*captures)
     await wait_for_counts(engine, stored=len(blobs))
-    values = Counter(await fetch(engine, select(metadata_number.c.value)))
+    values = Counter(await fetch(engine, select(tables.metadata_number.c.value)))
     assert values == {Decimal(987): 3, Decimal(1): 1}
     # 10 kB that do not fit into an index row even compressed
     long = "".join(chr(0x4E00 + (n * 7919) % 20_000) for n in range(3500))
@@ -407,13 +401,15 @@ async def test_indexes_copied_metadata_and_long_and_repeated_values(
     ]
     await producer.produce(capture(9, metadata=metadata))
     await wait_for_counts(engine, stored=len(blobs) + 1)
-    whole = select(metadata_string.c.whole).where(metadata_string.c.whole.is_not(None))
-    numbers = select(metadata_number.c.value).join(
-        metadata_key, metadata_key.c.key == metadata_number.c.key
+    whole = select(tables.metadata_string.c.whole).where(
+        tables.metadata_string.c.whole.is_not(None)
+    )
+    numbers = select(tables.metadata_number.c.value).join(
+        tables.metadata_key, tables.metadata_key.c.key == tables.metadata_number.c.key
     )
     async with engine.connect() as connection:
         assert await connection.scalar(whole) == long
-        rows = await connection.execute(numbers.where(metadata_key.c.name == "same[]"))
+        rows = await connection.execute(numbers.where(tables.metadata_key.c.name == "same[]"))
         assert list(rows.scalars()) == [Decimal(1)]
 
 
@@ -422,7 +418,7 @@ async def test_redelivery_does_not_undo_an_edit(producer: Producer, engine: Asyn
     first = [capture(number) for number in range(3)]
     await producer.produce(*first)
     await wait_for_counts(engine, stored=3)
-    await execute(engine, inference.update().values(revision=2, metadata=b"[]"))
+    await execute(engine, tables.inference.update().values(revision=2, metadata=b"[]"))
     edited = [
         capture(number, metadata=[{"key": "new", "type": "int", "value": "1"}])
         for number in range(3)
@@ -430,8 +426,8 @@ async def test_redelivery_does_not_undo_an_edit(producer: Producer, engine: Asyn
     await producer.produce(*edited, *(capture(number) for number in range(3, 6)))
     await wait_for_counts(engine, stored=6, duplicate=3)
     edited_rows = select(func.count()).where(
-        inference.c.revision == 2, inference.c.metadata == b"[]"
+        tables.inference.c.revision == 2, tables.inference.c.metadata == b"[]"
     )
     assert await scalar(engine, edited_rows) == 3
-    assert await scalar(engine, select(func.count()).select_from(prediction)) == 12
-    assert await scalar(engine, select(func.count()).select_from(metadata_number)) == 24
+    assert await scalar(engine, select(func.count()).select_from(tables.prediction)) == 12
+    assert await scalar(engine, select(func.count()).select_from(tables.metadata_number)) == 24

@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ from inference_store.platform.settings import IngesterSettings
 from tests.consumer_contract import ConsumerContract, World
 from tests.polling import until
 from tests.producer import Capture, Producer, capture
-from tests.servers.fixtures import migrate, unique
+from tests.servers.fixtures import MakeTopic, migrate, unique
 from tests.servers.kafka import Kafka
 from tests.servers.postgres import Postgres
 from tests.service_process import Service
@@ -196,7 +196,7 @@ class KafkaWorld(World):
 class TestKafkaConsumer(ConsumerContract):
     @pytest.fixture
     async def world(
-        self, kafka_server: Kafka, topic: Callable[..., str], engine: AsyncEngine
+        self, kafka_server: Kafka, topic: MakeTopic, engine: AsyncEngine
     ) -> AsyncIterator[World]:
         servers = kafka_server.bootstrap_servers
         settings = make_settings(

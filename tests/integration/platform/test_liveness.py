@@ -8,7 +8,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from inference_store.platform.settings import IngesterSettings, RetentionSetting
 from inference_store.retention import run as retention
 from tests.polling import until
 from tests.producer import Producer, capture
-from tests.servers.fixtures import MakeEnvironment
+from tests.servers.fixtures import MakeEnvironment, MakeTopic
 from tests.servers.ports import free_port
 from tests.servers.process import LeashedProcess
 from tests.servers.waiting import wait_until
@@ -83,10 +83,7 @@ async def lock_table(engine: AsyncEngine, table: str) -> AsyncIterator[None]:
 
 
 async def test_ingester_with_a_stalled_writer_is_not_live(
-    service_environment: MakeEnvironment,
-    topic: Callable[..., str],
-    engine: AsyncEngine,
-    clock: StoppedClock,
+    service_environment: MakeEnvironment, topic: MakeTopic, engine: AsyncEngine, clock: StoppedClock
 ) -> None:
     port, name = free_port(), topic(1)
     environment = service_environment(KAFKA_TOPIC=name, INGESTER_ADMIN_PORT=str(port))
@@ -247,10 +244,7 @@ def send_request(port: int, path: str) -> tuple[int, Any]:
 @pytest.mark.parametrize("name", ["api", "proxy"])
 @pytest.mark.usefixtures("raise_file_limit")
 def test_silent_sockets_do_not_take_a_service_down(
-    name: str,
-    service_environment: MakeEnvironment,
-    topic: Callable[..., str],
-    tmp_path: Path,
+    name: str, service_environment: MakeEnvironment, topic: MakeTopic, tmp_path: Path
 ) -> None:
     port, admin, upstream = free_port(), free_port(), free_port()
     upper = name.upper()

@@ -209,11 +209,7 @@ async def erase_inference(engine: AsyncEngine, blobs: Blobs, key: str, scope: An
 
 @pytest.mark.long
 async def test_rebuilds_an_empty_database(
-    start_ingester: StartIngester,
-    engine: AsyncEngine,
-    blobs: Blobs,
-    command: Command,
-    empty: str,
+    start_ingester: StartIngester, engine: AsyncEngine, blobs: Blobs, command: Command, empty: str
 ) -> None:
     await store_events(start_ingester, engine)
     for key in (OURS[0].key("data"), FOREIGN[1].key("data")):
