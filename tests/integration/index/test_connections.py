@@ -191,7 +191,7 @@ async def test_the_first_statement_of_a_transaction_is_in_it(engine: AsyncEngine
         assert (await connection.execute(select(label.c.name))).scalars().all() == ["lamp"]
 
 
-async def test_pool_replaces_a_connection_with_an_open_transaction(engine: AsyncEngine) -> None:
+async def test_pool_replaces_a_connection_amid_a_transaction(engine: AsyncEngine) -> None:
     async with engine.connect() as first, engine.connect() as second:
         stays = driver_now(first)
         await first.execution_options(isolation_level="AUTOCOMMIT")

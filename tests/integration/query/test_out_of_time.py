@@ -117,9 +117,7 @@ async def test_raises_when_nothing_was_read_in_time(
                 await search.count(connection, everything, deadline=deadline)
 
 
-async def test_a_lock_ends_the_time_of_postgres_too(
-    days_engine: AsyncEngine, twenty_days: Filled
-) -> None:
+async def test_a_lock_too_ends_the_time(days_engine: AsyncEngine, twenty_days: Filled) -> None:
     """Here the limit of the statement ends it, as it does in production."""
     queries = await transact(days_engine, _build_queries, [twenty_days.one], QueryRequest())
     async with hold_partition(days_engine, inference, at((DAYS - 1) * DAY)):

@@ -205,9 +205,7 @@ async def test_a_head_that_the_bucket_locks_stays(
         assert wrong == ["certificate 2: certificates/head has another one of this number"]
 
 
-async def test_without_a_key_an_erasure_is_only_deleted(
-    storing: Storing, key: log.SigningKey
-) -> None:
+async def test_without_a_key_it_is_only_deleted(storing: Storing, key: log.SigningKey) -> None:
     model = await storing.model()
     erasure = await storing.request(*await storing.inferences(model, 25, ago(days=1)))
     assert (await step(storing.eraser.leader, erasure, None))[0] is not None
@@ -298,9 +296,7 @@ async def test_the_exports_are_named_and_who_downloaded_them_before(
 
 
 @pytest.mark.usefixtures("certifier")
-async def test_each_certificate_of_an_erasure_names_what_no_earlier_one_does(
-    storing: Storing,
-) -> None:
+async def test_each_certificate_of_an_erasure_names_what_no_earlier_did(storing: Storing) -> None:
     model = await storing.model()
     members = await storing.inferences(model, 12, ago(days=1))
     exported = await export_all(storing.engine, storing.blobs, members)

@@ -39,9 +39,7 @@ async def _resume_marked(connection: AsyncConnection) -> None:
         pass
 
 
-async def test_a_hold_that_is_placed_after_the_mark_wins_and_its_release_lets_go(
-    storing: Storing,
-) -> None:
+async def test_a_hold_placed_after_the_mark_wins_and_its_release_lets_go(storing: Storing) -> None:
     model = await storing.model()
     doomed = await storing.inferences(model, 25, ago(days=1))
     erasure = await storing.request(*doomed)
@@ -189,9 +187,7 @@ async def test_says_that_there_may_be_more_claims(storing: Storing) -> None:
     assert (len(some), more, len(everything), no_more) == (2, True, 3, False)
 
 
-async def test_an_object_that_a_held_one_shares_stays_though_that_is_marked_too(
-    storing: Storing,
-) -> None:
+async def test_an_object_of_a_held_one_stays_though_that_is_marked_too(storing: Storing) -> None:
     """Its mark is in a later batch: the claim of the first has to look at it all the same."""
     model, other = await storing.model(), await storing.model("other")
     first = await storing.foreign(model, ago(days=2), "shared", "answer-1", None)
@@ -220,9 +216,7 @@ async def test_a_stranger_does_not_take_a_held_owners_capture(storing: Storing) 
     assert storing.objects() == set(names)
 
 
-async def test_a_policy_leaves_what_is_held_and_takes_it_after_the_release(
-    storing: Storing,
-) -> None:
+async def test_a_policy_leaves_what_is_held_and_takes_it_once_released(storing: Storing) -> None:
     model = await storing.model()
     old = await storing.inferences(model, 12, ago(days=40))
     await storing.inferences(model, 1, NOW)
@@ -355,9 +349,7 @@ async def test_a_hold_that_came_after_an_erasure_whose_clock_is_ahead_keeps_what
     assert storing.objects() == {"late"}
 
 
-async def test_a_hold_placed_before_an_erasure_whose_clock_is_behind_does_not_count_again(
-    storing: Storing,
-) -> None:
+async def test_a_hold_before_an_erasure_whose_clock_is_behind_counts_once(storing: Storing) -> None:
     model = await storing.model()
     await storing.hold(model, "ok")
     erasure = await replay_erasure(storing, model, at=ago(hours=1))

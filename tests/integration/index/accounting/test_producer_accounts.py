@@ -186,9 +186,7 @@ async def test_folds_producers_heard_long_ago(engine: AsyncEngine) -> None:
     assert (former.holes_dropped, former.unknown_tail, former.unexplained) == (3, 2, 1)
 
 
-async def test_of_too_many_producers_those_heard_longest_ago_are_summed(
-    engine: AsyncEngine,
-) -> None:
+async def test_of_too_many_producers_the_longest_silent_are_summed(engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
         await accounting.store_reports(
             connection, [make_report(f"p{n}", seen=n, queued=n) for n in range(5)]
@@ -296,9 +294,7 @@ async def _lock_partition(engine: AsyncEngine) -> None:
     await transact(engine, accounting.lock_at, PARTITIONS[0], 0)
 
 
-async def test_takes_more_values_than_a_statement_has_parameters(
-    engine_with_books: AsyncEngine,
-) -> None:
+async def test_takes_more_values_than_statements_have(engine_with_books: AsyncEngine) -> None:
     async with engine_with_books.begin() as connection:
         uid = uid_of(NOW, "model", "one")
         keys = ("s3://bucket/data", "s3://bucket/response", None, None)

@@ -311,9 +311,7 @@ async def test_a_write_while_it_is_counted_outdates_the_count(
 
 
 @stored_counts
-async def test_merge_and_drop_delete_the_counts_of_a_span(
-    engine: AsyncEngine, models: dict[str, int]
-) -> None:
+async def test_merge_and_drop_delete_counts(engine: AsyncEngine, models: dict[str, int]) -> None:
     await _count(engine)
     newest, *_ = await transact(engine, partitions.list_partitions)
     await partitions.analyse(engine)
@@ -333,9 +331,7 @@ async def test_merge_and_drop_delete_the_counts_of_a_span(
 
 
 @stored_counts
-async def test_a_span_that_is_being_dropped_is_not_counted(
-    engine: AsyncEngine, models: dict[str, int]
-) -> None:
+async def test_a_span_that_goes_is_not_counted(engine: AsyncEngine, models: dict[str, int]) -> None:
     async with engine.begin() as connection:
         [*_, oldest] = await partitions.list_partitions(connection)
         middle = (partition_span.c.lo <= at(_DAY)) & (partition_span.c.hi > at(_DAY))

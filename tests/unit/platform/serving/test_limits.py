@@ -238,7 +238,7 @@ async def test_there_are_so_many_connections_at_once_and_no_more() -> None:
         connections[1][1].close()
 
 
-def test_connections_leave_open_files_for_everything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_leave_open_files_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
     assert [serving.connections_within(wanted, shares=2) for wanted in (9, 9999)] == [9, 384]
 
