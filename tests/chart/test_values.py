@@ -157,10 +157,7 @@ REFUSED: list[tuple[Values, str]] = [
         r"needs networkPolicy\.upstreamPorts",
     ),
     ({"proxy": {"test": {"request": {"a": 1}}}}, r"needs proxy\.test\.path"),
-    (
-        {"proxy": {"sidecar": {"enabled": True, "upstream": ""}}},
-        r"needs proxy\.sidecar\.upstream",
-    ),
+    ({"proxy": {"sidecar": {"enabled": True, "upstream": ""}}}, r"needs proxy\.sidecar\.upstream"),
     (
         {"proxy": {"enabled": True, "upstreams": UPSTREAMS, "registry": {"url": "http://a"}}},
         r"needs proxy\.registry\.existingSecret",

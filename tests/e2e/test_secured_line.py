@@ -160,11 +160,7 @@ async def test_a_wrong_authority_makes_the_line_wait_and_loses_nothing(
     engine: AsyncEngine,
     tmp_path: Path,
 ) -> None:
-    parts = {
-        "KAFKA_CA_FILE": "kafka",
-        "S3_CA_FILE": "object store",
-        "POSTGRES_CA_FILE": "postgres",
-    }
+    parts = {"KAFKA_CA_FILE": "kafka", "S3_CA_FILE": "object store", "POSTGRES_CA_FILE": "postgres"}
     with Service("ingester", environment, tmp_path) as ingester:
         for number, (setting, part) in enumerate(parts.items()):
             await asyncio.to_thread(ingester.stop)

@@ -86,10 +86,7 @@ class Written(Server):
 
     def _launch(self) -> LeashedProcess:
         generated = self._environment / "generated"
-        environment = {
-            "PYTHONPATH": f"{ENGINES}:{generated}",
-            "PSC_MODEL_PORT": str(self.port),
-        }
+        environment = {"PYTHONPATH": f"{ENGINES}:{generated}", "PSC_MODEL_PORT": str(self.port)}
         command = [python_of(self._environment), "-P", str(ENGINES / self.script), str(self.port)]
         return self._run(command, environment=environment)
 

@@ -68,9 +68,7 @@ class Site:
     async def read_all(self, records: int, **counts: int) -> None:
         """Wait until every record is in the books; so many in each state."""
         result = await until(
-            lambda: counted(self.engine),
-            lambda result: result.total() >= records,
-            seconds=180,
+            lambda: counted(self.engine), lambda result: result.total() >= records, seconds=180
         )
         expected = {Outcome(name): count for name, count in counts.items()}
         assert {state: n for state, n in result.items() if n} == expected
@@ -118,11 +116,7 @@ async def test_a_restored_store_reads_on_and_misses_nothing(
     opened: AsyncExitStack,
 ) -> None:
     name = unique()
-    changes = {
-        "KAFKA_TOPIC": topic(2),
-        "KAFKA_GROUP": unique(),
-        "INGESTER_BATCH_EVENTS": "50",
-    }
+    changes = {"KAFKA_TOPIC": topic(2), "KAFKA_GROUP": unique(), "INGESTER_BATCH_EVENTS": "50"}
 
     def site(dsn: str, s3: S3, folder: str) -> Site:
         engine = create_engine(dsn)

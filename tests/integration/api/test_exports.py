@@ -130,7 +130,7 @@ async def test_the_bucket_has_the_parts_and_no_filter(api: Api) -> None:
     assert "filter" not in people.read_object(api, export, "manifest.json")
     names = [key.partition(f"{export['id']}/")[2] for key in people.list_keys(api)]
     assert [name.split("-")[0] for name in names] == [
-        *("manifest.json", "parts/00001", "parts/00002"),
+        *("manifest.json", "parts/00001", "parts/00002")
     ]
 
 

@@ -165,10 +165,7 @@ def test_behind_a_proxy(service_environment: MakeEnvironment, tmp_path: Path) ->
     )
     with run_api(environment, tmp_path) as api:
         api.wait_ready()
-        through = {
-            "Authorization": f"Bearer {TOKEN}",
-            "X-Forwarded-For": "evil, 203.0.113.9",
-        }
+        through = {"Authorization": f"Bearer {TOKEN}", "X-Forwarded-For": "evil, 203.0.113.9"}
         body = {"name": "x", "grants": [{"role": "reader"}]}
         response = httpx.post(f"{api.address}/v1/keys", json=body, headers=through, timeout=300)
         assert response.status_code == 201

@@ -37,8 +37,7 @@ _LIMIT = "dead letter limit"
 async def wait_for_halt(service: Service) -> str:
     """Wait until the pipeline halts, and return the reason."""
     return await until(
-        lambda: read_health(service, _LIMIT),
-        lambda reason: "events could not be stored" in reason,
+        lambda: read_health(service, _LIMIT), lambda reason: "events could not be stored" in reason
     )
 
 

@@ -200,8 +200,7 @@ async def test_continues_after_kafka_was_away_and_stops_without_it(
 ) -> None:
     name, stop = own_kafka.create_topic(unique("reports")), asyncio.Event()
     environment = service_environment(
-        KAFKA_REPORTS_TOPIC=name,
-        KAFKA_BOOTSTRAP_SERVERS=own_kafka.bootstrap_servers,
+        KAFKA_REPORTS_TOPIC=name, KAFKA_BOOTSTRAP_SERVERS=own_kafka.bootstrap_servers
     )
     reports = Reports(_settings(environment), engine, stop, look_seconds=0.2)
     running = asyncio.create_task(reports.run())
