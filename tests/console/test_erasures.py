@@ -130,11 +130,6 @@ def test_places_inspects_and_releases_a_hold(open_page: OpenPage, console: Conso
     expect(page.locator("tbody tr").first).to_contain_text("hallway incident")
 
 
-def make_hold(console: Console, name: str, model: str) -> Any:
-    body = {"name": name, "reason": "a test", "model_id": model, "inference_ids": [f"{model}-0"]}
-    return console.ask("POST", "/v1/holds", body)
-
-
 def test_warns_about_unknown_key_of_a_hold(open_page: OpenPage, console: Console) -> None:
     console.produce(*make_captures("warned", 0, 1))
     page = open_page(f"{NEW}?of=model%3Awarned")
@@ -177,7 +172,8 @@ def test_change_a_hold(open_page: OpenPage, console: Console) -> None:
 
 def test_a_stale_change_is_refused_and_stays_typed(open_page: OpenPage, console: Console) -> None:
     console.produce(*make_captures("stale-changes", 0, 1))
-    hold = make_hold(console, "first", "stale-changes")
+    what: Any = {"model_id": "stale-changes", "inference_ids": ["stale-changes-0"]}
+    hold = console.ask("POST", "/v1/holds", {"name": "first", "reason": "a test", **what})
     page = open_page(f"#/list/holds/{hold['id']}")
     page.get_by_role("button", name="Change …").click()
     page.get_by_label("Name").fill("of somebody slower")

@@ -103,8 +103,11 @@ def make_vectors() -> dict[str, Any]:
     """Return questions with their answers; null is a refusal."""
     documents = [document.text for document in _make_chain()]
     return {
-        "canonical": [[text, _answer(_write_canonical, text)] for text in TEXTS],
-        "documents": [[text, _answer(_hash, text)] for text in _list_envelopes(documents[2])],
+        "canonical": [[t, _answer(lambda text: canonical(json.loads(text)), t)] for t in TEXTS],
+        "documents": [
+            [each, _answer(lambda text: log.read_document(text).hash.hex(), each)]
+            for each in _list_envelopes(documents[2])
+        ],
         "keys": [[text, _answer(_list_ids, text)] for text in _list_trusted()],
         "trees": [[tree, compute_root(map(bytes.fromhex, tree)).hex()] for tree in TREES],
         "chains": [
@@ -119,14 +122,6 @@ def _answer(question: Callable[[str], Any], text: str) -> Any:
         return question(text)
     except (ValueError, log.NotSigned):
         return None
-
-
-def _write_canonical(text: str) -> str:
-    return canonical(json.loads(text))
-
-
-def _hash(text: str) -> str:
-    return log.read_document(text).hash.hex()
 
 
 def _list_ids(text: str) -> list[str]:

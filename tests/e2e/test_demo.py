@@ -143,11 +143,6 @@ def count_published(demo_folder: Path) -> float:
     )
 
 
-def read_books(api: str) -> Any:
-    with urllib.request.urlopen(f"{api}/v1/accounting", timeout=60) as answer:
-        return json.load(answer)
-
-
 def assert_the_doctor_finds_nothing(printed: str, folder: Path) -> None:
     """Run the doctor as pasted into a shell: it finds no fault in the demo."""
     (command,) = re.findall(r"^\(set -a; .* doctor\)$", printed, re.MULTILINE)
@@ -198,7 +193,8 @@ def test_the_demo_feeds_once_answers_and_leaves_no_process(folder: Path) -> None
         assert "all there" in second.output.read_text()
         assert second.api == api
         assert count_inferences(second.api) == fed
-        assert read_books(second.api)["closes"]
+        with urlopen(f"{second.api}/v1/accounting", timeout=60) as answer:
+            assert json.load(answer)["closes"]
         pids = second.pids()
     assert all(is_gone(pid) for pid in pids.values())
 

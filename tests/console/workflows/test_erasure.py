@@ -95,7 +95,7 @@ def publish_poison(console: Console, model: str, number: int = 0) -> Capture:
 
 
 def repair(console: Console, capture: Capture) -> None:
-    run_beside(_put_response(console.environment, capture))
+    run_beside(_make_producer(console.environment).put(capture, "response"))
 
 
 def find_letters(console: Console, model: str) -> list[int]:
@@ -107,10 +107,6 @@ async def _publish(environment: dict[str, str], capture: Capture) -> None:
     async with _make_producer(environment) as producer:
         await producer.put(capture, "data", "metadata")
         await producer.publish(capture.event)
-
-
-async def _put_response(environment: dict[str, str], capture: Capture) -> None:
-    await _make_producer(environment).put(capture, "response")
 
 
 def _make_producer(environment: dict[str, str]) -> Producer:

@@ -66,10 +66,6 @@ def make_inferences() -> list[NewInference]:
     ]
 
 
-def read_rest(text: str | None) -> list[tuple[str, str, str | None]]:
-    return [(item["key"], item["type"], item["value"]) for item in json.loads(text or "[]")]
-
-
 def check_arrow(reader: str, rows: list[Any]) -> None:
     assert [row["inference_id"] for row in rows] == [f"frame-{n}" for n in range(len(ROWS))]
     columns = {f"metadata.{name}" for _, expected, _ in ROWS for name in expected}
@@ -80,7 +76,8 @@ def check_arrow(reader: str, rows: list[Any]) -> None:
         assert {name for name in columns if row[name] is not None} == {
             f"metadata.{name}" for name in expected
         }, reader
-        assert read_rest(row["metadata_rest"]) == rest, reader
+        items = json.loads(row["metadata_rest"] or "[]")
+        assert [(item["key"], item["type"], item["value"]) for item in items] == rest, reader
         assert (row["ok"], row["aliases"]) == (bool(number % 2), [f"req/{number}"]), reader
         assert row["received_at"] == f"2026-11-01T00:00:0{number}+00:00", reader
         assert row["model_version"] == ("" if number == 3 else None), reader

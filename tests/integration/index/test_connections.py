@@ -53,10 +53,6 @@ _LOCK = text("SELECT pg_advisory_xact_lock(1)")
 _IDLE = "idle_in_transaction_session_timeout"
 
 
-async def _find_pid(connection: AsyncConnection) -> int:
-    return int(await connection.scalar(text("SELECT pg_backend_pid()")) or 0)
-
-
 async def _open_all(engine: AsyncEngine) -> tuple[set[int], list[Any]]:
     """Open every connection of the pool; return their server processes and drivers."""
     async with AsyncExitStack() as stack:
@@ -64,7 +60,8 @@ async def _open_all(engine: AsyncEngine) -> tuple[set[int], list[Any]]:
         drivers = [
             (await connection.get_raw_connection()).driver_connection for connection in opened
         ]
-        return {await _find_pid(connection) for connection in opened}, drivers
+        own = text("SELECT pg_backend_pid()")
+        return {await connection.scalar(own) or 0 for connection in opened}, drivers
 
 
 async def test_replaces_connections_that_postgres_closed(database: str) -> None:

@@ -1,6 +1,5 @@
 """Events that a legal hold keeps do not expire on arrival; those being erased wait."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -63,10 +62,6 @@ async def _sort_out(connection: AsyncConnection, *results: Indexable | MissingBl
     return await sort_out(connection, [ReadRecord(RECORD, result) for result in results])
 
 
-def _names(reads: Sequence[ReadRecord]) -> list[str]:
-    return [read.result.event.inference_id for read in reads if isinstance(read.result, Indexable)]
-
-
 async def test_what_is_held_is_stored_though_expired(engine: AsyncEngine, model: int) -> None:
     await place_hold(engine, model, "camera = 'held'")
     aged = NOW - timedelta(days=20)
@@ -79,7 +74,9 @@ async def test_what_is_held_is_stored_though_expired(engine: AsyncEngine, model:
         await store(engine, NewInference("span", OLD), NewInference("span", aged))
         arrivals = await _sort_out(connection, held, other, half, less)
         marked = set((await connection.execute(select(erasing.c.uid))).scalars())
-    assert _names(arrivals.fresh) == ["of-held", "of-held", "of-other"]
+    fresh = [read.result for read in arrivals.fresh]
+    names = [item.event.inference_id for item in fresh if isinstance(item, Indexable)]
+    assert names == ["of-held", "of-held", "of-other"]
     assert [item for item, _ in arrivals.part_expired] == [less]
     assert [outcome for _, outcome in arrivals.settled] == [Outcome.EXPIRED]
     assert marked == {other.event.uid}

@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaProducer
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import accounting
-from inference_store.index.accounting import Account, Outcome, PartitionId
+from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.index.database import create_engine
 from inference_store.ingester.batch import AssignedPartition, Consumer, OffsetRange
 from inference_store.ingester.kafka_consumer import KafkaConsumer
@@ -146,20 +146,15 @@ async def test_stores_the_lag_while_nothing_is_written(engine: AsyncEngine) -> N
     stop = asyncio.Event()
     watching = asyncio.create_task(Watch(consumer, engine, stop).run())
     try:
-        busy, idle = await until(partial(_list_accounts, engine), _are_measured)
+        busy, idle = await until(
+            partial(transact, engine, accounting.list_accounts),
+            lambda accounts: all(account.lag_measured_at is not None for account in accounts),
+        )
     finally:
         stop.set()
         await watching
     assert (busy.waiting, busy.oldest_waiting_at) == (3, READ_AT)
     assert (idle.waiting, idle.oldest_waiting_at) == (0, None)
-
-
-async def _list_accounts(engine: AsyncEngine) -> list[Account]:
-    return await transact(engine, accounting.list_accounts)
-
-
-def _are_measured(accounts: list[Account]) -> bool:
-    return all(account.lag_measured_at is not None for account in accounts)
 
 
 class KafkaWorld(World):

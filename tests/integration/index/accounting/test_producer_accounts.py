@@ -282,16 +282,14 @@ async def test_a_held_partition_still_takes_dead_letters(engine_with_books: Asyn
 async def test_a_held_partition_is_held(engine_with_books: AsyncEngine) -> None:
     async with engine_with_books.begin() as holder:
         await accounting.lock_at(holder, PARTITIONS[0], 0)
-        second = asyncio.create_task(_lock_partition(engine_with_books))
+        second = asyncio.create_task(
+            transact(engine_with_books, accounting.lock_at, PARTITIONS[0], 0)
+        )
         await until(lambda: count_lock_waiters(engine_with_books), lambda count: count == 1)
         counts = {Outcome.STORED: 1}
         await accounting.move_offsets(holder, PARTITIONS[0], lo=0, hi=1, outcomes=counts, last=None)
     with pytest.raises(ConsumerFenced):
         await second
-
-
-async def _lock_partition(engine: AsyncEngine) -> None:
-    await transact(engine, accounting.lock_at, PARTITIONS[0], 0)
 
 
 async def test_takes_more_values_than_statements_have(engine_with_books: AsyncEngine) -> None:
