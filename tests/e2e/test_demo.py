@@ -8,12 +8,10 @@ import re
 import signal
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 import yaml
@@ -23,6 +21,7 @@ from inference_store_client import Store, predicted, prediction
 from tests.console.chromium import CHROMIUM, OPTIONS
 from tests.demo_process import Demo, demo, remove_database, wait_for
 from tests.e2e import tutorial
+from tests.http_requests import answers, ask, send
 from tests.integration.client.test_docs import run_examples
 from tests.proxy_process import Proxy
 from tests.readers.environment import find_readers, read
@@ -83,16 +82,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def count_inferences(api: str, filter_text: str | None = None) -> dict[str, int]:
     """Count the inferences of each model, or those of them that match."""
-    collected = {}
-    for model in INFERENCES:
-        request = urllib.request.Request(
-            f"{api}/v1/models/{model}/inferences/count",
-            data=json.dumps({"filter": filter_text} if filter_text else {}).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            collected[model] = json.load(answer)["count"]
-    return collected
+    body = {"filter": filter_text} if filter_text else {}
+    return {
+        model: ask(f"{api}/v1/models/{model}/inferences/count", body)["count"]
+        for model in INFERENCES
+    }
 
 
 def send_own_picture(printed: str, folder: Path) -> None:
@@ -110,31 +104,24 @@ def send_own_picture(printed: str, folder: Path) -> None:
 def send_pictures(running: Demo, *, name: str) -> None:
     """Send a picture that the store has many times, and return when all are answered."""
     inferences = f"{running.api}/v1/models/face-detector/inferences"
-    query = urllib.request.Request(
-        f"{inferences}/query", data=b'{"limit": 1}', headers={"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(query, timeout=120) as answer:
-        [item] = json.load(answer)["items"]
-    with urllib.request.urlopen(f"{inferences}/uid:{item['uid']}/data", timeout=120) as answer:
-        picture = base64.b64encode(answer.read()).decode()
+    [item] = ask(f"{inferences}/query", {"limit": 1})["items"]
+    picture = base64.b64encode(send(f"{inferences}/uid:{item['uid']}/data")).decode()
     image = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [picture]}
 
-    def send(number: int) -> None:
-        body = json.dumps({"id": f"{name}-{number}", "inputs": [image]}).encode()
+    def infer(number: int) -> None:
+        body = {"id": f"{name}-{number}", "inputs": [image]}
         url = f"{running.proxy}/v2/models/face-detector/infer"
-        with urllib.request.urlopen(urllib.request.Request(url, data=body), timeout=300) as answer:
-            assert json.load(answer)["id"] == f"{name}-{number}"
+        assert ask(url, body)["id"] == f"{name}-{number}"
 
     with ThreadPoolExecutor(4) as pool:
-        assert len(list(pool.map(send, range(SENT)))) == SENT
+        assert len(list(pool.map(infer, range(SENT)))) == SENT
 
 
 def count_published(demo_folder: Path) -> float:
     """Return how many captures of this start's proxy Kafka has acknowledged."""
     settings = (demo_folder / ".inference-store" / "run" / "settings.env").read_text()
     (port,) = re.findall(r"PROXY_ADMIN_PORT=(\d+)", settings)
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
-        text = answer.read().decode()
+    text = send(f"http://127.0.0.1:{port}/metrics").decode()
     return sum(
         float(value)
         for value in re.findall(
@@ -170,8 +157,7 @@ def test_the_demo_feeds_once_answers_and_leaves_no_process(folder: Path) -> None
         assert "Ignored from your environment: INFERENCE_STORE_POSTGRES_DSN" in printed
         assert "→ none" not in printed
         assert "nothing found" not in printed
-        with urllib.request.urlopen(f"{first.api}/console/", timeout=60) as page:
-            assert b"Inference Store" in page.read()
+        assert b"Inference Store" in send(f"{first.api}/console/")
         assert not first.node.exists()
         assert run_examples(PAGE, first.api, least=10) == ""
         if demand("readers", find_readers):
@@ -193,8 +179,7 @@ def test_the_demo_feeds_once_answers_and_leaves_no_process(folder: Path) -> None
         assert "all there" in second.output.read_text()
         assert second.api == api
         assert count_inferences(second.api) == fed
-        with urlopen(f"{second.api}/v1/accounting", timeout=60) as answer:
-            assert json.load(answer)["closes"]
+        assert ask(f"{second.api}/v1/accounting")["closes"]
         pids = second.pids()
     assert all(is_gone(pid) for pid in pids.values())
 
@@ -261,18 +246,11 @@ def model_server(tmp_path: Path) -> Iterator[tuple[str, str]]:
     process = LeashedProcess(command, log=tmp_path / "model-server.log", environment=os.environ)
     rest, over_grpc = (f"127.0.0.1:{port}" for port in ports.values())
     try:
-        wait_until(lambda: is_ready(rest), seconds=180, what="the model server")
+        ready = f"http://{rest}/v2/health/ready"
+        wait_until(lambda: answers(ready), seconds=180, what="the model server")
         yield rest, over_grpc
     finally:
         process.stop()
-
-
-def is_ready(rest: str) -> bool:
-    try:
-        urlopen(f"http://{rest}/v2/health/ready", timeout=5).close()
-    except OSError:
-        return False
-    return True
 
 
 def test_the_doctor_sends_a_call_through_the_proxy(

@@ -5,7 +5,6 @@ import base64
 import json
 import re
 import shutil
-import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from inference_store.inference.producer_reports import ProducerReport, encode
 from inference_store.platform.metrics import METRICS, SERVICES, Entry
 from tests.e2e.capture.test_line import detector
 from tests.e2e.metric_moves import MOVES, Samples
+from tests.http_requests import send
 from tests.integration.proxy.rest_server import upstream
 from tests.polling import until
 from tests.producer import START, Producer, capture
@@ -68,8 +68,7 @@ class Scraped:
 
 
 def read_metrics(service: Service) -> str:
-    with urllib.request.urlopen(f"{service.admin}/metrics", timeout=60) as answer:
-        return str(answer.read().decode())
+    return send(f"{service.admin}/metrics").decode()
 
 
 def _list_samples(text: str) -> Iterator[tuple[str, str, float]]:

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from ssl import SSLContext
 from typing import Any
-from urllib.error import URLError
 from urllib.parse import urlsplit
-from urllib.request import urlopen
 
 from minio import Minio
 from minio.credentials.providers import StaticProvider
 from minio.minioadmin import MinioAdmin
+
+from tests.http_requests import answers
 
 from .cache import install
 from .ports import free_port
@@ -95,12 +95,7 @@ class MinioServer(Server, S3):
         return self._run(command, environment=environment)
 
     def _answers(self) -> bool:
-        try:
-            url = f"{self.endpoint}/minio/health/cluster"
-            with urlopen(url, timeout=10, context=self.trusted) as answer:
-                return bool(answer.status == 200)
-        except (URLError, OSError):
-            return False
+        return answers(f"{self.endpoint}/minio/health/cluster", self.trusted)
 
 
 def find_minio() -> Path:

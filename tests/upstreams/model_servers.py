@@ -10,9 +10,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
-from urllib.error import URLError
-from urllib.request import urlopen
 
+from tests.http_requests import answers
 from tests.servers.cache import install
 from tests.servers.ports import free_port
 from tests.servers.process import LeashedProcess
@@ -53,15 +52,6 @@ class ModelServer(Server):
 
     def _answers(self) -> bool:
         return answers(self.url + self.ready)
-
-
-def answers(url: str) -> bool:
-    """It answers with 200."""
-    try:
-        with urlopen(url, timeout=10) as answer:
-            return bool(answer.status == 200)
-    except (URLError, OSError):
-        return False
 
 
 def listens(port: int) -> bool:

@@ -1,10 +1,8 @@
 """The classifier of digits finds what its training does, and needs none of the demo's packages."""
 
 import base64
-import json
 import subprocess
 import sys
-import urllib.request
 
 import pytest
 
@@ -12,6 +10,7 @@ from inference_store.local.demo import served_models
 from inference_store.local.demo.models import HELD_OUT, LABELS
 from inference_store.local.folder import HOST
 from tests.console.pictures import encode_png
+from tests.http_requests import answers, ask
 from tests.servers.ports import free_port
 from tests.servers.waiting import wait_until
 
@@ -81,27 +80,18 @@ def test_rejects_data_that_is_no_small_png(subtests: pytest.Subtests) -> None:
             served_models.SmallClassifier().classify(content)
 
 
-def _is_ready(address: str) -> bool:
-    try:
-        urllib.request.urlopen(f"{address}/v2/health/ready", timeout=300).close()
-    except OSError:
-        return False
-    return True
-
-
 def test_it_is_served_without_the_demos_packages() -> None:
     rest, over_grpc = free_port(), free_port()
     command = [sys.executable, "-c", _CODE, str(rest), str(over_grpc), "--small"]
     picture = base64.b64encode(encode_png(8, 8, (b"\0" + b"\x07" * 8) * 8)).decode()
     tensor = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [picture]}
-    body = json.dumps({"inputs": [tensor]}).encode()
     server = f"http://{HOST}:{rest}"
     with subprocess.Popen([*command, "--host", "0.0.0.0"]) as process:
         try:
-            wait_until(lambda: _is_ready(server), seconds=300, what="the model server")
+            ready = f"{server}/v2/health/ready"
+            wait_until(lambda: answers(ready), seconds=300, what="the model server")
             address = f"{server}/v2/models/digit-classifier/infer"
-            with urllib.request.urlopen(address, data=body, timeout=300) as answer:
-                (output,) = json.load(answer)["outputs"]
+            (output,) = ask(address, {"inputs": [tensor]})["outputs"]
         finally:
             process.terminate()
     assert output["shape"] == [10]
