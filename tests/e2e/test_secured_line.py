@@ -20,7 +20,6 @@ from minio.error import S3Error
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.log import new_key
-from inference_store.index.database import create_engine
 from inference_store.platform.settings import PostgresSettings
 from tests.e2e.capture.test_line import detector
 from tests.integration.proxy.rest_server import upstream
@@ -37,7 +36,7 @@ from tests.servers.minio import S3, MinioUser
 from tests.servers.ports import free_port
 from tests.servers.secured import PASSWORD, SecuredKafka, SecuredMinio, SecuredPostgres
 from tests.service_process import Service
-from tests.transactions import scalar
+from tests.transactions import opened, scalar
 
 pytestmark = [pytest.mark.real_kafka, pytest.mark.real_minio]
 
@@ -51,9 +50,8 @@ def database(secured_postgres: SecuredPostgres) -> str:
 @pytest.fixture
 async def engine(secured_postgres: SecuredPostgres, database: str) -> AsyncIterator[AsyncEngine]:
     """An engine of the user `postgres`, to look at the tables."""
-    opened_engine = create_engine(secured_postgres.dsn_of(database))
-    yield opened_engine
-    await opened_engine.dispose()
+    async with opened(secured_postgres.dsn_of(database)) as opened_engine:
+        yield opened_engine
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from inference_store.index.database import create_engine
 from tests.e2e.faults import traffic
 from tests.integration.proxy.rest_server import upstream
 from tests.polling import until
@@ -26,6 +25,7 @@ from tests.servers.ports import free_port
 from tests.servers.postgres import PostgresServer
 from tests.servers.server import Server
 from tests.service_process import Service
+from tests.transactions import opened
 
 MODEL = "sums"
 QUICK = {
@@ -197,11 +197,9 @@ async def test_each_server_is_stopped_and_each_service_killed_once(
         assert calls.failed == {}
         before, after = await _kill_the_proxy(line, calls)
         await _check_calls(line, before, after)
-        engine = create_engine(dsn)
-        async with engine.connect() as connection:
+        async with opened(dsn) as engine, engine.connect() as connection:
             await traffic.check_nothing_waits(connection)
             await traffic.check_partitions(connection)
-        await engine.dispose()
 
 
 async def _stop_and_start(line: CaptureLine, calls: Calls, part: str, server: Server) -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index.database import create_engine
 from tests.e2e.faults import traffic
 from tests.producer import Capture
 from tests.servers.fixtures import migrate, unique
 from tests.servers.machine import SmallDisk
 from tests.servers.postgres import PostgresServer
 from tests.service_process import Service
+from tests.transactions import opened
 
 pytestmark = pytest.mark.small_disk
 # A write that found no room at all, and one that found room for a part of its page.
@@ -85,9 +85,8 @@ def full_environment(
 
 @pytest.fixture
 async def own_engine(full_environment: dict[str, str]) -> AsyncIterator[AsyncEngine]:
-    opened_engine = create_engine(full_environment["INFERENCE_STORE_POSTGRES_DSN"])
-    yield opened_engine
-    await opened_engine.dispose()
+    async with opened(full_environment["INFERENCE_STORE_POSTGRES_DSN"]) as opened_engine:
+        yield opened_engine
 
 
 async def test_a_full_disk(

@@ -15,7 +15,6 @@ import aiohttp
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index.database import create_engine
 from inference_store.index.migration import upgrade
 from inference_store.index.schema import MIGRATIONS, newest
 from tests.e2e.faults.traffic import Published, make_captures
@@ -30,6 +29,7 @@ from tests.servers.ports import free_port
 from tests.servers.postgres import Postgres
 from tests.service_process import Service
 from tests.synthetic_migration import copy_migrations_with_one_more
+from tests.transactions import opened
 
 ROOT = MIGRATIONS.parent
 _PREFIX = "INFERENCE_STORE_"
@@ -153,9 +153,8 @@ def old_database(postgres_server: Postgres, step: Step) -> Iterator[str]:
 
 @pytest.fixture
 async def old_engine(old_database: str) -> AsyncIterator[AsyncEngine]:
-    engine = create_engine(old_database)
-    yield engine
-    await engine.dispose()
+    async with opened(old_database) as engine:
+        yield engine
 
 
 @dataclass

@@ -16,7 +16,7 @@ from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import partitions
-from inference_store.index.database import create_engine, driver_of
+from inference_store.index.database import driver_of
 from inference_store.index.dictionary import Dictionary
 from inference_store.index.distribution import (
     DISTRIBUTED,
@@ -35,7 +35,7 @@ from tests.servers.citus import Citus
 from tests.servers.fixtures import migrate, unique
 from tests.servers.marks import on_citus, plain_postgres
 from tests.servers.postgres import Postgres
-from tests.transactions import fetch, transact
+from tests.transactions import fetch, opened, transact
 from tests.warm.process import run_command
 
 MODEL = "/v1/models/model"
@@ -255,16 +255,13 @@ async def test_continues_after_a_crash(engine: AsyncEngine) -> None:
 @plain_postgres
 async def test_refuses_while_services_run(engine: AsyncEngine, database: str) -> None:
     await install_stand_in(engine)
-    service = create_engine(database, application="inference-store-ingester")
-    try:
-        async with service.connect() as connection:
-            await connection.execute(text("SELECT 1"))
-            with pytest.raises(
-                CannotDistribute, match="use the database: inference-store-ingester"
-            ):
-                await spread(engine, shards=32, say=lambda _: None)
-    finally:
-        await service.dispose()
+    async with (
+        opened(database, application="inference-store-ingester") as service,
+        service.connect() as connection,
+    ):
+        await connection.execute(text("SELECT 1"))
+        with pytest.raises(CannotDistribute, match="use the database: inference-store-ingester"):
+            await spread(engine, shards=32, say=lambda _: None)
 
 
 # An installation that grows: it has rows before its tables are distributed to nodes.
@@ -281,10 +278,11 @@ async def grown_engine(postgres_server: Citus) -> AsyncIterator[AsyncEngine]:
     name = unique()
     dsn = postgres_server.create_database(name)
     migrate(dsn)
-    engine = create_engine(dsn)
-    for model_id in MODELS:
-        await store(engine, NewInference("before", model_id=model_id, metadata=[("k", "int", "1")]))
-    await engine.dispose()
+    async with opened(dsn) as engine:
+        for model_id in MODELS:
+            await store(
+                engine, NewInference("before", model_id=model_id, metadata=[("k", "int", "1")])
+            )
     await distribute(dsn, shards=4, say=lambda _: None)
     yield engine
     await engine.dispose()

@@ -15,7 +15,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import accounting
 from inference_store.index.accounting import Outcome, PartitionId
-from inference_store.index.database import create_engine
 from inference_store.ingester.batch import AssignedPartition, Consumer, OffsetRange
 from inference_store.ingester.kafka_consumer import KafkaConsumer
 from inference_store.ingester.run import Watch
@@ -28,7 +27,7 @@ from tests.servers.kafka import Kafka
 from tests.servers.postgres import Postgres
 from tests.service_process import Service
 from tests.settings import make_settings
-from tests.transactions import transact
+from tests.transactions import opened, transact
 
 from .conftest import MANY, RunningIngester, StartIngester, read_health, wait_for_counts
 
@@ -213,9 +212,8 @@ async def test_waits_for_the_tables_and_reads_the_topic_again(
     """Live and not ready, and it says what to run; nothing that it remembers is used again."""
     service, producer = running
     await producer.produce(*MANY)
-    engine = create_engine(database)
-    await wait_for_counts(engine, stored=len(MANY))
-    await engine.dispose()
+    async with opened(database) as engine:
+        await wait_for_counts(engine, stored=len(MANY))
 
     name = urlsplit(database).path.removeprefix("/")
     await asyncio.to_thread(postgres_server.drop_database, name)
@@ -228,6 +226,5 @@ async def test_waits_for_the_tables_and_reads_the_topic_again(
     assert "database_replaced" in service.text
 
     await asyncio.to_thread(migrate, database)
-    engine = create_engine(database)
-    await wait_for_counts(engine, stored=len(MANY) + 1)
-    await engine.dispose()
+    async with opened(database) as engine:
+        await wait_for_counts(engine, stored=len(MANY) + 1)
