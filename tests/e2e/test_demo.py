@@ -1,6 +1,7 @@
 """`inference-store demo` as a newcomer runs it, and the tutorials beside it."""
 
 import ast
+import asyncio
 import base64
 import json
 import os
@@ -13,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 import yaml
 from playwright.sync_api import expect, sync_playwright
@@ -185,14 +187,16 @@ def test_the_demo_feeds_once_answers_and_leaves_no_process(folder: Path) -> None
 
 
 def test_after_a_kill_the_next_start_indexes_what_was_captured(folder: Path) -> None:
-    """Kafka, which keeps everything in memory, has what the index lacks."""
+    """Kafka, which keeps everything in memory, has what the index lacks. A second Ctrl-C says the
+    same number that is left to the next start."""
     with demo(folder) as first:
         first.wait_serving(FIRST_START_SECONDS)
         expected = count_inferences(first.api)
         pids = first.pids()
         os.kill(pids["ingester"], signal.SIGSTOP)
+        fed = count_published(folder)
         send_pictures(first, name="before-kill")
-        wait_for(lambda: count_published(folder) >= SENT, 300)
+        wait_for(lambda: count_published(folder) >= fed + SENT, 300)
         first.process.kill()
         first.process.wait(300)
     if sys.platform == "linux":
@@ -202,6 +206,23 @@ def test_after_a_kill_the_next_start_indexes_what_was_captured(folder: Path) -> 
         second.wait_serving(NEXT_START_SECONDS)
         assert all(is_gone(pid) for pid in pids.values())
         assert count_inferences(second.api) == expected
+        asyncio.run(give_up(second, folder))
+    assert f"Gave up with {SENT} captures to go" in second.output.read_text()
+
+
+async def give_up(running: Demo, folder: Path) -> None:
+    """Stop the demo while nothing can be indexed, and stop it again once it has said what waits."""
+    settings = (folder / ".inference-store" / "run" / "settings.env").read_text()
+    (dsn,) = re.findall(r"^INFERENCE_STORE_POSTGRES_DSN='?([^'\n]+)", settings, re.MULTILINE)
+    connection = await asyncpg.connect(dsn)  # the demo's stop ends it
+    await connection.execute("BEGIN; LOCK TABLE inference IN SHARE MODE")
+    send_pictures(running, name="before-giving-up")
+    running.process.send_signal(signal.SIGINT)
+    says = f"{SENT} captures to go; Ctrl-C gives up"
+    wait_for(lambda: says in running.output.read_text(), 300)
+    running.process.send_signal(signal.SIGINT)
+    assert running.process.wait(300) == 0
+    connection.terminate()
 
 
 def look_at_console(running: Demo, folder: Path) -> None:

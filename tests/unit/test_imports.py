@@ -237,6 +237,18 @@ def test_the_package_the_chart_and_the_image_have_it() -> None:
     assert headings[0] in {"Unreleased", VERSION}
 
 
+def test_the_readme_installs_what_a_release_publishes() -> None:
+    """The image where the chart looks for it, and the chart below it, by the workflow's names."""
+    values = yaml.safe_load((ROOT / "helm/inference-store/values.yaml").read_text())
+    image, readme = values["image"]["repository"], (ROOT / "README.md").read_text()
+    assert f"\nhelm install store oci://{image}/charts/inference-store --version" in readme
+    assert f"\ndocker pull {image}:{VERSION}\n" in readme
+    workflow = (ROOT / ".github/workflows/release.yml").read_text()
+    assert f"REGISTRY: {image.partition('/')[0]}\n" in workflow
+    assert 'image=$REGISTRY/${GITHUB_REPOSITORY,,}"' in workflow
+    assert '"oci://$IMAGE/charts"' in workflow
+
+
 def test_every_name_of_an_image_has_it() -> None:
     paths = {path for pattern in _PATTERNS for path in ROOT.glob(pattern) if path.is_file()}
     texts = {path: path.read_text() for path in paths if path.suffix not in _NO_TEXT}

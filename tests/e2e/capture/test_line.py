@@ -4,14 +4,20 @@ import asyncio
 import base64
 import hashlib
 import json
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from aiohttp import web
 
 from tests.integration.proxy.rest_server import upstream
+from tests.proxy_process import Proxy
 from tests.proxy_process import upstream as upstream_entry
 from tests.servers.fixtures import MakeEnvironment, MakeTopic
 from tests.servers.minio import S3
@@ -71,6 +77,13 @@ async def test_calls_become_answers_and_the_books_close(
     tmp_path: Path,
 ) -> None:
     environment = service_environment(KAFKA_TOPIC=topic(2), KAFKA_REPORTS_TOPIC=topic())
+    arrived, released = Event(), Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if "/last/" in request.path:
+            arrived.set()
+            await asyncio.to_thread(released.wait)
+        return await detector(request)
 
     def run() -> None:
         upstreams = {"detector": [upstream_entry("one", "v2", url=f"http://127.0.0.1:{port}")]}
@@ -80,9 +93,17 @@ async def test_calls_become_answers_and_the_books_close(
             _check_several_images(line, url)
             _check_a_failed_call(line, url)
             _check_the_first_query_of_the_readme(line, url)
+            with ThreadPoolExecutor() as pool:
+                last = pool.submit(post, f"{url}/last/infer", {"inputs": [_make_input("a", PNG)]})
+                try:
+                    arrived.wait()
+                    _check_capture_hurries_at_the_end(line.proxies["detector"])
+                finally:
+                    released.set()
+                last.result()
             _check_the_books(line)
 
-    async with upstream(detector) as port:
+    async with upstream(answer) as port:
         await asyncio.to_thread(run)
 
 
@@ -137,6 +158,19 @@ def _check_the_first_query_of_the_readme(line: RealLine, url: str) -> None:
     assert len(result.json()["items"]) == 2
 
 
+def _check_capture_hurries_at_the_end(proxy: Proxy) -> None:
+    """It makes way for calls, and no more once there are none to come."""
+    serving = psutil.Process(proxy.process.pid)
+    assert {child.nice() - serving.nice() for child in serving.children()} >= {10}
+    proxy.process.send_signal(signal.SIGTERM)
+    if os.geteuid() == 0:  # others may not raise a priority
+        wait_until(
+            lambda: {child.nice() - serving.nice() for child in serving.children()} == {0},
+            seconds=300,
+            what="the capture process to be as quick as serving",
+        )
+
+
 def _check_the_books(line: RealLine) -> None:
     """The proxy ends without a loss; each call, and each inference of it, has been counted."""
     proxy = line.proxies["detector"]
@@ -146,6 +180,6 @@ def _check_the_books(line: RealLine) -> None:
     def all_are_counted() -> bool:
         books = line.accounting()
         counts = [(producer["published"], producer["events"]) for producer in books["producers"]]
-        return bool(books["closes"]) and counts == [(6, 7)]
+        return bool(books["closes"]) and counts == [(7, 8)]
 
     wait_until(all_are_counted, seconds=300, what="the last report")

@@ -189,6 +189,17 @@ def older_backup(patient: Patient) -> Iterator[dict[str, str]]:
 
 
 @contextmanager
+def captures_missing(patient: Patient) -> Iterator[dict[str, str]]:
+    patient.execute(
+        "INSERT INTO producer_report (producer, reporter, number, booted_at, reported_at, seen,"
+        ' queued, published, events, highest_sequence, final, cluster, topic, partition, "offset")'
+        " VALUES ('p', 'p', 1, now(), now(), 9, 0, 9, 9, 9, true, 'c', 't', 0, 0)"
+    )
+    yield {}
+    patient.execute("DELETE FROM producer_report")
+
+
+@contextmanager
 def clock_wrong(_: Patient) -> Iterator[dict[str, str]]:
     """Start an S3 server that only has a clock which is an hour late."""
 
@@ -263,6 +274,7 @@ FAULTS: dict[str, tuple[Plant, str, str, str]] = {
     "versioning suspended": (versioning_suspended, "bucket", "warning", "suspended"),
     "objects locked": (objects_locked, "bucket", "warning", "for 30 days"),
     "key beside a token": (key_beside_token, "token", "warning", "and there are keys"),
+    "lost captures": (captures_missing, "books", "warning", "captures of 1 producer are"),
     "older backup": (older_backup, "ledger", "failed", "ledger replay`, which gives it"),
     "wrong clock": (clock_wrong, "object store clock", "failed", "s behind ours"),
     "settings fight": (settings_fight, "settings", "warning", "could bring the inference back"),
