@@ -18,7 +18,6 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.types import Message, Receive, Scope, Send
 from structlog.testing import capture_logs
 
-from inference_store.api import http
 from inference_store.api.answer import (
     NAME,
     JsonAnswer,
@@ -26,6 +25,18 @@ from inference_store.api.answer import (
     encode_json,
     find_refusal,
     write_warnings,
+)
+from inference_store.api.http import (
+    CODINGS,
+    MOST_ITEMS,
+    Compression,
+    ExactRequest,
+    choose_coding,
+    choose_type,
+    decode_segment,
+    escape_segment,
+    exact_json,
+    read_in_thread,
 )
 from inference_store.api.inference_models import convert_metadata
 from inference_store.inference.errors import ObjectStoreUnavailable, QueryTimeout, TooLarge
@@ -140,14 +151,14 @@ async def compress_answer(
         raise AssertionError("nothing of the request is read")
 
     scope = {"type": "http", "headers": [(b"accept-encoding", accept.encode())]}
-    await http.Compression(app)(scope, receive, send)
+    await Compression(app)(scope, receive, send)
     start, *bodies = messages
     headers = {name.decode().lower(): value.decode() for name, value in start["headers"]}
     return headers, [body["body"] for body in bodies]
 
 
 async def test_an_answer_is_compressed() -> None:
-    for coding in http.CODINGS:
+    for coding in CODINGS:
         headers, [body] = await compress_answer([LARGE], accept=coding)
         assert headers["content-encoding"] == coding, coding
         assert headers["vary"] == "Accept-Encoding", coding
@@ -157,7 +168,7 @@ async def test_an_answer_is_compressed() -> None:
 
 
 async def test_each_piece_of_a_stream_can_be_read_as_it_comes() -> None:
-    for coding in http.CODINGS:
+    for coding in CODINGS:
         lines = [b'{"cursor": "a"}\n', LARGE, b"", b'{"count": 2}\n']
         headers, pieces = await compress_answer(lines, accept=coding, kind="application/x-ndjson")
         assert headers["content-encoding"] == coding, coding
@@ -211,7 +222,7 @@ def test_a_type_is_chosen() -> None:
         ("application/json;q=nan", None),
         (",;,", None),
     ):
-        assert http.choose_type(accept, OFFERED) == chosen, accept
+        assert choose_type(accept, OFFERED) == chosen, accept
 
 
 def test_a_coding_is_chosen() -> None:
@@ -229,7 +240,7 @@ def test_a_coding_is_chosen() -> None:
         ("identity, gzip;q=0.5", None),
         ("identity;q=0.5, gzip", "gzip"),
     ):
-        assert http.choose_coding(accept_encoding) == chosen, accept_encoding
+        assert choose_coding(accept_encoding) == chosen, accept_encoding
 
 
 def test_without_warnings_there_is_no_header() -> None:
@@ -258,7 +269,7 @@ def test_what_is_too_long_is_counted() -> None:
 
 
 def test_numbers_are_exact() -> None:
-    numbers = http.exact_json(b'[0.1, 1e400, -0.0, 98765432109876543210, 7, "0.1"]')
+    numbers = exact_json(b'[0.1, 1e400, -0.0, 98765432109876543210, 7, "0.1"]')
     decimals = [Decimal("0.1"), Decimal("1e400"), Decimal("-0.0")]
     assert numbers == [*decimals, 98765432109876543210, 7, "0.1"]
     assert isinstance(numbers[4], int)
@@ -267,22 +278,22 @@ def test_numbers_are_exact() -> None:
 def test_rejects_bodies_that_are_not_json(subtests: pytest.Subtests) -> None:
     for wrong in (b"{", b"\xff", b"NaN", b"[" * 100_000, b"", b"1 2"):
         with subtests.test(wrong=wrong), pytest.raises(json.JSONDecodeError):
-            http.exact_json(wrong)
+            exact_json(wrong)
 
 
-def _request(pieces: list[bytes]) -> http.ExactRequest:
+def _request(pieces: list[bytes]) -> ExactRequest:
     """Make a request whose body comes in these pieces, each taken from the list as it is read."""
 
     async def receive() -> Any:
         return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
 
-    return http.ExactRequest({"type": "http", "headers": []}, receive)
+    return ExactRequest({"type": "http", "headers": []}, receive)
 
 
 async def test_a_body_of_too_many_items_or_bytes_is_not_parsed() -> None:
     for sign in (b",", b"[", b"{"):
-        await _request([sign * 10_000, sign * (http.MOST_ITEMS - 10_000)]).load(1_000_000)
-        over = _request([sign * 10_000, sign * (http.MOST_ITEMS - 9_999)])
+        await _request([sign * 10_000, sign * (MOST_ITEMS - 10_000)]).load(1_000_000)
+        over = _request([sign * 10_000, sign * (MOST_ITEMS - 9_999)])
         with pytest.raises(TooLarge, match="20,000 items"):
             await over.load(1_000_000)
     pieces = [b" " * 10] * 5
@@ -293,7 +304,7 @@ async def test_a_body_of_too_many_items_or_bytes_is_not_parsed() -> None:
 
 async def test_a_large_body_is_parsed_beside_the_loop() -> None:
     let_go = threading.Event()
-    busy = asyncio.create_task(http.read_in_thread(let_go.wait, 300))
+    busy = asyncio.create_task(read_in_thread(let_go.wait, 300))
     small, large = (json.dumps(" " * size).encode() for size in (60_000, 70_000))
     parsing = [asyncio.create_task(_parse_body(body)) for body in (small, large)]
     await parsing[0]
@@ -311,14 +322,14 @@ async def _parse_body(body: bytes) -> Any:
 
 @given(st.text(st.characters(codec="utf-8"), max_size=256).filter(is_id))
 def test_any_id_is_a_segment(name: str) -> None:
-    assert "/" not in http.escape_segment(name)
-    assert http.decode_segment(http.escape_segment(name)) == name
+    assert "/" not in escape_segment(name)
+    assert decode_segment(escape_segment(name)) == name
 
 
 def test_ids_that_are_none(subtests: pytest.Subtests) -> None:
     for segment in ("%00", "%ff", "x" * 257, "", ".", "%2e%2E"):
         with subtests.test(segment), pytest.raises(ValueError, match="id"):
-            http.decode_segment(segment)
+            decode_segment(segment)
 
 
 def test_distinguishes_overload_from_timeouts() -> None:
