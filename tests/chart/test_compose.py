@@ -15,7 +15,6 @@ from inference_store.cli.main import COMMANDS
 from inference_store.erasure.log import read_keys
 from inference_store.platform.settings import PREFIX, names
 from inference_store.proxy.configuration import read_configuration_file
-from inference_store.proxy.protocols import PROTOCOLS
 from tests.servers.fixtures import unique
 from tests.servers.minio import S3
 
@@ -88,7 +87,7 @@ def test_proxy_forwards_to_the_model_server() -> None:
     file, target, how = mounted.split(":")
     assert SERVICES["proxy"]["environment"][f"{PREFIX}PROXY_CONFIG"] == target
     assert how == "ro"
-    configuration = read_configuration_file(ROOT / file, protocols=PROTOCOLS)
+    configuration = read_configuration_file(ROOT / file)
     (upstream,) = configuration.upstreams
     assert (upstream.url, upstream.grpc) == ("http://model-server:8080", "model-server:8081")
     assert SERVICES["model-server"]["command"][:2] == ["8080", "8081"]

@@ -15,7 +15,6 @@ from inference_store.proxy.configuration import (
     WrongConfiguration,
     read_configuration_file,
 )
-from inference_store.proxy.protocols import PROTOCOLS
 
 from .matrix import MATRIX, SERVERS, UPSTREAMS
 from .rendering import (
@@ -55,7 +54,7 @@ def read_configuration(
     """Read its configuration file with the product. Raises WrongConfiguration."""
     file = folder / "proxy.yaml"
     file.write_text(select_kind(render_objects(values), "ConfigMap")[name]["data"]["proxy.yaml"])
-    return read_configuration_file(file, protocols=PROTOCOLS)
+    return read_configuration_file(file)
 
 
 def test_product_accepts_the_configuration(tmp_path: Path) -> None:

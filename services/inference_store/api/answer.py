@@ -187,7 +187,7 @@ class Problem(BaseModel):
     title: str = Field(examples=["No inference of this model has this metadata key"])
     status: int = Field(examples=[422])
     detail: str = Field(
-        examples=["The model has no metadata key 'frame_numer'. The nearest are frame_number."]
+        examples=["filter: there is no metadata key 'frame_numer'; the nearest are frame_number."]
     )
     errors: list[ProblemError]
 

@@ -287,8 +287,10 @@ async def _count_page(
     with_metadata = events if subject is not None else matching if current_holds else []
     metadata = await asyncio.to_thread(load_metadata, blobs, with_metadata)
     if subject is not None:
-        matching += filter_by_subject(events, subject, requested.predicate, metadata)
-    split = split_by_holds(
+        about = requested.predicate
+        matching += await filter_by_subject(connection, events, subject, about, metadata)
+    split = await split_by_holds(
+        connection,
         list({item.id: item for item in matching}.values()),
         metadata,
         lambda _: current_holds,
@@ -372,7 +374,8 @@ async def _iterate_pages(
     after = 0
     while page := await read_page(connection, match, after=after, buckets=blobs.buckets):
         metadata = await asyncio.to_thread(load_metadata, blobs, page)
-        yield search.filter_by_subject(page, subject, predicate, metadata), metadata
+        events = await search.filter_by_subject(connection, page, subject, predicate, metadata)
+        yield events, metadata
         after = page[-1].id
 
 

@@ -31,22 +31,23 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.erasure import pending_deletions
 from inference_store.erasure.held_deletions import HeldRow
 from inference_store.erasure.holds import list_in_force
-from inference_store.erasure.holds.hold import Hold, is_held, resolve_filter
+from inference_store.erasure.holds.hold import Hold, judge, resolve_filter
 from inference_store.erasure.locks import fence_exclusive
 from inference_store.erasure.pending_deletions import Arrival, enqueue_arrivals
 from inference_store.erasure.progress import Erasure, add_erased
 from inference_store.erasure.requests import Subject
 from inference_store.index import accounting, registrations
 from inference_store.index.accounting import Outcome, PartitionId
+from inference_store.index.registrations import Registration
 from inference_store.index.sidecars import among
 from inference_store.index.tables import blob_reference, erasing, unsettled_event
 from inference_store.index.unsettled import record_of
+from inference_store.index.writing import Indexable
 from inference_store.inference.errors import (
     BlobForbidden,
     BlobMissing,
     BlobTooLarge,
     InvalidEvent,
-    StoreError,
 )
 from inference_store.inference.events import (
     Buckets,
@@ -56,15 +57,20 @@ from inference_store.inference.events import (
     received_at_of,
 )
 from inference_store.inference.metadata import Metadata, read_metadata
+from inference_store.inference.task_types import Predictions
 from inference_store.objects import Blobs
-from inference_store.query.facts import NOT_IN_EVENTS, build_event_facts
 from inference_store.query.filters import typed
 from inference_store.query.filters.certain import find_doubts
-from inference_store.query.filters.evaluate import Facts, evaluate
 from inference_store.query.filters.typed import Predicate
+from inference_store.query.unstored import evaluate
 
 _ESCAPE = re.compile(r"\\u[0-9a-f]{4}")
 BATCH = 200
+# What only the index or the response has, and so is unknown of an event alone.
+_NOT_IN_EVENTS: Final = frozenset(
+    {"project_id", "indexed_at", "top_label", "top_score", "prediction_count", "problem"}
+    | {"revision", "data_deleted_at"}
+)
 EventMetadata: TypeAlias = Mapping[int, Metadata]
 """The metadata of events that could be read, by the number of their row."""
 
@@ -113,15 +119,16 @@ class UnattributedSearch:
             case None:
                 return false()
 
-    def filter_by_subject(
+    async def filter_by_subject(
         self,
-        events: Iterable[QuarantinedEvent],
+        connection: AsyncConnection,
+        events: Sequence[QuarantinedEvent],
         subject: Subject,
         predicate: Predicate,
         metadata: EventMetadata,
     ) -> list[QuarantinedEvent]:
         """Return the events that mention the subject and that the erasure reaches."""
-        about_it = filter_by_subject(events, subject, predicate, metadata)
+        about_it = await filter_by_subject(connection, events, subject, predicate, metadata)
         return [quarantined for quarantined in about_it if self._reaches(quarantined)]
 
     def _reaches(self, quarantined: QuarantinedEvent) -> bool:
@@ -164,28 +171,37 @@ def _read_event(row: Any, buckets: Buckets) -> QuarantinedEvent:
     )
 
 
-def filter_by_subject(
-    events: Iterable[QuarantinedEvent],
+async def filter_by_subject(
+    connection: AsyncConnection,
+    events: Sequence[QuarantinedEvent],
     subject: Subject,
     predicate: Predicate,
     metadata: EventMetadata,
 ) -> list[QuarantinedEvent]:
     """Return the events that mention the subject."""
+    items = {
+        quarantined.id: _make_item(quarantined.event, metadata[quarantined.id])
+        for quarantined in events
+        if quarantined.event is not None and quarantined.id in metadata
+    }
+    answers = await evaluate(connection, list(items.values()), [predicate])
+    mentions = {id: bool(truths and truths[0]) for id, truths in zip(items, answers, strict=True)}
+    texts = (subject.key, subject.value)
     return [
         quarantined
         for quarantined in events
-        if _mentions_subject(quarantined, subject, predicate, metadata.get(quarantined.id))
+        if (
+            mentions[quarantined.id]
+            if quarantined.id in items
+            else all(mentions_text(quarantined.payload, text) for text in texts)
+        )
     ]
 
 
-def _mentions_subject(
-    quarantined: QuarantinedEvent, subject: Subject, predicate: Predicate, metadata: Metadata | None
-) -> bool:
-    if metadata is None:
-        return all(
-            mentions_text(quarantined.payload, text) for text in (subject.key, subject.value)
-        )
-    return evaluate(predicate, Facts(metadata=metadata)) is True
+def _make_item(event: InferenceEvent, metadata: Metadata) -> Indexable:
+    """Return the inference of an event whose response has not been read."""
+    model = Registration.model_construct(model=0, model_id=event.model_id, project_id=None)
+    return Indexable(event, model, metadata, Predictions(None))
 
 
 async def filter_erased(
@@ -328,7 +344,9 @@ async def split_by_hold(
         is_erased = quarantined.event is not None and quarantined.event.uid in erased
         return younger if is_erased else current_holds
 
-    return split_by_holds(events, metadata, lambda _: current_holds, choose_doubted)
+    return await split_by_holds(
+        connection, events, metadata, lambda _: current_holds, choose_doubted
+    )
 
 
 async def split_unattributed_by_hold(
@@ -344,10 +362,11 @@ async def split_unattributed_by_hold(
     def choose_holds(quarantined: QuarantinedEvent) -> Sequence[Hold]:
         return [hold for hold in current_holds if _may_be_of(quarantined, hold, names)]
 
-    return split_by_holds(events, metadata, choose_holds, choose_holds)
+    return await split_by_holds(connection, events, metadata, choose_holds, choose_holds)
 
 
-def split_by_holds(
+async def split_by_holds(
+    connection: AsyncConnection,
     events: Sequence[QuarantinedEvent],
     metadata: EventMetadata,
     choose_holds: Callable[[QuarantinedEvent], Sequence[Hold]],
@@ -357,10 +376,21 @@ def split_by_holds(
     nobody knows whether they match."""
     free: list[QuarantinedEvent] = []
     held: list[HeldRow] = []
+    every = {hold.id: hold for quarantined in events for hold in choose_holds(quarantined)}
+    items = {
+        quarantined.id: _make_item(quarantined.event, metadata.get(quarantined.id, Metadata()))
+        for quarantined in events
+        if quarantined.event is not None
+    }
+    answers = await judge(connection, list(every.values()), list(items.values()))
+    protects = dict(zip(items, answers, strict=True))
     for quarantined in events:
         doubted = choose_doubted(quarantined)
         for hold in choose_holds(quarantined):
-            answer = _holds_event(hold, quarantined.event, metadata.get(quarantined.id))
+            # None if it cannot be told: the event can be neither decoded nor read
+            answer = protects.get(quarantined.id, {}).get(hold.id)
+            if answer is not None and not _is_decidable(hold, quarantined.id in metadata):
+                answer = None
             if answer or (answer is None and hold in doubted):
                 uid = str(UUID(int=quarantined.id))
                 held.append([uid, str(hold.id), hold.revision, None, None, None, None])
@@ -377,29 +407,15 @@ def _may_be_of(quarantined: QuarantinedEvent, hold: Hold, names: Mapping[int, st
     return names.get(hold.model) in (None, quarantined.model_id)
 
 
-def _holds_event(
-    hold: Hold, event: InferenceEvent | None, metadata: Metadata | None
-) -> bool | None:
-    """Return None if it cannot be told: the event can be neither decoded nor read."""
-    try:
-        if event is None or not _is_decidable(resolve_filter(hold.filter), metadata):
-            return None
-        known_metadata = metadata or Metadata()
-        return is_held(
-            hold, build_event_facts(event, known_metadata), (*event.flags, *known_metadata.flags)
-        )
-    except (StoreError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _is_decidable(predicate: Predicate, metadata: Metadata | None) -> bool:
+def _is_decidable(hold: Hold, has_metadata: bool) -> bool:
+    predicate = resolve_filter(hold.filter)
     doubts = find_doubts(predicate)
-    if "predictions" in doubts or ("metadata" in doubts and metadata is None):
+    if "predictions" in doubts or ("metadata" in doubts and not has_metadata):
         return False
     properties = {
         node.name for node in typed.iterate_nodes(predicate) if isinstance(node, typed.Property)
     }
-    return properties.isdisjoint(NOT_IN_EVENTS)
+    return properties.isdisjoint(_NOT_IN_EVENTS)
 
 
 def describe_removal(

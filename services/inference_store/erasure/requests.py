@@ -29,10 +29,10 @@ from inference_store.query.cql2 import Node, resolved_in, to_json, to_text
 from inference_store.query.cql2.tree import Operation, SourceRange
 from inference_store.query.filters import certain
 from inference_store.query.filters.check import check
-from inference_store.query.filters.from_conditions import MetadataEntry, metadata_node, one_of
+from inference_store.query.filters.from_conditions import MetadataEntry, metadata_node, of_ids
 from inference_store.query.filters.names import KnownKeys, find_known_keys, names_in
 from inference_store.query.filters.typed import Predicate
-from inference_store.query.lookup import UID_PREFIX, parse_uid
+from inference_store.query.lookup import parse_uid
 from inference_store.query.properties import find_operator
 
 from .progress import COLUMNS, Erasure, read_erasure, redact_criteria
@@ -86,7 +86,7 @@ async def find_unknown_key(
     """Return the refusal of a subject whose key no model has seen; None: one has."""
     keys = await find_known_keys(connection, models, {subject.key})
     try:
-        metadata_node(_make_condition(subject), keys, "refuse")
+        check(metadata_node(_make_condition(subject), keys), keys)
     except UnknownKey as refusal:
         return refusal
     except Invalid:
@@ -116,23 +116,8 @@ async def build_predicate(
     if (subject := find_subject(criteria)) is not None:
         return await _build_subject_predicate(connection, models, subject)
     if "inference_ids" in criteria:
-        return _build_ids_predicate(criteria["inference_ids"])
+        return check(of_ids(criteria["inference_ids"]), KnownKeys()).predicate
     raise Invalid("The erasure does not say what it is of.")
-
-
-def _build_ids_predicate(inference_ids: Sequence[str]) -> Predicate:
-    uids = [
-        str(uid) for inference_id in inference_ids if (uid := parse_uid(inference_id)) is not None
-    ]
-    names = [
-        inference_id for inference_id in inference_ids if not inference_id.startswith(UID_PREFIX)
-    ]
-    parts = [
-        one_of(name, texts, "inference_ids")
-        for name, texts in (("uid", uids), ("inference_ids", names))
-        if texts
-    ]
-    return check(_any_of(parts), KnownKeys()).predicate
 
 
 async def _build_subject_predicate(
@@ -140,13 +125,9 @@ async def _build_subject_predicate(
 ) -> Predicate:
     keys = await find_known_keys(connection, models, {subject.key})
     condition = _make_condition(subject)
-    nodes = (
-        [metadata_node(condition, keys, "accept")]
-        if subject.type
-        else _list_typed_nodes(condition, keys)
-    )
+    nodes = [metadata_node(condition, keys)] if subject.type else _list_typed_nodes(condition, keys)
     if not nodes:
-        nodes = [metadata_node(condition, keys, "accept")]
+        nodes = [metadata_node(condition, keys)]
     return check(_any_of(nodes), keys, unknown_keys="accept", is_saved=True).predicate
 
 
@@ -159,7 +140,7 @@ def _list_typed_nodes(condition: MetadataEntry, keys: KnownKeys) -> list[Node]:
     nodes = []
     for name in _TYPES:
         try:
-            nodes.append(metadata_node(replace(condition, type=name), keys, "accept"))
+            nodes.append(metadata_node(replace(condition, type=name), keys))
         except Invalid:
             continue  # the value is not of this type, or the key was never seen with it
     return nodes

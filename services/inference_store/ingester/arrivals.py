@@ -4,7 +4,7 @@ The order decides the state: a redelivery is a duplicate even if it has expired 
 inference is not restored, and only an inference that was never stored can expire on arrival.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -24,9 +24,8 @@ from inference_store.index import sidecars
 from inference_store.index.accounting import Outcome
 from inference_store.index.unsettled import Rejection
 from inference_store.index.writing import Indexable
-from inference_store.inference.errors import StoreError
 from inference_store.ingester.batch import MissingBlob, ReadRecord
-from inference_store.query.facts import build_facts
+from inference_store.query.unstored import evaluate
 
 
 @dataclass(slots=True)
@@ -91,15 +90,17 @@ async def _sort_candidates(
     expired: list[tuple[ReadRecord, Indexable]] = []
     again: list[Indexable] = []
     identities_in_batch = set()
-    for read, item in candidates:
-        gone = _expired(chains.get(item.registration.model), read, item, now)
-        if gone and _held(in_force, read, item, now):
-            gone = ()
+    due = await _find_expired(connection, candidates, chains, now)
+    doubtful = [n for n, (_, item) in enumerate(candidates) if due[n] or item.identity in erased]
+    keeping = await _find_holds(connection, in_force, [candidates[n] for n in doubtful])
+    holds_by_place = dict(zip(doubtful, keeping, strict=True))
+    for n, (read, item) in enumerate(candidates):
+        gone = () if holds_by_place.get(n) else due[n]
         if item.identity in identities_in_batch:
             arrivals.settled.append((read, Outcome.DUPLICATE))
         elif item.identity in erased:
             # it stays erased; but if its objects exist again, a hold may keep them as evidence
-            if not _held(_in_doubt(in_force, erased_at.get(item.identity)), read, item, now):
+            if not _in_doubt(holds_by_place[n], erased_at.get(item.identity)):
                 again.append(item)
             arrivals.settled.append((read, Outcome.ERASED_AGAIN))
         elif claimed.intersection(_keys(item)):
@@ -126,21 +127,39 @@ def _keys(item: Indexable) -> set[str]:
     return {key for key in item.storage_keys if key is not None} | {*item.shared_keys}
 
 
-def _expired(
-    chain: EffectivePolicy | None, read: ReadRecord, item: Indexable, now: datetime
-) -> tuple[ErasureScope, ...]:
-    """Return the parts that have expired.
+async def _find_expired(
+    connection: AsyncConnection,
+    candidates: Sequence[tuple[ReadRecord, Indexable]],
+    chains: Mapping[int, EffectivePolicy],
+    now: datetime,
+) -> list[tuple[ErasureScope, ...]]:
+    """Return the parts of each that have expired.
 
     While a blob is missing its facts are not known: then only parts that expire whatever the facts
-    are count.
+    are count. Nothing has expired by filters that cannot be evaluated.
     """
-    if chain is None:
-        return ()
-    if isinstance(read.result, MissingBlob):
-        cutoffs = chain.find_certain_cutoffs(now)
-    else:
-        cutoffs = chain.find_cutoffs(build_facts(item, indexed_at=now), now, item.all_flags)
-    return cutoffs.find_expired(item.event.received_at)
+    filters = {saved: of for chain in chains.values() for saved, of in chain.filters.items()}
+    latest = {model: chain.find_latest(now) for model, chain in chains.items()}
+
+    def is_young(item: Indexable) -> bool:
+        at = latest.get(item.registration.model)
+        return at is None or item.event.received_at >= at
+
+    whole = [item for read, item in candidates if not isinstance(read.result, MissingBlob)]
+    old = [item for item in whole if not is_young(item)]
+    answers = iter(await evaluate(connection, old, [*filters.values()], certain=True))
+    parts: list[tuple[ErasureScope, ...]] = []
+    for read, item in candidates:
+        gone: tuple[ErasureScope, ...] = ()
+        if not is_young(item):
+            chain, at = chains[item.registration.model], item.event.received_at
+            if isinstance(read.result, MissingBlob):
+                gone = chain.find_certain_cutoffs(now).find_expired(at)
+            elif (truths := next(answers)) is not None:
+                matching = {saved for saved, truth in zip(filters, truths, strict=True) if truth}
+                gone = chain.find_cutoffs(matching, now).find_expired(at)
+        parts.append(gone)
+    return parts
 
 
 def _in_doubt(in_force: Sequence[Hold], erased_at: datetime | None) -> Sequence[Hold]:
@@ -155,20 +174,21 @@ def _in_doubt(in_force: Sequence[Hold], erased_at: datetime | None) -> Sequence[
     return [hold for hold in in_force if hold.in_force_at > erased_at]
 
 
-def _held(in_force: Sequence[Hold], read: ReadRecord, item: Indexable, now: datetime) -> bool:
-    """Check whether a hold keeps it. NULL protects, and so do a missing blob and a filter that
+async def _find_holds(
+    connection: AsyncConnection,
+    in_force: Sequence[Hold],
+    candidates: Sequence[tuple[ReadRecord, Indexable]],
+) -> list[Sequence[Hold]]:
+    """Return the holds that keep each. NULL protects, and so do a missing blob and a filter that
     cannot be evaluated."""
-    for hold in in_force:
-        if hold.model not in (None, item.registration.model):
-            continue
-        if isinstance(read.result, MissingBlob):
-            return True
-        try:
-            if holds.is_held(hold, build_facts(item, indexed_at=now), item.all_flags):
-                return True
-        except (StoreError, ValueError, KeyError, TypeError):
-            return True
-    return False
+    known = [item for read, item in candidates if not isinstance(read.result, MissingBlob)]
+    answers = iter(await holds.judge(connection, in_force, known))
+    keeping: list[Sequence[Hold]] = []
+    for read, item in candidates:
+        protects = {} if isinstance(read.result, MissingBlob) else next(answers)
+        of_model = (hold for hold in in_force if hold.model in (None, item.registration.model))
+        keeping.append([hold for hold in of_model if protects.get(hold.id, True)])
+    return keeping
 
 
 def _has(item: Indexable, part: ErasureScope) -> bool:

@@ -43,16 +43,50 @@ Limit: TypeAlias = Literal["all", "address"]
 """The limit that leaves no room for a connection."""
 
 
-class Connections:
-    """Takes connections while there is room for them."""
+class Shares:
+    """Counts what callers hold, in total and by address. `what`: its name in a sentence."""
 
-    def __init__(self, port: Port, most: int, most_of_one: int) -> None:
+    def __init__(self, what: str, most: int, most_of_one: int) -> None:
         """`most`: in total; `most_of_one`: from one address."""
-        self.port = port
+        self._what = what
         self.most = most
         self.most_of_one = min(most, most_of_one)
         self._by_address: Counter[str] = Counter()
         self._all = 0
+
+    def hold(self, address: str) -> Limit | None:
+        """Count one more; or return the limit that leaves no room for it."""
+        if self._all >= self.most:
+            return "all"
+        if self._by_address.get(address, 0) >= self.most_of_one:
+            return "address"
+        self._all += 1
+        self._by_address[address] += 1
+        return None
+
+    def release(self, address: str) -> None:
+        """Count one that has ended."""
+        self._all -= 1
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+
+    async def why_full(self) -> str | None:
+        """Return why none is taken, for the readiness check; None if there is room."""
+        if self._all < self.most:
+            return None
+        return (
+            f"all {self.most} {self._what} are taken:"
+            " raise INFERENCE_STORE_CONNECTIONS, or find who holds them"
+        )
+
+
+class Connections(Shares):
+    """Takes connections while there is room for them."""
+
+    def __init__(self, port: Port, most: int, most_of_one: int) -> None:
+        super().__init__("connections", most, most_of_one)
+        self.port = port
         CONNECTIONS.labels(port).set_function(lambda: self._all)
         # From zero, so that the first one is an increase.
         for limit in get_args(Limit):
@@ -62,20 +96,8 @@ class Connections:
 
     def take(self, address: str) -> bool:
         """Count a new connection; return False if there is no room for it."""
-        if self._all >= self.most:
-            return self.refuse("all")
-        if self._by_address.get(address, 0) >= self.most_of_one:
-            return self.refuse("address")
-        self._all += 1
-        self._by_address[address] += 1
-        return True
-
-    def release(self, address: str) -> None:
-        """Count a taken connection that has ended."""
-        self._all -= 1
-        self._by_address[address] -= 1
-        if not self._by_address[address]:
-            del self._by_address[address]
+        limit = self.hold(address)
+        return limit is None or self.refuse(limit)
 
     def count_late(self, late: Late) -> None:
         """Count a connection that is closed because something took too long."""
@@ -85,15 +107,6 @@ class Connections:
         """Count a connection without room, and return False."""
         CONNECTIONS_REFUSED.labels(self.port, limit).inc()
         return False
-
-    async def why_full(self) -> str | None:
-        """Return why no connection is taken, for the readiness check; None if there is room."""
-        if self._all < self.most:
-            return None
-        return (
-            f"all {self.most} connections are taken:"
-            " raise INFERENCE_STORE_CONNECTIONS, or find who holds them"
-        )
 
 
 # A connection with time limits, for any server.

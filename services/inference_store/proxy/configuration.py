@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 import yaml
@@ -21,7 +21,8 @@ from pydantic_core import ErrorDetails
 from inference_store.inference.field_docs import DocumentedModel
 from inference_store.inference.nearest import nearest
 from inference_store.inference.task_types import TASK_TYPES, task_type_of
-from inference_store.platform.settings import WrongSetting
+from inference_store.platform.settings import PREFIX, WrongSetting
+from inference_store.proxy.protocols import PROTOCOLS
 
 
 def matches(pattern: str, model: str) -> bool:
@@ -41,12 +42,23 @@ class WrongConfiguration(WrongSetting):
     """The file cannot be used; the text names it, the line and the remedy."""
 
 
+class _Loader(yaml.SafeLoader):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Refuse a name that is there twice: YAML would keep the last without an error."""
+        names: set[str] = set()
+        for key, _ in node.value:
+            if str(key.value) in names:
+                sentence = f"{key.value!r} is there twice"
+                raise yaml.constructor.ConstructorError(None, None, sentence, key.start_mark)
+            names.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
 class Document:
     """One file, read. Raises WrongConfiguration."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._lines: dict[Location, int] = {}
         try:
             text = path.read_bytes()
         except OSError as exc:
@@ -54,39 +66,28 @@ class Document:
         if len(text) > MOST_BYTES:
             raise WrongConfiguration(f"{path} has more than {MOST_BYTES:,} bytes")
         try:
-            self._note_lines(yaml.compose(text, yaml.SafeLoader), ())
-            self.value = yaml.safe_load(text)
+            self._root = yaml.compose(text, _Loader)
+            self.value = yaml.load(text, _Loader)
         except yaml.MarkedYAMLError as exc:
             mark = exc.problem_mark or exc.context_mark
             where = f", line {mark.line + 1}" if mark else ""
             raise WrongConfiguration(f"{path}{where}: {exc.problem or exc.context}") from None
-        except WrongConfiguration:
-            raise
         except (yaml.YAMLError, RecursionError, ValueError) as exc:
             raise WrongConfiguration(f"{path} is not YAML: {exc}") from None
-
-    def _note_lines(self, node: yaml.Node | None, at: Location) -> None:
-        """Note the line of everything inside a node. A name that a mapping has twice is wrong: YAML
-        would keep the last without an error."""
-        if isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                inside, line = (*at, str(key.value)), key.start_mark.line + 1
-                if inside in self._lines:
-                    raise WrongConfiguration(
-                        f"{self._path}, line {line}: {key.value!r} is there twice"
-                    )
-                self._lines[inside] = line
-                self._note_lines(value, inside)
-        elif isinstance(node, yaml.SequenceNode):
-            for index, value in enumerate(node.value):
-                self._lines[*at, index] = value.start_mark.line + 1
-                self._note_lines(value, (*at, index))
 
     def describe_error(self, location: Location, message: str) -> str:
         """Return a sentence about the value at a location, or about the nearest one that exists."""
         name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
-        nearest_ones = (location[:length] for length in range(len(location), 0, -1))
-        line = next((self._lines[at] for at in nearest_ones if at in self._lines), 1)
+        node, line = self._root, 1
+        for part in location:
+            if isinstance(node, yaml.MappingNode):
+                found = [pair for pair in node.value if str(pair[0].value) == part]
+            else:
+                items = node.value if isinstance(node, yaml.SequenceNode) else []
+                found = [(item, item) for at, item in enumerate(items) if at == part]
+            if not found:
+                break
+            line, node = found[0][0].start_mark.line + 1, found[0][1]
         return f"{self._path}, line {line}: {name.lstrip('.') or 'it'}: {message}"
 
 
@@ -99,6 +100,13 @@ def _task_type(name: str) -> str:
     if known_name == "unknown" and name != "unknown":
         raise ValueError(f"there is no task type {name!r}; known are {', '.join(TASK_TYPES)}")
     return known_name
+
+
+def _protocol(name: str) -> str:
+    if name not in PROTOCOLS:
+        known = ", ".join(sorted(PROTOCOLS))
+        raise ValueError(f"there is no protocol {name!r}; known are {known}")
+    return name
 
 
 def _url(text: str) -> str:
@@ -133,7 +141,7 @@ class UpstreamEntry(_Entry):
     omi: Annotated[str, AfterValidator(_target)] | None = None
     """Where an OMI container answers, in place of `url` and `grpc`: behind a bridge of ours it
     answers V2 over both."""
-    protocols: tuple[str, ...] = ("v2", "v2-grpc")
+    protocols: tuple[Annotated[str, AfterValidator(_protocol)], ...] = ("v2", "v2-grpc")
     """The protocols whose calls are captured."""
     dialect: Literal["mlserver", "triton"] | None = None
     """What its gRPC streams answer; left out: told by the messages themselves."""
@@ -283,9 +291,7 @@ class Configuration:
         return [rules for rules in self.models if rules.upstream in {None, upstream}]
 
 
-def read_configuration_file(
-    path: Path, *, protocols: Collection[str], has_key: bool = True
-) -> Configuration:
+def read_configuration_file(path: Path, *, has_key: bool = True) -> Configuration:
     """Return the configuration in a file. `has_key`: there is a key for the hashes of redactions.
 
     Raises WrongConfiguration, which names each mistake's line.
@@ -301,37 +307,31 @@ def read_configuration_file(
             document.describe_error(error["loc"], _describe_error(error)) for error in errors
         )
         raise WrongConfiguration("\n".join(messages)) from None
-    found = _find_mistakes(file, protocols, has_key=has_key)
+    found = _find_mistakes(file, has_key=has_key)
     mistakes = [document.describe_error(*mistake) for mistake in found]
     if mistakes:
         raise WrongConfiguration("\n".join(mistakes))
     return Configuration(file.upstreams, file.models)
 
 
+_SETTINGS: Mapping[str, str] = {"grpc": "PROXY_UPSTREAM_GRPC", "protocols": "PROXY_PROTOCOLS"}
+
+
 def build_configuration(
-    url: str | None, grpc: str | None, names: Collection[str], *, protocols: Collection[str]
+    url: str | None, grpc: str | None, protocols: Collection[str]
 ) -> Configuration:
     """Return the configuration of one upstream, without a file. Raises WrongConfiguration, which
     names each mistake."""
-    known_names = ", ".join(sorted(protocols))
-    mistakes = [
-        f"INFERENCE_STORE_PROXY_PROTOCOLS: there is no protocol {name!r}; known are {known_names}"
-        for name in names
-        if name not in protocols
-    ]
     try:
-        entry = UpstreamEntry(name="upstream", url=url, grpc=grpc, protocols=tuple(names))
+        entry = UpstreamEntry(name="upstream", url=url, grpc=grpc, protocols=tuple(protocols))
     except ValidationError as exc:
-        mistakes += map(_describe_setting_error, exc.errors(include_url=False, include_input=False))
-    if mistakes:
-        raise WrongConfiguration("\n".join(mistakes))
+        mistakes = [
+            f"{PREFIX}{_SETTINGS.get(str([*error['loc'], ''][0]), 'PROXY_UPSTREAM')}: "
+            f"{_describe_error(error)}"
+            for error in exc.errors(include_url=False, include_input=False)
+        ]
+        raise WrongConfiguration("\n".join(mistakes)) from None
     return Configuration([entry])
-
-
-def _describe_setting_error(error: ErrorDetails) -> str:
-    names = {"grpc": "PROXY_UPSTREAM_GRPC", "protocols": "PROXY_PROTOCOLS"}
-    name = names.get(str(error["loc"][0]) if error["loc"] else "", "PROXY_UPSTREAM")
-    return f"INFERENCE_STORE_{name}: {_describe_error(error)}"
 
 
 def _remove_consequences(errors: Sequence[ErrorDetails]) -> Sequence[ErrorDetails]:
@@ -363,17 +363,10 @@ def _suggest_names(location: Location) -> str:
     return f"; the nearest are {', '.join(near)}" if near else ""
 
 
-def _find_mistakes(
-    file: _File, protocols: Collection[str], *, has_key: bool
-) -> Iterator[tuple[Location, str]]:
+def _find_mistakes(file: _File, *, has_key: bool) -> Iterator[tuple[Location, str]]:
     """Yield what no entry shows by itself."""
     names = [upstream.name for upstream in file.upstreams]
     for index, upstream in enumerate(file.upstreams):
-        for at, name in enumerate(upstream.protocols):
-            if name not in protocols:
-                known = ", ".join(sorted(protocols))
-                sentence = f"there is no protocol {name!r}; known are {known}"
-                yield ("upstreams", index, "protocols", at), sentence
         if upstream.name in names[:index]:
             yield ("upstreams", index, "name"), f"there are two upstreams {upstream.name!r}"
     for index, rules in enumerate(file.models):

@@ -6,7 +6,7 @@ calls are routed and captured as usual. File names are tensor names, both ways.
 
 import re
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -30,9 +30,11 @@ from inference_store.proxy.protocols.tensors import BYTES, Tensor, encoded
 from inference_store.proxy.protocols.v2 import request_in
 from inference_store.proxy.protocols.v2_grpc import request_in as grpc_request_in
 
-# V2 over gRPC in front of a container.
-
 _SERVICE: Final = "inference.GRPCInferenceService"
+_METHODS: Final = (
+    *("ServerLive", "ServerReady", "ModelReady"),
+    *("ServerMetadata", "ModelMetadata", "ModelInfer"),
+)
 _CODES: Final = {
     400: StatusCode.INVALID_ARGUMENT,
     422: StatusCode.INVALID_ARGUMENT,
@@ -42,8 +44,21 @@ _CODES: Final = {
 }
 _Reply: TypeAlias = tuple[dict[str, Any], Run | None]
 """The fields of a message, and the container's outcome of a Run."""
-_GrpcAnswer: TypeAlias = Callable[[Container, bytes], Awaitable[_Reply]]
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+
+
+async def _describe(container: Container, method: str, model: str) -> dict[str, Any]:
+    """Return the fields of an answer about the container, the same over REST and gRPC."""
+    if method == "ServerLive":
+        return {"live": True}
+    if method == "ServerMetadata":
+        return {"name": "inference-store-omi-bridge", "version": "1", "extensions": []}
+    if method == "ModelMetadata":
+        return (await container.status()).describe(model)
+    return {"ready": await container.is_reachable()}
+
+
+# V2 over gRPC in front of a container.
 
 
 def handlers(container: Container) -> grpc.GenericRpcHandler:
@@ -54,9 +69,15 @@ def handlers(container: Container) -> grpc.GenericRpcHandler:
 
 def _build_handler(container: Container, name: str) -> Any:
     async def handle(request: bytes, context: Context) -> bytes:
-        written = b""
+        written, run = b"", None
         try:
-            fields, run = await _METHODS[name](container, request)
+            if name == "ModelInfer":
+                fields, run = await _answer_grpc_infer(container, request)
+            else:
+                asked = parsed(f"inference.{name}Request", request)
+                if asked is None:
+                    raise ContainerFailed(400, f"the request is no {name}Request")
+                fields = await _describe(container, name, getattr(asked, "name", ""))
             written = message(f"inference.{name}Response")(**fields).SerializeToString()
         except ContainerFailed as exc:
             run = exc.run
@@ -68,26 +89,7 @@ def _build_handler(container: Container, name: str) -> Any:
     return grpc.unary_unary_rpc_method_handler(handle)
 
 
-async def _answer_live(_container: Container, _request: bytes) -> _Reply:
-    return {"live": True}, None
-
-
-async def _answer_ready(container: Container, _request: bytes) -> _Reply:
-    return {"ready": await container.is_reachable()}, None
-
-
-async def _server_metadata(_container: Container, _request: bytes) -> _Reply:
-    return omi.server_metadata(), None
-
-
-async def _model_metadata(container: Container, request: bytes) -> _Reply:
-    decoded = parsed("inference.ModelMetadataRequest", request)
-    if decoded is None:
-        raise ContainerFailed(400, "the request is no ModelMetadataRequest")
-    return omi.model_metadata(await container.status(), decoded.name), None
-
-
-async def _answer_infer(container: Container, request: bytes) -> _Reply:
+async def _answer_grpc_infer(container: Container, request: bytes) -> _Reply:
     decoded = grpc_request_in(request)
     if decoded.request is None:
         raise ContainerFailed(400, decoded.problem or "the request is no ModelInferRequest")
@@ -105,15 +107,6 @@ async def _answer_infer(container: Container, request: bytes) -> _Reply:
         output["contents"] = {"bytes_contents": tensor.values}
     return {**fields, "outputs": outputs}, run
 
-
-_METHODS: Final[Mapping[str, _GrpcAnswer]] = {
-    "ServerLive": _answer_live,
-    "ServerReady": _answer_ready,
-    "ModelReady": _answer_ready,
-    "ServerMetadata": _server_metadata,
-    "ModelMetadata": _model_metadata,
-    "ModelInfer": _answer_infer,
-}
 
 _HERE: Final = "127.0.0.1"
 _MESSAGE_BYTES: Final = 256 << 20
@@ -160,52 +153,42 @@ async def start_bridge(
         await container.close()
 
 
-_MODEL: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/[^/]+)?(/infer|/ready)?/?")
+_PATH: Final = re.compile(
+    r"/v2(?:/health/(live|ready)|/models/([^/]+)(?:/versions/[^/]+)?(/\w+)?)?/?"
+)
+_SERVER: Final = {None: "ServerMetadata", "live": "ServerLive", "ready": "ServerReady"}
+_MODEL: Final = {None: "ModelMetadata", "/ready": "ModelReady", "/infer": "ModelInfer"}
 _JSON: Final = "application/json"
-_Answer = Callable[[web.Request], Awaitable[web.Response]]
 
 
 def application(container: Container, *, most_bytes: int) -> web.Application:
     """Return the application that answers health, metadata and infer, with bodies of at most
     `most_bytes`."""
-    app = web.Application(client_max_size=most_bytes)
-    app.router.add_route("*", "/{path:.*}", _handle_failures(container))
-    return app
 
-
-def _handle_failures(container: Container) -> _Answer:
     async def answer(request: web.Request) -> web.Response:
         try:
             return await _answer(container, request)
         except ContainerFailed as exc:
-            headers = omi.headers_of(exc.run)
-            return _json({"error": str(exc)}, exc.status, headers)
+            return _json({"error": str(exc)}, exc.status, omi.headers_of(exc.run))
 
-    return answer
+    app = web.Application(client_max_size=most_bytes)
+    app.router.add_route("*", "/{path:.*}", answer)
+    return app
 
 
 async def _answer(container: Container, request: web.Request) -> web.Response:
-    path = request.raw_path.partition("?")[0].rstrip("/")
-    if path == "/v2":
-        return _json(omi.server_metadata())
-    if path == "/v2/health/live":
-        return _json({"live": True})
-    if path == "/v2/health/ready":
-        return await _ready(container, {})
-    match = _MODEL.fullmatch(path)
-    if match is None:
+    path = request.raw_path.partition("?")[0]
+    match = _PATH.fullmatch(path)
+    named = match and match[2]
+    method = match and (_MODEL.get(match[3]) if named else _SERVER.get(match[1]))
+    if method is None:
         raise ContainerFailed(404, f"{path[:200]} is not here: the bridge answers /v2/models/…")
-    name = unquote(match[1])
-    if match[2] == "/infer":
-        return await _infer(container, request, name)
-    if match[2] == "/ready":
-        return await _ready(container, {"name": name})
-    return _json(omi.model_metadata(await container.status(), name))
-
-
-async def _ready(container: Container, fields: dict[str, Any]) -> web.Response:
-    ready = await container.is_reachable()
-    return _json({**fields, "ready": ready}, 200 if ready else 503)
+    model = unquote(named or "")
+    if method == "ModelInfer":
+        return await _infer(container, request, model)
+    fields = await _describe(container, method, model)
+    is_ready = fields.get("ready", True)
+    return _json({"name": model} | fields if named else fields, 200 if is_ready else 503)
 
 
 async def _infer(container: Container, request: web.Request, name: str) -> web.Response:
@@ -249,18 +232,19 @@ async def open_bridges(
     """Yield the configuration in which every upstream answers V2; bridges stop with the context."""
     async with AsyncExitStack() as open_bridges:
         entries = [
-            entry
-            if entry.omi is None
-            else await _open_bridge(entry, entry.omi, message_bytes, open_bridges)
+            await _open_bridge(entry, message_bytes, open_bridges)
             for entry in configuration.upstreams
         ]
         yield Configuration(entries, configuration.models)
 
 
 async def _open_bridge(
-    entry: UpstreamEntry, target: str, message_bytes: int, open_bridges: AsyncExitStack
+    entry: UpstreamEntry, message_bytes: int, open_bridges: AsyncExitStack
 ) -> UpstreamEntry:
-    channel = await open_bridges.enter_async_context(open_channel(entry, target, message_bytes))
+    if entry.omi is None:
+        return entry
+    opening = open_channel(entry, entry.omi, message_bytes)
+    channel = await open_bridges.enter_async_context(opening)
     container = Container(channel, seconds=entry.read_seconds)
     bridge = await open_bridges.enter_async_context(
         start_bridge(container, message_bytes=message_bytes)

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,7 +23,6 @@ from inference_store.proxy.protocols.tensors import (
     bytes_values,
 )
 
-PLATFORM: Final = "omi"
 _DURATION: Final = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h)?[a-z]*\s*", re.ASCII)
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0}
 _BINARY: Final = ("image/", "audio/", "video/", "application/octet-stream", "application/pdf")
@@ -31,26 +30,13 @@ _MOST_TOGETHER: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class File:
-    """An input or an output of a model."""
-
-    name: str
-    media_types: Sequence[str] = ()
-
-    @property
-    def is_binary(self) -> bool:
-        """True if it is not text, whatever its bytes look like."""
-        return any(media_type.lower().startswith(_BINARY) for media_type in self.media_types)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerStatus:
     """A model in a container."""
 
-    name: str
     version: str
-    inputs: Sequence[File]
-    outputs: Sequence[File]
+    inputs: Mapping[str, bool]
+    """Its files, and whether each is binary: not text, whatever its bytes look like."""
+    outputs: Sequence[str]
     batch_size: int = 1
     """The most input items that one Run takes."""
     run_seconds: float | None = None
@@ -60,20 +46,29 @@ class ContainerStatus:
         """Return the outcome of a Run."""
         return Run(code, self.version or None)
 
+    def describe(self, model: str) -> dict[str, Any]:
+        """Return the metadata of V2: files are tensors of any number of elements."""
+        inputs, outputs = (
+            [{"name": name, "datatype": BYTES, "shape": [-1]} for name in files]
+            for files in (self.inputs, self.outputs)
+        )
+        versions = [self.version] if self.version else []
+        about = {"name": model, "versions": versions, "platform": "omi"}
+        return about | {"inputs": inputs, "outputs": outputs}
+
 
 def read_status(status: Any) -> ContainerStatus:
     """Return the status in a StatusResponse."""
-    info, size = status.model_info, status.features.batch_size
+    size = status.features.batch_size
     return ContainerStatus(
-        name=info.model_name,
-        version=info.model_version,
-        inputs=[
-            File(name=file.filename, media_types=list(file.accepted_media_types))
+        version=status.model_info.model_version,
+        inputs={
+            file.filename: any(
+                kind.lower().startswith(_BINARY) for kind in file.accepted_media_types
+            )
             for file in status.inputs
-        ],
-        outputs=[
-            File(name=file.filename, media_types=[file.media_type]) for file in status.outputs
-        ],
+        },
+        outputs=[file.filename for file in status.outputs],
         batch_size=max(1, min(size, _MOST_TOGETHER)),
         run_seconds=parse_seconds(status.timeout.run),
     )
@@ -244,26 +239,6 @@ def headers_of(run: Run | None) -> dict[str, str]:
     )
 
 
-def server_metadata() -> dict[str, Any]:
-    """Return the metadata of the bridge itself."""
-    return {"name": "inference-store-omi-bridge", "version": "1", "extensions": []}
-
-
-def model_metadata(status: ContainerStatus, model: str) -> dict[str, Any]:
-    """Return the model's metadata: its files as tensors of any number of elements."""
-    return {
-        "name": model,
-        "versions": [status.version] if status.version else [],
-        "platform": PLATFORM,
-        "inputs": [_describe_file(file.name) for file in status.inputs],
-        "outputs": [_describe_file(file.name) for file in status.outputs],
-    }
-
-
-def _describe_file(name: str) -> dict[str, Any]:
-    return {"name": name, "datatype": "BYTES", "shape": [-1]}
-
-
 def read_items(request: InferRequest, status: ContainerStatus) -> list[dict[str, bytes]]:
     """Return the input items of a request. Raises ContainerFailed, which says what to send."""
     if not request.inputs:
@@ -272,12 +247,12 @@ def read_items(request: InferRequest, status: ContainerStatus) -> list[dict[str,
         )
     columns: dict[str, list[bytes]] = {}
     for tensor in request.inputs:
-        file = _find_file(tensor, request, status)
-        if file.name in columns:
+        name = _find_file(tensor, request, status)
+        if name in columns:
             raise ContainerFailed(
-                400, f"input {file.name[:80]!r} comes twice: send all its elements in one"
+                400, f"input {name[:80]!r} comes twice: send all its elements in one"
             )
-        columns[file.name] = _read_elements(tensor, file)
+        columns[name] = _read_elements(tensor, is_binary=status.inputs.get(name, False))
     counts = {len(column) for column in columns.values()}
     if len(counts) > 1:
         raise ContainerFailed(
@@ -304,7 +279,7 @@ def build_answer(
     if all(errors):
         return InferResponse(error="; ".join(dict.fromkeys(filter(None, errors))))
     output_names = sorted({name for item in outputs for name in item.output if name != ERROR})
-    declared = [file.name for file in status.outputs if file.name in output_names]
+    declared = [name for name in status.outputs if name in output_names]
     names = [*declared, *(name for name in output_names if name not in declared)]
     tensors = [
         _build_tensor(name, [item.output.get(name, b"") for item in outputs]) for name in names
@@ -316,23 +291,20 @@ def build_answer(
     )
 
 
-def _find_file(tensor: Tensor, request: InferRequest, status: ContainerStatus) -> File:
-    """Return the file of a tensor by its name; a single tensor matches a single file, whatever its
-    name."""
-    file = next((file for file in status.inputs if file.name == tensor.name), None)
-    if file is not None:
-        return file
+def _find_file(tensor: Tensor, request: InferRequest, status: ContainerStatus) -> str:
+    """Return the name of a tensor's file: its own; a single tensor matches a single file, whatever
+    its name."""
+    if tensor.name in status.inputs or not status.inputs:
+        return tensor.name
     if len(status.inputs) == 1 == len(request.inputs):
-        return status.inputs[0]
-    if status.inputs:
-        names = _join_names(status.inputs)
-        raise ContainerFailed(
-            400, f"the model has no input {tensor.name[:80]!r}: its inputs are {names}"
-        )
-    return File(name=tensor.name)
+        return next(iter(status.inputs))
+    names = _join_names(status.inputs)
+    raise ContainerFailed(
+        400, f"the model has no input {tensor.name[:80]!r}: its inputs are {names}"
+    )
 
 
-def _read_elements(tensor: Tensor, file: File) -> list[bytes]:
+def _read_elements(tensor: Tensor, *, is_binary: bool) -> list[bytes]:
     if tensor.datatype != BYTES:
         raise ContainerFailed(
             400,
@@ -344,7 +316,7 @@ def _read_elements(tensor: Tensor, file: File) -> list[bytes]:
         raise ContainerFailed(400, f"the elements of input {tensor.name[:80]!r} cannot be read")
     if tensor.data is None:
         return [value for value in values if isinstance(value, bytes)]
-    coded = file.is_binary or tensor.parameters.get("content_type") == b'"base64"'
+    coded = is_binary or tensor.parameters.get("content_type") == b'"base64"'
     return [_read_content(value, tensor, coded=coded) for value in values]
 
 
@@ -373,5 +345,5 @@ def _build_tensor(name: str, files: list[bytes]) -> Tensor:
     return Tensor(name=name, datatype=BYTES, shape=(len(files),), values=files)
 
 
-def _join_names(files: Sequence[File]) -> str:
-    return ", ".join(repr(file.name) for file in files)
+def _join_names(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from io import BytesIO
 from socket import socket
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import orjson
 import structlog
@@ -80,7 +80,8 @@ class ForwardedCall:
         send: Send,
     ) -> None:
         self._upstream = route.upstream
-        self._strip = _find_strip(route)
+        is_stripped = route.call is not None and route.rules.strip_metadata
+        self._strip = route.call.protocol.strip if route.call and is_stripped else None
         self._held = stripping.hold()
         self._session = session
         self._exchange = exchange
@@ -190,15 +191,22 @@ class ForwardedCall:
         if self._session is None:
             await self._refuse(502, f"the upstream {self._upstream.name} answers gRPC alone")
             return
-        if (why := find_target_error(exchange.path)) is not None:
-            await self._refuse(400, why)
+        if not exchange.path.startswith("/"):
+            # After an address, anything but a path could lead to another host: `*@elsewhere` would.
+            target = exchange.path[:80]
+            sentence = f"the request's target {target!r} is no path: it must begin with /"
+            await self._refuse(400, sentence)
             return
+        if isinstance(body, bytes) and len(body) > _LARGE:
+            data: Any = BytesIO(body)  # bytes would be written all at once
+        else:
+            data = body or None
         exchange.forwarded_at = datetime.now(UTC)
         async with self._session.request(
             exchange.method,
             self._url(),
             headers=to_upstream(headers),
-            data=_prepare_body(body),
+            data=data,
             allow_redirects=False,
         ) as answer:
             exchange.responded_at = datetime.now(UTC)
@@ -255,24 +263,6 @@ class ForwardedCall:
         headers = [(b"content-type", b"application/json"), (b"content-length", length)]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
         await self._finish(body)
-
-
-def _prepare_body(
-    body: bytes | AsyncIterator[bytes],
-) -> BytesIO | bytes | AsyncIterator[bytes] | None:
-    """Return a body for the HTTP client: a large one as a file, because bytes would be written all
-    at once."""
-    if isinstance(body, bytes) and len(body) > _LARGE:
-        return BytesIO(body)
-    return body or None
-
-
-def _find_strip(route: Route) -> Strip | None:
-    """Return the function that removes metadata from the request; None if it is forwarded
-    unchanged."""
-    if route.call is None or not route.rules.strip_metadata:
-        return None
-    return route.call.protocol.strip
 
 
 # Ends an answer whose connection is lost: the HTTP client closes a connection whose framing breaks
@@ -335,14 +325,6 @@ def describe_failure(upstream: str, error: BaseException) -> tuple[int, str]:
     # the text of the system or of TLS; a parser's error quotes the answer
     text = f": {str(error)[:_LONGEST]}" if isinstance(error, OSError) else ""
     return 502, f"the upstream {upstream} cannot be reached: {type(error).__name__}{text}"
-
-
-def find_target_error(target: str) -> str | None:
-    """Return why a request's target is not forwarded; None if it is. After an address, anything but
-    a path could lead to another host: `*@elsewhere` would."""
-    if target.startswith("/"):
-        return None
-    return f"the request's target {target[:80]!r} is no path: it must begin with /"
 
 
 Begin: TypeAlias = Callable[[int, int], Reservation | None]

@@ -29,7 +29,6 @@ from inference_store.proxy.configuration import (
 from inference_store.proxy.grpc import Calls
 from inference_store.proxy.grpc_port import GrpcPort
 from inference_store.proxy.omi_bridge import open_bridges
-from inference_store.proxy.protocols import PROTOCOLS
 from inference_store.proxy.rest import Forwarding, Server, build_server
 from inference_store.proxy.rest_messages import Stripping, Upstreams
 from inference_store.proxy.routing import PathPrefixes, Routing
@@ -137,11 +136,9 @@ def read_configuration(settings: UpstreamSettings) -> Configuration:
     WrongConfiguration."""
     if settings.proxy_config is not None:
         has_key = bool(settings.proxy_redaction_key.get_secret_value())
-        return read_configuration_file(settings.proxy_config, protocols=PROTOCOLS, has_key=has_key)
+        return read_configuration_file(settings.proxy_config, has_key=has_key)
     names = _split_names(settings.proxy_protocols)
-    return build_configuration(
-        settings.proxy_upstream, settings.proxy_upstream_grpc, names, protocols=PROTOCOLS
-    )
+    return build_configuration(settings.proxy_upstream, settings.proxy_upstream_grpc, names)
 
 
 def _split_names(text: str) -> list[str]:

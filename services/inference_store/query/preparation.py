@@ -142,7 +142,7 @@ async def check_request(
 
 def _list_conditions(request: QueryRequest, keys: KnownKeys) -> Iterator[tuple[Node, str | None]]:
     for entry in request.metadata:
-        yield from_conditions.metadata_node(entry, keys, request.unknown_keys), None
+        yield from_conditions.metadata_node(entry, keys), None
     if request.inference_ids is not None:
         yield from_conditions.of_ids(request.inference_ids), None
     if request.data_hashes is not None:

@@ -227,31 +227,6 @@ class Operator:
     families: frozenset[Family]
 
 
-def like_expression(pattern: str) -> re.Pattern[str]:
-    r"""Return LIKE as a regular expression: `%` any text, `_` one character, `\` escapes the next.
-
-    Raises ValueError if the pattern ends in a single backslash.
-    """
-    first, *others = _like_pieces(pattern)
-    if not others:
-        return re.compile(first, re.DOTALL)
-    *between, last = others
-    # A piece between two `%` matches at its first occurrence, and is never tried again, because a
-    # look-ahead does not backtrack: many `%` take no longer than a few.
-    middle = "".join(f"(?=(?P<to{at}>.*?{piece}))(?P=to{at})" for at, piece in enumerate(between))
-    return re.compile(f"{first}{middle}.*{last}", re.DOTALL)
-
-
-def _like_pieces(pattern: str) -> list[str]:
-    pieces = [""]
-    for token in _like_tokens(pattern):
-        if token == "%":
-            pieces.append("")
-        else:
-            pieces[-1] += "." if token == "_" else re.escape(token[-1])
-    return pieces
-
-
 def _like_tokens(pattern: str) -> list[str]:
     tokens = re.findall(r"\\.|[^\\]|\\\Z", pattern, re.DOTALL)
     if tokens and tokens[-1] == "\\":
@@ -262,7 +237,11 @@ def _like_tokens(pattern: str) -> list[str]:
 
 
 def like_prefix(pattern: str) -> tuple[str, bool]:
-    """Return the text that every match begins with, and whether every text with it matches."""
+    r"""Return the text that every match begins with, and whether every text with it matches LIKE.
+
+    `%` is any text, `_` one character; `\` escapes the next. Raises ValueError if the pattern ends
+    in a single backslash.
+    """
     tokens = _like_tokens(pattern)
     plain = list(takewhile(lambda token: token not in {"%", "_"}, tokens))
     rest = tokens[len(plain) :]

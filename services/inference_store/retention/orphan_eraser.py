@@ -309,8 +309,8 @@ async def remove_subject(leader: Leader, erasure: Erasure) -> None:
         predicate = await build_predicate(connection, models, erasure.asked)
     async for model, page in _iterate_pages(leader, erasure):
         metadata = await asyncio.to_thread(load_metadata, leader.blobs, page)
-        events = filter_by_subject(page, subject, predicate, metadata)
         async with leader.engine.connect() as connection:
+            events = await filter_by_subject(connection, page, subject, predicate, metadata)
             free, _ = await split_by_hold(connection, erasure, model, events, metadata)
             marks = [
                 quarantined.describe_mark() for quarantined in free if quarantined.event is not None
@@ -335,7 +335,8 @@ async def _remove_unattributed(
     search = build_search(criteria, names.values())
     async for page in _iterate_events(leader, search.match()):
         metadata = await asyncio.to_thread(load_metadata, leader.blobs, page)
-        events = search.filter_by_subject(page, subject, predicate, metadata)
+        async with leader.engine.connect() as connection:
+            events = await search.filter_by_subject(connection, page, subject, predicate, metadata)
         if not await _remove(leader, erasure, None, events, metadata):
             return
 

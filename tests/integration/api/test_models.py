@@ -41,6 +41,12 @@ async def test_refuses_to_remove_model_with_inferences(api: Api) -> None:
     assert refused["type"] == "/docs/errors#conflict"
 
 
+async def test_no_project_is_a_step_in_a_path(api: Api) -> None:
+    for name in (".", ".."):
+        refused = await api.call("PUT", "/v1/models/m", {"project_id": name}, status=422)
+        assert [error["path"] for error in refused["errors"]] == ["project_id"]
+
+
 async def test_lists_are_paged(api: Api) -> None:
     for name in "cab":
         await api.call("PUT", f"/v1/models/{name}", {})

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from inference_store.query.filters.certain import doubts_of, find_doubts, make_certain, resolve
-from inference_store.query.filters.evaluate import Facts, evaluate
+from inference_store.query.filters.certain import find_doubts, make_certain, resolve
+from tests.unit.query.filters.oracle import Facts, doubts_of, evaluate
 
 Gone = set[tuple[UUID, str]]
 PARTS = {"response": "keep_response", "input": "keep_input"}

@@ -11,7 +11,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index.tables import metadata_key
 from inference_store.query.deadline import Deadline, range_of_time
-from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.typed import (
     And,
     Area,
@@ -35,6 +34,7 @@ from inference_store.query.filters.typed import (
 )
 from inference_store.query.preparation import build_query
 from inference_store.query.search import count, find_by_time
+from tests.unit.query.filters.oracle import evaluate
 
 from .conftest import Filled
 from .typed_rows import derive_facts

@@ -16,8 +16,6 @@ from inference_store.inference.errors import ImpossibleComparison, Invalid, Unkn
 from inference_store.query import cursor
 from inference_store.query.cursor import MOST_CHARACTERS, find_family
 from inference_store.query.deadline import Deadline
-from inference_store.query.filters.arithmetic import compute_distance
-from inference_store.query.filters.evaluate import Facts
 from inference_store.query.filters.from_conditions import MetadataEntry
 from inference_store.query.order import SORTABLE, ByKey, ByProperty, resolve_sort
 from inference_store.query.pages import find_page, find_sorted
@@ -25,6 +23,7 @@ from inference_store.query.preparation import QueryRequest, prepare
 from inference_store.query.properties import OPERATORS, PROPERTIES
 from inference_store.query.search import build_queries
 from tests.integration.stored_inferences import NewInference, at, store
+from tests.unit.query.filters.oracle import Facts, compute_distance
 
 from .conftest import Filled
 from .typed_rows import INSTANTS, derive_facts

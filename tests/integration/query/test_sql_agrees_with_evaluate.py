@@ -1,4 +1,4 @@
-"""Filters are implemented twice, in SQL and in Python: the two must agree."""
+"""Filters in SQL mean what is written down in Python, of what is stored and of what is not."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,19 +33,17 @@ from inference_store.query.driving import (
     find_candidates,
     settings_for,
 )
-from inference_store.query.facts import build_facts
 from inference_store.query.filters import typed
 from inference_store.query.filters.check import check
-from inference_store.query.filters.evaluate import Facts, evaluate
 from inference_store.query.filters.from_conditions import MetadataEntry, metadata_node
 from inference_store.query.filters.names import find_known_keys
 from inference_store.query.filters.typed import And, Predicate
 from inference_store.query.matching import Query, match_by_index, match_by_scan
 from inference_store.query.preparation import QueryRequest, build_query, prepare
-from inference_store.query.properties import OPERATORS, PROPERTIES, Takes
+from inference_store.query.properties import OPERATORS, Takes
 from inference_store.query.search import count, find_by_time
 from inference_store.query.stored_counts import read_numbers
-from tests.integration.query import typed_rows
+from inference_store.query.unstored import evaluate as evaluate_unstored
 from tests.integration.query.typed_predicates import PredicateMaker
 from tests.integration.query.typed_rows import (
     INSTANTS,
@@ -58,6 +56,7 @@ from tests.integration.query.typed_rows import (
 )
 from tests.integration.stored_inferences import START, make_indexable
 from tests.properties import examples
+from tests.unit.query.filters.oracle import Facts, evaluate
 from tests.unit.query.operator_meanings import TESTS, holds
 
 from .conftest import Filled
@@ -409,18 +408,17 @@ async def test_conditions_on_predictions_and_time_agree(
         assert page.uids == expected
 
 
-_VALUES: tuple[Any, ...] = (1, "m", "p", None, None, (), None, "api", 1, START, START)
+_VALUES: tuple[Any, ...] = (1, "one", "p", None, None, (), None, "api", 1, START, START)
 _REGISTRATION = Registration(**dict(zip(Registration.model_fields, _VALUES, strict=False)))
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_facts_are_those_of_the_rows(seed: int) -> None:
-    for inference in InferenceMaker(seed).make_inferences("m", 50):
-        facts = build_facts(make_indexable(inference, _REGISTRATION), indexed_at=START)
-        expected = typed_rows.derive_facts(inference)
-        properties = dict(expected.properties) | {"project_id": ("p",)}
-        properties["inference_ids"] = facts.properties["inference_ids"]
-        assert set(expected.properties["inference_ids"]) == set(facts.properties["inference_ids"])
-        assert dict(facts.properties) == properties
-        assert (facts.metadata, facts.predictions) == (expected.metadata, expected.predictions)
-        assert set(facts.properties) <= set(PROPERTIES)
+@settings(_RELAXED, max_examples=examples(300))
+@given(data=st.data())
+async def test_what_is_not_stored_is_evaluated_alike(stored: Stored, data: st.DataObject) -> None:
+    predicates = [PredicateMaker(stored.keys, data.draw).predicate(2) for _ in range(2)]
+    inferences = InferenceMaker(data.draw(st.integers(0, 99))).make_inferences("one", 5)
+    items = [make_indexable(inference, _REGISTRATION) for inference in inferences]
+    facts = [derive_facts(inference, project_id="p") for inference in inferences]
+    expected = [[evaluate(predicate, of) for predicate in predicates] for of in facts]
+    answers = await evaluate_unstored(stored.connection, items, predicates, indexed_at=START)
+    assert answers == expected, predicates

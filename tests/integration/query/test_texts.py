@@ -12,12 +12,13 @@ from inference_store.index.long_text import encode
 from inference_store.query.conditions import Names, compile_condition
 from inference_store.query.deadline import bind_many, range_of_time
 from inference_store.query.filters.check import check
-from inference_store.query.filters.evaluate import Facts, evaluate, without_accents
 from inference_store.query.filters.from_conditions import MetadataEntry, metadata_node
 from inference_store.query.filters.names import find_known_keys
+from inference_store.query.filters.operands import without_accents
 from inference_store.query.matching import Query, match_by_index
 from inference_store.query.properties import OPERATORS
 from tests.integration.stored_inferences import NewInference, at, store
+from tests.unit.query.filters.oracle import Facts, evaluate
 
 # The letters of every Unicode version in use: those of Python and Postgres differ.
 _OLD = unicodedata.ucd_3_2_0

@@ -8,7 +8,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from inference_store.query.filters.evaluate import settle
 from inference_store.query.filters.relations import relate_set, some_of_kinds
 from inference_store.query.filters.typed import (
     Among,
@@ -101,8 +100,7 @@ _COUNTED = st.sampled_from([Decimal(text) for text in ("0", "1", "2", "0.5")]).m
 
 @dataclass(frozen=True)
 class PredicateMaker:
-    """Draws predicates over keys with these integers, without what the check of a filter settles;
-    `inside`: of one prediction."""
+    """Draws predicates over keys with these integers; `inside`: of one prediction."""
 
     keys: Mapping[str, int]
     draw: Draw
@@ -130,7 +128,8 @@ class PredicateMaker:
         if not self.inside:
             methods += ["_outside", "_sent", "_predicted", "_predicted", "_located", "_array"]
             methods += ["_sets", "_of_several_kinds", "_equals", "_first"]
-        return settle(getattr(self, self.draw(st.sampled_from(methods)))())
+        predicate: Predicate = getattr(self, self.draw(st.sampled_from(methods)))()
+        return predicate
 
     def _compared(self) -> Predicate:
         kind = self._kind()
@@ -320,7 +319,7 @@ class PredicateMaker:
 
     def _truthful(self) -> Value:
         within = replace(self, twice=self.twice + 1)
-        return PredicateValue(settle(within._compared()) if self.twice else within.predicate(1))
+        return PredicateValue(within._compared() if self.twice else within.predicate(1))
 
     def _column(self, kind: Kind) -> Value:
         if kind == "bool":

@@ -10,9 +10,9 @@ from typing import Any, get_type_hints
 
 from inference_store.inference.events.event import Extras
 from inference_store.inference.task_types import Prediction
-from inference_store.query.filters.evaluate import Facts, milliseconds
 from inference_store.query.properties import PROPERTIES
 from tests.integration.stored_inferences import START, NewInference
+from tests.unit.query.filters.oracle import Facts, milliseconds
 
 # Texts with equal index prefixes, in characters of one to four bytes.
 _PREFIXES = [c * (n // len(c.encode())) for c in "a€" for n in (444, 445, 448, 512, 513)]
@@ -196,12 +196,13 @@ def _other_extras(number: int) -> dict[str, Any]:
     return {name: _BY_TYPE[kind][number % 3] for name, kind in others.items()}
 
 
-def derive_facts(inference: NewInference) -> Facts:
+def derive_facts(inference: NewInference, project_id: str | None = None) -> Facts:
     forwarded, responded, published = inference.times
     items, extras = inference.predicted, inference.extras
     first = next((item for item in items or () if item.rank == 1), None)
     single = {
         "model_id": inference.model_id,
+        "project_id": project_id,
         "inference_id": inference.inference_id,
         "uid": str(inference.uid),
         "received_at": inference.received_at,

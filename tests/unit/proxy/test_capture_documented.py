@@ -13,7 +13,6 @@ from inference_store.proxy.configuration import (
     UpstreamEntry,
     read_configuration_file,
 )
-from inference_store.proxy.protocols import PROTOCOLS
 
 DOCS = Path(__file__).parents[3] / "docs"
 CAPTURE = "".join((DOCS / page).read_text() for page in ("reference/proxy.md", "how-to/capture.md"))
@@ -24,7 +23,7 @@ FILES = re.findall(r"```yaml\n(.*?)```", CAPTURE, re.DOTALL)
 def test_every_file_can_be_used(text: str, tmp_path: Path) -> None:
     path = tmp_path / "proxy.yaml"
     path.write_text(text)
-    assert read_configuration_file(path, protocols=PROTOCOLS).upstreams
+    assert read_configuration_file(path).upstreams
 
 
 def test_documents_every_name() -> None:

@@ -4,7 +4,8 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from inference_store.query.properties import Operator, like_expression
+from inference_store.query.properties import Operator
+from tests.unit.query.filters.oracle import like_expression
 
 TESTS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     **{"eq": operator.eq, "neq": operator.ne, "gt": operator.gt, "gte": operator.ge},

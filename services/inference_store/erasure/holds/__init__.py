@@ -11,7 +11,7 @@ from .hold import build_filter as build_filter
 from .hold import build_held_condition as build_held_condition
 from .hold import find_hold as find_hold
 from .hold import find_holds as find_holds
-from .hold import is_held as is_held
+from .hold import judge as judge
 from .hold import list_holds as list_holds
 from .hold import list_in_force as list_in_force
 from .hold import list_revisions as list_revisions

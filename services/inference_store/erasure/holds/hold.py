@@ -1,6 +1,7 @@
 """Legal holds as they are stored: one, a list, and the revisions of one; and their filters."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -18,6 +19,7 @@ from inference_store.index.database import is_rows_fault
 from inference_store.index.registrations import match_models
 from inference_store.index.sidecars import among
 from inference_store.index.tables import hold, hold_change, inference
+from inference_store.index.writing import Indexable
 from inference_store.inference.errors import Fault, HoldUnreadable, Invalid, StoreError
 from inference_store.inference.field_docs import Hidden, Stored
 from inference_store.inference.json_text import read_exactly
@@ -33,13 +35,12 @@ from inference_store.query.filters.certain import (
     FLAGS,
     find_doubts,
     names_project,
-    protects,
     resolve,
 )
-from inference_store.query.filters.evaluate import Facts, evaluate
 from inference_store.query.filters.names import KnownKeys, find_known_keys, names_in
 from inference_store.query.filters.typed import Predicate
 from inference_store.query.preparation import list_labels, warn_of_unknown_labels
+from inference_store.query.unstored import evaluate
 
 State = Literal["in_force", "ended", "released"]
 ERASED: Final = "erased"
@@ -322,7 +323,7 @@ def _update_revision(row: Any) -> Any:
     return hold_change.update().where(_HERE.hold == row.hold, _HERE.revision == row.revision)
 
 
-# What holds protect: in SQL for what is stored, in Python for one inference, with the same answer.
+# What holds protect.
 #
 # NULL protects. So does a doubt: if an inference has more metadata or predictions than are
 # indexed, a filter about them may be FALSE although it would be TRUE of all of them. Whoever
@@ -403,15 +404,25 @@ def describe_unreadable(legal_hold: Hold, cause: BaseException) -> HoldUnreadabl
     )
 
 
-def is_held(hold: Hold, facts: Facts, flags: Collection[str] = ()) -> bool:
-    """Return whether a hold protects an inference with these facts and flags.
-
-    Raises what `resolve` does for a filter that cannot be evaluated.
-    """
-    predicate = resolve_filter(hold.filter)
-    if depends_on_index(predicate) and not set(INCOMPLETE_FLAGS).isdisjoint(flags):
-        return True
-    return protects(evaluate(predicate, facts))
+async def judge(
+    connection: AsyncConnection, holds: Sequence[Hold], items: Sequence[Indexable]
+) -> list[dict[UUID, bool]]:
+    """Return, for each of these inferences, which are not stored, whether each hold protects it,
+    by the hold's id; without those whose filter cannot be evaluated."""
+    predicates: dict[UUID, Predicate] = {}
+    for legal_hold in holds:
+        with suppress(StoreError, ValueError, KeyError, TypeError):
+            predicates[legal_hold.id] = resolve_filter(legal_hold.filter)
+    judged = []
+    answers = await evaluate(connection, items, list(predicates.values()))
+    for item, truths in zip(items, answers, strict=True):
+        incomplete = not set(INCOMPLETE_FLAGS).isdisjoint(item.all_flags)
+        known = zip(predicates.items(), truths or (), strict=truths is not None)
+        judged.append({
+            id: truth is not False or (incomplete and depends_on_index(predicate))
+            for (id, predicate), truth in known
+        })  # fmt: skip
+    return judged
 
 
 @lru_cache(maxsize=256)

@@ -1,12 +1,12 @@
 """The rules that apply to a model, from its own policy outwards: which rule decides, and the
 cutoffs.
 
-The meaning of a policy is implemented twice: here, for what arrives, and in SQL
-(selection.py), for what is stored. A test compares the two.
+What decides is implemented twice: here, for what arrives, and in SQL (selection.py), for what is
+stored. A test compares the two.
 """
 
 from calendar import monthrange
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -20,8 +20,6 @@ from inference_store.inference.field_docs import DocumentedModel
 from inference_store.inference.iso_durations import read_parts
 from inference_store.inference.json_text import storable
 from inference_store.query.filters import certain
-from inference_store.query.filters.certain import doubts_of, make_certain
-from inference_store.query.filters.evaluate import Facts, evaluate
 from inference_store.query.filters.typed import Predicate
 
 # A retention policy: rules, each with its three ages, and what bounds them.
@@ -353,27 +351,28 @@ class EffectivePolicy:
     """What applies once everything pending has begun, if that is something else. Only what both
     delete is deleted."""
 
-    def find_rule(self, facts: Facts, flags: Iterable[str] = ()) -> EffectiveRule | None:
-        """Return the first rule in force whose filter is TRUE; NULL is not, nor is a filter that
-        `flags` put in doubt.
+    @property
+    def filters(self) -> Mapping[str, Predicate]:
+        """The filters of its rules, and of what is coming, as they are saved."""
+        coming = {} if self.coming is None else self.coming.filters
+        own = ((rule.rule.saved, rule.predicate) for rule in self.rules)
+        return {**coming, **{saved: filter for saved, filter in own if saved and filter}}
 
-        None: everything is kept.
-        """
-        doubts = doubts_of(flags)
+    def find_rule(self, matching: Collection[str]) -> EffectiveRule | None:
+        """Return the first rule in force whose filter is among the saved ones that are certainly
+        TRUE. None: everything is kept."""
         for rule in self.rules:
-            if rule.predicate is None:
-                return rule
-            if certain.deletes(evaluate(make_certain(rule.predicate, doubts), facts)):
+            if rule.rule.saved is None or rule.rule.saved in matching:
                 return rule
         return None
 
-    def find_cutoffs(self, facts: Facts, now: datetime, flags: Iterable[str] = ()) -> Cutoffs:
-        """Return the cutoffs of an inference."""
-        rule = self.find_rule(facts, flags)
+    def find_cutoffs(self, matching: Collection[str], now: datetime) -> Cutoffs:
+        """Return the cutoffs of an inference of which these saved filters are certainly TRUE."""
+        rule = self.find_rule(matching)
         cutoffs = KEEP_ALL if rule is None else rule.cutoffs(now)
         if self.coming is None:
             return cutoffs
-        return cutoffs.meet(self.coming.find_cutoffs(facts, now, flags))
+        return cutoffs.meet(self.coming.find_cutoffs(matching, now))
 
     def find_end(self, now: datetime) -> datetime | None:
         """Return the time before which everything has expired, whichever rule decides; None: it may

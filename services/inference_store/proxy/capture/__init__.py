@@ -3,6 +3,5 @@
 from inference_store.proxy.capture.capture_builder import ID_HEADER, id_for_answer
 
 from .captures import Captures, Reservation, head_size
-from .removed_values import parse_path
 
-__all__ = ["ID_HEADER", "Captures", "Reservation", "head_size", "id_for_answer", "parse_path"]
+__all__ = ["ID_HEADER", "Captures", "Reservation", "head_size", "id_for_answer"]

@@ -55,7 +55,6 @@ from inference_store.proxy.capture.publisher import (
     Spooled,
     Store,
     Topic,
-    release,
 )
 from inference_store.proxy.capture.registrations import Registrations
 from inference_store.proxy.capture.spools import Reporting, Spools
@@ -83,22 +82,14 @@ def main(connection: int, counters: int, lock: int) -> None:
         except EOFError:
             return
         logs.configure(handshake.settings, service="proxy")
+        recorder = Recorder(handshake, reader, SharedCounters(counters), None if lock < 0 else lock)
+        gc.collect()
+        gc.freeze()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(
-                _record(handshake, reader, SharedCounters(counters), None if lock < 0 else lock)
-            )
+            runner.run(recorder.run(_give_way))
         # The final report is sent: do not wait for threads that still wait for a server.
         sys.stderr.flush()
         os._exit(0)
-
-
-async def _record(
-    handshake: Handshake, reader: Reader, counters: SharedCounters, lock: int | None
-) -> None:
-    recorder = Recorder(handshake, reader, counters, lock)
-    gc.collect()
-    gc.freeze()
-    await recorder.run(_give_way)
 
 
 def _give_way() -> None:
@@ -117,7 +108,6 @@ def _give_way() -> None:
 _SENDERS_PER_THREAD: Final = 4
 _DRAINERS: Final = 4
 _POLL_SECONDS: Final = 0.02
-_DISK_SECONDS: Final = 1.0
 _STATUS_SECONDS: Final = 0.5
 # The final report has at least this long, even if CPU was scarce: without it the accounting stays
 # open.
@@ -284,13 +274,7 @@ class Recorder:
     async def _drain(self) -> None:
         """Deliver captures in the spool: our own, and those of dead producers."""
         while True:
-            try:
-                item = await self._loop.run_in_executor(None, self._spools.take)
-            except OSError as error:
-                _log.warning("the spool cannot be read", action="draining", error=str(error))
-                await asyncio.sleep(_DISK_SECONDS)
-                continue
-            if item is not None:
+            if (item := self._spools.take()) is not None:
                 await self._deliver(item)
                 continue
             self._spooled.clear()
@@ -302,8 +286,9 @@ class Recorder:
         await self._deliveries.deliver(item)
         # Not if it was cancelled: `_end` handles what is still in hand.
         self._in_hand.discard(item)
-        release(item, self._budget)
-        self._finished += isinstance(item, Held)
+        if isinstance(item, Held):
+            item.release(self._budget)
+            self._finished += 1
 
     def _should_spool(self) -> bool:
         """Return whether to spool instead of waiting: a server is unavailable, and the spool takes
@@ -320,7 +305,7 @@ class Recorder:
             held.append(self._queue.get_nowait())
         for item in held:
             self._spools.write(item.prepared, half_full=True)
-            release(item, self._budget)
+            item.release(self._budget)
         self._counts.give_up(self._spools.own_waiting)
 
     async def _report(self) -> None:

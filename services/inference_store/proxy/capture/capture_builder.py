@@ -41,7 +41,7 @@ from inference_store.proxy.capture.registrations import Work
 from inference_store.proxy.capture.stored_request import build_requests
 from inference_store.proxy.configuration import Rules, find_rules, join_redactions
 from inference_store.proxy.exchange import Exchange, Headers, from_header, header
-from inference_store.proxy.protocols.protocol import Inference, Model, Reading, Reason, list_gaps
+from inference_store.proxy.protocols.protocol import Inference, Model, Reading, list_gaps
 
 # The id of an inference: the caller's own, if it sent one.
 
@@ -115,17 +115,13 @@ def ids_of(
         header(exchange.response_headers, ID_HEADER),
     )
     names = _distinct(map(clean, candidates)) or (str(uuid7()),)
-    if position:
-        names_of_one = _distinct(map(clean, own[0]))
-        return (_choose_ids(position, names_of_one, names, set(names_of_one)),)
-    if len(own) == 1:
+    if len(own) == 1 and not position:
         return (Ids(names[0], names[1:_MOST_ALIASES]),)
     cleaned = [_distinct(map(clean, names_of_one)) for names_of_one in own]
     times = Counter(name for own_names in cleaned for name in own_names)
     distinct = {name for name, count in times.items() if count == 1}
-    return [
-        _choose_ids(index, own_names, names, distinct) for index, own_names in enumerate(cleaned)
-    ]
+    numbered = enumerate(cleaned, start=position)
+    return [_choose_ids(number, own_names, names, distinct) for number, own_names in numbered]
 
 
 def _choose_ids(index: int, own: Sequence[str], shared: Sequence[str], distinct: set[str]) -> Ids:
@@ -145,11 +141,8 @@ def storable_name(text: str | None, otherwise: str) -> str:
 
 
 def _distinct(names: Iterable[str | None]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for name in names if name is not None and _is_usable(name)))
-
-
-def _is_usable(name: str) -> bool:
-    return is_id(name) and len(name) <= _LONGEST_BASE
+    usable = (name for name in names if name and is_id(name) and len(name) <= _LONGEST_BASE)
+    return tuple(dict.fromkeys(usable))
 
 
 def read_by_protocol(work: Work, exchange: Exchange) -> Reading:
@@ -163,24 +156,13 @@ def read_by_protocol(work: Work, exchange: Exchange) -> Reading:
     reading = work.call.protocol.read(exchange, work.call, model)
     # A header's metadata are about every inference; what the body says of one wins.
     envelope = from_header(exchange.request_headers)
-    added = () if envelope is None else (envelope,)
-    inferences_read = reading.inferences or (Inference(),)
-    if not added and inferences_read is reading.inferences:
+    if envelope is None:
         return reading
     inferences = [
-        replace(inference, metadata=(*added, *inference.metadata)) for inference in inferences_read
+        replace(inference, metadata=(envelope, *inference.metadata))
+        for inference in reading.inferences
     ]
     return replace(reading, inferences=inferences)
-
-
-def count_written_bytes(reading: Reading) -> int:
-    """Return how many bytes would be written: data about all inferences is written with each."""
-    return sum(
-        len(inference.data or b"")
-        + len(inference.response or b"")
-        + sum(map(len, inference.metadata))
-        for inference in reading.inferences
-    )
 
 
 def apply_named_rules(work: Work, reading: Reading) -> Work:
@@ -201,16 +183,6 @@ def standard_metadata(reading: Reading, exchange: Exchange, rules: Rules) -> dic
     standard = dict(reading.standard)
     standard |= metadata_from_headers(exchange.request_headers, rules.metadata_headers)
     return standard if trace is None else standard | {"traceparent": trace[0]}
-
-
-def list_problems(reading: Reading, exchange: Exchange) -> list[Reason]:
-    """Return the problems of a capture: what is missing from its bodies, and what was not read."""
-    reasons = [] if reading.problem is None else list(reading.problem.reasons)
-    return [
-        *list_gaps(exchange.request, "request"),
-        *list_gaps(exchange.response, "response"),
-        *reasons,
-    ]
 
 
 def is_ok(exchange: Exchange, reading: Reading, inference: Inference) -> bool:
@@ -268,7 +240,9 @@ class CaptureBuilder:
             replace(inference, data=None) if redactor.drops_input else inference
             for inference in reading.inferences
         ]
-        self._problems = gravest(list_problems(reading, exchange))
+        gaps = *list_gaps(exchange.request, "request"), *list_gaps(exchange.response, "response")
+        reasons = () if reading.problem is None else reading.problem.reasons
+        self._problems = gravest([*gaps, *reasons])
         self._captures = [uuid7() for _ in self._inferences]
         standard = standard_metadata(reading, exchange, self._work.rules)
         self._standard = redactor.metadata(standard) if self._work.rules.redactions else standard

@@ -182,25 +182,19 @@ class Counts:
 
     def give_up(self, spooled: int) -> None:
         """Drop queued exchanges at the end, with the reason `left`, except those `spooled`."""
-        lost = self.queued - spooled
-        decided = self.values[CounterId.SAMPLED_OUT] + self.values[CounterId.USED]
-        undecided = self.values[CounterId.SEEN] - self._refused() - decided
-        if undecided > 0:  # there was no time to read or decode them
-            self.values[CounterId.USED] += undecided
-        if lost > 0:
-            self.drop("left", lost)
+        self._lose(self.values[CounterId.SEEN] - self._refused(), spooled, "left")
 
     def _unsettled(self, seen: int) -> int:
         values = self.values
         return seen - values[CounterId.SAMPLED_OUT] - self._dropped() - values[CounterId.PUBLISHED]
 
-    def _lose(self, handed: int, spooled: int) -> None:
+    def _lose(self, handed: int, spooled: int, reason: str = "process_ended") -> None:
         lost = self._unsettled(handed) - spooled
         undecided = handed - self.values[CounterId.SAMPLED_OUT] - self.values[CounterId.USED]
-        if undecided > 0:
+        if undecided > 0:  # there was no time to read or decode them
             self.values[CounterId.USED] += undecided
         if lost > 0:
-            self.drop("process_ended", lost)
+            self.drop(reason, lost)
 
     @property
     def queued(self) -> int:

@@ -1,6 +1,6 @@
 """Prepares an exchange for writing: read, name, sample, redact."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
@@ -17,22 +17,18 @@ from inference_store.platform.settings import CaptureSettings
 from inference_store.proxy.capture.capture_builder import storable_name, uuid7
 from inference_store.proxy.capture.registrations import Registry, Work, remove_cut_bodies
 from inference_store.proxy.configuration import Sampling
-from inference_store.proxy.exchange import Exchange
-from inference_store.proxy.protocols.documents import decoded, list_codings
-from inference_store.proxy.protocols.protocol import Inference, Problem, Reading, join_problems
+from inference_store.proxy.protocols.protocol import Inference
 
 from .capture_builder import (
     CaptureBuilder,
     ChosenExchange,
     apply_named_rules,
-    count_written_bytes,
     is_ok,
     read_by_protocol,
     standard_metadata,
 )
 from .prepared_capture import PreparedCapture
 from .redaction import Redactor
-from .removed_values import walk
 
 
 class Preparation:
@@ -50,13 +46,22 @@ class Preparation:
         registered = self._registered(storable_name(work.rules.model_id or work.model, "unknown"))
         work = replace(remove_cut_bodies(work), registered=registered or work.registered)
         reading = read_by_protocol(work, work.exchange)
-        if count_written_bytes(reading) > self._limit:
+        sizes = (
+            len(inference.data or b"")
+            + len(inference.response or b"")
+            + sum(map(len, inference.metadata))
+            for inference in reading.inferences
+        )
+        if sum(sizes) > self._limit:
             raise OverflowError("what is about all of its inferences would be written too often")
         work = apply_named_rules(work, reading)
         rules, exchange = work.rules, work.exchange
         if not rules.capture:
             return None
-        model = _model_of(work, reading)
+        # If no path names the model, the body may: it was not read when the call was routed, and
+        # `work.model` is the upstream's name then.
+        is_unnamed = exchange.transport == "rest" and work.call.model is None
+        model = (reading.model if is_unnamed else None) or work.model or reading.model or ""
         model_id = storable_name(rules.model_id or model, "unknown")
         is_chosen = is_sampled(
             rules.sampling,
@@ -76,48 +81,12 @@ class Preparation:
         exchange = work.exchange
         if work.rules.redactions:
             # Data read from a redacted request cannot contain what was removed from it.
-            exchange, why = drop_unreadable_answer(redactor.request(exchange))
+            exchange = redactor.request(exchange)
             reading = redactor.reading(read_by_protocol(work, exchange), exchange)
-            reading = reading if why is None else drop_responses(reading, why)
-            exchange = redactor.answered(exchange)
         builder = CaptureBuilder(
             chosen, exchange, reading, redactor, prefix=self._prefix, limit=self._limit
         )
         return builder.build(producer, sequence)
-
-
-def _model_of(work: Work, reading: Reading) -> str:
-    """Return the model's name. If no path names it, the body may: it was not read when the call was
-    routed, and `work.model` is the upstream's name then."""
-    is_unnamed = work.exchange.transport == "rest" and work.call.model is None
-    return (reading.model if is_unnamed else None) or work.model or reading.model or ""
-
-
-_WHY = Problem(
-    "the answer is not kept: its coding cannot be undone, and so nothing taken out of it",
-    ("response", "unreadable"),
-)
-
-
-def drop_unreadable_answer(exchange: Exchange) -> tuple[Exchange, Problem | None]:
-    """Return the exchange without its answer, and the problem; unchanged, and None, if the answer
-    can be read."""
-    answer = exchange.response
-    if (
-        exchange.transport == "grpc"
-        or not answer.size
-        or not list_codings(exchange.response_headers)
-    ):
-        return exchange, None
-    if answer.whole and decoded(answer.bytes, exchange.response_headers) is not None:
-        return exchange, None
-    return replace(exchange, response=answer.dropped()), _WHY
-
-
-def drop_responses(reading: Reading, why: Problem) -> Reading:
-    """Return the reading of such an exchange, without responses."""
-    inferences = [replace(inference, response=None) for inference in reading.inferences]
-    return replace(reading, inferences=inferences, problem=join_problems([why, reading.problem]))
 
 
 _WHOLE = 1 << 64
@@ -141,16 +110,12 @@ def is_sampled(
         return True
     value = None if sampling.key is None else _find_value(sampling.key, inferences, standard)
     token = chance if value is None else f"{sampling.key}\0{value}".encode("utf-8", "replace")
-    if _draw_number(model_id, token) < sampling.share * _WHOLE:
+    model = model_id.encode("utf-8", "replace")
+    digest = blake2b(len(model).to_bytes(4, "big") + model + token, digest_size=8).digest()
+    if int.from_bytes(digest, "big") < sampling.share * _WHOLE:
         return True
     limit = sampling.always_below
     return limit is not None and _is_below(limit, task_type, inferences)
-
-
-def _draw_number(model_id: str, token: bytes) -> int:
-    model = model_id.encode("utf-8", "replace")
-    digest = blake2b(len(model).to_bytes(4, "big") + model + token, digest_size=8)
-    return int.from_bytes(digest.digest(), "big")
 
 
 def _find_value(
@@ -162,36 +127,37 @@ def _find_value(
             for entry in reversed(entries):
                 if entry.key == key and entry.value is not None:
                     return entry.value
-    standard_value = standard.get(key)
-    if standard_value is None or isinstance(standard_value, str):
-        return standard_value
-    return (
-        write_json(standard_value)
-        if isinstance(standard_value, (dict, list))
-        else str(standard_value)
-    )
+    value = standard.get(key)
+    if value is None or isinstance(value, str):
+        return value
+    return write_json(value) if isinstance(value, (dict, list)) else str(value)
 
 
 def _is_below(limit: float, task_type: str | None, inferences: Iterable[Inference]) -> bool:
-    scores = (_best_score(inference.response, task_type) for inference in inferences)
-    return any(score is not None and score < limit for score in scores)
-
-
-def _best_score(response: bytes | None, task_type: str | None) -> float | None:
-    if response is None:
-        return None
+    """Return whether the best score of an answer is below a limit; False if none has a score."""
     task = task_type_of(task_type)
-    if task.read is None:
-        return _find_highest_score(response)
-    items = read_predictions(response, task_type=task).items or ()
-    return max((item.score for item in items if item.score is not None), default=None)
+    for response in filter(None, (inference.response for inference in inferences)):
+        if task.read is None:
+            scores = list(_find_scores(response))
+        else:
+            items = read_predictions(response, task_type=task).items or ()
+            scores = [item.score for item in items if item.score is not None]
+        if scores and max(scores) < limit:
+            return True
+    return False
 
 
-def _find_highest_score(response: bytes) -> float | None:
-    """Return the highest `score` anywhere in an answer of an unknown task."""
+def _find_scores(response: bytes) -> Iterator[float]:
+    """Yield each `score` anywhere in an answer of an unknown task."""
     try:
-        objects = [value for value in walk(read_json(response)) if isinstance(value, dict)]
+        waiting = [read_json(response)]
     except UnreadableJson:
-        return None
-    scores = [value["score"] for value in objects if is_json_number(value.get("score"))]
-    return max(scores, default=None)
+        return
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting.extend(value.values())
+            if is_json_number(value.get("score")):
+                yield float(value["score"])
+        elif isinstance(value, list):
+            waiting.extend(value)

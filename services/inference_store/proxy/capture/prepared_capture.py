@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 
 from inference_store.inference import events
-from inference_store.inference.json_text import MAX_DEPTH, write_json
+from inference_store.inference.json_text import write_json
 
 _MARKER = b"ISC1"
 _HASH = 16
@@ -168,16 +168,4 @@ def _envelope(raw: bytes) -> Any:
 
 def _json(value: Any) -> orjson.Fragment:
     # A lone surrogate lies inside a string, where `\ud800` is JSON.
-    return orjson.Fragment(write_json(_plain(value)).encode("utf-8", "backslashreplace"))
-
-
-def _plain(value: Any, levels: int = MAX_DEPTH) -> Any:
-    """Return mappings and sequences as dicts and lists; what is nested too deeply to be written is
-    left out."""
-    if not isinstance(value, (Mapping, list, tuple)):
-        return value
-    if levels == 0:
-        return []  # which is written as "…"
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item, levels - 1) for name, item in value.items()}
-    return [_plain(member, levels - 1) for member in value]
+    return orjson.Fragment(write_json(value).encode("utf-8", "backslashreplace"))

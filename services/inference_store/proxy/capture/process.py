@@ -83,12 +83,8 @@ class SentExchange:
     """An exchange as it came through."""
 
     head: Mapping[str, Any]
-
-    @property
-    def reserved(self) -> int:
-        """Bytes reserved for it."""
-        reserved: int = self.head["reserved"]
-        return reserved
+    reserved: int
+    """Bytes reserved for it."""
 
     def work(self, protocols: Mapping[str, Protocol], configuration: Configuration) -> Work:
         """Return the exchange. Raises KeyError if its protocol is none of these."""
@@ -131,7 +127,7 @@ class Reader:
             # Compare all sizes: after a part that was cut off, an empty part has its full size.
             if sizes != [len(part) for part in body["parts"]]:
                 return None
-        return SentExchange(head)
+        return SentExchange(head, head["reserved"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

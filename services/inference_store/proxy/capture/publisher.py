@@ -241,6 +241,10 @@ class Held:
     counts: Counts
     reserved: int
 
+    def release(self, budget: Budget) -> None:
+        """Free its memory: it was delivered or given up."""
+        budget.free(self.reserved)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spooled:
@@ -279,12 +283,12 @@ class Deliveries:
             await self._settle(item, len(prepared.messages))
 
     async def _upload(self, item: Held | Spooled) -> PreparedCapture | None:
+        """Write the blobs, in a thread; return None for a torn file, which is counted."""
         with stage(CAPTURE_SECONDS, "upload"):
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._threads, self._put, item)
 
     def _put(self, item: Held | Spooled) -> PreparedCapture | None:
-        """Write the blobs, in a thread; return None for a torn file, which is counted."""
         prepared = item.prepared if isinstance(item, Held) else item.folder.read(item.path)
         for blob in () if prepared is None else prepared.blobs:
             key = StorageKey(self._bucket, blob.key)
@@ -337,9 +341,3 @@ class Deliveries:
 def _settle_spooled(item: Spooled, events: int) -> None:
     item.folder.remove(item.path)
     item.counts.publish(events)
-
-
-def release(item: Held | Spooled, budget: Budget) -> None:
-    """Free the memory of an exchange that was delivered or given up."""
-    if isinstance(item, Held):
-        budget.free(item.reserved)

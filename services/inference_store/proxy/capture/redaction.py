@@ -1,18 +1,17 @@
 """Removes what must not be kept, before anything is written.
 
-The request is redacted before it is read, so that everything read from it is redacted, too; then
-the answer, which is searched for the removed values (`removed_values.py`). What cannot be read is
-not kept if a rule names a part of it.
+The request is redacted before it is read, so that everything read from it is redacted, too. The
+answer loses the same metadata and parameters, which model servers repeat, and the same id. What
+cannot be read is not kept if a rule names a part of it. Free text of an answer is not searched.
 """
 
 import hmac
 import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final, TypeAlias
 from urllib.parse import unquote_plus
 
 from inference_store.inference.json_text import (
@@ -21,15 +20,6 @@ from inference_store.inference.json_text import (
     read_exactly,
     storable,
     write_json,
-)
-from inference_store.proxy.capture.removed_values import (
-    GONE,
-    Change,
-    RemovedValues,
-    change_values,
-    encode_in_codings,
-    find_base64_bytes,
-    parse_path,
 )
 from inference_store.proxy.configuration import Redaction
 from inference_store.proxy.exchange import (
@@ -42,8 +32,8 @@ from inference_store.proxy.exchange import (
     header,
     utf8,
 )
-from inference_store.proxy.protocols.documents import decoded
-from inference_store.proxy.protocols.protocol import Inference, Problem, Reading
+from inference_store.proxy.protocols.documents import decoded, list_codings
+from inference_store.proxy.protocols.protocol import Inference, Problem, Reading, join_problems
 from inference_store.proxy.protocols.v2 import JSON_LENGTH
 
 # Selects the headers of a request to keep, as metadata or to send it again; never a secret.
@@ -114,12 +104,69 @@ def headers_of(body: bytes, json_length: int | None, headers: Headers) -> Header
     return [*remaining, ("content-length", str(len(body)))]
 
 
+# Paths into JSON.
+
+Change: TypeAlias = Callable[[Json], Any]
+"""Returns a value's replacement; GONE if it is removed."""
+GONE: Final = object()
+ELEMENTS: Final = "[]"
+Steps: TypeAlias = tuple[str, ...]
+"""Names, and ELEMENTS for all elements of an array."""
+_STEP = re.compile(r'"((?:[^"\\]|\\.)*)"|([^.\[\]"]+)|(\[\])|(\.)')
+
+
+def parse_path(path: str) -> Steps:
+    """Return the steps of a path. A name with dots is written in double quotes. Raises ValueError
+    if the text is not a path."""
+    steps: list[str] = []
+    at = 0
+    while at < len(path):
+        match = _STEP.match(path, at)
+        if match is None:
+            raise ValueError(f"{path!r} is no path: character {at} cannot be read")
+        quoted, name, elements, _ = match.groups()
+        if quoted is not None:
+            steps.append(re.sub(r"\\(.)", r"\1", quoted))
+        elif name or elements:
+            steps.append(name or elements)
+        at = match.end()
+    if not steps:
+        raise ValueError("a path has at least one name")
+    return tuple(steps)
+
+
+def change_values(value: Json, steps: Sequence[str], change: Change) -> Json:
+    """Return JSON with every value changed that a path leads to. Of a repeated name on the way only
+    the last value stays, because only that one is changed."""
+    if not steps:
+        return change(value)
+    step, *rest = steps
+    if step == ELEMENTS and isinstance(value, list):
+        items = [change_values(item, rest, change) for item in value]
+        return [item for item in items if item is not GONE]
+    if isinstance(value, dict) and step in value:
+        members = {**value, step: change_values(value[step], rest, change)}
+        return {name: member for name, member in members.items() if member is not GONE}
+    return value
+
+
+def _find_place_in_answer(steps: Steps) -> Steps | None:
+    """Return where an answer repeats what a path leads to: its id, and the parameters of all or of
+    a tensor; None for another path, whose names may be those of results."""
+    if steps[:3] == ("inputs", ELEMENTS, "parameters"):
+        return ("outputs", *steps[1:])
+    return steps if steps == _ID or steps[0] == "parameters" else None
+
+
 HASHED = "hmac-sha256:"
 """The prefix of a hash that replaces a value."""
 _ID = ("id",)
 _OF_THE_INPUT = frozenset({"prompt", "prompts", "arguments"})
+_NO_ANSWER = Problem(
+    "the answer is not kept: its coding cannot be undone, and so nothing taken out of it",
+    ("response", "unreadable"),
+)
 _UNREAD = "not kept: it may repeat a request that could not be read, and so not be redacted"
-Hash = Callable[[bytes], str]
 
 
 def keyed_hash(key: str, value: bytes) -> str:
@@ -128,21 +175,34 @@ def keyed_hash(key: str, value: bytes) -> str:
 
 
 class Redactor:
-    """The redactions of one exchange: `request`, then `reading`, then `answered` and `id`.
+    """The redactions of one exchange: `request`, then `reading` and `id`.
 
     `key`: the key of the hash; if it is empty, values are dropped.
     """
 
     def __init__(self, redactions: Sequence[Redaction], key: str, *, limit: int) -> None:
         self._limit = limit
-        self._hash: Hash | None = partial(keyed_hash, key) if key else None
+        self._hash: Callable[[bytes], str] | None = partial(keyed_hash, key) if key else None
         self._headers = {rule.name.lower(): rule for rule in redactions if rule.what == "header"}
         keys = {rule.name: rule for rule in redactions if rule.what == "metadata"}
-        self._keys = MetadataKeys(keys, self._replace)
-        self._removed = RemovedValues()
-        self._unread = False
-        self._paths = [(parse_path(rule.name), rule) for rule in redactions if rule.what == "path"]
+        self._keys = MetadataKeys({name: partial(self._replace, keys[name]) for name in keys})
+        self._paths: list[tuple[Steps, Change]] = [
+            (parse_path(rule.name), partial(self._replace, rule))
+            for rule in redactions
+            if rule.what == "path"
+        ]
+        self._answer_paths = [
+            (place, change)
+            for steps, change in self._paths
+            if (place := _find_place_in_answer(steps)) is not None
+        ]
+        last = [[step for step in path if step != ELEMENTS][-1] for path, _ in self._answer_paths]
+        names = {*keys, *last}
+        self._names = [name.encode("utf-8", "surrogatepass") for name in names]
         self._input = next((rule for rule in redactions if rule.what == "input"), None)
+        self._removed: dict[str, str | None] = {}
+        """Texts that were replaced, and by what; None if nothing stands in their place."""
+        self._is_unread = False
 
     @property
     def drops_input(self) -> bool:
@@ -158,15 +218,13 @@ class Redactor:
     def request(self, exchange: Exchange) -> Exchange:
         """Return the exchange with its request redacted."""
         headers = self._redact_headers(exchange.request_headers)
-        if not (self._keys or self._paths):
-            self._unread = self.drops_input and not _can_be_read(exchange, self._limit)
-            return replace(exchange, request_headers=headers)
-        if exchange.transport == "grpc":  # not JSON: what is read from it is redacted
+        if exchange.transport == "grpc" or not (self._keys or self._paths):
+            # gRPC is not JSON: what is read from it is redacted
             return replace(exchange, request_headers=headers)
         body = self._redact_body(exchange)
         if body is None:
             # `size` shows that there was a body, and that it is not kept
-            self._unread = True
+            self._is_unread = True
             return replace(exchange, request_headers=headers, request=exchange.request.dropped())
         return replace(
             exchange,
@@ -176,17 +234,19 @@ class Redactor:
 
     def reading(self, reading: Reading, exchange: Exchange) -> Reading:
         """Return the redacted reading, without what came by headers, gRPC or the answer."""
-        problem = reading.problem
         # No path leads into messages, so a path removes the whole input.
         by_path = exchange.transport == "grpc" and bool(self._paths)
-        drops = self.drops_input or by_path
-        if drops:
-            self._note_input(reading)
         if by_path:
             self._redact_id(reading)
         inferences = [self._redact_inference(item, exchange) for item in reading.inferences]
-        if by_path and not self.drops_input:
-            inferences = [replace(inference, data=None, metadata=()) for inference in inferences]
+        problem, error = reading.problem, reading.error
+        if not self._can_read_answer(exchange):
+            inferences = [replace(inference, response=None) for inference in inferences]
+            problem = join_problems([_NO_ANSWER, problem])
+        if self._is_unread and (exchange.http_status or 500) >= 400:  # it may quote the request
+            inferences = [replace(item, response=None, error=None) for item in inferences]
+            error = _UNREAD
+        drops = self.drops_input or by_path
         standard = {
             name: value
             for name, original in reading.standard.items()
@@ -194,20 +254,12 @@ class Redactor:
             and not (drops and name in _OF_THE_INPUT)
         }
         return replace(
-            reading,
-            inferences=[self._redact_answer(inference, exchange) for inference in inferences],
-            standard=standard,
-            error=self._clean(reading.error, exchange),
-            problem=problem and Problem(self._clean(problem, exchange) or "", *problem.reasons),
+            reading, inferences=inferences, standard=standard, problem=problem, error=error
         )
 
-    def answered(self, exchange: Exchange) -> Exchange:
-        """Return the exchange with its error text redacted."""
-        return replace(exchange, error=self._clean(exchange.error, exchange))
-
     def id(self, name: str | None) -> str | None:
-        """Return an id without removed values; None if nothing is left of it."""
-        return self._removed.name(name)
+        """Return an id, or what replaces it; None if it was dropped."""
+        return None if name is None else self._removed.get(name, name)
 
     def keeps_body(self, transport: str) -> bool:
         """Return whether the rest of the request may be kept with the metadata."""
@@ -223,22 +275,16 @@ class Redactor:
         for name, value in headers:
             rule = self._headers.get(name)
             new = value if rule is None else self._replace(rule, value)
-            if rule is not None:
-                # header values are latin-1: a value that came in UTF-8 is answered in UTF-8
-                self._removed.note(utf8(value).decode("utf-8", "replace"), new)
             if new is not GONE:
-                remaining.append((name, new))
-        if not self._keys:
-            return remaining
-        return [(name, self._redact_header_json(name, value)) for name, value in remaining]
+                is_metadata = bool(self._keys) and name in METADATA_HEADERS
+                remaining.append((name, self._redact_header(name, new) if is_metadata else new))
+        return remaining
 
-    def _redact_header_json(self, name: str, value: str) -> str:
+    def _redact_header(self, name: str, value: str) -> str:
         """Redact a header that holds metadata; header values are latin-1."""
-        if name not in METADATA_HEADERS:
-            return value
         binary = name == BINARY_HEADER
         raw = from_base64(value) if binary else utf8(value)
-        redacted = None if raw is None else self._redact_envelope(raw)
+        redacted = None if raw is None else _rewrite(raw, self._keys.redact)
         if redacted is None:
             return ""
         return b64encode(redacted).decode() if binary else redacted.decode("latin-1")
@@ -254,20 +300,19 @@ class Redactor:
             return None
         length = header(exchange.request_headers, JSON_LENGTH)
         if length is None:
-            redacted = self._redact_json(plain, paths=True)
+            redacted = self._redact_json(plain, self._paths)
             return None if redacted is None else (redacted, None)
         if not (length.isascii() and length.isdigit() and int(length[:12]) <= len(plain)):
             return None
-        head = self._redact_json(plain[: int(length)], paths=True)
+        head = self._redact_json(plain[: int(length)], self._paths)
         return None if head is None else (head + plain[int(length) :], len(head))
 
-    def _redact_json(self, raw: bytes, *, paths: bool = False) -> bytes | None:
-        """Redact metadata anywhere in JSON, or in each line of JSON Lines; None if it is not
-        JSON."""
+    def _redact_json(self, raw: bytes, paths: Sequence[tuple[Steps, Change]]) -> bytes | None:
+        """Redact JSON, or each line of JSON Lines; None if it is not JSON."""
 
         def redact(document: Json) -> Json:
-            for steps, rule in self._paths if paths else ():
-                change_values(document, steps, partial(self._replace, rule))
+            for steps, change in paths:
+                document = change_values(document, steps, change)
             return self._keys.redact_body(document) if self._keys else document
 
         whole = _rewrite(raw, redact)
@@ -278,81 +323,53 @@ class Redactor:
         written = [line for line in redacted if line is not None]
         return b"\n".join(written) if len(written) == len(lines) else None
 
-    def _redact_envelope(self, raw: bytes) -> bytes | None:
-        """Redact an envelope; None if it is not JSON."""
-        return _rewrite(raw, self._keys.redact_envelope)
+    def _redact_read(self, raw: bytes | None) -> bytes | None:
+        """Redact an answer, or the datum of a gRPC request: unchanged if nothing is taken out of
+        it; None if it is no JSON and has one of the names."""
+        may_hold = raw is not None and (b"\\" in raw or any(name in raw for name in self._names))
+        if raw is None or not (self._names and may_hold):
+            return raw
+        written = self._redact_json(raw, self._answer_paths)
+        if written is None:
+            return None if any(name in raw for name in self._names) else raw
+        return raw if written == _rewrite(raw, lambda document: document) else written
 
     def _replace(self, rule: Redaction, value: Json) -> Any:
         """Return a value's replacement. A hash stays, because a value may be read twice."""
-        if rule.how == "drop" or self._hash is None or value is None:
-            self._removed.note(value, GONE)
-            return GONE
         text = value if isinstance(value, str) else write_json(value)
+        if rule.how == "drop" or self._hash is None or value is None:
+            self._removed.setdefault(text, None)
+            return GONE
         if text.startswith(HASHED) and len(text) == len(HASHED) + 64:
             return text
-        new = self._hash(text.encode("utf-8", "surrogatepass"))
-        self._removed.note(value, new)
-        return new
-
-    def _note_input(self, reading: Reading) -> None:
-        """Note data that are texts: an answer may repeat them, too."""
-        for data in (inference.data or b"" for inference in reading.inferences):
-            with suppress(UnicodeDecodeError):
-                self._removed.note(data.decode(), GONE)
+        return self._removed.setdefault(text, self._hash(text.encode("utf-8", "surrogatepass")))
 
     def _redact_id(self, reading: Reading) -> None:
         """Redact the id if a path names it: over gRPC the request that holds it is not redacted."""
         names = (reading.request_id, *(inference.request_id for inference in reading.inferences))
-        for rule in (rule for steps, rule in self._paths if steps == _ID):
+        for change in (change for steps, change in self._paths if steps == _ID):
             for name in filter(None, names):
-                self._replace(rule, name)
+                change(name)
 
     def _redact_inference(self, inference: Inference, exchange: Exchange) -> Inference:
-        changes: dict[str, Any] = {}
-        if exchange.transport == "grpc":
-            changes["data"] = self._data_of_grpc(inference, exchange)
+        data, metadata = inference.data, inference.metadata
+        if exchange.transport == "grpc" and self._paths:
+            data, metadata = None, ()
+        elif exchange.transport == "grpc" and self._keys:
+            # messages that cannot be read are the datum
+            data = None if data == exchange.request.bytes else self._redact_read(data)
         if self._keys:
-            changes["metadata"] = [
-                redacted
-                for envelope in inference.metadata
-                if (redacted := self._redact_envelope(envelope)) is not None
-            ]
-            is_hidden = self._keys.are_coded_in(inference.response or b"")
-            changes["response"] = None if is_hidden else self._redact_copies(inference.response)
-        return replace(inference, **changes) if changes else inference
+            redacted = [_rewrite(envelope, self._keys.redact) for envelope in metadata]
+            metadata = [envelope for envelope in redacted if envelope is not None]
+        response = self._redact_read(inference.response)
+        return replace(inference, data=data, metadata=metadata, response=response)
 
-    def _data_of_grpc(self, inference: Inference, exchange: Exchange) -> bytes | None:
-        """Return the redacted datum of a gRPC request; unreadable messages are one unchanged."""
-        data = inference.data
-        if data is None or self._paths or (self._keys and data == exchange.request.bytes):
-            return None
-        return self._redact_copies(data) if self._keys and data.startswith(b"{") else data
-
-    def _redact_copies(self, response: bytes | None) -> bytes | None:
-        """Redact copies of metadata in JSON; drop unreadable bytes that contain a key."""
-        if response is None or not self._keys.may_be_in(response):
-            return response
-        before = self._keys.removed_count
-        written = self._redact_json(response)
-        if written is None:
-            return None if self._keys.are_in(response) else response
-        return response if self._keys.removed_count == before else written
-
-    def _redact_answer(self, inference: Inference, exchange: Exchange) -> Inference:
-        response = inference.response
-        if response is not None:
-            response = None if self._must_hide(exchange) else self._removed.answer(response)
-        error = self._clean(inference.error, exchange)
-        return replace(inference, response=response, error=error)
-
-    def _clean(self, text: str | None, exchange: Exchange) -> str | None:
-        if text is None:
-            return None
-        return _UNREAD if self._must_hide(exchange) else self._removed.replace_in_text(text)
-
-    def _must_hide(self, exchange: Exchange) -> bool:
-        """Return whether an error may quote a request that could not be redacted."""
-        return self._unread and (exchange.http_status or 500) >= 400
+    def _can_read_answer(self, exchange: Exchange) -> bool:
+        answer, headers = exchange.response, exchange.response_headers
+        is_coded = exchange.transport == "rest" and bool(list_codings(headers))
+        if not (is_coded and answer.size and self._names):
+            return True
+        return answer.whole and decoded(answer.bytes, headers) is not None
 
 
 def _rewrite(raw: bytes, redact: Change) -> bytes | None:
@@ -364,13 +381,6 @@ def _rewrite(raw: bytes, redact: Change) -> bytes | None:
     return write_json(redact(document)).encode("utf-8", "backslashreplace")
 
 
-def _can_be_read(exchange: Exchange, limit: int) -> bool:
-    request, headers = exchange.request, exchange.request_headers
-    if exchange.transport == "grpc" or not request.size:
-        return True
-    return request.whole and decoded(request.bytes, headers, limit) is not None
-
-
 # Removes metadata keys from metadata in any form: text, a list of items, sections, names and
 # values; anywhere in a body, at any depth.
 
@@ -378,130 +388,85 @@ _SECTIONS = frozenset({"standard_metadata", "extended_metadata", "metadata"})
 # Nested lists, objects and strings: what is nested deeper is not searched, and so not kept. Nobody
 # reads metadata that deep.
 _MOST_LEVELS = 32
-_BEGIN_JSON = ("{", "[", '"')
 
 
 class MetadataKeys:
-    """The keys that some rules name. `changed` returns the replacement of a value."""
+    """The keys that some rules name, each with what replaces its values."""
 
-    def __init__(self, rules: Mapping[str, Redaction], changed: Any) -> None:
-        self._changes: dict[str, Change] = {
-            name: partial(changed, rule) for name, rule in rules.items()
-        }
-        self.removed_count = 0
-        """How many values were removed."""
+    def __init__(self, changes: Mapping[str, Change]) -> None:
+        self._changes = changes
 
     def __bool__(self) -> bool:
         return bool(self._changes)
 
-    def are_in(self, raw: bytes) -> bool:
-        """Return whether one of the keys is in these bytes, unescaped."""
-        return any(key.encode() in raw for key in self._changes)
-
-    def may_be_in(self, raw: bytes) -> bool:
-        """Return whether one of the keys is in these bytes, or may be as a JSON escape."""
-        return b"\\u" in raw or self.are_in(raw)
-
-    def are_coded_in(self, raw: bytes) -> bool:
-        """Return whether one of the keys is a name in bytes that stand in JSON as base64."""
-        names = b"|".join(
-            re.escape(coded) for key in self._changes for coded in encode_in_codings(key)
-        )
-        written = re.compile(b'"(?:' + names + rb')"\s*[:,}]')
-        return any(written.search(decoded) for decoded in find_base64_bytes(raw))
-
     def redact_body(self, document: Json) -> Json:
-        """Redact a body: all `metadata` in it, and the body itself if it is metadata."""
+        """Redact a body: all metadata in it, and the body itself, which may be metadata."""
         if not isinstance(document, dict):
-            document = self.redact_envelope(document)
-        else:
-            document = self._redact_object(document, _MOST_LEVELS, is_body=True)
-        waiting = [document]
-        while waiting:
-            value = waiting.pop()
-            if isinstance(value, dict):
-                waiting.extend(member for name, member in value.items() if name not in _SECTIONS)
-                if "metadata" in value:
-                    value["metadata"] = self.redact_envelope(value["metadata"])
-            elif isinstance(value, list):
-                waiting.extend(value)
-        return document
+            return self._redact_inside(self.redact(document))
+        return self._redact_inside(self._redact_names(document))
 
-    def redact_envelope(self, value: Json) -> Json:
+    def redact(self, metadata: Json) -> Json:
         """Redact metadata that are not in a body."""
-        return self._redact_envelope(value, _MOST_LEVELS)
+        new = self._redact(metadata, _MOST_LEVELS)
+        return {} if new is GONE else new
 
     def redact_value(self, name: str, value: Any) -> Any:
         """Return the redacted value of a key; GONE if it is removed."""
         change = self._changes.get(name)
-        if change is None:
-            return value
-        self.removed_count += 1
-        return change(value)
+        return value if change is None else change(value)
 
-    def _remove(self) -> str:
-        self.removed_count += 1
-        return ""
-
-    def _redact_envelope(self, value: Json, levels: int) -> Json:
-        if type(value) is str:
-            return self._redact_text(value, levels)
-        if isinstance(value, (list, dict)) and levels <= 0:
-            return self._remove()
+    def _redact_inside(self, value: Json) -> Json:
         if isinstance(value, list):
-            items = [self._redact_item(item, levels - 1) for item in value]
-            return [item for item in items if item is not GONE]
-        return self._redact_object(value, levels - 1) if isinstance(value, dict) else value
-
-    def _redact_text(self, value: str, levels: int) -> str:
-        try:
-            inner = read_exactly(value)
-        except UnreadableJson:
-            return self._remove() if any(key in value for key in self._changes) else value
-        if not isinstance(inner, (dict, list, str)):
+            return [self._redact_inside(item) for item in value]
+        if not isinstance(value, dict):
             return value
-        return (
-            write_json(self._redact_envelope(inner, levels - 1)) if levels > 0 else self._remove()
-        )
+        return {
+            name: self.redact(member) if name in _SECTIONS else self._redact_inside(member)
+            for name, member in value.items()
+        }
 
-    def _redact_item(self, item: Json, levels: int) -> Json:
-        if isinstance(item, dict) and isinstance(item.get("key"), str):
-            if item["key"] not in self._changes:
-                redacted = (
-                    {"value": self._redact_inner(item["value"], levels)} if "value" in item else {}
-                )
-                return item | redacted
-            new = self.redact_value(item["key"], item.get("value"))
-            return GONE if new is GONE else {**item, "type": "string", "value": new}
-        return self._redact_envelope(item, levels)
-
-    def _redact_object(self, value: dict[str, Json], levels: int, *, is_body: bool = False) -> Json:
-        if "key" in value and not is_body:
-            item = self._redact_item(value, levels)
-            return {} if item is GONE else item
-        members: dict[str, Json] = {}
-        for name, member in value.items():
-            new = self.redact_value(name, member)
-            if new is GONE:
-                continue
-            if name in _SECTIONS:
-                new = self._redact_envelope(new, levels)
-            elif not is_body and name not in self._changes:
-                new = self._redact_inner(new, levels)
-            members[name] = new
-        return members
-
-    def _redact_inner(self, value: Json, levels: int) -> Json:
-        """Redact the value of another key, which may contain metadata; unchanged if it does not."""
-        if isinstance(value, (dict, list)):
-            return self._redact_envelope(value, levels)
-        if type(value) is not str or not value.lstrip().startswith(_BEGIN_JSON):
-            return value
-        try:
-            inner = read_exactly(value)
-        except UnreadableJson:
+    def _redact(self, value: Json, levels: int, *, is_named: bool = False) -> Any:
+        """Return metadata redacted; GONE if they are one item that is removed. `is_named`: it is
+        the value of another key, of which a text that is no JSON stays."""
+        if type(value) is str:
+            return self._redact_text(value, levels, is_named=is_named)
+        if not isinstance(value, (list, dict)):
             return value
         if levels <= 0:
-            return self._remove()
-        new = self._redact_envelope(inner, levels - 1) if isinstance(inner, (dict, list)) else inner
-        return value if new == inner else write_json(new)
+            return ""
+        if isinstance(value, list):
+            items = [self._redact(item, levels - 1) for item in value]
+            return [item for item in items if item is not GONE]
+        if isinstance(value.get("key"), str):
+            return self._redact_item(value, levels - 1)
+        members = {
+            name: self._redact(member, levels - 1, is_named=name not in _SECTIONS)
+            for name, member in self._redact_names(value).items()
+        }
+        return {name: {} if new is GONE else new for name, new in members.items()}
+
+    def _redact_names(self, value: dict[str, Json]) -> dict[str, Json]:
+        members = {name: self.redact_value(name, member) for name, member in value.items()}
+        return {name: new for name, new in members.items() if new is not GONE}
+
+    def _redact_item(self, item: dict[str, Json], levels: int) -> Any:
+        if item["key"] in self._changes:
+            new = self.redact_value(item["key"], item.get("value"))
+            return GONE if new is GONE else {**item, "type": "string", "value": new}
+        if "value" not in item:
+            return {**item}
+        return {**item, "value": self._redact(item["value"], levels, is_named=True)}
+
+    def _redact_text(self, text: str, levels: int, *, is_named: bool) -> str:
+        try:
+            inner = read_exactly(text)
+        except UnreadableJson:
+            holds_key = not is_named and any(key in text for key in self._changes)
+            return "" if holds_key else text
+        if type(inner) is not str and not isinstance(inner, (dict, list)):
+            return text
+        if levels <= 0:
+            return ""
+        new = self._redact(inner, levels - 1, is_named=is_named)
+        written = write_json({} if new is GONE else new)
+        return text if written == write_json(inner) else written

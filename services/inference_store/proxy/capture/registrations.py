@@ -201,16 +201,12 @@ def _parse_page(raw: bytes, name: str) -> dict[str, Any]:
 
 
 def _read_models(page: Mapping[str, Any]) -> dict[str, RegisteredModel]:
-    return {
-        item["model_id"]: _read_registration(item)
-        for item in page["items"]
-        if isinstance(item, dict) and isinstance(item.get("model_id"), str)
-    }
-
-
-def _read_registration(item: Mapping[str, Any]) -> RegisteredModel:
-    task_type, mapping = item.get("task_type"), item.get("output_mapping")
-    return RegisteredModel(
-        task_type=task_type if isinstance(task_type, str) else None,
-        batched=isinstance(mapping, dict) and mapping.get("batched") is True,
-    )
+    models: dict[str, RegisteredModel] = {}
+    for item in page["items"]:
+        if isinstance(item, dict) and isinstance(item.get("model_id"), str):
+            task_type, mapping = item.get("task_type"), item.get("output_mapping")
+            models[item["model_id"]] = RegisteredModel(
+                task_type=task_type if isinstance(task_type, str) else None,
+                batched=isinstance(mapping, dict) and mapping.get("batched") is True,
+            )
+    return models

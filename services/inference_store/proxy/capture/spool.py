@@ -15,6 +15,7 @@ under the old producer's id and sequences; a `.part` there was cut off when its 
 import contextlib
 import fcntl
 import os
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,7 +57,12 @@ def lock_dead_producers(root: Path) -> Iterator[tuple[str, int]]:
         # leave folders of others alone, like `lost+found`
         if not _is_producer(entry.name) or not entry.is_dir():
             continue
-        if (lock := _try_lock(root / f"{entry.name}{LOCK}")) is None:
+        try:
+            lock = _lock(root / f"{entry.name}{LOCK}")
+        except OSError as error:
+            _log.warning("the spool cannot be read", action="adopting", error=str(error))
+            continue
+        if lock is None:
             continue
         if Path(entry.path).is_dir():
             yield entry.name, lock
@@ -83,15 +89,6 @@ def _is_producer(name: str) -> bool:
         return str(UUID(name)) == name
     except ValueError:
         return False
-
-
-def _try_lock(path: Path) -> int | None:
-    """Open and lock a file; None if another process holds it, or it cannot be opened."""
-    try:
-        return _lock(path)
-    except OSError as error:
-        _log.warning("the spool cannot be read", action="adopting", error=str(error))
-        return None
 
 
 def _lock(path: Path) -> int | None:
@@ -144,10 +141,9 @@ class Folder:
         self._lock = Lock()
         self._bytes = 0
         self._waiting = 0
-        self._claimed: set[str] = set()
-        # settled, but the disk refuses to remove them
-        self._stuck: set[str] = set()
-        self._names: Iterator[str] = iter(())
+        # The sequences of captures that no task publishes: each is taken once, even if the disk
+        # refuses to remove its file afterwards.
+        self._unclaimed: deque[int] = deque()
 
     @property
     def waiting(self) -> int:
@@ -157,7 +153,7 @@ class Folder:
     @property
     def unclaimed(self) -> int:
         """Captures that no task publishes at the moment."""
-        return self._waiting - len(self._claimed)
+        return len(self._unclaimed)
 
     @property
     def is_settled(self) -> bool:
@@ -171,7 +167,7 @@ class Folder:
         if not self._room.take(len(raw)):
             return False
         self._record_size(len(raw))
-        path = self._path / f"{prepared.sequence:020d}"
+        path = self._locate(prepared.sequence)
         try:
             self._write(path, raw)
         except OSError as error:
@@ -183,8 +179,11 @@ class Folder:
             return False
         with self._lock:
             self._waiting += 1
-            self._stuck.discard(path.name)
+        self._unclaimed.append(prepared.sequence)
         return True
+
+    def _locate(self, sequence: int) -> Path:
+        return self._path / f"{sequence:020d}"
 
     def _write(self, path: Path, raw: bytes) -> None:
         part = path.with_suffix(_PART)
@@ -201,7 +200,7 @@ class Folder:
         """Count what a dead producer left, and remove incomplete files. `own`: the folder is of our
         own producer, whose process was killed; its captures are counted as seen already, and
         `Counts.go_on` counts those that are missing. Raises OSError; then nothing is counted."""
-        files = [(path, path.stat().st_size) for path in list(self._path.iterdir())]
+        files = [(path, path.stat().st_size) for path in sorted(self._path.iterdir())]
         for path, size in files:
             name, _, rest = path.name.partition(".")
             if path.name == _REPORT + _PART:
@@ -213,34 +212,18 @@ class Folder:
             if not rest:
                 self._change(size)
                 self._waiting += 1
+                self._unclaimed.append(int(name))
                 continue
             self._unlink(path)
             if not own:
                 self._lose()
 
     def take(self) -> Path | None:
-        """Claim a capture that no task publishes yet; None if there is none. Raises OSError."""
-        with self._lock:
-            if not self.unclaimed:
-                return None
-            name = self._next_name() or self._next_name(from_start=True)
-            if name is None:  # another process has removed them
-                for _ in range(self.unclaimed):
-                    self.counts.drop("torn")
-                self._waiting = len(self._claimed)
-                return None
-            self._claimed.add(name)
-            return self._path / name
-
-    def _next_name(self, *, from_start: bool = False) -> str | None:
-        if from_start:
-            # Not those already claimed: they may be gone by then.
-            names: list[str] = []
-            with contextlib.suppress(FileNotFoundError):  # the folder, too, may be removed
-                names = os.listdir(self._path)
-            excluded = self._claimed | self._stuck
-            self._names = iter([name for name in names if name.isdigit() and name not in excluded])
-        return next(self._names, None)
+        """Claim a capture that no task publishes yet, the oldest first; None if there is none."""
+        try:
+            return self._locate(self._unclaimed.popleft())
+        except IndexError:
+            return None
 
     def read(self, path: Path) -> PreparedCapture | None:
         """Return the capture; if the file is torn, remove and count it, and return None. Raises
@@ -250,13 +233,13 @@ class Folder:
         except (TornFile, FileNotFoundError):
             size = self._unlink(path)
             self._lose()
-            self._forget(path, size)
+            self._forget(size)
             return None
 
     def remove(self, path: Path) -> None:
-        """Remove a capture whose events are acknowledged. If the disk refuses, it is published
-        again later."""
-        self._forget(path, self._unlink(path))
+        """Remove a capture whose events are acknowledged. If the disk refuses, whoever adopts the
+        folder publishes it again."""
+        self._forget(self._unlink(path))
 
     def store_report(self, report: bytes) -> None:
         """Store the last report for the process that adopts the folder."""
@@ -304,8 +287,7 @@ class Folder:
             os.pwrite(self._lock_file, b"%020d" % self._bytes, 0)
 
     def _unlink(self, path: Path) -> int:
-        """Remove a file and return how many bytes that freed. A file that stays is not claimed
-        again."""
+        """Remove a file and return how many bytes that freed."""
         try:
             size = path.stat().st_size
             path.unlink()
@@ -313,7 +295,6 @@ class Folder:
             return 0
         except OSError as error:
             _log.warning("the spool cannot be emptied", action="draining", error=str(error))
-            self._stuck.add(path.name)
             return 0
         return size
 
@@ -323,10 +304,9 @@ class Folder:
             "a capture in the spool is torn", action="spool_torn", producer=self.counts.producer
         )
 
-    def _forget(self, path: Path, size: int) -> None:
+    def _forget(self, size: int) -> None:
         self._change(-size)
         with self._lock:
-            self._claimed.discard(path.name)
             self._waiting -= 1
 
 

@@ -124,7 +124,7 @@ class Spools:
     def take(self) -> Spooled | None:
         """Claim a capture to publish, first those of dead processes; None if there is none."""
         for folder in self._list_folders():
-            if folder.unclaimed and (path := folder.take()) is not None:
+            if (path := folder.take()) is not None:
                 return Spooled(folder, path)
         return None
 
@@ -208,8 +208,15 @@ class Reporting:
         if self._waiting is not None and not await self._is_done(self._waiting):
             return False
         # Not cancelled when time is up: an idempotent producer would keep the message anyway.
-        self._waiting = asyncio.create_task(self._topic.report(producer.encode(), report))
-        return await self._is_done(self._waiting) and self._has_arrived(self._waiting)
+        task = self._waiting = asyncio.create_task(self._topic.report(producer.encode(), report))
+        if not await self._is_done(task) or task.cancelled():
+            return False
+        error = task.exception()
+        if error is not None and not isinstance(error, KAFKA_ERRORS):
+            raise error
+        if error is not None:
+            _log.warning("a report waits", action="reporting", error=str(error)[:500])
+        return error is None
 
     def cancel(self) -> None:
         """Stop waiting for an acknowledgement."""
@@ -219,12 +226,3 @@ class Reporting:
     async def _is_done(self, task: asyncio.Task[None]) -> bool:
         seconds_left = max(0.0, self._until - asyncio.get_running_loop().time())
         return bool((await asyncio.wait({task}, timeout=min(self._longest, seconds_left)))[0])
-
-    def _has_arrived(self, task: asyncio.Task[None]) -> bool:
-        error = None if task.cancelled() else task.exception()
-        if error is None:
-            return not task.cancelled()
-        if not isinstance(error, KAFKA_ERRORS):
-            raise error
-        _log.warning("a report waits", action="reporting", error=str(error)[:500])
-        return False

@@ -2,7 +2,7 @@
 
 import asyncio
 from base64 import b64encode
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,8 +11,10 @@ from typing import Any, Final, TypeAlias
 import grpc
 from grpc import StatusCode
 
+from inference_store.grpc_messages import parsed
 from inference_store.proxy.capture import Captures, Reservation, head_size
 from inference_store.proxy.exchange import Body, Exchange, Headers
+from inference_store.proxy.protocols.v2_grpc import find_dialect
 from inference_store.proxy.routing import Route
 
 Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
@@ -49,31 +51,6 @@ FindTarget: TypeAlias = Callable[[bytes], Route | None]
 """Returns the route by a request's message; None if no upstream serves the model."""
 
 
-class CapturedMessages:
-    """The messages of one direction, as long as there is room for them."""
-
-    def __init__(self, reserve: Callable[[int], bool]) -> None:
-        self._reserve = reserve
-        self._parts: list[bytes] = []
-        self._size = 0
-        self.whole = True
-
-    def add(self, message: bytes) -> None:
-        """Keep a message, unless there is no room for it, or was none for an earlier one."""
-        self.keep(message, room=self.whole and self._reserve(len(message)))
-
-    def keep(self, message: bytes, *, room: bool) -> None:
-        """Count a message, and keep it if `room` is reserved for it."""
-        self._size += len(message)
-        self.whole = room
-        if room:
-            self._parts.append(message)
-
-    @property
-    def body(self) -> Body:
-        return Body(parts=self._parts, size=self._size, whole=self.whole)
-
-
 IdHeader: TypeAlias = tuple[str, str]
 
 
@@ -91,8 +68,9 @@ class CapturedExchange:
     ) -> None:
         self._reservation, self._target = reservation, target
         self.exchange, self.id_header = exchange, id_header
-        self._request = CapturedMessages(reservation.reserve_more)
-        self.response = CapturedMessages(reservation.reserve_more)
+        self._requests: list[bytes] = []
+        self._answers: list[bytes] = []
+        exchange.request, exchange.response = Body(parts=self._requests), Body(parts=self._answers)
 
     @classmethod
     def begin(
@@ -125,12 +103,21 @@ class CapturedExchange:
         )
         begun = cls(reservation, target, exchange, id_header)
         if request is not None:
-            begun._request.keep(request, room=not reservation.refused)
+            begun._keep(exchange.request, begun._requests, request, room=not reservation.refused)
         return begun
+
+    def _keep(self, body: Body, parts: list[bytes], message: bytes, *, room: bool) -> None:
+        """Count a message, and keep it if there is room for it, and was for all before."""
+        body.size += len(message)
+        body.whole = room
+        if room:
+            parts.append(message)
 
     def add_request(self, message: bytes) -> None:
         """Add a message of the request."""
-        self._request.add(message)
+        body = self.exchange.request
+        room = body.whole and self._reservation.reserve_more(len(message))
+        self._keep(body, self._requests, message, room=room)
 
     def reserve(self, size: int) -> bool:
         """Reserve memory for an answer that may belong to this exchange."""
@@ -141,14 +128,12 @@ class CapturedExchange:
         now = datetime.now(UTC)
         self.exchange.responded_at = self.exchange.responded_at or now
         self.exchange.finished_at = now
-        if is_reserved:
-            self.response.keep(message, room=self.response.whole)
-        else:
-            self.response.add(message)
+        body = self.exchange.response
+        room = body.whole and (is_reserved or self._reservation.reserve_more(len(message)))
+        self._keep(body, self._answers, message, room=room)
 
     def hand_over(self) -> None:
         """Hand the exchange over to capture, as it is now."""
-        self.exchange.request, self.exchange.response = self._request.body, self.response.body
         self._reservation.finish(self.exchange, self._target)
 
 
@@ -194,75 +179,8 @@ def number(code: StatusCode) -> int:
     return value
 
 
-# Methods of known model servers, and the single fields of messages that forwarding needs: the
-# model's name, the id, and the end of a request's answers.
-#
-# Other fields are skipped by their lengths: the contents of a tensor are never read.
-
-Message: TypeAlias = bytes | memoryview
-MOST_FIELDS: Final = 1_000
-"""The most top-level fields that are read: all known writers put the names first."""
-_VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
-_LONGEST_VARINT: Final = 10
-
-
-def read_texts(message: Message, numbers: Collection[int]) -> Mapping[int, str]:
-    """Return the texts of these fields; of a repeated field the last one, as every parser does.
-
-    A field that is missing, empty or not UTF-8 is left out. If the message is broken, only
-    the fields before the break are read.
-    """
-    values: dict[int, Message] = {}
-    for number, value in fields_of(message):
-        if number in numbers:
-            values[number] = value
-    return {number: text for number, value in values.items() if (text := _decode(value))}
-
-
-def _decode(value: Message) -> str | None:
-    try:
-        return str(value, "utf-8")
-    except UnicodeDecodeError:
-        return None
-
-
-def fields_of(message: Message) -> Iterator[tuple[int, memoryview]]:
-    """Yield the number and the content of each length-delimited field; others are skipped."""
-    message = memoryview(message)
-    at = 0
-    for _ in range(MOST_FIELDS):
-        if at >= len(message):
-            return
-        tag, at = _read_varint(message, at)
-        kind = tag & 7
-        if at < 0 or kind not in {_VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES}:
-            return
-        start, end = _find_span(message, at, kind)
-        if not 0 <= end <= len(message):
-            return
-        if kind == _LENGTH:
-            yield tag >> 3, message[start:end]
-        at = end
-
-
-def _find_span(message: Message, at: int, kind: int) -> tuple[int, int]:
-    """Return the start and the end of a field's value; the end is -1 if it is broken."""
-    if kind == _LENGTH:
-        length, start = _read_varint(message, at)
-        return start, start + length if start >= 0 else -1
-    if kind == _VARINT:
-        return at, _read_varint(message, at)[1]
-    return at, at + (8 if kind == _EIGHT_BYTES else 4)
-
-
-def _read_varint(message: Message, at: int) -> tuple[int, int]:
-    """Return a number and the position after it; -1 if it is cut off or too long."""
-    value = 0
-    for index, byte in enumerate(message[at : at + _LONGEST_VARINT]):
-        value |= (byte & 0x7F) << 7 * index
-        if byte < 0x80:
-            return value, at + index + 1
-    return 0, -1
+# Methods of known model servers, and what forwarding reads of their messages: the model's name, the
+# id, and the end of a request's answers, by messages that leave the tensors unread.
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,20 +188,20 @@ class Method:
     """A known method. Others are forwarded as streams both ways, which carry every arity."""
 
     unary: bool = True
-    model: int | None = None
-    """The number of the request's field that names the model; None if there is none."""
-    version: int | None = None
+    head: str | None = None
+    """The message that reads the model's name in a request; None if none names it."""
 
 
 _V2: Final = "/inference.GRPCInferenceService/"
 _REPOSITORY: Final = "/inference.model_repository.ModelRepositoryService/"
 _OMI: Final = "/ModzyModel/"
 _OF_A_SERVER: Final = Method()
-_OF_A_MODEL: Final = Method(model=1, version=2)
+_OF_A_MODEL: Final = Method(head="inference.Head")
+_NAMED_SECOND: Final = Method(head="inference.NamedSecond")
 _OF_A_REPOSITORY: Final = {
     "RepositoryIndex": _OF_A_SERVER,
-    "RepositoryModelLoad": Method(model=2),
-    "RepositoryModelUnload": Method(model=2),
+    "RepositoryModelLoad": _NAMED_SECOND,
+    "RepositoryModelUnload": _NAMED_SECOND,
 }
 _OF_V2: Final = {
     "ServerLive": _OF_A_SERVER,
@@ -292,11 +210,11 @@ _OF_V2: Final = {
     "ModelReady": _OF_A_MODEL,
     "ModelMetadata": _OF_A_MODEL,
     "ModelInfer": _OF_A_MODEL,
-    "ModelStreamInfer": Method(unary=False, model=1, version=2),
+    "ModelStreamInfer": Method(unary=False, head="inference.Head"),
     # Triton's own
     "ModelConfig": _OF_A_MODEL,
     "ModelStatistics": _OF_A_MODEL,
-    "TraceSetting": Method(model=2),
+    "TraceSetting": _NAMED_SECOND,
 }
 
 METHODS: Final[Mapping[str, Method]] = {
@@ -306,28 +224,19 @@ METHODS: Final[Mapping[str, Method]] = {
 }
 UNKNOWN: Final = Method(unary=False)
 STATUS: Final = _OMI + "Status"
-RUN: Final = _OMI + "Run"
 SHUTDOWN: Final = _OMI + "Shutdown"
 
 
 def read_names(method: Method, message: bytes) -> tuple[str | None, str | None]:
     """Return the model and the version that a request names; None for one that it does not name."""
-    if method.model is None:
-        return None, None
-    values = read_texts(message, {method.model, method.version or method.model})
-    return values.get(method.model), values.get(method.version) if method.version else None
+    head = None if method.head is None else parsed(method.head, message)
+    return getattr(head, "model_name", None) or None, getattr(head, "model_version", None) or None
 
 
-_ID: Final = 3
-_PARAMETERS: Final = 4
-"""The same fields in ModelInferRequest and ModelInferResponse."""
-_ERROR, _INFER_RESPONSE = 1, 2
-"""All fields of Triton's ModelStreamInferResponse."""
 _LONGEST_ID: Final = 256
+_MOST_PARAMETERS: Final = 1_000
 _FINAL: Final = "triton_final_response"
 _ASKS_FOR_FINAL: Final = "triton_enable_empty_final_response"
-_TRUE, _FALSE = b"\x08\x01", b"\x08\x00"
-"""An InferParameter that holds a boolean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,30 +258,32 @@ class AnswerHead:
 
 def read_request(message: bytes) -> RequestHead:
     """Read the head of a ModelInferRequest; any bytes."""
-    return RequestHead(_read_id(message), _read_mark(message, _ASKS_FOR_FINAL) is True)
+    head = parsed("inference.Head", message)
+    return RequestHead(_read_id(head), _read_mark(head, _ASKS_FOR_FINAL) is True)
 
 
 def read_answer(message: bytes, dialect: str | None) -> AnswerHead:
-    """Read the head of an answer of MLServer, or of Triton if it has only the fields of its
-    message; any bytes. An error in Triton's message ends the request."""
-    answer: Message = message
-    is_error = False
-    fields = dict(fields_of(message))
-    if dialect == "triton" or (dialect is None and fields.keys() <= {_ERROR, _INFER_RESPONSE}):
-        is_error = bool(fields.get(_ERROR))
-        answer = fields.get(_INFER_RESPONSE, memoryview(b""))
-    return AnswerHead(_read_id(answer), True if is_error else _read_mark(answer, _FINAL))
+    """Read the head of an answer of a dialect, or that the answer shows; any bytes. An error in
+    Triton's message ends the request."""
+    if (dialect or find_dialect([message])) == "mlserver":
+        head = parsed("inference.Head", message)
+        return AnswerHead(_read_id(head), _read_mark(head, _FINAL))
+    wrapped = parsed("inference.StreamHead", message)
+    head = wrapped and wrapped.infer_response
+    is_error = wrapped is not None and bool(wrapped.error_message)
+    return AnswerHead(_read_id(head), True if is_error else _read_mark(head, _FINAL))
 
 
-def _read_id(message: Message) -> str:
-    return read_texts(message, {_ID}).get(_ID, "")[:_LONGEST_ID]
+def _read_id(head: Any) -> str:
+    own: str = "" if head is None else head.id
+    return own[:_LONGEST_ID]
 
 
-def _read_mark(message: Message, name: str) -> bool | None:
-    """Return a parameter that is a boolean; None if there is none."""
-    mark = None
-    for number, entry in fields_of(message):
-        if number == _PARAMETERS and read_texts(entry, {1}).get(1) == name:
-            value = bytes(dict(fields_of(entry)).get(2, b""))
-            mark = {_TRUE: True, _FALSE: False}.get(value, mark)
-    return mark
+def _read_mark(head: Any, name: str) -> bool | None:
+    """Return a parameter that is a boolean; None if it is not among the first ones."""
+    written = () if head is None else head.parameters[:_MOST_PARAMETERS]
+    entries = (parsed("inference.ParameterEntry", entry) for entry in written)
+    marks = [entry.value for entry in entries if entry is not None and entry.key == name]
+    if not marks or marks[-1].WhichOneof("parameter_choice") != "bool_param":
+        return None
+    return bool(marks[-1].bool_param)

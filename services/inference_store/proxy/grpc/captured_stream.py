@@ -455,7 +455,7 @@ class RecordedCall:
         if request.is_given_up:
             exchange.grpc_code, exchange.error = None, _UNANSWERED
         if request.is_answered and (request.is_given_up or code != _OK):
-            capture.response.whole = False
+            exchange.response.whole = False
         exchange.is_matched_in_doubt = request.is_in_doubt
         exchange.finished_at = exchange.finished_at or datetime.now(UTC)
         exchange.response_headers = (*metadata_as_headers(self._initial), *self.id_trailers)
@@ -512,8 +512,11 @@ async def _forward_requests(
             recorded.hand_over_complete()
             message = await context.read()
         await call.done_writing()
-    except _FAILED:
-        await _await_status(call)
+    except _FAILED:  # the upstream has ended the call: nothing can be sent, and its status is due
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STATUS_SECONDS):
+                await call.code()
+        call.cancel()
 
 
 async def _write(call: UpstreamCall, message: bytes) -> None:
@@ -521,15 +524,6 @@ async def _write(call: UpstreamCall, message: bytes) -> None:
     replace the upstream's status by INTERNAL (grpc/grpc#36066)."""
     await call.wait_for_connection()
     await call._cython_call.send_serialized_message(message)
-
-
-async def _await_status(call: UpstreamCall) -> None:
-    """Wait for the status, and cancel the call: the upstream has ended it, so nothing can be
-    sent."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_STATUS_SECONDS):
-            await call.code()
-    call.cancel()
 
 
 async def _forward_answers(context: Context, call: UpstreamCall, recorded: RecordedCall) -> None:

@@ -22,17 +22,17 @@ from grpc import ChannelConnectivity, StatusCode
 from inference_store.grpc_messages import message, parsed
 from inference_store.platform import traces
 from inference_store.platform.metrics import REFUSED_CALLS
-from inference_store.platform.serving import Connections
+from inference_store.platform.serving import Connections, Shares
 from inference_store.proxy.capture import Captures
 from inference_store.proxy.grpc.captured_call import (
     METHODS,
-    RUN,
     SHUTDOWN,
     STATUS,
     UNKNOWN,
     Method,
     read_names,
 )
+from inference_store.proxy.protocols.omi import RUN
 from inference_store.proxy.routing import TRACE_HEADERS, ObservedCall, Outcome, Route
 
 from .captured_call import (
@@ -167,7 +167,7 @@ MESSAGE_SECONDS: Final = 300.0
 FIRST_MESSAGE_SECONDS: Final = 1.0
 
 
-class Calls:
+class Calls(Shares):
     """Takes calls while there is room for them, and counts those refused: the server's own limit
     refuses without a log line or a metric."""
 
@@ -183,49 +183,23 @@ class Calls:
         single message may take `message_seconds` to send it. A stream that the upstream refused
         before its first message arrived waits `first_message_seconds` for it: without it the call
         has no model, and is not captured."""
-        self._most = most
-        self._most_of_one = min(most, most_of_one or max(1, most // 2))
+        super().__init__("gRPC calls", most, most_of_one or max(1, most // 2))
         self.message_seconds = message_seconds
         self.first_message_seconds = first_message_seconds
-        self._by_address: Counter[str] = Counter()
-        self._all = 0
 
     def take(self, peer: str) -> str | None:
         """Count a call until its task ends, and return None; or return why there is no room for it.
         Call it in the task of that call, before its messages are read. `peer`: gRPC's name of the
         caller, which ends with a port."""
         address = peer.rpartition(":")[0]
-        if reason := self._find_refusal(address):
+        if (limit := self.hold(address)) is not None:
             REFUSED_CALLS.inc()
-            return reason
+            whose = "from one address " if limit == "address" else "under way "
+            return f"the proxy has as many calls {whose}as it may: try again later"
         task: asyncio.Task[Any] | None = asyncio.current_task()
         if task is not None:
-            self._all += 1
-            self._by_address[address] += 1
-            task.add_done_callback(lambda _: self._release(address))
+            task.add_done_callback(lambda _: self.release(address))
         return None
-
-    def _find_refusal(self, address: str) -> str | None:
-        if self._all >= self._most:
-            return "the proxy has as many calls under way as it may: try again later"
-        if self._by_address.get(address, 0) >= self._most_of_one:
-            return "the proxy has as many calls from one address as it may: try again later"
-        return None
-
-    def _release(self, address: str) -> None:
-        self._all -= 1
-        self._by_address[address] -= 1
-        if not self._by_address[address]:
-            del self._by_address[address]
-
-    async def why_full(self) -> str | None:
-        """Return why no call is taken, for the readiness check; None if there is room."""
-        if self._all < self._most:
-            return None
-        return (
-            f"all {self._most} gRPC calls are taken:"
-            " raise INFERENCE_STORE_CONNECTIONS, or find who holds them"
-        )
 
 
 # Forwards the bytes of calls both ways without decoding them.
@@ -284,7 +258,7 @@ class Forwarding:
         if not self._has_room(context):
             return
         # its first message decides its upstream
-        first = await context.read() if len(self._channels) > 1 and method.model else None
+        first = await context.read() if len(self._channels) > 1 and method.head else None
         target = self._find_target(path, method, first)
         if target is None:
             refuse(context, target)

@@ -47,6 +47,7 @@ from .protocol import (
     Reading,
     find_mismatch,
     join_problems,
+    unreadable,
 )
 from .v2 import remove_metadata
 
@@ -55,14 +56,14 @@ PARAMETERS: Final = "chariot-inference-parameters"
 _ENVELOPE: Final = frozenset({"", "application/json"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RequestItem:
     """One datum and its parameters."""
 
     data: bytes = field(repr=False)
     content_type: str | None = None
-    parameters: dict[str, Json] = field(default_factory=dict)
     problem: Problem | None = None
+    parameters: dict[str, Json] = field(default_factory=dict)
 
     @property
     def metadata(self) -> Sequence[bytes]:
@@ -71,41 +72,25 @@ class RequestItem:
         return () if envelope is None or envelope == "" else (written(envelope),)
 
     @property
-    def action(self) -> str | None:
-        """The action that is requested for the datum."""
-        action = self.parameters.get("action")
-        return action if type(action) is str and action else None
-
-    @property
     def prompts(self) -> list[str]:
         """The prompts about an image."""
         prompts = self.parameters.get("prompts")
-        return (
-            [prompt for prompt in prompts if type(prompt) is str]
-            if isinstance(prompts, list)
-            else []
-        )
+        texts = prompts if isinstance(prompts, list) else []
+        return [prompt for prompt in texts if type(prompt) is str]
 
 
 def read_items(body: Document, headers: Headers) -> list[RequestItem]:
     """Return the items of a request, at least one; an unreadable body is one datum."""
     kind = media_type(headers)
     if body.problem:
-        return [RequestItem(data=body.raw, content_type=kind or None, problem=body.problem)]
+        return [RequestItem(body.raw, kind or None, body.problem)]
     if kind == LINES:
-        return [
-            _read_envelope(line, f"line {number}") for number, line in split_lines(body.raw)
-        ] or [
-            RequestItem(
-                data=body.raw,
-                content_type=kind,
-                problem=_describe_unreadable("the request has no line"),
-            )
-        ]
+        items = [_read_envelope(line, f"line {number}") for number, line in split_lines(body.raw)]
+        return items or [RequestItem(body.raw, kind, unreadable("the request has no line"))]
     if kind in _ENVELOPE:
         return [_read_envelope(body.raw, NAMES["request"])]
     parameters, problem = _read_header(headers)
-    return [RequestItem(data=body.raw, content_type=kind, parameters=parameters, problem=problem)]
+    return [RequestItem(body.raw, kind, problem, parameters)]
 
 
 def split_lines(raw: bytes) -> list[tuple[int, bytes]]:
@@ -118,24 +103,17 @@ def _read_envelope(raw: bytes, part: str) -> RequestItem:
     """Read an item `{"input", "parameters"}`; `part`: its name in a sentence."""
     document = parsed(raw, "request", part, exact=b'"metadata"' in raw)
     if document.problem:
-        return RequestItem(data=raw, problem=document.problem)
+        return RequestItem(raw, problem=document.problem)
     if not isinstance(document.value, dict) or document.value.get("input") is None:
         problem = f'{part} has no `input`, expected {{"input": "<base64>", "parameters": {{…}}}}'
-        return RequestItem(
-            data=raw, content_type="application/json", problem=_describe_unreadable(problem)
-        )
+        return RequestItem(raw, "application/json", unreadable(problem))
     value = document.value["input"]
     decoded = from_text(value) if type(value) is str else None
     data, content_type = decoded or data_at(raw, member(raw, "input"), value)
     parameters = document.value.get("parameters")
     if parameters is None or isinstance(parameters, dict):
-        return RequestItem(data=data, content_type=content_type, parameters=parameters or {})
-    problem = f"the `parameters` of {part} are no object"
-    return RequestItem(data=data, content_type=content_type, problem=_describe_unreadable(problem))
-
-
-def _describe_unreadable(sentence: str) -> Problem:
-    return Problem(sentence, ("request", "unreadable"))
+        return RequestItem(data, content_type, None, parameters or {})
+    return RequestItem(data, content_type, unreadable(f"the `parameters` of {part} are no object"))
 
 
 def _read_header(headers: Headers) -> tuple[dict[str, Json], Problem | None]:
@@ -144,9 +122,8 @@ def _read_header(headers: Headers) -> tuple[dict[str, Json], Problem | None]:
         return {}, None
     document = parsed(utf8(value), "request", f"the header {PARAMETERS}", exact=True)
     if document.problem or not isinstance(document.value, dict):
-        return {}, document.problem or _describe_unreadable(
-            f"the header {PARAMETERS} is not a JSON object"
-        )
+        sentence = f"the header {PARAMETERS} is not a JSON object"
+        return {}, document.problem or unreadable(sentence)
     return document.value, None
 
 
@@ -156,9 +133,15 @@ def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
     request = read_bytes(exchange.request, exchange.request_headers, "request")
     answer = read_bytes(exchange.response, exchange.response_headers, "response")
     items = read_items(request, exchange.request_headers)
-    by_line = media_type(exchange.request_headers) == LINES and not _is_for_all(exchange, answer)
+    # one answer is for all lines if it failed, is missing, or cannot be read
+    failed = (exchange.http_status or 0) >= 400
+    is_for_all = failed or answer.problem is not None or not answer.raw.strip()
+    by_line = media_type(exchange.request_headers) == LINES and not is_for_all
     whole = as_json(answer, "response")
-    answers = _parse_lines(answer) if by_line else [whole] * len(items)
+    answers = [whole] * len(items)
+    if by_line:
+        lines = split_lines(answer.raw)
+        answers = [parsed(line, "response", f"line {at} of the answer") for at, line in lines]
     mismatch = find_mismatch(len(items), len(answers), "lines", "answer lines")
     if mismatch:
         joined = Document(raw=answer.raw, problem=mismatch) if by_line else whole
@@ -167,31 +150,18 @@ def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
         pairs = zip(items, answers, strict=True)
         inferences = [_build_inference(item, line, alone=by_line) for item, line in pairs]
     ok, error = (None, None) if by_line else find_failure(exchange, answers[0])
-    prompts = items[0].prompts
+    action, prompts = items[0].parameters.get("action"), items[0].prompts
     alike = prompts and all(item.prompts == prompts for item in items)
     request_problems = [item.problem for item in items if item.problem][:3]
     answer_problems = [line.problem for line in answers if line.problem][:1]
     return Reading(
         inferences=inferences,
-        action=items[0].action,
+        action=action if type(action) is str and action else None,
         standard={"prompts": prompts} if alike else {},
         ok=ok,
         error=error,
         problem=join_problems([*request_problems, *answer_problems, mismatch]),
     )
-
-
-def _is_for_all(exchange: Exchange, answer: Document) -> bool:
-    """Return whether one answer is for all lines: it failed, is missing, or cannot be read."""
-    failed = (exchange.http_status or 0) >= 400
-    return failed or answer.problem is not None or not answer.raw.strip()
-
-
-def _parse_lines(answer: Document) -> list[Document]:
-    return [
-        parsed(line, "response", f"line {number} of the answer")
-        for number, line in split_lines(answer.raw)
-    ]
 
 
 def _join_inferences(request: Document, items: list[RequestItem], answer: Document) -> Inference:

@@ -25,7 +25,7 @@ from inference_store.inference.json_text import (
 )
 from inference_store.proxy.exchange import Body, Exchange, Headers, header
 
-from .protocol import MOST_ERROR, NAMES, Problem, describe_missing
+from .protocol import MOST_ERROR, NAMES, Problem, describe_missing, unreadable
 
 MOST_BYTES: Final = 64 * 1024 * 1024
 """The largest decoded body: a megabyte of gzip can be a gigabyte."""
@@ -149,7 +149,7 @@ def read_bytes(body: Body, headers: Headers, side: CaptureSide) -> Document:
         return Document(raw=decode(body.bytes, headers), problem=missing)
     except NotDecoded as exc:
         sentence = f"{NAMES[side]} is kept coded, as it came: {exc}"
-        problem = missing or Problem(sentence, (side, "unreadable"))
+        problem = missing or unreadable(sentence, side)
         return Document(raw=body.bytes, problem=problem)
 
 

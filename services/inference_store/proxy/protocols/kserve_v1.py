@@ -34,6 +34,7 @@ from .protocol import (
     Reading,
     find_mismatch,
     join_problems,
+    unreadable,
 )
 
 _ANSWERS: Final = ("predictions", "explanations")
@@ -84,7 +85,7 @@ def _read_data(
     if instances:
         return [(request.raw, JSON)], find_mismatch(len(instances), 1, "instances", "")
     sentence = "the request has no list `instances`: its body is the datum"
-    problem = request.problem or Problem(sentence, ("request", "unreadable"))
+    problem = request.problem or unreadable(sentence)
     return [(request.raw, None if request.problem else JSON)], problem
 
 

@@ -29,10 +29,13 @@ from .protocol import (
     describe_missing,
     find_mismatch,
     join_problems,
+    no_input,
+    unreadable,
 )
 
 RESULTS: Final = "results.json"
 ERROR: Final = "error"
+_NO_ERROR: Final = "the container says that it failed, and not why"
 _TASK_TYPES: Final = MappingProxyType(
     {
         "imageClassification": "image_classification",
@@ -64,17 +67,16 @@ def read_result(files: Mapping[str, bytes], *, success: bool) -> Result:
     if not success:
         error = files.get(ERROR, b"").decode("utf-8", "replace").strip() or None
         response = written({"error": error or "", "files": contents})
-        return Result(response=response, files=contents, ok=False, error=error)
+        return Result(response=response, files=contents, ok=False, error=error or _NO_ERROR)
     name = _find_main(contents)
     if name is None:
         sentence = (
             f"an output item has neither {RESULTS} nor a single file: no predictions are read"
         )
-        problem = Problem(sentence, ("response", "unreadable"))
         return Result(
             response=v2_answer_json([], files=contents),
             files=contents,
-            problem=problem if contents else None,
+            problem=unreadable(sentence, "response") if contents else None,
         )
     elements, kind = _read_elements(contents[name])
     model_type = _find_member(contents[name], "modelType")
@@ -84,12 +86,6 @@ def read_result(files: Mapping[str, bytes], *, success: bool) -> Result:
         task_type=_TASK_TYPES.get(model_type) if type(model_type) is str else None,
         has_classes=kind == "classPredictions",
     )
-
-
-def task_type_of_classes(datum: bytes) -> str:
-    """Return the task type of classes: of a text, or of an image."""
-    is_text = b"\0" not in datum and type(text_or_base64(datum)) is str
-    return "text_classification" if is_text else "image_classification"
 
 
 def _read_content(raw: bytes) -> Json:
@@ -128,7 +124,6 @@ def _find_member(content: Json, name: str) -> Any:
 
 _PROTOBUF: Final = "application/x-protobuf"
 _LEAST_FAILED: Final = 400
-_NO_ERROR: Final = "the container says that it failed, and not why"
 
 
 def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
@@ -140,7 +135,9 @@ def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
     items = list(request.inputs) if request is not None else []
     outputs = list(answer.outputs) if answer is not None else []
     results = [read_result(item.output, success=item.success) for item in outputs]
-    mismatch = _find_mismatch(len(items), len(results))
+    mismatch = find_mismatch(len(items), len(results or items), "input items", "output items")
+    if results and not items:
+        mismatch = no_input("there are output items and no input items")
     if not items or mismatch:
         inferences = [_join_inferences(exchange, answer, results)]
     else:
@@ -162,26 +159,18 @@ def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
 
 def _parse_message(name: str, body: Body, side: CaptureSide) -> tuple[Any, Problem | None]:
     """Parse a message; None if there is none, or it cannot be read."""
-    name_of_side = NAMES[side]
     if not body.parts and body.whole:
-        no_message = Problem(f"{name_of_side} has no message", ("request", "no_input"))
+        no_message = no_input(f"{NAMES[side]} has no message")
         return None, None if side == "response" else no_message
     if not body.whole:
         return None, describe_missing(body, side)
     parsed_message = parsed(name, body.bytes)
-    return parsed_message, None if parsed_message is not None else Problem(
-        f"{name_of_side} is no {name}", (side, "unreadable")
-    )
+    problem = unreadable(f"{NAMES[side]} is no {name}", side)
+    return parsed_message, problem if parsed_message is None else None
 
 
 def _describe_failure(answer: Any) -> str:
     return answer.message or answer.status or f"status_code {answer.status_code}"
-
-
-def _find_mismatch(items: int, results: int) -> Problem | None:
-    if results and not items:
-        return Problem("there are output items and no input items", ("request", "no_input"))
-    return find_mismatch(items, results or items, "input items", "output items")
 
 
 def _build_inference(files: Mapping[str, bytes], result: Result) -> Inference:
@@ -191,7 +180,7 @@ def _build_inference(files: Mapping[str, bytes], result: Result) -> Inference:
         data_content_type=kind,
         response=result.response,
         ok=result.ok,
-        error=result.error or (_NO_ERROR if result.ok is False else None),
+        error=result.error,
     )
 
 
@@ -228,7 +217,9 @@ def _find_task_type(results: list[Result], first: Inference) -> str | None:
     task_type = next((result.task_type for result in results if result.task_type), None)
     if task_type or not any(result.has_classes for result in results):
         return task_type
-    return task_type_of_classes(first.data or b"")
+    datum = first.data or b""
+    is_text = b"\0" not in datum and type(text_or_base64(datum)) is str
+    return "text_classification" if is_text else "image_classification"
 
 
 def _read_standard(request: Any, answer: Any) -> dict[str, Any]:

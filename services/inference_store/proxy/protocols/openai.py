@@ -7,12 +7,12 @@ choice.
 """
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from inference_store.inference.json_text import Json
+from inference_store.inference.json_text import Json, Span
 from inference_store.inference.task_types import task_type_of
 from inference_store.proxy.exchange import Exchange
 
@@ -49,10 +49,20 @@ from .protocol import (
     Protocol,
     Reading,
     join_problems,
+    no_input,
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice(NamedTuple):
+    """One choice of an answer."""
+
+    text: str | None
+    rest: dict[str, Any]
+    """What else it has: `index`, `finish_reason`, `role`, `tool_calls` and so on; without the
+    log-probabilities of its tokens, which stay in the answer."""
+
+
+@dataclass(frozen=True, slots=True)
 class ParsedAnswer:
     """A parsed answer."""
 
@@ -60,26 +70,11 @@ class ParsedAnswer:
     """The answer's JSON; for a stream, its joined chunks."""
     original: dict[str, Json] = field(repr=False)
     """The unchanged answer: `answer`, or `chunks`."""
-    choices: list[dict[str, Any]] = field(repr=False)
-    """The choices without their text: `index`, `finish_reason`, `role`, `tool_calls` and so on."""
-    texts: list[str | None] = field(repr=False)
-    """The text of each choice."""
 
-    def root_text(self, name: str) -> str | None:
-        """Return a text of the answer's root; None if there is none."""
-        value = self.document.value
-        text = value.get(name) if isinstance(value, dict) else None
-        return text if type(text) is str and text else None
-
-    def read_standard(self) -> dict[str, Any]:
-        """Return the tokens, and why the answer ended: one reason if all choices have the same,
-        else a list."""
-        standard = read_usage(self.document.value)
-        reasons = [choice.get("finish_reason") for choice in self.choices]
-        if any(reasons):
-            is_same = reasons.count(reasons[0]) == len(reasons)
-            standard["finish_reason"] = reasons[0] if is_same else reasons
-        return standard
+    @property
+    def members(self) -> dict[str, Json]:
+        """The members of the answer's root."""
+        return self.document.value if isinstance(self.document.value, dict) else {}
 
 
 def parse_answer(exchange: Exchange) -> ParsedAnswer:
@@ -89,47 +84,17 @@ def parse_answer(exchange: Exchange) -> ParsedAnswer:
         stream = join_chunks(plain)
         problem = join_problems([plain.problem, *stream.problems], most=3)
         whole = Document(raw=plain.raw, value=stream.document, problem=problem)
-        return _build_answer(whole, {"chunks": stream.chunks})
+        return ParsedAnswer(whole, {"chunks": stream.chunks})
     plain = as_json(plain, "response")
-    return _build_answer(plain, {"answer": plain.value})
-
-
-def _build_answer(document: Document, original: dict[str, Json]) -> ParsedAnswer:
-    choices = list_choices(document.value)
-    return ParsedAnswer(
-        document=document,
-        original=original,
-        choices=[_describe_choice(choice) for choice in choices],
-        texts=[_read_text(choice) for choice in choices],
-    )
-
-
-def _find_message(choice: dict[str, Json]) -> dict[str, Json]:
-    message = choice.get("message")
-    return message if isinstance(message, dict) else {}
-
-
-def _read_text(choice: dict[str, Json]) -> str | None:
-    return text_of_parts(choice.get("text", _find_message(choice).get("content")))
-
-
-def _describe_choice(choice: dict[str, Json]) -> dict[str, Any]:
-    """Return a choice without the text, and without the log-probabilities of its tokens, which stay
-    in the answer."""
-    rest = {name: choice.get(name) for name in ("index", "finish_reason")}
-    if "embedding" in choice:
-        return {**rest, "embedding": choice["embedding"]}
-    message = {name: value for name, value in _find_message(choice).items() if name != "content"}
-    return {**rest, **{name: value for name, value in message.items() if value is not None}}
+    return ParsedAnswer(plain, {"answer": plain.value})
 
 
 # Finds the choices of an answer: OpenAI's own, embeddings, and those that OpenAI's responses and
 # Anthropic's messages are, with their calls of tools in OpenAI's form.
 
 
-def list_choices(document: Json) -> list[dict[str, Any]]:
+def list_choices(answer: dict[str, Json]) -> list[Choice]:
     """Return the choices, in the order of their indexes if they have any."""
-    answer = document if isinstance(document, dict) else {}
     if isinstance(answer.get("output"), list):
         return [_from_response(answer, _objects(answer["output"]))]
     if isinstance(answer.get("content"), list):
@@ -137,10 +102,21 @@ def list_choices(document: Json) -> list[dict[str, Any]]:
     choices = _objects(answer.get("choices", answer.get("data")))
     if all(type(choice.get("index")) is int for choice in choices):
         choices.sort(key=lambda choice: int(choice["index"]))
-    return choices
+    return [_read_choice(choice) for choice in choices]
 
 
-def _from_response(answer: dict[str, Json], items: list[dict[str, Json]]) -> dict[str, Any]:
+def _read_choice(choice: dict[str, Json]) -> Choice:
+    rest = {name: choice.get(name) for name in ("index", "finish_reason")}
+    message = choice.get("message")
+    message = message if isinstance(message, dict) else {}
+    if _VECTOR in choice:
+        rest[_VECTOR] = choice[_VECTOR]
+    else:
+        rest |= {k: v for k, v in message.items() if k != "content" and v is not None}
+    return Choice(text_of_parts(choice.get("text", message.get("content"))), rest)
+
+
+def _from_response(answer: dict[str, Json], items: list[dict[str, Json]]) -> Choice:
     parts = [part for item in items for part in _objects(item.get("content"))]
     calls = [
         _describe_call(item.get("call_id"), item, item.get("arguments"))
@@ -153,7 +129,7 @@ def _from_response(answer: dict[str, Json], items: list[dict[str, Json]]) -> dic
     return _build_choice("assistant", reason or answer.get("status"), texts, calls)
 
 
-def _from_message(answer: dict[str, Json], parts: list[dict[str, Json]]) -> dict[str, Any]:
+def _from_message(answer: dict[str, Json], parts: list[dict[str, Json]]) -> Choice:
     calls = [
         _describe_call(
             part.get("id"), part, part.get("partial_json") or written(part.get("input")).decode()
@@ -166,10 +142,10 @@ def _from_message(answer: dict[str, Json], parts: list[dict[str, Json]]) -> dict
 
 def _build_choice(
     role: Json, reason: Json, content: list[dict[str, Json]], calls: list[dict[str, Any]]
-) -> dict[str, Any]:
+) -> Choice:
     texts = [part for part in content if type(part.get("text")) is str]
-    said = {"role": role, "content": texts or None, "tool_calls": calls or None}
-    return {"index": 0, "finish_reason": reason, "message": said}
+    said = {"content": texts or None, "role": role, "tool_calls": calls or None}
+    return _read_choice({"index": 0, "finish_reason": reason, "message": said})
 
 
 def _describe_call(id_: Json, named: dict[str, Json], arguments: Json) -> dict[str, Any]:
@@ -191,80 +167,54 @@ _NOT_AN_OBJECT: Final = "the request is not a JSON object with messages or a pro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRequest:
-    """A parsed request."""
+    """The data of a request."""
 
     data: Sequence[Datum] = field(repr=False)
     """At least one; several only for a list of prompts."""
-    together: Datum = field(repr=False)
-    """All data as one datum."""
+    together: Datum | None = field(default=None, repr=False)
+    """Several data as one datum."""
     attached: bool = False
     """True if the datum is an image, a sound or a file in the messages."""
     prompt: str | None = None
     """The user's last message."""
-    name: str | None = None
-    """The member with the messages or the prompts."""
-    model: str | None = None
-    stream: bool = False
-    metadata: bytes | None = None
-    """OpenAI's own `metadata`, as an envelope."""
     problem: Problem | None = None
 
-    @property
-    def is_image(self) -> bool:
-        """True if the datum is an image."""
-        kind = self.together[1]
-        return self.attached and kind is not None and kind.startswith("image/")
 
-
-def parse_request(request: Document) -> ParsedRequest:
-    """Parse a request; an unreadable one is one datum."""
-    document = request.value
+def parse_request(request: Document, name: str | None) -> ParsedRequest:
+    """Parse a request, whose data are in the member `name`; an unreadable one is one datum."""
+    raw, document = request.raw, request.value
     if not isinstance(document, dict):
-        return _build_single(
-            request.raw, None, request.problem or _describe_no_input(_NOT_AN_OBJECT)
-        )
-    name = next((name for name in _INPUTS if document.get(name) is not None), None)
-    is_chat = name == "messages" or (name == "input" and _has_objects(document[name]))
-    parse = _parse_chat if is_chat else _parse_completion
-    return replace(
-        parse(document, request.raw, name or ""),
-        name=name,
-        model=_text(document.get("model")),
-        stream=document.get("stream") is True,
-        metadata=_build_envelope(document.get("metadata")),
-    )
-
-
-def _has_objects(value: Json) -> bool:
-    return isinstance(value, list) and any(isinstance(item, dict) for item in value)
+        problem = request.problem or no_input(_NOT_AN_OBJECT)
+        return ParsedRequest(data=[(raw, None)], problem=problem)
+    if name is None:
+        return ParsedRequest(data=[(raw, JSON)], problem=no_input(_NO_INPUT))
+    if name == "messages" or (name == "input" and _objects(document[name])):
+        return _parse_chat(document, raw, name)
+    return _parse_completion(document[name], raw, member(raw, name))
 
 
 def _parse_chat(document: dict[str, Json], raw: bytes, name: str) -> ParsedRequest:
     system = document.get("system", document.get("instructions"))
     conversation = read_conversation(name, document[name], system)
+    attachments = conversation.attachments
     problem = join_problems(conversation.problems, most=3)
-    if len(conversation.attachments) == 1:
-        datum = (conversation.attachments[0].data, conversation.attachments[0].content_type)
-        return ParsedRequest(
-            data=[datum], together=datum, attached=True, prompt=conversation.prompt, problem=problem
-        )
-    if conversation.attachments:
+    datum: Datum = data_of(conversation.text)
+    if len(attachments) == 1:
+        datum = attachments[0]
+    elif attachments:
         datum = data_at(raw, member(raw, name), document[name])
-        return ParsedRequest(
-            data=[datum], together=datum, prompt=conversation.prompt, problem=problem
-        )
-    if not conversation.turns:
-        return _build_single(raw, JSON, problem or _describe_no_input(f"`{name}` is empty"))
-    datum = data_of(conversation.text)
-    return ParsedRequest(data=[datum], together=datum, prompt=conversation.prompt, problem=problem)
+    elif not conversation.turns:
+        datum, problem = (raw, JSON), problem or no_input(f"`{name}` is empty")
+    return ParsedRequest(
+        data=[datum],
+        attached=len(attachments) == 1,
+        prompt=conversation.prompt,
+        problem=problem,
+    )
 
 
-def _parse_completion(document: dict[str, Json], raw: bytes, name: str) -> ParsedRequest:
+def _parse_completion(prompt: Json, raw: bytes, span: Span | None) -> ParsedRequest:
     """Parse a prompt: a text, a list of texts, a text's tokens, or a list of those."""
-    prompt = document.get(name)
-    if prompt is None:
-        return _build_single(raw, JSON, _describe_no_input(_NO_INPUT))
-    span = member(raw, name)
     if isinstance(prompt, list) and len(prompt) == 1 and type(prompt[0]) in (str, list):
         (span,), (prompt,) = elements(raw, span, 1), prompt
     together = data_at(raw, span, prompt)
@@ -273,29 +223,21 @@ def _parse_completion(document: dict[str, Json], raw: bytes, name: str) -> Parse
         return ParsedRequest(
             data=[data_at(raw, span, item) for span, item in pairs], together=together
         )
-    return ParsedRequest(data=[together], together=together, prompt=_text(prompt))
+    return ParsedRequest(data=[together], prompt=_text(prompt))
 
 
-def _build_single(raw: bytes, content_type: str | None, problem: Problem) -> ParsedRequest:
-    datum = (raw, content_type)
-    return ParsedRequest(data=[datum], together=datum, problem=problem)
-
-
-def _describe_no_input(sentence: str) -> Problem:
-    return Problem(sentence, ("request", "no_input"))
-
-
-def _build_envelope(metadata: Json) -> bytes | None:
-    """Return `{"key": "value", …}` as a list of `{key, type, value}`; a list stays unchanged."""
+def _build_envelope(metadata: Json) -> list[bytes]:
+    """Return OpenAI's own `{"key": "value", …}` as a list of `{key, type, value}`, the envelope; a
+    list stays unchanged."""
     if isinstance(metadata, list) and metadata:
-        return written(metadata)
+        return [written(metadata)]
     if not isinstance(metadata, dict) or not metadata:
-        return None
+        return []
     items = [
         {"key": key, "type": "string" if type(value) is str else "json", "value": value}
         for key, value in metadata.items()
     ]
-    return written(items)
+    return [written(items)]
 
 
 def _text(value: Json) -> str | None:
@@ -312,68 +254,88 @@ _TEXT: Final = "generated_text"
 
 def read(exchange: Exchange, call: Call, model: Model) -> Reading:
     """Read one inference; one per prompt if there is a list of prompts with answers for each."""
-    request = parse_request(read_document(exchange.request, exchange.request_headers, "request"))
-    answer = parse_answer(exchange)
-    task_type = _IMAGES if request.is_image else None if call.operation == _VECTOR else _TEXTS
+    document = read_document(exchange.request, exchange.request_headers, "request")
+    asked = document.value if isinstance(document.value, dict) else {}
+    name = next((name for name in _INPUTS if asked.get(name) is not None), None)
+    request, answer = parse_request(document, name), parse_answer(exchange)
+    kind = request.data[0][1] or ""
+    is_image = request.attached and kind.startswith("image/")
+    task_type = _IMAGES if is_image else None if call.operation == _VECTOR else _TEXTS
+    text = _ANSWER if task_type_of(model.task_type or task_type).name == _IMAGES else _TEXT
+    choices = list_choices(answer.members)
+    names = {
+        "model_name": _text(asked.get("model")) or _text(answer.members.get("model")),
+        "id": _text(answer.members.get("id")),
+    }
+    envelope = _build_envelope(asked.get("metadata"))
+    divided = _divide(request, choices)
     ok, error = find_failure(exchange, answer.document)
-    name = _ANSWER if task_type_of(model.task_type or task_type).name == _IMAGES else _TEXT
+    standard = {"stream": asked.get("stream") is True}
     return Reading(
-        inferences=_build_inferences(request, answer, name),
-        items=request.name,
-        model=request.model or answer.root_text("model"),
-        response_id=answer.root_text("id"),
+        inferences=[
+            Inference(
+                data=data,
+                data_content_type=kind,
+                response=_build_response(part, answer, names, text, alone=len(divided) == 1),
+                metadata=envelope,
+            )
+            for (data, kind), part in divided
+        ],
+        items=name,
+        model=names["model_name"],
+        response_id=names["id"],
         action=call.operation or "completion",
         task_type=task_type,
         ok=ok,
         error=error,
-        standard=_read_standard(exchange, request, answer),
+        standard=standard | _read_standard(exchange, request, answer, choices),
         problem=join_problems([request.problem, answer.document.problem]),
     )
 
 
 def _read_standard(
-    exchange: Exchange, request: ParsedRequest, answer: ParsedAnswer
+    exchange: Exchange, request: ParsedRequest, answer: ParsedAnswer, choices: Sequence[Choice]
 ) -> dict[str, Any]:
-    standard: dict[str, Any] = {"stream": request.stream, **answer.read_standard()}
-    if "chunks" in answer.original:
-        standard |= read_first_token(exchange)
+    """Return the tokens, the prompt about an attachment, and why the answer ended: one reason if
+    all choices have the same, else a list."""
+    standard = read_usage(answer.members)
     if request.attached and request.prompt:
         standard["prompts"] = [request.prompt]
-    return standard
+    reasons = [choice.rest.get("finish_reason") for choice in choices]
+    if any(reasons):
+        is_same = reasons.count(reasons[0]) == len(reasons)
+        standard["finish_reason"] = reasons[0] if is_same else reasons
+    return standard | (read_first_token(exchange) if "chunks" in answer.original else {})
 
 
-def _build_inferences(request: ParsedRequest, answer: ParsedAnswer, name: str) -> list[Inference]:
+def _divide(
+    request: ParsedRequest, choices: Sequence[Choice]
+) -> list[tuple[Datum, Sequence[Choice]]]:
+    """Return each datum with the choices about it; one with all if they cannot be divided."""
     data, count = request.data, len(request.data)
-    if count > MOST_INFERENCES or len(answer.choices) % count:
-        data, count = [request.together], 1
-    size = len(answer.choices) // count
-    return [
-        Inference(
-            data=datum,
-            data_content_type=kind,
-            response=_build_response(
-                request, answer, name, slice(at * size, (at + 1) * size), alone=count == 1
-            ),
-            metadata=[request.metadata] if request.metadata else [],
-        )
-        for at, (datum, kind) in enumerate(data)
-    ]
+    if request.together and (count > MOST_INFERENCES or len(choices) % count):
+        return [(request.together, choices)]
+    size = len(choices) // count
+    return [(datum, choices[at * size : (at + 1) * size]) for at, datum in enumerate(data)]
 
 
 def _build_response(
-    request: ParsedRequest, answer: ParsedAnswer, name: str, which: slice, *, alone: bool
+    choices: Sequence[Choice],
+    answer: ParsedAnswer,
+    names: Mapping[str, str | None],
+    text: str,
+    *,
+    alone: bool,
 ) -> bytes | None:
     """Return the choices about one datum; with the whole answer, if it is about this datum
     alone."""
     whole = answer.original if alone else {}
-    vectors = [choice[_VECTOR] for choice in answer.choices[which] if _VECTOR in choice]
-    if (whole and vectors) or not (answer.choices or answer.original.get("chunks")):
+    vectors = [choice.rest[_VECTOR] for choice in choices if _VECTOR in choice.rest]
+    if (whole and vectors) or not (choices or answer.original.get("chunks")):
         return answer_json(answer.document)
-    names = {"model_name": request.model or answer.root_text("model"), "id": answer.root_text("id")}
     if vectors:
         return v2_answer_json([output(_VECTOR, vectors)], **names)
-    choices = zip(answer.texts[which], answer.choices[which], strict=True)
-    elements = [{name: text, **rest} for text, rest in choices]
+    elements = [{text: choice.text, **choice.rest} for choice in choices]
     return v2_answer_json([output("choices", elements)], **names, **whole)
 
 

@@ -13,7 +13,7 @@ from inference_store.inference.json_text import Json, write_json
 from inference_store.proxy.exchange import Exchange, from_base64, from_data_url
 
 from .documents import Document, events, parsed
-from .protocol import Problem
+from .protocol import Problem, unreadable
 
 _COUNTS: Final[Mapping[str, tuple[str, ...]]] = {
     "prompt_tokens": ("prompt_tokens", "input_tokens"),
@@ -25,9 +25,9 @@ _COUNTS: Final[Mapping[str, tuple[str, ...]]] = {
 """Standard metadata, and the names that servers give them, in `usage` or in its `…_details`."""
 
 
-def read_usage(answer: Json) -> dict[str, Any]:
+def read_usage(answer: dict[str, Json]) -> dict[str, Any]:
     """Return the tokens in an answer's `usage`."""
-    usage = answer.get("usage") if isinstance(answer, dict) else None
+    usage = answer.get("usage")
     if not isinstance(usage, dict):
         return {}
     details = [part for name, part in usage.items() if name.endswith("_details")]
@@ -70,7 +70,7 @@ class Conversation:
 
     def add_problem(self, sentence: str) -> None:
         """Add a problem with a part of the request."""
-        self.problems.append(Problem(sentence, ("request", "unreadable")))
+        self.problems.append(unreadable(sentence))
 
     @property
     def text(self) -> str:
@@ -100,9 +100,9 @@ def read_conversation(name: str, messages: Json, system: Json = None) -> Convers
         if isinstance(message, dict):
             content = message.get("content", message.get("output"))
             texts = _read_content(content, f"{location}.content", conversation)
-            conversation.turns.append(
-                (_read_role(message), "\n".join([*texts, *format_tool_calls(message)]))
-            )
+            role = message.get("role")
+            role = role if type(role) is str and role else "unknown"
+            conversation.turns.append((role, "\n".join([*texts, *format_tool_calls(message)])))
         else:
             conversation.add_problem(f"{location} is not an object with role and content")
     return conversation
@@ -135,11 +135,6 @@ def format_tool_calls(message: dict[str, Json]) -> list[str]:
 
 def _as_text(value: Json) -> str:
     return value if isinstance(value, str) else write_json(value)
-
-
-def _read_role(message: dict[str, Json]) -> str:
-    role = message.get("role")
-    return role if type(role) is str and role else "unknown"
 
 
 def _read_content(content: Json, location: str, conversation: Conversation) -> list[str]:
@@ -325,7 +320,9 @@ def join_chunks(stream: Document) -> JoinedStream:
     else:
         indexes = sorted(result.choices)
         document["choices"] = [join_pieces(result.choices[index]) for index in indexes]
-    if not result.done and not _are_finished(result.choices) and not document.get("error"):
+    choices = result.choices.values()
+    is_finished = bool(choices) and all(choice["finish_reason"] for choice in choices)
+    if not result.done and not is_finished and not document.get("error"):
         sentence = f"the stream broke off after {len(result.chunks)} chunks"
         result.problems.append(Problem(sentence, ("response", "broken_off")))
     return result
@@ -385,7 +382,3 @@ def _join_choice(part: dict[str, Json], choices: dict[int, dict[str, Any]]) -> N
     delta = part.get("delta")
     if isinstance(delta, dict):
         join_delta(delta, choice.setdefault("message", {"role": None, "content": None}))
-
-
-def _are_finished(choices: dict[int, dict[str, Any]]) -> bool:
-    return bool(choices) and all(choice["finish_reason"] for choice in choices.values())

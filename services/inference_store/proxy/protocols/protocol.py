@@ -35,6 +35,16 @@ class Problem(str):
         return problem
 
 
+def unreadable(sentence: str, side: CaptureSide = "request") -> Problem:
+    """Return the problem of a part that cannot be read."""
+    return Problem(sentence, (side, "unreadable"))
+
+
+def no_input(sentence: str) -> Problem:
+    """Return the problem of a request in which there is nothing to infer from."""
+    return Problem(sentence, ("request", "no_input"))
+
+
 def join_problems(
     problems: Iterable[Problem | None], most: int = _MOST_SENTENCES
 ) -> Problem | None:

@@ -6,9 +6,9 @@ element per message.
 """
 
 import re
-from typing import Any, Final
+from typing import Final
 
-from inference_store.proxy.exchange import Body, Exchange, Headers, header
+from inference_store.proxy.exchange import Exchange, header
 from inference_store.proxy.protocols import kserve_v1
 from inference_store.proxy.protocols.documents import (
     answer_json,
@@ -37,11 +37,13 @@ def read(exchange: Exchange, call: Call, _model: Model) -> Reading:
     """Read one inference: the body and the answer."""
     request = read_bytes(exchange.request, exchange.request_headers, "request")
     answer = read_bytes(exchange.response, exchange.response_headers, "response")
-    if not answer.problem and _is_json(exchange.response_headers):
+    kind = media_type(exchange.response_headers)
+    response = None
+    if not answer.problem and (kind == "application/json" or kind.endswith("+json")):
         answer = as_json(answer, "response")
         response = answer_json(answer)
-    else:
-        response = _wrap(answer.raw, exchange.response)
+    elif answer.raw or exchange.response.size:
+        response = v2_answer_json([output("body", [text_or_base64(answer.raw)])])
     ok, error = find_failure(exchange, answer)
     inference = Inference(
         data=request.raw,
@@ -51,7 +53,7 @@ def read(exchange: Exchange, call: Call, _model: Model) -> Reading:
     return Reading(
         inferences=[inference],
         action=call.operation or f"{exchange.method} {exchange.path}",
-        standard=_read_standard(exchange),
+        standard={"response_content_type": kind} if kind else {},
         ok=ok,
         error=error,
         problem=join_problems([request.problem, answer.problem]),
@@ -63,30 +65,13 @@ def read_grpc(exchange: Exchange, _call: Call, _model: Model) -> Reading:
     messages = [text_or_base64(message) for message in exchange.response.parts]
     response = v2_answer_json([output("messages", messages)]) if messages else None
     datum = exchange.request.bytes
-    problems = [
-        describe_missing(exchange.request, "request"),
-        describe_missing(exchange.response, "response"),
-    ]
+    request_problem = describe_missing(exchange.request, "request")
     return Reading(
         inferences=[Inference(data=datum, data_content_type="application/grpc", response=response)],
         action=exchange.method,
         error=header(exchange.response_trailers, "grpc-message"),
-        problem=join_problems(problems),
+        problem=join_problems([request_problem, describe_missing(exchange.response, "response")]),
     )
-
-
-def _is_json(headers: Headers) -> bool:
-    kind = media_type(headers)
-    return kind == "application/json" or kind.endswith("+json")
-
-
-def _wrap(raw: bytes, body: Body) -> bytes | None:
-    return v2_answer_json([output("body", [text_or_base64(raw)])]) if raw or body.size else None
-
-
-def _read_standard(exchange: Exchange) -> dict[str, Any]:
-    kind = media_type(exchange.response_headers)
-    return {"response_content_type": kind} if kind else {}
 
 
 RAW: Final = Protocol(

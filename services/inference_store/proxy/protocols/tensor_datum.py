@@ -24,15 +24,15 @@ import orjson
 
 from inference_store.inference.events import CaptureSide
 from inference_store.inference.json_text import UnreadableJson, read_json
+from inference_store.inference.layout import find_image_type
 
 from .documents import text_or_base64
-from .protocol import Problem, join_problems
+from .protocol import Problem, join_problems, no_input, unreadable
 from .tensors import (
     BYTES,
     CODES,
     MOST_ELEMENTS,
     Tensor,
-    Value,
     bytes_values,
     decoded,
     elements_at_most,
@@ -58,17 +58,22 @@ def tensor_json(tensor: Tensor, side: CaptureSide) -> WrittenJson:
     `data_base64`; a BYTES element that is not UTF-8 is `{"b64": …}`. NaN and infinities are
     written as Python does.
     """
-    data = _write_data(tensor)
+    data, raw, why = data_json(tensor), tensor.raw, None
     parameters = {k: v for k, v in tensor.parameters.items() if k not in _BINARY}
     members = {"name": _write_value(tensor.name), "shape": _write_value(list(tensor.shape))}
     members["datatype"] = _write_value(tensor.datatype)
     if parameters:
         members["parameters"] = object_json(parameters)
-    if data.text is not None:
-        members[data.member] = data.text
-    sentence = f"tensor {tensor.name[:80]!r} ({tensor.datatype[:20]!r}) {data.problem}"
-    problem = Problem(sentence, (side, "unreadable")) if data.problem else None
-    return WrittenJson(object_json(members), problem)
+    if data is None and raw is None and tensor.values is not None:
+        raw = encoded(tensor.datatype, tensor.values)
+        why = "is left out: it is too large"
+    if data is not None:
+        members["data"] = data
+    elif raw is not None:
+        members["data_base64"] = b'"' + b64encode(raw) + b'"'
+        why = "is kept as data_base64"
+    sentence = f"tensor {tensor.name[:80]!r} ({tensor.datatype[:20]!r}) {why}"
+    return WrittenJson(object_json(members), unreadable(sentence, side) if why else None)
 
 
 def envelope_json(
@@ -96,48 +101,23 @@ def object_json(members: Mapping[str, bytes]) -> bytes:
     )
 
 
-class _Data(NamedTuple):
-    text: bytes | None = None
-    member: str = "data"
-    problem: str | None = None
-
-
 def data_json(tensor: Tensor) -> bytes | None:
     """Return the tensor's data as JSON text; None if it has none, or they cannot be JSON."""
-    data = _write_data(tensor)
-    return data.text if data.member == "data" else None
-
-
-def _write_data(tensor: Tensor) -> _Data:
     if tensor.data is not None:
-        return _Data(tensor.data)
+        return tensor.data
     values = tensor.values
     if tensor.raw is not None and elements_at_most(tensor.datatype, tensor.raw) <= MOST_ELEMENTS:
         values = decoded(tensor.datatype, tensor.raw)
-    if values is not None and len(values) <= MOST_ELEMENTS:
-        return _write_elements(values)
-    return _write_base64(tensor)
-
-
-def _write_base64(tensor: Tensor) -> _Data:
-    raw = tensor.raw
-    if raw is None and tensor.values is not None:
-        raw = encoded(tensor.datatype, tensor.values)
-    if raw is not None:
-        coded = b'"' + b64encode(raw) + b'"'
-        return _Data(coded, member="data_base64", problem="is kept as data_base64")
-    return _Data(problem="is left out: it is too large" if tensor.values is not None else None)
-
-
-def _write_elements(values: Sequence[Value]) -> _Data:
+    if values is None or len(values) > MOST_ELEMENTS:
+        return None
     if any(isinstance(value, bytes) for value in values):
         elements = [value if isinstance(value, bytes) else _write_value(value) for value in values]
-        return _Data(orjson.dumps(list(map(text_or_base64, elements))))
+        return orjson.dumps(list(map(text_or_base64, elements)))
     try:
         text = orjson.dumps(list(values))
     except orjson.JSONEncodeError:  # an integer beyond 64 bits
-        return _Data(_write_value(list(values)))
-    return _Data(_write_value(list(values)) if b"null" in text else text)  # NaN is null to orjson
+        return _write_value(list(values))
+    return _write_value(list(values)) if b"null" in text else text  # NaN is null to orjson
 
 
 def _write_value(value: object) -> bytes:
@@ -146,11 +126,10 @@ def _write_value(value: object) -> bytes:
 
 _DATA_URL: Final = re.compile(rb"data:([\w.+-]{1,60}/[\w.+-]{1,60})?(?:;[^,]{0,200})?;base64,")
 _LINE_ENDS: Final = b"\r\n"
-_IMAGES: Final = (
-    *(b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"BM", b"II*\0", b"MM\0*"),
-    *(b"\0\0\0\x0cjP  ", b"II+\0", b"MM\0+", b"NITF0", b"NSIF0"),
-)
-_MORE_IMAGES: Final = re.compile(rb"RIFF.{4}WEBP|.{4}ftyp(?:avif|heic|mif1)|.{128}DICM", re.DOTALL)
+# A text may begin like one.
+_LIKE_A_TEXT: Final = "image/x-portable-anymap"
+# Beside those that have a content type: large TIFF, NITF, DICOM.
+_MORE_IMAGES: Final = re.compile(rb"II\+\0|MM\0\+|(?:NITF|NSIF)0|.{128}DICM", re.DOTALL)
 _FIRST: Final = 176
 """Characters of base64 that identify an image."""
 _LONG: Final = 64
@@ -181,7 +160,7 @@ def datum_of(inputs: Sequence[Tensor], *, vision: bool) -> Datum:
     if main is not None:
         return _read_single(main, vision)
     if not inputs:
-        return _describe_no_input("the request has no inputs")
+        return Datum(None, problem=no_input("the request has no inputs"))
     return _build_json(inputs)
 
 
@@ -223,7 +202,8 @@ def may_be_file(tensor: Tensor, element: Any) -> bool:
 
 
 def _is_image(data: bytes) -> bool:
-    return data.startswith(_IMAGES) or _MORE_IMAGES.match(data) is not None
+    is_known = find_image_type(data) not in {None, _LIKE_A_TEXT}
+    return is_known or _MORE_IMAGES.match(data) is not None
 
 
 def _is_binary(data: bytes) -> bool:
@@ -267,7 +247,7 @@ def _read_single(tensor: Tensor, vision: bool) -> Datum:
     if tensor.raw is not None:
         return Datum(tensor.raw, _describe_type("application/octet-stream", tensor))
     if tensor.values is None:
-        return _describe_no_input(f"input {tensor.name[:80]!r} has no data")
+        return Datum(None, problem=no_input(f"input {tensor.name[:80]!r} has no data"))
     data = data_json(tensor)
     if data is not None:
         return Datum(data, _describe_type(_JSON, tensor))
@@ -277,10 +257,6 @@ def _read_single(tensor: Tensor, vision: bool) -> Datum:
 def _build_json(inputs: Sequence[Tensor]) -> Datum:
     written = envelope_json({}, {}, "inputs", inputs, "request")
     return Datum(written.text, _JSON, written.problem)
-
-
-def _describe_no_input(sentence: str) -> Datum:
-    return Datum(None, problem=Problem(sentence, ("request", "no_input")))
 
 
 def element_bytes(tensor: Tensor, element: Any) -> tuple[bytes, bool]:

@@ -24,7 +24,6 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from inference_store.inference.events import CaptureSide
-from inference_store.inference.json_text import UnreadableJson, read_json
 from inference_store.inference.task_types import task_type_of
 from inference_store.proxy.exchange import Headers, header
 
@@ -50,6 +49,7 @@ from .tensors import (
     contradicts_shape,
     divide,
     first_dimension,
+    value_of,
 )
 
 _MOST_OPENED: Final = 16
@@ -134,7 +134,8 @@ def _may_be_batch(inputs: Sequence[Tensor], outputs: Sequence[Tensor] | None, mo
     task_type = task_type_of(model.task_type)
     if task_type.read is not None and not task_type.vision:
         return False
-    if _may_hold_files(inputs) or _are_arrays_alike(inputs):
+    arrays = [(tensor.datatype, tensor.shape) for tensor in inputs if len(tensor.shape) >= _PIXELS]
+    if _may_hold_files(inputs) or len(arrays) > len(set(arrays)):
         return True
     counts = {_count_rows(tensor) for tensor in (*inputs, *(outputs or ()))}
     return bool(inputs and outputs) and len(counts) == 1 and (counts.pop() or 0) > 1
@@ -149,11 +150,6 @@ def _may_hold_files(inputs: Sequence[Tensor]) -> bool:
         for element in islice(bytes_values(tensor, _MOST_OPENED) or (), _MOST_OPENED)
     ][:_MOST_OPENED]
     return len(elements) > 1 and sum(may_be_file(*element) for element in elements) > 1
-
-
-def _are_arrays_alike(inputs: Sequence[Tensor]) -> bool:
-    shapes = [(tensor.datatype, tensor.shape) for tensor in inputs if len(tensor.shape) >= _PIXELS]
-    return len(shapes) > len(set(shapes))
 
 
 def _count_rows(tensor: Tensor) -> int | None:
@@ -404,7 +400,7 @@ def _list_parameters(request: InferRequest) -> list[Parameters]:
 def _find_action(request: InferRequest) -> str | None:
     """Return the first `action` that is a text: the request's, then its inputs'."""
     actions = [
-        _read_value(holder["action"]) for holder in _list_parameters(request) if "action" in holder
+        value_of(holder["action"]) for holder in _list_parameters(request) if "action" in holder
     ]
     return next((action for action in actions if type(action) is str), None)
 
@@ -415,13 +411,6 @@ def _find_standard(request: InferRequest, run: Run | None, *, alone: bool) -> Ma
         (holder["prompts"] for holder in _list_parameters(request) if "prompts" in holder), b""
     )
     if prompts and len(prompts) <= _MOST_PROMPTS:
-        standard["prompts"] = _read_value(prompts)
+        standard["prompts"] = value_of(prompts)
     arguments = arguments_of(request.inputs) if alone else {}
     return standard | ({"arguments": arguments} if arguments else {})
-
-
-def _read_value(text: bytes) -> Any:
-    try:
-        return read_json(text)
-    except UnreadableJson:  # impossible: the whole was read
-        return None

@@ -114,6 +114,14 @@ def parameter_text(value: bool | int | float | str) -> bytes:
     return json.dumps(value).encode()
 
 
+def value_of(text: bytes) -> object:
+    """Return the value of JSON text that was read before, as a part of a body."""
+    try:
+        return json_text.read_json(text)
+    except json_text.UnreadableJson:  # impossible: the whole was read
+        return None
+
+
 def size_of(datatype: str) -> int | None:
     """Return the bytes of an element; None for BYTES and unknown datatypes."""
     code = CODES.get(datatype)

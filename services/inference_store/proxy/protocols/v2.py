@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, pairwise
-from typing import Final
+from typing import Any, Final
 
 from inference_store.inference import json_text
 from inference_store.inference.events import CaptureKind, CaptureSide
@@ -37,9 +37,10 @@ from .protocol import (
     Protocol,
     Reading,
     join_problems,
+    unreadable,
 )
 from .tensor_reading import ParsedBody, read_inferences, read_run
-from .tensors import BYTES, InferRequest, InferResponse, Tensor, merge
+from .tensors import BYTES, InferRequest, InferResponse, Tensor, merge, value_of
 
 _MOST_TENSORS: Final = 4096
 _MOST_DIMENSIONS: Final = 32
@@ -70,9 +71,14 @@ class Document:
         """Return whether the object has this member."""
         return name in self._members
 
-    def parameters(self) -> dict[str, bytes]:
-        """Return the members of `parameters`."""
-        return _read_members(self.text, self._members.get("parameters"))
+    def head(self) -> dict[str, Any]:
+        """Return what a request and an answer have beside tensors."""
+        return {
+            "model": self.read_text("model_name"),
+            "version": self.read_text("model_version"),
+            "id": self.read_text("id"),
+            "parameters": _read_members(self.text, self._members.get("parameters")),
+        }
 
     def tensors(self, name: str) -> list[Tensor]:
         """Return the tensors of a list. Raises NotV2 if it is not a list, or has other elements."""
@@ -94,13 +100,8 @@ def request_of(document: Document, *, flat: bool = False) -> InferRequest:
     """Return the request in a document; `flat`: of a `generate` call, which may be `{"text_input":
     …, "parameters": {…}}`. Raises NotV2."""
     is_flat = flat and not document.has("inputs")
-    return InferRequest(
-        model=document.read_text("model_name"),
-        version=document.read_text("model_version"),
-        id=document.read_text("id"),
-        parameters=document.parameters(),
-        inputs=document.flat_tensors() if is_flat else document.tensors("inputs"),
-    )
+    inputs = document.flat_tensors() if is_flat else document.tensors("inputs")
+    return InferRequest(inputs=inputs, **document.head())
 
 
 def response_of(document: Document, *, flat: bool = False) -> InferResponse:
@@ -109,13 +110,10 @@ def response_of(document: Document, *, flat: bool = False) -> InferResponse:
     flat = flat and not document.has("outputs")
     outputs = [] if error is not None else document.flat_tensors() if flat else None
     return InferResponse(
-        model=document.read_text("model_name"),
-        version=document.read_text("model_version"),
-        id=document.read_text("id"),
-        parameters=document.parameters(),
         outputs=document.tensors("outputs") if outputs is None else outputs,
         error=error and error[:MOST_ERROR],
         text=None if flat and outputs else document.text,
+        **document.head(),
     )
 
 
@@ -152,24 +150,17 @@ def _read_members(text: bytes, span: Span | None) -> dict[str, bytes]:
 
 def _read_text(text: bytes) -> str | None:
     """Return a text; anything else except null as it was written."""
-    value = _read_value(text) if text[:1] in (b'"', b"n") else text.decode("utf-8", "replace")
+    value = value_of(text) if text[:1] in (b'"', b"n") else text.decode("utf-8", "replace")
     return value if type(value) is str else None
 
 
 def _read_shape(text: bytes) -> tuple[int, ...]:
     """Return the dimensions; none if they are not whole numbers."""
-    value = _read_value(text) if len(text) <= _MOST_SHAPE else None
+    value = value_of(text) if len(text) <= _MOST_SHAPE else None
     if not isinstance(value, list) or len(value) > _MOST_DIMENSIONS:
         return ()
     whole = [item for item in value if type(item) is int]
     return tuple(whole) if len(whole) == len(value) else ()
-
-
-def _read_value(text: bytes) -> object:
-    try:
-        return read_json(text)
-    except UnreadableJson:  # impossible: the whole was read
-        return None
 
 
 JSON_LENGTH: Final = "inference-header-content-length"
@@ -219,21 +210,6 @@ def json_part(body: bytes, headers: Headers) -> int:
     return int(text)
 
 
-def binary_spans(tensors: Sequence[Tensor], tail: Span) -> tuple[list[Span | None], int]:
-    """Return the span of each tensor's bytes in the tail of a body (None if they are not there),
-    and where the last one ends by its size."""
-    spans: list[Span | None] = []
-    at = tail.start
-    for tensor in tensors:
-        size = _size(tensor)
-        if tensor.data is not None or size is None or tail.start == tail.end:
-            spans.append(None)
-            continue
-        spans.append(Span(min(at, tail.end), min(at + size, tail.end)))
-        at += size
-    return spans, at
-
-
 def _read(body: Body, headers: Headers, side: CaptureSide) -> ParsedBody:
     plain = read_bytes(body, headers, side)
     return ParsedBody(whole=plain.raw if body.whole or body.parts else None, problem=plain.problem)
@@ -248,9 +224,8 @@ def _parse_request(body: bytes, headers: Headers, flat: bool) -> ParsedBody:
         inputs, problem = _attach_bytes(request.inputs, body[length:], "request")
         return ParsedBody(request=replace(request, inputs=inputs), whole=body, problem=problem)
     except (NotV2, UnreadableJson) as exc:
-        return ParsedBody(
-            whole=body, problem=_describe_unreadable(NAMES["request"], "request", exc)
-        )
+        problem = _describe_unreadable(NAMES["request"], "request", exc)
+        return ParsedBody(whole=body, problem=problem)
 
 
 def _parse_response(body: bytes, headers: Headers, what: str, flat: bool) -> ParsedBody:
@@ -271,7 +246,7 @@ def _parse_stream(plain: ParsedBody, body: bytes, flat: bool) -> ParsedBody:
     for position, event in enumerate(events(body)):
         if position == _MOST_EVENTS:
             sentence = f"only {_MOST_EVENTS} parts of the answer were read"
-            problems.append(Problem(sentence, ("response", "unreadable")))
+            problems.append(unreadable(sentence, "response"))
             break
         if event.strip() == b"[DONE]":
             continue
@@ -306,15 +281,19 @@ def _attach_bytes(
     tensors: Sequence[Tensor], tail: bytes, side: CaptureSide
 ) -> tuple[list[Tensor], Problem | None]:
     """Return the tensors; those with a size get their bytes of the tail."""
-    spans, end = binary_spans(tensors, Span(0, len(tail)))
-    attached = [
-        tensor if span is None else replace(tensor, raw=tail[slice(*span)])
-        for tensor, span in zip(tensors, spans, strict=True)
-    ]
-    if end == len(tail):
+    attached: list[Tensor] = []
+    at = 0
+    for tensor in tensors:
+        size = _size(tensor)
+        if tensor.data is not None or size is None or not tail:
+            attached.append(tensor)
+        else:
+            attached.append(replace(tensor, raw=tail[at : at + size]))
+            at += size
+    if at == len(tail):
         return attached, None
-    sentence = f"binary data has {len(tail)} bytes, and the tensors have {end}"
-    return attached, Problem(sentence, (side, "unreadable"))
+    sentence = f"binary data has {len(tail)} bytes, and the tensors have {at}"
+    return attached, unreadable(sentence, side)
 
 
 def _size(tensor: Tensor) -> int | None:

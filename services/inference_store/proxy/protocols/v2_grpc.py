@@ -18,6 +18,7 @@ from .protocol import (
     Reading,
     describe_missing,
     join_problems,
+    unreadable,
 )
 from .tensor_reading import ParsedBody, read_inferences, read_run
 from .tensors import InferRequest, InferResponse, Parameters, Tensor, Value, merge, parameter_text
@@ -43,7 +44,7 @@ def request_in(written: bytes) -> ParsedBody:
     read = parsed("inference.ModelInferRequest", written)
     if read is None:
         sentence = f"{what} is no ModelInferRequest"
-        return ParsedBody(problem=_describe_unreadable(sentence, "request"))
+        return ParsedBody(problem=unreadable(sentence, "request"))
     inputs, problem = _read_tensors(read.inputs, read.raw_input_contents, what, "request")
     request = InferRequest(inputs=inputs, **_read_head(read))
     return ParsedBody(request=request, problem=problem)
@@ -55,7 +56,7 @@ def response_in(
     """Decode an answer; `what`: what it is called in a sentence; `name`: its message."""
     read, error = parsed(f"inference.{name}", written), None
     if read is None:
-        return ParsedBody(problem=_describe_unreadable(f"{what} is no {name}", "response"))
+        return ParsedBody(problem=unreadable(f"{what} is no {name}", "response"))
     if name == "ModelStreamInferResponse":
         read, error = read.infer_response, read.error_message or None
     outputs, problem = _read_tensors(read.outputs, read.raw_output_contents, what, "response")
@@ -83,7 +84,7 @@ def _read_tensors(
     expected = sum(_has_raw(tensor, tensors, raw) for tensor in tensors)
     if raw and len(raw) != expected:
         sentence = f"{what} has {len(raw)} raw contents for {expected} tensors"
-        return decoded, _describe_unreadable(sentence, side)
+        return decoded, unreadable(sentence, side)
     return decoded, None
 
 
@@ -100,10 +101,6 @@ def contents_field(read: Any) -> str | None:
     own = _CONTENTS.get(read.datatype)
     names: Iterable[str] = (*([own] if own else []), *_CONTENTS.values())
     return next((name for name in names if getattr(read.contents, name)), None)
-
-
-def _describe_unreadable(sentence: str, side: CaptureSide) -> Problem:
-    return Problem(sentence, (side, "unreadable"))
 
 
 def _has_raw(tensor: Any, tensors: Sequence[Any], raw: Sequence[bytes]) -> bool:
@@ -157,12 +154,10 @@ def find_dialect(answers: Iterable[bytes]) -> str:
 
 
 def _find_in(answer: bytes) -> str | None:
-    plain = parsed("inference.ModelInferResponse", answer)
-    if plain is not None and (
-        plain.id or plain.parameters or plain.outputs or plain.raw_output_contents
-    ):
+    plain = parsed("inference.Head", answer)
+    if plain and (plain.id or plain.parameters or plain.outputs or plain.raw_outputs):
         return "mlserver"
-    wrapped = parsed("inference.ModelStreamInferResponse", answer)
+    wrapped = parsed("inference.StreamHead", answer)
     if wrapped is not None and (wrapped.error_message or wrapped.HasField("infer_response")):
         return "triton"
     return None if plain is None or not plain.ByteSize() else "mlserver"

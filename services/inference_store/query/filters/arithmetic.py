@@ -1,7 +1,5 @@
-"""Arithmetic with the results of Postgres' `numeric`, digit for digit, and of its doubles."""
+"""Arithmetic of literal numbers and places; bounds within which that of Postgres is exact."""
 
-import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_UP, Context, Decimal, Inexact, localcontext
 from itertools import pairwise
@@ -26,8 +24,7 @@ MOST_LOGARITHM: Final = 690.0
 """The largest natural logarithm of a power: up to it, the power is a double."""
 SPELT: Final = r"^-?[0-9]{1,100}(\.[0-9]{1,100})?([eE][+-]?[0-9]{1,2})?$"
 """Texts that are read as the numbers they spell."""
-_SPELT: Final = re.compile(SPELT.replace("$", r"\Z"))
-_SIGNIFICANT, _GROUP = 16, 4
+_SIGNIFICANT: Final = 16
 # Wide enough for all results that the check allows; a rounded result would be a bug, and raises.
 EXACT: Final = Context(
     prec=2 * (MOST_DIGITS + MOST_SCALE), Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact]
@@ -35,8 +32,21 @@ EXACT: Final = Context(
 
 
 def calculate(op: Calculation, left: Decimal, right: Decimal) -> Decimal | None:
-    """Return the result; None: there is none, as for a division by zero."""
-    return _CALCULATIONS[op](_plain(left), _plain(right))
+    """Return the exact result for two literals; None: there is none, or it is left to Postgres."""
+    calculation = _CALCULATIONS.get(op)
+    if calculation is None or (op in _DIVIDE and not right):
+        return None
+    try:
+        return calculation(left, right)
+    except Inexact:
+        return None
+
+
+def exact(number: Decimal | float) -> Decimal:
+    """Return the number that is compared: for a double, the decimal of its shortest spelling."""
+    if isinstance(number, float):
+        return Decimal(repr(number).removesuffix(".0"))
+    return Decimal(number)
 
 
 def scale_of(number: Decimal) -> int:
@@ -50,99 +60,16 @@ def _exponent(number: Decimal) -> int:
     return exponent
 
 
-def _plain(number: Decimal) -> Decimal:
-    """Return the same number without a positive exponent, which Postgres does not have."""
-    return EXACT.quantize(number, Decimal(1)) if _exponent(number) > 0 else number
-
-
-def _divided(left: Decimal, right: Decimal) -> Decimal | None:
-    if not right:
-        return None
-    return _quotient(left, right, _quotient_scale(left, right), rounded=True)
-
-
-def _cut(left: Decimal, right: Decimal) -> Decimal | None:
-    return _quotient(left, right, 0, rounded=False) if right else None
-
-
-def _remainder(left: Decimal, right: Decimal) -> Decimal | None:
-    cut = _cut(left, right)
-    return None if cut is None else EXACT.subtract(left, EXACT.multiply(cut, right))
-
-
-def _power(base: Decimal, exponent: Decimal) -> Decimal:
-    result = Decimal(1)
-    for _ in range(int(exponent)):
-        result = EXACT.multiply(result, base)
-    return result
-
-
-def _double_power(base: Decimal, exponent: Decimal) -> Decimal | None:
-    """Compute a power in the same steps as the SQL, so that the doubles agree."""
-    if not exponent:
-        return Decimal(1)
-    if not base:
-        return Decimal(0) if exponent > 0 else None
-    whole = exponent == exponent.to_integral_value()
-    if not _is_double(base, MOST_DOUBLE) or not _is_double(exponent, MOST_POWER):
-        return None
-    if base < 0 and not whole:
-        return None
-    power, of = float(exponent), float(base)
-    if abs(power * math.log(abs(of))) > MOST_LOGARITHM:
-        return None
-    return Decimal(repr(math.pow(of, power)).removesuffix(".0"))
-
-
-def _is_double(number: Decimal, most: Decimal) -> bool:
-    return LEAST_DOUBLE <= number.copy_abs() <= most
-
-
-def spelt(text: str) -> Decimal | None:
-    """Return the number that a text spells; None: it spells none."""
-    return Decimal(text) if _SPELT.match(text) else None
-
-
-def _quotient(left: Decimal, right: Decimal, scale: int, *, rounded: bool) -> Decimal:
-    """Divide, with `scale` digits after the point, rounded half away from zero or truncated."""
-    dividend = _whole(left) * 10 ** (scale + scale_of(right))
-    divisor = _whole(right) * 10 ** scale_of(left)
-    quotient, rest = divmod(abs(dividend), abs(divisor))
-    if rounded and 2 * rest >= abs(divisor):
-        quotient += 1
-    signed = quotient if (dividend < 0) == (divisor < 0) else -quotient
-    return EXACT.scaleb(Decimal(signed), -scale)
-
-
-def _whole(number: Decimal) -> int:
-    return int(EXACT.scaleb(number, scale_of(number)))
-
-
-def _quotient_scale(left: Decimal, right: Decimal) -> int:
-    """Return the digits after the point of a quotient in Postgres (`select_div_scale`)."""
-    (weight, first), (divisor_weight, divisor_first) = _leading(left), _leading(right)
-    quotient_weight = weight - divisor_weight - (first <= divisor_first)
-    scale = _SIGNIFICANT - quotient_weight * _GROUP
-    return min(max(scale, scale_of(left), scale_of(right), 0), QUOTIENT_SCALE)
-
-
-def _leading(number: Decimal) -> tuple[int, int]:
-    """Return the position of the first digit to the base 10,000, from the point, and the digit."""
-    if not number:
-        return 0, 0
-    weight = number.adjusted() // _GROUP
-    return weight, int(EXACT.scaleb(abs(number), -_GROUP * weight))
-
-
-_CALCULATIONS: Final[Mapping[Calculation, Callable[[Decimal, Decimal], Decimal | None]]] = {
+_DIVIDE: Final = frozenset({"/", "%", "div"})
+# Postgres rounds a quotient of more digits.
+_QUOTIENT: Final = Context(prec=_SIGNIFICANT, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact])
+_CALCULATIONS: Final[Mapping[Calculation, Callable[[Decimal, Decimal], Decimal]]] = {
     "+": EXACT.add,
     "-": EXACT.subtract,
     "*": EXACT.multiply,
-    "/": _divided,
-    "%": _remainder,
-    "div": _cut,
-    "^": _power,
-    "power": _double_power,
+    "/": _QUOTIENT.divide,
+    "%": EXACT.remainder,
+    "div": EXACT.divide_int,
 }
 
 
@@ -301,16 +228,6 @@ def _turn(start: Point, end: Point, point: Point) -> Decimal:
 
 def _is_between(start: Point, end: Point, point: Point) -> bool:
     return all(min(a, b) <= c <= max(a, b) for a, b, c in zip(start, end, point, strict=True))
-
-
-def compute_distance(start: Point, end: Point) -> float:
-    """Return the distance on the sphere (haversine), in the SQL's steps, so that doubles agree."""
-    (east, north), (other_east, other_north) = (
-        [math.radians(float(round_degrees(degrees))) for degrees in point] for point in (start, end)
-    )
-    up, across = math.sin((other_north - north) / 2), math.sin((other_east - east) / 2)
-    share = up * up + math.cos(north) * math.cos(other_north) * (across * across)
-    return 2 * EARTH_RADIUS_METRES * math.asin(min(1.0, math.sqrt(share)))
 
 
 def round_degrees(degrees: Decimal) -> Decimal:

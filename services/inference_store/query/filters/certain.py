@@ -6,7 +6,7 @@ predictions beyond a cap, or without their label. A predicate that such a doubt 
 NULL, so that nothing is deleted because the index is incomplete.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
@@ -52,12 +52,6 @@ _METADATA: Final = (typed.Metadata, typed.Sent, typed.Located, typed.Distance)
 _PREDICTIONS: Final = (typed.Predicted, typed.Counted)
 _OF_PREDICTIONS: Final = frozenset({"top_label", "top_score", "prediction_count"})
 _COMPARED: Final = (typed.Compared, typed.Between, typed.Among, typed.Outside, typed.Like)
-
-
-def doubts_of(flags: Iterable[str]) -> Doubts:
-    """Return the parts that the index may lack of an inference with these flags."""
-    present = set(flags)
-    return frozenset(doubt for doubt, names in FLAGS.items() if not present.isdisjoint(names))
 
 
 def find_doubts(predicate: Any) -> Doubts:
@@ -175,16 +169,6 @@ class SavedFilter:
 
     text: str
     checked: Checked
-
-
-def protects(predicate: bool | None) -> bool:
-    """Check whether a hold's filter protects an inference: NULL does."""
-    return predicate is not False
-
-
-def deletes(predicate: bool | None) -> bool:
-    """Check whether a rule's filter deletes an inference: NULL does not."""
-    return predicate is True
 
 
 def save(

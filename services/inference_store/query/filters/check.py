@@ -11,10 +11,9 @@ from inference_store.inference.metadata import COORDINATES
 from inference_store.inference.nearest import nearest, shortened
 from inference_store.inference.task_types import TASK_TYPES, task_type_named
 from inference_store.query.cql2.tree import Instant, Listed, Named, Node, Operation, Scalar
-from inference_store.query.properties import like_expression
+from inference_store.query.properties import like_prefix
 
 from . import names, operands
-from .evaluate import settle
 from .names import FilterCheck, KnownKey, KnownKeys, UnknownKeys, impossible, meaningless
 from .operands import mismatch, refuse_off_map
 from .relations import (
@@ -54,8 +53,6 @@ from .typed import (
 
 MOST_CALCULATED, MOST_NAMED = 16, 64
 """The most elements of an IN list that are not literals, for a calculation or a name before IN."""
-MOST_MATCHED: Final = 1_000_000
-"""The product of the lengths of two literals of LIKE, which is decided during the check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +98,7 @@ def to_predicate(node: Node, checking: FilterCheck) -> Predicate:
         case Operation():
             check_operation = _PREDICATES.get(node.op.lower())
             if check_operation is not None:
-                return settle(check_operation(node, checking))
+                return check_operation(node, checking)
     message = "a condition is expected here, such as `frame_number > 9000`"
     raise meaningless(node, checking.source, message)
 
@@ -143,7 +140,7 @@ def _decided(node: Operation, checking: FilterCheck) -> Predicate | None:
             if node.op not in ("=", "<>"):
                 _refuse_order(node, "bool", checking)
             predicate = to_predicate(of, checking)
-            return predicate if truth.value is (node.op == "=") else settle(Not(predicate))
+            return predicate if truth.value is (node.op == "=") else Not(predicate)
     return None
 
 
@@ -183,10 +180,10 @@ def _in(node: Operation, checking: FilterCheck) -> Predicate:
         if isinstance(right, Constant):
             constants.setdefault(kind, {})[right] = None
         else:
-            others.setdefault(kind, []).append(settle(Compared("=", left_by_kind[kind], right)))
+            others.setdefault(kind, []).append(Compared("=", left_by_kind[kind], right))
     parts: list[Predicate] = []
     for kind, of_kind in left_by_kind.items():
-        among = [settle(Among(of_kind, tuple(constants[kind])))] if kind in constants else []
+        among = [Among(of_kind, tuple(constants[kind]))] if kind in constants else []
         equal = (*among, *others.get(kind, ()))
         parts.append(equal[0] if len(equal) == 1 else Or(equal))
     return parts[0] if len(parts) == 1 else some_of_kinds(parts)
@@ -211,12 +208,9 @@ def _like(node: Operation, checking: FilterCheck) -> Predicate:
     of, pattern = as_stored("like", node.args, values, checking)
     assert isinstance(pattern, Constant), "a pattern is written out"
     try:
-        like_expression(str(pattern.value))
+        like_prefix(str(pattern.value))
     except ValueError as exc:
         raise meaningless(node.args[1], checking.source, str(exc)) from None
-    if isinstance(of, Constant) and len(str(of.value)) * len(str(pattern.value)) > MOST_MATCHED:
-        message = "two texts that are written out are too long to be compared by LIKE"
-        raise meaningless(node, checking.source, message)
     return Like(of, str(pattern.value))
 
 
@@ -236,13 +230,7 @@ def _is_null(node: Operation, checking: FilterCheck) -> Predicate:
 
 def _unknown(node: Operation, of: Node, checking: FilterCheck) -> Predicate:
     with checking.evaluated_twice(node):
-        inner = to_predicate(of, checking)
-    match inner:
-        case Fixed(value):
-            return Fixed(value is None)
-        case Unknown() | Missing() | Sent():
-            return Fixed(False)
-    return Unknown(inner)
+        return Unknown(to_predicate(of, checking))
 
 
 def _missing(of: Named, checking: FilterCheck) -> Predicate:

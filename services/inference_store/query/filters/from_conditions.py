@@ -10,7 +10,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
-from inference_store.inference.errors import Fault, ImpossibleComparison, Invalid, UnknownKey
+from inference_store.inference.errors import Fault, ImpossibleComparison, Invalid
 from inference_store.inference.json_text import storable
 from inference_store.inference.metadata import METADATA_TYPES, TYPE_NAMES, MetadataCaps, type_named
 from inference_store.query.cql2.tree import (
@@ -22,10 +22,10 @@ from inference_store.query.cql2.tree import (
     Scalar,
     SourceRange,
 )
-from inference_store.query.properties import Operator, Takes, like_expression
+from inference_store.query.properties import Operator, Takes
 
-from .evaluate import exact
-from .names import METADATA, OWN, KnownKey, KnownKeys, UnknownKeys, column_of
+from .arithmetic import exact
+from .names import METADATA, OWN, KnownKey, KnownKeys
 from .typed import Kind
 
 _CAPS: Final = MetadataCaps()
@@ -57,55 +57,25 @@ class MetadataEntry:
     value: Any
 
 
-def metadata_node(
-    entry: MetadataEntry, known: KnownKeys, unknown_keys: UnknownKeys = "refuse"
-) -> Node:
-    """Return the comparison as a tree. Raises UnknownKey, Invalid, ImpossibleComparison."""
-    key = known.keys.get(entry.key)
-    if key is None:
-        if unknown_keys == "refuse":
-            raise _unknown(entry, known.nearest.get(entry.key, ()))
-        key = KnownKey(entry.key)
-    at = SourceRange(entry.path)
-    name = Named(METADATA + entry.key, at=at)
-    operator = entry.operator
+def metadata_node(entry: MetadataEntry, known: KnownKeys) -> Node:
+    """Return the comparison as a tree, for `check`. Raises Invalid, ImpossibleComparison."""
+    at, operator = SourceRange(entry.path), entry.operator
+    name = Named(METADATA + entry.key, at=SourceRange(f"{entry.path}.key"))
     if operator.takes is Takes.NONE:
         if entry.value not in (None, ""):
             raise _wrong(entry, f"{operator.name} takes no value")
         sent = Operation("sent", (name,), at)
-        return sent if operator.holds_for == "sent" else _not(sent)
-    return _comparison(entry, name, _operands(entry, key))
-
-
-def _not(node: Node) -> Node:
-    return Operation("not", (node,), node.at)
-
-
-def _comparison(entry: MetadataEntry, name: Node, operands: Sequence[Node]) -> Node:
-    at = SourceRange(entry.path)
-    match entry.operator.takes:
+        return sent if operator.holds_for == "sent" else Operation("not", (sent,), at)
+    operands = _literals(entry, known.keys.get(entry.key, KnownKey(entry.key)), _values(entry))
+    of = SourceRange(f"{entry.path}.operator")
+    match operator.takes:
         case Takes.LIST:
-            among = Operation("in", (name, Listed(tuple(operands), at)), at)
-            return _not(among) if entry.operator.holds_for == "none" else among
+            among = Operation("in", (name, Listed(tuple(operands), at)), of)
+            return Operation("not", (among,), of) if operator.holds_for == "none" else among
         case Takes.PAIR:
-            return Operation("between", (name, *operands), at)
+            return Operation("between", (name, *operands), of)
         case _:
-            return Operation(_COMPARISONS[entry.operator.name], (name, *operands), at)
-
-
-def _operands(entry: MetadataEntry, key: KnownKey) -> Sequence[Node]:
-    values = _values(entry)
-    kind = _kind(entry, key, values)
-    if kind not in entry.operator.families:
-        raise _operator_refused(entry, kind)
-    typed = [_read(kind, value) for value in values]
-    for value, read in zip(values, typed, strict=True):
-        if read is None:
-            raise _impossible(entry, key, f"with {_shorten_value(value)}, which is no {kind}")
-    if entry.operator.name == "like":
-        _refuse_pattern(entry, typed[0])
-    at = SourceRange(f"{entry.path}.value")
-    return [Instant(of, at) if isinstance(of, datetime) else Scalar(of, at) for of in typed]
+            return Operation(_COMPARISONS[operator.name], (name, *operands), of)
 
 
 def _values(entry: MetadataEntry) -> Sequence[Any]:
@@ -125,21 +95,24 @@ def _values(entry: MetadataEntry) -> Sequence[Any]:
     return values
 
 
-def _kind(condition: MetadataEntry, key: KnownKey, values: Sequence[Any]) -> Kind:
-    if condition.type is not None:
-        entry = type_named(condition.type)
-        if entry is None:
-            types = sorted(TYPE_NAMES)
-            raise _wrong(condition, f"there is no type {condition.type!r}", "type", types)
-        if entry.family is not None:
-            if entry.family not in key.kinds:
-                raise _impossible(condition, key, f"as {entry.type.value}")
-            return entry.family
-    for kind in _candidates(condition, key, values):
-        readable = all(_read(kind, value) is not None for value in values)
-        if kind in key.kinds and readable:
-            return kind
-    raise _impossible(condition, key, f"with {_shorten_value(condition.value)}")
+def _literals(entry: MetadataEntry, key: KnownKey, values: Sequence[Any]) -> Sequence[Node]:
+    """Return the values as the requested type, or as the first that they and the key allow."""
+    kinds, how = _candidates(entry, key, values), f"with {_shorten_value(entry.value)}"
+    if entry.type is not None:
+        named = type_named(entry.type)
+        if named is None:
+            raise _wrong(entry, f"there is no type {entry.type!r}", "type", sorted(TYPE_NAMES))
+        if named.family is not None:
+            kinds, how = [named.family], f"as {named.type.value} {how}"
+    at = SourceRange(f"{entry.path}.value")
+    for kind in kinds:
+        read = [_read(kind, value) for value in values]
+        if kind in key.kinds and None not in read:
+            return [Instant(of, at) if isinstance(of, datetime) else Scalar(of, at) for of in read]
+    types = ", ".join(key.types)
+    seen = f"the key has been seen as {types}" if types else "no inference has the key"
+    detail = f"The key {key.name!r} cannot be compared {how}: {seen}."
+    raise ImpossibleComparison(detail, faults=[Fault(at.path, seen, list(key.types))])
 
 
 def _candidates(entry: MetadataEntry, key: KnownKey, values: Sequence[Any]) -> Sequence[Kind]:
@@ -159,36 +132,6 @@ def _read(kind: Kind, value: Any) -> Any:
     parse: Callable[[str, MetadataCaps], Any] = METADATA_TYPES[_TYPE_OF[kind]].parse
     spelt = str(value).lower() if isinstance(value, bool) else str(value)
     return parse(spelt, _CAPS)[0]
-
-
-def _operator_refused(entry: MetadataEntry, kind: Kind) -> ImpossibleComparison:
-    families = sorted(entry.operator.families)
-    message = f"{entry.operator.name} does not compare a {kind}, but: {', '.join(families)}"
-    fault = Fault(f"{entry.path}.operator", message, families)
-    return ImpossibleComparison(f"{entry.key!r}: {message}.", faults=[fault])
-
-
-def _refuse_pattern(entry: MetadataEntry, pattern: str) -> None:
-    try:
-        like_expression(pattern)
-    except ValueError as exc:
-        raise _wrong(entry, str(exc)) from None
-
-
-def _unknown(entry: MetadataEntry, near: Sequence[str]) -> UnknownKey:
-    nearest = f"The nearest are {', '.join(near)}." if near else "None is spelt alike."
-    if column_of(entry.key):
-        nearest = f"Predictions are asked by the body's `prediction`, or in its `filter`. {nearest}"
-    detail = f"The model has no metadata key {entry.key!r}. {nearest}"
-    return UnknownKey(detail, faults=[Fault(f"{entry.path}.key", "unknown key", near)])
-
-
-def _impossible(entry: MetadataEntry, key: KnownKey, how: str) -> ImpossibleComparison:
-    message = f"the key has been seen as {', '.join(key.types)}"
-    detail = f"The key {entry.key!r} cannot be compared {how}: {message}."
-    return ImpossibleComparison(
-        detail, faults=[Fault(f"{entry.path}.value", message, list(key.types))]
-    )
 
 
 def _wrong(

@@ -1,6 +1,7 @@
 """Operands of comparisons: their possible kinds, and their typed values."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final, cast
@@ -23,10 +24,24 @@ from inference_store.query.properties import Property as Described
 
 from . import names, typed
 from .arithmetic import MOST_EXPONENT, calculate, digits, digits_of_literal
-from .evaluate import FOLDINGS
 from .names import KINDS, FilterCheck, KnownKey, hinted, impossible, meaningless
 from .typed import Calculated, Calculation, Constant, Folding, Kind, Point, Value
 
+
+def without_accents(text: str) -> str:
+    """Return a text without combining marks: decomposed (NFD), marks dropped, composed (NFC)."""
+    if text.isascii():
+        return text
+    apart = unicodedata.normalize("NFD", text)
+    base = "".join(character for character in apart if unicodedata.category(character) != "Mn")
+    return unicodedata.normalize("NFC", base)
+
+
+# Unicode's full folding: `Straße` and `STRASSE` are equal.
+_FOLDINGS: Final[Mapping[Folding, Callable[[str], str]]] = {
+    "casei": str.casefold,
+    "accenti": without_accents,
+}
 _NUMBER: Final = frozenset[Kind]({"number"})
 _TEXT: Final = frozenset[Kind]({"string"})
 
@@ -107,12 +122,12 @@ def _folded(node: Operation, checking: FilterCheck) -> Value:
         raise mismatch([Scalar("", node.at), of], [_TEXT, kinds], checking)
     text = value(of, "string", checking)
     if isinstance(text, Constant):
-        return Constant("string", FOLDINGS[how](str(text.value)))
+        return Constant("string", _FOLDINGS[how](str(text.value)))
     return typed.Folded(how, text)
 
 
-MOST_WRITTEN: Final = 4_000
-"""Digits of a calculation that is evaluated during the check."""
+_MOST_SETTLED: Final = 4_000
+"""Digits of a calculation of literals that the check evaluates, and not Postgres."""
 
 
 def calculated(node: Operation, left: Value, right: Value, checking: FilterCheck) -> Value:
@@ -122,7 +137,7 @@ def calculated(node: Operation, left: Value, right: Value, checking: FilterCheck
         message = "the calculation may come to more digits than can be calculated exactly"
         raise meaningless(node, checking.source, message)
     if isinstance(left, Constant) and isinstance(right, Constant):
-        return _settled(node, calculation, left, right, checking)
+        return _settle(calculation, left, right)
     return calculation
 
 
@@ -142,12 +157,9 @@ def _is_few(exponent: Value) -> bool:
     return number == number.to_integral_value()
 
 
-def _settled(
-    node: Operation, calculation: Calculated, left: Constant, right: Constant, checking: FilterCheck
-) -> Value:
-    if sum(digits(calculation)) > MOST_WRITTEN:
-        message = f"a calculation that is written out comes to at most {MOST_WRITTEN} digits"
-        raise meaningless(node, checking.source, message)
+def _settle(calculation: Calculated, left: Constant, right: Constant) -> Value:
+    if sum(digits(calculation)) > _MOST_SETTLED:
+        return calculation
     assert isinstance(left.value, Decimal)
     assert isinstance(right.value, Decimal)
     result = calculate(calculation.op, left.value, right.value)

@@ -1,6 +1,7 @@
 """The relations of sets, of places and of times: A_…, S_… and T_…."""
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from itertools import product
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
@@ -23,7 +24,6 @@ from inference_store.query.properties import Property as Described
 
 from . import names, operands
 from .arithmetic import edges_of, geometries_meet, points_within
-from .evaluate import ARRAYS, settle
 from .names import FilterCheck, KnownKey, meaningless
 from .operands import mismatch, point_of
 from .typed import (
@@ -60,6 +60,14 @@ MOST_CALCULATED: Final = 8
 _FLIPPED: Final[Mapping[Relation, Relation]] = {
     **{"equals": "equals", "overlaps": "overlaps"},
     **{"contains": "containedby", "containedby": "contains"},
+}
+
+
+_ARRAYS: Final[Mapping[Relation, Callable[[frozenset[Any], frozenset[Any]], bool]]] = {
+    "equals": operator.eq,
+    "contains": frozenset.issuperset,
+    "containedby": frozenset.issubset,
+    "overlaps": lambda has, items: not has.isdisjoint(items),
 }
 
 
@@ -177,7 +185,7 @@ def _of_two_arrays(
     sides = [_side(array, checking) for array in (left, right)]
     _refuse_long(left, [element for side in sides for element in side], checking)
     _refuse_impossible(left, right, checking)
-    predicate = settle(Sets(relation, tuple(sides[0]), tuple(sides[1])))
+    predicate = Sets(relation, tuple(sides[0]), tuple(sides[1]))
     return _with_others(predicate, relation, _others(left), _others(right))
 
 
@@ -274,10 +282,10 @@ def _with_others(
     """Add items that no stored value equals: they equal only items that are written alike."""
     if not left and not right:
         return predicate
-    holds = ARRAYS[relation](left, right)
+    holds = _ARRAYS[relation](left, right)
     if relation == "overlaps":
-        return Or((predicate, settle(Not(predicate)))) if holds else predicate
-    return predicate if holds else And((predicate, settle(Not(predicate))))
+        return Or((predicate, Not(predicate))) if holds else predicate
+    return predicate if holds else And((predicate, Not(predicate)))
 
 
 SPATIAL_FUNCTIONS: Final = frozenset({"s_intersects", "s_within", "s_disjoint"})
@@ -458,13 +466,13 @@ _TIMESTAMP: Final = frozenset[Kind]({"timestamp"})
 def _compare(left: End, op: Comparison, right: End) -> Predicate:
     """Return NULL if the compared value is missing, even with an open end."""
     if left.value is not None and right.value is not None:
-        return settle(Compared(op, left.value, right.value))
+        return Compared(op, left.value, right.value)
     holds = COMPARISONS[op](left.open, right.open)
     value = left.value or right.value
     if value is None:
         return Fixed(holds)
-    equality = settle(Compared("=", value, value))
-    return equality if holds else settle(Not(equality))
+    equality = Compared("=", value, value)
+    return equality if holds else Not(equality)
 
 
 _OF_INSTANTS: Final = frozenset({"t_after", "t_before", "t_disjoint", "t_equals", "t_intersects"})
@@ -506,5 +514,5 @@ def _intersects(left: Span, right: Span) -> Predicate:
     bounds = right.start.value, right.end.value
     if left.instant and left.start.value is not None and bounds[0] is not None and bounds[1]:
         # One predicate: if there are several instants, the same one must satisfy both bounds.
-        return settle(Between(left.start.value, bounds[0], bounds[1]))
+        return Between(left.start.value, bounds[0], bounds[1])
     return And((_compare(left.start, "<=", right.end), _compare(left.end, ">=", right.start)))

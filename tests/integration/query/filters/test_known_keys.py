@@ -8,7 +8,6 @@ from inference_store.query.cql2 import parse_text
 from inference_store.query.deadline import Deadline
 from inference_store.query.filters.certain import load, save
 from inference_store.query.filters.check import Checked, check
-from inference_store.query.filters.evaluate import Facts, evaluate
 from inference_store.query.filters.from_conditions import MetadataEntry
 from inference_store.query.filters.names import find_known_keys, names_in
 from inference_store.query.preparation import QueryRequest, prepare
@@ -16,6 +15,7 @@ from inference_store.query.properties import OPERATORS
 from inference_store.query.search import count
 from tests.integration.stored_inferences import NewInference, at, store
 from tests.transactions import transact
+from tests.unit.query.filters.oracle import Facts, evaluate
 
 
 async def _check_filter(engine: AsyncEngine, models: list[int], text: str) -> Checked:

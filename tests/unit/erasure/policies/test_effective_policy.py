@@ -16,7 +16,6 @@ from inference_store.erasure.policies import (
 from inference_store.erasure.policies.effective_policy import KEEP_ALL, Cutoffs, parse_duration
 from inference_store.query.cql2 import parse_text
 from inference_store.query.filters.certain import save
-from inference_store.query.filters.evaluate import Facts
 from inference_store.query.filters.names import KnownKeys
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -35,8 +34,10 @@ def make_policy(*policies: tuple[PolicyOwner, list[Any], dict[str, Any]]) -> Eff
     ])  # fmt: skip
 
 
-def make_facts(score: float | None) -> Facts:
-    return Facts({} if score is None else {"top_score": (score,)})
+def find_true(score: float | None) -> list[str]:
+    """Return the saved filters that are true of the score."""
+    low, high = score is not None and score < 0.4, score is not None and score > 0.9
+    return [rule["saved"] for rule, truth in ((LOW, low), (HIGH, high)) if truth]
 
 
 def find_days_ago(number: float) -> datetime:
@@ -51,12 +52,12 @@ MONTH = make_rule(None, "P30D")
 def test_the_first_rule_that_is_true_decides() -> None:
     policy = make_policy((MODEL, [LOW], {}), (PROJECT, [HIGH], {}), (DEFAULT, [MONTH], {}))
     for score, of in ((0.1, MODEL), (0.95, PROJECT), (0.5, DEFAULT), (None, DEFAULT)):
-        deciding = policy.find_rule(make_facts(score))
+        deciding = policy.find_rule(find_true(score))
         assert deciding is not None, score
         assert (deciding.of, deciding.number) == (of, 0), score
     policy = make_policy((MODEL, [LOW], {}))
-    assert policy.find_rule(make_facts(None)) is None
-    assert policy.find_cutoffs(make_facts(0.5), NOW) == KEEP_ALL
+    assert policy.find_rule(find_true(None)) is None
+    assert policy.find_cutoffs(find_true(0.5), NOW) == KEEP_ALL
     assert policy.find_end(NOW) is None
 
 
@@ -65,7 +66,7 @@ def test_a_rule_of_everything_overrides_wider_policies() -> None:
     assert len(policy.rules) == 1
     cutoffs = Cutoffs(*[find_days_ago(30)] * 3)
     assert policy.find_certain_cutoffs(NOW) == cutoffs
-    assert policy.find_cutoffs(make_facts(0.1), NOW) == cutoffs
+    assert policy.find_cutoffs(find_true(0.1), NOW) == cutoffs
 
 
 def test_finds_the_end_that_holds_for_every_rule() -> None:
@@ -80,7 +81,7 @@ def test_finds_the_end_that_holds_for_every_rule() -> None:
 
 def test_three_ages() -> None:
     ages = make_rule(None, "P10D", keep_input="P1D", keep_response="P3D")
-    cutoffs = make_policy((MODEL, [ages], {})).find_cutoffs(Facts(), NOW)
+    cutoffs = make_policy((MODEL, [ages], {})).find_cutoffs([], NOW)
     assert cutoffs.find_expired(find_days_ago(1)) == ()
     assert cutoffs.find_expired(find_days_ago(1.001)) == ("input",)
     assert cutoffs.find_expired(find_days_ago(3.001)) == ("response", "input")
@@ -93,8 +94,8 @@ def test_the_longest_minimum_age_binds_rules_and_limits() -> None:
         (PROJECT, [], {"minimum_age": "P7D", "max_inferences": 9}),
         (DEFAULT, [MONTH], {"minimum_age": "P5D"}),
     )
-    assert policy.find_cutoffs(make_facts(0.1), NOW) == Cutoffs(*[find_days_ago(7)] * 3)
-    assert policy.find_cutoffs(make_facts(0.5), NOW) == Cutoffs(*[find_days_ago(30)] * 3)
+    assert policy.find_cutoffs(find_true(0.1), NOW) == Cutoffs(*[find_days_ago(7)] * 3)
+    assert policy.find_cutoffs(find_true(0.5), NOW) == Cutoffs(*[find_days_ago(30)] * 3)
     assert policy.limit is not None
     assert (policy.limit.of, policy.limit.most) == (MODEL, 5)
     assert policy.limit.cutoff(NOW) == find_days_ago(7)
@@ -105,8 +106,8 @@ def test_a_policy_undercuts_the_minimum_age_with_its_own_rules_only() -> None:
         (MODEL, [LOW], {"undercuts_minimum_age": True}),
         (DEFAULT, [make_rule(None, "P2D")], {"minimum_age": "P7D"}),
     )
-    assert policy.find_cutoffs(make_facts(0.1), NOW).inference == find_days_ago(1)
-    assert policy.find_cutoffs(make_facts(0.5), NOW).inference == find_days_ago(7)
+    assert policy.find_cutoffs(find_true(0.1), NOW).inference == find_days_ago(1)
+    assert policy.find_cutoffs(find_true(0.5), NOW).inference == find_days_ago(7)
 
 
 def test_after_is_the_first_instant_of_that_age() -> None:

@@ -75,6 +75,8 @@ def test_what_is_wrong_has_a_reason() -> None:
         (b'{"a":' * 100_000, "not_json"),
         (make_payload(model_id=""), "invalid_id"),
         (make_payload(model_id="x" * 257), "invalid_id"),
+        (make_payload(model_id=".."), "invalid_id"),
+        (make_payload(inference_id="."), "invalid_id"),
         (make_payload(inference_id="a\0b"), "invalid_id"),
         (make_payload().replace(b'"people-detector"', rb'"\ud800"'), "invalid_id"),
         (replace_members(make_payload(), model_id=7), "invalid_id"),
@@ -111,6 +113,8 @@ def test_extras_are_read_and_unreadable_ones_flagged() -> None:
     assert (event.extras.ok, event.extras.width, event.extras.model_version) == (False, 640, "x")
     assert (event.extras.height, event.extras.data_size, event.extras.error) == (None, None, None)
     assert set(event.flags) == {f"extra_unreadable:{n}" for n in ("height", "data_size", "error")}
+    event = make_event(project_id="..")
+    assert (event.extras.project_id, event.flags) == (None, ("extra_unreadable:project_id",))
 
 
 def test_hashes_and_task_types_have_one_spelling() -> None:

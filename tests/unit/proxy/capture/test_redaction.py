@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_store.inference.metadata import read_metadata
-from inference_store.proxy.capture.redaction import Redactor
-from inference_store.proxy.capture.removed_values import GONE, change_values, parse_path
+from inference_store.proxy.capture.redaction import GONE, Redactor, change_values, parse_path
 from inference_store.proxy.configuration import Redaction, Rules
 from inference_store.proxy.exchange import Body, Exchange, header
 from inference_store.proxy.protocols.protocol import Inference, Reading
@@ -237,6 +236,15 @@ def test_numbers_that_are_not_taken_out_keep_their_digits() -> None:
     assert result.request.bytes == b'{"x": 0.10000000000000000000000001, "y": 1e400}'
 
 
+def test_of_a_repeated_name_no_value_stays() -> None:
+    twice = b'{"id": "4711-secret", "id": "4711-secret", "metadata": %b, "metadata": []}'
+    item = orjson.dumps([ITEM])
+    body = b'{"inputs": [%b], "inputs": [%b]}' % (twice % item, twice % item)
+    rules = Redaction(what="metadata", name="user"), Redaction(what="path", name="inputs[].id")
+    result = make_redactor(*rules).request(exchange(body)).request.bytes
+    assert orjson.loads(result) == {"inputs": [{"metadata": []}]}
+
+
 def test_over_grpc_a_path_takes_the_whole_input_along() -> None:
     inference = Inference(data=b"datum", metadata=[orjson.dumps([ITEM])])
     reading = Reading(inferences=[inference], standard={"arguments": {"ssn": 1}, "tokens": 2})
@@ -275,5 +283,4 @@ def test_what_a_path_names_is_taken_out() -> None:
         ("a[].b", {"a": 1, "b": [{"c": 2, "d": 3}, {"c": 4}, 5]}),
     ):
         document = {"a": 1, "b": [{"c": 2, "d": 3}, {"c": 4}, 5]}
-        change_values(document, parse_path(path), lambda _: GONE)
-        assert document == remaining, path
+        assert change_values(document, parse_path(path), lambda _: GONE) == remaining, path

@@ -228,3 +228,9 @@ def test_keeps_low_scores_if_configured(task_type: str | None) -> None:
     assert not decide(sampling, response=response_body(0.1, 0.9), task_type=task_type)
     assert not decide(sampling, response=b"no json", task_type=task_type)
     assert not decide(sampling, task_type=task_type)
+
+
+def test_keeps_a_low_score_beside_a_number_that_orjson_refuses() -> None:
+    sampling = Sampling(share=0, always_below=0.4)
+    for answer, is_kept in ((b'{"a": NaN, "score": 0.3}', True), (b'{"score": NaN}', False)):
+        assert decide(sampling, response=answer, task_type=None) is is_kept

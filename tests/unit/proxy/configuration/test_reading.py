@@ -9,7 +9,6 @@ from inference_store.proxy.configuration import (
     read_configuration_file,
 )
 
-PROTOCOLS = ("v2", "v2-grpc", "openai")
 GOOD = """\
 upstreams:
   - name: detectors
@@ -37,7 +36,7 @@ models:
 def _read(tmp_path: Path, text: str) -> Configuration:
     path = tmp_path / "proxy.yaml"
     path.write_text(text)
-    return read_configuration_file(path, protocols=PROTOCOLS)
+    return read_configuration_file(path)
 
 
 def test_a_call_goes_to_the_first_upstream_that_serves_its_model(tmp_path: Path) -> None:
@@ -53,7 +52,7 @@ def test_an_input_may_be_hashed_if_there_is_a_key(tmp_path: Path) -> None:
     (redaction,) = _read(tmp_path, text).rules("detectors", "m-abc", None).redactions
     assert (redaction.what, redaction.how) == ("input", "hash")
     with pytest.raises(WrongConfiguration, match=r"line 17: .* a hash needs a key"):
-        read_configuration_file(tmp_path / "proxy.yaml", protocols=PROTOCOLS, has_key=False)
+        read_configuration_file(tmp_path / "proxy.yaml", has_key=False)
 
 
 def test_a_model_without_an_upstream_goes_to_the_first() -> None:
@@ -87,7 +86,7 @@ MISTAKES = [
     ("upstreams:\n  - name: a\n    name: b", "line 3: 'name' is there twice"),
     (
         "upstreams:\n  - name: a\n    url: http://x\n    protocols: [v2, v3]",
-        "line 4: upstreams[0].protocols[1]: there is no protocol 'v3'; known are openai, v2",
+        "line 4: upstreams[0].protocols[1]: there is no protocol 'v3'; known are anthropic,",
     ),
     (GOOD + "    upstream: chatt\n", "there is no upstream 'chatt'; known are chat, detectors"),
     (GOOD + "    task_type: dogs\n", "there is no task type 'dogs'"),
@@ -105,7 +104,7 @@ def test_a_mistake_is_named_with_its_line(tmp_path: Path) -> None:
 
 def test_reports_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(WrongConfiguration, match=r"proxy\.yaml cannot be read: No such file"):
-        read_configuration_file(tmp_path / "proxy.yaml", protocols=PROTOCOLS)
+        read_configuration_file(tmp_path / "proxy.yaml")
 
 
 def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:

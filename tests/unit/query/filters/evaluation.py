@@ -7,9 +7,9 @@ from inference_store.inference.errors import StoreError
 from inference_store.inference.metadata import read_metadata
 from inference_store.query.cql2 import parse_text
 from inference_store.query.filters.check import Checked, check
-from inference_store.query.filters.evaluate import Facts, evaluate
 from inference_store.query.filters.names import KnownKey, KnownKeys, UnknownKeys
 from inference_store.query.filters.typed import Kind
+from tests.unit.query.filters.oracle import Facts, evaluate
 
 Refusal = TypeVar("Refusal", bound=StoreError)
 _KEYS: dict[str, dict[Kind, int]] = {

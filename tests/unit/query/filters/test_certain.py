@@ -20,21 +20,18 @@ from inference_store.query.filters.certain import (
     FLAGS,
     Doubts,
     SavedFilter,
-    deletes,
-    doubts_of,
     find_doubts,
     make_certain,
-    protects,
     resolve,
     save,
 )
 from inference_store.query.filters.check import check
-from inference_store.query.filters.evaluate import Facts, evaluate
 from inference_store.query.filters.names import KnownKey, KnownKeys
 from inference_store.query.filters.typed import Fixed, Kind, Predicate, Value, iterate_nodes
 from tests.integration.query.typed_predicates import PredicateMaker
 from tests.integration.query.typed_rows import KEYS
 from tests.unit.query.filters.evaluation import KNOWN, check_filter, make_facts
+from tests.unit.query.filters.oracle import Facts, doubts_of, evaluate
 
 _ROWS: dict[str, dict[Kind, int]] = {
     "n": {"number": 1},
@@ -259,11 +256,6 @@ def test_numbers_are_exact_and_the_text_is_json() -> None:
 def test_another_versions_filter_is_not_guessed() -> None:
     with pytest.raises(Invalid, match="another version"):
         resolve('{"version": 2, "filter": true, "keys": {}}', {})
-
-
-def test_null_in_a_hold_protects_and_null_in_a_rule_does_not_delete() -> None:
-    assert [protects(predicate) for predicate in (True, None, False)] == [True, True, False]
-    assert [deletes(predicate) for predicate in (True, None, False)] == [True, False, False]
 
 
 # Each predicate and value has a meaning in Python and in SQL, and property tests draw it.

@@ -5,9 +5,10 @@ from decimal import Decimal
 import pytest
 
 from inference_store.inference.errors import InvalidFilter, NotKept
-from inference_store.query.filters.arithmetic import compute_distance, is_located, position_in
+from inference_store.query.filters.arithmetic import is_located, position_in
 from inference_store.query.filters.typed import Area, Located, Ring
 from tests.unit.query.filters.evaluation import check_filter, evaluate_filter
+from tests.unit.query.filters.oracle import compute_distance
 
 
 def _make_ring(*corners: tuple[float, float]) -> Ring:

@@ -16,9 +16,9 @@ from inference_store.inference.task_types import TASK_TYPES
 from inference_store.query.cql2 import parse_json, parse_text
 from inference_store.query.filters.certain import resolve, save
 from inference_store.query.filters.check import check
-from inference_store.query.filters.evaluate import evaluate, without_accents
 from inference_store.query.filters.from_conditions import MetadataEntry, metadata_node, one_of
 from inference_store.query.filters.names import KnownKey, KnownKeys
+from inference_store.query.filters.operands import without_accents
 from inference_store.query.properties import OPERATORS, PREDICTION_COLUMNS, PROPERTIES
 from tests.unit.query.filters.evaluation import (
     KNOWN,
@@ -27,6 +27,7 @@ from tests.unit.query.filters.evaluation import (
     find_refusal,
     make_facts,
 )
+from tests.unit.query.filters.oracle import evaluate
 
 
 def test_the_own_properties_are_a_closed_list_bare_or_with_inference() -> None:

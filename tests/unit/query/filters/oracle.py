@@ -1,21 +1,38 @@
-"""Evaluates a typed filter on one inference, without SQL, with the database's result."""
+"""The meaning of typed filters, written down without SQL: what it answers is compared with this.
 
+Its arithmetic has the results of Postgres' `numeric`, digit for digit, and of its doubles.
+"""
+
+import math
 import operator
-import unicodedata
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import product
 from typing import Any, Final, TypeAlias
 
 from inference_store.inference.metadata import COORDINATES, Family, Indexable, Metadata
-from inference_store.query.properties import like_expression
-
-from . import typed
-from .arithmetic import calculate, compute_distance, is_located, spelt
-from .typed import Constant, Folding, Point, Predicate
+from inference_store.query.filters import typed
+from inference_store.query.filters.arithmetic import (
+    EARTH_RADIUS_METRES,
+    EXACT,
+    LEAST_DOUBLE,
+    MOST_DOUBLE,
+    MOST_LOGARITHM,
+    MOST_POWER,
+    QUOTIENT_SCALE,
+    SPELT,
+    exact,
+    is_located,
+    round_degrees,
+    scale_of,
+)
+from inference_store.query.filters.certain import FLAGS, Doubts
+from inference_store.query.filters.operands import without_accents
+from inference_store.query.filters.typed import Calculation, Folding, Point, Predicate
 
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -59,13 +76,6 @@ class Facts:
         return None
 
 
-def exact(number: Decimal | float) -> Decimal:
-    """Return the number that is compared: for a double, the decimal of its shortest spelling."""
-    if isinstance(number, float):
-        return Decimal(repr(number).removesuffix(".0"))
-    return Decimal(number)
-
-
 def milliseconds(start: datetime | None, end: datetime | None) -> tuple[Decimal, ...]:
     """Return the exact milliseconds between two instants, with six decimals as in Postgres."""
     if start is None or end is None:
@@ -74,28 +84,19 @@ def milliseconds(start: datetime | None, end: datetime | None) -> tuple[Decimal,
     return (Decimal(microseconds * 1000).scaleb(-6),)
 
 
-def without_accents(text: str) -> str:
-    """Return a text without combining marks: decomposed (NFD), marks dropped, composed (NFC)."""
-    if text.isascii():
-        return text
-    apart = unicodedata.normalize("NFD", text)
-    base = "".join(character for character in apart if unicodedata.category(character) != "Mn")
-    return unicodedata.normalize("NFC", base)
-
-
 FOLDINGS: Final[Mapping[Folding, Callable[[str], str]]] = {
-    # Unicode's full folding: `Straße` and `STRASSE` are equal
     "casei": str.casefold,
     "accenti": without_accents,
 }
 
 
+_SPELT: Final = re.compile(SPELT.replace("$", r"\Z"))
+_SIGNIFICANT, _GROUP = 16, 4
 Row: TypeAlias = Mapping[str, Any] | None
 """The prediction that a condition inside `prediction()` tests."""
 Values: TypeAlias = Sequence[Any]
 
 Meaning: TypeAlias = Callable[[Any, Facts, Row], bool | None]
-_pattern = lru_cache(maxsize=64)(like_expression)
 
 
 def evaluate(predicate: Predicate, facts: Facts, row: Row = None) -> bool | None:
@@ -132,7 +133,7 @@ def _among(predicate: typed.Among | typed.Outside, facts: Facts, row: Row) -> bo
 
 
 def _like(predicate: typed.Like, facts: Facts, row: Row) -> bool | None:
-    matches = _pattern(predicate.pattern).fullmatch
+    matches = like_expression(predicate.pattern).fullmatch
     return _some(matches(text) is not None for text in values_of(predicate.of, facts, row))
 
 
@@ -283,31 +284,113 @@ _VALUES: Final[Mapping[type[Any], Callable[[Any, Facts, Row], Values]]] = {
 }
 
 
-_NOBODY: Final = Facts()
-_OVER_VALUES: Final = (
-    typed.Compared,
-    typed.Between,
-    typed.Among,
-    typed.Outside,
-    typed.Like,
-    typed.Missing,
-    typed.Calculated,
-    typed.Folded,
-    typed.Sets,
-)
+def calculate(op: Calculation, left: Decimal, right: Decimal) -> Decimal | None:
+    """Return the result; None: there is none, as for a division by zero."""
+    if op in {"/", "%", "div"} and not right:
+        return None
+    return _CALCULATIONS[op](left, right)
 
 
-def settle(predicate: Predicate) -> Predicate:
-    """Return the predicate, or `Fixed` if its value is the same for every inference."""
-    match predicate:
-        case typed.Not(typed.Fixed(value)):
-            return typed.Fixed(None if value is None else not value)
-    return typed.Fixed(evaluate(predicate, _NOBODY)) if _is_constant(predicate) else predicate
+def _divided(left: Decimal, right: Decimal) -> Decimal:
+    """Divide, rounded half away from zero, with the digits after the point of Postgres
+    (`select_div_scale`)."""
+    (weight, first), (divisor_weight, divisor_first) = _leading(left), _leading(right)
+    quotient_weight = weight - divisor_weight - (first <= divisor_first)
+    scale = _SIGNIFICANT - quotient_weight * _GROUP
+    scale = min(max(scale, scale_of(left), scale_of(right), 0), QUOTIENT_SCALE)
+    dividend = _whole(left) * 10 ** (scale + scale_of(right))
+    divisor = _whole(right) * 10 ** scale_of(left)
+    quotient, rest = divmod(abs(dividend), abs(divisor))
+    quotient += 2 * rest >= abs(divisor)
+    signed = quotient if (dividend < 0) == (divisor < 0) else -quotient
+    return EXACT.scaleb(Decimal(signed), -scale)
 
 
-def _is_constant(thing: Any) -> bool:
-    if isinstance(thing, tuple):
-        return all(map(_is_constant, thing))
-    if isinstance(thing, _OVER_VALUES):
-        return all(_is_constant(getattr(thing, item.name)) for item in fields(thing))
-    return isinstance(thing, Constant | str)
+def _whole(number: Decimal) -> int:
+    return int(EXACT.scaleb(number, scale_of(number)))
+
+
+def _quotient_scale(left: Decimal, right: Decimal) -> int:
+    """Return the digits after the point of a quotient in Postgres (`select_div_scale`)."""
+    (weight, first), (divisor_weight, divisor_first) = _leading(left), _leading(right)
+    quotient_weight = weight - divisor_weight - (first <= divisor_first)
+    scale = _SIGNIFICANT - quotient_weight * _GROUP
+    return min(max(scale, scale_of(left), scale_of(right), 0), QUOTIENT_SCALE)
+
+
+def _leading(number: Decimal) -> tuple[int, int]:
+    """Return the position of the first digit to the base 10,000, from the point, and the digit."""
+    if not number:
+        return 0, 0
+    weight = number.adjusted() // _GROUP
+    return weight, int(EXACT.scaleb(abs(number), -_GROUP * weight))
+
+
+def _double_power(base: Decimal, exponent: Decimal) -> Decimal | None:
+    """Compute a power in the same steps as the SQL, so that the doubles agree."""
+    if not exponent:
+        return Decimal(1)
+    if not base:
+        return Decimal(0) if exponent > 0 else None
+    whole = exponent == exponent.to_integral_value()
+    if not _is_double(base, MOST_DOUBLE) or not _is_double(exponent, MOST_POWER):
+        return None
+    if base < 0 and not whole:
+        return None
+    power, of = float(exponent), float(base)
+    if abs(power * math.log(abs(of))) > MOST_LOGARITHM:
+        return None
+    return Decimal(repr(math.pow(of, power)).removesuffix(".0"))
+
+
+def _is_double(number: Decimal, most: Decimal) -> bool:
+    return LEAST_DOUBLE <= number.copy_abs() <= most
+
+
+_CALCULATIONS: Final[Mapping[Calculation, Callable[[Decimal, Decimal], Decimal | None]]] = {
+    "+": EXACT.add,
+    "-": EXACT.subtract,
+    "*": EXACT.multiply,
+    "/": _divided,
+    "%": EXACT.remainder,
+    "div": EXACT.divide_int,
+    "^": lambda base, exponent: reduce(EXACT.multiply, [base] * int(exponent), Decimal(1)),
+    "power": _double_power,
+}
+
+
+def spelt(text: str) -> Decimal | None:
+    """Return the number that a text spells; None: it spells none."""
+    return Decimal(text) if _SPELT.match(text) else None
+
+
+def compute_distance(start: Point, end: Point) -> float:
+    """Return the distance on the sphere (haversine), in the SQL's steps, so that doubles agree."""
+    (east, north), (other_east, other_north) = (
+        [math.radians(float(round_degrees(degrees))) for degrees in point] for point in (start, end)
+    )
+    up, across = math.sin((other_north - north) / 2), math.sin((other_east - east) / 2)
+    share = up * up + math.cos(north) * math.cos(other_north) * (across * across)
+    return 2 * EARTH_RADIUS_METRES * math.asin(min(1.0, math.sqrt(share)))
+
+
+def doubts_of(flags: Iterable[str]) -> Doubts:
+    """Return the parts that the index may lack of an inference with these flags."""
+    present = set(flags)
+    return frozenset(doubt for doubt, names in FLAGS.items() if not present.isdisjoint(names))
+
+
+@lru_cache(maxsize=64)
+def like_expression(pattern: str) -> re.Pattern[str]:
+    """Return a pattern of LIKE as a regular expression."""
+    pieces = [""]
+    for token in re.findall(r"\\.|[^\\]", pattern, re.DOTALL):
+        if token == "%":
+            pieces.append("")
+        else:
+            pieces[-1] += "." if token == "_" else re.escape(token[-1])
+    first, *others = pieces
+    # a piece between two `%` matches at its first occurrence, and is never tried again
+    between = [f"(?>.*?{piece})" for piece in others[:-1]]
+    rest = [".*", others[-1]] if others else []
+    return re.compile("".join([first, *between, *rest]), re.DOTALL)
