@@ -8,6 +8,7 @@ from inspect import isawaitable
 from typing import Any, Final
 
 import httpx
+import pytest
 
 from inference_store_client import AsyncStore, Retries, Store
 from inference_store_client.values.inference import InferenceFields
@@ -61,7 +62,11 @@ class Client:
         return [item async for item in call()]
 
 
-CLIENTS: Final = (Client("sync"), Client("async"))
+@pytest.fixture(params=[Client("sync"), Client("async")], ids=lambda client: client.name)
+def both(request: pytest.FixtureRequest) -> Client:
+    """The client that blocks, and the one of an event loop."""
+    chosen: Client = request.param
+    return chosen
 
 
 @dataclass(slots=True)

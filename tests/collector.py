@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from aiohttp import web
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +69,12 @@ class Collector:
         body = await request.read()
         if request.headers.get("Content-Encoding") == "gzip" and body[:2] == b"\x1f\x8b":
             body = gzip.decompress(body)
-        self.spans += _read_spans(ExportTraceServiceRequest.FromString(body))
-        answer = ExportTraceServiceResponse().SerializeToString()
+        self.spans += _read_spans(trace_service_pb2.ExportTraceServiceRequest.FromString(body))
+        answer = trace_service_pb2.ExportTraceServiceResponse().SerializeToString()
         return web.Response(body=answer, content_type="application/x-protobuf")
 
 
-def _read_spans(request: ExportTraceServiceRequest) -> list[ReceivedSpan]:
+def _read_spans(request: trace_service_pb2.ExportTraceServiceRequest) -> list[ReceivedSpan]:
     return [
         ReceivedSpan(
             service=_read_attributes(resource.resource.attributes)["service.name"],

@@ -2,7 +2,8 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from itertools import pairwise
 
 from inference_store.ingester.batch import Consumer, OffsetRange
@@ -54,6 +55,16 @@ def list_bounds(ranges: Sequence[OffsetRange], partition: int) -> list[tuple[int
     ]
 
 
+@asynccontextmanager
+async def started(consumer: Consumer) -> AsyncIterator[Consumer]:
+    """A consumer that runs."""
+    await consumer.start()
+    try:
+        yield consumer
+    finally:
+        await consumer.stop()
+
+
 async def _do_nothing() -> None:
     """Take one turn of the event loop."""
 
@@ -62,9 +73,7 @@ class ConsumerContract:
     """Tests of a consumer in a `world`, which a subclass has as a fixture."""
 
     async def test_reads_every_offset_once_and_in_order(self, world: World) -> None:
-        consumer = world.make_consumer()
-        await consumer.start()
-        try:
+        async with started(world.make_consumer()) as consumer:
             await world.append(0, b"a", b"b")
             await world.append(1, b"c")
             ranges = await read(consumer, 3)
@@ -80,13 +89,9 @@ class ConsumerContract:
             assert {assigned.partition: end for assigned, end in ends.items()} == {0: 3, 1: 1}
             for _ in range(2):
                 await consumer.commit(ranges)
-        finally:
-            await consumer.stop()
 
     async def test_continues_after_what_is_written_after_a_reset(self, world: World) -> None:
-        consumer = world.make_consumer()
-        await consumer.start()
-        try:
+        async with started(world.make_consumer()) as consumer:
             await world.append(0, b"a")
             [written] = await read(consumer, 1)
             await world.write(written)
@@ -101,8 +106,6 @@ class ConsumerContract:
             assert again.assigned in consumer.assigned
             consumer.reset(lost.assigned)  # it is no longer assigned: this does nothing
             assert again.assigned in consumer.assigned
-        finally:
-            await consumer.stop()
 
     async def test_next_consumer_continues_after_what_is_written(self, world: World) -> None:
         first = world.make_consumer()
@@ -115,28 +118,20 @@ class ConsumerContract:
         assert not first.assigned
         await first.stop()
         await world.append(0, b"b")
-        second = world.make_consumer()
-        await second.start()
-        try:
+        async with started(world.make_consumer()) as second:
             [offset_range] = await read(second, 1)
             assert (offset_range.lo, offset_range.hi, list_payloads([offset_range], 0)) == (
                 1,
                 2,
                 [b"b"],
             )
-        finally:
-            await second.stop()
 
     async def test_empty_poll_lets_other_tasks_run(self, world: World) -> None:
         """The pipeline polls again at once: a poll that never yields would block the others."""
-        consumer = world.make_consumer()
-        await consumer.start()
-        try:
+        async with started(world.make_consumer()) as consumer:
             other = asyncio.create_task(_do_nothing())
             assert await consumer.poll() == []
             assert other.done()
-        finally:
-            await consumer.stop()
 
     async def test_stops_without_a_start(self, world: World) -> None:
         consumer = world.make_consumer()

@@ -2,8 +2,6 @@
 and requests as they are stored."""
 
 import base64
-import struct
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -17,18 +15,13 @@ from inference_store.proxy.exchange import Body, Exchange
 from inference_store.proxy.protocols import PROTOCOLS
 from inference_store.proxy.protocols.documents import decoded
 from inference_store.proxy.protocols.protocol import Call, Inference, Model, Problem, Reading
+from tests.console.pictures import encode_png
 
 
 def png(width: int = 4, height: int = 3, *, rows: int | None = None) -> bytes:
     """Return a grey image; `rows`: how many it has, whatever height it says."""
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        framed = kind + body
-        return struct.pack(">I", len(body)) + framed + struct.pack(">I", zlib.crc32(framed))
-
-    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    data = zlib.compress((b"\0" + b"\x80" * width) * (height if rows is None else rows))
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+    lines = (b"\0" + b"\x80" * width) * (height if rows is None else rows)
+    return encode_png(width, height, lines)
 
 
 def read(exchange: Exchange, call: Call, model: Model) -> Reading:

@@ -82,14 +82,7 @@ def capture(number: int, **changes: Any) -> Capture:
             {"key": "camera_position", "type": "json", "value": '{"angle": "10.5", "tilt": 1}'},
         ],
         "predictions": [
-            {
-                "label": label,
-                "score": score,
-                "xmin": 1,
-                "ymin": 2,
-                "xmax": 11,
-                "ymax": 22,
-            }
+            {"label": label, "score": score, "xmin": 1, "ymin": 2, "xmax": 11, "ymax": 22}
             for label, score in (("person", (number % 100) / 100), ("car", 0.5))
         ],
         "extras": {"task_type": "Object Detection"},

@@ -7,7 +7,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tests.servers.process import WatchedProcess
 from tests.servers.waiting import wait_until
@@ -97,6 +97,12 @@ class Service:
         pattern = re.compile(rf"inference_store_{name}(\{{.*\}})? (\S+)$")
         matches = filter(None, map(pattern.match, lines))
         return sum(float(match[2]) for match in matches if label in (match[1] or ""))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def stop(self) -> None:
         """Send SIGTERM, and wait."""

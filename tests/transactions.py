@@ -1,13 +1,26 @@
 """Transactions of one call, of some statements or of one query each, in the database of a test."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Executable, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from inference_store.index.database import create_engine
+
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+@asynccontextmanager
+async def opened(database: str, **options: Any) -> AsyncIterator[AsyncEngine]:
+    """An engine of the product on a database."""
+    engine = create_engine(database, **options)
+    try:
+        yield engine
+    finally:
+        await engine.dispose()
 
 
 async def transact(

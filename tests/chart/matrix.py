@@ -59,11 +59,7 @@ MATRIX: dict[str, Values] = {
             "httpRoute": ROUTE,
             "grpcRoute": ROUTE,
             "podDisruptionBudget": {"minAvailable": "50%"},
-            "test": {
-                "path": "/v2/models/yolo/infer",
-                "request": {"inputs": []},
-                "model": "yolo",
-            },
+            "test": {"path": "/v2/models/yolo/infer", "request": {"inputs": []}, "model": "yolo"},
         },
         "networkPolicy": {
             "proxyFrom": [{"namespaceSelector": {"matchLabels": {"team": "apps"}}}],

@@ -92,6 +92,15 @@ def list_containers(pod: Object) -> list[Object]:
     return [*pod["spec"]["containers"], *pod["spec"].get("initContainers", [])]
 
 
+def check_restricted(container: Object) -> None:
+    """Check what the restricted standard of Kubernetes asks of a container, and its limits."""
+    closed = container["securityContext"]
+    assert closed["allowPrivilegeEscalation"] is False, container
+    assert closed["capabilities"] == {"drop": ["ALL"]}, container
+    assert closed["readOnlyRootFilesystem"] is True, container
+    assert container["resources"]["limits"]["memory"], container
+
+
 def check_fields(objects: list[Object], *skipped: str) -> None:
     """Check that Kubernetes knows every field, except in objects of the skipped kinds."""
     schemas = f"{find_cache_folder()}/schemas/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"

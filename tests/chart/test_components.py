@@ -12,11 +12,7 @@ PATHS = [{"path": "/v1"}, {"path": "/docs", "pathType": "Exact"}]
 COMMON: Values = {
     "dev": {"enabled": True},
     "imagePullSecrets": [{"name": "mine"}, {"name": "registry"}],
-    "image": {
-        "registry": "registry.example.com/",
-        "repository": "vision/store",
-        "tag": "1",
-    },
+    "image": {"registry": "registry.example.com/", "repository": "vision/store", "tag": "1"},
     "extraManifests": [
         PLAIN,
         "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: '{{ .Release.Name }}-filled'\n",

@@ -1,6 +1,7 @@
 """The contents of compose.yaml: its settings exist, and its images can be replaced."""
 
 import base64
+import json
 import os
 import re
 import subprocess
@@ -136,3 +137,24 @@ def test_first_start_makes_a_locked_bucket_and_one_key(minio_server: S3, tmp_pat
     for name in ("retention", "doctor"):
         assert SERVICES[name]["environment"][f"{PREFIX}CERTIFICATE_KEY_FILE"] in script
         assert SERVICES[name]["volumes"] == ["keys:/keys:ro"]
+
+
+# `make sbom` lists every package of the lock with its hashes.
+
+
+def test_lists_the_packages_of_the_lock(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["make", "--no-print-directory", "sbom", f"SBOM={tmp_path / 'sbom.json'}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    sbom = json.loads((tmp_path / "sbom.json").read_text())
+    assert sbom["bomFormat"] == "CycloneDX"
+    assert sbom["metadata"]["component"]["name"] == "inference-store"
+    parts = {f"{component['name']}=={component['version']}" for component in sbom["components"]}
+    lock = (ROOT / "requirements.lock").read_text()
+    assert parts == set(re.findall(r"^[\w.-]+==[^\s;]+", lock, re.MULTILINE))
+    assert all(component["externalReferences"][0]["hashes"] for component in sbom["components"])

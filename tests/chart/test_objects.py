@@ -18,6 +18,7 @@ from .rendering import (
     Object,
     Values,
     check_fields,
+    check_restricted,
     helm,
     list_containers,
     render_objects,
@@ -78,11 +79,7 @@ def test_every_pod_passes_the_restricted_standard() -> None:
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec), name
         for container in list_containers(pod):
-            closed = container["securityContext"]
-            assert closed["allowPrivilegeEscalation"] is False, name
-            assert closed["capabilities"] == {"drop": ["ALL"]}, name
-            assert closed["readOnlyRootFilesystem"] is True, name
-            assert container["resources"]["limits"]["memory"], name
+            check_restricted(container)
             assert container["resources"]["requests"]["cpu"], name
         for volume in spec.get("volumes", []):
             kinds = set(volume) - {"name"}
@@ -150,7 +147,7 @@ def test_every_setting_exists() -> None:
 def test_no_secret_is_in_a_configmap() -> None:
     for row, values in MATRIX.items():
         config_maps = select_kind(render_objects(values), "ConfigMap")
-        # A sidecar's patch has references: tests/chart/test_sidecar.py
+        # A sidecar's patch has references: tests/chart/test_proxy.py
         text = json.dumps(
             [config_map for name, config_map in config_maps.items() if not name.endswith("-patch")]
         )

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from inference_store.erasure.log import new_key
+from tests.http_requests import send
 from tests.producer import Capture, Producer
 from tests.servers.environment import PREFIX, service_environment
 from tests.servers.fixtures import unique
@@ -52,13 +52,8 @@ class Console:
 
     def send(self, method: str, path: str, body: Any = None) -> bytes:
         """Send a request to the API, and return the bytes of the answer."""
-        content = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"}
-        if self.token:
-            headers["Authorization"] = f"Bearer {self.token}"
-        request = urllib.request.Request(self.address + path, content, headers, method=method)
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return bytes(answer.read())
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        return send(self.address + path, body, method=method, **headers)
 
     def produce(self, *captures: Capture) -> None:
         """Produce inferences, and wait until all of them are indexed."""
@@ -182,11 +177,7 @@ def open_page(browser: Browser, console: Console) -> Iterator[OpenPage]:
     watched_pages: list[WatchedPage] = []
 
     def make(
-        fragment: str = "",
-        *,
-        scheme: Any = "light",
-        narrow: bool = False,
-        of: Console = console,
+        fragment: str = "", *, scheme: Any = "light", narrow: bool = False, of: Console = console
     ) -> Page:
         size: Any = NARROW if narrow else WIDE
         context = browser.new_context(viewport=size, color_scheme=scheme)

@@ -7,15 +7,14 @@ WIDTH, HEIGHT = 320, 240
 
 
 def make_png(shade: int, width: int = WIDTH, height: int = HEIGHT) -> bytes:
-    row = b"\0" + bytes([shade % 256]) * width
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(row * height)), (b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_make_chunk(*part) for part in parts)
+    return encode_png(width, height, (b"\0" + bytes([shade % 256]) * width) * height)
 
 
-def _make_chunk(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + kind + content + _compute_checksum(kind + content)
-
-
-def _compute_checksum(content: bytes) -> bytes:
-    return struct.pack(">I", zlib.crc32(content))
+def encode_png(width: int, height: int, lines: bytes, *, colour: int = 0, depth: int = 8) -> bytes:
+    """Encode a PNG of these lines, each with its filter before it."""
+    head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
+    chunks = (
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in ((b"IHDR", head), (b"IDAT", zlib.compress(lines)), (b"IEND", b""))
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)

@@ -4,11 +4,9 @@ They show a demo that this command starts, with real detections.
 """
 
 import io
-import json
 import sys
 import tempfile
 import urllib.parse
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from tests import http_requests
 from tests.demo_process import Demo, demo, remove_database, wait_for
 
 from .chromium import CHROMIUM, OPTIONS
@@ -88,11 +87,7 @@ def fill(running: Demo) -> None:
 
 def ask(running: Demo, method: str, path: str, body: Any = None) -> Any:
     """Send a request to the demo's API, and return the decoded JSON answer."""
-    content = None if body is None else json.dumps(body).encode()
-    headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(running.api + path, content, headers, method=method)
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return json.load(answer)
+    return http_requests.ask(running.api + path, body, method=method)
 
 
 def shoot_pages(browser: Browser, running: Demo, folder: Path) -> None:

@@ -16,14 +16,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from inference_store.api.authentication import COOKIE, HEADER
-from tests.integration.api.access.oidc_issuer import (
-    AUDIENCE,
-    CLIENT,
-    CLIENT_SECRET,
-    OidcIssuer,
-    make_jwk,
-    make_rsa_key,
-)
+from tests.integration.api.access import oidc_issuer
 from tests.servers.waiting import wait_until
 from tests.settings import TOKEN
 
@@ -71,9 +64,7 @@ def test_a_key_is_sent_once_and_a_cookie_stays(open_page: OpenPage, guarded: Con
     assert cookie["value"] not in stored
 
 
-def test_the_link_stays_after_signing_out_and_after_an_ended_session(
-    open_page: OpenPage, guarded: Console
-) -> None:
+def test_the_link_stays_after_a_session_has_ended(open_page: OpenPage, guarded: Console) -> None:
     page = open_page(f"#/m/{STREET}?f=frame_number%20%3C%205", of=guarded)
     enter(page, TOKEN)
     expect(page.locator(".tile")).to_have_count(5)
@@ -116,9 +107,7 @@ def test_requests_no_pictures_without_the_right(open_page: OpenPage, guarded: Co
     assert not refused
 
 
-def test_copied_commands_take_the_key_from_the_environment(
-    open_page: OpenPage, guarded: Console
-) -> None:
+def test_copied_commands_read_the_key_of_the_shell(open_page: OpenPage, guarded: Console) -> None:
     page = open_page(f"#/m/{STREET}?f=frame_number%20%3C%205&s=frame_number", of=guarded)
     enter(page, TOKEN)
     expect(page.locator(".tile")).to_have_count(5)
@@ -138,13 +127,13 @@ _LINK = f"#/m/{STREET}?f=frame_number%20%3C%205"
 
 
 @pytest.fixture
-def issuer() -> Iterator[OidcIssuer]:
+def issuer() -> Iterator[oidc_issuer.OidcIssuer]:
     """An issuer in its own thread, beside the browser."""
     loop = asyncio.new_event_loop()
     thread = Thread(target=loop.run_forever)
     thread.start()
-    key, server = make_rsa_key(), OidcIssuer()
-    server.keys, server.signer = [make_jwk("rsa", key)], (key, "rsa")
+    key, server = oidc_issuer.make_rsa_key(), oidc_issuer.OidcIssuer()
+    server.keys, server.signer = [oidc_issuer.make_jwk("rsa", key)], (key, "rsa")
     asyncio.run_coroutine_threadsafe(server.start(), loop).result(30)
     yield server
     asyncio.run_coroutine_threadsafe(server.stop(), loop).result(30)
@@ -155,15 +144,15 @@ def issuer() -> Iterator[OidcIssuer]:
 
 @pytest.fixture
 def with_issuer(
-    console: Console, issuer: OidcIssuer, tmp_path_factory: pytest.TempPathFactory
+    console: Console, issuer: oidc_issuer.OidcIssuer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Console]:
     """The same store behind an api with the issuer in its settings."""
     settings = {
         "OIDC_ISSUER": issuer.url,
-        "OIDC_AUDIENCE": AUDIENCE,
+        "OIDC_AUDIENCE": oidc_issuer.AUDIENCE,
         "OIDC_ROLES": json.dumps({"analysts": [{"role": "analyst"}]}),
-        "OIDC_CLIENT_ID": CLIENT,
-        "OIDC_CLIENT_SECRET": CLIENT_SECRET,
+        "OIDC_CLIENT_ID": oidc_issuer.CLIENT,
+        "OIDC_CLIENT_SECRET": oidc_issuer.CLIENT_SECRET,
     }
     with serve_guarded(console, tmp_path_factory.mktemp("issuer"), **settings) as served:
         yield served
@@ -180,7 +169,7 @@ def page(browser: Browser, with_issuer: Console) -> Iterator[Page]:
     context.close()
 
 
-def test_signing_in_at_the_issuer(page: Page, issuer: OidcIssuer) -> None:
+def test_signing_in_at_the_issuer(page: Page, issuer: oidc_issuer.OidcIssuer) -> None:
     sign_in = page.get_by_role("button", name="Sign in with 127.0.0.1")
     issuer.id_claims = {"nonce": "of another attempt"}
     sign_in.click()
@@ -253,9 +242,7 @@ def rotate(page: Page, name: str, when: str) -> str:
     return text
 
 
-def test_rotated_key_is_shown_once_and_replaces_the_old_one(
-    open_page: OpenPage, guarded: Console
-) -> None:
+def test_a_rotated_key_is_shown_once_and_replaces_it(open_page: OpenPage, guarded: Console) -> None:
     grants = [{"role": "reader"}]
     first = guarded.ask("POST", "/v1/keys", {"name": "turning", "grants": grants})["key"]
     page = open_keys(open_page, guarded, TOKEN)
@@ -315,9 +302,7 @@ def open_with(open_page: OpenPage, console: Console, fragment: str, key: str) ->
     return page
 
 
-def test_a_reader_is_offered_only_what_readers_may_do(
-    open_page: OpenPage, guarded: Console
-) -> None:
+def test_a_reader_is_offered_what_readers_may_do(open_page: OpenPage, guarded: Console) -> None:
     key = make_key(guarded, [{"role": "reader"}])
     page = open_with(open_page, guarded, "#/list/erasures", key)
     menu = page.get_by_role("navigation", name="Console")

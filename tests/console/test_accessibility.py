@@ -1,11 +1,10 @@
 """No page has a serious finding of axe-core, and none is wider than the window."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from tests.servers.waiting import wait_until
 
@@ -13,12 +12,10 @@ from .conftest import Console, OpenPage, run_beside
 from .content import SMALL, STREET
 from .test_erasures import make_captures, place_hold
 from .test_lists import publish
+from .watched_page import LOOKS, check_page
 
-AXE = Path(__file__).parents[2] / "console" / "node_modules" / "axe-core" / "axe.min.js"
-SERIOUS = {"serious", "critical"}
 MODEL = "operated"
 CONTENT = "article, .tile, tbody tr, .large, .cell, [role=alert], .trouble, .none, [data-step]"
-LOOKS = pytest.mark.parametrize(("scheme", "narrow"), [("light", True), ("dark", False)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +70,6 @@ def list_pages(console: Console, operated: Operated) -> list[tuple[str, str]]:
         ("#/list/retention", "h2"),
         (f"#/list/retention/model%3A{MODEL}?edit=1", "fieldset"),
     ]
-
-
-def check_page(page: Page) -> None:
-    """Check what is shown: no serious finding of axe-core, and nothing wider than the window."""
-    page.evaluate(AXE.read_text())
-    # Every rule runs; what passes is not described, which took half of the time.
-    results: Any = page.evaluate("axe.run({resultTypes: ['violations']})")
-    serious = [
-        (violation["id"], [node["html"][:160] for node in violation["nodes"][:3]])
-        for violation in results["violations"]
-        if violation["impact"] in SERIOUS
-    ]
-    assert not serious, page.url
-    assert page.evaluate(
-        "document.documentElement.scrollWidth <= innerWidth"
-        " && (document.getElementById('main')?.scrollWidth ?? 0) <= innerWidth"
-    ), f"{page.url} is too wide"
 
 
 @LOOKS

@@ -7,11 +7,9 @@ import urllib.parse
 
 from playwright.sync_api import Locator, Page, expect
 
-from tests.console.test_accessibility import LOOKS, check_page
-
 from .conftest import Console, OpenPage
 from .content import COMPARED, PLANTED, SMALL, STREET, STREETS
-from .watched_page import allow_copying
+from .watched_page import LOOKS, allow_copying, check_page
 
 MODEL = f"#/m/{STREET}"
 PAGE, NEXT_PAGE = 60, 120

@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from .conftest import Console, OpenPage
-from .test_accessibility import LOOKS, check_page
 from .test_erasures import make_captures
+from .watched_page import LOOKS, check_page
 
 MODEL = "exported-cameras"
 COUNT = 6

@@ -245,9 +245,7 @@ def test_a_tile_shows_keypoints(open_page: OpenPage, console: Console) -> None:
     expect(page.locator(".tile polygon")).to_have_count(0)
 
 
-def test_asks_for_outlines_that_are_near_a_few_at_a_time(
-    open_page: OpenPage, console: Console
-) -> None:
+def test_asks_for_near_outlines_a_few_at_a_time(open_page: OpenPage, console: Console) -> None:
     console.produce(*make_captures("many-contours", "Image Segmentation", COUNT))
     page = open_page("#/list/accounting")  # has no picture
     page.evaluate(COUNT_DRAWINGS)
@@ -261,9 +259,7 @@ def test_asks_for_outlines_that_are_near_a_few_at_a_time(
 
 
 @pytest.mark.parametrize("status", [404, 503])
-def test_boxes_stay_if_there_are_no_outlines(
-    open_page: OpenPage, console: Console, status: int
-) -> None:
+def test_boxes_stay_without_outlines(open_page: OpenPage, console: Console, status: int) -> None:
     """What passes is asked for again."""
     model = f"no-outlines-{status}"
     console.produce(*make_captures(model, "Image Segmentation", 1))

@@ -14,16 +14,8 @@ from .conftest import Console, OpenPage, run_beside
 from .content import STREET
 
 LISTS = (
-    "Accounting",
-    "Dead letters",
-    "Retention",
-    "Legal holds",
-    "Erasures",
-    "Exports",
-    "Certificates",
-    "Audit",
-    "Reconcile",
-    "Keys",
+    *("Accounting", "Dead letters", "Retention", "Legal holds", "Erasures", "Exports"),
+    *("Certificates", "Audit", "Reconcile", "Keys"),
 )
 
 
@@ -207,9 +199,7 @@ def redrive(page: Page, button: str, number: int) -> None:
     dialog.get_by_role("button", name="Done").click()
 
 
-def test_redrive_a_selection_and_all_of_a_reason(
-    open_page: OpenPage, console: Console, letters: list[int]
-) -> None:
+def test_redrive_selected_or_all(open_page: OpenPage, console: Console, letters: list[int]) -> None:
     page = open_page(LETTERS)
     page.get_by_label(f"Choose {letters[0]}").check()
     page.get_by_label(f"Choose {letters[2]}").check()
@@ -220,9 +210,7 @@ def test_redrive_a_selection_and_all_of_a_reason(
     assert attempts[2] > attempts[0] >= attempts[1]
 
 
-def test_redrive_one_and_discard_it(
-    open_page: OpenPage, console: Console, letters: list[int]
-) -> None:
+def test_redrive_and_discard_one(open_page: OpenPage, console: Console, letters: list[int]) -> None:
     page = open_page(f"{LETTERS}/{letters[0]}")
     before = console.ask("GET", f"/v1/dead-letters/{letters[0]}")["attempts"]
     page.get_by_role("button", name="Redrive …").click()

@@ -8,13 +8,13 @@ import pytest
 from playwright.sync_api import APIResponse, Page, Request, Route, expect
 
 from inference_store.api.authentication import WATCHED_SECONDS
-from tests.console.content import STREET
 from tests.console.test_access import enter, sign_out_elsewhere
 from tests.producer import Capture
 from tests.servers.environment import PREFIX
 from tests.servers.waiting import wait_until
 
 from .conftest import Console, OpenPage, produce, run_beside
+from .content import PLANTED, STREET
 from .watched_page import AskedRequests, wait_in_page
 
 MODEL = "arrivals"
@@ -59,9 +59,7 @@ def wait_live(page: Page) -> None:
     expect(page.locator("button .lamp.on")).to_be_visible()
 
 
-def test_an_arrival_is_shown_without_a_reload(
-    open_page: OpenPage, console: Console, arrival: str
-) -> None:
+def test_an_arrival_needs_no_reload(open_page: OpenPage, console: Console, arrival: str) -> None:
     page = open_page(f"#/m/{MODEL}")
     expect(page.get_by_text(arrival)).to_be_visible()
     page.get_by_role("button", name="Live").click()
@@ -277,3 +275,40 @@ def test_a_hidden_page_asks_nothing_and_looks_when_it_is_shown(
     assert len(looks.urls) == before
     turn(page, hidden=False)
     wait_ended(page)
+
+
+# Planted texts, an unknown model, an api that is unavailable.
+
+
+def test_texts_from_outside_stay_text(open_page: OpenPage) -> None:
+    page = open_page("#/m/planted")
+    expect(page.locator(".tile")).to_have_count(len(PLANTED))
+    for index in range(len(PLANTED)):
+        page.locator(".tile").nth(index).click()
+        expect(page.locator("section", has_text="Metadata").locator("dd").first).to_be_visible()
+        assert "planted" not in page.title().replace("planted · Inference Store", "")
+        assert page.locator("main b:text-is('bold'), img[src='x'], main script").count() == 0
+        page.keyboard.press("Escape")
+    page.get_by_role("button", name="Table").click()
+    expect(page.locator("tbody tr")).to_have_count(len(PLANTED))
+    page.locator("summary", has_text="note").click()
+    expect(page.locator("details[open] li button").first).to_be_visible()
+
+
+def test_shows_unknown_model(open_page: OpenPage) -> None:
+    page = open_page("#/m/gone")
+    expect(page.get_by_role("alert").first).to_contain_text("gone")
+
+
+def test_recovers_from_an_unavailable_api(open_page: OpenPage, console: Console) -> None:
+    page = open_page(f"#/m/{STREET}?f=frame_number%20%3C%205")
+    expect(page.locator(".tile")).to_have_count(5)
+    console.service.stop()
+    box = page.get_by_role("combobox", name="Filter")
+    box.fill("frame_number < 4")
+    box.press("Escape")
+    box.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("The API is not responding")
+    expect(page.locator(".tile")).to_have_count(0)
+    console.service.restart().wait_ready()
+    expect(page.locator(".tile")).to_have_count(4)

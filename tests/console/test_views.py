@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 from .conftest import Console, OpenPage
 from .content import STREET
 from .test_access import make_key, open_with
-from .test_accessibility import LOOKS, check_page
+from .watched_page import LOOKS, check_page
 
 MODEL = f"#/m/{STREET}"
 FILTER = "frame_number < 2"
@@ -128,9 +128,7 @@ def test_the_list_and_the_dialog_have_no_serious_finding(
     check_page(page)
 
 
-def test_reader_opens_shared_views_but_changes_none(
-    open_page: OpenPage, console: Console, guarded: Console
-) -> None:
+def test_a_reader_changes_no_view(open_page: OpenPage, console: Console, guarded: Console) -> None:
     """The reader sees no views of another model."""
     add_view(console, shared="project")
     add_view(console, name="secret of the pets", model_id="pets", filter="ok", shared="project")

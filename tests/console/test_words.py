@@ -13,20 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from inference_store.access.rights import ROLES, Action, Right
 from inference_store.api.site import FILES
-from inference_store.erasure import holds, progress
+from inference_store.erasure import holds, log, progress
 from inference_store.erasure.hash_chain import START, Link, canonical
-from inference_store.erasure.log import (
-    CERTIFICATE,
-    KIND,
-    RESTART,
-    NotSigned,
-    PublicKey,
-    SignedChain,
-    SignedDocument,
-    SigningKey,
-    read_document,
-    sign_document,
-)
 from inference_store.export import jobs
 from inference_store.export.columns import BlobChoice
 from inference_store.export.part_formats import PART_FORMATS
@@ -84,7 +72,9 @@ def list_names(module: str, name: str) -> set[str]:
     return set(value)
 
 
-KEYS = [SigningKey(Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32)) for seed in (1, 2, 3)]
+KEYS = [
+    log.SigningKey(Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32)) for seed in (1, 2, 3)
+]
 """The first key, the one that it introduces, and a stranger's."""
 TEXTS = [
     "{}",
@@ -112,8 +102,11 @@ def make_vectors() -> dict[str, Any]:
     """Return questions with their answers; null is a refusal."""
     documents = [document.text for document in _make_chain()]
     return {
-        "canonical": [[text, _answer(_write_canonical, text)] for text in TEXTS],
-        "documents": [[text, _answer(_hash, text)] for text in _list_envelopes(documents[2])],
+        "canonical": [[t, _answer(lambda text: canonical(json.loads(text)), t)] for t in TEXTS],
+        "documents": [
+            [each, _answer(lambda text: log.read_document(text).hash.hex(), each)]
+            for each in _list_envelopes(documents[2])
+        ],
         "keys": [[text, _answer(_list_ids, text)] for text in _list_trusted()],
         "trees": [[tree, compute_root(map(bytes.fromhex, tree)).hex()] for tree in TREES],
         "chains": [
@@ -126,16 +119,8 @@ def make_vectors() -> dict[str, Any]:
 def _answer(question: Callable[[str], Any], text: str) -> Any:
     try:
         return question(text)
-    except (ValueError, NotSigned):
+    except (ValueError, log.NotSigned):
         return None
-
-
-def _write_canonical(text: str) -> str:
-    return canonical(json.loads(text))
-
-
-def _hash(text: str) -> str:
-    return read_document(text).hash.hex()
 
 
 def _list_ids(text: str) -> list[str]:
@@ -169,26 +154,26 @@ def _list_envelopes(text: str) -> list[str]:
     ]
 
 
-def _make_chain() -> list[SignedDocument]:
+def _make_chain() -> list[log.SignedDocument]:
     """Return a chain: two keys with a certificate each, then a foreign key that restarts it."""
     first, second, stranger = KEYS
-    restart = {RESTART: {"by": "cli:x", "instead_of": second.id, "reason": "lost"}}
-    steps: Sequence[tuple[SigningKey, str, dict[str, Any]]] = [
-        (first, KIND, _introduce(first.public)),
-        (first, CERTIFICATE, _erase(1)),
-        (first, KIND, _introduce(second.public)),
-        (second, CERTIFICATE, _erase(2)),
-        (stranger, KIND, _introduce(stranger.public) | restart),
-        (stranger, CERTIFICATE, _erase(3)),
+    restart = {log.RESTART: {"by": "cli:x", "instead_of": second.id, "reason": "lost"}}
+    steps: Sequence[tuple[log.SigningKey, str, dict[str, Any]]] = [
+        (first, log.KIND, _introduce(first.public)),
+        (first, log.CERTIFICATE, _erase(1)),
+        (first, log.KIND, _introduce(second.public)),
+        (second, log.CERTIFICATE, _erase(2)),
+        (stranger, log.KIND, _introduce(stranger.public) | restart),
+        (stranger, log.CERTIFICATE, _erase(3)),
     ]
-    documents, end = list[SignedDocument](), START
+    documents, end = list[log.SignedDocument](), START
     for key, kind, members in [steps[0], steps[1], steps[1], *steps[2:]]:
-        documents.append(sign_document(key, kind, {**end.next_members, **members}))
+        documents.append(log.sign_document(key, kind, {**end.next_members, **members}))
         end = Link(end.number + 1, documents[-1].hash)
     return documents
 
 
-def _introduce(key: PublicKey) -> dict[str, Any]:
+def _introduce(key: log.PublicKey) -> dict[str, Any]:
     return {"issued_at": _NOW, "key": key.id, "public_key": key.text}
 
 
@@ -214,7 +199,7 @@ def _list_chains(documents: list[str]) -> list[tuple[list[str], list[str]]]:
 
 def _find_faulty(texts: Sequence[str], trusted: Collection[str]) -> list[bool]:
     """Return for each document whether it is faulty. After a fault the chain continues."""
-    chain = SignedChain(
+    chain = log.SignedChain(
         is_first=lambda key: key.id in trusted, is_restart=lambda key, _: key.id in trusted
     )
     faulty: list[bool] = []

@@ -2,13 +2,19 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
+import pytest
 from playwright.sync_api import ConsoleMessage, Page, Request
 
 from tests.servers.waiting import wait_until
 
 # The browser writes refusals of the API to its console, and tests cause them on purpose.
 _EXPECTED = "Failed to load resource"
+_AXE = Path(__file__).parents[2] / "console" / "node_modules" / "axe-core" / "axe.min.js"
+_SERIOUS = {"serious", "critical"}
+LOOKS = pytest.mark.parametrize(("scheme", "narrow"), [("light", True), ("dark", False)])
 
 
 class WatchedPage:
@@ -73,3 +79,20 @@ def stop_clock(page: Page) -> None:
     """Stop a page's clock: what it shows for a moment it shows until something else replaces it."""
     page.clock.install()
     page.clock.pause_at(datetime.now(UTC) + timedelta(minutes=1))
+
+
+def check_page(page: Page) -> None:
+    """Check what is shown: no serious finding of axe-core, and nothing wider than the window."""
+    page.evaluate(_AXE.read_text())
+    # Every rule runs; what passes is not described, which took half of the time.
+    results: Any = page.evaluate("axe.run({resultTypes: ['violations']})")
+    serious = [
+        (violation["id"], [node["html"][:160] for node in violation["nodes"][:3]])
+        for violation in results["violations"]
+        if violation["impact"] in _SERIOUS
+    ]
+    assert not serious, page.url
+    assert page.evaluate(
+        "document.documentElement.scrollWidth <= innerWidth"
+        " && (document.getElementById('main')?.scrollWidth ?? 0) <= innerWidth"
+    ), f"{page.url} is too wide"

@@ -3,48 +3,41 @@
 import ast
 import asyncio
 import base64
-import doctest
-import io
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import asyncpg
-import psutil
 import pytest
+import yaml
 from playwright.sync_api import expect, sync_playwright
 
 from inference_store_client import Store, predicted, prediction
 from tests.console.chromium import CHROMIUM, OPTIONS
 from tests.demo_process import Demo, demo, remove_database, wait_for
 from tests.e2e import tutorial
+from tests.http_requests import answers, ask, send
+from tests.integration.client.test_docs import run_examples
+from tests.proxy_process import Proxy
 from tests.readers.environment import find_readers, read
+from tests.servers.fixtures import MakeEnvironment, MakeTopic
 from tests.servers.machine import CUT, list_interfaces, write_entering
 from tests.servers.missing import demand
+from tests.servers.ports import free_port
+from tests.servers.process import LeashedProcess, is_gone
+from tests.servers.waiting import wait_until
+from tests.service_process import Service
+from tests.settings import TOKEN
+from tests.warm.process import run_command
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "dataframe.md"
-_API = "http://127.0.0.1:8080"
-
-
-def follow_dataframe(api: str) -> None:
-    """Run each example beside a demo. Raise AssertionError if one prints something else."""
-    text = PAGE.read_text().replace(_API, api).replace("\n```", "\n\n")
-    text += "\n>>> store.close()\n"
-    test = doctest.DocTestParser().get_doctest(text, {}, PAGE.name, str(PAGE), 0)
-    assert len(test.examples) > 10
-    printed = io.StringIO()
-    failed, _ = doctest.DocTestRunner().run(test, out=printed.write)
-    assert not failed, printed.getvalue()
-
-
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "hard_examples.ipynb"
 
 
@@ -89,26 +82,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     remove_database(path / "output.txt")
 
 
-def is_gone(pid: int) -> bool:
-    """Check that the process is gone, or dead and not collected (containers without an init)."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
 def count_inferences(api: str, filter_text: str | None = None) -> dict[str, int]:
     """Count the inferences of each model, or those of them that match."""
-    collected = {}
-    for model in INFERENCES:
-        request = urllib.request.Request(
-            f"{api}/v1/models/{model}/inferences/count",
-            data=json.dumps({"filter": filter_text} if filter_text else {}).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            collected[model] = json.load(answer)["count"]
-    return collected
+    body = {"filter": filter_text} if filter_text else {}
+    return {
+        model: ask(f"{api}/v1/models/{model}/inferences/count", body)["count"]
+        for model in INFERENCES
+    }
 
 
 def send_own_picture(printed: str, folder: Path) -> None:
@@ -126,42 +106,30 @@ def send_own_picture(printed: str, folder: Path) -> None:
 def send_pictures(running: Demo, *, name: str) -> None:
     """Send a picture that the store has many times, and return when all are answered."""
     inferences = f"{running.api}/v1/models/face-detector/inferences"
-    query = urllib.request.Request(
-        f"{inferences}/query", data=b'{"limit": 1}', headers={"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(query, timeout=120) as answer:
-        [item] = json.load(answer)["items"]
-    with urllib.request.urlopen(f"{inferences}/uid:{item['uid']}/data", timeout=120) as answer:
-        picture = base64.b64encode(answer.read()).decode()
+    [item] = ask(f"{inferences}/query", {"limit": 1})["items"]
+    picture = base64.b64encode(send(f"{inferences}/uid:{item['uid']}/data")).decode()
     image = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [picture]}
 
-    def send(number: int) -> None:
-        body = json.dumps({"id": f"{name}-{number}", "inputs": [image]}).encode()
+    def infer(number: int) -> None:
+        body = {"id": f"{name}-{number}", "inputs": [image]}
         url = f"{running.proxy}/v2/models/face-detector/infer"
-        with urllib.request.urlopen(urllib.request.Request(url, data=body), timeout=300) as answer:
-            assert json.load(answer)["id"] == f"{name}-{number}"
+        assert ask(url, body)["id"] == f"{name}-{number}"
 
     with ThreadPoolExecutor(4) as pool:
-        assert len(list(pool.map(send, range(SENT)))) == SENT
+        assert len(list(pool.map(infer, range(SENT)))) == SENT
 
 
 def count_published(demo_folder: Path) -> float:
     """Return how many captures of this start's proxy Kafka has acknowledged."""
     settings = (demo_folder / ".inference-store" / "run" / "settings.env").read_text()
     (port,) = re.findall(r"PROXY_ADMIN_PORT=(\d+)", settings)
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
-        text = answer.read().decode()
+    text = send(f"http://127.0.0.1:{port}/metrics").decode()
     return sum(
         float(value)
         for value in re.findall(
             r'inference_store_proxy_captures_total\{outcome="published"\} (\S+)', text
         )
     )
-
-
-def read_books(api: str) -> Any:
-    with urllib.request.urlopen(f"{api}/v1/accounting", timeout=60) as answer:
-        return json.load(answer)
 
 
 def assert_the_doctor_finds_nothing(printed: str, folder: Path) -> None:
@@ -191,10 +159,9 @@ def test_the_demo_feeds_once_answers_and_leaves_no_process(folder: Path) -> None
         assert "Ignored from your environment: INFERENCE_STORE_POSTGRES_DSN" in printed
         assert "→ none" not in printed
         assert "nothing found" not in printed
-        with urllib.request.urlopen(f"{first.api}/console/", timeout=60) as page:
-            assert b"Inference Store" in page.read()
+        assert b"Inference Store" in send(f"{first.api}/console/")
         assert not first.node.exists()
-        follow_dataframe(first.api)
+        assert run_examples(PAGE, first.api, least=10) == ""
         if demand("readers", find_readers):
             run_notebook(first.api, folder / "notebook")
         tutorial.follow(first.api, first.proxy, folder)
@@ -214,7 +181,7 @@ def test_the_demo_feeds_once_answers_and_leaves_no_process(folder: Path) -> None
         assert "all there" in second.output.read_text()
         assert second.api == api
         assert count_inferences(second.api) == fed
-        assert read_books(second.api)["closes"]
+        assert ask(f"{second.api}/v1/accounting")["closes"]
         pids = second.pids()
     assert all(is_gone(pid) for pid in pids.values())
 
@@ -281,3 +248,67 @@ def test_without_a_network_the_console_is_served_all_the_same(folder: Path) -> N
         assert list_interfaces(running.process.pid) == ["lo"]
         look_at_console(running, folder)
         assert not running.node.exists()
+
+
+# The services of compose.yaml, without containers.
+
+ROOT = Path(__file__).parents[2]
+SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+CONFIGURATION: dict[str, Any] = yaml.safe_load((ROOT / "compose.proxy.yaml").read_text())
+
+
+@pytest.fixture
+def model_server(tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """The one of compose.yaml at other ports: REST and gRPC, `host:port`."""
+    server = SERVICES["model-server"]
+    ports = {port: str(free_port()) for port in ("8080", "8081")}
+    command = [sys.executable, *server["entrypoint"][1:]]
+    command += [ports.get(word, word) for word in server["command"]]
+    process = LeashedProcess(command, log=tmp_path / "model-server.log", environment=os.environ)
+    rest, over_grpc = (f"127.0.0.1:{port}" for port in ports.values())
+    try:
+        ready = f"http://{rest}/v2/health/ready"
+        wait_until(lambda: answers(ready), seconds=180, what="the model server")
+        yield rest, over_grpc
+    finally:
+        process.stop()
+
+
+def test_the_doctor_sends_a_call_through_the_proxy(
+    service_environment: MakeEnvironment,
+    topic: MakeTopic,
+    model_server: tuple[str, str],
+    tmp_path: Path,
+) -> None:
+    api = f"127.0.0.1:{free_port()}"
+    environment = service_environment(
+        KAFKA_TOPIC=topic(),
+        KAFKA_REPORTS_TOPIC=topic(1),
+        API_PORT=api.rpartition(":")[2],
+        AUTH="on",
+        API_TOKEN=TOKEN,
+    )
+    places = {"model-server:8080": model_server[0], "model-server:8081": model_server[1]}
+    behind = json.loads(replace_addresses(json.dumps(CONFIGURATION), places))
+    started = [Service(name, environment, tmp_path) for name in ("api", "ingester")]
+    proxy = Proxy(environment, tmp_path, behind["upstreams"], behind["models"])
+    places = {"api:8080": api, "proxy:8090": proxy.http}
+    name, *arguments = [replace_addresses(word, places) for word in SERVICES["doctor"]["command"]]
+    try:
+        for service in (*started, proxy):
+            service.wait_ready()
+        arguments.append("--deadline=75")
+        done = run_command(name, *arguments, environment=environment, seconds=600)
+    finally:
+        for service in (*started, proxy):
+            service.stop()
+    assert done.returncode in {0, 1}, done  # the servers of the tests deserve warnings
+    assert "its answer has status 200" in done.stdout
+    assert "send: it is hidden again" in done.stdout
+
+
+def replace_addresses(text: str, places: dict[str, str]) -> str:
+    """A text of compose.yaml with addresses of this test."""
+    for original, address in places.items():
+        text = text.replace(f"//{original}", f"//{address}").replace(f'"{original}', f'"{address}')
+    return text

@@ -21,8 +21,7 @@ from tests.producer import Producer, capture
 from tests.proxy_process import Proxy
 from tests.proxy_process import upstream as upstream_entry
 from tests.servers.fixtures import MakeEnvironment, unique
-from tests.servers.minio import S3
-from tests.servers.minio_user import MinioUser
+from tests.servers.minio import S3, MinioUser
 from tests.servers.ports import free_port
 from tests.service_process import Service
 

@@ -247,7 +247,8 @@ MEANINGS: Mapping[str, Callable[[set[Any], Any], bool]] = {
 def matches(inference: Read, body: Mapping[str, Any]) -> bool:
     """Check whether an inference satisfies every condition of a question's body."""
     window = body.get("received_at", {})
-    since, until = (_parse_instant(window.get(name)) for name in ("from", "to"))
+    bounds = (window.get(name) for name in ("from", "to"))
+    since, until = (bound and datetime.fromisoformat(bound) for bound in bounds)
     hashes, ids = body.get("data_hash"), body.get("inference_ids")
     return (
         all(
@@ -264,10 +265,6 @@ def matches(inference: Read, body: Mapping[str, Any]) -> bool:
         and ("ok" not in body or inference.ok is body["ok"])
         and ("prediction" not in body or _is_true_of_predictions(inference, body["prediction"]))
     )
-
-
-def _parse_instant(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
 
 
 def _is_true_of_metadata(inference: Read, condition: Mapping[str, Any]) -> bool:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -11,16 +10,16 @@ from typing import Any
 
 import aiohttp
 import pytest
-from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tests.collector import Collector
 from tests.polling import until
 from tests.producer import Producer, capture
-from tests.servers.fixtures import MakeEnvironment
+from tests.servers.fixtures import MakeEnvironment, MakeTopic
 from tests.servers.minio import S3
 from tests.servers.ports import free_port
 from tests.service_process import Service
+from tests.transactions import execute, fetch
 
 pytestmark = [pytest.mark.real_kafka, pytest.mark.real_minio]
 TOKEN = "api-token-of-the-log-test"
@@ -38,19 +37,6 @@ def make_capture(number: int) -> Any:
     return capture(number, metadata=metadata, predictions=predictions)
 
 
-async def count_parked_and_dead(engine: AsyncEngine) -> tuple[int, int]:
-    async with engine.connect() as connection:
-        row = (
-            await connection.execute(
-                text(
-                    "SELECT count(*) FILTER (WHERE NOT was_dead), count(*) FILTER (WHERE was_dead)"
-                    " FROM unsettled_event"
-                )
-            )
-        ).one()
-    return int(row[0]), int(row[1])
-
-
 async def ask(
     api: str, method: str, path: str, body: Any = None, **headers: str
 ) -> tuple[int, str]:
@@ -66,7 +52,7 @@ async def ask(
 @pytest.mark.parametrize("log_format", ["json", "text"])
 async def test_no_payload_and_no_secret_is_logged(
     service_environment: MakeEnvironment,
-    topic: Callable[..., str],
+    topic: MakeTopic,
     engine: AsyncEngine,
     minio_server: S3,
     tmp_path: Path,
@@ -87,7 +73,8 @@ async def test_no_payload_and_no_secret_is_logged(
             await until(lambda: _is_listening(port), bool, seconds=180)
             async with Producer(environment, name) as producer:
                 await _publish(producer)
-            await until(lambda: count_parked_and_dead(engine), lambda result: result == (1, 2))
+            parked_and_dead = "SELECT was_dead FROM unsettled_event ORDER BY was_dead"
+            await until(lambda: fetch(engine, parked_and_dead), lambda s: s == [False, True, True])
             request_ids = await _ask(f"http://127.0.0.1:{port}", engine)
     logs_by_service = {service.name: service.text for service in services}
     for secret in (TOKEN, minio_server.secret_key, PAYLOAD):
@@ -125,8 +112,7 @@ async def _ask(api: str, engine: AsyncEngine) -> tuple[str, str]:
     assert (await ask(api, "POST", path, {PAYLOAD: PAYLOAD}))[0] == 422
     wrong = {"Authorization": "Bearer wrong"}
     assert (await ask(api, "GET", f"/models/{PAYLOAD}", **wrong))[0] == 401
-    async with engine.begin() as connection:
-        await connection.execute(text("ALTER TABLE metadata_string RENAME COLUMN value TO away"))
+    await execute(engine, "ALTER TABLE metadata_string RENAME COLUMN value TO away")
     status, failed = await ask(
         api, "POST", path, {"metadata_filter": [key]}, **{"x-request-id": "mine-1"}
     )
@@ -156,7 +142,7 @@ def _check_joined_lines(lines: str, *request_ids: str) -> None:
 
 @pytest.mark.parametrize("log_format", ["json", "text"])
 async def test_a_service_that_is_not_let_in_does_not_tell_its_secrets(
-    service_environment: MakeEnvironment, topic: Callable[..., str], tmp_path: Path, log_format: str
+    service_environment: MakeEnvironment, topic: MakeTopic, tmp_path: Path, log_format: str
 ) -> None:
     away = f"postgresql://nobody:{DSN_PASSWORD}@127.0.0.1:{free_port()}/nothing"
     changes = {"LOG_FORMAT": log_format, "LOG_LEVEL": "debug"}

@@ -77,8 +77,7 @@ async def test_memory_is_stable_over_2000_different_filters(
     await store(engine, *stored)
     port = free_port()
     environment = service_environment(AUTH="off", API_RATE_LIMIT_PER_MINUTE="0", API_PORT=str(port))
-    api = Service("api", environment, tmp_path)
-    try:
+    with Service("api", environment, tmp_path) as api:
         await asyncio.to_thread(api.wait_ready)
         process = psutil.Process(api.process.pid)
         base = f"http://127.0.0.1:{port}/v1/models/model/inferences"
@@ -95,5 +94,3 @@ async def test_memory_is_stable_over_2000_different_filters(
         grown = (process.memory_info().rss - before) / 2**20
         print(f"{before / 2**20:.0f} MiB and {grown:.1f} more")
         assert grown <= MOST_MIB
-    finally:
-        api.stop()

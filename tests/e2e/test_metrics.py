@@ -5,8 +5,7 @@ import base64
 import json
 import re
 import shutil
-import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -25,10 +24,11 @@ from inference_store.inference.producer_reports import ProducerReport, encode
 from inference_store.platform.metrics import METRICS, SERVICES, Entry
 from tests.e2e.capture.test_line import detector
 from tests.e2e.metric_moves import MOVES, Samples
+from tests.http_requests import send
 from tests.integration.proxy.rest_server import upstream
 from tests.polling import until
 from tests.producer import START, Producer, capture
-from tests.servers.fixtures import MakeEnvironment, unique
+from tests.servers.fixtures import MakeEnvironment, MakeTopic, unique
 from tests.servers.minio import S3
 from tests.servers.ports import free_port
 from tests.servers.postgres import Postgres
@@ -68,8 +68,7 @@ class Scraped:
 
 
 def read_metrics(service: Service) -> str:
-    with urllib.request.urlopen(f"{service.admin}/metrics", timeout=60) as answer:
-        return str(answer.read().decode())
+    return send(f"{service.admin}/metrics").decode()
 
 
 def _list_samples(text: str) -> Iterator[tuple[str, str, float]]:
@@ -135,7 +134,7 @@ async def run_store(
 
 async def test_every_metric_moves_when_the_thing_happens(
     service_environment: MakeEnvironment,
-    topic: Callable[..., str],
+    topic: MakeTopic,
     engine: AsyncEngine,
     database: str,
     postgres_server: Postgres,

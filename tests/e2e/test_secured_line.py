@@ -11,10 +11,8 @@ from typing import Any
 import aiohttp
 import pytest
 from aiokafka import AIOKafkaProducer
-from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index.database import create_engine
 from inference_store.platform.settings import PostgresSettings
 from tests.polling import until
 from tests.producer import Producer, capture
@@ -25,6 +23,7 @@ from tests.servers.kafka import Kafka
 from tests.servers.ports import free_port
 from tests.servers.secured import PASSWORD, SecuredKafka, SecuredMinio, SecuredPostgres
 from tests.service_process import Service
+from tests.transactions import opened, scalar
 
 pytestmark = [pytest.mark.real_kafka, pytest.mark.real_minio]
 
@@ -38,9 +37,8 @@ def database(secured_postgres: SecuredPostgres) -> str:
 @pytest.fixture
 async def engine(secured_postgres: SecuredPostgres, database: str) -> AsyncIterator[AsyncEngine]:
     """An engine of the user `postgres`, to look at the tables."""
-    opened_engine = create_engine(secured_postgres.dsn_of(database))
-    yield opened_engine
-    await opened_engine.dispose()
+    async with opened(secured_postgres.dsn_of(database)) as opened_engine:
+        yield opened_engine
 
 
 @pytest.fixture
@@ -96,9 +94,8 @@ async def produce(
             await sending.send_and_wait(topic, captured.event)
 
 
-async def count_rows(engine: AsyncEngine, table: str = "inference") -> int:
-    async with engine.connect() as connection:
-        return int(await connection.scalar(text(f"SELECT count(*) FROM {table}")) or 0)
+async def count_rows(engine: AsyncEngine, table: str = "inference") -> Any:
+    return await scalar(engine, f"SELECT count(*) FROM {table}")
 
 
 async def test_an_event_becomes_a_typed_answer(
@@ -148,13 +145,8 @@ async def test_a_wrong_authority_makes_the_line_wait_and_loses_nothing(
     engine: AsyncEngine,
     tmp_path: Path,
 ) -> None:
-    parts = {
-        "KAFKA_CA_FILE": "kafka",
-        "S3_CA_FILE": "object store",
-        "POSTGRES_CA_FILE": "postgres",
-    }
-    ingester = Service("ingester", environment, tmp_path)
-    try:
+    parts = {"KAFKA_CA_FILE": "kafka", "S3_CA_FILE": "object store", "POSTGRES_CA_FILE": "postgres"}
+    with Service("ingester", environment, tmp_path) as ingester:
         for number, (setting, part) in enumerate(parts.items()):
             await asyncio.to_thread(ingester.stop)
             await produce(environment, secured_kafka, authority, number)
@@ -171,5 +163,3 @@ async def test_a_wrong_authority_makes_the_line_wait_and_loses_nothing(
             ingester.restart(**{setting: str(authority.ca_file)})
             await until(partial(count_rows, engine), partial(eq, number + 1))
         assert await count_rows(engine, "unsettled_event") == 0
-    finally:
-        ingester.stop()

@@ -9,16 +9,15 @@ from typing import Any
 
 import aiohttp
 import pytest
-from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index.tables import inference
 from tests.collector import Collector, ReceivedSpan
 from tests.polling import until
 from tests.producer import Producer, capture
-from tests.servers.fixtures import MakeEnvironment
+from tests.servers.fixtures import MakeEnvironment, MakeTopic
 from tests.servers.ports import free_port
 from tests.service_process import Service
+from tests.transactions import scalar
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"
@@ -29,9 +28,8 @@ VALUES = ("inference-3", "camera-1", "471147114711", "token-of-this-test", "infe
 # Client-chosen names may: that of the topic and the bucket's are the operator's.
 
 
-async def count_stored(engine: AsyncEngine) -> int:
-    async with engine.connect() as connection:
-        return int(await connection.scalar(select(func.count()).select_from(inference)) or 0)
+async def count_stored(engine: AsyncEngine) -> Any:
+    return await scalar(engine, "SELECT count(*) FROM inference")
 
 
 async def publish(producer: Producer, *, sampled: bool = True) -> None:
@@ -53,10 +51,7 @@ async def ask(api: str, method: str, path: str, body: Any = None) -> int:
 
 
 async def test_spans_of_all_services_join(
-    service_environment: MakeEnvironment,
-    topic: Callable[..., str],
-    engine: AsyncEngine,
-    tmp_path: Path,
+    service_environment: MakeEnvironment, topic: MakeTopic, engine: AsyncEngine, tmp_path: Path
 ) -> None:
     name, port = topic(1), free_port()
     environment = service_environment(
@@ -154,10 +149,7 @@ def check_nothing_private(collector: Collector) -> None:
 
 
 async def test_unsampled_traces_are_not_linked_and_custom_names_are_kept(
-    service_environment: MakeEnvironment,
-    topic: Callable[..., str],
-    engine: AsyncEngine,
-    tmp_path: Path,
+    service_environment: MakeEnvironment, topic: MakeTopic, engine: AsyncEngine, tmp_path: Path
 ) -> None:
     name = topic(1)
     environment = service_environment(KAFKA_TOPIC=name)
@@ -185,7 +177,7 @@ async def count_requests(collector: Collector) -> int:
 @pytest.mark.parametrize("collector", ["away", "hangs"])
 async def test_a_collector_that_is_away_or_hangs_harms_nothing(
     service_environment: MakeEnvironment,
-    topic: Callable[..., str],
+    topic: MakeTopic,
     engine: AsyncEngine,
     tmp_path: Path,
     collector: str,

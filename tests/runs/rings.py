@@ -85,7 +85,7 @@ GROUPS = {
             "tests/console/test_exports.py::test_exports_what_matches_and_downloads_it",
             "tests/console/test_inference.py::test_list_and_picture_point_at_each_other",
             "tests/console/workflows/test_erasure.py"
-            "::test_what_was_erased_is_proved_and_one_byte_makes_it_invalid",
+            "::test_an_erasure_is_proved_and_one_byte_breaks_it",
             "tests/console/workflows/test_erasure.py"
             "::test_a_poison_event_is_redriven_after_a_repair",
         ),
@@ -98,7 +98,7 @@ GROUPS = {
             "tests/chart/test_objects.py::test_kubernetes_knows_every_field",
             "tests/chart/test_objects.py::test_every_pod_passes_the_restricted_standard",
             "tests/chart/test_objects.py::test_every_referenced_secret_exists",
-            "tests/chart/test_reach.py::test_every_value_arrives_where_it_should",
+            "tests/chart/test_values.py::test_every_value_arrives_where_it_should",
         ),
         whole_after=("helm/",),
     ),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
+from . import running
 from .citus import Citus
 from .environment import service_environment as environment_of
 from .kafka import Kafka, KafkaServer, find_kafka
@@ -18,13 +19,6 @@ from .machine import memory_folder
 from .minio import S3, MinioServer, find_minio
 from .missing import demand
 from .postgres import Postgres, PostgresServer, find_postgres
-from .running import (
-    ShortLivedKafka,
-    ShortLivedMinio,
-    running_kafka,
-    running_postgres,
-    running_s3,
-)
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -43,21 +37,21 @@ def postgres_server() -> Iterator[Postgres]:
 
     INFERENCE_STORE_TEST_CITUS_DSN comes first: a coordinator of Citus with its workers.
     """
-    with running_postgres() as server:
+    with running.running_postgres() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def kafka_server() -> Iterator[Kafka]:
     """A Kafka: the one that INFERENCE_STORE_TEST_KAFKA names, our own, or the embedded broker."""
-    with running_kafka() as server:
+    with running.running_kafka() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def minio_server() -> Iterator[S3]:
     """An S3: what INFERENCE_STORE_TEST_S3 (http://key:secret@host:port) names, MinIO, or rclone."""
-    with running_s3() as server:
+    with running.running_s3() as server:
         yield server
 
 
@@ -73,7 +67,7 @@ def own_postgres() -> Iterator[PostgresServer]:
 def own_kafka() -> Iterator[KafkaServer]:
     """A Kafka that the module's tests may stop, kill and restart; mark them `real_kafka`."""
     demand("kafka", find_kafka)
-    with ShortLivedKafka() as server:
+    with running.ShortLivedKafka() as server:
         yield server
 
 
@@ -81,7 +75,7 @@ def own_kafka() -> Iterator[KafkaServer]:
 def own_minio() -> Iterator[MinioServer]:
     """A MinIO that the module's tests may stop, kill and restart; mark them `real_minio`."""
     demand("minio", find_minio)
-    with ShortLivedMinio() as server:
+    with running.ShortLivedMinio() as server:
         yield server
 
 
@@ -127,8 +121,11 @@ async def engine(database: str) -> "AsyncIterator[AsyncEngine]":
     await database_engine.dispose()
 
 
+MakeTopic = Callable[..., str]
+
+
 @pytest.fixture
-def topic(kafka_server: Kafka) -> Callable[..., str]:
+def topic(kafka_server: Kafka) -> MakeTopic:
     """A factory: `topic(partitions=3)` makes a topic and returns its name."""
 
     def create(partitions: int = 1) -> str:

@@ -5,13 +5,13 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any, Self
 from urllib.parse import parse_qsl
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import rsa
+
+from tests.http_stub import Request, Response, serve_http
 
 CLIENT, SECRET = "inference-store", "s3cret & more"
 Form = Mapping[str, str]
@@ -30,17 +30,22 @@ class Issuer:
     )
 
     def __enter__(self) -> Self:
-        handler = type("Handler", (_Handler,), {"issuer": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
+        self._serving = serve_http(self._respond)
+        self.url = self._serving.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._serving.__exit__(None, None, None)
+
+    def _respond(self, request: Request) -> Response:
+        if request.method == "GET":
+            described = self.describe(request.path)
+            status, body = (404, {}) if described is None else (200, described)
+        else:
+            form = dict(parse_qsl(request.body.decode()))
+            by = request.headers.get("Authorization", "")
+            status, body = self.answer(request.path, form, by)
+        return Response(status, json.dumps(body).encode(), "application/json")
 
     def token(self, *, audience: str = CLIENT, **claims: Any) -> str:
         """Return a token of this issuer."""
@@ -82,27 +87,3 @@ class Issuer:
             return 401, {"error": "invalid_client"}
         token = {"access_token": self.token(), "token_type": "Bearer"}
         return 200, {**token, "expires_in": self.seconds}
-
-
-class _Handler(BaseHTTPRequestHandler):
-    issuer: Issuer
-
-    def do_GET(self) -> None:
-        answer = self.issuer.describe(self.path)
-        self._send(404 if answer is None else 200, answer or {})
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        by = self.headers.get("Authorization", "")
-        self._send(*self.issuer.answer(self.path, dict(parse_qsl(body)), by))
-
-    def _send(self, status: int, body: dict[str, Any]) -> None:
-        content = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        """Tests read no access log."""

@@ -4,13 +4,17 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+from ssl import SSLContext
 from typing import Any
-from urllib.error import URLError
 from urllib.parse import urlsplit
-from urllib.request import urlopen
 
 from minio import Minio
+from minio.credentials.providers import StaticProvider
+from minio.minioadmin import MinioAdmin
+
+from tests.http_requests import answers
 
 from .cache import install
 from .ports import free_port
@@ -62,6 +66,8 @@ class MinioServer(Server, S3):
 
     name = "minio"
     options: tuple[str, ...] = ()
+    trusted: SSLContext | None = None
+    """Authorities, if it speaks https."""
 
     def __init__(self, parent: str | None = SHARED_TEMPORARY) -> None:
         self._binary = find_minio()
@@ -89,11 +95,7 @@ class MinioServer(Server, S3):
         return self._run(command, environment=environment)
 
     def _answers(self) -> bool:
-        try:
-            with urlopen(f"{self.endpoint}/minio/health/cluster", timeout=10) as answer:
-                return bool(answer.status == 200)
-        except (URLError, OSError):
-            return False
+        return answers(f"{self.endpoint}/minio/health/cluster", self.trusted)
 
 
 def find_minio() -> Path:
@@ -125,3 +127,39 @@ def _build(folder: Path) -> None:
     )
     if process.returncode:
         raise MissingServer(f"Go could not build MinIO: {process.stderr[-500:]}")
+
+
+# Users of MinIO with limited rights.
+
+_SECRET = "a-users-secret"
+
+
+def statement(effect: str, actions: Sequence[str], *resources: str) -> dict[str, Any]:
+    """Return a statement of a policy; resources are given without `arn:aws:s3:::`."""
+    arns = [f"arn:aws:s3:::{resource}" for resource in resources]
+    return {"Effect": effect, "Action": [f"s3:{action}" for action in actions], "Resource": arns}
+
+
+class MinioUser:
+    """A user of a MinIO, whose rights can be changed."""
+
+    def __init__(self, s3: S3, name: str) -> None:
+        self.access_key = name
+        self.secret_key = _SECRET
+        address = urlsplit(s3.endpoint)
+        self._admin = MinioAdmin(
+            endpoint=address.netloc,
+            credentials=StaticProvider(s3.access_key, s3.secret_key),
+            secure=address.scheme == "https",
+        )
+        self._admin.user_add(name, _SECRET)
+        self._policies = 0
+
+    def may(self, *statements: dict[str, Any]) -> None:
+        """Set the user's rights to exactly these statements."""
+        self._admin.policy_add(
+            f"{self.access_key}-policy", policy={"Version": "2012-10-17", "Statement": statements}
+        )
+        if not self._policies:
+            self._admin.attach_policy([f"{self.access_key}-policy"], user=self.access_key)
+        self._policies += 1

@@ -86,6 +86,14 @@ def _signal_all(processes: Iterable[psutil.Process], number: signal.Signals) -> 
             continue
 
 
+def is_gone(pid: int) -> bool:
+    """Check that the process is gone, or dead and not collected (containers without an init)."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 class LeashedProcess(WatchedProcess):
     """One command under the leash; see leash.py. Its output is appended to `log`."""
 

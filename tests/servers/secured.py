@@ -7,8 +7,6 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import urllib3
 from minio import Minio
@@ -163,6 +161,7 @@ class SecuredMinio(MinioServer):
     def __init__(self, authority: Authority, issuer: Issuer) -> None:
         super().__init__()
         self._issuer, self._ca_file = issuer, authority.ca_file
+        self.trusted = ssl.create_default_context(cafile=str(authority.ca_file))
         self.endpoint = f"https://localhost:{self.port}"
         certificates = self.folder / "certs"
         self.options = ("--certs-dir", str(certificates))
@@ -206,15 +205,6 @@ class SecuredMinio(MinioServer):
             region=self.region,
             http_client=urllib3.PoolManager(ca_certs=str(self._ca_file)),
         )
-
-    def _answers(self) -> bool:
-        trusted = ssl.create_default_context(cafile=str(self._ca_file))
-        try:
-            url = f"{self.endpoint}/minio/health/cluster"
-            with urlopen(url, timeout=10, context=trusted) as answer:
-                return bool(answer.status == 200)
-        except (URLError, OSError):
-            return False
 
 
 class Standby(PostgresServer):

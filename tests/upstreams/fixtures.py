@@ -14,20 +14,9 @@ import pytest
 from tests.servers.missing import demand
 from tests.servers.server import Server
 
+from . import model_servers
 from .asking import Clients
 from .environment import find_upstreams
-from .model_servers import (
-    ChariotEngine,
-    HuggingFace,
-    KServe,
-    MLServer,
-    OmiContainer,
-    Stub,
-    Triton,
-    find_huggingface,
-    find_kserve,
-    find_triton,
-)
 
 
 def _share(kind: type[Server], name: str, find: Callable[[], Path]) -> Any:
@@ -43,17 +32,17 @@ def _share(kind: type[Server], name: str, find: Callable[[], Path]) -> Any:
 
 
 # digits, faces, faces-text, words, echo; REST and gRPC
-mlserver = _share(MLServer, "upstreams", find_upstreams)
+mlserver = _share(model_servers.MLServer, "upstreams", find_upstreams)
 # sentiment, story; REST and gRPC
-huggingface = _share(HuggingFace, "huggingface", find_huggingface)
+huggingface = _share(model_servers.HuggingFace, "huggingface", model_servers.find_huggingface)
 # twice, words (decoupled), echo (each datatype), blobs; REST and gRPC
-triton = _share(Triton, "triton", find_triton)
+triton = _share(model_servers.Triton, "triton", model_servers.find_triton)
 # sums: V1, V2 with binary tensors, gRPC
-kserve = _share(KServe, "kserve", find_kserve)
-chariot_engine = _share(ChariotEngine, "upstreams", find_upstreams)
-omi_container = _share(OmiContainer, "upstreams", find_upstreams)
+kserve = _share(model_servers.KServe, "kserve", model_servers.find_kserve)
+chariot_engine = _share(model_servers.ChariotEngine, "upstreams", find_upstreams)
+omi_container = _share(model_servers.OmiContainer, "upstreams", find_upstreams)
 # OpenAI's and KServe V1's wire form, and a mirror
-stub = _share(Stub, "upstreams", find_upstreams)
+stub = _share(model_servers.Stub, "upstreams", find_upstreams)
 
 
 @pytest.fixture(scope="session")

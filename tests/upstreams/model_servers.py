@@ -10,9 +10,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
-from urllib.error import URLError
-from urllib.request import urlopen
 
+from tests.http_requests import answers
 from tests.servers.cache import install
 from tests.servers.ports import free_port
 from tests.servers.process import LeashedProcess
@@ -55,15 +54,6 @@ class ModelServer(Server):
         return answers(self.url + self.ready)
 
 
-def answers(url: str) -> bool:
-    """It answers with 200."""
-    try:
-        with urlopen(url, timeout=10) as answer:
-            return bool(answer.status == 200)
-    except (URLError, OSError):
-        return False
-
-
 def listens(port: int) -> bool:
     """Something of 127.0.0.1 takes connections there."""
     with socket.socket() as client:
@@ -86,10 +76,7 @@ class Written(Server):
 
     def _launch(self) -> LeashedProcess:
         generated = self._environment / "generated"
-        environment = {
-            "PYTHONPATH": f"{ENGINES}:{generated}",
-            "PSC_MODEL_PORT": str(self.port),
-        }
+        environment = {"PYTHONPATH": f"{ENGINES}:{generated}", "PSC_MODEL_PORT": str(self.port)}
         command = [python_of(self._environment), "-P", str(ENGINES / self.script), str(self.port)]
         return self._run(command, environment=environment)
 

@@ -143,13 +143,7 @@ def start_module(
         return LeashedProcess(command, log=log, environment=environment)
     folder = Path.cwd()
     return WarmProcess(
-        module,
-        arguments,
-        warm=warm,
-        output=log,
-        error=log,
-        environment=environment,
-        folder=folder,
+        module, arguments, warm=warm, output=log, error=log, environment=environment, folder=folder
     )
 
 

@@ -8,18 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from .images import (
-    BEFORE_IMAGE,
-    MLSERVER_IMAGE,
-    OWN_IMAGE,
-    ROOT,
-    build_image,
-    build_mlserver_archive,
-    run_script,
-    save_archive,
-)
+from . import images
 
-PROGRAM = str(ROOT / "tests" / "chart" / "cluster" / "cluster.sh")
+PROGRAM = str(images.ROOT / "tests" / "chart" / "cluster" / "cluster.sh")
 SERVERS = "localhost/servers:2"
 # `own`: start one; `kubeconfig`: use that of KUBECONFIG.
 TEST_CLUSTER = "INFERENCE_STORE_TEST_CLUSTER"
@@ -80,41 +71,41 @@ class OwnCluster(Cluster):
     """A node in its own namespaces, with images made from Debian packages."""
 
     def __init__(self, folder: Path) -> None:
-        self.image, self.server_image = OWN_IMAGE, SERVERS
+        self.image, self.server_image = images.OWN_IMAGE, SERVERS
         self._folder = folder
         self._state = str(folder / "state")
 
     def start(self) -> None:
         """Start the node and load the image; `tests/chart/cluster/build.sh` has made its parts."""
-        build_image()
-        run_script("cluster.sh", "up", STATE=self._state)
+        images.build_image()
+        images.run_script("cluster.sh", "up", STATE=self._state)
         self._load_image(self.image)
 
     @cached_property
     def image_before(self) -> str:
         """Load the image under another tag, so that an upgrade and a rollback replace pods."""
-        subprocess.run(["buildah", "tag", self.image, BEFORE_IMAGE], check=True)
-        self._load_image(BEFORE_IMAGE)
-        return BEFORE_IMAGE
+        subprocess.run(["buildah", "tag", self.image, images.BEFORE_IMAGE], check=True)
+        self._load_image(images.BEFORE_IMAGE)
+        return images.BEFORE_IMAGE
 
     @cached_property
     def mlserver_image(self) -> str:
         """Build the image of a real MLServer, and load it into the cluster."""
-        self._load_archive(build_mlserver_archive())
-        return MLSERVER_IMAGE
+        self._load_archive(images.build_mlserver_archive())
+        return images.MLSERVER_IMAGE
 
     def _load_image(self, image: str) -> None:
         file = self._folder / "image.tar"
-        save_archive(image, file)
+        images.save_archive(image, file)
         self._load_archive(file)
         file.unlink()
 
     def _load_archive(self, file: Path) -> None:
-        run_script("cluster.sh", "load", str(file), STATE=self._state)
+        images.run_script("cluster.sh", "load", str(file), STATE=self._state)
 
     def stop(self) -> None:
         """End every process of the cluster, and remove its data."""
-        run_script("cluster.sh", "down", STATE=self._state)
+        images.run_script("cluster.sh", "down", STATE=self._state)
 
     def remove(self, namespace: str, *_: str) -> None:
         """Remove a namespace without waiting: the cluster ends with it."""

@@ -51,9 +51,7 @@ VALUES = {
 
 @pytest.fixture(scope="module")
 def gateway(
-    cluster: Cluster,
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
+    cluster: Cluster, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Release]:
     """Install this version with a gateway in front of an MLServer, and a client beside it."""
     release = Release(cluster, NAMESPACE)

@@ -67,9 +67,7 @@ def test_rollback_under_load_loses_nothing(release: Release, figures: list[str])
 
 def test_upgrades_again_for_the_next_tests(release: Release) -> None:
     # on this node a query is slow, and still has to complete
-    release.upgrade(
-        settings__QUERY_TIMEOUT_SECONDS="60",
-    )
+    release.upgrade(settings__QUERY_TIMEOUT_SECONDS="60")
     assert release.read_count("rolled-back") >= 500
 
 

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from playwright.sync_api import Page, expect
 
 from tests.console.conftest import Console, OpenPage, run_beside
-from tests.console.test_certificates import expect_steps, trust
-from tests.console.test_erasures import confirm, make_captures
+from tests.console.test_erasures import confirm, expect_steps, make_captures, trust
 from tests.producer import Capture, Producer
 from tests.servers.environment import PREFIX
 from tests.servers.postgres import Postgres
@@ -61,9 +60,7 @@ def open_again(page: Page, number: int) -> None:
     page.get_by_role("link", name=str(number), exact=True).click()
 
 
-def test_what_was_erased_is_proved_and_one_byte_makes_it_invalid(
-    open_page: OpenPage, console: Console
-) -> None:
+def test_an_erasure_is_proved_and_one_byte_breaks_it(open_page: OpenPage, console: Console) -> None:
     console.produce(*make_captures(MODEL, 0, 5))
     page = open_page(f"#/m/{MODEL}?f=frame_number%20%3C%202")
     erase(page)
@@ -98,7 +95,7 @@ def publish_poison(console: Console, model: str, number: int = 0) -> Capture:
 
 
 def repair(console: Console, capture: Capture) -> None:
-    run_beside(_put_response(console.environment, capture))
+    run_beside(_make_producer(console.environment).put(capture, "response"))
 
 
 def find_letters(console: Console, model: str) -> list[int]:
@@ -110,10 +107,6 @@ async def _publish(environment: dict[str, str], capture: Capture) -> None:
     async with _make_producer(environment) as producer:
         await producer.put(capture, "data", "metadata")
         await producer.publish(capture.event)
-
-
-async def _put_response(environment: dict[str, str], capture: Capture) -> None:
-    await _make_producer(environment).put(capture, "response")
 
 
 def _make_producer(environment: dict[str, str]) -> Producer:

@@ -131,9 +131,7 @@ def letter(console: Console) -> int:
     return letter_id
 
 
-def test_a_whole_round_by_keyboard_alone(
-    open_page: OpenPage, console: Console, letter: int
-) -> None:
+def test_a_round_by_keyboard_alone(open_page: OpenPage, console: Console, letter: int) -> None:
     reader = Keyboard(open_page())
     reader.find()
     reader.look_and_select()

@@ -97,9 +97,7 @@ def copy_link(page: Page) -> str:
 
 
 @pytest.mark.usefixtures("cameras")
-def test_each_is_answered_in_three_actions_and_shared_by_a_link(
-    open_page: OpenPage, console: Console
-) -> None:
+def test_each_takes_three_actions_and_is_a_link(open_page: OpenPage, console: Console) -> None:
     for question in QUESTIONS:
         assert question.words in README
         page = open_page()

@@ -30,7 +30,7 @@ from tests.integration import erasure_requests
 from tests.polling import until
 from tests.producer import START, Capture, Producer, capture
 from tests.servers.environment import service_environment as environment_of
-from tests.servers.fixtures import migrate, unique
+from tests.servers.fixtures import MakeTopic, migrate, unique
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3, MinioServer
 from tests.servers.postgres import PostgresServer
@@ -68,9 +68,7 @@ class Site:
     async def read_all(self, records: int, **counts: int) -> None:
         """Wait until every record is in the books; so many in each state."""
         result = await until(
-            lambda: counted(self.engine),
-            lambda result: result.total() >= records,
-            seconds=180,
+            lambda: counted(self.engine), lambda result: result.total() >= records, seconds=180
         )
         expected = {Outcome(name): count for name, count in counts.items()}
         assert {state: n for state, n in result.items() if n} == expected
@@ -113,16 +111,12 @@ async def test_a_restored_store_reads_on_and_misses_nothing(
     minio_server: S3,
     target_s3: MinioServer,
     bucket: str,
-    topic: Callable[..., str],
+    topic: MakeTopic,
     tmp_path: Path,
     opened: AsyncExitStack,
 ) -> None:
     name = unique()
-    changes = {
-        "KAFKA_TOPIC": topic(2),
-        "KAFKA_GROUP": unique(),
-        "INGESTER_BATCH_EVENTS": "50",
-    }
+    changes = {"KAFKA_TOPIC": topic(2), "KAFKA_GROUP": unique(), "INGESTER_BATCH_EVENTS": "50"}
 
     def site(dsn: str, s3: S3, folder: str) -> Site:
         engine = create_engine(dsn)

@@ -30,17 +30,25 @@ class RebuiltRequest:
     events: tuple[Mapping[str, Any], ...]
     """The events of its inferences, as they are stored beside the metadata."""
 
+    def send_to(self, url: str) -> httpx.Response:
+        """Send its body again, to a server."""
+        content, headers = self.messages[0], self.headers
+        return httpx.post(url + self.path, content=content, headers=headers, timeout=120)
+
+
+def read_objects(s3: S3, bucket: str, prefix: str = "captures/") -> dict[str, bytes]:
+    """All that was captured, by key."""
+    client = s3.client()
+    listed = client.list_objects(bucket, prefix=prefix, recursive=True)
+    keys = [str(each.object_name) for each in listed]
+    return {key: client.get_object(bucket, key).data for key in keys}
+
 
 def list_requests(s3: S3, bucket: str, model: str) -> list[RebuiltRequest]:
     """List all requests to a model in the order in which they came, from the bucket only."""
-    client = s3.client()
-    listed = client.list_objects(bucket, prefix=f"captures/{model}/", recursive=True)
-    objects = {
-        listed_object.object_name: _read(s3, bucket, str(listed_object.object_name))
-        for listed_object in listed
-    }
+    objects = read_objects(s3, bucket, f"captures/{model}/")
     documents = {
-        key: json.loads(value) for key, value in objects.items() if str(key).endswith("/metadata")
+        key: json.loads(value) for key, value in objects.items() if key.endswith("/metadata")
     }
     requests = []
     for key, document in sorted(documents.items()):
@@ -52,7 +60,7 @@ def list_requests(s3: S3, bucket: str, model: str) -> list[RebuiltRequest]:
     return sorted(requests, key=lambda again: again.events[0]["request_received_at"])
 
 
-def _rebuild(documents: list[Any], objects: Mapping[str | None, bytes]) -> RebuiltRequest:
+def _rebuild(documents: list[Any], objects: Mapping[str, bytes]) -> RebuiltRequest:
     events = [document["event"] for document in documents]
     request = documents[0]["request"]
     own = {
@@ -73,15 +81,6 @@ def _rebuild(documents: list[Any], objects: Mapping[str | None, bytes]) -> Rebui
         datas=tuple(data[index] for index in sorted(data)),
         events=tuple(events),
     )
-
-
-def _read(s3: S3, bucket: str, key: str) -> bytes:
-    answer = s3.client().get_object(bucket, key)
-    try:
-        return bytes(answer.read())
-    finally:
-        answer.close()
-        answer.release_conn()
 
 
 @dataclass(frozen=True)

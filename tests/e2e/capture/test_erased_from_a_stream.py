@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,14 @@ import httpx
 import pytest
 
 from tests.proxy_process import upstream
-from tests.servers.fixtures import MakeEnvironment
+from tests.servers.fixtures import MakeEnvironment, MakeTopic
 from tests.servers.minio import S3
 from tests.servers.waiting import wait_until
 from tests.upstreams.asking import V2, Clients
 from tests.upstreams.model_servers import Triton
 
 from .conftest import run_line
-from .real_line import RealLine
+from .real_line import RealLine, read_objects
 
 pytestmark = [pytest.mark.real_upstreams, pytest.mark.real_triton]
 WORDS = {"tA": b"apple", "tB": b"banana", "tC": b"cherry"}
@@ -28,7 +28,7 @@ KINDS = ("data", "response", "metadata")
 @pytest.fixture
 def line(
     service_environment: MakeEnvironment,
-    topic: Callable[..., str],
+    topic: MakeTopic,
     minio_server: S3,
     bucket: str,
     triton: Triton,
@@ -72,14 +72,6 @@ def erase(line: RealLine, name: str) -> None:
     wait_until(is_over, seconds=180, what=f"the erasure of {name}")
 
 
-def read_objects(line: RealLine) -> dict[str, bytes]:
-    """All that was captured, by key."""
-    client = line.s3.client()
-    listed = client.list_objects(line.bucket, prefix="captures/", recursive=True)
-    keys = [str(listed_object.object_name) for listed_object in listed]
-    return {key: client.get_object(line.bucket, key).data for key in keys}
-
-
 def list_keys(line: RealLine, item: Mapping[str, Any]) -> set[str]:
     prefix = f"s3://{line.bucket}/"
     return {item[f"{kind}_storage_key"].removeprefix(prefix) for kind in KINDS}
@@ -98,20 +90,17 @@ def test_one_request_of_a_stream_is_erased(line: RealLine, clients: Clients) -> 
     ]
     sent = [clients.decode("ModelInferRequest", message) for message in messages]
     assert sorted(again, key=lambda each: each["id"]) == sorted(sent, key=lambda each: each["id"])
-    before = read_objects(line)
+    before = read_objects(line.s3, line.bucket)
 
     erase(line, "tB")
 
     gone = list_keys(line, items["tB"])
     assert len(gone) == len(KINDS)
-    after = read_objects(line)
+    after = read_objects(line.s3, line.bucket)
     assert after == {key: content for key, content in before.items() if key not in gone}
     assert not [key for key, content in after.items() if b"tB" in content or b"banana" in content]
     assert find(line, "tB").status_code == 404
     remaining = line.captured("words", 2)
     assert [remaining_item["inference_id"] for remaining_item in remaining] == ["tA", "tC"]
-    assert [line.blob(remaining_item, "data") for remaining_item in remaining] == [
-        WORDS["tA"],
-        WORDS["tC"],
-    ]
+    assert [line.blob(item, "data") for item in remaining] == [WORDS["tA"], WORDS["tC"]]
     assert "subject of tB" not in json.dumps(remaining)

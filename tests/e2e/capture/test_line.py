@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import signal
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -20,7 +19,7 @@ from aiohttp import web
 from tests.integration.proxy.rest_server import upstream
 from tests.proxy_process import Proxy
 from tests.proxy_process import upstream as upstream_entry
-from tests.servers.fixtures import MakeEnvironment
+from tests.servers.fixtures import MakeEnvironment, MakeTopic
 from tests.servers.minio import S3
 from tests.servers.waiting import wait_until
 
@@ -72,7 +71,7 @@ def _make_input(name: str, content: bytes, **metadata: str) -> dict[str, Any]:
 @pytest.mark.real_kafka
 async def test_calls_become_answers_and_the_books_close(
     service_environment: MakeEnvironment,
-    topic: Callable[..., str],
+    topic: MakeTopic,
     minio_server: S3,
     bucket: str,
     tmp_path: Path,

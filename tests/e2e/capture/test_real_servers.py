@@ -64,10 +64,7 @@ def test_digits_over_rest_and_grpc(
 
     first, second = real_line.again("digits")
     assert [json.loads(body) for body in first.messages] == [request]
-    sent = httpx.post(
-        mlserver.url + first.path, content=first.messages[0], headers=first.headers, timeout=120
-    )
-    assert sent.content == answer.content
+    assert first.send_to(mlserver.url).content == answer.content
     called = clients.call(mlserver.grpc, second.path, *second.messages)
     assert clients.decode("ModelInferResponse", called.responses[0])["id"] == "digit-2"
 
@@ -144,9 +141,7 @@ def test_binary_tensors_of_triton(real_line: RealLine, clients: Clients, triton:
         assert answer["outputs"][0]["data"] == [2, 5, 0]
     binary, message, _ = real_line.again("twice")
     assert "inference-header-content-length" in binary.headers
-    sent = httpx.post(
-        triton.url + binary.path, content=binary.messages[0], headers=binary.headers, timeout=120
-    )
+    sent = binary.send_to(triton.url)
     assert sent.status_code == 200
     assert sent.content.endswith(b"\x00\x00\x00\x40\x00\x00\xa0\x40\x00\x00\x00\x80")
     assert clients.call(triton.grpc, message.path, *message.messages).code == "OK"
@@ -184,13 +179,7 @@ def test_json_lines_of_chariot(real_line: RealLine, chariot_engine: ChariotEngin
     assert (items[0]["top_label"], items[0]["width"]) == ("face", 512)
     (again,) = real_line.again("detector")
     assert [json.loads(line) for line in again.messages[0].splitlines()] == lines
-    sent = httpx.post(
-        chariot_engine.url + again.path,
-        content=again.messages[0],
-        headers=again.headers,
-        timeout=120,
-    )
-    assert sent.content == answer.content
+    assert again.send_to(chariot_engine.url).content == answer.content
 
 
 def test_items_of_omi(real_line: RealLine, clients: Clients, omi_container: OmiContainer) -> None:
@@ -238,10 +227,7 @@ def test_a_chat_that_is_streamed(real_line: RealLine, stub: Stub) -> None:
     assert item["data_hash"] == hash_content(data)
     (again,) = real_line.again("chat")
     assert [json.loads(body) for body in again.messages] == [request]
-    sent = httpx.post(
-        stub.url + again.path, content=again.messages[0], headers=again.headers, timeout=120
-    )
-    assert sent.content == answer.content
+    assert again.send_to(stub.url).content == answer.content
 
 
 def test_kserves_own_protocols(real_line: RealLine) -> None:
@@ -299,9 +285,7 @@ def test_a_generated_text(real_line: RealLine, huggingface: HuggingFace) -> None
 
     (again,) = real_line.again("story")
     assert [json.loads(sent) for sent in again.messages] == [body]
-    url = huggingface.url + again.path
-    sent = httpx.post(url, content=again.messages[0], headers=again.headers, timeout=120)
-    assert sent.content == answer.content
+    assert again.send_to(huggingface.url).content == answer.content
 
 
 def test_classified_texts(real_line: RealLine, clients: Clients) -> None:

@@ -1,7 +1,7 @@
 """Fixtures of the fault matrix: blobs that the cases of a module share."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.e2e.faults.traffic import Published, make_captures
 from tests.producer import Capture, Producer
 from tests.servers.environment import service_environment as environment_of
-from tests.servers.fixtures import unique
+from tests.servers.fixtures import MakeTopic, unique
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
 
@@ -37,11 +37,7 @@ def many(shared_bucket: str) -> list[Capture]:  # noqa: ARG001  (their blobs are
 
 @pytest.fixture
 def environment(
-    database: str,
-    kafka_server: Kafka,
-    minio_server: S3,
-    shared_bucket: str,
-    topic: Callable[..., str],
+    database: str, kafka_server: Kafka, minio_server: S3, shared_bucket: str, topic: MakeTopic
 ) -> dict[str, str]:
     """An ingester's environment: small batches, three partitions, the shared bucket."""
     changes = {

@@ -12,14 +12,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from inference_store.index.database import create_engine
-from tests.e2e.faults.traffic import (
-    check_it_did_not_spin,
-    check_nothing_waits,
-    check_partitions,
-    read_unready_parts,
-    wait_for_tries,
-)
+from tests.e2e.faults import traffic
 from tests.integration.proxy.rest_server import upstream
 from tests.polling import until
 from tests.proxy_process import Proxy
@@ -32,6 +25,7 @@ from tests.servers.ports import free_port
 from tests.servers.postgres import PostgresServer
 from tests.servers.server import Server
 from tests.service_process import Service
+from tests.transactions import opened
 
 MODEL = "sums"
 QUICK = {
@@ -200,18 +194,16 @@ async def test_each_server_is_stopped_and_each_service_killed_once(
         await calls.make(50)
         for part, server in servers.items():
             await _stop_and_start(line, calls, part, server)
-        check_it_did_not_spin(line.services["ingester"])
+        traffic.check_it_did_not_spin(line.services["ingester"])
         await _kill(line, calls, "ingester", KAFKA_GROUP=unique("group"))
         await _kill(line, calls, "api")
         await _kill_while_it_erases(line, calls)
         assert first.failed == calls.failed == {}
         before, after = await _kill_the_proxy(line, calls)
         await _check_calls(line, [first.answered, before], after)
-        engine = create_engine(dsn)
-        async with engine.connect() as connection:
-            await check_nothing_waits(connection)
-            await check_partitions(connection)
-        await engine.dispose()
+        async with opened(dsn) as engine, engine.connect() as connection:
+            await traffic.check_nothing_waits(connection)
+            await traffic.check_partitions(connection)
 
 
 async def _stop_and_start(line: CaptureLine, calls: Calls, part: str, server: Server) -> None:
@@ -219,10 +211,10 @@ async def _stop_and_start(line: CaptureLine, calls: Calls, part: str, server: Se
     await calls.make_beside(asyncio.to_thread(server.stop))
     await calls.make(50)
     if part == "postgres":
-        await wait_for_tries(line.services["ingester"], part)
+        await traffic.wait_for_tries(line.services["ingester"], part)
     else:
         # Without an object store nothing is published: the ingester has nothing to try.
-        await until(lambda: read_unready_parts(line.proxy), lambda away: part in away)
+        await until(lambda: traffic.read_unready_parts(line.proxy), lambda away: part in away)
         assert (await asyncio.to_thread(line.proxy.health))["ready"]
     await calls.make_beside(asyncio.to_thread(server.start))
     for service in line.services.values():

@@ -9,19 +9,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index.database import create_engine
-from tests.e2e.faults.traffic import (
-    Published,
-    check_it_did_not_spin,
-    make_captures,
-    wait_for_tries,
-    wait_until_drained,
-)
+from tests.e2e.faults import traffic
 from tests.producer import Capture
 from tests.servers.fixtures import migrate, unique
 from tests.servers.machine import SmallDisk
 from tests.servers.postgres import PostgresServer
 from tests.service_process import Service
+from tests.transactions import opened
 
 pytestmark = pytest.mark.small_disk
 # A write that found no room at all, and one that found room for a part of its page.
@@ -91,16 +85,15 @@ def full_environment(
 
 @pytest.fixture
 async def own_engine(full_environment: dict[str, str]) -> AsyncIterator[AsyncEngine]:
-    opened_engine = create_engine(full_environment["INFERENCE_STORE_POSTGRES_DSN"])
-    yield opened_engine
-    await opened_engine.dispose()
+    async with opened(full_environment["INFERENCE_STORE_POSTGRES_DSN"]) as opened_engine:
+        yield opened_engine
 
 
 async def test_a_full_disk(
     disk_case: DiskCase,
     server: tuple[PostgresServer, SmallDisk],
     full_environment: dict[str, str],
-    published: Published,
+    published: traffic.Published,
     many: list[Capture],
     own_engine: AsyncEngine,
     tmp_path: Path,
@@ -111,19 +104,19 @@ async def test_a_full_disk(
     try:
         await asyncio.to_thread(service.wait_ready)
         await published.publish(many[:100], again=20)
-        await wait_until_drained(own_engine, records=published.records)
+        await traffic.wait_until_drained(own_engine, records=published.records)
         await own_engine.dispose()  # its connections may not outlive a crash
         disk.leave(disk_case.leave_bytes)
-        coming = [*many[100:], *make_captures(range(20_000, 20_600), prefix=unique())]
+        coming = [*many[100:], *traffic.make_captures(range(20_000, 20_600), prefix=unique())]
         load = asyncio.create_task(published.under_load(coming, chunk=100))
-        reason = await wait_for_tries(service, "postgres")
+        reason = await traffic.wait_for_tries(service, "postgres")
         check_how_it_failed(disk_case, postgres, reason)
         disk.grow()
         await asyncio.to_thread(postgres.start_if_ended)
         await load
         await published.check_ingested()
         await asyncio.to_thread(service.wait_ready)
-        check_it_did_not_spin(service)
+        traffic.check_it_did_not_spin(service)
     finally:
         print(service.text[-6000:])
         service.stop()

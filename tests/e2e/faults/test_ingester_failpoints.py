@@ -1,5 +1,7 @@
 """kill -9 of the ingester before and after every effect it has on the world."""
 
+import asyncio
+import random
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -23,6 +25,7 @@ from tests.servers.minio import S3
 from tests.servers.plugin import faults
 from tests.service_process import Service
 from tests.transactions import fetch, transact
+from tests.warm.process import COLD
 
 _FIRST_OR_LATER = ("1", faults("2"))
 # The first ones need a database in which partitions are missing.
@@ -43,9 +46,8 @@ def service(
 ) -> Iterator[Service]:
     """Start an ingester that writes sidecars, and delete them: the bucket is the module's."""
     environment["INFERENCE_STORE_INGESTER_SIDECARS"] = "on"
-    service = Service("ingester", environment, tmp_path)
-    yield service
-    service.stop()
+    with Service("ingester", environment, tmp_path) as service:
+        yield service
     for listed in minio_server.client().list_objects(shared_bucket, "sidecars/", recursive=True):
         minio_server.client().remove_object(shared_bucket, str(listed.object_name))
 
@@ -157,3 +159,26 @@ async def test_killed_while_redriving_dead_letters(
     start_again(service, None)
     await until(lambda: counted(published.engine), lambda result: not result[Outcome.DEAD])
     await check_everything(published, minio_server)
+
+
+# 20 times kill -9 of the ingester at a random moment, while events keep coming.
+
+KILLS = 20
+
+
+@pytest.mark.parametrize(("seed", "cold"), [(1, "1"), (2, "0")])
+async def test_killed_at_random_moments(
+    seed: int, cold: str, environment: dict[str, str], published: Published, tmp_path: Path
+) -> None:
+    moments = random.Random(seed)
+    coming = make_captures(range(10_000 * seed, 10_000 * seed + 1500))
+    with Service("ingester", environment | {COLD: cold}, tmp_path) as service:
+        load = asyncio.create_task(published.under_load(coming, pause=0.6))
+        for _ in range(KILLS // 2):
+            await asyncio.to_thread(service.wait_ready)
+            await published.wait_for_more(moments.randint(0, 150), load)
+            await asyncio.to_thread(service.kill)
+            # A new group: in the old one the dead member would be waited for.
+            service.restart(KAFKA_GROUP=unique("group"))
+        await load
+        await published.check_ingested()

@@ -35,9 +35,7 @@ def ingesters(environment: dict[str, str], tmp_path: Path) -> Iterator[list[Serv
         service.stop()
 
 
-async def test_ingesters_join_leave_and_are_killed(
-    published: Published, ingesters: list[Service]
-) -> None:
+async def test_ingesters_join_leave_and_die(published: Published, ingesters: list[Service]) -> None:
     order = random.Random(3)
     for service in ingesters:
         await asyncio.to_thread(service.wait_ready)
@@ -55,9 +53,7 @@ async def test_ingesters_join_leave_and_are_killed(
     await published.check_ingested()
 
 
-async def test_an_ingester_that_was_fenced_comes_back(
-    published: Published, ingesters: list[Service]
-) -> None:
+async def test_a_fenced_ingester_comes_back(published: Published, ingesters: list[Service]) -> None:
     frozen = ingesters[0]
     for service in ingesters:
         await asyncio.to_thread(service.wait_ready)

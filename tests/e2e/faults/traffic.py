@@ -156,12 +156,9 @@ async def check_rows(
         if table is blob_reference:
             expected = dict.fromkeys(uids, referenced)
             expected |= dict.fromkeys(without_input, referenced - 1)
-        check_same(await _count_rows(connection, table), expected, table.name)
-
-
-async def _count_rows(connection: AsyncConnection, table: Table) -> dict[UUID, int]:
-    query = select(table.c.uid, func.count()).group_by(table.c.uid)
-    return {row[0]: row[1] for row in await connection.execute(query)}
+        query = select(table.c.uid, func.count()).group_by(table.c.uid)
+        counted = {row[0]: row[1] for row in await connection.execute(query)}
+        check_same(counted, expected, table.name)
 
 
 def check_same(actual: Mapping[UUID, int], expected: Mapping[UUID, int], what: str) -> None:

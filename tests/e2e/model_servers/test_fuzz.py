@@ -30,8 +30,7 @@ from .conftest import Start
 pytestmark = pytest.mark.real_upstreams
 # Other work on the machine must not fail a test; a fixture's server is the same for all examples.
 _UNHURRIED = settings(
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 _LENGTH = "Inference-Header-Content-Length"
 _SIZES = st.integers(-2, 40) | st.sampled_from([-(2**63), 2**31, 2**63, 2**64, 10**30])

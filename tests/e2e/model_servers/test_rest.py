@@ -9,16 +9,8 @@ import pytest
 
 from inference_store.proxy.capture.capture_builder import ID_HEADER
 from tests.proxy_process import Proxy
+from tests.upstreams import model_servers
 from tests.upstreams.asking import Asked, by_socket, differences
-from tests.upstreams.model_servers import (
-    ChariotEngine,
-    HuggingFace,
-    KServe,
-    MLServer,
-    OmiContainer,
-    Stub,
-    Triton,
-)
 
 from . import requests
 from .conftest import Start
@@ -57,39 +49,41 @@ def to_models(call: Asked) -> Asked:
     return replace(call, headers=[("Host", "models"), *call.headers])
 
 
-async def test_mlserver(mlserver: MLServer, before_mlserver: Proxy) -> None:
+async def test_mlserver(mlserver: model_servers.MLServer, before_mlserver: Proxy) -> None:
     assert await find_differences(mlserver.http, before_mlserver, requests.MLSERVER) == {}
 
 
 @pytest.mark.real_huggingface
-async def test_huggingface(huggingface: HuggingFace, before_huggingface: Proxy) -> None:
+async def test_huggingface(
+    huggingface: model_servers.HuggingFace, before_huggingface: Proxy
+) -> None:
     sent_requests = requests.HUGGINGFACE
     assert await find_differences(huggingface.http, before_huggingface, sent_requests) == {}
 
 
 @pytest.mark.real_triton
-async def test_triton(triton: Triton, before_triton: Proxy) -> None:
+async def test_triton(triton: model_servers.Triton, before_triton: Proxy) -> None:
     assert await find_differences(triton.http, before_triton, requests.TRITON) == {}
 
 
 @pytest.mark.real_kserve
-async def test_kserve(kserve: KServe, before_kserve: Proxy) -> None:
+async def test_kserve(kserve: model_servers.KServe, before_kserve: Proxy) -> None:
     refused = requests.REFUSED | {"index"}
     assert await find_differences(kserve.http, before_kserve, requests.KSERVE, refused) == {}
 
 
-async def test_chariot(chariot_engine: ChariotEngine, before_chariot: Proxy) -> None:
+async def test_chariot(chariot_engine: model_servers.ChariotEngine, before_chariot: Proxy) -> None:
     direct = chariot_engine.address
     assert await find_differences(direct, before_chariot, requests.CHARIOT) == {}
 
 
-async def test_stub(stub: Stub, before_stub: Proxy) -> None:
+async def test_stub(stub: model_servers.Stub, before_stub: Proxy) -> None:
     refused = [name for name in requests.STUB if name.startswith(("status 4", "status 5"))]
     assert await find_differences(stub.address, before_stub, requests.STUB, refused) == {}
 
 
 async def test_answers_that_an_upstream_has_no_rest(
-    omi_container: OmiContainer, before_omi: Proxy
+    omi_container: model_servers.OmiContainer, before_omi: Proxy
 ) -> None:
     assert omi_container.address
     answer = await by_socket(before_omi.http, get("/v2"))
@@ -98,7 +92,7 @@ async def test_answers_that_an_upstream_has_no_rest(
 
 
 @pytest.fixture(scope="module")
-def stripping_mlserver(mlserver: MLServer, proxy_before: Start) -> Iterator[Proxy]:
+def stripping_mlserver(mlserver: model_servers.MLServer, proxy_before: Start) -> Iterator[Proxy]:
     """A proxy that strips metadata."""
     rules = {"strip_metadata": True}
     with proxy_before("mlserver", "v2", rules=rules, url=mlserver.url) as proxy:
@@ -114,7 +108,7 @@ def with_metadata(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def test_mlserver_answers_a_stripped_request_as_one_without_metadata(
-    mlserver: MLServer, stripping_mlserver: Proxy
+    mlserver: model_servers.MLServer, stripping_mlserver: Proxy
 ) -> None:
     for path, body in STRIPPED.items():
         without = {**body, "parameters": body.get("parameters", {})}

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -15,6 +14,8 @@ from tests.integration.api.app_server import serve_app
 from tests.integration.api.conftest import MakeApp
 from tests.integration.stored_inferences import NewInference, at, store
 from tests.readers.environment import read
+
+from .test_exports_exact import write_query
 
 pytestmark = pytest.mark.real_readers
 
@@ -65,19 +66,6 @@ def make_inferences() -> list[NewInference]:
     ]
 
 
-async def query(http: httpx.AsyncClient, path: Path) -> None:
-    """Write an answer of the query route as Arrow into a file."""
-    body = {"sort": "received_at", "include": ["metadata", "predictions"]}
-    headers = {"Accept": "application/vnd.apache.arrow.stream"}
-    answer = await http.post("/v1/models/model/inferences/query", json=body, headers=headers)
-    assert answer.status_code == 200, answer.text
-    await asyncio.to_thread(path.write_bytes, answer.content)
-
-
-def read_rest(text: str | None) -> list[tuple[str, str, str | None]]:
-    return [(item["key"], item["type"], item["value"]) for item in json.loads(text or "[]")]
-
-
 def check_arrow(reader: str, rows: list[Any]) -> None:
     assert [row["inference_id"] for row in rows] == [f"frame-{n}" for n in range(len(ROWS))]
     columns = {f"metadata.{name}" for _, expected, _ in ROWS for name in expected}
@@ -88,7 +76,8 @@ def check_arrow(reader: str, rows: list[Any]) -> None:
         assert {name for name in columns if row[name] is not None} == {
             f"metadata.{name}" for name in expected
         }, reader
-        assert read_rest(row["metadata_rest"]) == rest, reader
+        items = json.loads(row["metadata_rest"] or "[]")
+        assert [(item["key"], item["type"], item["value"]) for item in items] == rest, reader
         assert (row["ok"], row["aliases"]) == (bool(number % 2), [f"req/{number}"]), reader
         assert row["received_at"] == f"2026-11-01T00:00:0{number}+00:00", reader
         assert row["model_version"] == ("" if number == 3 else None), reader
@@ -103,7 +92,7 @@ async def test_each_reader_reads_the_same(
     await store(engine, *make_inferences())
     arrow = tmp_path / "answer.arrows"
     async with serve_app(make_app()) as http:
-        await query(http, arrow)
+        await write_query(http, arrow, "application/vnd.apache.arrow.stream")
         arguments = (str(arrow), str(http.base_url), "model")
         tables = await asyncio.to_thread(read, "read_tables.py", *arguments, home=tmp_path)
     assert len(tables) == 7

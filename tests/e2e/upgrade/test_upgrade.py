@@ -1,9 +1,11 @@
 """The version before goes on working on the new schema, during the migration and after it."""
 
 import asyncio
+import json
+import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +15,13 @@ import aiohttp
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index.database import create_engine
 from inference_store.index.migration import upgrade
-from inference_store.index.schema import MIGRATIONS
+from inference_store.index.schema import MIGRATIONS, newest
 from tests.e2e.faults.traffic import Published, make_captures
-from tests.e2e.upgrade.version import ROOT, Version, find_version_before
+from tests.e2e.test_line_end_to_end import ask
 from tests.producer import Producer
 from tests.servers.environment import service_environment as environment_of
-from tests.servers.fixtures import unique
+from tests.servers.fixtures import MakeTopic, unique
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
 from tests.servers.missing import NOTES
@@ -28,6 +29,90 @@ from tests.servers.ports import free_port
 from tests.servers.postgres import Postgres
 from tests.service_process import Service
 from tests.synthetic_migration import copy_migrations_with_one_more
+from tests.transactions import opened
+
+ROOT = MIGRATIONS.parent
+_PREFIX = "INFERENCE_STORE_"
+
+
+@dataclass(frozen=True)
+class Version:
+    """A source tree, and what to call it."""
+
+    source: Path
+    name: str
+
+    def find_settings(self) -> set[str]:
+        """The names of its settings: it refuses any other."""
+        path = {**os.environ, "PYTHONPATH": str(self.source / "services")}
+        print_names = (
+            "import importlib.util, json, inference_store as own;"
+            "rooms = importlib.util.find_spec('inference_store.platform');"
+            "room = 'platform' if rooms else 'store';"
+            "settings = importlib.import_module(f'inference_store.{room}.settings');"
+            "print(json.dumps([own.__file__, *settings.names()]))"
+        )
+        printed = subprocess.run(
+            [sys.executable, "-c", print_names],
+            env=path,
+            capture_output=True,
+            check=True,
+            text=True,
+        )
+        file, *names = json.loads(printed.stdout)
+        assert Path(file).is_relative_to(self.source), f"{file} is not of {self.source}"
+        return set(names)
+
+    def environment(self, settings: Mapping[str, str]) -> dict[str, str]:
+        """Return the settings for its processes: those it knows, and the path of its source."""
+        names = self.find_settings()
+        known_settings = {
+            name: value
+            for name, value in settings.items()
+            if not name.startswith(_PREFIX) or name in names
+        }
+        return {**known_settings, "PYTHONPATH": str(self.source / "services")}
+
+
+def find_version_before(folder: Path, *, root: Path = ROOT) -> Version | None:
+    """Find the newest version of the first-parent history with an older schema.
+
+    Its source is put into `folder`. None if there is no such version, or no history at all. A
+    higher number is of the time before the migrations were numbered again.
+    """
+    own = newest(root / "migrations")
+    for commit in _run_git(root, "rev-list", "--first-parent", "HEAD").split():
+        files = _run_git(root, "ls-tree", "--name-only", commit, "migrations/versions/").split()
+        heads = [Path(name).name.split("_")[0] for name in files if name.endswith(".py")]
+        if heads and max(heads) < own:
+            _extract(root, commit, folder)
+            return Version(folder, f"{commit[:12]} (schema {max(heads)})")
+    return None
+
+
+def _run_git(root: Path, *arguments: str) -> str:
+    """Return what git prints; "" if there is no git, or no history of this project."""
+    command = ["git", "-C", str(root), *arguments]
+    try:
+        top = subprocess.run(
+            ["git", "-C", str(root), "rev-parse", "--show-toplevel"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        if Path(top.stdout.strip()).resolve() != root.resolve():
+            return ""
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return ""
+
+
+def _extract(root: Path, commit: str, folder: Path) -> None:
+    archive = ["git", "-C", str(root), "archive", commit]
+    packed = subprocess.run(archive, capture_output=True, check=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["tar", "-x", "-C", str(folder)], input=packed.stdout, check=True)
+
 
 EVENTS = 100
 
@@ -68,9 +153,8 @@ def old_database(postgres_server: Postgres, step: Step) -> Iterator[str]:
 
 @pytest.fixture
 async def old_engine(old_database: str) -> AsyncIterator[AsyncEngine]:
-    engine = create_engine(old_database)
-    yield engine
-    await engine.dispose()
+    async with opened(old_database) as engine:
+        yield engine
 
 
 @dataclass
@@ -119,13 +203,6 @@ def make_folder(folder: Path, name: str) -> Path:
     return folder / name
 
 
-async def ask(http: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> dict[str, Any]:
-    async with http.post(url, json=body) as answer:
-        result = await answer.json()
-        assert answer.status == 200, result
-        return dict(result)
-
-
 async def test_the_version_before_runs_on_the_new_schema(
     step: Step,
     old_database: str,
@@ -133,7 +210,7 @@ async def test_the_version_before_runs_on_the_new_schema(
     kafka_server: Kafka,
     minio_server: S3,
     bucket: str,
-    topic: Callable[..., str],
+    topic: MakeTopic,
     tmp_path: Path,
 ) -> None:
     settings = environment_of(

@@ -7,23 +7,8 @@ import pytest
 from inference_store.platform.metrics import RETENTION_TROUBLE
 from tests.builders import make_payload
 
+from . import people
 from .conftest import Api
-from .people import (
-    ACROSS,
-    ANY_TIME,
-    ERASURES,
-    SUBJECT,
-    add_quarantined,
-    encode_metadata,
-    erase,
-    list_parked,
-    make_rejected,
-    place_hold,
-    read_erasure,
-    read_letters,
-    release_hold,
-    request_erasure,
-)
 
 pytestmark = pytest.mark.usefixtures("unattributed")
 _BROKEN = b'{"model_id":"%s","metadata":[{"key":"person","value":"%s"}],"data_sto'
@@ -33,8 +18,14 @@ _LETTERS: dict[int, tuple[str | None, bytes]] = {
     1: (None, _BROKEN % (b"model", b"bob")),
     2: (None, _BROKEN % (b"mod", b"ann")),
     3: ("stranger", _BROKEN % (b"stranger", b"ann")),
-    4: ("stranger", make_payload(model_id="stranger", metadata=encode_metadata("ann").decode())),
-    5: ("stranger", make_payload(model_id="stranger", metadata=encode_metadata("bob").decode())),
+    4: (
+        "stranger",
+        make_payload(model_id="stranger", metadata=people.encode_metadata("ann").decode()),
+    ),
+    5: (
+        "stranger",
+        make_payload(model_id="stranger", metadata=people.encode_metadata("bob").decode()),
+    ),
 }
 _PARKED = {6: "ann", 7: "bob"}
 # all that mention ann
@@ -44,29 +35,29 @@ _ALL = {0, 2, 3, 4, 6}
 @pytest.fixture
 async def unattributed(api: Api) -> None:
     """Letters without a model or of one that is not registered, and parked events of the latter."""
-    letters = [make_rejected(n, payload, model) for n, (model, payload) in _LETTERS.items()]
+    letters = [people.make_rejected(n, payload, model) for n, (model, payload) in _LETTERS.items()]
     events = [
-        make_rejected(n, _BROKEN % (b"stranger", who.encode()), "stranger")
+        people.make_rejected(n, _BROKEN % (b"stranger", who.encode()), "stranger")
         for n, who in _PARKED.items()
     ]
-    await add_quarantined(api, letters, events)
+    await people.add_quarantined(api, letters, events)
 
 
 async def list_erased(api: Api) -> set[int]:
     """Return the offsets of letters that are discarded and empty, and of parked events gone."""
-    letters = await read_letters(api)
+    letters = await people.read_letters(api)
     gone = {offset for offset, state in letters.items() if state == ("discarded", False)}
-    return gone | (set(_PARKED) - await list_parked(api))
+    return gone | (set(_PARKED) - await people.list_parked(api))
 
 
 @pytest.mark.usefixtures("people")
 @pytest.mark.parametrize(
     ("path", "body", "gone"),
     [
-        (ACROSS, {}, _ALL),
+        (people.ACROSS, {}, _ALL),
         # of given models: only letters without a model whose bytes name one of them
-        (ACROSS, {"model_ids": ["model", "other"]}, {0}),
-        (ERASURES, {}, {0}),
+        (people.ACROSS, {"model_ids": ["model", "other"]}, {0}),
+        (people.ERASURES, {}, {0}),
         ("/v1/models/other/erasures", {}, set()),
     ],
     ids=str,
@@ -74,12 +65,12 @@ async def list_erased(api: Api) -> set[int]:
 async def test_reaches_events_of_no_registered_model(
     api: Api, path: str, body: dict[str, Any], gone: set[int]
 ) -> None:
-    dry = await api.ask(path, {**SUBJECT, **body, "dry_run": True})
+    dry = await api.ask(path, {**people.SUBJECT, **body, "dry_run": True})
     counted = (len(gone - set(_PARKED)), len(gone & set(_PARKED)))
     assert (dry["dead_letters"], dry["parked_events"]) == counted
     # they are of no model of the list
     assert all(model["dead_letters"] == 0 for model in dry["models"])
-    erasure = await erase(api, {**SUBJECT, **body}, path)
+    erasure = await people.erase(api, {**people.SUBJECT, **body}, path)
     assert erasure["state"] == "deleted", erasure
     rows = erasure["rows"]
     assert rows.get("unsettled_event", 0) == sum(counted)
@@ -94,41 +85,41 @@ async def test_holds_keep_what_may_be_theirs(
     api: Api, model_id: str | None, kept: set[int]
 ) -> None:
     """A letter without a model may be of any; `stranger` is registered after the request."""
-    erasure = await request_erasure(api, SUBJECT, ACROSS)
+    erasure = await people.request_erasure(api, people.SUBJECT, people.ACROSS)
     if model_id == "stranger":
         await api.call("PUT", "/v1/models/stranger", {})
-    hold = await place_hold(api, ANY_TIME, model_id=model_id)
-    dry = await api.ask(ACROSS, {**SUBJECT, "dry_run": True})
+    hold = await people.place_hold(api, people.ANY_TIME, model_id=model_id)
+    dry = await api.ask(people.ACROSS, {**people.SUBJECT, "dry_run": True})
     await api.run_retention()
-    erasure = await read_erasure(api, erasure)
+    erasure = await people.read_erasure(api, erasure)
     assert (erasure["state"], erasure["progress"]["held"]) == ("partly_held", dry["held"]), erasure
     assert await list_erased(api) == _ALL - kept
-    await release_hold(api, hold)
+    await people.release_hold(api, hold)
     await api.run_retention()
-    erasure = await read_erasure(api, erasure)
+    erasure = await people.read_erasure(api, erasure)
     assert (erasure["state"], erasure["progress"]["held"]) == ("deleted", 0), erasure
     assert await list_erased(api) == _ALL
 
 
 @pytest.mark.usefixtures("people")
 async def test_refuses_a_key_that_nothing_has(api: Api) -> None:
-    for path in (ERASURES, ACROSS):
+    for path in (people.ERASURES, people.ACROSS):
         for dry_run in (False, True):
             body = {"subject": {"key": "persn", "value": "ann"}, "dry_run": dry_run}
             problem = await api.ask(path, body, status=422)
             assert problem["type"].endswith("#unknown-metadata-key")
             [error] = problem["errors"]
             assert (error["path"], error["known"][0]) == ("subject.key", "person")
-    assert (await api.read(ACROSS))["items"] == []
+    assert (await api.read(people.ACROSS))["items"] == []
 
 
 @pytest.mark.usefixtures("people")
 async def test_accepts_a_key_that_only_quarantined_events_have(api: Api) -> None:
     payload = b'{"model_id":"model","pers":"Jos\\u00C9 \\"the\\" one'
-    await add_quarantined(api, [make_rejected(8, payload, None)])
+    await people.add_quarantined(api, [people.make_rejected(8, payload, None)])
     body = {"subject": {"key": "pers", "value": 'JosÉ "the" one'}}
     await api.ask("/v1/models/other/erasures", body, status=422)
-    erasure = await erase(api, body)
+    erasure = await people.erase(api, body)
     assert (erasure["inferences"], erasure["rows"]["unsettled_event"]) == (0, 1)
     assert erasure["message"] is None  # something was erased
     assert await list_erased(api) == {8}
@@ -136,11 +127,11 @@ async def test_accepts_a_key_that_only_quarantined_events_have(api: Api) -> None
 
 async def give_up_what_a_hold_keeps(api: Api) -> dict[str, Any]:
     """Erase the subject under a hold over everything, give up what it keeps, and run one turn."""
-    await place_hold(api, ANY_TIME, model_id=None)
-    erasure = await erase(api, SUBJECT, ACROSS)
-    await api.ask(f"{ACROSS}/{erasure['id']}/give-up", {"reason": "a case"}, status=202)
+    await people.place_hold(api, people.ANY_TIME, model_id=None)
+    erasure = await people.erase(api, people.SUBJECT, people.ACROSS)
+    await api.ask(f"{people.ACROSS}/{erasure['id']}/give-up", {"reason": "a case"}, status=202)
     await api.run_retention()
-    return await read_erasure(api, erasure)
+    return await people.read_erasure(api, erasure)
 
 
 @pytest.mark.usefixtures("people")
@@ -151,7 +142,7 @@ async def test_gives_up_what_a_hold_keeps(api: Api) -> None:
 
 
 async def test_erases_where_no_model_is_registered(api: Api) -> None:
-    assert (await erase(api, SUBJECT, ACROSS))["state"] == "deleted"
+    assert (await people.erase(api, people.SUBJECT, people.ACROSS))["state"] == "deleted"
     assert await list_erased(api) == _ALL
 
 

@@ -11,19 +11,8 @@ from inference_store.index.tables import inference, metadata_number
 from inference_store.operations.reconcile import stored_reports
 from inference_store.operations.reconcile.stored_reports import Finding
 
+from . import people
 from .conftest import Api
-from .people import (
-    ACROSS,
-    ERASURES,
-    SUBJECT,
-    erase,
-    make_person,
-    place_hold,
-    read_erasure,
-    release_hold,
-    request_erasure,
-    store_people,
-)
 
 pytestmark = pytest.mark.usefixtures("people")
 
@@ -39,21 +28,21 @@ async def test_erases_only_what_matches(api: Api) -> None:
     cases: list[tuple[dict[str, Any], set[str]]] = [
         ({"filter": "person = 'ann' AND n > 0"}, {"i2", "i4"}),
         ({"filter": {"op": ">=", "args": [{"property": "n"}, 4]}}, {"i4", "i5"}),
-        (SUBJECT, {"i0", "i2", "i4"}),
+        (people.SUBJECT, {"i0", "i2", "i4"}),
         ({"subject": {"key": "n", "type": "int", "value": "3"}}, {"i3"}),
         ({"inference_ids": ["i1", "i5"]}, {"i1", "i5"}),
     ]
     requested = []
     for number, (body, gone) in enumerate(cases):
-        await store_people(api, f"case-{number}")
+        await people.store_people(api, f"case-{number}")
         path = f"/v1/models/case-{number}/erasures"
         counts = await api.ask(path, {**body, "dry_run": True})
         assert (counts["inferences"], counts["objects"]) == (len(gone), len(gone)), body
-        requested.append(await request_erasure(api, body, path))
+        requested.append(await people.request_erasure(api, body, path))
         assert (requested[-1]["state"], requested[-1]["inferences"]) == ("pending", 0), body
     await api.run_retention()
     for number, (body, gone) in enumerate(cases):
-        erasure = await read_erasure(api, requested[number])
+        erasure = await people.read_erasure(api, requested[number])
         progress = erasure["progress"]
         assert (erasure["state"], progress["left"]) == ("deleted", 0), erasure
         counted = (erasure["inferences"], erasure["objects"], progress["marked"])
@@ -66,55 +55,57 @@ async def test_keeps_inferences_whose_keys_are_not_all_indexed(api: Api) -> None
     """The index does not know all keys of i0 and i1, so it cannot tell that `n` is missing."""
     capped = inference.update().where(inference.c.inference_id.in_(["i0", "i1"]))
     await api.execute(capped.values(flags=["metadata_keys_capped"]), metadata_number.delete())
-    counts = await api.ask(ERASURES, {"filter": "n IS NULL", "dry_run": True})
+    counts = await api.ask(people.ERASURES, {"filter": "n IS NULL", "dry_run": True})
     assert (counts["inferences"], counts["undecided"]) == (4, 2)
     assert [model["undecided"] for model in counts["models"]] == [2]
-    counts = await api.ask(ERASURES, {"filter": "NOT (person = 'bob')", "dry_run": True})
+    counts = await api.ask(people.ERASURES, {"filter": "NOT (person = 'bob')", "dry_run": True})
     # i0 may have been sent bob's name as well
     assert (counts["inferences"], counts["undecided"]) == (2, 1)
-    await erase(api, {"filter": "n IS NULL"})
+    await people.erase(api, {"filter": "n IS NULL"})
     assert await list_inference_ids(api) == {"i0", "i1", "i9"}
 
 
 async def test_erases_subject_from_every_model(api: Api) -> None:
-    erasure = await erase(api, SUBJECT, ACROSS)
+    erasure = await people.erase(api, people.SUBJECT, people.ACROSS)
     assert (erasure["model_ids"], erasure["model_id"]) == (["model", "other"], None)
     assert erasure["inferences"] == 4
     assert await list_inference_ids(api) == {"i1", "i3", "i5"}
 
 
 async def test_refuses_or_reports_what_nothing_has(api: Api) -> None:
-    await api.ask(ERASURES, {"inference_ids": ["nobody", "no one"]}, status=404)
-    some = await request_erasure(api, {"inference_ids": ["i1", "nobody"]})
+    await api.ask(people.ERASURES, {"inference_ids": ["nobody", "no one"]}, status=404)
+    some = await people.request_erasure(api, {"inference_ids": ["i1", "nobody"]})
     assert some["not_found"] == ["nobody"]
-    slip = await api.ask(ERASURES, {"filter": "persn = 'ann'"}, status=422)
+    slip = await api.ask(people.ERASURES, {"filter": "persn = 'ann'"}, status=422)
     assert "person" in str(slip)
-    nothing = await erase(api, {"subject": {"key": "person", "value": "nobody"}})
+    nothing = await people.erase(api, {"subject": {"key": "person", "value": "nobody"}})
     assert (nothing["state"], nothing["inferences"]) == ("deleted", 0)
     assert "Nothing that is stored matched" in nothing["message"]
     for body in ({}, {"filter": "n > 1", "inference_ids": ["i1"]}):
-        refused = await api.ask(ERASURES, body, status=422)
+        refused = await api.ask(people.ERASURES, body, status=422)
         assert "exactly one of filter, inference_ids, subject" in str(refused), body
 
 
 async def test_finds_inferences_hidden_by_another_erasure(api: Api) -> None:
     """The first erasures are cancelled, and the others erase what the first had hidden."""
-    uid_3, uid_5 = (f"uid:{make_person(n, 'bob').uid}" for n in (3, 5))
+    uid_3, uid_5 = (f"uid:{people.make_person(n, 'bob').uid}" for n in (3, 5))
     hiding = [await api.call("DELETE", f"{_INFERENCES}/i{n}") for n in (1, 2, 3, 5)]
     body: dict[str, Any] = {"inference_ids": ["i5", uid_5, "nobody"]}
-    counts = await api.ask(ERASURES, {**body, "dry_run": True})
+    counts = await api.ask(people.ERASURES, {**body, "dry_run": True})
     assert (counts["inferences"], counts["not_found"]) == (1, ["nobody"])
-    erasing = [await request_erasure(api, body)]
+    erasing = [await people.request_erasure(api, body)]
     assert erasing[0]["not_found"] == ["nobody"]
     erasing += [
         await api.call("DELETE", f"{_INFERENCES}/{id}", status=202) for id in ("i1", "i2", uid_3)
     ]
     for erasure in hiding:
-        await api.ask(f"{ACROSS}/{erasure['id']}/cancel", None, status=202)
+        await api.ask(f"{people.ACROSS}/{erasure['id']}/cancel", None, status=202)
     await api.run_retention()
     for erasure in hiding:
-        assert (await read_erasure(api, erasure))["state"] == "cancelled"
-    assert [(await read_erasure(api, erasure))["inferences"] for erasure in erasing] == [1] * 4
+        assert (await people.read_erasure(api, erasure))["state"] == "cancelled"
+    assert [(await people.read_erasure(api, erasure))["inferences"] for erasure in erasing] == [
+        1
+    ] * 4
     assert await list_inference_ids(api) == {"i0", "i4", "i9"}
     await api.call("DELETE", f"{_INFERENCES}/i1", status=404)
 
@@ -123,34 +114,34 @@ async def test_erasure_cancelled_in_time_erases_nothing(api: Api) -> None:
     everything = await list_inference_ids(api)
     erasure = await api.call("DELETE", f"{_INFERENCES}/i1")
     await api.read(f"{_INFERENCES}/i1", status=404)
-    path = f"{ACROSS}/{erasure['id']}/cancel"
+    path = f"{people.ACROSS}/{erasure['id']}/cancel"
     assert (await api.ask(path, None, status=202))["state"] == "cancelling"
     await api.run_retention()
-    assert (await read_erasure(api, erasure))["state"] == "cancelled"
+    assert (await people.read_erasure(api, erasure))["state"] == "cancelled"
     assert await list_inference_ids(api) == everything
     await api.read(f"{_INFERENCES}/i1")
     assert (await api.ask(path, None, status=202))["state"] == "cancelled"
 
 
 async def test_cannot_cancel_after_deletion_began(api: Api) -> None:
-    erasure = await erase(api, {"inference_ids": ["i1"]})
-    refused = await api.ask(f"{ACROSS}/{erasure['id']}/cancel", None, status=409)
+    erasure = await people.erase(api, {"inference_ids": ["i1"]})
+    refused = await api.ask(f"{people.ACROSS}/{erasure['id']}/cancel", None, status=409)
     assert "begun to delete" in refused["detail"]
 
 
 async def test_gives_up_held_inferences(api: Api) -> None:
-    hold = await place_hold(api, inference_ids=["i1"])
-    erasure = await request_erasure(api, {"inference_ids": ["i1", "i3"]})
-    path = f"{ACROSS}/{erasure['id']}/give-up"
+    hold = await people.place_hold(api, inference_ids=["i1"])
+    erasure = await people.request_erasure(api, {"inference_ids": ["i1", "i3"]})
+    path = f"{people.ACROSS}/{erasure['id']}/give-up"
     await api.ask(path, {}, status=422)
     await api.ask(path, {"reason": "long"}, status=409)
     await api.run_retention()
     answer = await api.ask(path, {"reason": "long"}, status=202)
     assert answer["state"] == "giving_up"
     assert answer["given_up"] == {"by": "anyone", "held": []}
-    await release_hold(api, hold)
+    await people.release_hold(api, hold)
     await api.run_retention()
-    ended = await read_erasure(api, erasure)
+    ended = await people.read_erasure(api, erasure)
     assert (ended["state"], ended["inferences"], ended["progress"]["held"]) == ("deleted", 1, 0)
     assert ended["given_up"]["held"] == [{"hold": hold, "inferences": 1}]
     assert "i1" in await list_inference_ids(api)

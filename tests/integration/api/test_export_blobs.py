@@ -88,9 +88,7 @@ async def test_links_end_after_seven_days(api: Api) -> None:
     assert read_seconds(read_links("jsonl", content)[0]) == 7 * 24 * 3600
 
 
-async def test_a_blob_that_is_missing_is_null_and_counted(
-    api: Api, stored: list[NewInference]
-) -> None:
+async def test_a_missing_blob_is_null_and_counted(api: Api, stored: list[NewInference]) -> None:
     erased = update(inference).where(inference.c.uid == stored[1].uid)
     await api.execute(erased.values(data_deleted_at=func.now()))
     place = StorageKey(api.bucket, f"captures/{stored[2].inference_id}/response")

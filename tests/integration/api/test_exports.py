@@ -13,16 +13,8 @@ import pytest
 from inference_store.export.part_formats import PART_FORMATS
 from tests.integration.stored_inferences import NewInference, at
 
+from . import people
 from .conftest import LINES, Api, MakeApp, make_client
-from .people import (
-    EXPORTS,
-    download,
-    list_keys,
-    list_parts,
-    read_export,
-    read_object,
-    request_export,
-)
 
 _STORED = 25
 
@@ -39,8 +31,8 @@ async def stored(api: Api) -> None:
 async def read_lines(api: Api, export: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the lines of all parts, in order, each checked by its SHA-256."""
     lines: list[dict[str, Any]] = []
-    for part in await list_parts(api, export):
-        content = await download(part)
+    for part in await people.list_parts(api, export):
+        content = await people.download(part)
         assert hashlib.sha256(content).hexdigest() == part["sha256"]
         assert len(content) == part["bytes"]
         rows = [json.loads(line) for line in content.splitlines()]
@@ -50,13 +42,13 @@ async def read_lines(api: Api, export: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 async def test_writes_all_that_match_in_parts(api: Api) -> None:
-    export = await request_export(api, filter="n < 23", format="jsonl")
+    export = await people.request_export(api, filter="n < 23", format="jsonl")
     assert export["state"] == "pending"
     # what comes later is not in it
     later = datetime.now(UTC) + timedelta(days=1)
     await api.store(NewInference("later", later, [("n", "int", 1)]))
     await api.run_retention()
-    done = await read_export(api, export)
+    done = await people.read_export(api, export)
     assert done["state"] == "done", done
     counts = {name: done[name] for name in ("members", "rows", "parts", "parts_written", "gone")}
     assert counts == {"members": 23, "rows": 23, "parts": 3, "parts_written": 3, "gone": 0}
@@ -73,18 +65,19 @@ async def test_writes_all_that_match_in_parts(api: Api) -> None:
 
 async def test_writes_each_format(api: Api) -> None:
     exports = {
-        name: await request_export(api, format=name, include=["metadata"]) for name in PART_FORMATS
+        name: await people.request_export(api, format=name, include=["metadata"])
+        for name in PART_FORMATS
     }
     await api.run_retention()
     for name, export in exports.items():
-        assert (await read_export(api, export))["rows"] == _STORED, name
-        parts = await list_parts(api, export)
+        assert (await people.read_export(api, export))["rows"] == _STORED, name
+        parts = await people.list_parts(api, export)
         assert [part["rows"] for part in parts] == [10, 10, 5], name
         direct = await api.get(f"/v1/exports/{export['id']}/parts/1")
         assert direct.status_code == 200, name
         assert direct.headers["content-type"].partition(";")[0] == PART_FORMATS[name].media_type
-        assert direct.content == await download(parts[0]), name
-        manifest = read_object(api, export, "manifest.json")
+        assert direct.content == await people.download(parts[0]), name
+        manifest = people.read_object(api, export, "manifest.json")
         assert [part["sha256"] for part in manifest["parts"]] == [part["sha256"] for part in parts]
         if name == "arrow":
             rows = nanoarrow.ArrayStream.from_readable(direct.content).read_all().to_pylist()
@@ -92,7 +85,7 @@ async def test_writes_each_format(api: Api) -> None:
 
 
 async def test_a_download_resumes(api: Api) -> None:
-    export = await request_export(api, format="jsonl")
+    export = await people.request_export(api, format="jsonl")
     await api.run_retention()
     path = f"/v1/exports/{export['id']}/parts/1"
     plain = {"Accept-Encoding": "identity"}
@@ -132,71 +125,71 @@ async def test_a_download_resumes(api: Api) -> None:
 
 
 async def test_the_bucket_has_the_parts_and_no_filter(api: Api) -> None:
-    export = await request_export(api, filter="n < 12", format="csv")
+    export = await people.request_export(api, filter="n < 12", format="csv")
     await api.run_retention()
-    assert "filter" not in read_object(api, export, "manifest.json")
-    names = [key.partition(f"{export['id']}/")[2] for key in list_keys(api)]
+    assert "filter" not in people.read_object(api, export, "manifest.json")
+    names = [key.partition(f"{export['id']}/")[2] for key in people.list_keys(api)]
     assert [name.split("-")[0] for name in names] == [
-        *("manifest.json", "parts/00001", "parts/00002"),
+        *("manifest.json", "parts/00001", "parts/00002")
     ]
 
 
 async def test_an_export_of_nothing_has_no_part(api: Api) -> None:
-    export = await request_export(api, filter="n > 1000")
+    export = await people.request_export(api, filter="n > 1000")
     await api.run_retention()
-    done = await read_export(api, export)
+    done = await people.read_export(api, export)
     assert (done["state"], done["members"], done["parts"]) == ("done", 0, 0)
-    assert await list_parts(api, export) == []
+    assert await people.list_parts(api, export) == []
 
 
 async def test_cancelled_exports_leave_nothing(api: Api) -> None:
-    export = await request_export(api)
+    export = await people.request_export(api)
     await api.run_retention()
     path = f"/v1/exports/{export['id']}"
     assert (await api.ask(f"{path}/cancel", None, status=202))["state"] == "cancelling"
     await api.run_retention()
-    assert (await read_export(api, export))["state"] == "cancelled"
-    assert list_keys(api) == []
+    assert (await people.read_export(api, export))["state"] == "cancelled"
+    assert people.list_keys(api) == []
     await api.ask(f"{path}/cancel", None, status=409)
     await api.read(f"{path}/parts/1", status=410)
 
 
 async def test_expired_exports_are_deleted_and_lists_of_copies_stay(api: Api) -> None:
-    export, unread = await request_export(api), await request_export(api)
+    export, unread = await people.request_export(api), await people.request_export(api)
     await api.run_retention()
-    await list_parts(api, export)
+    await people.list_parts(api, export)
     await api.execute("UPDATE export_job SET expires_at = now()")
     await api.run_retention()
-    assert (await read_export(api, export))["state"] == "expired"
-    assert list_keys(api) == []
-    assert {part["state"] for part in await list_parts(api, export)} == {"removed"}
-    assert await list_parts(api, unread) == []
+    assert (await people.read_export(api, export))["state"] == "expired"
+    assert people.list_keys(api) == []
+    assert {part["state"] for part in await people.list_parts(api, export)} == {"removed"}
+    assert await people.list_parts(api, unread) == []
     await api.read(f"/v1/exports/{export['id']}/parts/1", status=410)
 
 
 async def test_an_export_of_a_model_that_is_gone_fails_and_the_next_is_written(api: Api) -> None:
-    orphan, export = await request_export(api), await request_export(api)
+    orphan, export = await people.request_export(api), await people.request_export(api)
     of_orphan = f"WHERE id = '{orphan['id']}'"
     await api.execute(f"UPDATE export_job SET model = 4711 {of_orphan}")
     await api.run_retention()
-    assert (await read_export(api, export))["state"] == "done"
+    assert (await people.read_export(api, export))["state"] == "done"
     await api.read(f"/v1/exports/{orphan['id']}", status=404)
     [row] = await api.fetch(f"SELECT state, error FROM export_job {of_orphan}")
     assert tuple(row) == ("failed", "The model of this export was removed.")
 
 
 async def test_one_caller_has_no_more_unfinished_exports_than_twenty(api: Api) -> None:
-    answers = await asyncio.gather(*(api.post(EXPORTS, json={}) for _ in range(30)))
+    answers = await asyncio.gather(*(api.post(people.EXPORTS, json={}) for _ in range(30)))
     assert sorted(answer.status_code for answer in answers) == [202] * 20 + [409] * 10
 
 
 async def test_names_who_was_given_links(api: Api) -> None:
-    export = await request_export(api)
-    await list_parts(api, export)  # nothing is written yet
-    assert (await read_export(api, export))["downloads"] == []
+    export = await people.request_export(api)
+    await people.list_parts(api, export)  # nothing is written yet
+    assert (await people.read_export(api, export))["downloads"] == []
     await api.run_retention()
-    await list_parts(api, export)
-    [read] = (await read_export(api, export))["downloads"]
+    await people.list_parts(api, export)
+    [read] = (await people.read_export(api, export))["downloads"]
     assert (read["actor"], read["parts"]) == ("anyone", 3)
     entries = (await api.read("/v1/audit", action="export_read", model_id="model"))["items"]
     assert [entry["detail"]["export"] for entry in entries] == [export["id"]]
@@ -207,7 +200,7 @@ async def test_a_policy_ends_it_sooner(make_app: MakeApp) -> None:
     async with make_client(make_app(policy_grace_seconds=0)) as api:
         await api.call("PUT", "/v1/models/model/retention-policy", rules)
         for days, expected in [(30, 30), (60, 40)]:
-            export = await request_export(api, expires_in=f"P{days}D")
+            export = await people.request_export(api, expires_in=f"P{days}D")
             requested, expires = (
                 datetime.fromisoformat(export[name]) for name in ("requested_at", "expires_at")
             )
@@ -216,11 +209,11 @@ async def test_a_policy_ends_it_sooner(make_app: MakeApp) -> None:
 
 async def test_needs_confirmation_for_very_many(make_app: MakeApp) -> None:
     async with make_client(make_app(export_confirm_above=24)) as api:
-        refused = await api.ask(EXPORTS, {}, status=409)
+        refused = await api.ask(people.EXPORTS, {}, status=409)
         assert "25 inferences match" in refused["detail"]
         assert "confirm" in refused["detail"]
-        await api.ask(EXPORTS, {"filter": "n < 24"}, status=202)
-        await api.ask(EXPORTS, {"confirm": True}, status=202)
+        await api.ask(people.EXPORTS, {"filter": "n < 24"}, status=202)
+        await api.ask(people.EXPORTS, {"confirm": True}, status=202)
 
 
 async def test_refuses_bad_requests(api: Api) -> None:
@@ -236,7 +229,7 @@ async def test_refuses_bad_requests(api: Api) -> None:
         ({"limit": 3}, "limit"),
     ]
     for body, fault in cases:
-        problem = await api.ask(EXPORTS, body, status=422)
+        problem = await api.ask(people.EXPORTS, body, status=422)
         assert any(error["path"].startswith(fault) for error in problem["errors"]), problem
     assert (await api.read("/v1/exports"))["items"] == []
 
@@ -247,7 +240,7 @@ async def test_unknown_exports_are_not_found(api: Api) -> None:
 
 
 async def test_lists_exports_newest_first(api: Api) -> None:
-    first, second = await request_export(api), await request_export(api)
+    first, second = await people.request_export(api), await people.request_export(api)
     page = await api.read("/v1/exports?limit=1")
     assert [item["id"] for item in page["items"]] == [second["id"]]
     rest = await api.read(f"/v1/exports?limit=1&cursor={page['next']}")

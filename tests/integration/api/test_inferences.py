@@ -7,13 +7,7 @@ from urllib.parse import quote
 import httpx
 from sqlalchemy import update
 
-from inference_store.api.inference_models import (
-    InferenceDetail,
-    InferencePage,
-    ShownInference,
-    StreamedInference,
-    StreamEnd,
-)
+from inference_store.api import inference_models
 from inference_store.index.tables import inference
 from inference_store.inference.events.event import Extras
 from tests.answer_models import check_answer
@@ -162,20 +156,20 @@ async def test_answers_match_their_models(api: Api) -> None:
             answer = await api.post(path, json=body)
             assert answer.status_code == 200, answer.text
             assert answer.json()["items"], body
-            check_answer(InferencePage, answer.content)
+            check_answer(inference_models.InferencePage, answer.content)
     for body in _BODIES[:4]:
         whole = {name: body[name] for name in body if name not in {"limit", "explain"}}
         answer = await api.post(f"{_PATH}/query", json=whole, headers=LINES)
         *items, end = answer.content.splitlines()
         assert len(items) == 3, body
         for item in items:
-            check_answer(StreamedInference, item)
-        check_answer(StreamEnd, end)
+            check_answer(inference_models.StreamedInference, item)
+        check_answer(inference_models.StreamEnd, end)
     answer = await api.get(f"{_PATH}/id-1", params={"include": _EVERYTHING})
-    check_answer(InferenceDetail, answer.content)
+    check_answer(inference_models.InferenceDetail, answer.content)
     change = {"metadata": [{"key": "reviewed", "type": "bool", "value": "true"}]}
     changed = await api.post(f"{_PATH}/id-1/metadata", json=change)
-    check_answer(ShownInference, changed.content)
+    check_answer(inference_models.ShownInference, changed.content)
 
 
 async def test_round_trips(make_app: MakeApp) -> None:

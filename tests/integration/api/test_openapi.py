@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any, TypeAlias
 
 import pytest
 import schemathesis
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Err
+from schemathesis.schemas import BaseSchema
 from schemathesis.specs.openapi import checks as openapi_checks
 
 from inference_store.api.app import create_app
@@ -25,10 +28,20 @@ from inference_store.platform.settings import ApiSettings
 from tests.integration.api.access.path_values import Ids, add_path_values
 from tests.integration.api.access.table import TABLE, fill_body
 from tests.integration.stored_inferences import NewInference, at, store
-from tests.openapi_operations import Case, Operation, read_operations
 from tests.properties import examples
 from tests.servers.ports import free_port
 from tests.servers.waiting import wait_until
+
+Operation: TypeAlias = schemathesis.APIOperation[Any, Any, Any, Any]
+Case: TypeAlias = schemathesis.Case[Operation]
+
+
+def read_operations(document: BaseSchema) -> Iterator[Operation]:
+    """Yield every operation of the document. Raises the error of an invalid one."""
+    for result in document.get_all_operations():
+        if isinstance(result, Err):
+            raise result.err()
+        yield result.ok()
 
 
 @dataclass(frozen=True)

@@ -110,9 +110,7 @@ async def test_refusals(api: Api) -> None:
 
 
 @pytest.mark.usefixtures("stored")
-async def test_replay_repeats_the_move_after_a_restore(
-    api: Api, backup: Backup, restore: Restore
-) -> None:
+async def test_replay_moves_it_after_a_restore(api: Api, backup: Backup, restore: Restore) -> None:
     """Otherwise the policy of its old project would delete what the new one keeps."""
     older = await restore(backup())
     await put(api, _LAB, _DAY)

@@ -77,9 +77,7 @@ async def _list_models(client: Api) -> list[str]:
     return [item["model_id"] for item in (await client.read("/v1/models"))["items"]]
 
 
-async def test_questions_read_there_and_changes_go_here(
-    make_api: MakeApi, standby: Standby
-) -> None:
+async def test_questions_go_there_and_changes_here(make_api: MakeApi, standby: Standby) -> None:
     async with make_api() as client:
         with standby.paused():
             # the answer to a change is read from the primary

@@ -204,9 +204,7 @@ async def test_stream_counts_as_one_request(api: Api, make_app: MakeApp) -> None
 
 
 @pytest.mark.usefixtures("small_pages")
-async def test_audits_links_of_a_stream_and_none_of_excess_ones(
-    api: Api, make_app: MakeApp
-) -> None:
+async def test_audits_links_of_a_stream_but_none_in_excess(api: Api, make_app: MakeApp) -> None:
     """A stream beyond the limit is refused before any work."""
     await api.store(*_make_inferences(25))
     app = make_app(auth="on", api_token=TOKEN, streams_at_once=1)
@@ -415,9 +413,7 @@ async def test_another_type_is_refused(api: Api) -> None:
     assert all(media_type in detail for media_type in FORMATS)
 
 
-async def test_it_continues_after_the_last_cursor(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_it_goes_on_after_the_last_cursor(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "_PAGE", 10)
     await api.store(*(NewInference(f"id-{n}", at(n)) for n in range(35)))
     first = await read_arrow(api, limit=25)

@@ -5,18 +5,38 @@ Citus each statement is one task.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+import subprocess
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.index import partitions
 from inference_store.index.database import driver_of
-from inference_store.index.distribution import DISTRIBUTED, is_distributed
+from inference_store.index.dictionary import Dictionary
+from inference_store.index.distribution import (
+    DISTRIBUTED,
+    CannotDistribute,
+    distribute,
+    is_distributed,
+    spread,
+    steps,
+)
+from inference_store.index.tables import inference, metadata_key, partition_count, registration
+from inference_store.query.counting import count_ended
 from tests.integration.api.conftest import *  # noqa: F403  (the api's fixtures)
 from tests.integration.statements import SentStatement, record_statements
-from tests.integration.stored_inferences import NewInference, at, store
+from tests.integration.stored_inferences import START, NewInference, at, store
+from tests.servers.citus import Citus
+from tests.servers.fixtures import migrate, unique
+from tests.servers.marks import on_citus, plain_postgres
+from tests.servers.postgres import Postgres
+from tests.transactions import fetch, opened, transact
+from tests.warm.process import run_command
 
 MODEL = "/v1/models/model"
 NAMES = tuple(table.name for table in DISTRIBUTED)
@@ -130,3 +150,156 @@ def check_plan(node: dict[str, Any], statement: str) -> None:
         assert "model = " in conditions, f"{relation}: {conditions!r} in {statement}"
     for inner in node.get("Plans", []):
         check_plan(inner, statement)
+
+
+# `inference-store distribute`: what it refuses, and how it changes the tables.
+
+_STAND_IN = """
+CREATE TABLE pg_dist_partition (logicalrelid regclass, partmethod "char", repmodel "char");
+CREATE FUNCTION create_reference_table(name regclass) RETURNS void LANGUAGE sql AS
+    'INSERT INTO pg_dist_partition VALUES (name, ''n'', ''t'')';
+CREATE FUNCTION create_distributed_table(
+    name regclass, by text, colocate_with text = 'default', shard_count int = 32
+) RETURNS void LANGUAGE sql AS
+    'INSERT INTO pg_dist_partition VALUES (name, ''h'', ''s'')'
+"""
+
+
+async def install_stand_in(engine: AsyncEngine) -> None:
+    async with engine.begin() as connection:
+        for statement in _STAND_IN.split(";\n"):
+            await connection.execute(text(statement))
+
+
+def run_distribute(dsn: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {"INFERENCE_STORE_POSTGRES_DSN": dsn, "PATH": ""}
+    return run_command("distribute", *arguments, environment=environment)
+
+
+@plain_postgres
+def test_refuses_a_plain_postgres_with_the_remedy(database: str) -> None:
+    available = "SELECT count(*) FROM pg_available_extensions WHERE name = 'citus'"
+    because = "is installed but not loaded" if Postgres(database).ask(available) else "has no Citus"
+    refused = run_distribute(database)
+    assert refused.returncode == 1
+    assert because in refused.stderr
+    assert "nothing was changed" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_rejects_an_invalid_number_of_shards(database: str) -> None:
+    for shards in ("0", "1025", "many"):
+        refused = run_distribute(database, "--shards", shards)
+        assert refused.returncode == 2, shards
+        assert "is not a whole number from 1 to 1024" in refused.stderr
+
+
+@plain_postgres
+async def test_distributes_every_table_once(engine: AsyncEngine) -> None:
+    """Afterwards numbers continue where they were, and partitions are made and dropped."""
+    first = await store(engine, NewInference("a", model_id="one", metadata=[("k", "int", "1")]))
+    await install_stand_in(engine)
+    messages: list[str] = []
+    await spread(engine, shards=32, say=messages.append)
+    assert len(messages) == len(steps(set(), shards=32)) + 1
+    assert messages[-1].startswith("The tables are distributed.")
+    assert await transact(engine, is_distributed)
+    await spread(engine, shards=32, say=messages.append)
+    assert messages[-1].startswith("The tables are distributed already.")
+    second = await store(engine, NewInference("a", model_id="two", metadata=[("l", "int", "1")]))
+    models = await fetch(engine, select(registration.c.model))
+    keys = await fetch(engine, select(metadata_key.c.key))
+    assert sorted(models) == [first, second] == [1, 2]
+    assert sorted(keys) == [1, 2]
+    dictionary = Dictionary(engine)
+    await dictionary.resolve({first: ["k"]}, {first: ["person"]})
+    assert dictionary.keys.number(first, "k") == 1
+    at = START + timedelta(days=40)
+    span = (await partitions.make_missing(engine, [at], target=1000)).find(at)
+    assert span is not None
+    await partitions.drop(engine, span)
+    assert span not in await transact(engine, partitions.list_partitions)
+
+
+@plain_postgres
+async def test_drops_counts_and_their_triggers_first(engine: AsyncEngine) -> None:
+    await store(engine, NewInference("a"))
+    later = datetime(2100, 1, 1, tzinfo=UTC)
+    await count_ended(engine, seconds=60, before=later)
+    triggers = text("SELECT count(*) FROM pg_trigger WHERE tgname = 'outdate_counts'")
+    counts = select(func.count()).select_from(partition_count)
+    async with engine.connect() as connection:
+        assert (await connection.scalar(triggers), await connection.scalar(counts)) == (1, 1)
+    await install_stand_in(engine)
+    await spread(engine, shards=32, say=lambda _: None)
+    await count_ended(engine, seconds=60, before=later)
+    async with engine.connect() as connection:
+        assert (await connection.scalar(triggers), await connection.scalar(counts)) == (0, 0)
+
+
+@plain_postgres
+async def test_continues_after_a_crash(engine: AsyncEngine) -> None:
+    await install_stand_in(engine)
+
+    def crash(sentence: str) -> None:
+        if sentence.startswith("label"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        await spread(engine, shards=32, say=crash)
+    messages: list[str] = []
+    await spread(engine, shards=32, say=messages.append)
+    assert messages[0].startswith("model_key")
+
+
+@plain_postgres
+async def test_refuses_while_services_run(engine: AsyncEngine, database: str) -> None:
+    await install_stand_in(engine)
+    async with (
+        opened(database, application="inference-store-ingester") as service,
+        service.connect() as connection,
+    ):
+        await connection.execute(text("SELECT 1"))
+        with pytest.raises(CannotDistribute, match="use the database: inference-store-ingester"):
+            await spread(engine, shards=32, say=lambda _: None)
+
+
+# An installation that grows: it has rows before its tables are distributed to nodes.
+
+MODELS = tuple(f"model {number}" for number in range(6))
+NODES = text(
+    "SELECT count(DISTINCT nodeport) FROM citus_shards WHERE table_name = 'inference'::regclass"
+)
+
+
+@pytest.fixture
+async def grown_engine(postgres_server: Citus) -> AsyncIterator[AsyncEngine]:
+    """Create a database, and distribute it to several nodes after its first rows came."""
+    name = unique()
+    dsn = postgres_server.create_database(name)
+    migrate(dsn)
+    async with opened(dsn) as engine:
+        for model_id in MODELS:
+            await store(
+                engine, NewInference("before", model_id=model_id, metadata=[("k", "int", "1")])
+            )
+    await distribute(dsn, shards=4, say=lambda _: None)
+    yield engine
+    await engine.dispose()
+    postgres_server.drop_database(name)
+
+
+@on_citus
+async def test_moves_earlier_rows_to_their_shards(
+    grown_engine: AsyncEngine, postgres_server: Citus
+) -> None:
+    for model_id in MODELS:
+        await store(
+            grown_engine, NewInference("after", model_id=model_id, metadata=[("k", "int", "2")])
+        )
+    here = inference.c
+    async with grown_engine.connect() as connection:
+        counted = select(here.model, func.count()).group_by(here.model)
+        counts = [number for _, number in await connection.execute(counted)]
+        assert counts == [2] * len(MODELS)
+        assert await connection.scalar(NODES) == max(1, len(postgres_server.workers))

@@ -31,8 +31,5 @@ class RunningApi(Service):
 
 @contextmanager
 def run_api(environment: Mapping[str, str], folder: Path) -> Iterator[RunningApi]:
-    api = RunningApi("api", environment, folder)
-    try:
+    with RunningApi("api", environment, folder) as api:
         yield api
-    finally:
-        api.stop()

@@ -165,10 +165,7 @@ def test_behind_a_proxy(service_environment: MakeEnvironment, tmp_path: Path) ->
     )
     with run_api(environment, tmp_path) as api:
         api.wait_ready()
-        through = {
-            "Authorization": f"Bearer {TOKEN}",
-            "X-Forwarded-For": "evil, 203.0.113.9",
-        }
+        through = {"Authorization": f"Bearer {TOKEN}", "X-Forwarded-For": "evil, 203.0.113.9"}
         body = {"name": "x", "grants": [{"role": "reader"}]}
         response = httpx.post(f"{api.address}/v1/keys", json=body, headers=through, timeout=300)
         assert response.status_code == 201
@@ -320,8 +317,7 @@ def test_an_ingester_waits_for_a_frozen_kafka(
         KAFKA_TOPIC=own_kafka.create_topic(unique()),
         INGESTER_ADMIN_PORT="0",
     )
-    ingester = Service("ingester", environment, tmp_path)
-    try:
+    with Service("ingester", environment, tmp_path) as ingester:
         ingester.wait_ready()
         with _frozen(own_kafka):
             wait_until(lambda: not ingester.health()["ready"], seconds=300, what="not ready")
@@ -331,5 +327,3 @@ def test_an_ingester_waits_for_a_frozen_kafka(
         with _frozen(own_kafka):
             assert ingester.process.stop(seconds=300) == 0
             assert "left_silently" in ingester.text
-    finally:
-        ingester.stop()

@@ -122,11 +122,8 @@ async def test_a_restored_backup_has_the_keys_of_the_ledger(
         return len(await fetch(engine, select(ledger_outbox)))
 
     async def tell_ledger() -> None:
-        service = Service("retention", environment, tmp_path)
-        try:
+        with Service("retention", environment, tmp_path):
             await until(count_waiting, lambda count: count == 0)
-        finally:
-            service.stop()
 
     def make(name: str) -> str:
         return keys("create", "--name", name, "--role", "owner", "--everything").stdout.strip()

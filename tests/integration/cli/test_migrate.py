@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import pytest
 from inference_store.index import migration
 from inference_store.index.migration import MigrationBusy, upgrade
 from inference_store.index.schema import newest
-from tests.servers.fixtures import MakeEnvironment, unique
+from tests.servers.fixtures import MakeEnvironment, MakeTopic, unique
 from tests.servers.ports import free_port
 from tests.servers.postgres import Postgres
 from tests.servers.waiting import wait_until
@@ -158,10 +158,7 @@ def test_services_refuse_an_older_schema(
 
 
 def test_services_run_on_a_newer_schema(
-    database: str,
-    service_environment: MakeEnvironment,
-    topic: Callable[..., str],
-    tmp_path: Path,
+    database: str, service_environment: MakeEnvironment, topic: MakeTopic, tmp_path: Path
 ) -> None:
     upgrade(database, migrations=copy_migrations_with_one_more(tmp_path))
     checked = run_migrate(database, "--check")
@@ -170,12 +167,9 @@ def test_services_run_on_a_newer_schema(
     assert "Nothing to do" in run_migrate(database).stdout
     environment = service_environment(API_PORT="0", KAFKA_TOPIC=topic())
     for name in ("api", "retention", "ingester"):
-        service = Service(name, environment, tmp_path)
-        try:
+        with Service(name, environment, tmp_path) as service:
             service.wait_ready()
             assert "schema_ahead" in service.text, name
-        finally:
-            service.stop()
 
 
 def test_a_database_that_is_not_there_ends_it_at_once(database: str) -> None:

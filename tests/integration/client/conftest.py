@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.types import ASGIApp
 
-from tests.both_clients import CLIENTS, Client
+from tests.both_clients import Client, both  # noqa: F401
 from tests.integration.api.app_server import serve_app
 from tests.integration.api.conftest import (  # noqa: F401
     blobs,
@@ -20,13 +20,6 @@ from tests.integration.api.hallway import make_frames
 from tests.integration.stored_inferences import store as store_inferences
 
 
-@pytest.fixture(params=CLIENTS, ids=lambda client: client.name)
-def both(request: pytest.FixtureRequest) -> Client:
-    """The client that blocks, and the one of an event loop."""
-    chosen: Client = request.param
-    return chosen
-
-
 @pytest.fixture
 async def frames(engine: AsyncEngine) -> None:
     """Store the hundred frames of the docs."""
@@ -34,7 +27,7 @@ async def frames(engine: AsyncEngine) -> None:
 
 
 @asynccontextmanager
-async def open_api(app: ASGIApp, both: Client, key: str | None = None) -> AsyncIterator[Any]:
+async def open_api(app: ASGIApp, client: Client, key: str | None = None) -> AsyncIterator[Any]:
     """A store that is served."""
-    async with serve_app(app) as http, both.open_store(str(http.base_url), key) as store:
+    async with serve_app(app) as http, client.open_store(str(http.base_url), key) as store:
         yield store

@@ -165,9 +165,7 @@ async def test_every_format_has_every_match(istore: Istore, tmp_path: Path) -> N
     assert "metadata.frame_number" in parquet
 
 
-async def test_csv_has_no_room_for_warnings_but_they_are_shown(
-    istore: Istore, tmp_path: Path
-) -> None:
+async def test_a_warning_without_room_in_csv_is_shown(istore: Istore, tmp_path: Path) -> None:
     misspelt = ["--filter", "prediction(label = 'caar')", "-o", str(tmp_path / "frames.csv")]
     ended = await istore.run("export", MODEL, *misspelt)
     assert ended.returncode == 0, ended.stderr

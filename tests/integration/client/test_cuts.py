@@ -190,9 +190,7 @@ async def test_columns_that_are_cut_are_whole(proxy: CuttingProxy, both: Client)
     assert proxy.cuts > 1
 
 
-async def test_a_server_may_restart_amid_a_stream(
-    make_app: MakeApp, proxy: CuttingProxy, both: Client
-) -> None:
+async def test_a_server_may_restart(make_app: MakeApp, proxy: CuttingProxy, both: Client) -> None:
     async with AsyncExitStack() as stack:
         first = AsyncExitStack()
         proxy.target = str((await first.enter_async_context(serve_app(make_app()))).base_url)

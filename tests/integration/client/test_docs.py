@@ -28,15 +28,15 @@ _OVERWRITTEN = re.compile(r"\r[^\r\n]*\x1b\[K")
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-def run_examples(url: str) -> str:
-    """Run the page's examples; return what differs."""
-    text = _CLIENT.read_text().replace("http://127.0.0.1:8080", url)
+def run_examples(page: Path, url: str, *, least: int, options: int = 0) -> str:
+    """Run a page's examples, so many at least; return what differs."""
+    text = page.read_text().replace("http://127.0.0.1:8080", url)
     text = text.replace("\n```", "\n\n")  # a fence ends what is printed
     text += "\n>>> store.close()\n"
-    test = doctest.DocTestParser().get_doctest(text, {}, _CLIENT.name, str(_CLIENT), 0)
-    assert len(test.examples) > 20
+    test = doctest.DocTestParser().get_doctest(text, {}, page.name, str(page), 0)
+    assert len(test.examples) > least
     printed = io.StringIO()
-    doctest.DocTestRunner(optionflags=_OPTIONS).run(test, out=printed.write)
+    doctest.DocTestRunner(optionflags=options).run(test, out=printed.write)
     return printed.getvalue()
 
 
@@ -45,7 +45,9 @@ async def test_every_example_of_the_client_prints_what_the_page_shows(make_app: 
     async with serve_app(make_app()) as http:
         url = str(http.base_url).rstrip("/")
         with capture_logs():
-            differences = await asyncio.to_thread(run_examples, url)
+            differences = await asyncio.to_thread(
+                run_examples, _CLIENT, url, least=20, options=_OPTIONS
+            )
     assert not differences, differences
 
 

@@ -1,35 +1,37 @@
 """What the client asks the real api: filters, blobs, retention, erasure, rights."""
 
-from contextlib import AsyncExitStack
+import asyncio
+import json
+import re
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+import inference_store_client
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
-from inference_store_client import (
-    Forbidden,
-    InvalidRequest,
-    NotFound,
-    Unauthorized,
-    field,
-    meta,
-    predicted,
-    prediction,
-)
+from inference_store.platform.settings import ApiSettings
+from inference_store.retention import run
 from inference_store_client.values.answers import Caller
 from tests.both_clients import Client
 from tests.client_examples import EXAMPLES
+from tests.integration.api.api_client import make_worker
 from tests.integration.api.app_server import serve_app
 from tests.integration.api.conftest import MakeApp
 from tests.integration.api.hallway import MODEL, make_frames
 from tests.integration.stored_inferences import NewInference, at
 from tests.integration.stored_inferences import store as store_inferences
+from tests.polling import until
 from tests.settings import TOKEN
 
 from .conftest import open_api
+from .istore import Istore
 
 _BIG = 123456789012345678901234567890
 
@@ -54,7 +56,11 @@ async def test_an_expression_asks_for_the_same_as_its_text(make_app: MakeApp, bo
 @pytest.mark.usefixtures("frames")
 async def test_pages_streams_and_counts_agree(make_app: MakeApp, both: Client) -> None:
     async with open_api(make_app(), both) as store:
-        wanted = (meta.frame_number > 9000) & prediction(predicted.score < 0.4, label="person")
+        wanted = (
+            inference_store_client.meta.frame_number > 9000
+        ) & inference_store_client.prediction(
+            inference_store_client.predicted.score < 0.4, label="person"
+        )
         inferences = store.model(MODEL).inferences(wanted, since=at(0), sort="frame_number")
         streamed = await read_ids(both, inferences)
         pages = await both.list(lambda: inferences.pages(3))
@@ -66,8 +72,10 @@ async def test_pages_streams_and_counts_agree(make_app: MakeApp, both: Client) -
         across = store.inferences(wanted, model_ids=[MODEL])
         assert sorted(await read_ids(both, across)) == sorted(streamed)
         assert await both.ask(across.count) == 10
-        with pytest.raises(InvalidRequest, match="frame_number"):
-            await both.ask(store.model(MODEL).inferences(meta.frame_numer > 1).count)
+        with pytest.raises(inference_store_client.InvalidRequest, match="frame_number"):
+            await both.ask(
+                store.model(MODEL).inferences(inference_store_client.meta.frame_numer > 1).count
+            )
         models = await both.list(store.models)
         keys = await both.list(store.model(MODEL).metadata_keys)
     assert [model.model_id for model in models] == [MODEL]
@@ -75,7 +83,7 @@ async def test_pages_streams_and_counts_agree(make_app: MakeApp, both: Client) -
 
 
 def inferences_of(store: Any) -> Any:
-    return store.model(MODEL).inferences(field.ok)
+    return store.model(MODEL).inferences(inference_store_client.field.ok)
 
 
 async def test_metadata_is_typed(make_app: MakeApp, engine: AsyncEngine, both: Client) -> None:
@@ -90,7 +98,7 @@ async def test_metadata_is_typed(make_app: MakeApp, engine: AsyncEngine, both: C
     await store_inferences(engine, NewInference("a/b c", at(1), items, [("person", 0.25)]))
     async with open_api(make_app(), both) as store:
         model = store.model("model")
-        inference = await both.ask(model.inferences(meta.n == _BIG).first)
+        inference = await both.ask(model.inferences(inference_store_client.meta.n == _BIG).first)
         by_id = await both.ask(lambda: model.inference("a/b c"))
     assert inference.metadata == by_id.metadata
     assert inference.metadata["n"] == _BIG
@@ -124,7 +132,7 @@ async def test_blobs_retention_and_erasure(
         erasure = await both.ask(inference.erase)
         assert (erasure.model_id, erasure.scope) == ("model", "inference")
         assert await read_ids(both, model.inferences()) == ["two"]
-        with pytest.raises(NotFound):
+        with pytest.raises(inference_store_client.NotFound):
             await both.ask(lambda: model.inference("one"))
 
 
@@ -142,9 +150,148 @@ async def test_rights(make_app: MakeApp, engine: AsyncEngine, both: Client) -> N
         assert caller == await both.ask(lambda: reader.request("GET", "/v1/me", into=Caller))
         pages = await both.list(reader.model(MODEL).inferences().pages)
         assert [len(page.items) for page in pages] == [3]
-        with pytest.raises(Forbidden, match="export"):
+        with pytest.raises(inference_store_client.Forbidden, match="export"):
             await read_ids(both, reader.model(MODEL).inferences())
         for no_key in ("no-such-key", None):
             nobody = await stack.enter_async_context(both.open_store(url, no_key))
-            with pytest.raises(Unauthorized):
+            with pytest.raises(inference_store_client.Unauthorized):
                 await both.ask(nobody.me)
+
+
+# Exports by both clients and by the command line, from the real api and the retention service.
+
+_PAUSE_SECONDS = 0.05
+"""Between two turns of retention, which goes on beside the test."""
+
+
+@asynccontextmanager
+async def running(run_turn: Callable[[], object]) -> AsyncIterator[None]:
+    """Run turn after turn of retention meanwhile."""
+
+    async def repeat() -> None:
+        while True:
+            await run_turn()  # type: ignore[misc]
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    task = asyncio.create_task(repeat())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+@pytest.fixture
+def run_turn(
+    engine: AsyncEngine, blobs: Blobs, settings: Callable[..., ApiSettings]
+) -> Callable[[], object]:
+    """A turn of retention, in parts of 40."""
+    return lambda: run.run_turn(make_worker(engine, blobs, settings(), export_part_inferences=40))
+
+
+@pytest.fixture
+async def paused_url(make_app: MakeApp, frames: None) -> AsyncIterator[str]:  # noqa: ARG001
+    """The address of a store with the hundred frames of the docs, whose retention does not run."""
+    async with serve_app(make_app(export_confirm_above=95)) as http:
+        yield str(http.base_url)
+
+
+@pytest.fixture
+async def url(paused_url: str, run_turn: Callable[[], object]) -> AsyncIterator[str]:
+    """The address of the same store, whose retention runs."""
+    async with running(run_turn):
+        yield paused_url
+
+
+async def test_downloads_the_same_as_a_stream(url: str, both: Client, tmp_path: Path) -> None:
+    async with both.open_store(url) as store:
+        inferences = store.model(MODEL).inferences(inference_store_client.field.ok)
+        export = await both.ask(lambda: inferences.export("jsonl"))
+        files = await both.ask(lambda: export.download(tmp_path / "frames"))
+        ids = {inference.inference_id for inference in await both.list(inferences.stream)}
+        done = await both.ask(export.refresh)
+    assert [path.name for path in files] == [f"part-0000{n}.jsonl" for n in (1, 2, 3)]
+    lines = [line for path in files for line in path.read_text().splitlines()]
+    assert len(lines) == len(ids) == done.rows == 90
+    assert {json.loads(line)["inference_id"] for line in lines} == ids
+    assert [download.parts for download in done.downloads] == [3]
+
+
+async def test_many_need_a_confirmation_and_a_cancelled_one_fails(url: str, both: Client) -> None:
+    async with both.open_store(url) as store:
+        inferences = store.model(MODEL).inferences()
+        with pytest.raises(inference_store_client.Conflict, match="confirm"):
+            await both.ask(inferences.export)
+        export = await both.ask(lambda: inferences.export(confirm=True))
+        assert (await both.ask(export.cancel)).state == "cancelling"
+        with pytest.raises(inference_store_client.ExportFailed, match="cancel"):
+            await both.ask(export.wait)
+
+
+async def test_the_command_line_downloads_a_job(url: str, tmp_path: Path) -> None:
+    istore, folder = Istore(url, tmp_path), tmp_path / "frames"
+    words = ("export", MODEL, "--job", "--filter", "ok", "-o", str(folder))
+    ended = await istore.run(*words, "--format", "csv", "--expires-in", "PT1H")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.endswith(f"90 inferences in 3 files: {folder}\n")
+    assert sum(len(path.read_text().splitlines()) - 1 for path in folder.iterdir()) == 90
+    again = await istore.run(*words)
+    assert (again.returncode, "give a new folder" in again.stderr) == (2, True)
+    refused = await istore.run(*words[:-1], str(tmp_path / "all"), "--expires-in", "never")
+    assert (refused.returncode, "--expires-in: " in refused.stderr) == (1, True)
+
+
+async def test_an_export_goes_on_after_ctrl_c_and_is_got_again(
+    paused_url: str, run_turn: Callable[[], object], tmp_path: Path
+) -> None:
+    istore, folder = Istore(paused_url, tmp_path), tmp_path / "frames"
+    process = await istore.start("export", MODEL, "--job", "--filter", "ok", "-o", str(folder))
+    assert process.stderr is not None
+    id = re.findall(rb"^Export (\S+): the store writes it", await process.stderr.readline())[0]
+    process.send_signal(signal.SIGINT)
+    said = await process.stderr.read()
+    assert (await process.wait(), folder.exists()) == (130, False)
+    assert b"`istore exports get " + id + b" -o FOLDER` fetches it" in said
+    listed = await istore.run("exports", "list", "--format", "table")
+    head, row = map(str.split, listed.stdout.splitlines())
+    assert head == ["id", "model_id", "format", "state", "rows", "expires_at", "filter"]
+    assert (row[:4], row[-1]) == ([id.decode(), MODEL, "parquet", "pending"], "ok")
+    async with running(run_turn):
+        got = await istore.run("exports", "get", id.decode(), "-o", str(folder))
+    assert (got.returncode, len([*folder.iterdir()])) == (0, 3), got.stderr
+    assert got.stderr == f"90 inferences in 3 files: {folder}\n"
+    cancelled = await istore.run("exports", "cancel", id.decode())
+    assert "the store deletes its parts" in cancelled.stderr
+    unknown = await istore.run("exports", "get", "x", "-o", str(tmp_path / "other"))
+    assert unknown.returncode == 2
+    assert unknown.stderr == "x is no id of an export: `istore exports list` shows them\n"
+
+
+async def test_what_was_erased_of_it_is_listed(url: str, both: Client, tmp_path: Path) -> None:
+    async with both.open_store(url) as store:
+        model = store.model(MODEL)
+        export = await both.ask(
+            lambda: model.inferences(inference_store_client.field.ok).export("jsonl")
+        )
+        await both.ask(lambda: export.download(tmp_path / "before"))
+        assert await both.ask(export.list_erased) == []
+        inference = await both.ask(lambda: model.inference("frame-051"))
+        erasure = await both.ask(inference.erase)
+        [erased] = await until(lambda: both.ask(export.list_erased), bool)
+        with pytest.raises(inference_store_client.ExportFailed, match="1 part of it"):
+            await both.ask(lambda: export.download(tmp_path / "stale"))
+        again = await both.ask(export.restart)
+        files = await both.ask(lambda: again.download(tmp_path / "after"))
+    assert (erased.uid, erased.inferences, erased.scope) == (inference.uid, 1, "inference")
+    assert erased.erasure == erasure.id
+    assert sum(len(path.read_text().splitlines()) for path in files) == 89
+    istore = Istore(url, tmp_path)
+    lines = await istore.run("exports", "erased", str(export.id))
+    assert json.loads(lines.stdout)["uid"] == str(inference.uid)
+    restarted = await istore.run("exports", "restart", str(export.id))
+    assert "`istore exports get " in restarted.stderr
+    table = await istore.run("exports", "erased", str(export.id), "--format", "table")
+    head, row = table.stdout.splitlines()
+    assert head.split() == ["uid", "inferences", "scope", "erased_at", "erasure"]
+    assert row.split()[0] == str(inference.uid)

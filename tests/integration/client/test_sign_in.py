@@ -64,10 +64,7 @@ async def test_sign_in_ask_renew_and_sign_out(istore: Istore, issuer: DeviceIssu
     assert signed_in.returncode == 0, signed_in.stderr
     assert f"Open {issuer.url}/activate and enter WDJB-MJHT" in signed_in.stderr
     assert "as oidc:ada" in signed_in.stderr
-    assert issuer.forms[0] == (
-        "/device",
-        {"client_id": CLIENT, "scope": "openid offline_access"},
-    )
+    assert issuer.forms[0] == ("/device", {"client_id": CLIENT, "scope": "openid offline_access"})
     assert (await istore.run("count", MODEL)).stdout == "3\n"
     await asyncio.to_thread(change_tokens, istore, expires_at=time.time() + 5, access_token="old")
     assert (await istore.run("count", MODEL)).stdout == "3\n"
@@ -90,9 +87,7 @@ async def test_who_does_not_sign_in_gets_nothing(istore: Istore, issuer: DeviceI
     assert (await istore.run("logout")).returncode == 1
 
 
-async def test_a_store_without_an_issuer_names_the_setting(
-    make_app: MakeApp, tmp_path: Path
-) -> None:
+async def test_without_an_issuer_the_setting_is_named(make_app: MakeApp, tmp_path: Path) -> None:
     async with serve_app(make_app(auth="off")) as http:
         refused = await Istore(str(http.base_url), tmp_path).run("login")
     assert refused.returncode == 2

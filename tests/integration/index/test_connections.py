@@ -28,6 +28,7 @@ from inference_store.index.tables import label
 from inference_store.query.deadline import Deadline, OutOfTime, fetch
 from tests.polling import until
 from tests.servers.postgres import Postgres
+from tests.transactions import opened
 
 T = TypeVar("T")
 
@@ -53,10 +54,6 @@ _LOCK = text("SELECT pg_advisory_xact_lock(1)")
 _IDLE = "idle_in_transaction_session_timeout"
 
 
-async def _find_pid(connection: AsyncConnection) -> int:
-    return int(await connection.scalar(text("SELECT pg_backend_pid()")) or 0)
-
-
 async def _open_all(engine: AsyncEngine) -> tuple[set[int], list[Any]]:
     """Open every connection of the pool; return their server processes and drivers."""
     async with AsyncExitStack() as stack:
@@ -64,12 +61,12 @@ async def _open_all(engine: AsyncEngine) -> tuple[set[int], list[Any]]:
         drivers = [
             (await connection.get_raw_connection()).driver_connection for connection in opened
         ]
-        return {await _find_pid(connection) for connection in opened}, drivers
+        own = text("SELECT pg_backend_pid()")
+        return {await connection.scalar(own) or 0 for connection in opened}, drivers
 
 
 async def test_replaces_connections_that_postgres_closed(database: str) -> None:
-    engine = create_engine(database, pool_size=_CONNECTIONS)
-    try:
+    async with opened(database, pool_size=_CONNECTIONS) as engine:
         before, drivers = await _open_all(engine)
         ended = ", ".join(f"pg_terminate_backend({pid})" for pid in before)
         Postgres(database).ask(f"SELECT ARRAY[{ended}]")
@@ -81,27 +78,23 @@ async def test_replaces_connections_that_postgres_closed(database: str) -> None:
         after, _ = await _open_all(engine)
         assert len(after) == _CONNECTIONS
         assert not after & before
-    finally:
-        await engine.dispose()
 
 
 async def test_idle_transaction_loses_its_locks(database: str) -> None:
-    frozen = create_engine(database, pool_size=1, idle_transaction_seconds=600)
-    other = create_engine(database, pool_size=1)
-    try:
-        async with frozen.connect() as connection:
-            await connection.execute(_LOCK)
-            assert await connection.scalar(text(f"SHOW {_IDLE}")) == "10min"
-            # it is idle from now on, however long the test took to come here
-            await connection.execute(text(f"SET {_IDLE} = '10ms'"))
-            async with other.begin() as waiting:
-                await waiting.execute(_LOCK)
-            with pytest.raises(DBAPIError) as caught:
-                await connection.execute(text("SELECT 1"))
-            assert is_transient(caught.value)
-    finally:
-        await frozen.dispose()
-        await other.dispose()
+    async with (
+        opened(database, pool_size=1, idle_transaction_seconds=600) as frozen,
+        opened(database, pool_size=1) as other,
+        frozen.connect() as connection,
+    ):
+        await connection.execute(_LOCK)
+        assert await connection.scalar(text(f"SHOW {_IDLE}")) == "10min"
+        # it is idle from now on, however long the test took to come here
+        await connection.execute(text(f"SET {_IDLE} = '10ms'"))
+        async with other.begin() as waiting:
+            await waiting.execute(_LOCK)
+        with pytest.raises(DBAPIError) as caught:
+            await connection.execute(text("SELECT 1"))
+        assert is_transient(caught.value)
 
 
 async def test_citus_does_not_check_visibility_of_types(engine: AsyncEngine) -> None:
@@ -138,12 +131,8 @@ async def sleep_in_postgres(engine: AsyncEngine) -> None:
 
 async def count_ended(database: str, application: str) -> int:
     """End sessions that are stalled at all, as an ingester of this name does; count them."""
-    engine = create_engine(database, application=application)
-    try:
-        async with engine.connect() as connection:
-            return await end_stalled_sessions(connection, seconds=0)
-    finally:
-        await engine.dispose()
+    async with opened(database, application=application) as engine, engine.connect() as connection:
+        return await end_stalled_sessions(connection, seconds=0)
 
 
 async def test_ends_a_session_stalled_in_a_copy(database: str) -> None:
@@ -191,9 +180,7 @@ async def test_the_first_statement_of_a_transaction_is_in_it(engine: AsyncEngine
         assert (await connection.execute(select(label.c.name))).scalars().all() == ["lamp"]
 
 
-async def test_pool_replaces_a_connection_with_an_open_transaction(
-    engine: AsyncEngine,
-) -> None:
+async def test_pool_replaces_a_connection_amid_a_transaction(engine: AsyncEngine) -> None:
     async with engine.connect() as first, engine.connect() as second:
         stays = driver_now(first)
         await first.execution_options(isolation_level="AUTOCOMMIT")
@@ -255,9 +242,8 @@ _SETTINGS_QUERY = text("SELECT current_setting('jit'), current_setting('work_mem
 @pytest.fixture
 async def narrow(database: str) -> AsyncIterator[AsyncEngine]:
     """An narrow of one connection, which every user gets in turn."""
-    narrow = create_engine(database, pool_size=1)
-    yield narrow
-    await narrow.dispose()
+    async with opened(database, pool_size=1) as narrow:
+        yield narrow
 
 
 async def _acquire(narrow: AsyncEngine, settings: Mapping[str, str]) -> AsyncConnection:

@@ -64,11 +64,7 @@ async def wait_until_ready(service: Service, name: str) -> None:
 @pytest.fixture
 def blobs(database: str, minio_server: S3, bucket: str) -> Iterator[Blobs]:
     """Open the bucket with the rights of the servers."""
-    values = {
-        "postgres_dsn": database,
-        **minio_server.settings,
-        "s3_bucket": bucket,
-    }
+    values = {"postgres_dsn": database, **minio_server.settings, "s3_bucket": bucket}
     with Blobs(RetentionSettings.model_validate(values)) as opened:
         yield opened
 

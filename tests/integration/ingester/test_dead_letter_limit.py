@@ -26,8 +26,7 @@ from tests.integration.ingester.conftest import (
 from tests.polling import until
 from tests.producer import Producer, capture
 from tests.servers.fixtures import MakeEnvironment, unique
-from tests.servers.minio import S3
-from tests.servers.minio_user import MinioUser, statement
+from tests.servers.minio import S3, MinioUser, statement
 from tests.service_process import Service
 from tests.transactions import transact
 from tests.warm.process import run_command
@@ -38,8 +37,7 @@ _LIMIT = "dead letter limit"
 async def wait_for_halt(service: Service) -> str:
     """Wait until the pipeline halts, and return the reason."""
     return await until(
-        lambda: read_health(service, _LIMIT),
-        lambda reason: "events could not be stored" in reason,
+        lambda: read_health(service, _LIMIT), lambda reason: "events could not be stored" in reason
     )
 
 
@@ -171,9 +169,7 @@ async def count_set_aside(engine: AsyncEngine) -> Counter[str]:
 
 
 @pytest.mark.real_minio
-async def test_refused_object_parks_its_event_until_it_is_readable(
-    rights: Rights, engine: AsyncEngine
-) -> None:
+async def test_a_refused_object_parks_its_event(rights: Rights, engine: AsyncEngine) -> None:
     rights.refuse_one_prefix()
     service, producer = await rights.start_ingester()
     await producer.produce(*MANY[:10], *REFUSED, *MANY[10:])
@@ -185,9 +181,7 @@ async def test_refused_object_parks_its_event_until_it_is_readable(
 
 
 @pytest.mark.real_minio
-async def test_object_that_stays_refused_makes_a_dead_letter(
-    rights: Rights, engine: AsyncEngine
-) -> None:
+async def test_a_lasting_refusal_makes_a_dead_letter(rights: Rights, engine: AsyncEngine) -> None:
     rights.refuse_one_prefix()
     _, producer = await rights.start_ingester(INGESTER_PARKED_GIVE_UP_SECONDS="1")
     # The refused object comes first and alone: no other shows that the bucket is readable.
@@ -202,9 +196,7 @@ async def test_object_that_stays_refused_makes_a_dead_letter(
 
 
 @pytest.mark.real_minio
-async def test_waits_for_a_store_that_refuses_everything(
-    rights: Rights, engine: AsyncEngine
-) -> None:
+async def test_waits_for_a_store_that_refuses_all(rights: Rights, engine: AsyncEngine) -> None:
     """Rights are removed while it runs; no more events are parked, and none become dead letters."""
     rights.refuse_one_prefix()
     service, producer = await rights.start_ingester()
@@ -242,9 +234,7 @@ async def list_letters(engine: AsyncEngine) -> list[UnsettledEvent]:
     return await transact(engine, unsettled.find, Selection(kind="dead letter"), limit=10)
 
 
-async def test_event_parked_again_keeps_its_row_until_it_gives_up(
-    producer: Producer, engine: AsyncEngine
-) -> None:
+async def test_an_event_parked_again_keeps_its_row(producer: Producer, engine: AsyncEngine) -> None:
     await producer.put(LATE, "metadata")
     await producer.publish(LATE.event)
     await wait_for_counts(engine, parked=1)

@@ -2,31 +2,34 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from aiokafka import AIOKafkaProducer
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import accounting
-from inference_store.index.accounting import Account, Outcome, PartitionId
+from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.ingester.batch import AssignedPartition, Consumer, OffsetRange
 from inference_store.ingester.kafka_consumer import KafkaConsumer
 from inference_store.ingester.run import Watch
 from inference_store.platform.settings import IngesterSettings
 from tests.consumer_contract import ConsumerContract, World
-from tests.integration.ingester.conftest import RunningIngester, StartIngester, wait_for_counts
 from tests.polling import until
 from tests.producer import Capture, Producer, capture
-from tests.servers.fixtures import unique
+from tests.servers.fixtures import MakeTopic, migrate, unique
 from tests.servers.kafka import Kafka
+from tests.servers.postgres import Postgres
 from tests.service_process import Service
 from tests.settings import make_settings
-from tests.transactions import transact
+from tests.transactions import opened, transact
+
+from .conftest import MANY, RunningIngester, StartIngester, read_health, wait_for_counts
 
 OLD = [capture(number) for number in range(12)]
 NEW = [capture(number) for number in range(100, 160)]
@@ -142,20 +145,15 @@ async def test_stores_the_lag_while_nothing_is_written(engine: AsyncEngine) -> N
     stop = asyncio.Event()
     watching = asyncio.create_task(Watch(consumer, engine, stop).run())
     try:
-        busy, idle = await until(partial(_list_accounts, engine), _are_measured)
+        busy, idle = await until(
+            partial(transact, engine, accounting.list_accounts),
+            lambda accounts: all(account.lag_measured_at is not None for account in accounts),
+        )
     finally:
         stop.set()
         await watching
     assert (busy.waiting, busy.oldest_waiting_at) == (3, READ_AT)
     assert (idle.waiting, idle.oldest_waiting_at) == (0, None)
-
-
-async def _list_accounts(engine: AsyncEngine) -> list[Account]:
-    return await transact(engine, accounting.list_accounts)
-
-
-def _are_measured(accounts: list[Account]) -> bool:
-    return all(account.lag_measured_at is not None for account in accounts)
 
 
 class KafkaWorld(World):
@@ -192,7 +190,7 @@ class KafkaWorld(World):
 class TestKafkaConsumer(ConsumerContract):
     @pytest.fixture
     async def world(
-        self, kafka_server: Kafka, topic: Callable[..., str], engine: AsyncEngine
+        self, kafka_server: Kafka, topic: MakeTopic, engine: AsyncEngine
     ) -> AsyncIterator[World]:
         servers = kafka_server.bootstrap_servers
         settings = make_settings(
@@ -203,3 +201,30 @@ class TestKafkaConsumer(ConsumerContract):
         )
         async with AIOKafkaProducer(bootstrap_servers=servers) as producer:
             yield KafkaWorld(settings, engine, producer)
+
+
+# The database is recreated under a running ingester.
+
+
+async def test_waits_for_the_tables_and_reads_the_topic_again(
+    running: RunningIngester, postgres_server: Postgres, database: str
+) -> None:
+    """Live and not ready, and it says what to run; nothing that it remembers is used again."""
+    service, producer = running
+    await producer.produce(*MANY)
+    async with opened(database) as engine:
+        await wait_for_counts(engine, stored=len(MANY))
+
+    name = urlsplit(database).path.removeprefix("/")
+    await asyncio.to_thread(postgres_server.drop_database, name)
+    await asyncio.to_thread(postgres_server.create_database, name)
+    await producer.produce(capture(len(MANY)))
+    await until(
+        lambda: read_health(service, "postgres"), lambda said: "inference-store migrate" in said
+    )
+    assert service.process.running
+    assert "database_replaced" in service.text
+
+    await asyncio.to_thread(migrate, database)
+    async with opened(database) as engine:
+        await wait_for_counts(engine, stored=len(MANY) + 1)

@@ -19,7 +19,7 @@ from tests.integration.api.conftest import blobs, client, make_app, settings  # 
 from tests.integration.ingester.conftest import StartIngester, list_troubles, wait_for_counts
 from tests.polling import until
 from tests.producer import Producer, capture
-from tests.servers.fixtures import MakeEnvironment, unique
+from tests.servers.fixtures import MakeEnvironment, MakeTopic, unique
 from tests.servers.kafka import Kafka, KafkaServer
 from tests.settings import make_settings
 
@@ -48,7 +48,7 @@ async def _wait_for_accounts(
 async def test_the_books_of_producers(
     start_ingester: StartIngester,
     service_environment: MakeEnvironment,
-    topic: Callable[..., str],
+    topic: MakeTopic,
     client: httpx.AsyncClient,  # noqa: F811
 ) -> None:
     reports = topic(2)
@@ -152,7 +152,7 @@ async def _make_silent(engine: AsyncEngine) -> None:
 @pytest.mark.real_kafka
 async def test_silent_producer_is_dead_and_its_tail_unknown(
     service_environment: MakeEnvironment,
-    topic: Callable[..., str],
+    topic: MakeTopic,
     engine: AsyncEngine,
     client: httpx.AsyncClient,  # noqa: F811
 ) -> None:
@@ -200,8 +200,7 @@ async def test_continues_after_kafka_was_away_and_stops_without_it(
 ) -> None:
     name, stop = own_kafka.create_topic(unique("reports")), asyncio.Event()
     environment = service_environment(
-        KAFKA_REPORTS_TOPIC=name,
-        KAFKA_BOOTSTRAP_SERVERS=own_kafka.bootstrap_servers,
+        KAFKA_REPORTS_TOPIC=name, KAFKA_BOOTSTRAP_SERVERS=own_kafka.bootstrap_servers
     )
     reports = Reports(_settings(environment), engine, stop, look_seconds=0.2)
     running = asyncio.create_task(reports.run())

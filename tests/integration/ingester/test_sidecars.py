@@ -131,9 +131,8 @@ async def wait_for_erasures(engine: AsyncEngine, least: int = 1) -> None:
 @pytest.fixture
 def retention(service_environment: Any, tmp_path: Path) -> Iterator[Service]:
     environment = service_environment(RETENTION_INTERVAL_SECONDS="0.5")
-    service = Service("retention", environment, tmp_path)
-    yield service
-    service.stop()
+    with Service("retention", environment, tmp_path) as service:
+        yield service
 
 
 @pytest.mark.real_minio
@@ -189,8 +188,7 @@ async def test_policies_delete_the_sidecar_and_expired_events_get_none(
     await producer.produce(old, input_old)
     await wait_for_counts(engine, stored=1, expired=1)
     environment = service._environment
-    retention = Service("retention", environment, service.log.parent)
-    try:
+    with Service("retention", environment, service.log.parent):
         await wait_for_erasures(engine, 2)
         [key] = list_keys(minio_server, bucket, "sidecars/")
         assert b"secret" not in blobs.get(StorageKey(bucket, key), limit=10**6)
@@ -200,8 +198,6 @@ async def test_policies_delete_the_sidecar_and_expired_events_get_none(
             lambda: asyncio.to_thread(list_keys, minio_server, bucket),
             lambda keys: all(key.startswith("ledger/") for key in keys),
         )
-    finally:
-        retention.stop()
     await producer.produce(input_old)
     await wait_for_counts(engine, stored=1, expired=1, erased_again=1)
     assert list_keys(minio_server, bucket, "sidecars/") == []
@@ -219,8 +215,7 @@ async def test_waits_while_no_sidecar_can_be_written(
     bucket, name = own_minio.create_bucket(unique()), topic(1)
     changes = {"KAFKA_TOPIC": name, "INGESTER_SIDECARS": "on", "S3_TIMEOUT_SECONDS": "1"}
     environment = environment_of(database, kafka_server, own_minio, bucket, **changes)
-    service = Service("ingester", environment, tmp_path)
-    try:
+    with Service("ingester", environment, tmp_path) as service:
         await asyncio.to_thread(service.wait_ready)
         await asyncio.to_thread(own_minio.stop)
         async with Producer(environment, name) as producer:
@@ -234,5 +229,3 @@ async def test_waits_while_no_sidecar_can_be_written(
         await asyncio.to_thread(own_minio.start)
         await wait_for_counts(engine, stored=3)
         assert len(list_keys(own_minio, bucket, "sidecars/")) == 3
-    finally:
-        service.stop()

@@ -24,13 +24,7 @@ def s3(request: pytest.FixtureRequest) -> S3:
 
 
 def make_blob_settings(s3: S3, bucket: str, **changes: object) -> BlobSettings:
-    return BlobSettings.model_validate(
-        {
-            **s3.settings,
-            "s3_bucket": bucket,
-        }
-        | changes
-    )
+    return BlobSettings.model_validate({**s3.settings, "s3_bucket": bucket} | changes)
 
 
 @pytest.fixture

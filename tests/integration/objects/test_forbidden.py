@@ -8,8 +8,7 @@ from inference_store.inference.errors import BlobForbidden, BlobMissing, ObjectS
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from tests.servers.fixtures import unique
-from tests.servers.minio import S3
-from tests.servers.minio_user import MinioUser, statement
+from tests.servers.minio import S3, MinioUser, statement
 
 from .conftest import make_blob_settings
 
@@ -100,9 +99,7 @@ def test_policy_over_the_whole_bucket_is_an_unavailable_store(
             blobs.get_many(parse_keys(blobs, *names), limit=100)
 
 
-def test_store_that_refuses_every_object_is_unavailable(
-    blobs: Blobs, user: MinioUser, filled_bucket: str
-) -> None:
+def test_refused_objects_are_unavailable(blobs: Blobs, user: MinioUser, filled_bucket: str) -> None:
     """With a disabled SSE-KMS key: 403 for every object, 404 for missing ones."""
     user.may(*refuse_one_prefix(filled_bucket))
     assert blobs.get_many(parse_keys(blobs, "given"), limit=100) == [b"given"]

@@ -132,9 +132,7 @@ def test_what_is_written_is_encrypted(
                 assert key_header.removeprefix("arn:aws:kms:") == key_id
 
 
-def test_unknown_kms_key_is_an_unavailable_store(
-    bucket_settings: Values, key_settings: Values
-) -> None:
+def test_an_unknown_kms_key_is_unavailable(bucket_settings: Values, key_settings: Values) -> None:
     unknown = {"s3_encryption": "SSE-KMS", "s3_kms_key_id": "none"}
     with open_blobs(bucket_settings, key_settings, unknown) as blobs:
         for name in NAMES:

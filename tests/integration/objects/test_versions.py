@@ -52,9 +52,7 @@ def test_every_version_and_marker_goes(minio_server: S3, blobs: Blobs, bucket: s
     assert count_versions(minio_server, bucket) == 0
 
 
-def test_deletes_old_versions_if_versioning_was_suspended(
-    minio_server: S3, blobs: Blobs, bucket: str
-) -> None:
+def test_deletes_versions_while_suspended(minio_server: S3, blobs: Blobs, bucket: str) -> None:
     key = blobs.parse("a")
     blobs.put(key, b"x", content_type="text/plain")
     minio_server.client().set_bucket_versioning(bucket, VersioningConfig(SUSPENDED))

@@ -131,9 +131,7 @@ async def test_presents_its_certificate_to_grpc_servers(authority: Authority) ->
         assert await _call_grpc(port, ca_file=authority.ca_file) is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_grpc_callers_see_a_renewed_certificate(
-    authority: Authority, stranger: Authority
-) -> None:
+async def test_grpc_shows_a_renewed_certificate(authority: Authority, stranger: Authority) -> None:
     pair = stranger.issue("proxy")
     async with _grpc_server(read_server_credentials(pair.certificate, pair.key)) as port:
         assert await _call_grpc(port, ca_file=authority.ca_file) is grpc.StatusCode.UNAVAILABLE

@@ -13,18 +13,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.index.tables import inference, metadata_number, prediction
 from inference_store.inference.events import uid_floor
+from inference_store.query import search
 from inference_store.query.cql2 import parse_text
 from inference_store.query.deadline import Deadline, OutOfTime, fetch
 from inference_store.query.filters.from_conditions import MetadataEntry
 from inference_store.query.matching import Query
 from inference_store.query.preparation import QueryRequest, prepare
 from inference_store.query.properties import OPERATORS
-from inference_store.query.search import (
-    TimeSearch,
-    build_queries,
-    count,
-    find_by_time,
-)
 from tests.integration.query.held_partition import (
     PATIENT_SECONDS,
     hold_partition,
@@ -52,7 +47,7 @@ async def _build_queries(
     connection: AsyncConnection, models: Sequence[int], question: QueryRequest
 ) -> Sequence[Query]:
     query = (await prepare(connection, models if len(models) > 1 else models[0], question)).query
-    return await build_queries(connection, query, models)
+    return await search.build_queries(connection, query, models)
 
 
 async def _fetch_page(
@@ -63,10 +58,10 @@ async def _fetch_page(
     limit: int = 500,
     scan: int = 1,
     goes_on: bool = False,
-) -> tuple[TimeSearch, list[UUID]]:
+) -> tuple[search.TimeSearch, list[UUID]]:
     options: dict[str, Any] = {"limit": limit, "deadline": deadline, "scan": scan}
     options["goes_on"] = goes_on
-    page = await find_by_time(connection, queries, **options)
+    page = await search.find_by_time(connection, queries, **options)
     return page, page.uids
 
 
@@ -119,12 +114,10 @@ async def test_raises_when_nothing_was_read_in_time(
         async with days_engine.connect() as connection:
             deadline = Deadline.after(PATIENT_SECONDS)
             with pytest.raises(OutOfTime):
-                await count(connection, everything, deadline=deadline)
+                await search.count(connection, everything, deadline=deadline)
 
 
-async def test_a_lock_ends_the_time_of_postgres_too(
-    days_engine: AsyncEngine, twenty_days: Filled
-) -> None:
+async def test_a_lock_too_ends_the_time(days_engine: AsyncEngine, twenty_days: Filled) -> None:
     """Here the limit of the statement ends it, as it does in production."""
     queries = await transact(days_engine, _build_queries, [twenty_days.one], QueryRequest())
     async with hold_partition(days_engine, inference, at((DAYS - 1) * DAY)):

@@ -25,11 +25,7 @@ from inference_store.query.filters.from_conditions import MetadataEntry
 from inference_store.query.matching import Query
 from inference_store.query.preparation import QueryRequest, prepare
 from inference_store.query.properties import OPERATORS
-from inference_store.query.search import (
-    build_queries,
-    count,
-    find_by_time,
-)
+from inference_store.query.search import build_queries, count, find_by_time
 from tests.integration.stored_inferences import at
 
 from .conftest import DAY, DAYS, Filled

@@ -15,16 +15,8 @@ import httpx
 from sqlalchemy import Row, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.export import jobs
 from inference_store.export.columns import BlobChoice
-from inference_store.export.jobs import (
-    ExportJob,
-    State,
-    find_job,
-    make_manifest_key,
-    make_part_key,
-    pack_uids,
-    request_export,
-)
 from inference_store.export.listing import Included, describe_question
 from inference_store.export.part_formats import PART_FORMATS
 from inference_store.index.tables import export_download, export_erased, export_job, export_part
@@ -33,7 +25,7 @@ from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
 from tests.kill_chain import KillChain
 from tests.polling import until
-from tests.servers.minio_user import MinioUser
+from tests.servers.minio import MinioUser
 from tests.service_process import Service
 from tests.transactions import execute, fetch
 
@@ -107,7 +99,7 @@ async def export_all(
     now = datetime.now(UTC)
     expires_at = now + expires_in
     rows = [write_part(exported, number, part) for number, part in enumerate(lists, 1)]
-    manifest = exported.key(make_manifest_key(exported.id))
+    manifest = exported.key(jobs.make_manifest_key(exported.id))
     exported.blobs.put(manifest, b"{}", content_type="application/json")
     job = {
         "id": exported.id,
@@ -137,7 +129,7 @@ async def export_all(
 
 def write_part(exported: Exported, number: int, uids: Sequence[UUID]) -> dict[str, Any]:
     """Write the objects of a part; return its row."""
-    key = exported.key(make_part_key(exported.id, number, "jsonl"))
+    key = exported.key(jobs.make_part_key(exported.id, number, "jsonl"))
     data = b"\n".join(plant(uid) for uid in uids)
     exported.blobs.put(key, data, content_type="application/x-ndjson")
     return {
@@ -146,7 +138,7 @@ def write_part(exported: Exported, number: int, uids: Sequence[UUID]) -> dict[st
         "model": exported.model,
         "first": uids[0],
         "last": uids[-1],
-        "uids": pack_uids(uids),
+        "uids": jobs.pack_uids(uids),
         "state": "written",
         "storage_key": str(key),
         "rows": len(uids),
@@ -176,7 +168,7 @@ async def request_all(
         document = await describe_question(
             connection, model, None, text=None, since=None, until=NOW, include=include, blobs=blobs
         )
-        await request_export(
+        await jobs.request_export(
             connection,
             id,
             model=model,
@@ -188,14 +180,14 @@ async def request_all(
     return id
 
 
-async def read_job(storing: Storing, id: UUID) -> ExportJob:
-    job = await storing.transact(find_job, id)
+async def read_job(storing: Storing, id: UUID) -> jobs.ExportJob:
+    job = await storing.transact(jobs.find_job, id)
     assert job is not None
     return job
 
 
-async def wait_for(storing: Storing, id: UUID, state: State) -> ExportJob:
-    async def ask() -> ExportJob:
+async def wait_for(storing: Storing, id: UUID, state: jobs.State) -> jobs.ExportJob:
+    async def ask() -> jobs.ExportJob:
         return await read_job(storing, id)
 
     return await until(ask, lambda job: job.state == state)

@@ -10,19 +10,10 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure import certificates, policies
+from inference_store.erasure import certificates, log, policies
 from inference_store.erasure.certificates import CannotRestart, CertificateChain
 from inference_store.erasure.hash_chain import Archive
 from inference_store.erasure.held_deletions import resume_released
-from inference_store.erasure.log import (
-    CERTIFICATE,
-    ChainHead,
-    SignedDocument,
-    SigningKey,
-    new_key,
-    read_document,
-    read_public_key,
-)
 from inference_store.erasure.policies import RetentionPolicy
 from inference_store.erasure.proofs import Verification, find_proofs
 from inference_store.index.tables import certificate, export_part
@@ -41,23 +32,23 @@ from .stranger import Stranger
 
 
 @pytest.fixture
-def key() -> SigningKey:
-    return new_key()
+def key() -> log.SigningKey:
+    return log.new_key()
 
 
 @pytest.fixture
-def certifier(storing: Storing, key: SigningKey) -> Certifier:
+def certifier(storing: Storing, key: log.SigningKey) -> Certifier:
     return storing.certify(key)
 
 
-async def list_signed(engine: AsyncEngine) -> list[SignedDocument]:
+async def list_signed(engine: AsyncEngine) -> list[log.SignedDocument]:
     signed = await fetch(engine, select(certificate.c.signed).order_by(certificate.c.number))
-    return list(map(read_document, signed))
+    return list(map(log.read_document, signed))
 
 
 async def list_erasures(engine: AsyncEngine) -> list[Mapping[str, Any]]:
     signed = await list_signed(engine)
-    return [document.document for document in signed if document.kind == CERTIFICATE]
+    return [document.document for document in signed if document.kind == log.CERTIFICATE]
 
 
 @pytest.mark.usefixtures("certifier")
@@ -73,12 +64,12 @@ async def test_an_erasure_ends_with_a_certificate(storing: Storing) -> None:
     assert certificate.document["erasure"]["id"] == str(erasure.id)
     assert certificate.document["erased"]["inferences"] == 25
     assert certificate.document["erased"]["objects"] == 75
-    assert certificate.is_by(read_public_key(introduced))
+    assert certificate.is_by(log.read_public_key(introduced))
     assert certificate.document["previous"] == introduced.hash.hex()
 
 
 @pytest.mark.usefixtures("certifier")
-async def test_signed_certificates_verify(storing: Storing, key: SigningKey) -> None:
+async def test_signed_certificates_verify(storing: Storing, key: log.SigningKey) -> None:
     model = await storing.model()
     for number in range(3):
         doomed = await storing.inferences(model, 12, ago(days=number + 1))
@@ -89,10 +80,10 @@ async def test_signed_certificates_verify(storing: Storing, key: SigningKey) -> 
 
 
 async def test_a_key_is_followed_by_the_next_that_it_signs(storing: Storing) -> None:
-    first, second, stranger = new_key(), new_key(), new_key()
+    first, second, stranger = log.new_key(), log.new_key(), log.new_key()
     model = await storing.model()
 
-    async def erase(*keys: SigningKey) -> tuple[str, list[Stored]]:
+    async def erase(*keys: log.SigningKey) -> tuple[str, list[Stored]]:
         storing.certify(*keys)
         doomed = await storing.inferences(model, 3, ago(days=1))
         return str(await storing.eraser.finish(await storing.request(*doomed))), doomed
@@ -118,20 +109,20 @@ async def test_a_key_is_followed_by_the_next_that_it_signs(storing: Storing) -> 
 
 
 async def test_a_lost_key_is_followed_by_one_that_restarts_the_chain(storing: Storing) -> None:
-    lost, new = new_key(), new_key()
+    lost, new = log.new_key(), log.new_key()
     model = await storing.model()
     archive = Archive(storing.blobs)
 
-    async def erase(*keys: SigningKey) -> str:
+    async def erase(*keys: log.SigningKey) -> str:
         storing.certify(*keys)
         doomed = await storing.inferences(model, 3, ago(days=1))
         return str(await storing.eraser.finish(await storing.request(*doomed)))
 
-    async def recover(*keys: SigningKey) -> int:
+    async def recover(*keys: log.SigningKey) -> int:
         chain = CertificateChain(storing.engine, archive, keys)
         return int((await chain.restart(by="cli:ada", reason="a fire")).number)
 
-    async def wrongs(*trusted: SigningKey) -> tuple[list[str], list[int]]:
+    async def wrongs(*trusted: log.SigningKey) -> tuple[list[str], list[int]]:
         verification = Verification(storing.engine, archive, trusted={key.id for key in trusted})
         failures = [str(wrong) async for wrong in verification.find_failures()]
         return failures, [number for number, _ in verification.restarts]
@@ -157,14 +148,14 @@ async def test_a_lost_key_is_followed_by_one_that_restarts_the_chain(storing: St
     assert await storing.scalar(audited) == restart
     # a crash, or an older backup, lacks what the bucket has: only who has the key follows it
     await lose()
-    assert await erase(new_key()) == "certifying"
+    assert await erase(log.new_key()) == "certifying"
     assert (await storing.transact(certificates.find_head)).number == 2
     assert await recover(new) == 3
     await lose()
     assert await erase(new) == "certified"
     assert await wrongs(lost, new) == ([], [3])
     # the new one is lost with the database: nothing that the third has signed is anywhere
-    third = new_key()
+    third = log.new_key()
     await lose()
     assert await erase(third) == "certifying"
     assert await recover(third) == 6
@@ -172,15 +163,15 @@ async def test_a_lost_key_is_followed_by_one_that_restarts_the_chain(storing: St
         assert await erase(third) == "certified"
         assert await wrongs(lost, new, third) == ([], [3, 6])
         await lose()
-    assert await erase(new_key()) == "certifying"
+    assert await erase(log.new_key()) == "certifying"
 
 
 async def test_a_head_that_the_bucket_locks_stays(
-    engine: AsyncEngine, minio_server: S3, settings: RetentionSettings, key: SigningKey
+    engine: AsyncEngine, minio_server: S3, settings: RetentionSettings, key: log.SigningKey
 ) -> None:
     name = minio_server.create_bucket(f"locked-{uuid4()}", object_lock=True)
     locking = settings.model_copy(update={"s3_bucket": name})
-    head = ChainHead(locking, lock_days=1)
+    head = log.ChainHead(locking, lock_days=1)
     with Blobs(locking) as blobs:
         storing = Storing(engine, blobs)
         certifier = storing.certify(key, head=head, head_seconds=0)
@@ -214,7 +205,7 @@ async def test_a_head_that_the_bucket_locks_stays(
         assert wrong == ["certificate 2: certificates/head has another one of this number"]
 
 
-async def test_without_a_key_an_erasure_is_only_deleted(storing: Storing, key: SigningKey) -> None:
+async def test_without_a_key_it_is_only_deleted(storing: Storing, key: log.SigningKey) -> None:
     model = await storing.model()
     erasure = await storing.request(*await storing.inferences(model, 25, ago(days=1)))
     assert (await step(storing.eraser.leader, erasure, None))[0] is not None
@@ -225,7 +216,7 @@ async def test_without_a_key_an_erasure_is_only_deleted(storing: Storing, key: S
 
 
 async def test_the_certificate_of_a_policy_names_its_version(
-    storing: Storing, settings: RetentionSettings, key: SigningKey
+    storing: Storing, settings: RetentionSettings, key: log.SigningKey
 ) -> None:
     model = await storing.model("m")
     for days in (20, 1):
@@ -250,7 +241,9 @@ HOUR = timedelta(hours=1)
 
 async def test_it_names_what_remains_and_until_when(storing: Storing) -> None:
     storing.certify(
-        new_key(), ledger_seconds=2 * HOUR.total_seconds(), audit_seconds=3 * HOUR.total_seconds()
+        log.new_key(),
+        ledger_seconds=2 * HOUR.total_seconds(),
+        audit_seconds=3 * HOUR.total_seconds(),
     )
     doomed = await storing.inferences(await storing.model(), 1, ago(days=1))
     before = datetime.now(UTC)
@@ -278,7 +271,7 @@ async def test_it_names_what_remains_and_until_when(storing: Storing) -> None:
 
 @pytest.mark.usefixtures("certifier")
 async def test_the_exports_are_named_and_who_downloaded_them_before(
-    storing: Storing, stranger: Stranger, key: SigningKey
+    storing: Storing, stranger: Stranger, key: log.SigningKey
 ) -> None:
     model = await storing.model()
     members = await storing.inferences(model, 25, ago(days=1))
@@ -303,9 +296,7 @@ async def test_the_exports_are_named_and_who_downloaded_them_before(
 
 
 @pytest.mark.usefixtures("certifier")
-async def test_each_certificate_of_an_erasure_names_what_no_earlier_one_does(
-    storing: Storing,
-) -> None:
+async def test_each_certificate_of_an_erasure_names_what_no_earlier_did(storing: Storing) -> None:
     model = await storing.model()
     members = await storing.inferences(model, 12, ago(days=1))
     exported = await export_all(storing.engine, storing.blobs, members)
@@ -326,7 +317,7 @@ async def test_each_certificate_of_an_erasure_names_what_no_earlier_one_does(
 
 @pytest.mark.usefixtures("certifier")
 async def test_verify_finds_what_exports_still_have(
-    storing: Storing, key: SigningKey, environment: dict[str, str], tmp_path: Path
+    storing: Storing, key: log.SigningKey, environment: dict[str, str], tmp_path: Path
 ) -> None:
     model = await storing.model()
     first, second, stays = await storing.inferences(model, 3, ago(days=1))

@@ -65,9 +65,7 @@ async def test_a_shared_object_goes_with_the_last_that_points_to_it(storing: Sto
     assert await storing.rows() == {}
 
 
-async def test_a_stranger_that_points_to_anothers_capture_does_not_take_it_along(
-    storing: Storing,
-) -> None:
+async def test_a_stranger_that_points_to_a_capture_does_not_take_it_along(storing: Storing) -> None:
     model = await storing.model()
     (owner,) = await storing.inferences(model, 1, ago(days=1))
     names = [key.key for key in owner.objects]

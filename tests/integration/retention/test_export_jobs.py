@@ -23,8 +23,7 @@ from inference_store.retention.leader import Stopped
 from inference_store.retention.work import delete_taken_over, has_taken_over, remember_parts
 from tests.kill_chain import KillChain, chain_kills
 from tests.servers.fixtures import unique
-from tests.servers.minio import S3
-from tests.servers.minio_user import MinioUser, statement
+from tests.servers.minio import S3, MinioUser, statement
 
 from .conftest import NoPace
 from .exported import (

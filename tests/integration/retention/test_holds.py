@@ -9,20 +9,13 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure import held_deletions, pending_deletions
+from inference_store.erasure import held_deletions, pending_deletions, progress
 from inference_store.erasure.batches import describe_entry, mark_batch
 from inference_store.erasure.held_deletions import resume_released
 from inference_store.erasure.holds import Placement
 from inference_store.erasure.holds import find_claims as claimed_before
 from inference_store.erasure.log import new_key, read_document
 from inference_store.erasure.pending_deletions import enqueue_arrivals, list_pending
-from inference_store.erasure.progress import (
-    Erasure,
-    NewErasure,
-    find_erasure,
-    find_erasures,
-    list_unfinished,
-)
 from inference_store.erasure.requests import request_erasure, request_waiver
 from inference_store.index.tables import erased_span, erasing, erasure_held, hold, partition_span
 from inference_store.inference.errors import Conflict
@@ -46,9 +39,7 @@ async def _resume_marked(connection: AsyncConnection) -> None:
         pass
 
 
-async def test_a_hold_that_is_placed_after_the_mark_wins_and_its_release_lets_go(
-    storing: Storing,
-) -> None:
+async def test_a_hold_placed_after_the_mark_wins_and_its_release_lets_go(storing: Storing) -> None:
     model = await storing.model()
     doomed = await storing.inferences(model, 25, ago(days=1))
     erasure = await storing.request(*doomed)
@@ -63,7 +54,7 @@ async def test_a_hold_that_is_placed_after_the_mark_wins_and_its_release_lets_go
     async with storing.engine.begin() as connection:
         assert not (await connection.execute(select(erasing))).all()
         await _resume_marked(connection)
-        assert await list_unfinished(connection, failed=True) == []
+        assert await progress.list_unfinished(connection, failed=True) == []
     await storing.release(placed)
     async with storing.engine.begin() as connection:
         assert await resume_released(connection, limit=5) == 5
@@ -106,7 +97,7 @@ async def test_works_on_what_holds_keep_only_when_one_lets_go(storing: Storing) 
     assert [sent.text for sent in idle if any(part in sent.text for part in worked)] == []
     await storing.release(placed[1])
     await storing.lead(turns=1, scheduled=False)
-    ended = await storing.transact(find_erasures)
+    ended = await storing.transact(progress.find_erasures)
     assert sorted(erasure.state for erasure in ended) == ["deleted", "partly_held", "partly_held"]
     assert len(await storing.stored()) == 2
 
@@ -196,9 +187,7 @@ async def test_says_that_there_may_be_more_claims(storing: Storing) -> None:
     assert (len(some), more, len(everything), no_more) == (2, True, 3, False)
 
 
-async def test_an_object_that_a_held_one_shares_stays_though_that_is_marked_too(
-    storing: Storing,
-) -> None:
+async def test_an_object_of_a_held_one_stays_though_that_is_marked_too(storing: Storing) -> None:
     """Its mark is in a later batch: the claim of the first has to look at it all the same."""
     model, other = await storing.model(), await storing.model("other")
     first = await storing.foreign(model, ago(days=2), "shared", "answer-1", None)
@@ -227,9 +216,7 @@ async def test_a_stranger_does_not_take_a_held_owners_capture(storing: Storing) 
     assert storing.objects() == set(names)
 
 
-async def test_a_policy_leaves_what_is_held_and_takes_it_after_the_release(
-    storing: Storing,
-) -> None:
+async def test_a_policy_leaves_what_is_held_and_takes_it_once_released(storing: Storing) -> None:
     model = await storing.model()
     old = await storing.inferences(model, 12, ago(days=40))
     await storing.inferences(model, 1, NOW)
@@ -317,7 +304,7 @@ async def test_a_younger_hold_keeps_inferences_that_were_never_stored(storing: S
     storing.blobs.put(key, b"x", content_type="application/json")
     arrival = (model, storing.uid(at), "inference", str(key), None, None, None)
     await storing.transact(enqueue_arrivals, [arrival], cause="expired_arrival")
-    (queued,) = await storing.transact(list_unfinished, failed=False)
+    (queued,) = await storing.transact(progress.list_unfinished, failed=False)
     placed = await storing.hold(model, "ok")
     assert await storing.eraser.finish(queued) == "partly_held"
     assert storing.objects() == {"late"}
@@ -334,20 +321,20 @@ async def test_a_hold_evaluated_before_an_arrival_does_not_keep_it(storing: Stor
     at = ago(days=40)
     arrival = (model, storing.uid(at), "inference", None, None, None, None)
     await storing.transact(enqueue_arrivals, [arrival], cause="expired_arrival")
-    (queued,) = await storing.transact(list_unfinished, failed=False)
+    (queued,) = await storing.transact(progress.list_unfinished, failed=False)
     assert await storing.eraser.finish(await storing.reload(queued)) == "deleted"
 
 
-async def replay_erasure(storing: Storing, model: int, *, at: datetime) -> Erasure:
+async def replay_erasure(storing: Storing, model: int, *, at: datetime) -> progress.Erasure:
     """An erasure of something that is not stored, as its entry of the ledger makes it."""
     key = StorageKey(storing.bucket, "late")
     storing.blobs.put(key, b"x", content_type="application/json")
-    begun = NewErasure(uuid4(), "request", "inference", requested_by="someone")
+    begun = progress.NewErasure(uuid4(), "request", "inference", requested_by="someone")
     row = (storing.uid(ago(days=1)), str(key), None, None, None)
     async with storing.engine.begin() as connection:
         batch = await describe_entry(connection, begun, model, [row])
         await mark_batch(connection, batch, at, "someone")
-        erasure = await find_erasure(connection, begun.id)
+        erasure = await progress.find_erasure(connection, begun.id)
     assert erasure is not None
     return erasure
 
@@ -362,9 +349,7 @@ async def test_a_hold_that_came_after_an_erasure_whose_clock_is_ahead_keeps_what
     assert storing.objects() == {"late"}
 
 
-async def test_a_hold_placed_before_an_erasure_whose_clock_is_behind_does_not_count_again(
-    storing: Storing,
-) -> None:
+async def test_a_hold_before_an_erasure_whose_clock_is_behind_counts_once(storing: Storing) -> None:
     model = await storing.model()
     await storing.hold(model, "ok")
     erasure = await replay_erasure(storing, model, at=ago(hours=1))
@@ -372,7 +357,7 @@ async def test_a_hold_placed_before_an_erasure_whose_clock_is_behind_does_not_co
     assert storing.objects() == set()
 
 
-async def request_partly_held(storing: Storing) -> tuple[Erasure, list[Stored], Placement]:
+async def request_partly_held(storing: Storing) -> tuple[progress.Erasure, list[Stored], Placement]:
     """An erasure of ten by their ids, of which a hold keeps three."""
     model = await storing.model("m")
     doomed = await storing.inferences(model, 10, ago(days=1))

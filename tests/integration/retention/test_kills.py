@@ -156,8 +156,7 @@ async def test_two_replicas_share_the_work_one_after_the_other(
         folder.mkdir()
     first = Service("retention", environment, folders[0]).wait_ready()
     await storing.until_done()
-    second = Service("retention", environment, folders[1]).wait_ready()
-    try:
+    with Service("retention", environment, folders[1]).wait_ready() as second:
         await storing.inferences(model, 12, ago(days=2))
         await storing.transact(runs.request_run)
         first.kill()
@@ -166,8 +165,6 @@ async def test_two_replicas_share_the_work_one_after_the_other(
         assert storing.objects() == set()
         # the first may have done all of it before it was killed
         await until(lambda: _read_log(second), lambda log_text: "retention leads" in log_text)
-    finally:
-        second.stop()
     assert "retention stopped" in second.text
     assert await storing.scalar("SELECT sum(inferences) FROM erasure") == 12
 
@@ -189,8 +186,7 @@ async def test_an_object_store_that_is_away_is_waited_for(
     await storing.keep(model, inference="P1D")
     own_minio.stop()
     began = time.time()
-    service = Service("retention", environment, tmp_path)
-    try:
+    with Service("retention", environment, tmp_path) as service:
         await until(lambda: _read_log(service), lambda log_text: '"trouble"' in log_text)
         # No run has ended: late counts from the start.
         assert service.metrics("retention_last_run_timestamp_seconds") >= began
@@ -204,8 +200,6 @@ async def test_an_object_store_that_is_away_is_waited_for(
         own_minio.start()
         await storing.until_done()
         service.wait_ready()
-    finally:
-        service.stop()
     assert await storing.rows() == {}
 
 
@@ -217,8 +211,7 @@ async def test_a_postgres_that_answers_and_is_not_written_to_is_not_ready(
     storing: Storing, environment: dict[str, str], tmp_path: Path
 ) -> None:
     await set_read_only(storing, "on")
-    service = Service("retention", environment, tmp_path)
-    try:
+    with Service("retention", environment, tmp_path) as service:
         await until(lambda: _read_log(service), lambda log_text: '"trouble"' in log_text)
         health = service.health()
         assert not health["ready"]
@@ -226,8 +219,6 @@ async def test_a_postgres_that_answers_and_is_not_written_to_is_not_ready(
         assert health["parts"]["object store"] == "ready"
         await set_read_only(storing, "off")
         service.wait_ready()
-    finally:
-        service.stop()
 
 
 async def set_read_only(storing: Storing, value: str) -> None:

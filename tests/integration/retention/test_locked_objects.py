@@ -15,8 +15,7 @@ from inference_store.platform.settings import RetentionSettings
 from tests.integration import erasure_requests
 from tests.polling import until
 from tests.servers.fixtures import unique
-from tests.servers.minio import S3
-from tests.servers.minio_user import MinioUser, statement
+from tests.servers.minio import S3, MinioUser, statement
 
 from .exported import export_all
 from .stored import METADATA_BLOB, Archived, Storing, ago

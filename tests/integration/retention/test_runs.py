@@ -107,9 +107,7 @@ async def test_a_whole_partition_is_dropped_and_remembered(storing: Storing) -> 
     assert erased == {(gone[0].model, gone[0].uid)}
 
 
-async def test_a_run_drops_no_partition_that_has_another_models_inferences(
-    storing: Storing,
-) -> None:
+async def test_a_run_drops_no_partition_with_inferences_of_others(storing: Storing) -> None:
     """They have expired too, but what goes by a run of one project is that project's alone."""
     first, second = await storing.model("first"), await storing.model("second")
     at = ago(days=200)
@@ -127,9 +125,7 @@ async def test_a_run_drops_no_partition_that_has_another_models_inferences(
     assert (run.inferences_deleted, run.partitions_dropped) == (len(others), 1)
 
 
-async def test_a_run_leaves_a_closed_partition_of_another_model_to_a_run_of_all(
-    storing: Storing,
-) -> None:
+async def test_a_run_leaves_closed_partitions_of_others_to_a_run_of_all(storing: Storing) -> None:
     models = [await storing.model(name) for name in ("first", "second")]
     for model in models:
         await storing.inferences(model, 3, ago(days=200))
@@ -226,9 +222,7 @@ async def test_the_first_rule_that_is_true_takes_its_own(storing: Storing) -> No
     assert len(storing.objects()) == 3 * 11
 
 
-async def test_a_scheduled_run_covers_new_data_and_a_requested_run_everything(
-    storing: Storing,
-) -> None:
+async def test_a_scheduled_run_covers_new_data_and_a_requested_one_all(storing: Storing) -> None:
     model = await storing.model()
     await put(storing, model, make_rule("P1D", LOW))
     await storing.retain()
@@ -329,9 +323,7 @@ async def test_a_longer_policy_keeps_inferences_that_are_not_marked_yet(
     assert await storing.stored() == list_uids(*survivors)
 
 
-async def test_a_policy_that_was_set_before_looks_at_what_came_under_another(
-    storing: Storing,
-) -> None:
+async def test_a_policy_set_before_looks_at_what_came_under_another(storing: Storing) -> None:
     model = await storing.model()
     await put(storing, model, make_rule("P1D", LOW))
     await storing.retain()

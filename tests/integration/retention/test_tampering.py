@@ -307,9 +307,7 @@ async def test_by_whoever_has_the_key_it_is_found_by_the_next(
 
 
 @pytest.mark.usefixtures("erased")
-async def test_by_anybody_else_it_is_found_by_its_signature(
-    storing: Storing, stranger: Stranger
-) -> None:
+async def test_by_anybody_else_it_fails_its_signature(storing: Storing, stranger: Stranger) -> None:
     await write_again(storing, 4, by=new_key())
     assert await find_failures(storing) == [
         f"certificate 4: in {location}: the signature is not of key {KEY.id}, which signs at this"

@@ -123,9 +123,7 @@ def test_a_number_says_its_unit_with_an_example(start_in_vain: Start) -> None:
     assert output.endswith("; write bytes as a plain number, such as 1048576 (1 MiB, the default).")
 
 
-def test_reports_failed_checks_with_the_rest(
-    start_in_vain: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reports_failed_checks_too(start_in_vain: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ROLE_ARN", "role")
     environment = {"RETENTION_ADMIN_PORT": "70000", "CERTIFICATE_KEY": "hunter2"}
     output = start_in_vain(RetentionSettings, environment, RETENTION_CHECKS)

@@ -5,17 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from inference_store_client.commands import (
-    Close,
-    Deliver,
-    Failure,
-    Open,
-    Read,
-    Response,
-    Settings,
-    Steps,
-    Wait,
-)
+from inference_store_client import commands
 from inference_store_client.errors import ConnectionFailed
 from inference_store_client.origin import Origin
 from inference_store_client.question import Question
@@ -25,10 +15,10 @@ from inference_store_client.settings import ClientSettings
 from tests.both_clients import make_item
 
 Line = dict[str, Any]
-Pieces = Iterator[bytes | Failure]
+Pieces = Iterator[bytes | commands.Failure]
 SETTINGS: Final = ClientSettings(Origin("https://store.example"), retries=Retries(attempts=4))
 QUESTION: Final = Question(path="/v1/models/m/inferences", filter="n > 1")
-CUT: Final = Failure(ConnectionFailed("cut"))
+CUT: Final = commands.Failure(ConnectionFailed("cut"))
 
 
 @dataclass(slots=True)
@@ -41,7 +31,11 @@ class Performance:
     result: Any = None
     settings: ClientSettings = SETTINGS
 
-    def run(self, steps: Steps[Any], open: Callable[[Request], tuple[Response, Pieces]]) -> None:
+    def run(
+        self,
+        steps: commands.Steps[Any],
+        open: Callable[[Request], tuple[commands.Response, Pieces]],
+    ) -> None:
         """Perform the commands. `open`: answers a request, and with which pieces."""
         pieces: Pieces = iter(())
         outcome: Any = None
@@ -53,17 +47,17 @@ class Performance:
                 return
             outcome = None
             match command:
-                case Settings():
+                case commands.Settings():
                     outcome = self.settings
-                case Open(request):
+                case commands.Open(request):
                     outcome, pieces = open(request)
-                case Read():
+                case commands.Read():
                     outcome = next(pieces)
-                case Wait(seconds):
+                case commands.Wait(seconds):
                     self.waits.append(seconds)
-                case Deliver(items):
+                case commands.Deliver(items):
                     self.delivered += items
-                case Close():
+                case commands.Close():
                     self.closed += 1
 
 
@@ -79,7 +73,7 @@ class FakeStore:
     piece_bytes: int = 50
     is_silent: bool = False
     change_end: Callable[[Line], Line] = lambda end: end
-    refusals: list[Response] = field(default_factory=list)
+    refusals: list[commands.Response] = field(default_factory=list)
     bodies: list[Line] = field(default_factory=list)
     performance: Performance = field(default_factory=Performance)
     encode_columns: Callable[[int], bytes] | None = None
@@ -91,22 +85,22 @@ class FakeStore:
     arrivals: list[Line] = field(default_factory=list)
     """What a page has after the last inference."""
 
-    def drive(self, steps: Steps[Any]) -> list[Any]:
+    def drive(self, steps: commands.Steps[Any]) -> list[Any]:
         """Perform the commands; return what they deliver."""
         self.performance.run(steps, self._open)
         return self.performance.delivered
 
-    def _open(self, request: Request) -> tuple[Response, Pieces]:
+    def _open(self, request: Request) -> tuple[commands.Response, Pieces]:
         assert request.body is not None
         body = json.loads(request.body)
         self.bodies.append(body)
         if self.refusals:
             refusal = self.refusals.pop(0)
-            return Response(refusal.status, refusal.headers), iter([refusal.content, b""])
+            return commands.Response(refusal.status, refusal.headers), iter([refusal.content, b""])
         begin = int(body.get("cursor") or 0)
         if "limit" in body:
-            return Response(200), iter([self._encode_page(begin), b""])
-        return Response(200, self.headers), self._cut(self.encode(begin))
+            return commands.Response(200), iter([self._encode_page(begin), b""])
+        return commands.Response(200, self.headers), self._cut(self.encode(begin))
 
     def _encode_page(self, begin: int) -> bytes:
         items = [make_item(number) for number in range(begin, self.count)][:50] or self.arrivals

@@ -242,9 +242,7 @@ async def test_redirects(client: Client) -> None:
         await client.ask(ask_count(client.make_answered(for_ever)))
 
 
-async def test_what_is_no_answer_of_the_api_is_an_error(
-    client: Client, subtests: pytest.Subtests
-) -> None:
+async def test_no_answer_of_the_api_is_an_error(client: Client, subtests: pytest.Subtests) -> None:
     cases: list[tuple[bytes, str | None]] = [
         (b"<html>Sign in to the network</html>", "not JSON.* begins: '<html>Sign in to the net"),
         (b"", "not JSON.* begins: ''"),

@@ -217,9 +217,7 @@ def test_warnings_are_warnings_of_python() -> None:
         assert "a remark" in str(warned[0].message)
 
 
-async def test_an_extra_is_named_before_the_store_is_asked(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_extra_is_named_first(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = Recorded([])
     inferences = client.make_answered(recorded).model("m").inferences()
     for extra in ("arrow", "pandas", "polars"):

@@ -92,9 +92,7 @@ async def test_requests_waits_and_downloads(client: Client, tmp_path: Path) -> N
     assert "authorization" not in link.headers
 
 
-async def test_a_stale_export_says_what_went_and_starts_again(
-    client: Client, tmp_path: Path
-) -> None:
+async def test_a_stale_export_says_what_went_and_restarts(client: Client, tmp_path: Path) -> None:
     stale = make_export("stale", parts=2, parts_deleted=1, inferences_deleted=4)
     said = (
         rf"stale: an erasure deleted 1 part of it, with 4 inferences; .* restart {EXPORT}` starts"
@@ -109,9 +107,7 @@ async def test_a_stale_export_says_what_went_and_starts_again(
     assert (await client.ask(export.restart)).id == UUID(int=7)
 
 
-async def test_parts_that_are_deleted_while_they_are_listed_are_no_empty_export(
-    client: Client, tmp_path: Path
-) -> None:
+async def test_parts_deleted_meanwhile_are_no_empty_export(client: Client, tmp_path: Path) -> None:
     before, over = make_export("done", parts=1), make_export("expired", parts=1)
     for parts in ([make_part(1, None)], []):
         with pytest.raises(ExportFailed, match="is expired: its parts are deleted"):
@@ -158,9 +154,7 @@ async def test_other_bytes_than_were_written_are_refused(client: Client, tmp_pat
         assert os.listdir(tmp_path) == []
 
 
-async def test_a_folder_that_exists_is_refused_before_the_store_is_asked(
-    client: Client, tmp_path: Path
-) -> None:
+async def test_a_folder_that_exists_is_refused_at_once(client: Client, tmp_path: Path) -> None:
     (tmp_path / "frames").mkdir()
     with pytest.raises(SettingsError, match="exists: remove it"):
         await download(client, tmp_path)

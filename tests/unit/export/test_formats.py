@@ -12,12 +12,7 @@ import nanoarrow
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from inference_store.export.columns import (
-    Column,
-    Kind,
-    MetadataColumns,
-    choose_columns,
-)
+from inference_store.export.columns import Column, Kind, MetadataColumns, choose_columns
 from inference_store.export.formats import ArrowEncoder, CsvEncoder
 from inference_store.index.key_registry import KeySeen, TypeSeen
 from inference_store.inference.metadata import METADATA_TYPES, Entry, MetadataCaps, encode_entries

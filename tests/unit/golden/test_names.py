@@ -30,11 +30,7 @@ def test_commands() -> None:
         parser = argparse.ArgumentParser()
         import_command(name).add_arguments(parser)
         options += list_options(f"inference-store {name}", parser)
-    check("commands.txt", join_lines(options))
-
-
-def join_lines(texts: Iterator[str] | list[str]) -> str:
-    return "".join(f"{line}\n" for line in texts)
+    check("commands.txt", "".join(f"{line}\n" for line in options))
 
 
 def list_options(program: str, parser: argparse.ArgumentParser) -> Iterator[str]:

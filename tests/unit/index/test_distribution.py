@@ -13,65 +13,21 @@ from asyncpg.exceptions import (
 from sqlalchemy import Table, UniqueConstraint
 
 from inference_store.index.database import is_transient
-from inference_store.index.distribution import (
-    DISTRIBUTED,
-    REFERENCE,
-    steps,
-)
+from inference_store.index.distribution import DISTRIBUTED, REFERENCE, steps
 from inference_store.index.tables import METADATA
 
 SPREAD = {table.name for table in (*DISTRIBUTED, *REFERENCE)}
-
-
 # Never joined with distributed tables, and so on the coordinator alone.
-LOCAL = [
-    "api_key",
-    "audit",
-    "audit_head",
-    "audit_link",
-    "certificate",
-    "consumer_lag",
-    "dead_letter_limit_lift",
-    "erased_batch",
-    "erased_leaves",
-    "erased_span",
-    "erased_total",
-    "erasing_object",
-    "erasure",
-    "erasure_model",
-    "erasure_obstacle",
-    "export_download",
-    "export_erased",
-    "export_job",
-    "export_part",
-    "former_model",
-    "former_producers",
-    "hold",
-    "hold_change",
-    "kafka_partition",
-    "ledger_head",
-    "ledger_intent",
-    "ledger_outbox",
-    "lost_offsets",
-    "metadata_key_delta",
-    "metadata_key_seen",
-    "outdated_count",
-    "partition_count",
-    "partition_span",
-    "policy",
-    "policy_preview",
-    "policy_sweep",
-    "policy_version",
-    "producer_report",
-    "producer_sequence",
-    "reconciliation",
-    "reconciliation_finding",
-    "reconciliation_named",
-    "retention_run",
-    "saved_view",
-    "unsettled_event",
-    "web_session",
-]
+LOCAL = """
+    api_key audit audit_head audit_link certificate consumer_lag dead_letter_limit_lift
+    erased_batch erased_leaves erased_span erased_total erasing_object erasure erasure_model
+    erasure_obstacle export_download export_erased export_job export_part former_model
+    former_producers hold hold_change kafka_partition ledger_head ledger_intent ledger_outbox
+    lost_offsets metadata_key_delta metadata_key_seen outdated_count partition_count
+    partition_span policy policy_preview policy_sweep policy_version producer_report
+    producer_sequence reconciliation reconciliation_finding reconciliation_named retention_run
+    saved_view unsettled_event web_session
+""".split()  # noqa: SIM905
 
 
 def test_every_table_has_a_place() -> None:

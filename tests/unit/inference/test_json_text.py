@@ -157,9 +157,7 @@ def rebuild(text: bytes, span: Span, scalar: Any = json.loads, pairs: Any = dict
     separators=st.sampled_from([None, (",", ":"), (" ,\n", "\t: ")]),
     ascii_only=st.booleans(),
 )
-def test_spans_hold_the_whole_value(
-    value: Any, indent: Any, separators: Any, ascii_only: bool
-) -> None:
+def test_spans_hold_the_value(value: Any, indent: Any, separators: Any, ascii_only: bool) -> None:
     text = json.dumps(value, indent=indent, separators=separators, ensure_ascii=ascii_only)
     content = text.encode("utf-8", "surrogatepass")
     result = rebuild(content, json_text.root(content))

@@ -18,7 +18,7 @@ import grpc
 import orjson
 
 from inference_store.grpc_messages import message
-from inference_store.local.demo.feed import Request, frame_requests, grpc_message, rest_body
+from inference_store.local.demo.feed import frame_requests, grpc_message, rest_body
 from inference_store.local.demo.model_server import serve_grpc
 from inference_store.local.demo.models import Rest
 from inference_store.local.demo.served_models import Serving, serve_rest
@@ -74,16 +74,10 @@ async def send_message(channel: grpc.aio.Channel, method: str, request: Any) -> 
     return await stub(request)
 
 
-def make_face_request() -> Request:
-    """The astronaut's, from nearby."""
-    (request,) = frame_requests("face-detector", [180])
-    return request
-
-
 async def test_a_picture_has_the_same_output_over_rest_and_grpc(
     session: aiohttp.ClientSession, channel: grpc.aio.Channel
 ) -> None:
-    request = make_face_request()
+    (request,) = frame_requests("face-detector", [180])  # the astronaut's, from nearby
     async with session.post("/v2/models/face-detector/infer", json=rest_body(request)) as answer:
         over_rest = await answer.json()
     over_grpc = await send_message(channel, "ModelInfer", grpc_message(request))

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 
 from inference_store.local.folder import (
@@ -27,6 +26,7 @@ from inference_store.local.postgres import reachable_by_all
 from inference_store.local.programs import environment
 from inference_store.local.screen import Screen
 from inference_store.local.stack import PortTaken, choose_ports
+from tests.servers.process import is_gone
 from tests.servers.waiting import wait_until
 
 
@@ -158,14 +158,6 @@ def start(folder: LocalFolder, code: str, *, stop_seconds: float = 300.0) -> Run
     command = (sys.executable, "-c", code)
     part = Part("one", command, os.environ, folder.path, stop_seconds=stop_seconds)
     return RunningPart(part, folder)
-
-
-def is_gone(pid: int) -> bool:
-    """Check that the process is gone, or dead and not collected (containers without an init)."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def list_pid_files(folder: LocalFolder) -> list[str]:

@@ -1,23 +1,16 @@
 """The classifier of digits finds what its training does, and needs none of the demo's packages."""
 
 import base64
-import json
-import struct
 import subprocess
 import sys
-import urllib.request
-import zlib
 
 import pytest
 
+from inference_store.local.demo import served_models
 from inference_store.local.demo.models import HELD_OUT, LABELS
-from inference_store.local.demo.served_models import (
-    MOST_PIXELS,
-    NoPicture,
-    SmallClassifier,
-    read_png,
-)
 from inference_store.local.folder import HOST
+from tests.console.pictures import encode_png
+from tests.http_requests import answers, ask
 from tests.servers.ports import free_port
 from tests.servers.waiting import wait_until
 
@@ -31,17 +24,6 @@ runpy.run_module("inference_store.local.demo.model_server", run_name="__main__")
 """
 
 
-def make_png(width: int, height: int, colour: int, lines: bytes, *, depth: int = 8) -> bytes:
-    """A PNG of these lines, each with its filter before it."""
-    head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
-    parts = ((b"IHDR", head), (b"IDAT", zlib.compress(lines)), (b"IEND", b""))
-    chunks = (
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in parts
-    )
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
-
-
 def test_it_finds_what_its_training_finds() -> None:
     pytest.importorskip("cv2", reason="the demo's packages are not installed")
     from sklearn.datasets import load_digits  # noqa: PLC0415
@@ -50,7 +32,7 @@ def test_it_finds_what_its_training_finds() -> None:
     from inference_store.local.demo.feed import digit_requests  # noqa: PLC0415
     from inference_store.local.demo.sources import held_out_digits  # noqa: PLC0415
 
-    digits, small, data = held_out_digits(), SmallClassifier(), load_digits()
+    digits, small, data = held_out_digits(), served_models.SmallClassifier(), load_digits()
     unseen = {digit.sample for digit in digits}
     training = [sample for sample in range(len(data.target)) if sample not in unseen]
     trained = LogisticRegression(max_iter=2000)
@@ -77,7 +59,7 @@ def test_lines_are_read_by_their_filters() -> None:
         (2, b"\0\x03\x06\x09\x01\x01\x01\0\0\0\x03\x02\x02\x02", [[6, 1], [1, 2]]),
         (4, b"\0\x05\xff\x06\xff\0\x07\0\x08\0", [[5, 6], [7, 8]]),
     ):
-        assert read_png(make_png(2, 2, colour, lines)).rows == greys, colour
+        assert served_models.read_png(encode_png(2, 2, lines, colour=colour)).rows == greys, colour
 
 
 def test_rejects_data_that_is_no_small_png(subtests: pytest.Subtests) -> None:
@@ -85,40 +67,31 @@ def test_rejects_data_that_is_no_small_png(subtests: pytest.Subtests) -> None:
     for content in (
         b"",
         b"no picture",
-        make_png(2, 2, 0, b"\0\x01"),
-        make_png(2, 2, 0, b"\x09\x01\x02\x09\x03\x04"),
-        make_png(2, 2, 3, lines),
-        make_png(2, 2, 0, lines, depth=16),
-        make_png(MOST_PIXELS, 2, 0, b"\0"),
-        make_png(0, 2, 0, b"\0"),
-        make_png(2, 2, 0, lines)[:20],
-        make_png(2, 2, 0, lines).replace(b"x\x9c", b"xx"),
+        encode_png(2, 2, b"\0\x01"),
+        encode_png(2, 2, b"\x09\x01\x02\x09\x03\x04"),
+        encode_png(2, 2, lines, colour=3),
+        encode_png(2, 2, lines, depth=16),
+        encode_png(served_models.MOST_PIXELS, 2, b"\0"),
+        encode_png(0, 2, b"\0"),
+        encode_png(2, 2, lines)[:20],
+        encode_png(2, 2, lines).replace(b"x\x9c", b"xx"),
     ):
-        with subtests.test(content=content), pytest.raises(NoPicture):
-            SmallClassifier().classify(content)
-
-
-def _is_ready(address: str) -> bool:
-    try:
-        urllib.request.urlopen(f"{address}/v2/health/ready", timeout=300).close()
-    except OSError:
-        return False
-    return True
+        with subtests.test(content=content), pytest.raises(served_models.NoPicture):
+            served_models.SmallClassifier().classify(content)
 
 
 def test_it_is_served_without_the_demos_packages() -> None:
     rest, over_grpc = free_port(), free_port()
     command = [sys.executable, "-c", _CODE, str(rest), str(over_grpc), "--small"]
-    picture = base64.b64encode(make_png(8, 8, 0, (b"\0" + b"\x07" * 8) * 8)).decode()
+    picture = base64.b64encode(encode_png(8, 8, (b"\0" + b"\x07" * 8) * 8)).decode()
     tensor = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [picture]}
-    body = json.dumps({"inputs": [tensor]}).encode()
     server = f"http://{HOST}:{rest}"
     with subprocess.Popen([*command, "--host", "0.0.0.0"]) as process:
         try:
-            wait_until(lambda: _is_ready(server), seconds=300, what="the model server")
+            ready = f"{server}/v2/health/ready"
+            wait_until(lambda: answers(ready), seconds=300, what="the model server")
             address = f"{server}/v2/models/digit-classifier/infer"
-            with urllib.request.urlopen(address, data=body, timeout=300) as answer:
-                (output,) = json.load(answer)["outputs"]
+            (output,) = ask(address, {"inputs": [tensor]})["outputs"]
         finally:
             process.terminate()
     assert output["shape"] == [10]

@@ -11,14 +11,7 @@ import certifi
 import pytest
 from obstore.exceptions import PermissionDeniedError
 
-from inference_store.inference.errors import (
-    AccessDenied,
-    BlobForbidden,
-    BlobMissing,
-    BlobTooLarge,
-    BlobUnreadable,
-    ObjectStoreUnavailable,
-)
+from inference_store.inference import errors
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.objects.clients import WebIdentity, http_pool, web_identity, without_secrets
@@ -97,8 +90,12 @@ def test_no_token_is_printed() -> None:
     assert text == "exceeded with url: /?WebIdentityToken=…&X-Amz-Signature=… (x)"
 
 
-FAULTS = {"missing": BlobMissing, "forbidden": BlobForbidden, "large": BlobTooLarge}
-FAULTS |= {"away": ObjectStoreUnavailable}
+FAULTS = {
+    "missing": errors.BlobMissing,
+    "forbidden": errors.BlobForbidden,
+    "large": errors.BlobTooLarge,
+}
+FAULTS |= {"away": errors.ObjectStoreUnavailable}
 
 
 def make_key(name: str) -> StorageKey:
@@ -127,10 +124,10 @@ def test_results_are_in_the_order_of_the_keys() -> None:
 def test_a_missing_or_too_large_blob_does_not_affect_the_others() -> None:
     a, none, missing, large, b, forbidden = fetch("a", None, "missing", "large", "b", "forbidden")
     assert (a, none, b) == (b"a", None, b"b")
-    assert isinstance(missing, BlobMissing)
-    assert isinstance(large, BlobTooLarge)
-    assert isinstance(forbidden, BlobForbidden)
-    with pytest.raises(ObjectStoreUnavailable):
+    assert isinstance(missing, errors.BlobMissing)
+    assert isinstance(large, errors.BlobTooLarge)
+    assert isinstance(forbidden, errors.BlobForbidden)
+    with pytest.raises(errors.ObjectStoreUnavailable):
         fetch("a", "away", "b")
 
 
@@ -140,15 +137,15 @@ def test_nothing_is_asked_for_once_the_budget_is_full() -> None:
 
 def test_classifies_errors_of_the_client() -> None:
     for error, meaning in (
-        (FileNotFoundError("404 <Code>NoSuchKey</Code>"), BlobMissing),
-        (FileNotFoundError("404 <Code>NoSuchBucket</Code>"), ObjectStoreUnavailable),
-        (FileNotFoundError("404 <Code>NoSuchVersion</Code>"), BlobMissing),
-        (OSError("400 <Code>KeyTooLongError</Code>"), BlobUnreadable),
-        (PermissionDeniedError("403 <Code>InvalidObjectState</Code>"), BlobUnreadable),
-        (OSError("503 <Code>SlowDown</Code>"), ObjectStoreUnavailable),
-        (OSError("connection refused"), ObjectStoreUnavailable),
-        (PermissionDeniedError("403 <Code>AccessDenied</Code>"), AccessDenied),
-        (ValueError("could not parse path"), BlobMissing),
+        (FileNotFoundError("404 <Code>NoSuchKey</Code>"), errors.BlobMissing),
+        (FileNotFoundError("404 <Code>NoSuchBucket</Code>"), errors.ObjectStoreUnavailable),
+        (FileNotFoundError("404 <Code>NoSuchVersion</Code>"), errors.BlobMissing),
+        (OSError("400 <Code>KeyTooLongError</Code>"), errors.BlobUnreadable),
+        (PermissionDeniedError("403 <Code>InvalidObjectState</Code>"), errors.BlobUnreadable),
+        (OSError("503 <Code>SlowDown</Code>"), errors.ObjectStoreUnavailable),
+        (OSError("connection refused"), errors.ObjectStoreUnavailable),
+        (PermissionDeniedError("403 <Code>AccessDenied</Code>"), errors.AccessDenied),
+        (ValueError("could not parse path"), errors.BlobMissing),
     ):
         assert type(translate_error(make_key("a"), error)) is meaning, error
 
@@ -203,7 +200,7 @@ def test_it_is_a_key_in_our_bucket(world: World) -> None:
         key = world.blobs.parse(text)
         assert key == StorageKey("ours", text)
         world.asked.clear()
-        with pytest.raises((BlobMissing, ObjectStoreUnavailable)):
+        with pytest.raises((errors.BlobMissing, errors.ObjectStoreUnavailable)):
             world.blobs.get(key, limit=10)
         assert world.asked, text
         for host, path in world.asked:
@@ -224,13 +221,13 @@ async def test_a_bucket_that_is_allowed_no_more_is_not_asked(world: World) -> No
     """A key that is stored already, of a bucket that was taken off the list since."""
     blobs = world.blobs
     for key in (StorageKey("strangers", "x"), StorageKey("strangers", "a//b")):
-        with pytest.raises(ObjectStoreUnavailable, match="S3_ALLOWED_BUCKETS"):
+        with pytest.raises(errors.ObjectStoreUnavailable, match="S3_ALLOWED_BUCKETS"):
             blobs.get(key, limit=1)
-        with pytest.raises(ObjectStoreUnavailable, match="S3_ALLOWED_BUCKETS"):
+        with pytest.raises(errors.ObjectStoreUnavailable, match="S3_ALLOWED_BUCKETS"):
             await blobs.stream(key)
-        with pytest.raises(ObjectStoreUnavailable, match="S3_ALLOWED_BUCKETS"):
+        with pytest.raises(errors.ObjectStoreUnavailable, match="S3_ALLOWED_BUCKETS"):
             blobs.put(key, b"x", content_type="text/plain")
-        with pytest.raises(BlobMissing, match="S3_ALLOWED_BUCKETS"):
+        with pytest.raises(errors.BlobMissing, match="S3_ALLOWED_BUCKETS"):
             blobs.presign(key, 60)
         assert [fault.code for fault in blobs.delete_objects([key])] == ["BucketNotAllowed"]
     assert world.asked == []

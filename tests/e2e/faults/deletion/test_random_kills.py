@@ -33,18 +33,7 @@ from tests.service_process import Service
 from tests.transactions import fetch, transact
 from tests.warm.process import COLD, run_command
 
-from .world import (
-    MODELS,
-    SUBJECT,
-    Asking,
-    check_proofs,
-    check_versions,
-    find_camera,
-    is_input_gone,
-    make_captures,
-    survives,
-    wait_until_at_rest,
-)
+from . import world
 
 pytestmark = pytest.mark.real_minio
 KILLS = 50
@@ -73,10 +62,10 @@ def living(environment: dict[str, str], locking_bucket: str) -> dict[str, str]:
 
 
 @pytest.fixture
-async def asking(living: dict[str, str]) -> AsyncIterator[Asking]:
+async def asking(living: dict[str, str]) -> AsyncIterator[world.Asking]:
     address = f"http://127.0.0.1:{living['INFERENCE_STORE_API_PORT']}"
     async with httpx.AsyncClient(base_url=address) as client:
-        yield Asking(client)
+        yield world.Asking(client)
 
 
 async def kill_often(services: Sequence[Service], moments: random.Random) -> None:
@@ -100,7 +89,7 @@ async def redeliver(published: Published, some: Sequence[Capture], over: asyncio
 @pytest.mark.timeout(1800)
 async def test_killed_at_random_moments(
     living: dict[str, str],
-    asking: Asking,
+    asking: world.Asking,
     published: Published,
     engine: AsyncEngine,
     minio_server: S3,
@@ -109,7 +98,7 @@ async def test_killed_at_random_moments(
 ) -> None:
     print(f"seed {SEED}")
     published.producer = published.producer.use_bucket(locking_bucket)
-    stored, coming = make_captures(range(300)), make_captures(range(300, 600), _LATE)
+    stored, coming = world.make_captures(range(300)), world.make_captures(range(300, 600), _LATE)
     services = [Service("ingester", living, tmp_path), Service("api", living, tmp_path)]
     try:
         await published.under_load(stored, chunk=150)
@@ -151,9 +140,11 @@ ASIDE = 9_000
 async def set_aside(published: Published) -> int:
     """Publish events of the subject without their responses: they wait, and are erased there.
     Return how many."""
-    numbers = [n for n in range(ASIDE, ASIDE + 30) if n % 3 == 1 and MODELS[n % 5] == "subjects"]
-    some = [capture for n in numbers for capture in make_captures(range(n, n + 1))]
-    assert {find_camera(capture) for capture in some} == {SUBJECT}
+    numbers = [
+        n for n in range(ASIDE, ASIDE + 30) if n % 3 == 1 and world.MODELS[n % 5] == "subjects"
+    ]
+    some = [capture for n in numbers for capture in world.make_captures(range(n, n + 1))]
+    assert {world.find_camera(capture) for capture in some} == {world.SUBJECT}
     await published.producer.put_all(some, "data", "metadata")
     await published.producer.publish_all(capture.event for capture in some)
     published.records += len(some)
@@ -162,11 +153,11 @@ async def set_aside(published: Published) -> int:
 
 async def wait_until_settled(engine: AsyncEngine, captures: Sequence[Capture], bucket: str) -> None:
     """Wait until retention has done its work."""
-    expected = {uid_of(capture, bucket) for capture in captures if survives(capture)}
+    expected = {uid_of(capture, bucket) for capture in captures if world.survives(capture)}
     without = {
         uid_of(capture, bucket)
         for capture in captures
-        if survives(capture) and is_input_gone(capture)
+        if world.survives(capture) and world.is_input_gone(capture)
     }
 
     async def count_differences() -> tuple[int, int]:
@@ -176,7 +167,7 @@ async def wait_until_settled(engine: AsyncEngine, captures: Sequence[Capture], b
         return len(there ^ expected), len(gone ^ without)
 
     await until(count_differences, lambda result: result == (0, 0), seconds=300)
-    await wait_until_at_rest(engine)
+    await world.wait_until_at_rest(engine)
 
 
 async def check_deletions(
@@ -185,11 +176,11 @@ async def check_deletions(
     s3: S3,
     bucket: str,
     environment: dict[str, str],
-    asking: Asking,
+    asking: world.Asking,
 ) -> None:
     """Check that held and kept inferences are whole, erased ones nowhere, and certificates true."""
-    survivors = [capture for capture in captures if survives(capture)]
-    inputs = {uid_of(survivor, bucket) for survivor in survivors if is_input_gone(survivor)}
+    survivors = [capture for capture in captures if world.survives(capture)]
+    inputs = {uid_of(survivor, bucket) for survivor in survivors if world.is_input_gone(survivor)}
     uids = {uid_of(survivor, bucket) for survivor in survivors}
     result = await counted(engine)
     assert (result[Outcome.DEAD], result[Outcome.PARKED], result[Outcome.LOST]) == (0, 0, 0)
@@ -197,10 +188,12 @@ async def check_deletions(
     await transact(engine, check_partitions)
     await transact(engine, check_rows, uids, without_input=inputs)
     expected_keys = {key for survivor in survivors for key in survivor.blobs}
-    expected_keys -= {survivor.key("data") for survivor in survivors if is_input_gone(survivor)}
-    check_versions(s3, bucket, expected_keys)
+    expected_keys -= {
+        survivor.key("data") for survivor in survivors if world.is_input_gone(survivor)
+    }
+    world.check_versions(s3, bucket, expected_keys)
     gone = {uid_of(capture, bucket) for capture in captures} - uids
-    await check_proofs(engine, KEY, gone, remaining=uids)
+    await world.check_proofs(engine, KEY, gone, remaining=uids)
     verify = partial(run_command, "certificates", "verify", "--objects", "--head", seconds=600)
     verified = await asyncio.to_thread(verify, environment=environment)
     assert verified.returncode == 0, verified.stdout + verified.stderr

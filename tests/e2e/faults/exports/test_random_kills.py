@@ -24,12 +24,7 @@ from inference_store.platform.failpoints import FAILPOINTS
 from inference_store.platform.settings import ApiSettings, RetentionSettings
 from tests.integration.api.conftest import make_client
 from tests.integration.retention.exported import Exporting
-from tests.integration.retention.part_reading import (
-    get,
-    list_versions,
-    read_uids,
-    read_versions,
-)
+from tests.integration.retention.part_reading import get, list_versions, read_uids, read_versions
 from tests.integration.stored_inferences import NewInference, at, store
 from tests.polling import until
 from tests.servers.environment import service_environment

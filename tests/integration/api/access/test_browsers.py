@@ -20,9 +20,7 @@ class _AlwaysMine(dict[str, str]):
         return "mine"
 
 
-async def test_without_access_control_only_loopback_is_answered(
-    make_app: MakeApp, api: Api
-) -> None:
+async def test_without_access_control_loopback_is_answered(make_app: MakeApp, api: Api) -> None:
     loopback = ("localhost", "LOCALHOST:8080", "127.0.0.1", "127.0.0.1:8080", "127.8.0.1")
     for host in (*loopback, "[::1]:8080"):
         assert (await api.get("/v1/models", headers={"Host": host})).status_code == 200, host

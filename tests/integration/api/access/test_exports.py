@@ -79,9 +79,7 @@ async def test_exports_with_blobs_need_the_right_to_see_inputs(keys: Keys) -> No
         await keys.call(analyst, "GET", f"{path}/parts", status=200)
 
 
-async def test_a_response_that_is_an_input_needs_the_right_to_inputs(
-    keys: Keys, guarded: Api
-) -> None:
+async def test_a_response_that_is_an_input_needs_their_right(keys: Keys, guarded: Api) -> None:
     places: dict[str | None, str | None] = {name: guarded.put_blob(name, b"[]") for name in "abc"}
     places[None] = None
     reader = await keys.make({"rights": ["read"]})

@@ -57,12 +57,7 @@ async def issuer() -> AsyncIterator[OidcIssuer]:
 
 @pytest.fixture
 def app(make_app: MakeApp, issuer: OidcIssuer, clock: StoppedClock) -> FastAPI:  # noqa: ARG001
-    app = make_app(
-        auth="on",
-        oidc_issuer=issuer.url,
-        oidc_audience=AUDIENCE,
-        oidc_roles=_ROLES,
-    )
+    app = make_app(auth="on", oidc_issuer=issuer.url, oidc_audience=AUDIENCE, oidc_roles=_ROLES)
     _change_issuer(app, issuer)
     return app
 

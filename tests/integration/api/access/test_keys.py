@@ -59,9 +59,7 @@ async def test_a_key_is_made_used_and_revoked(keys: Keys, guarded: Api) -> None:
     assert again["revoked_at"] == revoked["revoked_at"]
 
 
-async def test_a_rotated_key_works_beside_the_old_one_until_a_time(
-    keys: Keys, guarded: Api
-) -> None:
+async def test_a_rotated_key_works_beside_the_old_one_a_while(keys: Keys, guarded: Api) -> None:
     first = await _create_key(keys)
     path = f"/v1/keys/{first['id']}/rotate"
     later = {"old_works_until": _seconds_from_now(600)}

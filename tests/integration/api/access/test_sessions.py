@@ -182,9 +182,7 @@ async def test_session_ends_with_its_key(
             assert await other_replica.status() == 401, end
 
 
-async def test_session_ends_when_the_old_text_of_a_rotated_key_ends(
-    keys: Keys, browser: Browser
-) -> None:
+async def test_a_session_ends_with_the_old_text_of_its_key(keys: Keys, browser: Browser) -> None:
     key = await keys.make(_READER)
     await browser.sign_in(key)
     later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
@@ -209,9 +207,7 @@ async def test_session_expires(browser: Browser) -> None:
         assert await browser.status() == 401, name
 
 
-async def test_use_extends_the_session_until_it_expires(
-    browser: Browser, clock: StoppedClock
-) -> None:
+async def test_use_extends_a_session_to_its_end(browser: Browser, clock: StoppedClock) -> None:
     await browser.sign_in(TOKEN)
     now = datetime.now(UTC)
     used = {"used_at": now - timedelta(minutes=50), "idle_until": now + timedelta(minutes=10)}

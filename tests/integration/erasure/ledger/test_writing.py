@@ -134,9 +134,7 @@ async def test_a_put_that_arrives_after_its_writer_died_wins_the_number_or_is_no
     assert (await ledger.compare()).number == 2
 
 
-async def test_an_entry_of_another_writer_stops_the_writer(
-    ledger: Ledger, engine: AsyncEngine
-) -> None:
+async def test_an_entry_of_another_stops_the_writer(ledger: Ledger, engine: AsyncEngine) -> None:
     await ledger.write("word", {"word": "one"}, actor="a")
     foreign_entry = ledger.entries.get(1)
     assert foreign_entry is not None

@@ -45,9 +45,7 @@ async def end_grace(connection: AsyncConnection) -> None:
     await connection.execute(text("UPDATE registration SET moves_at = now()"))
 
 
-async def test_the_project_that_it_leaves_decides_until_the_grace_is_over(
-    engine: AsyncEngine,
-) -> None:
+async def test_the_project_that_it_leaves_decides_during_the_grace(engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
         await put(connection, OLD, make_policy("P9D"))
         for owner in (NEW, THIRD, DEFAULT):

@@ -284,9 +284,7 @@ FAULTS: dict[str, tuple[Plant, str, str, str]] = {
 }
 
 
-def test_finds_each_planted_fault_and_nothing_on_sound_servers(
-    patient: Patient, subtests: pytest.Subtests
-) -> None:
+def test_finds_each_planted_fault_and_no_other(patient: Patient, subtests: pytest.Subtests) -> None:
     for name, (plant, check_name, state, says) in FAULTS.items():
         with subtests.test(name), plant(patient) as changes:
             examination = patient.examine(**changes)
@@ -324,9 +322,7 @@ async def _create_span(engine: AsyncEngine, hours: int, minutes: int) -> None:
 
 
 @pytest.mark.parametrize(("minutes", "state"), [(10, "warning"), (-10, "warning"), (50, "ok")])
-async def test_finds_partitions_that_end_soon(
-    engine: AsyncEngine, minutes: int, state: str
-) -> None:
+async def test_finds_partitions_at_an_end(engine: AsyncEngine, minutes: int, state: str) -> None:
     await _create_span(engine, 12, minutes)
     (finding,) = await checks.check_partitions(Subject(DoctorSettings(), engine))
     assert finding.state == state, finding

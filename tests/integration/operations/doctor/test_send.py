@@ -12,7 +12,7 @@ from aiohttp import ClientSession, web
 from tests.integration.proxy.rest_server import upstream
 from tests.proxy_process import Proxy
 from tests.proxy_process import upstream as upstream_entry
-from tests.servers.fixtures import MakeEnvironment
+from tests.servers.fixtures import MakeEnvironment, MakeTopic
 from tests.servers.minio import S3
 from tests.servers.ports import free_port
 from tests.service_process import Service
@@ -51,7 +51,7 @@ class Installation:
 
 @pytest.fixture
 async def installation(
-    service_environment: MakeEnvironment, topic: Callable[..., str], tmp_path: Path
+    service_environment: MakeEnvironment, topic: MakeTopic, tmp_path: Path
 ) -> AsyncIterator[Installation]:
     port = free_port()
     environment = service_environment(

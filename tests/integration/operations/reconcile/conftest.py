@@ -22,7 +22,7 @@ from inference_store.retention.leader import Leader
 from tests.integration.backups import backup, restore
 from tests.integration.retention.conftest import blobs, storing
 from tests.integration.retention.stored import Storing, make_leader
-from tests.servers.fixtures import MakeEnvironment
+from tests.servers.fixtures import MakeEnvironment, MakeTopic
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
 from tests.transactions import transact
@@ -49,7 +49,7 @@ def settings(database: str, minio_server: S3, bucket: str) -> RetentionSettings:
 
 
 @pytest.fixture
-def kafka(kafka_server: Kafka, topic: Callable[..., str]) -> KafkaSettings:
+def kafka(kafka_server: Kafka, topic: MakeTopic) -> KafkaSettings:
     return KafkaSettings.model_validate(
         {"kafka_bootstrap_servers": kafka_server.bootstrap_servers, "kafka_topic": topic()}
     )

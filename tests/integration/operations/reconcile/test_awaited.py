@@ -21,12 +21,8 @@ NOW = datetime.now(UTC)
 
 
 async def _publish(kafka: KafkaSettings) -> None:
-    producer = AIOKafkaProducer(bootstrap_servers=kafka.kafka_bootstrap_servers)
-    await producer.start()
-    try:
+    async with AIOKafkaProducer(bootstrap_servers=kafka.kafka_bootstrap_servers) as producer:
         await producer.send_and_wait(kafka.kafka_topic, b"{}", partition=0)
-    finally:
-        await producer.stop()
 
 
 async def _open_books(

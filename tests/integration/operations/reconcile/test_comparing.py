@@ -21,9 +21,7 @@ from tests.transactions import execute
 from .conftest import Command, Reconcile, put
 
 
-async def test_finds_nothing_if_bucket_and_index_agree(
-    storing: Storing, reconcile: Reconcile
-) -> None:
+async def test_finds_nothing_where_both_agree(storing: Storing, reconcile: Reconcile) -> None:
     first, second = await storing.model("model"), await storing.model("other model")
     await storing.inferences(first, 7, ago(hours=3), step=1500)
     await storing.foreign(second, ago(days=2), "p/strange/one", "p/strange/two", "p/strange/three")
@@ -58,9 +56,7 @@ async def test_finds_orphans_and_missing_objects(storing: Storing, reconcile: Re
     assert of_row[str(lost[0])] == ("model", stored[2].uid)
 
 
-async def test_a_model_of_which_nothing_is_there_fails_with_the_nearest(
-    storing: Storing, command: Command
-) -> None:
+async def test_an_unknown_model_fails_with_the_nearest(storing: Storing, command: Command) -> None:
     await storing.model("model")
     code, report = await command("--model", "modle", RECONCILE_PREFIXES="p")
     assert (code, report["state"]) == (2, "failed")
@@ -82,9 +78,7 @@ async def test_a_model_that_only_the_bucket_has_is_compared(
     assert [finding.storage_key for finding in findings] == [orphan]
 
 
-async def test_knows_keys_with_hours_of_a_local_clock(
-    storing: Storing, reconcile: Reconcile
-) -> None:
+async def test_knows_keys_with_hours_of_local_time(storing: Storing, reconcile: Reconcile) -> None:
     model = await storing.model()
     for number, hours in enumerate((9, -11, 14)):
         clock = timedelta(hours=hours)

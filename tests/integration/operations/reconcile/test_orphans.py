@@ -249,13 +249,10 @@ async def test_command_estimates_and_then_erases_orphans(
     assert (report["would_erase"]["objects"], report["would_erase"]["bytes"]) == (2, 2)
     assert {"p/one", "p/two"} <= storing.objects()
     environment = environment_of(settings) | {"INFERENCE_STORE_RECONCILE_GRACE_SECONDS": "0"}
-    service = Service("retention", environment, tmp_path)
-    try:
+    with Service("retention", environment, tmp_path):
         for _ in range(2):  # the second call only follows the erasure
             code, erased = await command("--repair", "erase", "--report", report["id"])
             assert (code, erased["cause"], erased["objects"]) == (0, "orphans", 2)
-    finally:
-        service.stop()
     assert not {"p/one", "p/two"} & storing.objects()
 
 

@@ -15,7 +15,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.api.metadata_edits import Editor, MetadataItem, check_change, edit, reserve
 from inference_store.erasure.ledger import Ledger
 from inference_store.index import registrations
-from inference_store.index.database import create_engine
 from inference_store.index.dictionary import Dictionary
 from inference_store.index.tables import (
     PARTITIONED,
@@ -39,7 +38,7 @@ from tests.kill_chain import KillChain, chain_kills
 from tests.producer import START, capture
 from tests.servers.fixtures import unique
 from tests.servers.postgres import Postgres
-from tests.transactions import execute, scalar, transact
+from tests.transactions import execute, opened, scalar, transact
 
 from .conftest import Command
 
@@ -209,11 +208,7 @@ async def erase_inference(engine: AsyncEngine, blobs: Blobs, key: str, scope: An
 
 @pytest.mark.long
 async def test_rebuilds_an_empty_database(
-    start_ingester: StartIngester,
-    engine: AsyncEngine,
-    blobs: Blobs,
-    command: Command,
-    empty: str,
+    start_ingester: StartIngester, engine: AsyncEngine, blobs: Blobs, command: Command, empty: str
 ) -> None:
     await store_events(start_ingester, engine)
     for key in (OURS[0].key("data"), FOREIGN[1].key("data")):
@@ -225,15 +220,16 @@ async def test_rebuilds_an_empty_database(
     before = await read_everything(engine)
     assert len(before["inference"]) == 9
     assert len(before["without input"]) == 2
-    again = create_engine(empty)
-    assert await Ledger(again, blobs, prefix="ledger/").replay() > 0
-    code, report = await command("--repair", "rebuild", POSTGRES_DSN=empty)
-    assert (code, report["state"]) == (0, "done"), report
-    assert report["counts"]["rebuilt"] == 9
-    assert report["books"]["difference"] == 0
-    assert not {"missing", "orphans", "unreadable"} & {n for n, c in report["counts"].items() if c}
-    assert await read_everything(again) == before
-    await again.dispose()
+    async with opened(empty) as again:
+        assert await Ledger(again, blobs, prefix="ledger/").replay() > 0
+        code, report = await command("--repair", "rebuild", POSTGRES_DSN=empty)
+        assert (code, report["state"]) == (0, "done"), report
+        assert report["counts"]["rebuilt"] == 9
+        assert report["books"]["difference"] == 0
+        assert not {"missing", "orphans", "unreadable"} & {
+            n for n, c in report["counts"].items() if c
+        }
+        assert await read_everything(again) == before
     code, report = await command("--repair", "rebuild", POSTGRES_DSN=empty)
     assert (code, report["counts"]["present"], report["counts"].get("rebuilt")) == (0, 9, None)
 
@@ -255,10 +251,9 @@ async def test_killed_rebuild_continues(
     code, report = await command("--repair", "rebuild", POSTGRES_DSN=empty)
     assert (code, report["counts"]["rebuilt"]) == (0, 11), report
     assert report["books"]["difference"] == 0
-    again = create_engine(empty)
-    assert await read_everything(again) == before
-    assert await scalar(again, "SELECT count(*) FROM reconciliation") == 1
-    await again.dispose()
+    async with opened(empty) as again:
+        assert await read_everything(again) == before
+        assert await scalar(again, "SELECT count(*) FROM reconciliation") == 1
 
 
 async def test_rebuilds_lost_rows_but_not_erased_ones(

@@ -18,36 +18,29 @@ from tests.exchanges import png, rebuild_messages
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
 
-from .servers import (
-    Topic,
-    hand_over,
-    make_proxy_settings,
-    read_events,
-    read_reports,
-    request_body,
-    start_captures,
-    wait_until_published,
-)
+from . import servers
 
 LIMIT = 1 << 20
 
 
 async def test_blobs_events_and_reports_arrive(
-    kafka_server: Kafka, minio_server: S3, bucket: str, topic: Topic
+    kafka_server: Kafka, minio_server: S3, bucket: str, topic: servers.Topic
 ) -> None:
     events, report_topic = topic(3), topic(1)
-    proxy_settings = make_proxy_settings(
+    proxy_settings = servers.make_proxy_settings(
         kafka_server, minio_server, bucket, kafka_topic=events, kafka_reports_topic=report_topic
     )
-    async with start_captures(proxy_settings) as captures:
+    async with servers.start_captures(proxy_settings) as captures:
         for number in range(20):
-            assert hand_over(captures, number, images=2)
-        await wait_until_published(captures, 20)
-    published = await read_events(kafka_server, events)
+            assert servers.hand_over(captures, number, images=2)
+        await servers.wait_until_published(captures, 20)
+    published = await servers.read_events(kafka_server, events)
     assert len(published) == 40
     assert {item.producer for item in published} == {captures.producer}
     assert sorted(item.sequence for item in published) == sorted([*range(1, 21)] * 2)
-    (last,) = [report for report in await read_reports(kafka_server, report_topic) if report.final]
+    (last,) = [
+        report for report in await servers.read_reports(kafka_server, report_topic) if report.final
+    ]
     assert last.closes
     assert (last.seen, last.published, last.events, last.highest_sequence) == (20, 20, 40, 20)
     requests: dict[str, Any] = {}
@@ -72,32 +65,32 @@ async def test_blobs_events_and_reports_arrive(
     for number in range(20):
         first, second = (requests[f"frame-{number}-{index}"] for index in (0, 1))
         again = rebuild_messages(first["messages"], {0: png(), 1: png()}, {1: second["parts"]})
-        assert again == [request_body(number, 2)]
+        assert again == [servers.request_body(number, 2)]
 
 
 async def test_publishes_events_without_a_topic_of_reports(
-    kafka_server: Kafka, minio_server: S3, bucket: str, topic: Topic
+    kafka_server: Kafka, minio_server: S3, bucket: str, topic: servers.Topic
 ) -> None:
     events = topic(1)
-    proxy_settings = make_proxy_settings(
+    proxy_settings = servers.make_proxy_settings(
         kafka_server, minio_server, bucket, kafka_topic=events, kafka_reports_topic="no topic"
     )
-    async with start_captures(proxy_settings) as captures:
-        assert hand_over(captures, 1)
-        await wait_until_published(captures, 1)
+    async with servers.start_captures(proxy_settings) as captures:
+        assert servers.hand_over(captures, 1)
+        await servers.wait_until_published(captures, 1)
         await captures.stop(2)  # nobody takes its final report
-    assert len(await read_events(kafka_server, events)) == 1
+    assert len(await servers.read_events(kafka_server, events)) == 1
 
 
 @pytest.mark.real_kafka
 async def test_reports_continue_after_a_gap_in_sequence_numbers(
-    kafka_server: Kafka, minio_server: S3, topic: Topic
+    kafka_server: Kafka, minio_server: S3, topic: servers.Topic
 ) -> None:
     """aiokafka numbers a batch, and may drop it if its partition has no leader for long: the broker
     then refuses all later batches."""
     name = topic(1)
     publisher = Publisher(
-        make_proxy_settings(kafka_server, minio_server, "any", kafka_reports_topic=name)
+        servers.make_proxy_settings(kafka_server, minio_server, "any", kafka_reports_topic=name)
     )
     try:
         await publisher.report(b"a", b"1")

@@ -10,14 +10,7 @@ from tests.servers.fixtures import unique
 from tests.servers.kafka import KafkaServer
 from tests.servers.minio import MinioServer
 
-from .servers import (
-    hand_over,
-    make_proxy_settings,
-    read_events,
-    read_reports,
-    start_captures,
-    wait_until_published,
-)
+from . import servers
 
 pytestmark = [pytest.mark.faults, pytest.mark.real_kafka, pytest.mark.real_minio]
 
@@ -29,7 +22,9 @@ def own_settings(own_kafka: KafkaServer, own_minio: MinioServer) -> ProxySetting
     topics = {
         f"kafka_{name}": own_kafka.create_topic(unique()) for name in ("topic", "reports_topic")
     }
-    return make_proxy_settings(own_kafka, own_minio, own_minio.create_bucket(unique()), **topics)
+    return servers.make_proxy_settings(
+        own_kafka, own_minio, own_minio.create_bucket(unique()), **topics
+    )
 
 
 @pytest.mark.parametrize("away", ["object store", "kafka"])
@@ -37,19 +32,19 @@ async def test_captures_wait_for_a_server_that_is_away(
     away: str, own_settings: ProxySettings, own_kafka: KafkaServer, own_minio: MinioServer
 ) -> None:
     server = own_minio if away == "object store" else own_kafka
-    async with start_captures(own_settings) as captures:
-        hand_over(captures, 0)
-        await wait_until_published(captures, 1)
+    async with servers.start_captures(own_settings) as captures:
+        servers.hand_over(captures, 0)
+        await servers.wait_until_published(captures, 1)
         await asyncio.to_thread(server.stop)
         # Nothing here can wait for the server: it does not run.
-        assert all(hand_over(captures, number) for number in range(1, 51))
+        assert all(servers.hand_over(captures, number) for number in range(1, 51))
         await until(captures.waits[away], lambda why: why is not None)
         await asyncio.to_thread(server.start)
-        await wait_until_published(captures, 51)
+        await servers.wait_until_published(captures, 51)
         await until(captures.waits[away], lambda why: why is None)
-    published = await read_events(own_kafka, own_settings.kafka_topic)
+    published = await servers.read_events(own_kafka, own_settings.kafka_topic)
     assert {event.sequence for event in published} == set(range(1, 52))
-    reports = await read_reports(own_kafka, own_settings.kafka_reports_topic)
+    reports = await servers.read_reports(own_kafka, own_settings.kafka_reports_topic)
     last = max(reports, key=lambda report: report.number)
     assert last.closes
     assert (last.seen, last.published, last.dropped, last.final) == (51, 51, {}, True)
@@ -59,17 +54,17 @@ async def test_started_without_kafka_it_publishes_when_kafka_comes(
     own_settings: ProxySettings, own_kafka: KafkaServer
 ) -> None:
     await asyncio.to_thread(own_kafka.stop)
-    async with start_captures(own_settings) as captures:
-        assert hand_over(captures, 1)
+    async with servers.start_captures(own_settings) as captures:
+        assert servers.hand_over(captures, 1)
         await until(captures.waits["kafka"], lambda why: why is not None)
         await asyncio.to_thread(own_kafka.start)
-        await wait_until_published(captures, 1)
-    assert len(await read_events(own_kafka, own_settings.kafka_topic)) == 1
+        await servers.wait_until_published(captures, 1)
+    assert len(await servers.read_events(own_kafka, own_settings.kafka_topic)) == 1
 
 
 async def test_stops_without_kafka_and_counts_the_lost(own_settings: ProxySettings) -> None:
     settings = own_settings.model_copy(update={"kafka_bootstrap_servers": "127.0.0.1:9"})
-    async with start_captures(settings) as captures:
+    async with servers.start_captures(settings) as captures:
         for number in range(5):
-            assert hand_over(captures, number)
+            assert servers.hand_over(captures, number)
         assert await captures.stop(0.5) == 5

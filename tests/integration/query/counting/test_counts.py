@@ -24,14 +24,7 @@ from inference_store.index.tables import (
     partition_count,
     partition_span,
 )
-from inference_store.query.aggregates import (
-    AGGREGATES,
-    Aggregation,
-    ByLabel,
-    Measure,
-    aggregate,
-    build_targets,
-)
+from inference_store.query import aggregates
 from inference_store.query.counting import MOST, begin, count_ended
 from inference_store.query.counting import count as store_counts
 from inference_store.query.cql2 import parse_text
@@ -58,7 +51,7 @@ FILTERS = (
 )
 FEW_FILTERS = (None, "n IS NULL", "prediction(label = 'person')")
 """Everything, those that lack a key, those with a label: each reads different counts."""
-_ALL = Measure(function=AGGREGATES["count"], of=None, name="all", path="")
+_ALL = aggregates.Measure(function=aggregates.AGGREGATES["count"], of=None, name="all", path="")
 
 
 async def _collect_counts(
@@ -88,13 +81,15 @@ async def _collect_counts(
 
 async def _count_by_label(connection: AsyncConnection, model_id: str, until: Any) -> dict[Any, Any]:
     known_registrations = await registrations.find_by_ids(connection, [model_id])
-    chosen, _ = await build_targets(
+    chosen, _ = await aggregates.build_targets(
         connection, list(known_registrations.values()), QueryRequest(until=until)
     )
-    aggregation = Aggregation(
-        measures=(_ALL,), group_by=(ByLabel("label", "group_by[0]"),), limit=9_999
+    aggregation = aggregates.Aggregation(
+        measures=(_ALL,), group_by=(aggregates.ByLabel("label", "group_by[0]"),), limit=9_999
     )
-    answer = await aggregate(connection, chosen, aggregation, deadline=Deadline.after(300))
+    answer = await aggregates.aggregate(
+        connection, chosen, aggregation, deadline=Deadline.after(300)
+    )
     return {group["key"]["label"]: group["measures"]["all"] for group in answer.groups}
 
 
@@ -316,9 +311,7 @@ async def test_a_write_while_it_is_counted_outdates_the_count(
 
 
 @stored_counts
-async def test_merge_and_drop_delete_the_counts_of_a_span(
-    engine: AsyncEngine, models: dict[str, int]
-) -> None:
+async def test_merge_and_drop_delete_counts(engine: AsyncEngine, models: dict[str, int]) -> None:
     await _count(engine)
     newest, *_ = await transact(engine, partitions.list_partitions)
     await partitions.analyse(engine)
@@ -338,9 +331,7 @@ async def test_merge_and_drop_delete_the_counts_of_a_span(
 
 
 @stored_counts
-async def test_a_span_that_is_being_dropped_is_not_counted(
-    engine: AsyncEngine, models: dict[str, int]
-) -> None:
+async def test_a_span_that_goes_is_not_counted(engine: AsyncEngine, models: dict[str, int]) -> None:
     async with engine.begin() as connection:
         [*_, oldest] = await partitions.list_partitions(connection)
         middle = (partition_span.c.lo <= at(_DAY)) & (partition_span.c.hi > at(_DAY))

@@ -12,19 +12,11 @@ import httpx
 import pytest
 
 from inference_store_client import Store
+from inference_store_client.command_line import printing
 from inference_store_client.command_line.arguments import parse_instant
 from inference_store_client.command_line.ending import describe, end_quietly
 from inference_store_client.command_line.export_job import download
 from inference_store_client.command_line.main import COMMANDS, import_command, join_values, main
-from inference_store_client.command_line.printing import (
-    Table,
-    make_printable,
-    measure,
-    pick,
-    shape,
-    shorten,
-    write_line,
-)
 from inference_store_client.errors import make_refusal
 from inference_store_client.private_files import NewFile
 from inference_store_client.values.answers import Fault, Problem
@@ -165,7 +157,7 @@ def test_what_would_steer_a_terminal_is_escaped() -> None:
         ("a\nb\tc\r", "a\\nb\\tc\\r"),
         ("\x00", "\\x00"),
     ]:
-        assert make_printable(text) == shown, text
+        assert printing.make_printable(text) == shown, text
 
 
 def test_a_text_is_cut_to_its_columns() -> None:
@@ -175,8 +167,8 @@ def test_a_text_is_cut_to_its_columns() -> None:
         ("東京都庁", 6, "東京…"),
         ("東京", 4, "東京"),
     ]:
-        assert shorten(text, width) == shown, text
-        assert measure(shown) <= width, text
+        assert printing.shorten(text, width) == shown, text
+        assert printing.measure(shown) <= width, text
 
 
 def make_entry(key: str, type_name: str, value: str | None) -> dict[str, Any]:
@@ -202,13 +194,15 @@ _ITEM = {
 
 
 def test_a_line_has_exact_numbers_and_metadata_by_key() -> None:
-    line = write_line(shape(_ITEM, ["inference_id", "metadata", "metadata.n", "top_score"]))
+    line = printing.write_line(
+        printing.shape(_ITEM, ["inference_id", "metadata", "metadata.n", "top_score"])
+    )
     assert line == (
         '{"inference_id": "frame-1", "metadata": {"n": 123456789012345678901234567890,'
         ' "price": 0.10, "a.b": "dots", "camera": {"angle": 12.750, "tags": ["x", "y"]},'
         ' "at": "2026-11-01T06:00:00+02:00", "bad": "n/a"}, "top_score": 0.1}'
     )
-    assert "cursor" not in shape(_ITEM, None)
+    assert "cursor" not in printing.shape(_ITEM, None)
 
 
 def test_a_line_has_the_metadata_that_is_named_alone() -> None:
@@ -220,7 +214,7 @@ def test_a_line_has_the_metadata_that_is_named_alone() -> None:
         (["a.b", "camera.angle.x", "missing", "missing.too"], '{"a.b": "dots"}'),
     ]
     for names, metadata in cases:
-        line = write_line(shape(_ITEM, [f"metadata.{name}" for name in names]))
+        line = printing.write_line(printing.shape(_ITEM, [f"metadata.{name}" for name in names]))
         assert line == f'{{"metadata": {metadata}}}', names
 
 
@@ -240,19 +234,19 @@ def test_a_cell() -> None:
         ("predictions.label", "person, car"),
         ("predictions.score", "0.9, "),
     ]:
-        assert pick(shape(_ITEM, [column]), column) == cell, column
+        assert printing.pick(printing.shape(_ITEM, [column]), column) == cell, column
 
 
 def test_a_lone_surrogate_is_escaped() -> None:
-    assert write_line("a\ud800ü") == '"a\\ud800\\u00fc"'
-    assert write_line("ü") == '"ü"'
+    assert printing.write_line("a\ud800ü") == '"a\\ud800\\u00fc"'
+    assert printing.write_line("ü") == '"ü"'
 
 
 def test_a_table_fits_into_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     items = [{"inference_id": "f" * 50, "error": "the model\ntimed out " * 9, "ok": False}] * 2
     for terminal in (40, 200):
         monkeypatch.setenv("COLUMNS", str(terminal))
-        table = Table.fit(["inference_id", "error", "ok"], items)
+        table = printing.Table.fit(["inference_id", "error", "ok"], items)
         lines = [table.format_head(), *map(table.format_row, items)]
         assert max(map(len, lines)) <= terminal
         assert lines[0].split() == ["inference_id", "error", "ok"]
@@ -299,9 +293,7 @@ def test_an_export_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixt
     assert [*folder.iterdir()] == []
 
 
-def test_what_is_not_in_an_export_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     part = make_part(1, b"one") | {"gone": 1, "missing": 2}
     page, content = make_page([part]), httpx.Response(200, content=b"one")
     assert get(tmp_path / "frames", make_export("done"), page, content) == 0

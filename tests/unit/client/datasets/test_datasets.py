@@ -16,16 +16,7 @@ from PIL import Image
 from inference_store.inference.task_types import TASK_TYPES
 from inference_store_client import Forbidden, SettingsError, StreamIncomplete, Unavailable
 from inference_store_client.commands import MOST_JOBS
-from inference_store_client.datasets import FORMATS, LEFT_OUT, DatasetSummary
-from inference_store_client.datasets.annotations import (
-    Box,
-    NoPicture,
-    clip_box,
-    clip_polygon,
-    find_extent,
-    measure_polygon,
-    read_picture,
-)
+from inference_store_client.datasets import FORMATS, LEFT_OUT, DatasetSummary, annotations
 from inference_store_client.datasets.writing import OUTLINED
 from tests.both_clients import Client, make_problem
 from tests.console.pictures import make_png
@@ -240,14 +231,16 @@ def encode(kind: str, *, orientation: int | None = None) -> bytes:
 def test_each_kind_has_its_suffix_and_size() -> None:
     for kind, suffix in _KINDS.items():
         content = encode(kind)
-        picture = read_picture(content)
+        picture = annotations.read_picture(content)
         found = (picture.suffix, picture.size, picture.content)
         assert found == (suffix, (40, 20), content), kind
 
 
 def test_the_size_is_that_of_the_pixels_as_they_are_stored() -> None:
     for orientation in [3, 6, 8]:
-        assert read_picture(encode("JPEG", orientation=orientation)).size == (40, 20), orientation
+        assert annotations.read_picture(encode("JPEG", orientation=orientation)).size == (40, 20), (
+            orientation
+        )
 
 
 _OTHER = [b"", b"BMW is a car", b"II", b"<svg/>", b'{"a": 1}', b"RIFF\0\0\0\0WAVE", b"%PDF-1.7"]
@@ -257,8 +250,11 @@ _HEADS = [make_png(1, 0, 5), b"\xff\xd8\xff", b"II*\0", b"GIF89a"]
 def test_other_data_is_no_picture_and_a_broken_header_unreadable(subtests: pytest.Subtests) -> None:
     for reason, contents in {"not_a_picture": _OTHER, "unreadable": _HEADS}.items():
         for content in contents:
-            with subtests.test(str(content)), pytest.raises(NoPicture, match=f"^{reason}$"):
-                read_picture(content)
+            with (
+                subtests.test(str(content)),
+                pytest.raises(annotations.NoPicture, match=f"^{reason}$"),
+            ):
+                annotations.read_picture(content)
 
 
 def test_broken_bytes_are_a_reason_and_no_other_error() -> None:
@@ -271,8 +267,8 @@ def test_broken_bytes_are_a_reason_and_no_other_error() -> None:
                 if content:
                     content[chance.randrange(len(content))] = chance.randrange(256)
             try:
-                assert min(read_picture(bytes(content)).size) > 0
-            except NoPicture as reason:
+                assert min(annotations.read_picture(bytes(content)).size) > 0
+            except annotations.NoPicture as reason:
                 assert str(reason) in {"not_a_picture", "unreadable"}
 
 
@@ -281,7 +277,7 @@ _SQUARE = [(10.0, 10.0), (30.0, 10.0), (30.0, 30.0), (10.0, 30.0)]
 
 
 def test_a_box_is_clipped() -> None:
-    cases: list[tuple[Box, Box | None]] = [
+    cases: list[tuple[annotations.Box, annotations.Box | None]] = [
         ((10, 10, 20, 20), (10, 10, 20, 20)),
         ((-5, -5, 200, 200), (0, 0, 100, 50)),
         ((90, 40, 110, 60), (90, 40, 100, 50)),
@@ -291,13 +287,13 @@ def test_a_box_is_clipped() -> None:
         ((20, 20, 20, 30), None),
     ]
     for box, expected in cases:
-        assert clip_box(box, _SIZE) == expected, box
+        assert annotations.clip_box(box, _SIZE) == expected, box
 
 
 def test_a_polygon_inside_stays() -> None:
-    assert sorted(clip_polygon(_SQUARE, _SIZE)) == sorted(_SQUARE)
-    assert measure_polygon(_SQUARE) == 400
-    assert find_extent(_SQUARE) == (10, 10, 30, 30)
+    assert sorted(annotations.clip_polygon(_SQUARE, _SIZE)) == sorted(_SQUARE)
+    assert annotations.measure_polygon(_SQUARE) == 400
+    assert annotations.find_extent(_SQUARE) == (10, 10, 30, 30)
 
 
 def test_what_has_no_area_in_the_picture_is_nothing() -> None:
@@ -310,7 +306,7 @@ def test_what_has_no_area_in_the_picture_is_nothing() -> None:
         [(x, y - 30) for x, y in _SQUARE],
     ]
     for points in cases:
-        assert clip_polygon(points, _SIZE) == [], points
+        assert annotations.clip_polygon(points, _SIZE) == [], points
 
 
 def test_the_area_is_that_of_the_pixels_inside() -> None:
@@ -320,8 +316,8 @@ def test_the_area_is_that_of_the_pixels_inside() -> None:
         triangle = [(chance.uniform(-60, 160), chance.uniform(-60, 110)) for _ in range(3)]
         grid = product(range(1, 100, 2), range(1, 50, 2))
         inside = 4 * sum(is_inside(point, triangle) for point in grid)
-        clipped = clip_polygon(triangle, _SIZE)
-        assert measure_polygon(clipped) == pytest.approx(inside, abs=160)
+        clipped = annotations.clip_polygon(triangle, _SIZE)
+        assert annotations.measure_polygon(clipped) == pytest.approx(inside, abs=160)
         assert all(0 <= x <= 100 and 0 <= y <= 50 for x, y in clipped)
 
 

@@ -1,4 +1,4 @@
-""""""
+"""Events as bytes: what is read, and what is refused with which reason."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -9,22 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference_store.inference import events
 from inference_store.inference.errors import InvalidEvent
-from inference_store.inference.events import (
-    CAPTURE_PROBLEMS,
-    DEAD_LETTER_REASONS,
-    SIDES,
-    CaptureKind,
-    CaptureSide,
-    decode,
-    flags_of,
-    gravest,
-    parse_instant,
-    received_at_of,
-    uid_floor,
-    uid_of,
-)
 from inference_store.inference.events.wire import NINE
+from inference_store.inference.producer_reports import ProducerReport, decode, encode
 from tests.builders import BUCKETS, NOW, make_event, make_payload, replace_members
 from tests.properties import draw_json
 
@@ -33,8 +21,8 @@ ZERO, TOO_EARLY = "0001-01-01T00:00:00Z", "1999-12-31T23:59:59Z"
 
 def find_reason(payload: bytes) -> str:
     with pytest.raises(InvalidEvent) as caught:
-        decode(payload, record_time=NOW, buckets=BUCKETS)
-    assert caught.value.reason in DEAD_LETTER_REASONS
+        events.decode(payload, record_time=NOW, buckets=BUCKETS)
+    assert caught.value.reason in events.DEAD_LETTER_REASONS
     return caught.value.reason
 
 
@@ -55,7 +43,7 @@ def test_gos_own_output_is_read() -> None:
         b',"data_storage_key":"","inference_storage_key":"s3://elsewhere/r"'
         b',"metadata_storage_key":""}'
     )
-    event = decode(payload, record_time=NOW, buckets=BUCKETS)
+    event = events.decode(payload, record_time=NOW, buckets=BUCKETS)
     assert event.received_at == NOW
     assert event.forwarded_at == NOW.replace(microsecond=200_000)
     assert event.responded_at is None
@@ -108,14 +96,14 @@ def test_what_is_wrong_has_a_reason() -> None:
 
 def test_a_refused_event_keeps_both_ids() -> None:
     with pytest.raises(InvalidEvent) as caught:
-        decode(make_payload(data_storage_key="s3://x/y"), record_time=NOW, buckets=BUCKETS)
+        events.decode(make_payload(data_storage_key="s3://x/y"), record_time=NOW, buckets=BUCKETS)
     assert (caught.value.model_id, caught.value.inference_id) == ("people-detector", "1")
 
 
 def test_accepts_unknown_fields_whatever_their_values() -> None:
     for value in (rb'"\ud800"', b"9" * 10_000):
         payload = make_payload(novelty=1).replace(b'"novelty":1', b'"novelty":' + value)
-        assert decode(payload, record_time=NOW, buckets=BUCKETS).inference_id == "1"
+        assert events.decode(payload, record_time=NOW, buckets=BUCKETS).inference_id == "1"
 
 
 def test_extras_are_read_and_unreadable_ones_flagged() -> None:
@@ -158,7 +146,7 @@ def test_keeps_inline_values_unchanged() -> None:
     deep = b"[" * 1010 + b"1 " + b"]" * 1010
     for text in (exact, b"[ 1.0 ,1e400]", rb'["\ud800"]', b"[]", deep):
         payload = make_payload(metadata=0).replace(b'"metadata":0', b'"metadata": ' + text)
-        event = decode(payload, record_time=NOW, buckets=BUCKETS)
+        event = events.decode(payload, record_time=NOW, buckets=BUCKETS)
         assert (event.inline_metadata, event.flags) == (text, ())
 
 
@@ -169,9 +157,9 @@ def test_an_inline_string_is_the_blob_itself() -> None:
 @given(st.binary(max_size=200))
 def test_no_bytes_do_worse_than_invalid_event(payload: bytes) -> None:
     try:
-        decode(payload, record_time=NOW, buckets=BUCKETS)
+        events.decode(payload, record_time=NOW, buckets=BUCKETS)
     except InvalidEvent as wrong:
-        assert wrong.reason in DEAD_LETTER_REASONS
+        assert wrong.reason in events.DEAD_LETTER_REASONS
 
 
 NAMES = st.sampled_from([*NINE, "ok", "width", "aliases", "metadata"])
@@ -182,18 +170,18 @@ def test_no_value_of_any_field_does_worse_than_invalid_event(changes: dict[str, 
     document = orjson.loads(make_payload()) | changes
     payload = json.dumps(document).encode()
     try:
-        decode(payload, record_time=NOW, buckets=BUCKETS)
+        events.decode(payload, record_time=NOW, buckets=BUCKETS)
     except InvalidEvent as wrong:
-        assert wrong.reason in DEAD_LETTER_REASONS
+        assert wrong.reason in events.DEAD_LETTER_REASONS
 
 
 def read_flags(problems: object) -> tuple[str, ...]:
     payload = replace_members(make_payload(), capture_problems=problems)
-    return decode(payload, record_time=NOW, buckets=BUCKETS).flags
+    return events.decode(payload, record_time=NOW, buckets=BUCKETS).flags
 
 
 def test_each_reason_is_a_flag() -> None:
-    for reason in CAPTURE_PROBLEMS:
+    for reason in events.CAPTURE_PROBLEMS:
         assert read_flags([reason, reason]) == (f"capture_{reason}",)
     assert read_flags([]) == ()
 
@@ -204,15 +192,17 @@ def test_flags_unknown_reasons() -> None:
 
 
 def test_the_list_is_whole() -> None:
-    listed = {f"capture_{side}_{kind}" for side in SIDES for kind in get_args(CaptureKind)}
-    of_sides = {flag for side in SIDES for flag in flags_of(side)}
-    assert of_sides == {f"capture_{reason}" for reason in CAPTURE_PROBLEMS}
+    listed = {
+        f"capture_{side}_{kind}" for side in events.SIDES for kind in get_args(events.CaptureKind)
+    }
+    of_sides = {flag for side in events.SIDES for flag in events.flags_of(side)}
+    assert of_sides == {f"capture_{reason}" for reason in events.CAPTURE_PROBLEMS}
     assert of_sides == listed - {"capture_response_no_input"}
-    assert set(SIDES) == set(get_args(CaptureSide))
+    assert set(events.SIDES) == set(get_args(events.CaptureSide))
 
 
 def test_keeps_the_gravest_reason_of_each_side() -> None:
-    problems = gravest(
+    problems = events.gravest(
         [("response", "not_json"), ("request", "unreadable"), ("request", "over_cap")]
     )
     assert problems == ["request_over_cap", "response_not_json"]
@@ -228,17 +218,17 @@ def test_go_times_are_floored_to_microseconds() -> None:
         ("2026-11-21T03:34:20.5-00:01", datetime(2026, 11, 21, 3, 35, 20, 500_000, tzinfo=UTC)),
         ("2026-11-21t03:34:20z", datetime(2026, 11, 21, 3, 34, 20, tzinfo=UTC)),
     ):
-        assert parse_instant(text) == expected
+        assert events.parse_instant(text) == expected
 
 
 @pytest.mark.parametrize("text", ["0001-01-01T00:00:00Z", "0000-01-01T00:00:00Z"])
 def test_gos_zero_time_is_unset(text: str) -> None:
-    assert parse_instant(text) is None
+    assert events.parse_instant(text) is None
 
 
 def test_a_leap_second_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="leap second"):
-        parse_instant("2016-12-31T23:59:60Z")
+        events.parse_instant("2016-12-31T23:59:60Z")
 
 
 def test_rejects_other_texts() -> None:
@@ -256,19 +246,19 @@ def test_rejects_other_texts() -> None:
         "9999-12-31T23:59:59-23:59",
     ):
         with pytest.raises(ValueError, match=r"."):
-            parse_instant(text)
+            events.parse_instant(text)
 
 
 @given(st.datetimes(min_value=datetime(1970, 1, 1), max_value=datetime(9998, 1, 1)))  # noqa: DTZ001
 def test_reads_back_what_python_writes(naive: datetime) -> None:
     at = naive.replace(tzinfo=UTC)
-    assert parse_instant(at.isoformat().replace("+00:00", "Z")) == at
+    assert events.parse_instant(at.isoformat().replace("+00:00", "Z")) == at
 
 
 @given(st.text(max_size=40))
 def test_no_text_does_worse_than_value_error(text: str) -> None:
     try:
-        at = parse_instant(text)
+        at = events.parse_instant(text)
     except ValueError:
         return
     assert at is None or at.utcoffset() == timedelta(0)
@@ -284,19 +274,78 @@ instants = st.datetimes(
 def test_a_uid_is_a_uuid_of_version_8_that_tells_its_time(
     at: datetime, model_id: str, inference_id: str
 ) -> None:
-    uid = uid_of(at, model_id.encode("utf-8", "replace").decode(), inference_id and "x")
+    uid = events.uid_of(at, model_id.encode("utf-8", "replace").decode(), inference_id and "x")
     assert uid.version == 8
-    assert received_at_of(uid) == at
+    assert events.received_at_of(uid) == at
 
 
 @given(instants, instants)
 def test_uids_sort_by_time(first: datetime, second: datetime) -> None:
     if first != second:
-        assert (uid_of(first, "m") < uid_of(second, "m")) == (first < second)
-    assert uid_floor(first) <= uid_of(first, "m") < uid_floor(first + timedelta(microseconds=1))
+        assert (events.uid_of(first, "m") < events.uid_of(second, "m")) == (first < second)
+    assert (
+        events.uid_floor(first)
+        <= events.uid_of(first, "m")
+        < events.uid_floor(first + timedelta(microseconds=1))
+    )
 
 
 def test_lengths_are_part_of_the_identity() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
-    assert uid_of(at, "ab", "c") != uid_of(at, "a", "bc")
-    assert uid_of(at, "ab", "c") == uid_of(at, "ab", "c")
+    assert events.uid_of(at, "ab", "c") != events.uid_of(at, "a", "bc")
+    assert events.uid_of(at, "ab", "c") == events.uid_of(at, "ab", "c")
+
+
+# The reports of a producer about itself: their bytes, and those that are refused.
+
+AT = datetime(2026, 11, 1, 12, 0, 0, 123456, tzinfo=UTC)
+REPORT = ProducerReport(
+    producer="p-1",
+    reporter="p-2",
+    number=3,
+    booted_at=AT,
+    reported_at=AT,
+    seen=10,
+    sampled_out=1,
+    dropped={"no_budget": 2},
+    queued=3,
+    spooled=2,
+    published=4,
+    events=8,
+    highest_sequence=9,
+    final=True,
+)
+
+
+def test_a_report_comes_back_as_it_was() -> None:
+    assert decode(encode(REPORT)) == REPORT
+    assert REPORT.closes
+
+
+def test_detects_an_exchange_unaccounted_for() -> None:
+    assert not decode(encode(REPORT).replace(b'"published":4', b'"published":3')).closes
+
+
+def test_fields_of_tomorrow_are_left_alone() -> None:
+    assert decode(orjson.dumps({**orjson.loads(encode(REPORT)), "new": 1})) == REPORT
+
+
+def test_rejects_malformed_reports() -> None:
+    for name, value in (
+        ("producer", ""),
+        ("producer", "p\0"),
+        ("producer", "p" * 257),
+        ("seen", -1),
+        ("seen", 2**63),
+        ("seen", "10"),
+        ("queued", True),
+        ("dropped", {"no_budget": -1}),
+        ("dropped", {str(number): 1 for number in range(65)}),
+        ("booted_at", "2026-11-01T12:00:00"),
+        ("final", 1),
+    ):
+        with pytest.raises(ValueError):
+            decode(orjson.dumps({**orjson.loads(encode(REPORT)), name: value}))
+    for payload in (b"", b"[]", b"null", b"{}", b"\xff", b"{"):
+        with pytest.raises(ValueError):
+            decode(payload)

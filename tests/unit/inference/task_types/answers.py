@@ -3,14 +3,7 @@
 import json
 from typing import Any
 
-from inference_store.inference.task_types import (
-    OutputMapping,
-    Prediction,
-    PredictionCaps,
-    Predictions,
-    read_predictions,
-    task_type_of,
-)
+from inference_store.inference import task_types
 
 
 def make_v2(data: Any, **output: Any) -> bytes:
@@ -33,29 +26,29 @@ def read(
     response: bytes | None,
     *,
     labels: tuple[str, ...] = (),
-    mapping: OutputMapping | None = None,
+    mapping: task_types.OutputMapping | None = None,
     size: tuple[int, int] | None = None,
     ok: bool | None = None,
-    caps: PredictionCaps | None = None,
-) -> Predictions:
+    caps: task_types.PredictionCaps | None = None,
+) -> task_types.Predictions:
     width, height = size or (None, None)
-    return read_predictions(
+    return task_types.read_predictions(
         response,
-        task_type=task_type_of(task_type),
+        task_type=task_types.task_type_of(task_type),
         class_labels=labels,
         output_mapping=mapping,
         width=width,
         height=height,
         ok=ok,
-        caps=caps or PredictionCaps(),
+        caps=caps or task_types.PredictionCaps(),
     )
 
 
-def find_items(predictions: Predictions) -> tuple[Prediction, ...]:
+def find_items(predictions: task_types.Predictions) -> tuple[task_types.Prediction, ...]:
     """The predictions, which must be known."""
     assert predictions.items is not None, predictions
     return predictions.items
 
 
-def list_columns(predictions: Predictions, *names: str) -> list[tuple[Any, ...]]:
+def list_columns(predictions: task_types.Predictions, *names: str) -> list[tuple[Any, ...]]:
     return [tuple(getattr(item, name) for name in names) for item in find_items(predictions)]

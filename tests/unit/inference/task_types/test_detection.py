@@ -7,14 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from inference_store.inference import task_types
 from inference_store.inference.field_docs import field_docs
-from inference_store.inference.task_types import (
-    OutputMapping,
-    PredictionCaps,
-    Predictions,
-    read_outlines,
-    task_type_of,
-)
 from inference_store.inference.task_types.response import Keypoint, Outlines
 
 from .answers import find_items, list_columns, make_tensors, make_v2, read
@@ -22,7 +16,7 @@ from .answers import find_items, list_columns, make_tensors, make_v2, read
 BOX = ("xmin", "ymin", "xmax", "ymax", "area")
 
 
-def detect(response: bytes, **more: Any) -> Predictions:
+def detect(response: bytes, **more: Any) -> task_types.Predictions:
     return read("object_detection", response, **more)
 
 
@@ -71,7 +65,7 @@ def test_tensors_by_the_output_mapping() -> None:
         ("cxcywh", [20, 40, 20, 40]),
     ):
         names = {"boxes": "b", "scores": "s", "labels": "c", "box_format": form}
-        mapping = OutputMapping.model_validate(names)
+        mapping = task_types.OutputMapping.model_validate(names)
         for boxes in (numbers, [numbers], [[numbers]]):
             response = make_tensors(c=[1], s=[0.5], b=boxes)
             predictions = detect(response, labels=("ant", "bee"), mapping=mapping)
@@ -81,7 +75,7 @@ def test_tensors_by_the_output_mapping() -> None:
 
 
 def test_shares_become_pixels_when_the_size_is_known() -> None:
-    mapping = OutputMapping(boxes="b", units="shares")
+    mapping = task_types.OutputMapping(boxes="b", units="shares")
     response = make_tensors(b=[0.25, 0.5, 0.75, 1])
     predictions = detect(response, mapping=mapping, size=(200, 100))
     assert list_columns(predictions, *BOX) == [(50, 50, 150, 100, 5000)]
@@ -92,14 +86,14 @@ def test_shares_become_pixels_when_the_size_is_known() -> None:
 def test_shares_of_an_unknown_size_stay_as_given_without_area(size: Any) -> None:
     objects = make_v2([{"label": "a", "xmin": 0.25, "ymin": 0.5, "xmax": 0.75, "ymax": 1}])
     for response in (make_tensors(b=[0.25, 0.5, 0.75, 1]), objects):
-        mapping = OutputMapping(boxes="b", units="shares")
+        mapping = task_types.OutputMapping(boxes="b", units="shares")
         predictions = detect(response, mapping=mapping, size=size)
         assert list_columns(predictions, *BOX) == [(0.25, 0.5, 0.75, 1, None)]
         assert "box_in_shares" in predictions.flags
 
 
 def test_class_scores_of_each_box() -> None:
-    mapping = OutputMapping(boxes="b", class_probabilities="p", activation="softmax")
+    mapping = task_types.OutputMapping(boxes="b", class_probabilities="p", activation="softmax")
     response = make_tensors(b=[[0, 0, 1, 1], [0, 0, 2, 2]], p=[[[0, 5], [9, 0]]])
     predictions = detect(response, labels=("ant", "bee"), mapping=mapping)
     assert list_columns(predictions, "label") == [("bee",), ("ant",)]
@@ -107,7 +101,7 @@ def test_class_scores_of_each_box() -> None:
 
 
 def test_tensors_that_do_not_fit_each_other_are_flagged() -> None:
-    mapping = OutputMapping(boxes="b", scores="s", labels="c")
+    mapping = task_types.OutputMapping(boxes="b", scores="s", labels="c")
     response = make_tensors(b=[0, 0, 1, 1, 0, 0, 2, 2, 9], s=[0.5], c=["x", "y", "z"])
     predictions = detect(response, mapping=mapping)
     assert list_columns(predictions, "label", "score") == [("x", 0.5), ("y", None)]
@@ -148,24 +142,26 @@ def test_legacy_boxes_within_0_and_1_are_taken_for_shares_and_flagged() -> None:
     predictions = detect(response, size=(10, 10))
     assert list_columns(predictions, *BOX) == [(5, 0, 10, 10, 50)]
     assert predictions.flags == ("box_units_assumed",)
-    mapped = detect(response, mapping=OutputMapping(units="pixels"))
+    mapped = detect(response, mapping=task_types.OutputMapping(units="pixels"))
     assert list_columns(mapped, *BOX) == [(0.5, 0, 1, 1, 0.5)]
 
 
 def test_boxes_are_capped() -> None:
     response = make_tensors(b=[0, 0, 1, 1] * 20)
-    mapping = OutputMapping(boxes="b")
-    predictions = detect(response, mapping=mapping, caps=PredictionCaps(predictions=7))
+    mapping = task_types.OutputMapping(boxes="b")
+    predictions = detect(response, mapping=mapping, caps=task_types.PredictionCaps(predictions=7))
     assert len(find_items(predictions)) == 7
     assert predictions.flags == ("predictions_capped",)
 
 
 def test_a_mapping_refuses_what_it_does_not_know() -> None:
     with pytest.raises(ValidationError):
-        OutputMapping.model_validate({"boxs": "b"})
+        task_types.OutputMapping.model_validate({"boxs": "b"})
     with pytest.raises(ValidationError):
-        OutputMapping.model_validate({"box_format": "xxyy"})
-    assert field_docs(OutputMapping).keys() == OutputMapping.model_fields.keys()
+        task_types.OutputMapping.model_validate({"box_format": "xxyy"})
+    assert (
+        field_docs(task_types.OutputMapping).keys() == task_types.OutputMapping.model_fields.keys()
+    )
 
 
 # Keypoints, and the outlines that only a drawing wants.
@@ -173,7 +169,7 @@ NAMED = [{"x": 1, "y": 2, "score": 0.5, "name": "nose"}, {"x": 4, "y": 6, "visib
 
 
 def read_keypoint_outlines(response: bytes, task_type: str = "keypoint_detection") -> Outlines:
-    return read_outlines(response, task_type=task_type_of(task_type))
+    return task_types.read_outlines(response, task_type=task_types.task_type_of(task_type))
 
 
 def test_every_way_to_write_keypoints() -> None:
@@ -248,7 +244,7 @@ def test_an_unreadable_response_has_no_outlines() -> None:
 # Oriented boxes and contours.
 
 
-def segment(contour: Any) -> Predictions:
+def segment(contour: Any) -> task_types.Predictions:
     return read("image_segmentation", make_v2([{"label": "x", "score": 1, "contour": contour}]))
 
 

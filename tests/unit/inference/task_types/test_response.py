@@ -8,14 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference_store.inference import task_types
 from inference_store.inference.json_text import storable
-from inference_store.inference.task_types import (
-    TASK_TYPES,
-    OutputMapping,
-    Prediction,
-    Predictions,
-    task_type_of,
-)
 from tests.properties import draw_json
 
 from .answers import find_items, list_columns, make_v2, read
@@ -187,7 +181,7 @@ _DOCUMENT = (
     | st.dictionaries(st.sampled_from(["outputs", "output", "predictions", "data"]), _VALUE)
 )
 _MAPPING = st.none() | st.builds(
-    OutputMapping,
+    task_types.OutputMapping,
     boxes=st.none() | st.just("b"),
     scores=st.none() | st.just("s"),
     labels=st.none() | st.just("c"),
@@ -196,12 +190,12 @@ _MAPPING = st.none() | st.builds(
     units=st.sampled_from(["pixels", "shares"]),
     activation=st.sampled_from(["none", "softmax", "sigmoid"]),
 )
-_TASK_TYPE = st.sampled_from(sorted(TASK_TYPES))
+_TASK_TYPE = st.sampled_from(sorted(task_types.TASK_TYPES))
 _LABELS = st.sampled_from([(), ("a",), ("a", "b", "c")])
 _SIZE = st.sampled_from([None, (640, 480), (0, 0)])
 
 
-def _is_fit_for_postgres(predictions: Predictions) -> None:
+def _is_fit_for_postgres(predictions: task_types.Predictions) -> None:
     assert predictions.problem is None or storable(predictions.problem)
     assert all(flag and storable(flag) for flag in predictions.flags)
     if predictions.items is None:
@@ -251,42 +245,32 @@ def test_any_damage(document: Any, task_type: str, data: st.DataObject) -> None:
 
 # The table of task types.
 
-NAMES = {
-    "image_classification",
-    "object_detection",
-    "oriented_object_detection",
-    "image_segmentation",
-    "keypoint_detection",
-    "image_text_to_text",
-    "text_classification",
-    "token_classification",
-    "text_generation",
-    "question_answering",
-    "tabular",
-    "unknown",
+_VISION = {
+    *("image_classification", "object_detection", "oriented_object_detection"),
+    *("image_segmentation", "keypoint_detection"),
+}
+NAMES = _VISION | {
+    *("image_text_to_text", "text_classification", "token_classification", "text_generation"),
+    *("question_answering", "tabular", "unknown"),
 }
 
 
 def test_every_task_type_is_there_under_its_own_name() -> None:
-    assert set(TASK_TYPES) == NAMES
-    assert all(name == entry.name for name, entry in TASK_TYPES.items())
+    assert set(task_types.TASK_TYPES) == NAMES
+    assert all(name == entry.name for name, entry in task_types.TASK_TYPES.items())
 
 
 def test_columns_are_columns_of_a_prediction() -> None:
-    for entry in TASK_TYPES.values():
-        assert set(entry.columns) <= set(Prediction._fields)
+    for entry in task_types.TASK_TYPES.values():
+        assert set(entry.columns) <= set(task_types.Prediction._fields)
         assert (entry.read is None) == (entry.name == "unknown")
 
 
 def test_any_spelling() -> None:
     for name in sorted(NAMES):
-        for spelling in (
-            name,
-            name.upper(),
-            name.replace("_", "-"),
-            name.replace("_", " ").title(),
-        ):
-            assert task_type_of(spelling).name == name
+        spaced = name.replace("_", " ").title()
+        for spelling in (name, name.upper(), name.replace("_", "-"), spaced):
+            assert task_types.task_type_of(spelling).name == name
 
 
 def test_reads_other_names() -> None:
@@ -300,20 +284,17 @@ def test_reads_other_names() -> None:
         ("astrology", "unknown"),
         ("\ud800", "unknown"),
     ):
-        assert task_type_of(spelling).name == name
+        assert task_types.task_type_of(spelling).name == name
 
 
 def test_accepted_names_are_plain_and_belong_to_one_type() -> None:
-    accepted = [name for entry in TASK_TYPES.values() for name in (entry.name, *entry.accepted)]
+    accepted = [
+        name for entry in task_types.TASK_TYPES.values() for name in (entry.name, *entry.accepted)
+    ]
     assert len(accepted) == len(set(accepted))
-    assert all(task_type_of(name).name in NAMES - {"unknown"} for name in accepted[:-1])
+    assert all(task_types.task_type_of(name).name in NAMES - {"unknown"} for name in accepted[:-1])
 
 
 def test_vision_types_have_one_datum_an_input() -> None:
-    assert {entry.name for entry in TASK_TYPES.values() if entry.vision} == {
-        "image_classification",
-        "object_detection",
-        "oriented_object_detection",
-        "image_segmentation",
-        "keypoint_detection",
-    }
+    vision = {entry.name for entry in task_types.TASK_TYPES.values() if entry.vision}
+    assert vision == _VISION

@@ -12,17 +12,8 @@ from typing import Any
 import pytest
 import uvicorn
 
+from inference_store.platform import serving
 from inference_store.platform.metrics import SHOWN
-from inference_store.platform.serving import (
-    AdminApp,
-    Connections,
-    Heartbeat,
-    Limits,
-    PortTaken,
-    Served,
-    connections_within,
-    listen,
-)
 from inference_store.platform.settings import AdminSettings
 from inference_store.platform.uvicorn_server import BoundedHeads, GuardedServer
 from tests.polling import until
@@ -71,7 +62,7 @@ async def serve(
     """The port of a server; limits that are not given are long."""
     seconds = {"head": LONG, "body": LONG, "idle": LONG, "write": LONG} | limits
     config = uvicorn.Config(
-        Served(app),
+        serving.Served(app),
         http=http,
         lifespan="off",
         log_config=None,
@@ -80,8 +71,10 @@ async def serve(
         ssl_certfile=None if own is None else own.certificate,
         ssl_keyfile=None if own is None else own.key,
     )
-    sockets = listen("127.0.0.1", 0, setting="API")
-    server = Server(config, sockets, Connections("api", most, most), Limits(**seconds))
+    sockets = serving.listen("127.0.0.1", 0, setting="API")
+    server = Server(
+        config, sockets, serving.Connections("api", most, most), serving.Limits(**seconds)
+    )
     task = asyncio.create_task(server.serve())
 
     async def started() -> bool:
@@ -245,15 +238,13 @@ async def test_there_are_so_many_connections_at_once_and_no_more() -> None:
         connections[1][1].close()
 
 
-def test_connections_leave_open_files_for_everything_else(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_connections_leave_open_files_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
-    assert [connections_within(wanted, shares=2) for wanted in (9, 9999)] == [9, 384]
+    assert [serving.connections_within(wanted, shares=2) for wanted in (9, 9999)] == [9, 384]
 
 
 def test_one_address_cannot_take_more_than_its_share() -> None:
-    connections = Connections("proxy", 4, 2)
+    connections = serving.Connections("proxy", 4, 2)
     assert [connections.take("a") for _ in range(3)] == [True, True, False]
     assert [connections.take("b") for _ in range(3)] == [True, True, False]
     assert not connections.take("c")
@@ -263,7 +254,7 @@ def test_one_address_cannot_take_more_than_its_share() -> None:
 
 
 async def test_a_port_that_is_full_is_not_ready() -> None:
-    connections = Connections("proxy", 1, 1)
+    connections = serving.Connections("proxy", 1, 1)
     assert await connections.why_full() is None
     connections.take("a")
     assert "all 1 connections are taken" in str(await connections.why_full())
@@ -279,18 +270,18 @@ async def test_a_handshake_that_fails_leaves_no_connection_counted(tmp_path: Pat
 
 
 def test_a_port_that_is_taken_is_named_with_its_settings() -> None:
-    [there] = listen("127.0.0.1", 0, setting="API")
-    with there, pytest.raises(PortTaken) as refused:
-        listen("127.0.0.1", there.getsockname()[1], setting="API")
+    [there] = serving.listen("127.0.0.1", 0, setting="API")
+    with there, pytest.raises(serving.PortTaken) as refused:
+        serving.listen("127.0.0.1", there.getsockname()[1], setting="API")
     assert str(refused.value).endswith(
         "Address already in use. Change INFERENCE_STORE_API_HOST and INFERENCE_STORE_API_PORT."
     )
 
 
 async def test_the_admin_port_has_limits_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = Limits(head=SHORT, idle=2 * SHORT)
+    limits = serving.Limits(head=SHORT, idle=2 * SHORT)
     monkeypatch.setattr("inference_store.platform.serving._LIMITS", limits)
-    admin = AdminApp("api", {}, Heartbeat())
+    admin = serving.AdminApp("api", {}, serving.Heartbeat())
     await admin.start("127.0.0.1", 0, make_settings(AdminSettings))
     try:
         with late_once("head", "admin"):

@@ -177,13 +177,9 @@ def test_the_default_bucket_is_always_allowed() -> None:
     assert settings.buckets == {"a", "b", "c"}
 
 
-def _make_settings(**values: int) -> ApiSettings:
-    return make_settings(ApiSettings, **values)
-
-
 def test_queries_have_a_share_of_the_pool() -> None:
     for pool, most, of_one in ((1, 1, 1), (2, 1, 1), (5, 3, 1), (10, 6, 3), (40, 24, 12)):
-        settings = _make_settings(postgres_pool_size=pool)
+        settings = make_settings(ApiSettings, postgres_pool_size=pool)
         assert (settings.most_queries, settings.most_queries_of_one) == (most, of_one), pool
 
 

@@ -114,9 +114,7 @@ async def test_does_not_count_calls_that_are_not_captured() -> None:
 
 
 @pytest.mark.parametrize("away", ["s3", "kafka"])
-async def test_while_a_server_is_away_the_budget_holds_and_the_rest_is_dropped_by_count(
-    away: str,
-) -> None:
+async def test_while_a_server_is_away_the_budget_holds_and_drops_are_counted(away: str) -> None:
     log = Log()
     log.is_away, log.bucket.is_away = away == "kafka", away == "s3"
     async with run_captures(log, **SMALL) as captures:
@@ -280,9 +278,7 @@ async def test_an_overflow_goes_to_disk_and_none_is_dropped(tmp_path: Path) -> N
     assert sorted(number for _, number, _ in log.events) == list(range(1, 201))
 
 
-async def test_a_last_report_that_kafka_did_not_take_comes_with_the_next_one(
-    tmp_path: Path,
-) -> None:
+async def test_a_last_report_that_kafka_missed_comes_with_the_next_one(tmp_path: Path) -> None:
     spool = {"proxy_spool": "overflow", "proxy_spool_directory": tmp_path}
     log = Log(is_away=True)
     async with run_captures(log, **spool) as first:

@@ -106,9 +106,7 @@ def test_an_exchange_that_was_cut_off_did_not_come() -> None:
         assert make_reader(raw).exchange() is not None, last
 
 
-def test_a_process_receives_the_settings_with_their_secrets(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_process_gets_the_settings_with_their_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     proxy_settings = make_settings(
         ProxySettings,
         proxy_upstream="http://up",

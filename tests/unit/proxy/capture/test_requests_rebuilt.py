@@ -12,10 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_store.proxy.capture.stored_request import (
-    MOST_BYTES,
-    build_requests,
-)
+from inference_store.proxy.capture.stored_request import MOST_BYTES, build_requests
 from inference_store.proxy.configuration import Rules
 from inference_store.proxy.exchange import Body
 from inference_store.proxy.protocols import PROTOCOLS, Inference, Reading

@@ -11,11 +11,7 @@ from hypothesis import strategies as st
 
 from inference_store.proxy.configuration import UpstreamEntry
 from inference_store.proxy.exchange import Exchange
-from inference_store.proxy.grpc.captured_call import (
-    AnswerHead,
-    read_answer,
-    read_request,
-)
+from inference_store.proxy.grpc.captured_call import AnswerHead, read_answer, read_request
 from inference_store.proxy.grpc.captured_stream import Limits, RecordedCall
 from inference_store.proxy.protocols import PROTOCOLS, Call
 from inference_store.proxy.routing import Route

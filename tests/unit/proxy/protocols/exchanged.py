@@ -46,11 +46,7 @@ def make_exchange(
 
 
 def make_grpc_exchange(
-    path: str,
-    requests: Sequence[bytes],
-    responses: Sequence[bytes],
-    code: int = 0,
-    **more: Any,
+    path: str, requests: Sequence[bytes], responses: Sequence[bytes], code: int = 0, **more: Any
 ) -> Exchange:
     return Exchange(
         transport="grpc",

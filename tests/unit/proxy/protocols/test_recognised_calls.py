@@ -9,15 +9,7 @@ from hypothesis import strategies as st
 
 from inference_store.inference.events import CAPTURE_PROBLEMS
 from inference_store.proxy.exchange import Body
-from inference_store.proxy.protocols import PROTOCOLS, Call, Model, recognise_call
-from inference_store.proxy.protocols.documents import (
-    NotDecoded,
-    decode,
-    encode,
-    events,
-    is_event_stream,
-    list_codings,
-)
+from inference_store.proxy.protocols import PROTOCOLS, Call, Model, documents, recognise_call
 from inference_store.proxy.protocols.protocol import Problem, join_problems, list_gaps
 from tests.exchanges import exchange
 
@@ -206,28 +198,28 @@ GZIP = [("content-encoding", "gzip")]
 )
 def test_decodes_what_was_encoded(content: bytes, names: list[str]) -> None:
     headers = [("content-encoding", " , ".join(names)), ("content-encoding", "")]
-    assert decode(encode(content, headers), headers) == content
-    assert len(list_codings(headers)) == len(names) - names.count("identity")
+    assert documents.decode(documents.encode(content, headers), headers) == content
+    assert len(documents.list_codings(headers)) == len(names) - names.count("identity")
 
 
 def test_the_bound_is_kept() -> None:
     bomb = gzip.compress(b"\0" * 5000)
-    assert len(decode(bomb, GZIP, 5000)) == 5000
-    with pytest.raises(NotDecoded, match="larger than 4999 bytes"):
-        decode(bomb, GZIP, 4999)
-    with pytest.raises(NotDecoded, match="larger than 7000 bytes"):
-        decode(bomb * 2, GZIP, 7000)
+    assert len(documents.decode(bomb, GZIP, 5000)) == 5000
+    with pytest.raises(documents.NotDecoded, match="larger than 4999 bytes"):
+        documents.decode(bomb, GZIP, 4999)
+    with pytest.raises(documents.NotDecoded, match="larger than 7000 bytes"):
+        documents.decode(bomb * 2, GZIP, 7000)
 
 
 def test_several_members_are_one_body() -> None:
-    assert decode(gzip.compress(b"a") + gzip.compress(b"b") + b"\0\0", GZIP) == b"ab"
+    assert documents.decode(gzip.compress(b"a") + gzip.compress(b"b") + b"\0\0", GZIP) == b"ab"
 
 
 @given(content=st.binary(), name=st.sampled_from(["gzip", "deflate", "br", "a,b,c,d,e"]))
 def test_any_bytes_are_decoded_or_refused(content: bytes, name: str) -> None:
     try:
-        decode(content, [("content-encoding", name)], 1000)
-    except NotDecoded as exc:
+        documents.decode(content, [("content-encoding", name)], 1000)
+    except documents.NotDecoded as exc:
         assert str(exc)
 
 
@@ -240,10 +232,10 @@ def test_the_data_of_each() -> None:
         (b": ping\n\nevent: done\nid: 1\n\nretry: 3\n", []),
         (b"event: x\ndata\n\ndata:\n\ndata: a\n\n", [b"a"]),
     ):
-        assert events(body) == expected
+        assert documents.events(body) == expected
 
 
 def test_recognises_an_event_stream() -> None:
-    assert is_event_stream([("content-type", "Text/Event-Stream; charset=utf-8")], b"")
-    assert is_event_stream([], b"data: {}")
-    assert not is_event_stream([("content-type", "application/json")], b"{}")
+    assert documents.is_event_stream([("content-type", "Text/Event-Stream; charset=utf-8")], b"")
+    assert documents.is_event_stream([], b"data: {}")
+    assert not documents.is_event_stream([("content-type", "application/json")], b"{}")

@@ -8,15 +8,7 @@ from hypothesis import strategies as st
 
 from inference_store.inference.errors import InvalidFilter, NotKept
 from inference_store.inference.json_text import read_exactly, write_json
-from inference_store.query.cql2 import (
-    Node,
-    parse,
-    parse_json,
-    parse_json_text,
-    parse_text,
-    to_json,
-    to_text,
-)
+from inference_store.query import cql2
 from tests.properties import examples
 from tests.unit.query.cql2.trees import filters
 
@@ -35,27 +27,27 @@ _PIECES = st.sampled_from([*_WORDS.split(), "POINT(1 2)", '"a b"', "\0", "\ud800
 
 @_UNHURRIED
 @given(filters)
-def test_text_and_json_bring_a_tree_back(tree: Node) -> None:
-    text = to_text(tree)
-    through_text = parse_text(text)
+def test_text_and_json_bring_a_tree_back(tree: cql2.Node) -> None:
+    text = cql2.to_text(tree)
+    through_text = cql2.parse_text(text)
     assert through_text == tree
-    assert to_text(through_text) == text
-    written = write_json(to_json(through_text))
-    assert parse_json(read_exactly(written)) == tree
-    assert parse_json_text(written) == tree
+    assert cql2.to_text(through_text) == text
+    written = write_json(cql2.to_json(through_text))
+    assert cql2.parse_json(read_exactly(written)) == tree
+    assert cql2.parse_json_text(written) == tree
 
 
 @settings(_UNHURRIED, max_examples=examples(500))
 @given(st.lists(_PIECES, max_size=12).map(" ".join) | st.lists(_PIECES, max_size=12).map("".join))
 def test_no_text_raises_anything_else(text: str) -> None:
-    _check_round_trip_or_refusal(lambda: parse_text(text))
+    _check_round_trip_or_refusal(lambda: cql2.parse_text(text))
 
 
 @_UNHURRIED
 @given(st.text(max_size=40) | st.binary(max_size=40).map(lambda raw: raw.decode("latin-1")))
 def test_no_characters_raise_anything_else(text: str) -> None:
-    _check_round_trip_or_refusal(lambda: parse_text(text))
-    _check_round_trip_or_refusal(lambda: parse(text, lang="cql2-json"))
+    _check_round_trip_or_refusal(lambda: cql2.parse_text(text))
+    _check_round_trip_or_refusal(lambda: cql2.parse(text, lang="cql2-json"))
 
 
 _OPS = st.sampled_from(["=", "and", "not", "in", "like", "s_within", "casei", "foo", "", "between"])
@@ -78,11 +70,11 @@ _JSON = st.recursive(
 @settings(_UNHURRIED, max_examples=examples(500))
 @given(_JSON)
 def test_no_json_raises_anything_else(value: object) -> None:
-    _check_round_trip_or_refusal(lambda: parse_json(value))
-    _check_round_trip_or_refusal(lambda: parse(json.dumps(value), lang="cql2-json"))
+    _check_round_trip_or_refusal(lambda: cql2.parse_json(value))
+    _check_round_trip_or_refusal(lambda: cql2.parse(json.dumps(value), lang="cql2-json"))
 
 
-def _check_round_trip_or_refusal(read: Callable[[], Node]) -> None:
+def _check_round_trip_or_refusal(read: Callable[[], cql2.Node]) -> None:
     """Check that it is read and can be printed, or is refused with a printable fault."""
     try:
         tree = read()
@@ -91,4 +83,4 @@ def _check_round_trip_or_refusal(read: Callable[[], Node]) -> None:
         assert refused.faults[0].message
         json.dumps([refused.detail, list(refused.faults[0].known)]).encode()
     else:
-        assert parse_text(to_text(tree)) == tree
+        assert cql2.parse_text(cql2.to_text(tree)) == tree

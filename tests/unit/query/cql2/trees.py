@@ -6,37 +6,28 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from inference_store.query.cql2.tree import (
-    Geometry,
-    Instant,
-    Interval,
-    Listed,
-    Named,
-    Node,
-    Operation,
-    Scalar,
-)
+from inference_store.query.cql2 import tree
 
 _CHARACTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
-texts = st.text(_CHARACTERS, max_size=8).map(Scalar) | st.sampled_from(
+texts = st.text(_CHARACTERS, max_size=8).map(tree.Scalar) | st.sampled_from(
     ["\\", "\\n", "a\\'", "''", "50\\%", "\\\\%", "C:\\new", "\n\t", "O'Brien"]
-).map(Scalar)
+).map(tree.Scalar)
 numbers = (
     st.integers(-(10**30), 10**30).map(Decimal)
     | st.decimals(allow_nan=False, allow_infinity=False, places=6)
     | st.sampled_from([Decimal("0.1"), Decimal("1E+300"), Decimal("-1E-300"), Decimal("-0.0")])
-).map(Scalar)
-truths = st.booleans().map(Scalar)
-_dates = st.dates().map(Instant)
+).map(tree.Scalar)
+truths = st.booleans().map(tree.Scalar)
+_dates = st.dates().map(tree.Instant)
 _times = (
     st.datetimes(timezones=st.just(UTC))
     .filter(lambda at: 1 < at.year < 9999)  # any offset of it is a time, too
-    .map(Instant)
+    .map(tree.Instant)
 )
 instants = _dates | _times
 _NAMES = ["ok", "camera_position.angle", "tags[]", "camera-id", "and", "Date", "point", "µ", ""]
 names = (st.sampled_from([*_NAMES, 'a"']) | st.text(_CHARACTERS, max_size=6)).flatmap(
-    lambda name: st.booleans().map(lambda quoted: Named(name, quoted))
+    lambda name: st.booleans().map(lambda quoted: tree.Named(name, quoted))
 )
 _degrees = st.decimals(-180, 180, places=4)
 
@@ -45,17 +36,19 @@ DRAWN = {"and", "or", "not"}
 """The operations that `filters` draws."""
 
 
-def _draw_operation(op: str, *args: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
+def _draw_operation(op: str, *args: st.SearchStrategy[tree.Node]) -> st.SearchStrategy[tree.Node]:
     DRAWN.add(op)
-    return st.tuples(*args).map(lambda operands: Operation(op, operands))
+    return st.tuples(*args).map(lambda operands: tree.Operation(op, operands))
 
 
-def _draw_any_operation(ops: str, *args: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
+def _draw_any_operation(
+    ops: str, *args: st.SearchStrategy[tree.Node]
+) -> st.SearchStrategy[tree.Node]:
     return st.one_of([_draw_operation(op, *args) for op in ops.split()])
 
 
-def _draw_lists(of: st.SearchStrategy[Node], least: int) -> st.SearchStrategy[Node]:
-    return st.lists(of, min_size=least, max_size=4).map(lambda items: Listed(tuple(items)))
+def _draw_lists(of: st.SearchStrategy[tree.Node], least: int) -> st.SearchStrategy[tree.Node]:
+    return st.lists(of, min_size=least, max_size=4).map(lambda items: tree.Listed(tuple(items)))
 
 
 def _draw_rings(width: int) -> st.SearchStrategy[tuple[tuple[Decimal, ...], ...]]:
@@ -63,7 +56,7 @@ def _draw_rings(width: int) -> st.SearchStrategy[tuple[tuple[Decimal, ...], ...]
     return st.lists(corner, min_size=3, max_size=5).map(lambda corners: (*corners, corners[0]))
 
 
-def _draw_shapes(width: int) -> st.SearchStrategy[Geometry]:
+def _draw_shapes(width: int) -> st.SearchStrategy[tree.Geometry]:
     position = st.tuples(*[_degrees] * width)
     area = st.lists(_draw_rings(width), min_size=1, max_size=2).map(tuple)
     several: dict[str, Any] = {"min_size": 1, "max_size": 3}
@@ -73,14 +66,14 @@ def _draw_shapes(width: int) -> st.SearchStrategy[Geometry]:
         "Polygon": area,
         "MultiPolygon": st.lists(area, **several).map(tuple),
     }
-    return st.one_of([st.builds(Geometry, st.just(kind), of) for kind, of in shapes.items()])
+    return st.one_of([st.builds(tree.Geometry, st.just(kind), of) for kind, of in shapes.items()])
 
 
 _boxes = st.tuples(_degrees, _degrees, _degrees, _degrees).map(
-    lambda box: Geometry("BBox", (box[0], min(box[1], box[3]), box[2], max(box[1], box[3])))
+    lambda box: tree.Geometry("BBox", (box[0], min(box[1], box[3]), box[2], max(box[1], box[3])))
 )
 _collections = st.lists(_draw_shapes(2), min_size=1, max_size=2).map(
-    lambda members: Geometry("GeometryCollection", geometries=tuple(members))
+    lambda members: tree.Geometry("GeometryCollection", geometries=tuple(members))
 )
 geometries = names | _boxes | _draw_shapes(2) | _draw_shapes(3) | _collections
 numeric = st.recursive(
@@ -96,7 +89,7 @@ patterns = st.recursive(
 )
 scalars = numeric | textual | instants | truths
 _bounds = st.none() | instants | names
-times = names | instants | st.builds(Interval, _bounds, _bounds)
+times = names | instants | st.builds(tree.Interval, _bounds, _bounds)
 arrays = names | st.recursive(
     _draw_lists(scalars, 0), lambda inner: _draw_lists(scalars | inner, 0), max_leaves=4
 )
@@ -122,11 +115,11 @@ predicates = st.one_of(
 )
 
 
-def _draw_joined(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
+def _draw_joined(inner: st.SearchStrategy[tree.Node]) -> st.SearchStrategy[tree.Node]:
     several = st.lists(inner, min_size=2, max_size=3)
     return st.one_of(
-        several.map(lambda operands: Operation("and", tuple(operands))),
-        several.map(lambda operands: Operation("or", tuple(operands))),
+        several.map(lambda operands: tree.Operation("and", tuple(operands))),
+        several.map(lambda operands: tree.Operation("or", tuple(operands))),
         _draw_operation("not", inner),
         _draw_operation("prediction", inner),
         _draw_operation("=", inner, inner),

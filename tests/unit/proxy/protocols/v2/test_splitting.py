@@ -123,10 +123,7 @@ TABLE_OF_CASES = {
         TABLE, [numbers([1, 2, 3], 2, 2)], [ROWS], [(["[1, 2, 3]"], ["[5, 6]"])]
     ),
     "text: named arguments are one": Case(
-        TEXT,
-        [texts("a", name="args"), texts("b", name="prefix")],
-        ANSWERS,
-        TOGETHER,
+        TEXT, [texts("a", name="args"), texts("b", name="prefix")], ANSWERS, TOGETHER
     ),
     "unknown: images, one output each": Case(
         UNKNOWN,
