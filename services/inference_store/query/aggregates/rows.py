@@ -6,7 +6,7 @@ table of inferences. With conditions, the matches drive. The groups are joined t
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import pairwise
@@ -248,15 +248,37 @@ def _choose_end(chosen: Callable[[Any, Any], Any], held: Any, other: Any) -> Any
 Counts: TypeAlias = dict[Key, Counter[Any]]
 
 
+RequestedSums: TypeAlias = Mapping[Operand, frozenset[Sum]]
+
+
 @dataclass(slots=True)
-class PartialAggregate:
-    """The inferences of each group, and the sums of properties that were read with them."""
+class Summed:
+    """A group: its inferences, or how often its value was counted, and the sums of operands."""
 
-    inferences: Counter[Key] = field(default_factory=Counter)
-    sums: dict[Operand, dict[Key, PartialSums]] = field(default_factory=dict)
+    inferences: int = 0
+    sums: dict[Operand, PartialSums] = field(default_factory=dict)
+
+    def add(self, row: Any, requested_sums: RequestedSums) -> None:
+        """Add a row of `select_groups`."""
+        self.inferences += int(row.n)
+        column = row._fields.index("n") + 1
+        for operand, sums in requested_sums.items():
+            values = dict(zip(sorted(sums), row[column + 1 :], strict=False))
+            self.sums.setdefault(operand, PartialSums()).add(row[column], values)
+            column += 1 + len(sums)
+
+    def merge(self, other: "Summed") -> None:
+        """Add another part."""
+        self.inferences += other.inferences
+        self.merge_sums(other)
+
+    def merge_sums(self, other: "Summed") -> None:
+        """Add the sums of another part."""
+        for operand, sums in other.sums.items():
+            self.sums.setdefault(operand, PartialSums()).merge(sums)
 
 
-RequestedSums: TypeAlias = dict[Operand, frozenset[Sum]]
+Groups: TypeAlias = dict[Key, Summed]
 
 
 Counted: TypeAlias = tuple[Operand, CountedBy]
@@ -343,12 +365,14 @@ def select_bins(
     return select(group, *columns).group_by(group)
 
 
-def ends_of(scan_range: ScanRange, operand: Operand) -> Select[Any]:
-    """Select the smallest and the largest value, at the ends of an index; NULL if there is none."""
+def ends_of(_: Query, here: DrivingIndex, operand: Operand) -> Select[Any]:
+    """Select the smallest and the largest value, at the ends of an index; they count as one."""
     row = SIDE_TABLES[operand.kind]
     value = row.c.value
     ends = select(func.min(value).label("low"), func.max(value).label("high"))
-    return ends.where(scan_range.of(row), row.c.key == operand.key)
+    found = ends.where(here.scan_range.of(row), row.c.key == operand.key).subquery().c
+    number = cast(found.low.is_not(None), INTEGER)
+    return select(number.label("n"), number.label("number"), found.high, found.low)
 
 
 def _as_whole(number: ColumnElement[Any]) -> ColumnElement[int]:

@@ -55,15 +55,17 @@ from .answer import Aggregated, Group, MeasureResult, format_measure, name_key, 
 from .bins import TooManyBuckets, automatic, automatic_times, starts, width_of
 from .part_collector import Budget, Naming, PartCollector, Target
 from .rows import (
+    Counted,
     CountedBy,
     Counts,
     Dimension,
+    Groups,
     InBins,
     InTime,
     Key,
-    PartialAggregate,
     PartialSums,
     Rows,
+    Summed,
     Value,
 )
 
@@ -110,10 +112,10 @@ async def aggregate(
     run = _Run(connection, list(targets), aggregation, deadline, names)
     await _resolve(run)
     run.dimensions = [await _dimension(run, grouping) for grouping in aggregation.group_by]
-    partial = await _collect(run)
+    summed = await _collect(run)
     for measure in aggregation.measures:
-        await _count(run, partial, measure)
-    groups = [_group(run, partial, key) for key in _keys(run, partial)]
+        await _count(run, summed, measure)
+    groups = [_group(run, summed.get(key, Summed()), key) for key in _keys(run, summed)]
     page, others = sort_groups(aggregation, groups)
     return Aggregated(
         groups=[{"key": group.key, "measures": group.measures} for group in page],
@@ -200,7 +202,7 @@ def _refuse_other_bounds(operand: Operand, of: ByHistogram | Measure) -> None:
     raise ImpossibleComparison(f"{message}.", faults=[Fault(path, message)])
 
 
-async def _collect(run: _Run) -> PartialAggregate:
+async def _collect(run: _Run) -> Groups:
     requested_sums: dict[Operand, frozenset[Sum]] = {}
     for measure in run.aggregation.measures:
         if measure.function.needs in {"sums", "percentiles"} and measure.of is not None:
@@ -211,16 +213,23 @@ async def _collect(run: _Run) -> PartialAggregate:
     own = {
         operand: sums for operand, sums in requested_sums.items() if operand.source == "inference"
     }
+    counted = any(
+        measure.function.name == "count" and measure.of is None
+        for measure in run.aggregation.measures
+    )
     collector = run.make_collector()
-    partial = await _inferences(run, collector, own)
+    # else no measure needs the number of inferences
+    groups = await collector.collect(own) if run.dimensions or own or counted else {}
     sketched = set() if run.dimensions else _of_percentiles(run)
     for operand in requested_sums.keys() - own.keys():
-        if operand in sketched:
-            sums, bins = await collector.sketch(operand, requested_sums[operand])
-            partial.sums[operand], run.read[operand, "sketch"] = {(): sums}, {(): bins}
-        else:
-            partial.sums[operand] = await collector.sums({operand: requested_sums[operand]})
-    return partial
+        bins: Counted | None = (operand, "sketch") if operand in sketched else None
+        found = await collector.collect({operand: requested_sums[operand]}, counted=bins)
+        if bins is not None:
+            run.read[bins] = _count_values(found)
+        for key, group in found.items():
+            if group.sums[operand].number:
+                groups.setdefault(key[: len(run.dimensions)], Summed()).merge_sums(group)
+    return groups
 
 
 def _of_percentiles(run: _Run) -> set[Operand]:
@@ -234,28 +243,14 @@ def _of_percentiles(run: _Run) -> set[Operand]:
     return {run.operands[measure.name] for measure in measures}
 
 
-async def _inferences(
-    run: _Run, collector: PartCollector, own: dict[Operand, frozenset[Sum]]
-) -> PartialAggregate:
-    if collector.is_by_index and not own:
-        return await collector.tally_by_index()
-    counted = any(
-        measure.function.name == "count" and measure.of is None
-        for measure in run.aggregation.measures
-    )
-    if not run.dimensions and not own and not counted:
-        return PartialAggregate()  # no measure needs the number of inferences
-    return await collector.collect_sums(own)
-
-
-async def _count(run: _Run, partial: PartialAggregate, measure: Measure) -> None:
+async def _count(run: _Run, groups: Groups, measure: Measure) -> None:
     name, function = measure.name, measure.function
     if measure.of is None or function.needs == "sums":
         return
     operand = run.operands[name]
     if function.needs == "percentiles":
-        number = sum(sums.number for sums in partial.sums[operand].values())
-        if number > EXACT_VALUES:
+        sums = (group.sums[operand] for group in groups.values() if operand in group.sums)
+        if sum(some.number for some in sums) > EXACT_VALUES:
             run.approximate.add(name)
         by: CountedBy = "sketch" if name in run.approximate else "value"
         run.counts[name] = await _counts(run, operand, by)
@@ -270,41 +265,45 @@ async def _count(run: _Run, partial: PartialAggregate, measure: Measure) -> None
 
 async def _counts(run: _Run, operand: Operand, by: CountedBy) -> Counts:
     if (operand, by) not in run.read:
-        run.read[operand, by] = await run.make_collector().counts(operand, by)
+        found = await run.make_collector().collect({}, counted=(operand, by))
+        run.read[operand, by] = _count_values(found)
     return run.read[operand, by]
 
 
-def _keys(run: _Run, partial: PartialAggregate) -> Sequence[Key]:
+def _count_values(groups: Groups) -> Counts:
+    counts: Counts = {}
+    for key, group in groups.items():
+        counts.setdefault(key[:-1], Counter())[key[-1]] = group.inferences
+    return counts
+
+
+def _keys(run: _Run, groups: Groups) -> Sequence[Key]:
     """Return the keys of all groups; without groups, one key even if nothing matches.
 
     Predictions without a label are a group that may have no inference.
     """
     if not run.aggregation.group_by:
         return [()]
-    sums = (
-        key for groups in partial.sums.values() for key, values in groups.items() if values.number
-    )
-    counts = (key for groups in run.counts.values() for key in groups)
-    return list(dict.fromkeys([*partial.inferences, *sums, *counts]))
+    counts = (key for counted in run.counts.values() for key in counted)
+    return list(dict.fromkeys([*groups, *counts]))
 
 
-def _group(run: _Run, partial: PartialAggregate, key: Key) -> Group:
-    inferences = partial.inferences[key]
+def _group(run: _Run, summed: Summed, key: Key) -> Group:
     measures: dict[str, Any] = {}
     for measure in run.aggregation.measures:
         name = measure.name
         operand = run.operands.get(name)
+        sums = None if operand is None else summed.sums.get(operand)
         result = MeasureResult(
-            inferences=inferences,
-            sums=partial.sums.get(operand, {}).get(key, PartialSums())
-            if operand
-            else PartialSums(),
+            inferences=summed.inferences,
+            sums=sums or PartialSums(),
             counts=run.counts.get(name, {}).get(key, Counter()),
             bounds=run.bounds.get(name, ()),
             approximate=name in run.approximate,
         )
         measures[name] = format_measure(measure, result)
-    return Group(key, inferences, name_key(run.aggregation, run.dimensions, key), measures)
+    named = name_key(run.aggregation, run.dimensions, key)
+    return Group(key, summed.inferences, named, measures)
 
 
 MOST_SPANS = 10_000
