@@ -174,13 +174,9 @@ async def _find_few(search: _Sorted, parts: Sequence[ScanRange], most: int) -> U
 
 
 def _select_all_matches(units: Sequence[Unit], limit: int) -> Select[Any]:
-    together = union_all(*(_select_matches(unit, limit) for unit in units)).subquery()
+    matches = (add_model(unit[0], match_by_index(*unit).limit(limit)) for unit in units)
+    together = union_all(*matches).subquery()
     return select(together.c.model, together.c.uid).limit(limit)
-
-
-def _select_matches(unit: Unit, limit: int) -> Select[Any]:
-    matches, unique = match_by_index(*unit)
-    return add_model(unit[0], (matches if unique else matches.distinct()).limit(limit))
 
 
 async def _look_up(search: _Sorted, parts: Sequence[ScanRange], uids: Uids) -> None:
@@ -217,7 +213,7 @@ def _test_scanned(unit: Unit, uid: ColumnElement[Any]) -> list[ColumnElement[boo
 
 def _test_driven(unit: Unit, uid: ColumnElement[Any]) -> list[ColumnElement[bool]]:
     query, scan_range = unit
-    return [uid.in_(match_by_index(query, scan_range)[0])]
+    return [uid.in_(match_by_index(query, scan_range))]
 
 
 async def _merge(

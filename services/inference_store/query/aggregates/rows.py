@@ -93,8 +93,7 @@ class Rows:
 
     def _start(self, query: Query) -> tuple[FromClause, ColumnElement[Any]]:
         if query.conditions:
-            matches, unique = build_matches(query, self._here)
-            matching = (matches if unique else matches.distinct()).subquery()
+            matching = build_matches(query, self._here).subquery()
             return matching, matching.c.uid
         start = self._leading()
         self._tests.append(self._scope.of(start))
