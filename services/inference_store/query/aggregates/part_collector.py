@@ -15,7 +15,6 @@ from inference_store.index.registrations import Registration
 from inference_store.index.tables import label, metadata_string, partition_count
 from inference_store.inference.errors import TooManyGroups
 from inference_store.query.deadline import (
-    GROUP,
     Deadline,
     ScanRange,
     bind_many,
@@ -50,6 +49,7 @@ from .rows import (
     by_one_key,
     ends_of,
     select_bins,
+    select_first,
     select_groups,
     without_label,
 )
@@ -158,8 +158,6 @@ class Budget:
 
 # Aggregates read much and answer little: two more processes of Postgres may help with one.
 WORKERS: Final = 2
-# Up to this many spans of time are read one by one; with more, each row is tested for its span.
-MOST_SPANS_READ: Final = 4 * GROUP
 Part: TypeAlias = Select[Any] | CompoundSelect[Any]
 Build: TypeAlias = Callable[[Query, DrivingIndex], Part]
 # Memory for one process's sort: the inferences of one label in one partition.
@@ -266,6 +264,16 @@ class PartCollector:
             groups = await self.collect(sums)
         return groups[()].sums[operand] if groups else PartialSums()
 
+    async def first(self, operand: Operand, prefix: str, limit: int) -> Groups:
+        """Return the first values of a key that begin with the prefix: up to `limit` of each part.
+
+        It is for a collector without dimensions.
+        """
+        if prefix and operand.kind != "string":
+            return {}
+        build = partial(select_first, operand=operand, prefix=prefix, limit=limit)
+        return await self._read([Reading(build, "read the first values")], also=[Value(operand)])
+
     @property
     def _everything(self) -> bool:
         return not any(target.query.conditions for target in self._targets)
@@ -323,13 +331,13 @@ class PartCollector:
             stored = await read_stored(self._connection, [query], parts, column, self._deadline)
             parts = [part for part in parts if part not in stored]
             for number in stored.values():
-                many = isinstance(number, Mapping)
-                for label, n in number.items() if many else ((None, number),):
-                    yield Row(label if label is None else int(label), n)
+                numbers = number if isinstance(number, Mapping) else {None: number}
+                for group, n in numbers.items():
+                    yield Row(None if group is None else int(group), n)
         build, what = reading.build, reading.what
         if not query.conditions:
-            for group in split_unbroken(parts):
-                here = self._spans(span_around(group)) if reading.as_one else group
+            for run in split_unbroken(parts):
+                here = [span_around(run)] if reading.as_one else run
                 statements = [
                     partial(build, query, DrivingIndex(scan_range)) for scan_range in here
                 ]
@@ -345,15 +353,6 @@ class PartCollector:
                     statements, what, settings_for(there), large=query.large
                 ):
                     yield row
-
-    def _spans(self, scan_range: ScanRange) -> Sequence[ScanRange]:
-        """Return the ranges to read at once, by several processes: the spans of time, if they are
-        few, so that no row has to be tested for its span."""
-        in_time = next(
-            (dimension for dimension in self._row_dimensions if isinstance(dimension, InTime)), None
-        )
-        spans = [scan_range] if in_time is None else in_time.cut(scan_range)
-        return spans if len(spans) <= MOST_SPANS_READ else [scan_range]
 
     async def _fetched(
         self,

@@ -5,34 +5,27 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
-from functools import partial
 from typing import Any, Final
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from sqlalchemy import ColumnElement, Select, select, union_all
-from sqlalchemy.dialects.postgresql import TEXT
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.index.long_text import prefix_bounds
 from inference_store.index.registrations import Registration
-from inference_store.index.tables import SIDE_TABLES, inference
+from inference_store.index.tables import inference
 from inference_store.inference.errors import Fault, ImpossibleComparison, Invalid, TooManyGroups
 from inference_store.inference.events.event import received_at_of, uid_floor
 from inference_store.query.deadline import (
     HIGHEST,
     LOWEST,
     Deadline,
-    ScanRange,
-    bind_one,
     fetch,
     span_around,
-    split_groups,
     split_unbroken,
 )
-from inference_store.query.driving import DrivingIndex
 from inference_store.query.filters.typed import Kind
-from inference_store.query.matching import Query, find_pieces
+from inference_store.query.matching import find_pieces
 from inference_store.query.preparation import PreparedQuery, QueryRequest, UnknownKeys, prepare
 from inference_store.query.search import build_queries
 
@@ -53,7 +46,7 @@ from .aggregation import (
 )
 from .answer import Aggregated, Group, MeasureResult, format_measure, name_key, sort_groups
 from .bins import TooManyBuckets, automatic, automatic_times, starts, width_of
-from .part_collector import Budget, Naming, PartCollector, Target
+from .part_collector import Budget, PartCollector, Target
 from .rows import (
     Counted,
     CountedBy,
@@ -64,7 +57,6 @@ from .rows import (
     InTime,
     Key,
     PartialSums,
-    Rows,
     Summed,
     Value,
 )
@@ -258,7 +250,9 @@ async def _count(run: _Run, groups: Groups, measure: Measure) -> None:
         bounds = run.bounds[name] = await _bounds(run, operand, measure)
         run.counts[name] = await _counts(run, operand, bounds) if bounds else {}
     elif function.name == "distinct" and not run.dimensions and operand.source == "metadata":
-        run.counts[name] = {(): await _read_first(run, operand, measure)}
+        # and one more, if there is one
+        first = await run.make_collector().first(operand, measure.prefix, measure.limit + 1)
+        run.counts[name] = _count_values(first)
     else:
         run.counts[name] = await _counts(run, operand, "value")
 
@@ -311,11 +305,9 @@ MOST_SPANS = 10_000
 
 async def _list_starts(run: _Run, by: ByTime) -> list[datetime]:
     """Return the beginning of each span, and the end of the last; empty if nothing matches."""
-    ends = [await _ends(run.connection, target.query, run.deadline) for target in run.targets]
-    present = [pair for pair in ends if pair is not None]
-    if not present:
+    first, last = await _find_end(run, newest=False), await _find_end(run, newest=True)
+    if first is None or last is None:
         return []
-    first, last = min(lo for lo, _ in present), max(hi for _, hi in present)
     try:
         return starts(width_of(by.span), ZoneInfo(by.zone), first, last, most=MOST_SPANS)
     except TooManyBuckets:
@@ -324,30 +316,21 @@ async def _list_starts(run: _Run, by: ByTime) -> list[datetime]:
         raise TooManyGroups(detail, faults=[Fault(by.path, message)]) from None
 
 
-async def _ends(
-    connection: AsyncConnection, query: Query, deadline: Deadline
-) -> tuple[datetime, datetime] | None:
-    first = await _end(connection, query, deadline, newest=False)
-    last = await _end(connection, query, deadline, newest=True)
-    if first is None or last is None:
-        return None
-    return received_at_of(first), received_at_of(last)
-
-
-async def _end(
-    connection: AsyncConnection, query: Query, deadline: Deadline, *, newest: bool
-) -> UUID | None:
-    uid = inference.c.uid
+async def _find_end(run: _Run, *, newest: bool) -> datetime | None:
+    """Return when the first or the last inference of all models was received."""
+    uid, ends = inference.c.uid, list[UUID]()
     what = f"find the {'last' if newest else 'first'} inference"
-    parts = await find_pieces(connection, query, newest_first=newest)
-    for group in split_unbroken(parts):
-        here = select(uid).where(span_around(group).of(inference)).limit(1)
-        ordered = here.order_by(uid.desc() if newest else uid)
-        rows = await fetch(connection, ordered, deadline, what=what)
-        if rows:
-            uid_at_end: UUID = rows[0][0]
-            return uid_at_end
-    return None
+    for target in run.targets:
+        parts = await find_pieces(run.connection, target.query, newest_first=newest)
+        for group in split_unbroken(parts):
+            here = select(uid).where(span_around(group).of(inference)).limit(1)
+            ordered = here.order_by(uid.desc() if newest else uid)
+            rows = await fetch(run.connection, ordered, run.deadline, what=what)
+            if rows:
+                ends.append(rows[0][0])
+                break
+    end = max(ends, default=None) if newest else min(ends, default=None)
+    return None if end is None else received_at_of(end)
 
 
 async def build_targets(
@@ -363,75 +346,3 @@ async def build_targets(
     prepared = await prepare(connection, numbers, request)
     queries = await build_queries(connection, prepared.query, numbers)
     return [Target(*pair) for pair in zip(models, queries, strict=True)], prepared
-
-
-async def _read_first(run: _Run, operand: Operand, measure: Measure) -> Counter[Any]:
-    """Return the first values that begin with the prefix, and one more if there is one."""
-    prefix, limit = measure.prefix, measure.limit
-    if prefix and operand.kind != "string":
-        return Counter()
-    counts: Counter[Any] = Counter()
-    naming = Naming(run.connection, [target.query for target in run.targets], run.deadline)
-    for target in run.targets:
-        query = target.query
-        parts = await find_pieces(run.connection, query, newest_first=True)
-        several = split_groups(parts, query.group) if query.conditions else split_unbroken(parts)
-        for group in several:
-            statement = partial(_first, query, group, operand, prefix, limit + 1)
-            what, large = "read the first values", query.large
-            rows = await fetch(run.connection, statement, run.deadline, large=large, what=what)
-            await naming.learn(operand, [row[0] for row in rows])
-            for row in rows:
-                value = naming.name_value(operand, row[0])
-                if value not in counts:
-                    run.budget.take()
-                counts[value] += 1
-    return counts
-
-
-def _first(
-    query: Query, group: Sequence[ScanRange], operand: Operand, prefix: str, limit: int
-) -> Select[Any]:
-    if not query.conditions and not query.marks:
-        return _from_value_to_value(span_around(group), operand, prefix, limit)
-    parts = [_of_part(query, scan_range, operand, prefix, limit) for scan_range in group]
-    together = union_all(*(select(part.subquery()) for part in parts)).subquery()
-    return select(together.c[0])
-
-
-def _of_part(
-    query: Query, scan_range: ScanRange, operand: Operand, prefix: str, limit: int
-) -> Select[Any]:
-    rows = Rows(query, DrivingIndex(scan_range), operand)
-    value = rows.measured(operand).c.value
-    return rows.grouped([value], []).where(*_begins(value, prefix)).order_by(value).limit(limit)
-
-
-def _from_value_to_value(
-    scan_range: ScanRange, operand: Operand, prefix: str, limit: int
-) -> Select[Any]:
-    """Select the values one by one: the index finds the next one, however many rows share it."""
-    table = SIDE_TABLES[operand.kind].alias()
-    value = table.c.value
-    here = (
-        select(value)
-        .where(scan_range.of(table), table.c.key == operand.key, *_begins(value, prefix))
-        .order_by(value)
-        .limit(1)
-    )
-    values = select(here.scalar_subquery().label("value")).cte(recursive=True)
-    following = here.where(value > values.c.value).correlate(values).scalar_subquery()
-    values = values.union_all(select(following).where(values.c.value.is_not(None)))
-    return select(values.c.value).where(values.c.value.is_not(None)).limit(limit)
-
-
-def _begins(value: ColumnElement[Any], prefix: str) -> list[ColumnElement[bool]]:
-    """Test by the index whether the value begins with the prefix.
-
-    A prefix is shorter than the part of a text that the index has.
-    """
-    if not prefix:
-        return []
-    low, high = prefix_bounds(prefix)
-    tests = [value >= bind_one(low, TEXT())]
-    return tests if high is None else [*tests, value < bind_one(high, TEXT())]
