@@ -165,8 +165,7 @@ def list_requested(requested: RequestedPart) -> Going:
 
 
 def _select_requested(query: Query, piece: ScanRange, held: ColumnElement[bool]) -> FromClause:
-    matches = match_by_index(query, piece)[0].subquery()
-    return _select_matching(piece, inference.c.uid.in_(select(matches.c.uid)), held)
+    return _select_matching(piece, inference.c.uid.in_(match_by_index(query, piece)), held)
 
 
 def _select_matching(
@@ -253,7 +252,7 @@ async def _count_undecided(
     connection: AsyncConnection, loss: Loss, query: Query, deadline: Deadline
 ) -> Loss:
     for piece in await find_pieces_of(connection, query.scan_range, newest_first=True):
-        counting = count_matches(query, piece)
+        counting = count_matches(match_by_index(query, piece))
         try:
             [row] = await fetch(connection, counting, deadline, large=query.large)
         except OutOfTime:

@@ -3,7 +3,6 @@
 import base64
 import binascii
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -129,46 +128,29 @@ def decode(
     if kind is None or letter.isupper():
         return Cursor(uid, kind)
     try:
-        return Cursor(uid, kind, _READ[kind](raw[_VALUE_AT + 1 :].decode("utf-8"), type_))
+        return Cursor(uid, kind, _read_value(raw[_VALUE_AT + 1 :].decode("utf-8"), kind, type_))
     except (ValueError, OverflowError, ArithmeticError):
         raise make_refusal("it is damaged") from None
 
 
-def _parse_number(text: str, type_: TypeEngine[Any] | None) -> Any:
-    if isinstance(type_, Double):
-        return float(text)
-    value = exact(text, digits=MOST_CHARACTERS, exponent=MOST_CHARACTERS)
-    if value is None:
-        raise ValueError(text)
-    if not isinstance(type_, BigInteger):
-        return value
-    if value != value.to_integral_value() or not -(2**63) <= value < 2**63:
-        raise ValueError(text)
-    return int(value)
-
-
-def _parse_text(text: str, _: TypeEngine[Any] | None) -> str:
-    if not storable(text):
-        raise ValueError(text)
-    return text
-
-
-def _parse_bool(text: str, _: TypeEngine[Any] | None) -> bool:
-    if text not in {"True", "False"}:
-        raise ValueError(text)
-    return text == "True"
-
-
-def _parse_instant(text: str, _: TypeEngine[Any] | None) -> datetime:
-    instant = datetime.fromisoformat(text)
-    if instant.tzinfo is None:
-        raise ValueError(text)
-    return instant.astimezone(UTC)
-
-
-_READ: dict[Family, Callable[[str, TypeEngine[Any] | None], Any]] = {
-    "number": _parse_number,
-    "string": _parse_text,
-    "bool": _parse_bool,
-    "timestamp": _parse_instant,
-}
+def _read_value(text: str, kind: Family, type_: TypeEngine[Any] | None) -> Any:
+    """Raises ValueError, ArithmeticError."""
+    match kind:
+        case "string" if storable(text):
+            return text
+        case "bool" if text in {"True", "False"}:
+            return text == "True"
+        case "timestamp":
+            instant = datetime.fromisoformat(text)
+            if instant.tzinfo is not None:
+                return instant.astimezone(UTC)
+        case "number" if isinstance(type_, Double):
+            return float(text)
+        case "number":
+            value = exact(text, digits=MOST_CHARACTERS, exponent=MOST_CHARACTERS)
+            if value is not None and not isinstance(type_, BigInteger):
+                return value
+            is_whole = value is not None and value == value.to_integral_value()
+            if value is not None and is_whole and -(2**63) <= value < 2**63:
+                return int(value)
+    raise ValueError(text)

@@ -87,10 +87,10 @@ class DrivingIndex:
         return 0 in self.sizes
 
 
-def build_matches(query: Query, piece: DrivingIndex) -> tuple[Select[Any], bool]:
-    """Select the matches of a piece; return also whether each is selected once."""
+def build_matches(query: Query, piece: DrivingIndex) -> Select[Any]:
+    """Select the matches of a piece, each once."""
     if piece.anti_join:
-        return build_anti_join(query, piece.scan_range), True
+        return build_anti_join(query, piece.scan_range)
     if not piece.sizes or (piece.shortest is None and not piece.joins):
         return match_by_index(query, piece.scan_range)
     if piece.pairs:
@@ -120,7 +120,7 @@ def group_by_joins(pieces: Sequence[DrivingIndex]) -> Iterator[Sequence[DrivingI
         yield joined[start : start + MOST_JOINED]
 
 
-def _drive_by_one(query: Query, scan_range: ScanRange, index: int) -> tuple[Select[Any], bool]:
+def _drive_by_one(query: Query, scan_range: ScanRange, index: int) -> Select[Any]:
     """Select from one short list, and test each of its inferences.
 
     It may have grown since it was counted; it is cut at `_GROWN`.
@@ -128,24 +128,27 @@ def _drive_by_one(query: Query, scan_range: ScanRange, index: int) -> tuple[Sele
     first = split_driving(query.conditions)[0][index]
     # OFFSET: the planner does not rewrite it; LIMIT tells the planner how short it is
     rows = select_list(first, scan_range).limit(_GROWN).offset(0).subquery()
-    others = [condition for condition in query.conditions if condition is not first]
-    return select(rows.c.uid).where(*test_each(query, others, scan_range, rows.c.uid)), first.unique
+    return _test_others(query, [first], scan_range, select(rows.c.uid))
 
 
-def _join_two(query: Query, piece: DrivingIndex) -> tuple[Select[Any], bool]:
+def _test_others(
+    query: Query, read: Sequence[Condition], scan_range: ScanRange, rows: Select[Any]
+) -> Select[Any]:
+    """Select those of the rows that satisfy the conditions whose lists were not read, each once."""
+    [uid] = rows.selected_columns
+    others = [one for one in query.conditions if not any(one is other for other in read)]
+    matches = rows.where(*test_each(query, others, scan_range, uid))
+    return matches if all(condition.unique for condition in read) else matches.distinct()
+
+
+def _join_two(query: Query, piece: DrivingIndex) -> Select[Any]:
     driving, _ = split_driving(query.conditions)
     shortest = sorted(range(len(driving)), key=piece.sizes.__getitem__)[:2]
     first, second = (driving[index] for index in shortest)
     short = _mark_short(select_list(first, piece.scan_range), "short")
     other = select_list(second, piece.scan_range).offset(0).subquery()
     both = _mark_short(select(other.c.uid).join(short, short.c.uid == other.c.uid), "both")
-    others = [
-        condition
-        for condition in query.conditions
-        if condition is not first and condition is not second
-    ]
-    tests = test_each(query, others, piece.scan_range, both.c.uid)
-    return select(both.c.uid).where(*tests), first.unique and second.unique
+    return _test_others(query, [first, second], piece.scan_range, select(both.c.uid))
 
 
 def _mark_short(uids: Select[Any], name: str) -> Any:
@@ -158,17 +161,15 @@ def _mark_short(uids: Select[Any], name: str) -> Any:
     return func.unnest(array).table_valued(uid, name=name).render_derived()
 
 
-def _join_all(query: Query, scan_range: ScanRange) -> tuple[Select[Any], bool]:
-    driving, others = split_driving(query.conditions)
+def _join_all(query: Query, scan_range: ScanRange) -> Select[Any]:
+    driving, _ = split_driving(query.conditions)
     first, *more = [
         select_list(condition, scan_range).offset(0).subquery() for condition in driving
     ]
     joined: Any = first
     for rows_of_list in more:
         joined = joined.join(rows_of_list, rows_of_list.c.uid == first.c.uid)
-    rows = select(first.c.uid).select_from(joined)
-    unique = all(condition.unique for condition in driving)
-    return rows.where(*test_each(query, others, scan_range, first.c.uid)), unique
+    return _test_others(query, driving, scan_range, select(first.c.uid).select_from(joined))
 
 
 def select_list(condition: Condition, scan_range: ScanRange) -> Select[Any]:
@@ -409,5 +410,4 @@ def build_anti_join(query: Query, scan_range: ScanRange) -> Select[Any]:
     )
     # OFFSET: only the remaining inferences are tested, not all
     rows = lacked.offset(0).subquery()
-    others = [condition for condition in query.conditions if condition not in keys]
-    return select(rows.c.uid).where(*test_each(query, others, scan_range, rows.c.uid))
+    return _test_others(query, keys, scan_range, select(rows.c.uid))

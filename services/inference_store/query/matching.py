@@ -115,9 +115,10 @@ def match_by_scan(query: Query, scan_range: ScanRange) -> Select[Any]:
     )
 
 
-def match_by_index(query: Query, scan_range: ScanRange) -> tuple[Select[Any], bool]:
-    """Select the matches by index; return also whether each is selected once."""
-    return match_all(query.conditions, scan_range, unmarked=query.marks)
+def match_by_index(query: Query, scan_range: ScanRange) -> Select[Any]:
+    """Select the matches by index, each once."""
+    matches, unique = match_all(query.conditions, scan_range, unmarked=query.marks)
+    return matches if unique else matches.distinct()
 
 
 def test_each(
@@ -134,17 +135,12 @@ def test_each(
     return [*tests, test_unmarked(scan_range, uid)] if query.marks else tests
 
 
-def order_matches(
-    query: Query, matches: Select[Any], limit: int, *, unique: bool = True
-) -> Select[Any]:
+def order_matches(query: Query, matches: Select[Any], limit: int) -> Select[Any]:
     """Select the first uids of a SELECT of uids, in the page's order."""
     [uid] = matches.selected_columns
-    chosen = matches if unique else matches.distinct()
-    return chosen.order_by(query.order(uid)).limit(limit)
+    return matches.order_by(query.order(uid)).limit(limit)
 
 
-def count_matches(query: Query, scan_range: ScanRange) -> Select[Any]:
-    """Select the number of inferences of the range that match."""
-    matches, unique = match_by_index(query, scan_range)
-    rows = (matches if unique else matches.distinct()).subquery()
-    return select(func.count().label("matches")).select_from(rows)
+def count_matches(matches: Select[Any]) -> Select[Any]:
+    """Select the number of matches."""
+    return select(func.count().label("matches")).select_from(matches.subquery())

@@ -35,7 +35,6 @@ from .deadline import (
     bind_many,
     bind_one,
     fetch,
-    split_groups,
     test_unmarked,
 )
 from .explain import record_form
@@ -174,39 +173,32 @@ async def _find_few(search: _Sorted, parts: Sequence[ScanRange], most: int) -> U
 
 
 def _select_all_matches(units: Sequence[Unit], limit: int) -> Select[Any]:
-    together = union_all(*(_select_matches(unit, limit) for unit in units)).subquery()
+    matches = (add_model(unit[0], match_by_index(*unit).limit(limit)) for unit in units)
+    together = union_all(*matches).subquery()
     return select(together.c.model, together.c.uid).limit(limit)
 
 
-def _select_matches(unit: Unit, limit: int) -> Select[Any]:
-    matches, unique = match_by_index(*unit)
-    return add_model(unit[0], (matches if unique else matches.distinct()).limit(limit))
-
-
 async def _look_up(search: _Sorted, parts: Sequence[ScanRange], uids: Uids) -> None:
+    matching = [query for query in search.queries if query.scan_range.model in uids]
     selects: list[Callable[[], Select[Any]]] = []
-    for group in split_groups(parts):
-        for query, scan_range in pair_units(search.queries, group):
-            here = [
-                uid
-                for uid in uids.get(query.scan_range.model, ())
-                if scan_range.lo <= uid < scan_range.hi
-            ]
-            if here:
-                bound_uids = bind_many(here, UUID_TYPE(as_uuid=True))
-                selects.append(
-                    partial(
-                        _select_ordered,
-                        search,
-                        (query, scan_range),
-                        lambda _, uid, w=bound_uids: uid == any_(w),
-                    )
-                )
-        if len(selects) >= _UNITS or group[-1] is parts[-1]:
-            for start in range(0, len(selects), _UNITS):
-                some, what = selects[start : start + _UNITS], "look up and sort few matches"
-                await search.take(some, what, search.deadline)
-            selects = []
+    for query, scan_range in pair_units(matching, parts):
+        found = uids[query.scan_range.model]
+        here = [uid for uid in found if scan_range.lo <= uid < scan_range.hi]
+        if here:
+            unit = query, scan_range
+            selects.append(partial(_select_ordered, search, unit, partial(_test_named, here)))
+    for start in range(0, len(selects), _UNITS):
+        some, what = selects[start : start + _UNITS], "look up and sort few matches"
+        await search.take(some, what, search.deadline)
+
+
+Tested: TypeAlias = Callable[[Unit, ColumnElement[Any]], list[ColumnElement[bool]]]
+
+
+def _test_named(
+    uids: Sequence[UUID], _: Unit, uid: ColumnElement[Any]
+) -> list[ColumnElement[bool]]:
+    return [uid == any_(bind_many(uids, UUID_TYPE(as_uuid=True)))]
 
 
 def _test_scanned(unit: Unit, uid: ColumnElement[Any]) -> list[ColumnElement[bool]]:
@@ -216,12 +208,11 @@ def _test_scanned(unit: Unit, uid: ColumnElement[Any]) -> list[ColumnElement[boo
 
 
 def _test_driven(unit: Unit, uid: ColumnElement[Any]) -> list[ColumnElement[bool]]:
-    query, scan_range = unit
-    return [uid.in_(match_by_index(query, scan_range)[0])]
+    return [uid.in_(match_by_index(*unit))]
 
 
 async def _merge(
-    search: _Sorted, parts: Sequence[ScanRange], tested: Any, what: str, *, share: float = 1.0
+    search: _Sorted, parts: Sequence[ScanRange], tested: Tested, what: str, *, share: float = 1.0
 ) -> None:
     deadline = Deadline.after(search.deadline.left_seconds * share)
     for units in iterate_units(search.queries, parts):
@@ -229,13 +220,12 @@ async def _merge(
         await search.take(selects, what, deadline)
 
 
-def _select_ordered(search: _Sorted, unit: Unit, tested: Any) -> Select[Any]:
+def _select_ordered(search: _Sorted, unit: Unit, tested: Tested) -> Select[Any]:
     query, scan_range = unit
     rows = search.order.rows(scan_range)
     model = literal(query.scan_range.model, Integer).label("model")
     matches = select(model, rows.uid.label("uid"), rows.value.label("value"))
-    tests = tested(unit, rows.uid)
-    matches = matches.where(*rows.where, *(tests if isinstance(tests, list) else [tests]))
+    matches = matches.where(*rows.where, *tested(unit, rows.uid))
     if search.after is not None:
         matches = matches.where(search.test_beyond(rows, search.after, after=True))
     if search.worst is not None:
@@ -409,18 +399,12 @@ async def _find_position(
     connection: AsyncConnection, model: int, order: Order, uid: UUID, deadline: Deadline
 ) -> Cursor:
     here = ScanRange(model, LOWEST, HIGHEST).clip(uid, UUID(int=min(uid.int + 1, HIGHEST.int)))
-    if not await fetch(connection, partial(_select_stored, here), deadline):
+    own = select(inference.c.uid).where(here.of(inference))
+    if not await fetch(connection, own.where(test_unmarked(here, inference.c.uid)), deadline):
         raise NotFound(
             f"There is no inference {uid}, so that nobody knows where it stands in this order."
         )
-    rows = await fetch(connection, partial(_select_value, order, here), deadline)
-    return Cursor(uid, order.kind, add_time_zone(rows[0].value) if rows else None)
-
-
-def _select_stored(here: ScanRange) -> Select[tuple[UUID]]:
-    return select(inference.c.uid).where(here.of(inference), test_unmarked(here, inference.c.uid))
-
-
-def _select_value(order: Order, here: ScanRange) -> Select[tuple[object]]:
     rows = order.rows(here)
-    return select(rows.value.label("value")).where(*rows.where).limit(1)
+    value = select(rows.value.label("value")).where(*rows.where).limit(1)
+    found = await fetch(connection, value, deadline)
+    return Cursor(uid, order.kind, add_time_zone(found[0].value) if found else None)

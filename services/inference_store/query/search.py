@@ -409,8 +409,7 @@ def _union(query: Query, group: Sequence[DrivingIndex], limit: int) -> Select[An
     """
     parts = []
     for index, piece in enumerate(group):
-        matches, unique = build_matches(query, piece)
-        uids = order_matches(query, matches, limit, unique=unique).subquery()
+        uids = order_matches(query, build_matches(query, piece), limit).subquery()
         parts.append(select(uids.c.uid, literal(index, Integer).label("part")))
     together = union_all(*parts).subquery() if len(parts) > 1 else parts[0].subquery()
     return select(together.c.uid, together.c.part).limit(limit)
@@ -421,8 +420,7 @@ def _select_scanned(query: Query, scan_range: ScanRange, limit: int) -> Select[A
 
 
 def _select_driven(query: Query, scan_range: ScanRange, limit: int) -> Select[Any]:
-    matches, unique = match_by_index(query, scan_range)
-    return add_model(query, order_matches(query, matches, limit, unique=unique))
+    return add_model(query, order_matches(query, match_by_index(query, scan_range), limit))
 
 
 def add_model(query: Query, uids_of_model: Select[Any]) -> Select[Any]:
@@ -489,49 +487,37 @@ async def count(
     first = queries[0]
     parts = await find_pieces(connection, first, newest_first=True)
     stored = await read_numbers(connection, queries, parts, deadline)
+    adding = partial(_add_up, connection, large=first.large, deadline=deadline)
     matches = sum(stored.values())
     if len(queries) == 1:
         for group in split_groups([part for part in parts if part not in stored], first.group):
             for pieces in group_by_joins(await find_candidates(connection, first, group, deadline)):
-                matches += await _sum_pieces(connection, first, pieces, deadline)
+                matches += await adding(
+                    [partial(_select_piece_counts, first, piece) for piece in pieces],
+                    # each process would have hashes of its own
+                    workers=0 if any(piece.joins for piece in pieces) else WORKERS,
+                    settings=JOINING if _find_subtracted(first) else settings_for(pieces),
+                )
         return matches
-    for paired in iterate_units(queries, parts):
-        units = [unit for unit in paired if unit[1] not in stored]
-        if units:
-            statement, what = partial(_select_counts, units), "count the matches"
-            rows = await fetch(connection, statement, deadline, large=first.large, what=what)
-            matches += int(rows[0][0])
+    for units in iterate_units(queries, parts):
+        counts = [partial(_select_unit_count, unit) for unit in units if unit[1] not in stored]
+        if counts:
+            matches += await adding(counts)
     return matches
 
 
-def _select_counts(units: Sequence[Unit]) -> Select[Any]:
-    together = union_all(*(count_matches(*unit) for unit in units)).subquery()
-    return select(func.sum(together.c.matches))
-
-
-async def _sum_pieces(
-    connection: AsyncConnection, query: Query, pieces: Sequence[DrivingIndex], deadline: Deadline
+async def _add_up(
+    connection: AsyncConnection, counts: Sequence[Callable[[], list[Select[Any]]]], **how: Any
 ) -> int:
-    settings, workers = settings_for(pieces), WORKERS
-    if any(piece.joins for piece in pieces):
-        workers = 0  # each process would have hashes of its own
-    elif _find_subtracted(query):
-        settings = JOINING
-    rows = await fetch(
-        connection,
-        partial(_select_sum, query, pieces),
-        deadline,
-        large=query.large,
-        workers=workers,
-        settings=settings,
-    )
-    # never below zero: in a span that is being dropped the parents are deleted first
-    return max(0, int(rows[0][0]))
+    """Return the sum of what these select, which is never below zero: in a span that is being
+    dropped the parents are deleted first."""
 
+    def build() -> Select[Any]:
+        counted = union_all(*(select for count in counts for select in count())).subquery()
+        return select(func.sum(counted.c.matches))
 
-def _select_sum(query: Query, pieces: Sequence[DrivingIndex]) -> Select[Any]:
-    counted = union_all(*(part for piece in pieces for part in _select_piece_counts(query, piece)))
-    return select(func.sum(counted.subquery().c.matches))
+    [row] = await fetch(connection, build, what="count the matches", **how)
+    return max(0, int(row[0]))
 
 
 def _find_subtracted(query: Query) -> OfKey | None:
@@ -543,9 +529,11 @@ def _select_piece_counts(query: Query, piece: DrivingIndex) -> list[Select[Any]]
     key = _find_subtracted(query)
     if key is not None:
         return count_without(query, key, piece.scan_range)
-    matches, unique = build_matches(query, piece)
-    rows = (matches if unique else matches.distinct()).subquery()
-    return [select(func.count().label("matches")).select_from(rows)]
+    return [count_matches(build_matches(query, piece))]
+
+
+def _select_unit_count(unit: Unit) -> list[Select[Any]]:
+    return [count_matches(match_by_index(*unit))]
 
 
 FOLLOWED: Final = timedelta(days=1)

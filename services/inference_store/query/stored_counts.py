@@ -14,7 +14,6 @@ from sqlalchemy import (
     ColumnElement,
     CompoundSelect,
     Integer,
-    Row,
     Select,
     Uuid,
     case,
@@ -46,31 +45,34 @@ async def read_stored(
     connection: AsyncConnection,
     queries: Sequence[Query],
     parts: Sequence[ScanRange],
-    columns: Sequence[ColumnElement[Any]],
+    column: Number,
     deadline: Deadline,
-) -> dict[ScanRange, Row[Any]]:
-    """Return columns of the valid counts, by model and piece. Raises OutOfTime."""
+) -> dict[ScanRange, Any]:
+    """Return a column of the valid counts, by model and piece, if it is not NULL.
+
+    Raises OutOfTime.
+    """
     if not (queries and parts):
         return {}
     # Marks first: a deletion after this has outdated its counts before they are read.
     marking = [query.scan_range.model for query in queries if query.marks]
     marked = await _find_marked(connection, marking, parts, deadline)
-    holding = partial(_select_valid, [query.scan_range.model for query in queries], parts, columns)
+    holding = partial(_select_valid, [query.scan_range.model for query in queries], parts, column)
     rows = await fetch(connection, holding, deadline, what=WHAT)
     whole = {(part.lo, part.hi) for part in parts}
     stored = {
-        ScanRange(row.model, row.lo, row.hi): row for row in rows if (row.lo, row.hi) in whole
+        ScanRange(row.model, row.lo, row.hi): row.number
+        for row in rows
+        if (row.lo, row.hi) in whole and row.number is not None
     }
-    return {piece: row for piece, row in stored.items() if piece not in marked}
+    return {piece: number for piece, number in stored.items() if piece not in marked}
 
 
-def _select_valid(
-    models: Sequence[int], parts: Sequence[ScanRange], columns: Sequence[ColumnElement[Any]]
-) -> Select[Any]:
+def _select_valid(models: Sequence[int], parts: Sequence[ScanRange], column: Number) -> Select[Any]:
     here = partition_count.c
     starts = bind_many([part.lo for part in parts], Uuid())
     outdated = exists().where(outdated_count.c.partition_count == here.id)
-    return select(here.model, here.lo, here.hi, *columns).where(
+    return select(here.model, here.lo, here.hi, column.label("number")).where(
         here.model == bind_many(models, INTEGER()).any_(),
         here.lo == starts.any_(),
         here.counted_at.is_not(None),
@@ -116,14 +118,13 @@ async def read_numbers(
 
     The queries are one request of several models.
     """
-    number = _choose_column(queries[0]) if queries else None
+    number = choose_column(queries[0]) if queries else None
     if number is None:
         return {}
-    stored = await read_stored(connection, queries, parts, [number.label("number")], deadline)
-    return {part: row.number for part, row in stored.items() if row.number is not None}
+    return await read_stored(connection, queries, parts, number, deadline)
 
 
-def _choose_column(query: Query) -> Number | None:
+def choose_column(query: Query) -> Number | None:
     """Return the column with the number of matches in a partition; None if that is not stored."""
     here = partition_count.c
     if not query.conditions:

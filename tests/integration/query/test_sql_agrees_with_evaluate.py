@@ -171,8 +171,7 @@ async def test_sql_agrees_with_python(stored: Stored, data: st.DataObject) -> No
         event(f"matches: {'some' if expected[when] else 'none'}")
         columns[f"walked {when}"] = _collect_uids(match_by_scan(query, query.scan_range))
         if query.is_driven:
-            rows, unique = match_by_index(query, query.scan_range)
-            columns[f"led {when}"] = _collect_uids(rows if unique else rows.distinct())
+            columns[f"led {when}"] = _collect_uids(match_by_index(query, query.scan_range))
     async with stored.connection.begin_nested():
         statement = select(*(column.label(name) for name, column in columns.items()))
         row = (await stored.connection.execute(statement)).one()
@@ -264,9 +263,7 @@ async def _find_by_long_lists(connection: AsyncConnection, query: Query, draw: A
         )
         for candidate in candidates:
             event("pairs" if candidate.pairs else f"joins: {candidate.joins}")
-            rows, unique = build_matches(query, candidate)
-            statement = rows if unique else rows.distinct()
-            settings = settings_for([candidate])
+            statement, settings = build_matches(query, candidate), settings_for([candidate])
             uids += [
                 row[0] for row in await fetch(connection, statement, deadline, settings=settings)
             ]
@@ -397,8 +394,8 @@ async def test_conditions_on_predictions_and_time_agree(
     query = (await prepare(stored.connection, model, question)).query
     scanned = await stored.connection.execute(match_by_scan(query, query.scan_range))
     assert sorted(scanned.scalars(), reverse=question.newest_first) == expected
-    rows, _ = match_by_index(query, query.scan_range)
-    assert set((await stored.connection.execute(rows)).scalars()) == matching
+    rows = await stored.connection.execute(match_by_index(query, query.scan_range))
+    assert set(rows.scalars()) == matching
     deadline = Deadline.after(300)
     assert await count(stored.connection, [query], deadline=deadline) == len(expected)
     for scan in (1, 4_000):

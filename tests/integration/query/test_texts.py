@@ -92,6 +92,6 @@ async def _check_comparisons(
             condition = compile_condition(predicate, Names())
             query = Query(range_of_time(model, None, None), (condition,))
             assert query.is_driven
-            rows = await connection.execute(match_by_index(query, query.scan_range)[0])
+            rows = await connection.execute(match_by_index(query, query.scan_range))
             expected = {uid for uid, of in facts.items() if evaluate(predicate, of)}
             assert set(rows.scalars()) == expected, (name, text)

@@ -149,11 +149,12 @@ def value_of(number: int) -> Decimal:
     return middle if number > 0 else -middle
 
 
-Unit: TypeAlias = Literal["second", "day", "month"]
+Unit: TypeAlias = Literal["microsecond", "second", "day", "month"]
 # A Monday. Weeks are counted from it, and all spans that do not divide a day evenly.
 _ORIGIN: Final = date(2000, 1, 3)
 _DAY_SECONDS: Final = 86_400
 _LEAST: Final[dict[Unit, timedelta]] = {
+    "microsecond": timedelta(microseconds=1),
     "second": timedelta(seconds=1),
     "day": timedelta(days=1),
     "month": timedelta(days=28),
@@ -170,7 +171,7 @@ class TooManyBuckets(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Width:
-    """The length of a span: a number of seconds, or of days or months of the calendar."""
+    """The length of a span: so many (micro)seconds, or days or months of the calendar."""
 
     count: int
     unit: Unit
@@ -222,6 +223,9 @@ def floor(width: Width, zone: ZoneInfo, at: datetime) -> datetime:
     """
     local = at.astimezone(zone)
     match width:
+        case Width(_, "microsecond"):
+            second = at.replace(microsecond=0)
+            return second + (at - second) // width.least * width.least
         case Width(60, "second"):
             start = local.replace(second=0, microsecond=0)
         case Width(3600, "second"):
@@ -284,25 +288,22 @@ def starts(
 
 _LAST: Final = datetime.max.replace(tzinfo=UTC)
 _ZONE: Final = ZoneInfo("UTC")
-_Step: TypeAlias = timedelta | Width
-"""A part of a second, or a span of time."""
 
 
 def _widths(unit: Unit, factor: int, *counts: int) -> tuple[Width, ...]:
     return tuple(Width(count * factor, unit) for count in counts)
 
 
-_STEPS: Final[tuple[_Step, ...]] = (
-    *(timedelta(microseconds=count * 10**power) for power in range(6) for count in (1, 2, 5)),
+_STEPS: Final = (
+    *(width for power in range(6) for width in _widths("microsecond", 10**power, 1, 2, 5)),
     *_widths("second", 1, 1, 2, 5, 10, 15, 30),
     *_widths("second", 60, 1, 2, 5, 10, 15, 30),
     *_widths("second", 3600, 1, 2, 3, 6, 12),
     *_widths("day", 1, 1, 2, 7, 14),
     *_widths("month", 1, 1, 2, 3, 6),
-    *_widths("month", 12, *(count * 10**power for power in range(4) for count in (1, 2, 5))),
+    *(width for power in range(4) for width in _widths("month", 12 * 10**power, 1, 2, 5)),
     *_widths("month", 12, 10_000, 20_000),
 )
-_OF_ONE: Final = Width(1, "second")
 
 
 def automatic_times(low: datetime, high: datetime, bins: int) -> tuple[datetime, ...]:
@@ -310,36 +311,13 @@ def automatic_times(low: datetime, high: datetime, bins: int) -> tuple[datetime,
 
     The last instant of the calendar is in no bin: if `high` is that, it is the last bound.
     """
-    step = _time_step(high - low, bins)
-    bounds = [_floor(step, low)]
+    span = high - low
+    least = (step for step in _STEPS if step.least * bins >= span)
+    step = next(least) if span else Width(1, "second")
+    bounds = [floor(step, _ZONE, low)]
     while bounds[-1] <= high and bounds[-1] < _LAST:
-        bounds.append(_following(step, bounds[-1]))
+        try:
+            bounds.append(following(step, _ZONE, bounds[-1]))
+        except (OverflowError, ValueError):  # the bin begins beyond the calendar
+            bounds.append(_LAST)
     return tuple(bounds)
-
-
-def _time_step(span: timedelta, bins: int) -> _Step:
-    if not span:
-        return _OF_ONE
-    return next(
-        step
-        for step in _STEPS
-        if (step if isinstance(step, timedelta) else step.least) * bins >= span
-    )
-
-
-def _floor(step: _Step, at: datetime) -> datetime:
-    if isinstance(step, Width):
-        return floor(step, _ZONE, at)
-    second = at.replace(microsecond=0)
-    return second + (at - second) // step * step
-
-
-def _following(step: _Step, start: datetime) -> datetime:
-    """Return the beginning of the bin after the one beginning at `start`.
-
-    It is the last instant of the calendar if the bin begins beyond it.
-    """
-    try:
-        return start + step if isinstance(step, timedelta) else following(step, _ZONE, start)
-    except (OverflowError, ValueError):
-        return _LAST

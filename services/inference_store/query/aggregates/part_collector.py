@@ -1,20 +1,12 @@
 """Runs statements part by part, and merges their results into exact, named, bounded values."""
 
-from collections import Counter
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Collection,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
 
-from sqlalchemy import ColumnElement, CompoundSelect, Select, any_, func, select, true, union_all
+from sqlalchemy import CompoundSelect, Select, any_, func, select, true, union_all
 from sqlalchemy.dialects.postgresql import INTEGER, TEXT
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -23,7 +15,6 @@ from inference_store.index.registrations import Registration
 from inference_store.index.tables import label, metadata_string, partition_count
 from inference_store.inference.errors import TooManyGroups
 from inference_store.query.deadline import (
-    GROUP,
     Deadline,
     ScanRange,
     bind_many,
@@ -39,26 +30,26 @@ from inference_store.query.driving import (
     settings_for,
 )
 from inference_store.query.matching import Query, find_pieces
-from inference_store.query.stored_counts import read_numbers, read_stored
+from inference_store.query.stored_counts import Number, choose_column, read_stored
 
-from .aggregation import LABEL, Operand, Sum
+from .aggregation import LABEL, Operand
 from .bins import exact
 from .rows import (
     Counted,
-    CountedBy,
-    Counts,
     Dimension,
+    Groups,
     InBins,
     InTime,
     Key,
-    PartialAggregate,
     PartialSums,
     RequestedSums,
+    Summed,
     Value,
     by_label,
     by_one_key,
     ends_of,
     select_bins,
+    select_first,
     select_groups,
     without_label,
 )
@@ -167,18 +158,24 @@ class Budget:
 
 # Aggregates read much and answer little: two more processes of Postgres may help with one.
 WORKERS: Final = 2
-# Up to this many spans of time are read one by one; with more, each row is tested for its span.
-MOST_SPANS_READ: Final = 4 * GROUP
 Part: TypeAlias = Select[Any] | CompoundSelect[Any]
 Build: TypeAlias = Callable[[Query, DrivingIndex], Part]
-StoredRows: TypeAlias = Callable[
-    [AsyncConnection, Query, Sequence[ScanRange], Deadline],
-    Awaitable[Mapping[ScanRange, Sequence[Any]]],
-]
-NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 # Memory for one process's sort: the inferences of one label in one partition.
-_SORTING: Final = {"work_mem": "32MB"}
-Held = TypeVar("Held")
+_SORTING: Final[Mapping[str, str]] = MappingProxyType({"work_mem": "32MB"})
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The statement of a part, and how the parts are read if there are no conditions."""
+
+    build: Build
+    what: str
+    as_one: bool = True
+    """Whether the partitions of a group are read as one."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Settings of Postgres."""
+    stored: Callable[[Query], Number | None] = lambda _: None
+    """Returns the stored column that has its rows; parts with a valid one are not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,21 +184,6 @@ class Target:
 
     registration: Registration
     query: Query
-
-
-@dataclass(slots=True)
-class _Summed:
-    inferences: int = 0
-    sums: dict[Operand, PartialSums] = field(default_factory=dict)
-
-    def add(self, row: Any, requested_sums: RequestedSums) -> "_Summed":
-        self.inferences += row.n
-        column = row._fields.index("n") + 1
-        for operand, sums in requested_sums.items():
-            values = dict(zip(sorted(sums), row[column + 1 :], strict=False))
-            self.sums.setdefault(operand, PartialSums()).add(row[column], values)
-            column += 1 + len(sums)
-        return self
 
 
 class PartCollector:
@@ -226,157 +208,93 @@ class PartCollector:
         self._budget = budget
         self._naming = Naming(connection, [target.query for target in targets], deadline)
 
-    async def collect_sums(self, requested_sums: RequestedSums) -> PartialAggregate:
-        """Return the inferences of each group, and sums of properties. Raises TooManyGroups."""
-        partial = PartialAggregate(sums={operand: {} for operand in requested_sums})
-        stored = None if requested_sums or self._row_dimensions else matching
-        for key, group in await self._summed(requested_sums, "count the groups", stored=stored):
-            partial.inferences[key] += group.inferences
-            for operand, sums in group.sums.items():
-                partial.sums[operand][key] = sums
-        return partial
+    async def collect(
+        self, requested_sums: RequestedSums, *, counted: Counted | None = None
+    ) -> Groups:
+        """Return what `select_groups` selects; a counted value or bin is the last of a key.
 
-    @property
-    def is_by_index(self) -> bool:
-        """Check whether an index alone answers for all groups."""
-        if len(self._row_dimensions) != 1 or isinstance(self._row_dimensions[0], InTime):
-            return False
-        by = self._row_dimensions[0]
-        plain = not any(target.query.conditions for target in self._targets)
-        one_key = by.operand.source == "metadata" and not by.operand.many
-        return plain and (one_key or by == Value(LABEL))
-
-    async def tally_by_index(self) -> PartialAggregate:
-        """Return the inferences of each group, if `is_by_index`."""
-        partial, by = PartialAggregate(), self._row_dimensions[0]
-        if by == Value(LABEL):
-            groups = [
-                row
-                for build, stored in ((by_label, labels), (without_label, unlabelled))
-                for row in await self._merged(
-                    build,
-                    _counted,
-                    "count by label",
-                    as_one=False,
-                    settings=_SORTING,
-                    stored=stored,
-                )
-            ]
-        else:
-            groups = await self._merged(
-                lambda q, here: by_one_key(q, here, by), _counted, "count by one key"
-            )
-        for key, number in groups:
-            if number > 0:
-                partial.inferences[key] += number
-        return partial
-
-    async def sketch(
-        self, operand: Operand, sums: frozenset[Sum]
-    ) -> tuple[PartialSums, Counter[int]]:
-        """Return the sums of all values, and the count in each logarithmic bin, read together.
-
-        It is for a collector without dimensions.
+        Raises TooManyGroups.
         """
-        whole, bins = PartialSums(), Counter[int]()
-        what = f"sketch values of {operand.source}"
-        for key, group in await self._summed({operand: sums}, what, counted=(operand, "sketch")):
-            bins[key[-1]] = group.inferences
-            whole.merge(group.sums[operand])
-        return whole, bins
+        if counted is None and not requested_sums:
+            return await self._read(self._choose_counts())
+        by, sums = self._row_dimensions, requested_sums
+        if counted is None:
+            build = partial(select_groups, groups=by, requested_sums=sums)
+            sources = {operand.source for operand in sums} - {"inference"}
+            what = f"add up {sources.pop()}" if sources else "count the groups"
+            return await self._read([Reading(build, what)], sums)
+        operand, value = counted
+        what = f"count values of {operand.source}"
+        also = Value(operand) if value == "value" else None
+        if also is None and not by and self._values_lead(operand):
+            # bins of an index's values from equal ones
+            build = partial(select_bins, requested_sums=sums, counted=counted)
+            return await self._read([Reading(build, what, as_one=False)], sums, [also])
+        build = partial(select_groups, groups=by, requested_sums=sums, counted=counted)
+        return await self._read([Reading(build, what)], sums, [also])
+
+    def _choose_counts(self) -> Sequence[Reading]:
+        """Return what counts the inferences of each group; of a label or key, from an index."""
+        by, what = self._row_dimensions, "count the groups"
+        first = by[0] if len(by) == 1 and self._everything else None
+        if first == Value(LABEL):
+            own = partition_count.c
+            how: dict[str, Any] = {"what": "count by label", "as_one": False, "settings": _SORTING}
+            return [
+                Reading(by_label, stored=lambda _: own.labels, **how),
+                Reading(without_label, stored=lambda _: own.unlabelled, **how),
+            ]
+        if isinstance(first, Value | InBins):
+            operand = first.operand
+            if operand.source == "metadata" and not operand.many:
+                return [Reading(partial(by_one_key, dimension=first), "count by one key")]
+        build = partial(select_groups, groups=by, requested_sums={})
+        return [Reading(build, what) if by else Reading(build, what, stored=choose_column)]
 
     async def ends(self, operand: Operand) -> PartialSums:
         """Return the smallest and the largest value, from the ends of an index or from all values.
 
         `number` says only whether there is any value. It is for a collector without dimensions.
         """
-        requested_sums: RequestedSums = {operand: frozenset({"low", "high"})}
-        if operand.source == "inference":
-            return (await self.collect_sums(requested_sums)).sums[operand].get((), PartialSums())
-        if not self._values_lead(operand) or any(target.query.marks for target in self._targets):
-            return (await self.sums(requested_sums)).get((), PartialSums())
-        groups = await self._merged(
-            lambda _, here: ends_of(here.scan_range, operand),
-            _widened,
-            "find the ends",
-            as_one=False,
-        )
-        return groups[0][1] if groups else PartialSums()
+        sums: RequestedSums = {operand: frozenset({"low", "high"})}
+        if self._values_lead(operand) and not any(target.query.marks for target in self._targets):
+            build = partial(ends_of, operand=operand)
+            groups = await self._read([Reading(build, "find the ends", as_one=False)], sums)
+        else:
+            groups = await self.collect(sums)
+        return groups[()].sums[operand] if groups else PartialSums()
 
-    async def sums(self, requested_sums: RequestedSums) -> dict[Key, PartialSums]:
-        """Return the sums of one operand that is not a property. Raises TooManyGroups."""
-        [operand] = requested_sums
-        groups = await self._summed(requested_sums, f"add up {operand.source}")
-        return {key: group.sums[operand] for key, group in groups}
+    async def first(self, operand: Operand, prefix: str, limit: int) -> Groups:
+        """Return the first values of a key that begin with the prefix: up to `limit` of each part.
 
-    async def counts(self, operand: Operand, value: CountedBy) -> Counts:
-        """Count each value, or bin, in each group. Raises TooManyGroups."""
-        counts: Counts = {}
-        what = f"count values of {operand.source}"
-        for key, number in await self._grouped({}, _counted, what, counted=(operand, value)):
-            counts.setdefault(key[:-1], Counter())[key[-1]] += number
-        return counts
+        It is for a collector without dimensions.
+        """
+        if prefix and operand.kind != "string":
+            return {}
+        build = partial(select_first, operand=operand, prefix=prefix, limit=limit)
+        return await self._read([Reading(build, "read the first values")], also=[Value(operand)])
 
-    async def _summed(
-        self,
-        requested_sums: RequestedSums,
-        what: str,
-        *,
-        counted: Counted | None = None,
-        stored: StoredRows | None = None,
-    ) -> list[tuple[Key, _Summed]]:
-        def add(held: _Summed | None, row: Any) -> _Summed:
-            return (held or _Summed()).add(row, requested_sums)
-
-        return await self._grouped(requested_sums, add, what, counted=counted, stored=stored)
-
-    async def _grouped(
-        self,
-        requested_sums: RequestedSums,
-        merge: Callable[[Held | None, Any], Held],
-        what: str,
-        *,
-        counted: Counted | None,
-        stored: StoredRows | None = None,
-    ) -> list[tuple[Key, Held]]:
-        """Read what `select_groups` selects; bins of an index's values from equal ones."""
-        by = self._row_dimensions
-        lead = counted is not None and counted[1] != "value" and not by
-        lead = lead and counted is not None and self._values_lead(counted[0])
-
-        def build(query: Query, here: DrivingIndex) -> Select[Any]:
-            if counted is not None and lead:
-                return select_bins(query, here, requested_sums, counted)
-            return select_groups(query, here, by, requested_sums, counted)
-
-        also: list[Dimension | None] = []
-        if counted is not None:
-            also.append(Value(counted[0]) if counted[1] == "value" else None)
-        return await self._merged(build, merge, what, also=also, as_one=not lead, stored=stored)
+    @property
+    def _everything(self) -> bool:
+        return not any(target.query.conditions for target in self._targets)
 
     def _values_lead(self, operand: Operand) -> bool:
         """Check whether an index has all values of the operand, in order."""
         is_number = operand.source == "metadata" and operand.kind == "number"
-        return is_number and not any(target.query.conditions for target in self._targets)
+        return is_number and self._everything
 
-    async def _merged(
+    async def _read(
         self,
-        build: Build,
-        merge: Callable[[Held | None, Any], Held],
-        what: str,
-        *,
+        readings: Sequence[Reading],
+        requested_sums: RequestedSums = MappingProxyType({}),
         also: Sequence[Dimension | None] = (),
-        as_one: bool = True,
-        settings: Mapping[str, str] = NOTHING,
-        stored: StoredRows | None = None,
-    ) -> list[tuple[Key, Held]]:
-        """Return the values of each key, merged over all parts.
+    ) -> Groups:
+        """Return the groups with any inference, merged over all parts.
 
-        `also`: the dimensions after those of the groups in a key. `as_one`: without conditions the
-        partitions of a group are read as one. `stored`: returns the rows of parts that need not be
-        read. A key of many partitions and models is held once.
+        `also`: the dimensions after those of the groups in a key. A key of many partitions and
+        models is held once.
         """
-        held: dict[Key, Held] = {}
+        held: Groups = {}
         behind = [*self._row_dimensions, *also]
         for target in self._targets:
             own = tuple(
@@ -384,47 +302,46 @@ class PartCollector:
                 for by in self._dimensions
                 if _is_of_model(by)
             )
-            async for row in self._rows(
-                target.query, build, what, as_one=as_one, settings=settings, stored=stored
-            ):
-                raw = (own, *row[: len(behind)])
-                there = held.get(raw)
-                if there is None:
-                    self._budget.take()
-                held[raw] = merge(there, row)
+            for reading in readings:
+                async for row in self._rows(target.query, reading):
+                    raw = (own, *row[: len(behind)])
+                    if raw not in held:
+                        self._budget.take()
+                        held[raw] = Summed()
+                    held[raw].add(row, requested_sums)
         for column, dimension in enumerate(behind, 1):
             if isinstance(dimension, Value):
                 await self._naming.learn(dimension.operand, {raw[column] for raw in held})
-        return [(self._key(raw, also), value) for raw, value in held.items()]
+        groups: Groups = {}
+        for raw, group in held.items():
+            key = self._key(raw, also)
+            if group.inferences <= 0:
+                continue
+            if key in groups:
+                groups[key].merge(group)
+            else:
+                groups[key] = group
+        return groups
 
-    async def _rows(
-        self,
-        query: Query,
-        build: Build,
-        what: str,
-        *,
-        as_one: bool = True,
-        settings: Mapping[str, str] = NOTHING,
-        stored: StoredRows | None = None,
-    ) -> AsyncIterator[Any]:
-        """Yield the rows of all parts. Raises TooManyGroups.
-
-        `settings` of Postgres apply if there are no conditions.
-        """
+    async def _rows(self, query: Query, reading: Reading) -> AsyncIterator[Any]:
+        """Yield the rows of all parts. Raises TooManyGroups."""
         parts = await find_pieces(self._connection, query, newest_first=True)
-        if stored is not None:
-            stored_rows = await stored(self._connection, query, parts, self._deadline)
-            parts = [part for part in parts if part not in stored_rows]
-            for rows in stored_rows.values():
-                for row in rows:
-                    yield row
+        column = reading.stored(query)
+        if column is not None:
+            stored = await read_stored(self._connection, [query], parts, column, self._deadline)
+            parts = [part for part in parts if part not in stored]
+            for number in stored.values():
+                numbers = number if isinstance(number, Mapping) else {None: number}
+                for group, n in numbers.items():
+                    yield Row(None if group is None else int(group), n)
+        build, what = reading.build, reading.what
         if not query.conditions:
-            for group in split_unbroken(parts):
-                here = self._spans(span_around(group)) if as_one else group
+            for run in split_unbroken(parts):
+                here = [span_around(run)] if reading.as_one else run
                 statements = [
                     partial(build, query, DrivingIndex(scan_range)) for scan_range in here
                 ]
-                async for row in self._fetched(statements, what, settings, large=False):
+                async for row in self._fetched(statements, what, reading.settings, large=False):
                     yield row
             return
         for group in split_groups(parts, query.group):
@@ -436,15 +353,6 @@ class PartCollector:
                     statements, what, settings_for(there), large=query.large
                 ):
                     yield row
-
-    def _spans(self, scan_range: ScanRange) -> Sequence[ScanRange]:
-        """Return the ranges to read at once, by several processes: the spans of time, if they are
-        few, so that no row has to be tested for its span."""
-        in_time = next(
-            (dimension for dimension in self._row_dimensions if isinstance(dimension, InTime)), None
-        )
-        spans = [scan_range] if in_time is None else in_time.cut(scan_range)
-        return spans if len(spans) <= MOST_SPANS_READ else [scan_range]
 
     async def _fetched(
         self,
@@ -500,16 +408,6 @@ def _together(parts: Sequence[Part], most: int) -> Select[Any]:
     return select(rows).limit(most)
 
 
-def _counted(held: int | None, row: Any) -> int:
-    return (held or 0) + int(row.n)
-
-
-def _widened(held: PartialSums | None, row: Any) -> PartialSums:
-    ends = held or PartialSums()
-    ends.add(int(row.low is not None), {"low": row.low, "high": row.high})
-    return ends
-
-
 def _is_of_model(dimension: Dimension) -> TypeGuard[Value]:
     return (
         not isinstance(dimension, InTime | InBins)
@@ -519,36 +417,7 @@ def _is_of_model(dimension: Dimension) -> TypeGuard[Value]:
 
 
 class Row(NamedTuple):
-    """A group and its inferences."""
+    """A group and its inferences, of a stored count."""
 
     g0: int | None
     n: int
-
-
-def _read_column(column: ColumnElement[Any], rows_of: Callable[[Any], Sequence[Row]]) -> StoredRows:
-    """Return what reads a stored column as the rows of a part. Raises OutOfTime."""
-
-    async def read(
-        connection: AsyncConnection, query: Query, parts: Sequence[ScanRange], deadline: Deadline
-    ) -> Mapping[ScanRange, Sequence[Row]]:
-        number = column.label("number")
-        stored_rows = await read_stored(connection, [query], parts, [number], deadline)
-        return {
-            part: rows_of(row.number) for part, row in stored_rows.items() if row.number is not None
-        }
-
-    return read
-
-
-labels = _read_column(
-    partition_count.c.labels, lambda of: [Row(int(label), number) for label, number in of.items()]
-)
-unlabelled = _read_column(partition_count.c.unlabelled, lambda number: [Row(None, number)])
-
-
-async def matching(
-    connection: AsyncConnection, query: Query, parts: Sequence[ScanRange], deadline: Deadline
-) -> Mapping[ScanRange, Sequence[Row]]:
-    """Return the number of matches in the parts for which it is stored. Raises OutOfTime."""
-    numbers = await read_numbers(connection, [query], parts, deadline)
-    return {part: [Row(None, number)] for part, number in numbers.items()}

@@ -4,12 +4,10 @@ The measured value drives: a side table if it is metadata, so that an index alon
 table of inferences. With conditions, the matches drive. The groups are joined to that.
 """
 
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from itertools import pairwise
 from typing import Any, Literal, TypeAlias, get_args
 from uuid import UUID
 
@@ -25,15 +23,17 @@ from sqlalchemy import (
     and_,
     cast,
     func,
+    literal,
     null,
     select,
     true,
     union_all,
 )
-from sqlalchemy.dialects.postgresql import INTEGER
+from sqlalchemy.dialects.postgresql import INTEGER, TEXT
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.sql.selectable import CompoundSelect
 
+from inference_store.index.long_text import prefix_bounds
 from inference_store.index.tables import SIDE_TABLES, inference, prediction
 from inference_store.query.aggregates.aggregation import LABEL, Bound, Operand, Sum, raw
 from inference_store.query.aggregates.bins import WIDE, as_double, bin_of, exact
@@ -55,17 +55,6 @@ class InTime:
 
     starts: tuple[UUID, ...]
 
-    def around(self, scan_range: ScanRange) -> int | None:
-        """Return the number, from 1, of the span that contains the whole range, or None."""
-        number = bisect_right(self.starts, scan_range.lo)
-        whole = 0 < number < len(self.starts) and scan_range.hi <= self.starts[number]
-        return number if whole else None
-
-    def cut(self, scan_range: ScanRange) -> list[ScanRange]:
-        """Return the parts of the range in each span."""
-        spans = (scan_range.clip(lo, hi) for lo, hi in pairwise(self.starts))
-        return [span for span in spans if not span.empty]
-
 
 @dataclass(frozen=True, slots=True)
 class InBins:
@@ -82,34 +71,23 @@ class Rows:
     """The rows of a range; each requested group or value joins the tables that it needs."""
 
     def __init__(self, query: Query, here: DrivingIndex, measured: Operand | None) -> None:
-        self._here, self._scope = here, here.scan_range
+        self._scope = here.scan_range
+        self._measured = measured
+        # the rows of inferences (None), and of the measured operand
+        self._rows: dict[Operand | None, FromClause] = {}
         self._tests: list[ColumnElement[bool]] = []
-        self._inference: FromClause | None = None
-        self._measured: FromClause | None = None
-        self._operand = measured
-        self._from, self._uid = self._start(query)
-        if measured is not None and measured.source != "inference" and self._measured is None:
-            self._measured = self._join(measured)
-
-    def _start(self, query: Query) -> tuple[FromClause, ColumnElement[Any]]:
         if query.conditions:
-            matches, unique = build_matches(query, self._here)
-            matching = (matches if unique else matches.distinct()).subquery()
-            return matching, matching.c.uid
-        start = self._leading()
-        self._tests.append(self._scope.of(start))
-        if query.marks:
-            self._tests.append(test_unmarked(self._scope, start.c.uid))
-        return start, start.c.uid
-
-    def _leading(self) -> FromClause:
-        operand = self._operand
-        if operand is None or operand.source in {"inference", "label"}:
-            self._inference = inference.alias()
-            return self._inference
-        self._measured = _table(operand).alias()
-        self._tests.append(_is_of_key(operand, self._measured))
-        return self._measured
+            self._from: FromClause = build_matches(query, here).subquery()
+        else:
+            apart = measured is not None and measured.source in {"metadata", "prediction"}
+            leading = measured if apart else None
+            self._from = self._rows[leading] = _table(leading).alias()
+            self._tests += [self._scope.of(self._from), _is_of_key(leading, self._from)]
+            if query.marks:
+                self._tests.append(test_unmarked(self._scope, self._from.c.uid))
+        self._uid: ColumnElement[Any] = self._from.c.uid
+        if measured is not None and measured.source != "inference" and measured not in self._rows:
+            self._rows[measured] = self._join(measured)
 
     def _join(self, operand: Operand, *, outer: bool = False) -> FromClause:
         if operand.source == "label":
@@ -129,50 +107,28 @@ class Rows:
         self._from = self._from.join(row, true(), isouter=outer)
         return row
 
-    def _own(self) -> FromClause:
-        if self._inference is None:
-            row = self._inference = inference.alias()
-            self._from = self._from.join(row, and_(self._scope.of(row), row.c.uid == self._uid))
-        return self._inference
-
     def row_of(self, operand: Operand) -> FromClause:
-        """Return the row that has a group's value; it is NULL for an inference without one."""
-        if operand.source == "inference":
-            return self._own()
-        if operand == self._operand and self._measured is not None:
-            return self._measured
-        return self._join(operand, outer=True)
-
-    def measured(self, operand: Operand) -> FromClause:
-        """Return the row that has a measured value."""
-        row = self._own() if operand.source == "inference" else self._measured
-        assert row is not None
-        return row
+        """Return the row that has a value; it is NULL for an inference without one to group by."""
+        if operand.source != "inference":
+            known = operand in self._rows
+            return self._rows[operand] if known else self._join(operand, outer=True)
+        if None not in self._rows:
+            row = self._rows[None] = inference.alias()
+            self._from = self._from.join(row, and_(self._scope.of(row), row.c.uid == self._uid))
+        return self._rows[None]
 
     def group(self, dimension: Dimension) -> Any:
         """Return the value that a dimension groups by."""
         if isinstance(dimension, InTime):
-            return self._span(dimension)
-        operand = dimension.operand
-        if operand.source == "label" and self._measured_prediction is not None:
-            return raw(LABEL, self._measured_prediction)
+            starts = bind_many(dimension.starts, UUID_TYPE(as_uuid=True))
+            return func.width_bucket(self._uid, starts)
+        operand, measured = dimension.operand, self._measured
+        if operand.source == "label" and measured is not None and measured.source == "prediction":
+            return raw(LABEL, self._rows[measured])
         row = self.row_of(operand)
         if isinstance(dimension, InBins):
             return in_bin(operand, raw(operand, row), dimension.bounds)
         return raw(operand, row)
-
-    def _span(self, dimension: InTime) -> Any:
-        """Return the number of the span: a constant if one span contains the whole range."""
-        within = dimension.around(self._scope)
-        if within is not None:
-            return bind_one(within, INTEGER()).label(None)
-        starts = bind_many(dimension.starts, UUID_TYPE(as_uuid=True))
-        return func.width_bucket(self._uid, starts).label(None)
-
-    @property
-    def _measured_prediction(self) -> FromClause | None:
-        operand = self._operand
-        return self._measured if operand is not None and operand.source == "prediction" else None
 
     def grouped(
         self, groups: Sequence[ColumnElement[Any]], columns: Sequence[ColumnElement[Any]]
@@ -196,16 +152,16 @@ def in_bin(operand: Operand, value: Any, bounds: Sequence[Any]) -> ColumnElement
     return func.width_bucket(cast(value, Numeric()), bind_many(bounds, Numeric()))
 
 
-def _table(operand: Operand) -> FromClause:
-    if operand.source == "metadata":
-        return SIDE_TABLES[operand.kind]
-    return prediction
+def _table(operand: Operand | None) -> FromClause:
+    if operand is None:
+        return inference
+    return SIDE_TABLES[operand.kind] if operand.source == "metadata" else prediction
 
 
-def _is_of_key(operand: Operand, row: FromClause) -> ColumnElement[bool]:
-    if operand.source == "metadata":
-        return row.c.key == operand.key
-    return true()
+def _is_of_key(operand: Operand | None, row: FromClause) -> ColumnElement[bool]:
+    if operand is None or operand.source != "metadata":
+        return true()
+    return row.c.key == operand.key
 
 
 Key: TypeAlias = tuple[Any, ...]
@@ -248,15 +204,37 @@ def _choose_end(chosen: Callable[[Any, Any], Any], held: Any, other: Any) -> Any
 Counts: TypeAlias = dict[Key, Counter[Any]]
 
 
+RequestedSums: TypeAlias = Mapping[Operand, frozenset[Sum]]
+
+
 @dataclass(slots=True)
-class PartialAggregate:
-    """The inferences of each group, and the sums of properties that were read with them."""
+class Summed:
+    """A group: its inferences, or how often its value was counted, and the sums of operands."""
 
-    inferences: Counter[Key] = field(default_factory=Counter)
-    sums: dict[Operand, dict[Key, PartialSums]] = field(default_factory=dict)
+    inferences: int = 0
+    sums: dict[Operand, PartialSums] = field(default_factory=dict)
+
+    def add(self, row: Any, requested_sums: RequestedSums) -> None:
+        """Add a row of `select_groups`."""
+        self.inferences += int(row.n)
+        column = row._fields.index("n") + 1
+        for operand, sums in requested_sums.items():
+            values = dict(zip(sorted(sums), row[column + 1 :], strict=False))
+            self.sums.setdefault(operand, PartialSums()).add(row[column], values)
+            column += 1 + len(sums)
+
+    def merge(self, other: "Summed") -> None:
+        """Add another part."""
+        self.inferences += other.inferences
+        self.merge_sums(other)
+
+    def merge_sums(self, other: "Summed") -> None:
+        """Add the sums of another part."""
+        for operand, sums in other.sums.items():
+            self.sums.setdefault(operand, PartialSums()).merge(sums)
 
 
-RequestedSums: TypeAlias = dict[Operand, frozenset[Sum]]
+Groups: TypeAlias = dict[Key, Summed]
 
 
 Counted: TypeAlias = tuple[Operand, CountedBy]
@@ -281,14 +259,14 @@ def select_groups(
     if counted is None:
         return rows.grouped(by, columns)
     operand, value = counted
-    own = raw(operand, rows.measured(operand))
+    own = raw(operand, rows.row_of(operand))
     return rows.grouped([*by, bin_value(operand, own, value)], columns).where(own.is_not(None))
 
 
 def _columns(rows: Rows, requested_sums: RequestedSums) -> list[ColumnElement[Any]]:
     columns: list[ColumnElement[Any]] = [func.count().label("n")]
     for operand, sums in requested_sums.items():
-        row = rows.measured(operand)
+        row = rows.row_of(operand)
         columns.append(func.count(raw(operand, row)))
         columns += [_select_sum(name, operand, row) for name in sorted(sums)]
     return columns
@@ -327,7 +305,7 @@ def select_bins(
     """Select what `select_groups` does for the bins of a metadata number."""
     operand, by = counted
     rows = Rows(query, here, operand)
-    own = rows.measured(operand).c.value
+    own = rows.row_of(operand).c.value
     values = rows.grouped([own], [func.count().label("n")]).subquery()
     value, n = values.c.g0, values.c.n
     sums_by_name = {
@@ -343,12 +321,57 @@ def select_bins(
     return select(group, *columns).group_by(group)
 
 
-def ends_of(scan_range: ScanRange, operand: Operand) -> Select[Any]:
-    """Select the smallest and the largest value, at the ends of an index; NULL if there is none."""
+def ends_of(_: Query, here: DrivingIndex, operand: Operand) -> Select[Any]:
+    """Select the smallest and the largest value, at the ends of an index; they count as one."""
     row = SIDE_TABLES[operand.kind]
     value = row.c.value
     ends = select(func.min(value).label("low"), func.max(value).label("high"))
-    return ends.where(scan_range.of(row), row.c.key == operand.key)
+    found = ends.where(here.scan_range.of(row), row.c.key == operand.key).subquery().c
+    number = cast(found.low.is_not(None), INTEGER)
+    return select(number.label("n"), number.label("number"), found.high, found.low)
+
+
+def select_first(
+    query: Query, here: DrivingIndex, operand: Operand, prefix: str, limit: int
+) -> Select[Any]:
+    """Select the first values of a metadata key that begin with the prefix."""
+    if not query.conditions and not query.marks:
+        return _from_value_to_value(here.scan_range, operand, prefix, limit)
+    rows = Rows(query, here, operand)
+    value = rows.row_of(operand).c.value
+    first = rows.grouped([value], [func.count().label("n")]).where(*_begins(value, prefix))
+    return select(first.order_by(value).limit(limit).subquery())
+
+
+def _from_value_to_value(
+    scan_range: ScanRange, operand: Operand, prefix: str, limit: int
+) -> Select[Any]:
+    """Select the values one by one: the index finds the next one, however many rows share it."""
+    table = SIDE_TABLES[operand.kind].alias()
+    value = table.c.value
+    here = (
+        select(value)
+        .where(scan_range.of(table), table.c.key == operand.key, *_begins(value, prefix))
+        .order_by(value)
+        .limit(1)
+    )
+    values = select(here.scalar_subquery().label("value")).cte(recursive=True)
+    following = here.where(value > values.c.value).correlate(values).scalar_subquery()
+    values = values.union_all(select(following).where(values.c.value.is_not(None)))
+    there = values.c.value.is_not(None)
+    return select(values.c.value, literal(1).label("n")).where(there).limit(limit)
+
+
+def _begins(value: ColumnElement[Any], prefix: str) -> list[ColumnElement[bool]]:
+    """Test by the index whether the value begins with the prefix.
+
+    A prefix is shorter than the part of a text that the index has.
+    """
+    if not prefix:
+        return []
+    low, high = prefix_bounds(prefix)
+    tests = [value >= bind_one(low, TEXT())]
+    return tests if high is None else [*tests, value < bind_one(high, TEXT())]
 
 
 def _as_whole(number: ColumnElement[Any]) -> ColumnElement[int]:

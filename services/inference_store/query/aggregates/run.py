@@ -5,34 +5,27 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
-from functools import partial
 from typing import Any, Final
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from sqlalchemy import ColumnElement, Select, select, union_all
-from sqlalchemy.dialects.postgresql import TEXT
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.index.long_text import prefix_bounds
 from inference_store.index.registrations import Registration
-from inference_store.index.tables import SIDE_TABLES, inference
+from inference_store.index.tables import inference
 from inference_store.inference.errors import Fault, ImpossibleComparison, Invalid, TooManyGroups
 from inference_store.inference.events.event import received_at_of, uid_floor
 from inference_store.query.deadline import (
     HIGHEST,
     LOWEST,
     Deadline,
-    ScanRange,
-    bind_one,
     fetch,
     span_around,
-    split_groups,
     split_unbroken,
 )
-from inference_store.query.driving import DrivingIndex
 from inference_store.query.filters.typed import Kind
-from inference_store.query.matching import Query, find_pieces
+from inference_store.query.matching import find_pieces
 from inference_store.query.preparation import PreparedQuery, QueryRequest, UnknownKeys, prepare
 from inference_store.query.search import build_queries
 
@@ -53,17 +46,18 @@ from .aggregation import (
 )
 from .answer import Aggregated, Group, MeasureResult, format_measure, name_key, sort_groups
 from .bins import TooManyBuckets, automatic, automatic_times, starts, width_of
-from .part_collector import Budget, Naming, PartCollector, Target
+from .part_collector import Budget, PartCollector, Target
 from .rows import (
+    Counted,
     CountedBy,
     Counts,
     Dimension,
+    Groups,
     InBins,
     InTime,
     Key,
-    PartialAggregate,
     PartialSums,
-    Rows,
+    Summed,
     Value,
 )
 
@@ -110,10 +104,10 @@ async def aggregate(
     run = _Run(connection, list(targets), aggregation, deadline, names)
     await _resolve(run)
     run.dimensions = [await _dimension(run, grouping) for grouping in aggregation.group_by]
-    partial = await _collect(run)
+    summed = await _collect(run)
     for measure in aggregation.measures:
-        await _count(run, partial, measure)
-    groups = [_group(run, partial, key) for key in _keys(run, partial)]
+        await _count(run, summed, measure)
+    groups = [_group(run, summed.get(key, Summed()), key) for key in _keys(run, summed)]
     page, others = sort_groups(aggregation, groups)
     return Aggregated(
         groups=[{"key": group.key, "measures": group.measures} for group in page],
@@ -200,7 +194,7 @@ def _refuse_other_bounds(operand: Operand, of: ByHistogram | Measure) -> None:
     raise ImpossibleComparison(f"{message}.", faults=[Fault(path, message)])
 
 
-async def _collect(run: _Run) -> PartialAggregate:
+async def _collect(run: _Run) -> Groups:
     requested_sums: dict[Operand, frozenset[Sum]] = {}
     for measure in run.aggregation.measures:
         if measure.function.needs in {"sums", "percentiles"} and measure.of is not None:
@@ -211,16 +205,23 @@ async def _collect(run: _Run) -> PartialAggregate:
     own = {
         operand: sums for operand, sums in requested_sums.items() if operand.source == "inference"
     }
+    counted = any(
+        measure.function.name == "count" and measure.of is None
+        for measure in run.aggregation.measures
+    )
     collector = run.make_collector()
-    partial = await _inferences(run, collector, own)
+    # else no measure needs the number of inferences
+    groups = await collector.collect(own) if run.dimensions or own or counted else {}
     sketched = set() if run.dimensions else _of_percentiles(run)
     for operand in requested_sums.keys() - own.keys():
-        if operand in sketched:
-            sums, bins = await collector.sketch(operand, requested_sums[operand])
-            partial.sums[operand], run.read[operand, "sketch"] = {(): sums}, {(): bins}
-        else:
-            partial.sums[operand] = await collector.sums({operand: requested_sums[operand]})
-    return partial
+        bins: Counted | None = (operand, "sketch") if operand in sketched else None
+        found = await collector.collect({operand: requested_sums[operand]}, counted=bins)
+        if bins is not None:
+            run.read[bins] = _count_values(found)
+        for key, group in found.items():
+            if group.sums[operand].number:
+                groups.setdefault(key[: len(run.dimensions)], Summed()).merge_sums(group)
+    return groups
 
 
 def _of_percentiles(run: _Run) -> set[Operand]:
@@ -234,28 +235,14 @@ def _of_percentiles(run: _Run) -> set[Operand]:
     return {run.operands[measure.name] for measure in measures}
 
 
-async def _inferences(
-    run: _Run, collector: PartCollector, own: dict[Operand, frozenset[Sum]]
-) -> PartialAggregate:
-    if collector.is_by_index and not own:
-        return await collector.tally_by_index()
-    counted = any(
-        measure.function.name == "count" and measure.of is None
-        for measure in run.aggregation.measures
-    )
-    if not run.dimensions and not own and not counted:
-        return PartialAggregate()  # no measure needs the number of inferences
-    return await collector.collect_sums(own)
-
-
-async def _count(run: _Run, partial: PartialAggregate, measure: Measure) -> None:
+async def _count(run: _Run, groups: Groups, measure: Measure) -> None:
     name, function = measure.name, measure.function
     if measure.of is None or function.needs == "sums":
         return
     operand = run.operands[name]
     if function.needs == "percentiles":
-        number = sum(sums.number for sums in partial.sums[operand].values())
-        if number > EXACT_VALUES:
+        sums = (group.sums[operand] for group in groups.values() if operand in group.sums)
+        if sum(some.number for some in sums) > EXACT_VALUES:
             run.approximate.add(name)
         by: CountedBy = "sketch" if name in run.approximate else "value"
         run.counts[name] = await _counts(run, operand, by)
@@ -263,48 +250,54 @@ async def _count(run: _Run, partial: PartialAggregate, measure: Measure) -> None
         bounds = run.bounds[name] = await _bounds(run, operand, measure)
         run.counts[name] = await _counts(run, operand, bounds) if bounds else {}
     elif function.name == "distinct" and not run.dimensions and operand.source == "metadata":
-        run.counts[name] = {(): await _read_first(run, operand, measure)}
+        # and one more, if there is one
+        first = await run.make_collector().first(operand, measure.prefix, measure.limit + 1)
+        run.counts[name] = _count_values(first)
     else:
         run.counts[name] = await _counts(run, operand, "value")
 
 
 async def _counts(run: _Run, operand: Operand, by: CountedBy) -> Counts:
     if (operand, by) not in run.read:
-        run.read[operand, by] = await run.make_collector().counts(operand, by)
+        found = await run.make_collector().collect({}, counted=(operand, by))
+        run.read[operand, by] = _count_values(found)
     return run.read[operand, by]
 
 
-def _keys(run: _Run, partial: PartialAggregate) -> Sequence[Key]:
+def _count_values(groups: Groups) -> Counts:
+    counts: Counts = {}
+    for key, group in groups.items():
+        counts.setdefault(key[:-1], Counter())[key[-1]] = group.inferences
+    return counts
+
+
+def _keys(run: _Run, groups: Groups) -> Sequence[Key]:
     """Return the keys of all groups; without groups, one key even if nothing matches.
 
     Predictions without a label are a group that may have no inference.
     """
     if not run.aggregation.group_by:
         return [()]
-    sums = (
-        key for groups in partial.sums.values() for key, values in groups.items() if values.number
-    )
-    counts = (key for groups in run.counts.values() for key in groups)
-    return list(dict.fromkeys([*partial.inferences, *sums, *counts]))
+    counts = (key for counted in run.counts.values() for key in counted)
+    return list(dict.fromkeys([*groups, *counts]))
 
 
-def _group(run: _Run, partial: PartialAggregate, key: Key) -> Group:
-    inferences = partial.inferences[key]
+def _group(run: _Run, summed: Summed, key: Key) -> Group:
     measures: dict[str, Any] = {}
     for measure in run.aggregation.measures:
         name = measure.name
         operand = run.operands.get(name)
+        sums = None if operand is None else summed.sums.get(operand)
         result = MeasureResult(
-            inferences=inferences,
-            sums=partial.sums.get(operand, {}).get(key, PartialSums())
-            if operand
-            else PartialSums(),
+            inferences=summed.inferences,
+            sums=sums or PartialSums(),
             counts=run.counts.get(name, {}).get(key, Counter()),
             bounds=run.bounds.get(name, ()),
             approximate=name in run.approximate,
         )
         measures[name] = format_measure(measure, result)
-    return Group(key, inferences, name_key(run.aggregation, run.dimensions, key), measures)
+    named = name_key(run.aggregation, run.dimensions, key)
+    return Group(key, summed.inferences, named, measures)
 
 
 MOST_SPANS = 10_000
@@ -312,11 +305,9 @@ MOST_SPANS = 10_000
 
 async def _list_starts(run: _Run, by: ByTime) -> list[datetime]:
     """Return the beginning of each span, and the end of the last; empty if nothing matches."""
-    ends = [await _ends(run.connection, target.query, run.deadline) for target in run.targets]
-    present = [pair for pair in ends if pair is not None]
-    if not present:
+    first, last = await _find_end(run, newest=False), await _find_end(run, newest=True)
+    if first is None or last is None:
         return []
-    first, last = min(lo for lo, _ in present), max(hi for _, hi in present)
     try:
         return starts(width_of(by.span), ZoneInfo(by.zone), first, last, most=MOST_SPANS)
     except TooManyBuckets:
@@ -325,30 +316,21 @@ async def _list_starts(run: _Run, by: ByTime) -> list[datetime]:
         raise TooManyGroups(detail, faults=[Fault(by.path, message)]) from None
 
 
-async def _ends(
-    connection: AsyncConnection, query: Query, deadline: Deadline
-) -> tuple[datetime, datetime] | None:
-    first = await _end(connection, query, deadline, newest=False)
-    last = await _end(connection, query, deadline, newest=True)
-    if first is None or last is None:
-        return None
-    return received_at_of(first), received_at_of(last)
-
-
-async def _end(
-    connection: AsyncConnection, query: Query, deadline: Deadline, *, newest: bool
-) -> UUID | None:
-    uid = inference.c.uid
+async def _find_end(run: _Run, *, newest: bool) -> datetime | None:
+    """Return when the first or the last inference of all models was received."""
+    uid, ends = inference.c.uid, list[UUID]()
     what = f"find the {'last' if newest else 'first'} inference"
-    parts = await find_pieces(connection, query, newest_first=newest)
-    for group in split_unbroken(parts):
-        here = select(uid).where(span_around(group).of(inference)).limit(1)
-        ordered = here.order_by(uid.desc() if newest else uid)
-        rows = await fetch(connection, ordered, deadline, what=what)
-        if rows:
-            uid_at_end: UUID = rows[0][0]
-            return uid_at_end
-    return None
+    for target in run.targets:
+        parts = await find_pieces(run.connection, target.query, newest_first=newest)
+        for group in split_unbroken(parts):
+            here = select(uid).where(span_around(group).of(inference)).limit(1)
+            ordered = here.order_by(uid.desc() if newest else uid)
+            rows = await fetch(run.connection, ordered, run.deadline, what=what)
+            if rows:
+                ends.append(rows[0][0])
+                break
+    end = max(ends, default=None) if newest else min(ends, default=None)
+    return None if end is None else received_at_of(end)
 
 
 async def build_targets(
@@ -364,75 +346,3 @@ async def build_targets(
     prepared = await prepare(connection, numbers, request)
     queries = await build_queries(connection, prepared.query, numbers)
     return [Target(*pair) for pair in zip(models, queries, strict=True)], prepared
-
-
-async def _read_first(run: _Run, operand: Operand, measure: Measure) -> Counter[Any]:
-    """Return the first values that begin with the prefix, and one more if there is one."""
-    prefix, limit = measure.prefix, measure.limit
-    if prefix and operand.kind != "string":
-        return Counter()
-    counts: Counter[Any] = Counter()
-    naming = Naming(run.connection, [target.query for target in run.targets], run.deadline)
-    for target in run.targets:
-        query = target.query
-        parts = await find_pieces(run.connection, query, newest_first=True)
-        several = split_groups(parts, query.group) if query.conditions else split_unbroken(parts)
-        for group in several:
-            statement = partial(_first, query, group, operand, prefix, limit + 1)
-            what, large = "read the first values", query.large
-            rows = await fetch(run.connection, statement, run.deadline, large=large, what=what)
-            await naming.learn(operand, [row[0] for row in rows])
-            for row in rows:
-                value = naming.name_value(operand, row[0])
-                if value not in counts:
-                    run.budget.take()
-                counts[value] += 1
-    return counts
-
-
-def _first(
-    query: Query, group: Sequence[ScanRange], operand: Operand, prefix: str, limit: int
-) -> Select[Any]:
-    if not query.conditions and not query.marks:
-        return _from_value_to_value(span_around(group), operand, prefix, limit)
-    parts = [_of_part(query, scan_range, operand, prefix, limit) for scan_range in group]
-    together = union_all(*(select(part.subquery()) for part in parts)).subquery()
-    return select(together.c[0])
-
-
-def _of_part(
-    query: Query, scan_range: ScanRange, operand: Operand, prefix: str, limit: int
-) -> Select[Any]:
-    rows = Rows(query, DrivingIndex(scan_range), operand)
-    value = rows.measured(operand).c.value
-    return rows.grouped([value], []).where(*_begins(value, prefix)).order_by(value).limit(limit)
-
-
-def _from_value_to_value(
-    scan_range: ScanRange, operand: Operand, prefix: str, limit: int
-) -> Select[Any]:
-    """Select the values one by one: the index finds the next one, however many rows share it."""
-    table = SIDE_TABLES[operand.kind].alias()
-    value = table.c.value
-    here = (
-        select(value)
-        .where(scan_range.of(table), table.c.key == operand.key, *_begins(value, prefix))
-        .order_by(value)
-        .limit(1)
-    )
-    values = select(here.scalar_subquery().label("value")).cte(recursive=True)
-    following = here.where(value > values.c.value).correlate(values).scalar_subquery()
-    values = values.union_all(select(following).where(values.c.value.is_not(None)))
-    return select(values.c.value).where(values.c.value.is_not(None)).limit(limit)
-
-
-def _begins(value: ColumnElement[Any], prefix: str) -> list[ColumnElement[bool]]:
-    """Test by the index whether the value begins with the prefix.
-
-    A prefix is shorter than the part of a text that the index has.
-    """
-    if not prefix:
-        return []
-    low, high = prefix_bounds(prefix)
-    tests = [value >= bind_one(low, TEXT())]
-    return tests if high is None else [*tests, value < bind_one(high, TEXT())]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias, cast
+from typing import Final, TypeAlias, cast
 
 from inference_store.inference.iso_durations import read_duration
 from inference_store.inference.json_text import exact, storable
@@ -150,16 +150,18 @@ def make_geometry(shape: Shape, raw: Raw, at: SourceRange) -> Geometry:
     """Return the geometry. Raises Refusal for coordinates that are not of this shape."""
     if shape == "BBox":
         return Geometry(shape, _box(raw, at), at=at)
-    level = [raw]
+    around, level = list[Raw](), [raw]
     for _ in range(LEVELS[shape]):
-        level = [cast(Raw, part) for parts in level for part in _lists(parts, shape, at)]
+        inside = [cast(Raw, part) for parts in level for part in _lists(parts, shape, at)]
+        around, level = level, inside
     positions = [_position(part, shape, at) for part in level]
     if len(positions) > MOST_POSITIONS:
         raise Refusal(f"a geometry has at most {MOST_POSITIONS:,} positions", at)
     if len({len(position) for position in positions}) > 1:
         raise Refusal("all positions of a geometry have two numbers, or all have three", at)
-    for line in _lines(shape, raw):
-        _refuse_line(shape, line, at)
+    if shape in _LEAST:
+        for line in around:
+            _refuse_line(shape, line, at)
     return Geometry(shape, cast(Coordinates, raw), at=at)
 
 
@@ -169,16 +171,14 @@ def make_collection(parts: Sequence[Geometry], at: SourceRange) -> Geometry:
         raise Refusal("a GEOMETRYCOLLECTION has at least one geometry", at)
     if any(part.shape in {"GeometryCollection", "BBox"} for part in parts):
         raise Refusal("a GEOMETRYCOLLECTION holds neither a BBOX nor a collection", at)
-    if sum(map(_positions_in, parts)) > MOST_POSITIONS:
+    if sum(_count_positions(part.coordinates) for part in parts) > MOST_POSITIONS:
         raise Refusal(f"a GEOMETRYCOLLECTION has at most {MOST_POSITIONS:,} positions", at)
     return Geometry("GeometryCollection", geometries=tuple(parts), at=at)
 
 
-def _positions_in(part: Geometry) -> int:
-    level: list[Any] = [part.coordinates]
-    for _ in range(LEVELS[part.shape]):
-        level = [part_inside for parts in level for part_inside in parts]
-    return len(level)
+def _count_positions(part: Coordinates) -> int:
+    inside = [inner for inner in part if not isinstance(inner, Decimal)]
+    return sum(map(_count_positions, inside)) if inside else 1
 
 
 def _box(raw: Raw, at: SourceRange) -> tuple[Decimal, ...]:
@@ -203,15 +203,6 @@ def _position(part: Raw, shape: str, at: SourceRange) -> Raw:
     if len(part) not in {2, 3}:
         raise Refusal("a position is a longitude and a latitude, and perhaps a height", at)
     return part
-
-
-def _lines(shape: str, raw: Raw) -> list[Raw]:
-    if shape not in _LEAST:
-        return []
-    lines = [raw]
-    for _ in range(LEVELS[shape] - 1):
-        lines = [cast(Raw, part) for parts in lines for part in parts]
-    return lines
 
 
 def _refuse_line(shape: str, line: Raw, at: SourceRange) -> None:
