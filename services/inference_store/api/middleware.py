@@ -139,17 +139,14 @@ class Foreground:
         """Return when no request is in the foreground, or after so many seconds; and whether there
         was one now, or after `since` and within the last second."""
         if self._idle.is_set():
-            return self._was_busy(since)
+            last = self._idle_since
+            return last is not None and last > since and self._clock() - last < _RECENT_SECONDS
         try:
             async with asyncio.timeout(seconds):
                 await self._idle.wait()
         except TimeoutError:  # a stream goes on all the same
             pass
         return True
-
-    def _was_busy(self, since: float) -> bool:
-        last = self._idle_since
-        return last is not None and last > since and self._clock() - last < _RECENT_SECONDS
 
 
 class TrackForeground:

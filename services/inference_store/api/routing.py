@@ -172,7 +172,13 @@ def complete_openapi(
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             schema = generate()
-            _add_kinds(schema["components"]["schemas"], kinds)
+            schemas: dict[str, Any] = schema["components"]["schemas"]
+            for name in ("HTTPValidationError", "ValidationError"):
+                schemas.pop(name, None)
+            parts: list[type[BaseModel]] = [Problem, *kinds]
+            for kind in parts:
+                ours = models_json_schema([(kind, "serialization")], ref_template=_REF)[1]
+                schemas.update(ours["$defs"])
             _add_security(schema, settings)
         return app.openapi_schema or {}
 
@@ -182,15 +188,6 @@ def complete_openapi(
 def make_ref(kind: type[BaseModel]) -> str:
     """Return the reference to a schema."""
     return _REF.format(model=kind.__name__)
-
-
-def _add_kinds(schemas: dict[str, Any], kinds: Sequence[type[BaseModel]]) -> None:
-    for name in ("HTTPValidationError", "ValidationError"):
-        schemas.pop(name, None)
-    parts: list[type[BaseModel]] = [Problem, *kinds]
-    for kind in parts:
-        ours = models_json_schema([(kind, "serialization")], ref_template=_REF)[1]
-        schemas.update(ours["$defs"])
 
 
 def _add_security(schema: dict[str, Any], settings: AccessSettings) -> None:

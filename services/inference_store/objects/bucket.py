@@ -67,7 +67,10 @@ class BucketState:
 
 def inspect_bucket(settings: BlobSettings, bucket: str) -> BucketState:
     """Return the state of a bucket; blocks. Raises BucketError and ObjectStoreUnavailable."""
-    _check_name(bucket)
+    try:
+        check_bucket_name(bucket)
+    except ValueError as error:
+        raise BucketError(NO_NAME, str(error)) from None
     client = minio_client(settings, settings.s3_endpoint)
     try:
         # A list, not a check of existence: only its answer gives the reason.
@@ -81,13 +84,6 @@ def inspect_bucket(settings: BlobSettings, bucket: str) -> BucketState:
         raise BucketError(NOT_S3, without_secrets(str(error))) from None
     except (*_UNAVAILABLE, ValueError) as error:
         raise ObjectStoreUnavailable(without_secrets(str(error))) from None
-
-
-def _check_name(bucket: str) -> None:
-    try:
-        check_bucket_name(bucket)
-    except ValueError as error:
-        raise BucketError(NO_NAME, str(error)) from None
 
 
 def _find_versioning(client: Minio, bucket: str, missing: list[str]) -> str:
