@@ -3,7 +3,7 @@
 import type { Schemas } from "./types.ts";
 
 export type Export = Schemas["ShownExport"];
-export type Part = Schemas["ShownPart"];
+export type Part = Schemas["ShownExportPart"];
 
 export const STATES: Record<string, string> = {
   pending: "Requested. The retention service starts it within seconds.",

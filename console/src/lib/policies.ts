@@ -8,7 +8,7 @@ import { readTypes } from "./texts.ts";
 import type { Schemas } from "./types.ts";
 
 export type ShownRule = Schemas["ShownRule"];
-export type Version = Schemas["ShownVersion"];
+export type Version = Schemas["ShownPolicyVersion"];
 
 export type Policy = Schemas["ShownPolicy"];
 export type Losing = Schemas["LossCount"];

@@ -11,9 +11,7 @@ from inference_store.erasure import quarantine
 from inference_store.erasure.progress import Erasure, list_blocked, list_models
 from inference_store.index import registrations
 
-from . import fields
 from .answer import Shown
-from .fields import Page
 
 
 class Progress(Shown):
@@ -125,24 +123,9 @@ class ShownErasure(Shown):
     """What holds kept and is given up; null: nothing is."""
 
 
-class ErasurePage(Page):
-    """Erasures, the newest first."""
-
-    items: list[ShownErasure]
-
-
 # Members of a request that nobody sent.
 _INTERNAL = ("saved", quarantine.MEMBER)
 _NOTHING = "Nothing that is stored matched: nothing was erased."
-
-
-async def show_page(
-    connection: AsyncConnection, erasures: Sequence[Erasure], limit: int
-) -> ErasurePage:
-    """Make a page of erasures; `found` has one more if there are more."""
-    items, following = fields.cut_time_page(erasures, limit)
-    shown = [await show_erasure(connection, erasure) for erasure in items]
-    return ErasurePage(items=shown, next=following)
 
 
 async def show_erasure(

@@ -171,7 +171,7 @@ def _add_blob_route(blob: str, right: Right, action: Action | None) -> None:
         StreamingResponse,
         right,
         f"Read an inference's {blob}",
-        *(404, 410),
+        410,
         also={200: stored},
         operation_id=f"get_{blob}",
         description=f"The {blob} blob of the newest inference of that id, with its content type.",

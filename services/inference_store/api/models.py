@@ -19,11 +19,10 @@ from inference_store.inference.errors import Conflict, Fault, Invalid, NotFound,
 from inference_store.inference.layout import check_id
 from inference_store.inference.task_types import TASK_TYPES, OutputMapping, task_type_of
 
-from . import fields
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
 from .dependencies import IfMatch, Reading
-from .fields import Body, InQuery, Page, PageParameters, ShortText, Text
+from .fields import Body, InQuery, PageParameters, ShortText, Text, page_of
 from .http import OF_MODEL, ModelId
 from .metadata import KeyPage, ShownMetadataKey
 from .policies import ShownPolicy, show_state
@@ -107,12 +106,6 @@ class PutRegistration(ShownRegistration):
     """Only where it was moved to another project."""
 
 
-class RegistrationPage(Page):
-    """Registrations, in order of model id."""
-
-    items: list[ShownRegistration]
-
-
 class ModelParameters(PageParameters):
     """Which page of which models."""
 
@@ -128,32 +121,24 @@ class ShownProject(Shown):
     """How many of its models the caller sees."""
 
 
-class ProjectPage(Page):
-    """Projects, in order of their ids."""
-
-    items: list[ShownProject]
-
-
 router = Router("models")
 _NEEDED = Needs(Right.READ, Over.SOME)
 _NEW = {"model": PutRegistration, "description": "It is new."}
 
 
-@router.add("GET /models", RegistrationPage, _NEEDED, "List models")
+@router.add("GET /models", page_of(ShownRegistration), _NEEDED, "List models")
 async def list_models(
     page: InQuery[ModelParameters], connection: Reading, access: Asking
 ) -> Answer:
     """Registrations, in order of model id."""
-    after = fields.decode_one(page.cursor, str)
     rows = await registrations.page(
         connection,
         limit=page.limit + 1,
-        after=after,
+        after=page.find_after(str),
         within=access.scope,
         project_id=page.project_id,
     )
-    by_id = attrgetter("model_id")
-    return Answer(RegistrationPage.cut(rows, page.limit, by_id, _show_registration))
+    return page.answer(rows, _show_registration, attrgetter("model_id"))
 
 
 @router.add(f"GET {OF_MODEL}", ShownRegistration, Right.READ, "Read a model")
@@ -198,9 +183,9 @@ async def list_keys(
 ) -> Answer:
     """Which metadata keys the model's inferences have: types, counts, examples, conflicts."""
     model = (await access.find_model(connection, model_id)).model
-    after = fields.decode_one(page.cursor, str)
+    after = page.find_after(str)
     rows = await key_registry.keys(connection, model, limit=page.limit + 1, after=after)
-    items, following = fields.cut_page(rows, page.limit, lambda row: row.name)
+    items, following = page.cut(rows, attrgetter("name"))
     number = await key_registry.count(connection, model)
     shown = [
         ShownMetadataKey.show(
@@ -212,17 +197,15 @@ async def list_keys(
     return Answer(KeyPage(items=shown, next=following, capped=capped))
 
 
-@router.add("GET /projects", ProjectPage, _NEEDED, "List projects")
+@router.add("GET /projects", page_of(ShownProject), _NEEDED, "List projects")
 async def list_projects(
     page: InQuery[PageParameters], connection: Reading, access: Asking
 ) -> Answer:
     """Projects with models that the caller sees, in order of their ids."""
-    after = fields.decode_one(page.cursor, str)
     rows = await registrations.list_projects(
-        connection, limit=page.limit + 1, after=after, within=access.scope
+        connection, limit=page.limit + 1, after=page.find_after(str), within=access.scope
     )
-    by_id = attrgetter("project_id")
-    return Answer(ProjectPage.cut(rows, page.limit, by_id, ShownProject.show))
+    return page.answer(rows, ShownProject.show, attrgetter("project_id"))
 
 
 def _show_registration(registered: Registration) -> ShownRegistration:

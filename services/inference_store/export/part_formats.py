@@ -257,15 +257,11 @@ class ObjectFormat:
         if row.urls is not None:
             chosen["urls"] = row.urls
         if contents and row.contents is not None:
-            chosen["bytes"] = _encode(row.contents)
+            chosen["bytes"] = {
+                blob: None if content is None else b64encode(content).decode()
+                for blob, content in row.contents.items()
+            }
         return chosen
-
-
-def _encode(contents: Mapping[str, bytes | None]) -> dict[str, str | None]:
-    return {
-        blob: None if content is None else b64encode(content).decode()
-        for blob, content in contents.items()
-    }
 
 
 # A part as a tar file for WebDataset: of each inference `<uid>.json`, and its input beside it.

@@ -57,7 +57,7 @@ KINDS: dict[str, type[Any]] = {
     "Features": answers.SwitchedOn,
     "ShownExport": exports.ExportFields,
     "ShownDownload": exports.Download,
-    "ShownPart": exports.ExportPart,
+    "ShownExportPart": exports.ExportPart,
     "ShownErasedMember": exports.ErasedMember,
     "ShownThumbnail": answers.Thumbnail,
     "ThumbnailPage": answers.ThumbnailPage,
@@ -141,7 +141,7 @@ def test_a_list_has_items_and_a_cursor() -> None:
     lists = {
         "RegistrationPage": "ShownRegistration",
         "KeyPage": "ShownMetadataKey",
-        "ExportPartPage": "ShownPart",
+        "ExportPartPage": "ShownExportPart",
         "ErasedMemberPage": "ShownErasedMember",
     }
     for name, item in lists.items():
