@@ -51,7 +51,7 @@ class Rotation(Body):
     """When the key expires from now on; left out: as it was."""
 
 
-class ShownGrant(Shown):
+class ShownGrantedRights(Shown):
     """Rights over everything, a project, or a model."""
 
     rights: list[Right]
@@ -62,7 +62,7 @@ class ShownGrant(Shown):
 class ShownApiKey(ApiKey, Shown):
     """An API key, without its text."""
 
-    grants: list[ShownGrant]  # type: ignore[assignment]  # the rights of its role
+    grants: list[ShownGrantedRights]  # type: ignore[assignment]  # the rights of its role
 
 
 class ApiKeySecret(ShownApiKey):

@@ -25,7 +25,7 @@ from .metadata_edits import Editor, MetadataItem, check_change, edit, reserve
 from .routing import Router
 
 
-class ShownType(Shown):
+class ShownSeenType(Shown):
     """One type under which a key came."""
 
     type: str
@@ -46,7 +46,7 @@ class ShownMetadataKey(Shown):
     conflict: bool
     """Its values came as things that cannot be compared with each other."""
     count: int
-    types: list[ShownType]
+    types: list[ShownSeenType]
 
 
 class KeyPage(Page):

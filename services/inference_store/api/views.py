@@ -154,7 +154,7 @@ class ListedView(SavedView, Shown):
     """Whether you may change and delete it."""
 
 
-class ShownView(ListedView):
+class CheckedView(ListedView):
     """A saved view, and whether it can still be asked."""
 
     faults: list[ViewFault]
@@ -166,7 +166,7 @@ _NEEDED = Needs(Right.READ, Over.SOME)
 _ONE = "/views/{view_id}"
 
 
-@router.add("POST /views", ShownView, _NEEDED, "Save a view", 404, 409, 501, status=201)
+@router.add("POST /views", CheckedView, _NEEDED, "Save a view", 404, 409, 501, status=201)
 async def save_view(body: ViewBody, connection: Writing, access: Asking) -> Answer:
     """Save a question about a model under a name: for yourself, or, with the right `annotate` over
     the model, for whoever may read it."""
@@ -201,13 +201,13 @@ async def list_views(page: InQuery[ViewParameters], connection: Reading, access:
     )
 
 
-@router.add(f"GET {_ONE}", ShownView, _NEEDED, "Read a saved view")
+@router.add(f"GET {_ONE}", CheckedView, _NEEDED, "Read a saved view")
 async def get_view(view_id: UUID, connection: Reading, access: Asking) -> Answer:
     """One view, and what is wrong with it by now: a key that it names may be gone."""
     return await _answer_view(connection, access, await _find(connection, access, view_id))
 
 
-@router.add(f"PATCH {_ONE}", ShownView, _NEEDED, "Change a saved view", 409, 501)
+@router.add(f"PATCH {_ONE}", CheckedView, _NEEDED, "Change a saved view", 409, 501)
 async def change_view(
     view_id: UUID, body: ViewChange, connection: Writing, if_match: IfMatch, access: Asking
 ) -> Answer:
@@ -305,7 +305,7 @@ async def _answer_view(
     connection: AsyncConnection, access: Access, view: SavedView, *, status: int = 200
 ) -> Answer:
     faults = [fault async for fault in _find_faults(connection, view)]
-    shown = ShownView.show(view, may_change=_may_change(access, view), faults=faults)
+    shown = CheckedView.show(view, may_change=_may_change(access, view), faults=faults)
     location = f"/v1/views/{view.id}" if status == 201 else None
     return Answer(shown, status, revision=view.revision, location=location)
 
