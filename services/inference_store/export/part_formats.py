@@ -284,7 +284,13 @@ class WebDatasetPart:
         """See PartEncoder."""
         for row in rows:
             for name, content in self._list_files(row):
-                self._write(name, content)
+                header = TarInfo(name)
+                header.size, header.mode = len(content), _MODE
+                padding = -len(content) % BLOCKSIZE
+                self._file.write(header.tobuf(USTAR_FORMAT))
+                self._file.write(content)
+                self._file.write(NUL * padding)
+                self._size += BLOCKSIZE + len(content) + padding
 
     def close(self) -> None:
         """See PartEncoder."""
@@ -299,15 +305,6 @@ class WebDatasetPart:
         if content is not None:
             suffix = find_suffix(content, row.inference.row["data_content_type"])
             yield f"{uid}.{suffix}", content
-
-    def _write(self, name: str, content: bytes) -> None:
-        header = TarInfo(name)
-        header.size, header.mode = len(content), _MODE
-        padding = -len(content) % BLOCKSIZE
-        self._file.write(header.tobuf(USTAR_FORMAT))
-        self._file.write(content)
-        self._file.write(NUL * padding)
-        self._size += BLOCKSIZE + len(content) + padding
 
 
 # The suffix of a file with an input: by its first bytes, else by its content type.
