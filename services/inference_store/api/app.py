@@ -7,7 +7,6 @@ from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import BaseRoute
 
 from inference_store.api import (
     accounting,
@@ -129,7 +128,8 @@ def create_app(
     app.state.thumbnails = ThumbnailMaker(blobs)
     app.state.is_stopping = lambda: False
     answer.handle_problems(app)
-    app.router.routes.extend(_list_routes())
+    # Apps share them: a route knows its app only by the request.
+    app.router.routes.extend(route for part in _PARTS for route in part.router.routes)
     app.router.routes.extend(site.list_docs_routes())
     if settings.console == "on":
         app.router.routes.extend([*site.list_console_routes(), *sessions.list_routes()])
@@ -147,11 +147,6 @@ def create_app(
     app.add_middleware(RequestObserver, failed=answer.handle_unexpected)
     app.add_middleware(SecurityHeaders)
     return app
-
-
-def _list_routes() -> list[BaseRoute]:
-    """Apps share them: a route knows its app only by the request."""
-    return [route for part in _PARTS for route in part.router.routes]
 
 
 def _allow_origins(app: FastAPI, origins: list[str]) -> None:

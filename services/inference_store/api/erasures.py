@@ -14,7 +14,7 @@ from inference_store.access.rights import Right
 from inference_store.erasure import batches, losses, quarantine, selection
 from inference_store.erasure.ledger_entries import Note
 from inference_store.erasure.losses import ErasedUid, Loss, UidPage
-from inference_store.erasure.progress import STATES, State, find_erasure, find_erasures
+from inference_store.erasure.progress import STATES, State, find_erasures
 from inference_store.erasure.quarantine import Reach
 from inference_store.erasure.requests import Subject as SubjectCriteria
 from inference_store.erasure.requests import (
@@ -38,7 +38,7 @@ from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
 from .conditions import Models, RequestedFilter, choose_models, filter_schema, read_requested_filter
 from .dependencies import Reading, Writing, querying
-from .erasure_answers import ShownErasure, show_erasure
+from .erasure_answers import ShownErasure, answer_requested, find_or_refuse, show_erasure
 from .fields import Body, Flag, InQuery, Page, PageParameters, ShortText, Text, page_of
 from .http import ModelId
 from .inference_models import Resolved
@@ -247,8 +247,7 @@ async def request_erasure_across(body: ErasureRequestAcross, access: Asking) -> 
 async def cancel_erasure(erasure_id: UUID, connection: Writing, access: Asking) -> Answer:
     """Possible until the first object is being deleted: afterwards 409. The marks are taken away,
     and queries show the inferences again; `cancelled` when that is done."""
-    if await find_erasure(connection, erasure_id, within=access.scope) is None:
-        raise NotFound(f"There is no erasure {erasure_id}.")
+    await find_or_refuse(connection, erasure_id, access.scope)
     erasure = await request_cancellation(connection, erasure_id)
     await access.note(connection, Action.ERASURE_CANCELLED, erasure=str(erasure_id))
     return Answer(await show_erasure(connection, erasure), status_code=202)
@@ -267,8 +266,7 @@ async def give_up_erasure(
 ) -> Answer:
     """Of one that is `partly_held`: what went stays gone, what holds keep is not erased when they
     let go, and the erasure ends with a certificate that says both. There is no way back."""
-    if await find_erasure(connection, erasure_id, within=access.scope) is None:
-        raise NotFound(f"There is no erasure {erasure_id}.")
+    await find_or_refuse(connection, erasure_id, access.scope)
     erasure = await request_waiver(connection, erasure_id, by=access.who.actor)
     await access.note(
         connection, Action.ERASURE_REST_GIVEN_UP, erasure=str(erasure_id), reason=body.reason
@@ -298,9 +296,7 @@ async def list_erasures(
 @router.add("GET /erasures/{erasure_id}", ShownErasure, _READ, "Follow an erasure")
 async def get_erasure(erasure_id: UUID, connection: Reading, access: Asking) -> Answer:
     """How far an erasure is."""
-    erasure = await find_erasure(connection, erasure_id, within=access.scope)
-    if erasure is None:
-        raise NotFound(f"There is no erasure {erasure_id}.")
+    erasure = await find_or_refuse(connection, erasure_id, access.scope)
     return Answer(await show_erasure(connection, erasure))
 
 
@@ -344,9 +340,7 @@ async def _request(
     detail = {"erasure": entry["erasure"], "models": ids}
     note = Note(Action.ERASURE_REQUESTED, ids[0] if len(ids) == 1 else None, detail)
     erasure = await access.ledger.write("erasure_requested", entry, actor=access.who, note=note)
-    async with access.engine.connect() as connection:
-        answer = await show_erasure(connection, erasure, not_found=not_found)
-    return Answer(answer, status_code=202, location=f"/v1/erasures/{erasure.id}")
+    return await answer_requested(access, erasure, not_found=not_found)
 
 
 async def _read_request(

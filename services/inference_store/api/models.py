@@ -279,7 +279,15 @@ async def _move(
     await access.ledger.write("model_moved", build_body, actor=access.who, note=_build_move_note)
     async with access.engine.begin() as connection:
         registration = await registrations.get(connection, model_id, lock=True)
-        warning = await _warn_of_move(connection, registration)
+        owners = policies.list_owners(model_id, registration.project_id)
+        states = [(owner, await policies.find_state(connection, owner)) for owner in owners]
+        shown = [
+            show_state(owner, version, state, warnings=())
+            for owner, state in states
+            if (version := state.in_force or state.pending) is not None
+        ]
+        effective_at = registration.moves_at or registration.updated_at
+        warning = MoveWarning(effective_at=effective_at, policies=shown)
         if registrations.details_of(registration) == body.details():
             return _build_answer(registration, warning=warning)
         expected = None if expected is None else expected + 1
@@ -309,17 +317,6 @@ async def _build_move(
     return await policies.describe_move(
         connection, registration, body.project_id, grace_seconds=grace_seconds, reason=body.reason
     )
-
-
-async def _warn_of_move(connection: AsyncConnection, moved: Registration) -> MoveWarning:
-    owners = policies.list_owners(moved.model_id, moved.project_id)
-    states = [(owner, await policies.find_state(connection, owner)) for owner in owners]
-    shown = [
-        show_state(owner, version, state, warnings=())
-        for owner, state in states
-        if (version := state.in_force or state.pending) is not None
-    ]
-    return MoveWarning(effective_at=moved.moves_at or moved.updated_at, policies=shown)
 
 
 def _build_move_note(body: Entry) -> Note:

@@ -5,7 +5,7 @@ from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
@@ -19,7 +19,7 @@ from . import fields
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, AnyText, Shown
 from .dependencies import Reading, Writing
-from .erasure_answers import ShownErasure, show_erasure
+from .erasure_answers import ShownErasure, answer_requested
 from .fields import Body, Flag, InQuery, PageParameters, ShortText, page_of
 from .routing import Router
 
@@ -157,18 +157,15 @@ async def erase_orphans(
 ) -> Answer:
     """Erase the objects that a reconciliation found no row of: each is judged again before it goes,
     and what a legal hold may keep stays. GET /v1/erasures/{id} follows it."""
-    engine: AsyncEngine = access.engine
     if body.dry_run:
         seconds = access.settings.query_timeout_seconds
-        async with engine.connect() as connection:
+        async with access.engine.connect() as connection:
             estimate = await orphans.estimate_orphans(
                 connection, reconciliation_id, seconds=seconds
             )
         return Answer(estimate)
     erasure = await orphans.request_erasure(access.ledger, reconciliation_id, access.who)
-    async with engine.connect() as connection:
-        answer = await show_erasure(connection, erasure)
-    return Answer(answer, status_code=202, location=f"/v1/erasures/{erasure.id}")
+    return await answer_requested(access, erasure)
 
 
 async def _list_warnings(
