@@ -14,7 +14,7 @@ export type Policy = Schemas["Policy"];
 export type Losing = Schemas["LossCount"];
 
 export type Preview = Schemas["PolicyPreview"];
-export type Run = Schemas["Run"];
+export type Run = Schemas["RetentionRun"];
 
 export function policyPath({ kind, id }: Extent): string {
   return kind === "all" ? "retention-policy" : path(kind === "model" ? "models" : "projects", id, "retention-policy");

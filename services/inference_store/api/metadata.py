@@ -49,7 +49,7 @@ class ShownMetadataKey(Shown):
     types: list[ShownSeenType]
 
 
-class KeyPage(Page):
+class MetadataKeyPage(Page):
     """Metadata keys, in order of name."""
 
     items: list[ShownMetadataKey]

@@ -24,7 +24,7 @@ from .answer import Answer, Shown
 from .dependencies import IfMatch, Reading
 from .fields import Body, InQuery, PageParameters, ShortText, Text, page_of
 from .http import OF_MODEL, ModelId
-from .metadata import KeyPage, ShownMetadataKey
+from .metadata import MetadataKeyPage, ShownMetadataKey
 from .policies import ShownPolicy, show_state
 from .routing import Router
 
@@ -177,7 +177,7 @@ async def delete_model(model_id: ModelId, access: Asking) -> Response:
     return Response(status_code=204)
 
 
-@router.add(f"GET {OF_MODEL}/metadata-keys", KeyPage, Right.READ, "List metadata keys")
+@router.add(f"GET {OF_MODEL}/metadata-keys", MetadataKeyPage, Right.READ, "List metadata keys")
 async def list_keys(
     model_id: ModelId, page: InQuery[PageParameters], connection: Reading, access: Asking
 ) -> Answer:
@@ -194,7 +194,7 @@ async def list_keys(
         for key in items
     ]
     capped = number >= access.settings.max_keys_per_model
-    return Answer(KeyPage(items=shown, next=following, capped=capped))
+    return Answer(MetadataKeyPage(items=shown, next=following, capped=capped))
 
 
 @router.add("GET /projects", page_of(ShownProject), _NEEDED, "List projects")

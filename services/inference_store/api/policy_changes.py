@@ -373,7 +373,7 @@ class RetentionExplanation(Shown):
     """The oldest hold that keeps it, whatever else is said here."""
 
 
-class ShownRun(Shown):
+class ShownRetentionRun(Shown):
     """One run of retention."""
 
     id: UUID
@@ -395,7 +395,7 @@ class ShownRun(Shown):
     error: str | None
 
 
-class RequestedRun(ShownRun):
+class RequestedRetentionRun(ShownRetentionRun):
     """A run that was just asked for."""
 
     warnings: list[str]
@@ -432,7 +432,7 @@ async def get_retention(
     )
 
 
-@router.add("GET /retention/runs", page_of(ShownRun), _NEEDED, "List runs")
+@router.add("GET /retention/runs", page_of(ShownRetentionRun), _NEEDED, "List runs")
 async def list_runs(page: InQuery[PageParameters], connection: Reading, access: Asking) -> Answer:
     """Runs of retention, the newest first; those of every model only where everything is read."""
     listed_runs = await runs.list_runs(
@@ -442,7 +442,7 @@ async def list_runs(page: InQuery[PageParameters], connection: Reading, access: 
     return page.answer(listed_runs, partial(_show_run, names))
 
 
-@router.add("GET /retention/runs/{run_id}", ShownRun, _NEEDED, "Read a run")
+@router.add("GET /retention/runs/{run_id}", ShownRetentionRun, _NEEDED, "Read a run")
 async def get_run(run_id: UUID, connection: Reading, access: Asking) -> Answer:
     """One run of retention."""
     run = await runs.find_run(connection, run_id, within=access.scope)
@@ -451,12 +451,18 @@ async def get_run(run_id: UUID, connection: Reading, access: Asking) -> Answer:
     return Answer(_show_run(await registrations.names(connection, {run.model}), run))
 
 
-def _show_run(names: Mapping[int, str], run: RetentionRun) -> ShownRun:
-    return ShownRun.show(run, model_id=run.model and names.get(run.model))
+def _show_run(names: Mapping[int, str], run: RetentionRun) -> ShownRetentionRun:
+    return ShownRetentionRun.show(run, model_id=run.model and names.get(run.model))
 
 
 @add_policy_route(
-    router, "POST /run", "run", RequestedRun, "Run retention now, by {policy}", 404, status=202
+    router,
+    "POST /run",
+    "run",
+    RequestedRetentionRun,
+    "Run retention now, by {policy}",
+    404,
+    status=202,
 )
 async def run_policy(connection: Writing, access: Asking, of: PolicyOf) -> Answer:
     """Ask the retention service to apply now what is in force for the model, for each model of
@@ -471,5 +477,5 @@ async def run_policy(connection: Writing, access: Asking, of: PolicyOf) -> Answe
     )
     warnings = warn_of_empty_project(of, await list_models(connection, of))
     model_id = None if registration is None else registration.model_id
-    body = RequestedRun.show(run, model_id=model_id, warnings=warnings)
+    body = RequestedRetentionRun.show(run, model_id=model_id, warnings=warnings)
     return Answer(body, status_code=202, location=f"/v1/retention/runs/{run.id}")

@@ -42,7 +42,7 @@ KINDS: dict[str, type[Any]] = {
     "OutputMapping": models.OutputMapping,
     "MetadataKey": models.MetadataKey,
     "SeenType": models.SeenType,
-    "KeyPage": models.KeyPage,
+    "MetadataKeyPage": models.KeyPage,
     "RetentionExplanation": exports.Retention,
     "PendingRule": exports.PendingDecision,
     "DecidedBy": exports.DecidedBy,
@@ -140,7 +140,7 @@ def test_a_dataclass_has_the_fields_of_the_openapi() -> None:
 def test_a_list_has_items_and_a_cursor() -> None:
     lists = {
         "RegistrationPage": "Registration",
-        "KeyPage": "MetadataKey",
+        "MetadataKeyPage": "MetadataKey",
         "ExportPartPage": "ExportPart",
         "ErasedMemberPage": "ErasedMember",
     }
