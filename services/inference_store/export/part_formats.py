@@ -48,13 +48,6 @@ class PartEncoder(Protocol):
         """Write what is not in the file yet; the file stays open."""
 
 
-class Extra(NamedTuple):
-    """An extra of this distribution, and a module that comes with it."""
-
-    name: str
-    module: str
-
-
 @dataclass(frozen=True, slots=True)
 class PartFormat:
     """A format of parts."""
@@ -64,8 +57,8 @@ class PartFormat:
     suffix: str
     """Of the names of files."""
     make_encoder: Callable[[Columns, BinaryIO], PartEncoder]
-    extra: Extra | None = None
-    """What has to be installed for it."""
+    needed: str | None = None
+    """A module that comes with the extra of the format's name, which has to be installed."""
     linked: Sequence[str] = BLOBS
     """The blobs that its parts can have links to."""
     copied: Sequence[str] = ()
@@ -91,9 +84,9 @@ class PartFormat:
 
     def check_installed(self) -> None:
         """Raise Invalid if the format needs an extra that is not installed."""
-        if self.extra is None or _is_installed(self.extra.module):
+        if self.needed is None or _is_installed(self.needed):
             return
-        remedy = f"install inference-store[{self.extra.name}], or choose another format"
+        remedy = f"install inference-store[{self.name}], or choose another format"
         message = f"{self.name} needs a package that this server does not have: {remedy}"
         raise Invalid(f"format: {message}.", faults=[Fault("format", message)])
 
@@ -358,7 +351,7 @@ PART_FORMATS: Final = _table(
         "application/vnd.apache.parquet",
         ".parquet",
         ParquetPart,
-        extra=Extra("parquet", "arro3.io"),
+        needed="arro3.io",
         copied=_BOTH,
     ),
     PartFormat(

@@ -19,7 +19,7 @@ from inference_store.api.inference_models import FieldSelection
 from inference_store.api.inference_pages import AnsweredPage
 from inference_store.api.streams import LineStream
 from inference_store.export.columns import Column, Columns, Kind, Row, Values
-from inference_store.export.part_formats import PART_FORMATS, Extra, PartFormat, find_suffix
+from inference_store.export.part_formats import PART_FORMATS, PartFormat, find_suffix
 from inference_store.index import tables
 from inference_store.index.key_registry import KeySeen, TypeSeen
 from inference_store.inference.errors import Invalid
@@ -195,7 +195,7 @@ def test_a_format_whose_extra_is_missing_is_refused() -> None:
         format.check_installed()
     parquet = PART_FORMATS["parquet"]
     for module in ("no_such_package.io", "json.no_such_module"):
-        without = PartFormat("x", "x/x", ".x", parquet.make_encoder, Extra("parquet", module))
+        without = PartFormat("parquet", "x/x", ".x", parquet.make_encoder, module)
         with pytest.raises(Invalid, match=r"format: .* install inference-store\[parquet\]"):
             without.check_installed()
 
