@@ -10,7 +10,7 @@ export type Partition = Schemas["Account"];
 
 export type Counts = Pick<Report, keyof Report & keyof Producer>;
 
-export type Report = Schemas["Report"];
+export type Report = Schemas["ProducerReport"];
 export type Producer = Schemas["ProducerAccount"];
 
 export type Books = Schemas["Accounting"];

@@ -5,7 +5,7 @@ import { type Extent, readExtent } from "./extents.ts";
 import { readSpan } from "./times.ts";
 import type { Schemas } from "./types.ts";
 
-export type Erasure = Omit<Schemas["ShownErasure"], "asked"> & { asked: ErasureCriteria | null };
+export type Erasure = Omit<Schemas["Erasure"], "asked"> & { asked: ErasureCriteria | null };
 
 export interface ErasureCriteria {
   filter?: string;

@@ -2,8 +2,8 @@
 
 import type { Schemas } from "./types.ts";
 
-export type Export = Schemas["ShownExport"];
-export type Part = Schemas["ShownPart"];
+export type Export = Schemas["Export"];
+export type Part = Schemas["ExportPart"];
 
 export const STATES: Record<string, string> = {
   pending: "Requested. The retention service starts it within seconds.",

@@ -3,7 +3,7 @@
 import { showId } from "./ids.ts";
 import type { Schemas } from "./types.ts";
 
-export type Hold = Schemas["ShownHold"];
+export type Hold = Schemas["Hold"];
 export type PlacedHold = Schemas["PlacedHold"];
 
 export type Held = Schemas["HoldCount"];

@@ -4,8 +4,8 @@ import { change, path } from "./api.ts";
 import { nameRights, ROLES } from "./rights.ts";
 import type { Schemas } from "./types.ts";
 
-export type Grant = Schemas["ShownGrant"];
-export type ApiKey = Schemas["ShownApiKey"];
+export type Grant = Schemas["GrantedRights"];
+export type ApiKey = Schemas["ApiKey"];
 
 /** A key with its text, which no other answer has. */
 export type MadeKey = Schemas["ApiKeySecret"];

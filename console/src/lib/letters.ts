@@ -4,7 +4,7 @@ import { get } from "./api.ts";
 import { type EntryPage, withQuery } from "./entries.svelte.ts";
 import type { Schemas } from "./types.ts";
 
-export type Letter = Schemas["ShownDeadLetter"];
+export type Letter = Schemas["DeadLetter"];
 export type WholeLetter = Schemas["DeadLetterDetail"];
 
 const PAGE = 1000;

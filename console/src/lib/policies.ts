@@ -7,14 +7,14 @@ import { showId } from "./ids.ts";
 import { readTypes } from "./texts.ts";
 import type { Schemas } from "./types.ts";
 
-export type ShownRule = Schemas["ShownRule"];
-export type Version = Schemas["ShownVersion"];
+export type ShownRule = Schemas["Rule"];
+export type Version = Schemas["PolicyVersion"];
 
-export type Policy = Schemas["ShownPolicy"];
+export type Policy = Schemas["Policy"];
 export type Losing = Schemas["LossCount"];
 
 export type Preview = Schemas["PolicyPreview"];
-export type Run = Schemas["ShownRun"];
+export type Run = Schemas["RetentionRun"];
 
 export function policyPath({ kind, id }: Extent): string {
   return kind === "all" ? "retention-policy" : path(kind === "model" ? "models" : "projects", id, "retention-policy");

@@ -4,8 +4,8 @@ import { change, get, path } from "./api.ts";
 import type { Tone } from "./states.ts";
 import type { Schemas } from "./types.ts";
 
-export type Reconciliation = Schemas["ShownReconciliation"];
-export type Finding = Schemas["ShownFinding"];
+export type Reconciliation = Schemas["Reconciliation"];
+export type Finding = Schemas["Finding"];
 
 /** What a comparison finds, and how it is said. The first is what a count is called in `counts`. */
 export const KINDS: { kind: string; count: string; title: string; words: string }[] = [

@@ -3,14 +3,14 @@
 import type { components } from "../../types/schema";
 
 export type Schemas = components["schemas"];
-export type Model = Schemas["ShownRegistration"];
-export type MetadataItem = Schemas["ShownMetadata"];
-export type Prediction = Schemas["ShownPrediction"];
+export type Model = Schemas["Registration"];
+export type MetadataItem = Schemas["MetadataEntry"];
+export type Prediction = Schemas["Prediction"];
 /** With its metadata as items, as every question here asks for them. */
-export type Inference = Omit<Schemas["ShownInference"], "metadata"> & { metadata?: MetadataItem[] };
+export type Inference = Omit<Schemas["Inference"], "metadata"> & { metadata?: MetadataItem[] };
 export type InferencePage = Omit<Schemas["InferencePage"], "items"> & { items: Inference[] };
-export type Group = Omit<Schemas["ShownGroup"], "key"> & { key: Record<string, string | null> };
-export type Aggregate = Omit<Schemas["ShownAggregate"], "groups"> & { groups: Group[] };
+export type Group = Omit<Schemas["Group"], "key"> & { key: Record<string, string | null> };
+export type Aggregate = Omit<Schemas["Aggregate"], "groups"> & { groups: Group[] };
 export type DecidedBy = Schemas["DecidedBy"];
 export type Retention = Schemas["RetentionExplanation"];
 
@@ -31,5 +31,5 @@ export interface Queryables {
   $defs: { prediction: { properties: Record<string, Queryable> } };
 }
 
-export type Drawing = Schemas["ShownDrawing"];
-export type Caller = Schemas["ShownCaller"];
+export type Drawing = Schemas["Drawing"];
+export type Caller = Schemas["Caller"];

@@ -7,7 +7,7 @@ import type { Schemas } from "./types.ts";
 
 export type Shared = "private" | "project";
 
-export type SavedView = Schemas["ShownView"];
+export type SavedView = Schemas["CheckedView"];
 
 /** As many as there can be of one model. */
 const MOST = 1000;

@@ -54,7 +54,7 @@ class Account(ShownPlace):
     """When an ingester last saw the end of the log; one that runs looks every 15 seconds."""
 
 
-class Report(Shown):
+class ProducerReport(Shown):
     """The newest report of one reporter: the producer itself, or who found its spool.
 
     Counts are exchanges, and totals; `seen = sampled_out + all dropped + queued + published`.
@@ -146,7 +146,7 @@ class ProducerAccount(Shown):
     missing: int
     """Numbers up to `highest` that did not arrive."""
     holes: SequenceGaps
-    reports: list[Report]
+    reports: list[ProducerReport]
 
 
 class Accounting(Shown):
@@ -196,7 +196,9 @@ def _show_producer(account: accounting.ProducerAccount) -> ProducerAccount:
     totals = account.totals
     counts = _bound_counts(asdict(totals)) | {"dropped": _bound_counts(totals.dropped)}
     del counts["add_up"]
-    reports = [Report.show(stored.report, heard_at=stored.heard_at) for stored in account.reports]
+    reports = [
+        ProducerReport.show(stored.report, heard_at=stored.heard_at) for stored in account.reports
+    ]
     return ProducerAccount.show(account, **counts, holes=account.gaps, reports=reports)
 
 

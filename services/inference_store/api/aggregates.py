@@ -93,13 +93,16 @@ class TypedName(Body):
         return Name(self.name, self.type, path)
 
 
-def _typed(value: Any) -> Any:
-    return {"name": value} if isinstance(value, str) else value
+def _name_it(member: str, kind: type[Body]) -> BeforeValidator:
+    """A text alone is the body that has it as this member."""
+
+    def name_it(value: Any) -> Any:
+        return {member: value} if isinstance(value, str) else value
+
+    return BeforeValidator(name_it, json_schema_input_type=str | kind)
 
 
-Of: TypeAlias = Annotated[
-    TypedName, BeforeValidator(_typed, json_schema_input_type=str | TypedName)
-]
+Of: TypeAlias = Annotated[TypedName, _name_it("name", TypedName)]
 
 
 @cache
@@ -187,13 +190,7 @@ class GroupBody(Body):
         return ByHistogram(name, path, of, histogram.bins, bounds)
 
 
-def _as_group(value: Any) -> Any:
-    return {"of": value} if isinstance(value, str) else value
-
-
-Grouped: TypeAlias = Annotated[
-    GroupBody, BeforeValidator(_as_group, json_schema_input_type=str | GroupBody)
-]
+Grouped: TypeAlias = Annotated[GroupBody, _name_it("of", GroupBody)]
 """A name alone is the group of its values."""
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from difflib import get_close_matches
 from functools import cache
 from typing import Annotated, Any, Final, Self, TypeAlias, get_args
@@ -264,13 +265,8 @@ def _format_problem(kind: type[StoreError], detail: str, faults: Sequence[Fault]
 
 
 def _format_fault(fault: Fault) -> dict[str, Any]:
-    formatted: dict[str, Any] = {
-        "path": _escape_text(fault.path),
-        "message": _escape_text(fault.message),
-    }
-    position = {"line": fault.line, "column": fault.column, "length": fault.length}
-    position = {name: number for name, number in position.items() if number is not None}
-    return {**formatted, "known": list(fault.known), **position}
+    given = {name: value for name, value in asdict(fault).items() if value is not None}
+    return given | {"path": _escape_text(fault.path), "message": _escape_text(fault.message)}
 
 
 def _escape_text(text: str) -> str:

@@ -7,7 +7,6 @@ from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import BaseRoute
 
 from inference_store.api import (
     accounting,
@@ -44,17 +43,17 @@ from .answer import NAME as WARNINGS
 from .authentication import Authenticator
 from .dependencies import AdmissionControl, Replica
 from .follow import Arrivals
-from .http import Compression, EscapedPaths
+from .http import compress, match_escaped
 from .inference_models import LINES
 from .middleware import (
     Foreground,
-    RefuseFirst,
-    RequestObserver,
-    SecurityHeaders,
-    TrackForeground,
+    add_security_headers,
+    observe,
+    refuse_first,
     refuse_foreign_host,
     refuse_foreign_page,
     refuse_large_head,
+    track_foreground,
 )
 from .routing import complete_openapi
 from .thumbnails import ThumbnailPage
@@ -129,29 +128,25 @@ def create_app(
     app.state.thumbnails = ThumbnailMaker(blobs)
     app.state.is_stopping = lambda: False
     answer.handle_problems(app)
-    app.router.routes.extend(_list_routes())
+    # Apps share them: a route knows its app only by the request.
+    app.router.routes.extend(route for part in _PARTS for route in part.router.routes)
     app.router.routes.extend(site.list_docs_routes())
     if settings.console == "on":
         app.router.routes.extend([*site.list_console_routes(), *sessions.list_routes()])
     complete_openapi(app, settings, _PIECES)
     # From the innermost to the outermost.
-    app.add_middleware(TrackForeground, foreground=app.state.foreground)
-    app.add_middleware(Compression)
-    app.add_middleware(EscapedPaths)
-    app.add_middleware(RefuseFirst, check=refuse_large_head)
+    app.add_middleware(track_foreground, foreground=app.state.foreground)
+    app.add_middleware(compress)
+    app.add_middleware(match_escaped)
+    app.add_middleware(refuse_first, check=refuse_large_head)
     origins = [name.strip() for name in settings.api_cors_origins.split(",") if name.strip()]
-    app.add_middleware(RefuseFirst, check=partial(refuse_foreign_page, allowed=origins))
+    app.add_middleware(refuse_first, check=partial(refuse_foreign_page, allowed=origins))
     _allow_origins(app, origins)
     if settings.auth == "off":
-        app.add_middleware(RefuseFirst, check=refuse_foreign_host)
-    app.add_middleware(RequestObserver, failed=answer.handle_unexpected)
-    app.add_middleware(SecurityHeaders)
+        app.add_middleware(refuse_first, check=refuse_foreign_host)
+    app.add_middleware(observe, failed=answer.handle_unexpected)
+    app.add_middleware(add_security_headers)
     return app
-
-
-def _list_routes() -> list[BaseRoute]:
-    """Apps share them: a route knows its app only by the request."""
-    return [route for part in _PARTS for route in part.router.routes]
 
 
 def _allow_origins(app: FastAPI, origins: list[str]) -> None:

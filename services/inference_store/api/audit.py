@@ -10,11 +10,10 @@ from inference_store.access.rights import Action, Right
 from inference_store.index import audit
 from inference_store.index.audit import AuditEntry, Filter
 
-from . import fields
 from .access import Asking, Needs, Over
 from .answer import Answer, Shown
 from .dependencies import Reading
-from .fields import InQuery, Instant, Page, PageParameters, ShortText
+from .fields import InQuery, Instant, PageParameters, ShortText, page_of
 from .routing import Router
 
 
@@ -37,20 +36,14 @@ class ShownAuditEntry(AuditEntry, Shown):
     """One thing that was done."""
 
 
-class AuditPage(Page):
-    """Entries, the newest first."""
-
-    items: list[ShownAuditEntry]
-
-
 router = Router("keys and audit")
 
 
-@router.add("GET /audit", AuditPage, Needs(Right.ADMIN, Over.SOME), "Read the audit")
+@router.add("GET /audit", page_of(ShownAuditEntry), Needs(Right.ADMIN, Over.SOME), "Read the audit")
 async def list_audit(page: InQuery[AuditParameters], connection: Reading, access: Asking) -> Answer:
     """Every change and every read of an input, the newest first; what belongs to no model only
     where everything is administered."""
     chosen = Filter(within=access.scope, **page.model_dump(exclude={"limit", "cursor"}))
-    before = fields.decode_one(page.cursor, int)
+    before = page.find_after(int)
     entries = await audit.listed(connection, chosen, limit=page.limit + 1, before=before)
-    return Answer(AuditPage.cut(entries, page.limit, attrgetter("id"), ShownAuditEntry.show))
+    return page.answer(entries, ShownAuditEntry.show, attrgetter("id"))

@@ -26,7 +26,6 @@ from starlette.responses import Response
 
 from inference_store.access import Caller
 from inference_store.access.credentials import (
-    HashedApiKey,
     Identity,
     Secret,
     Session,
@@ -81,8 +80,8 @@ class Authenticator:
         self._idle_seconds = settings.api_session_idle_seconds
         # Found again after two seconds: what was revoked or ended through another replica works
         # here for so long, and no longer.
-        self.keys = FreshCache(self._read_key)
-        self.sessions = FreshCache(self._read_session)
+        self.keys = FreshCache(partial(self._read, api_keys.held))
+        self.sessions = FreshCache(partial(self._read, web_sessions.find))
         self.tokens = _build_tokens(settings)
         self.sign_in = None if self.tokens is None else _build_sign_in(settings, self.tokens)
 
@@ -235,13 +234,11 @@ class Authenticator:
         except DBAPIError as exc:  # read-only for a while: the key or session is valid all the same
             _log.warning("use not noted", action=f"{what}_touch", error=type(exc.orig).__name__)
 
-    async def _read_key(self, id: str) -> HashedApiKey | None:
+    async def _read(
+        self, find: Callable[[AsyncConnection, K], Awaitable[V | None]], key: K
+    ) -> V | None:
         async with self._engine.connect() as connection:
-            return await api_keys.held(connection, id)
-
-    async def _read_session(self, id_hash: bytes) -> Session | None:
-        async with self._engine.connect() as connection:
-            return await web_sessions.find(connection, id_hash)
+            return await find(connection, key)
 
 
 def find_client(request: Request) -> str | None:

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import Path, Query
+from fastapi import Path
 from fastapi.responses import Response, StreamingResponse
 
 from inference_store.access.rights import Right
@@ -14,11 +15,10 @@ from inference_store.erasure.certificates import StoredDocument
 from inference_store.erasure.log import CERTIFICATE, read_document, read_public_key
 from inference_store.inference.errors import NotFound
 
-from . import fields
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
 from .dependencies import Reading
-from .fields import PageParameters, ShortText
+from .fields import InQuery, PageParameters, ShortText, page_of
 from .http import BYTES, JSON
 from .routing import BINARY, Router
 
@@ -44,13 +44,6 @@ class ListedCertificate(Shown):
     """Counts of inferences, objects, versions, bytes and rows; `oldest`, `newest`."""
     hash: str
     """SHA-256 of the signed document, which the next one of the chain names."""
-
-
-class CertificatePage(Shown):
-    """Certificates, the newest first."""
-
-    items: list[ListedCertificate]
-    next: str | None
 
 
 class SignedDocument(Shown):
@@ -95,9 +88,9 @@ _LEAVES: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.add("GET /certificates", CertificatePage, _NEEDED, "List certificates", 404)
+@router.add("GET /certificates", page_of(ListedCertificate), _NEEDED, "List certificates", 404)
 async def list_certificates(
-    page: Annotated[CertificateParameters, Query()], connection: Reading, access: Asking
+    page: InQuery[CertificateParameters], connection: Reading, access: Asking
 ) -> Answer:
     """Certificates of erasures, the newest first; of an erasure over several models only where
     everything may be read."""
@@ -106,12 +99,11 @@ async def list_certificates(
         connection,
         erasure_id=page.erasure,
         model=None if model is None else model.model,
-        before=fields.decode_one(page.cursor, int),
+        before=page.find_after(int),
         limit=page.limit + 1,
         within=access.scope,
     )
-    items, following = fields.cut_page(rows, page.limit, lambda row: row.number)
-    return Answer(CertificatePage(items=[_show_row(row) for row in items], next=following))
+    return page.answer(rows, _show_row, attrgetter("number"))
 
 
 @router.add(
@@ -123,7 +115,7 @@ async def list_certificate_keys(connection: Reading) -> Answer:
     return Answer(CertificateKeys(items=keys))
 
 
-@router.add("GET /certificates/{certificate}", SignedDocument, _NEEDED, "Read a certificate", 404)
+@router.add("GET /certificates/{certificate}", SignedDocument, _NEEDED, "Read a certificate")
 async def get_certificate(certificate: Number, connection: Reading, access: Asking) -> Response:
     """The signed document at a place of the chain, as it was signed: a certificate, or the document
     that introduces a key."""
@@ -135,7 +127,6 @@ async def get_certificate(certificate: Number, connection: Reading, access: Aski
     StreamingResponse,
     _NEEDED,
     "Read a certificate's list",
-    404,
     also=_LEAVES,
 )
 async def get_certificate_leaves(

@@ -15,11 +15,10 @@ from inference_store.index import registrations, unsettled
 from inference_store.index.registrations import Registration
 from inference_store.index.unsettled import Kind, Selection, UnsettledEvent
 
-from . import fields
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, AnyText, Shown
 from .dependencies import Reading, Writing
-from .fields import Body, InQuery, Instant, Page, PageParameters, ShortText, Text
+from .fields import Body, InQuery, Instant, PageParameters, ShortText, Text, page_of
 from .routing import Router
 
 State = Literal[
@@ -97,12 +96,6 @@ class DeadLetterDetail(ShownDeadLetter):
     headers: list[list[AnyText]]
 
 
-class DeadLetterPage(Page):
-    """Dead letters, the newest first."""
-
-    items: list[ShownDeadLetter]
-
-
 class Redriven(Shown):
     """How many dead letters the ingesters were asked to try again."""
 
@@ -118,12 +111,6 @@ class ShownParkedEvent(ShownUnsettled):
     next_attempt_at: datetime
 
 
-class ParkedEventPage(Page):
-    """Parked events, the newest first."""
-
-    items: list[ShownParkedEvent]
-
-
 class Retried(Shown):
     """How many parked events are due now."""
 
@@ -135,13 +122,13 @@ _NEEDED = Needs(Right.ADMIN, Over.SOME)
 LetterId = Annotated[int, Path(ge=1, le=2**63 - 1)]
 
 
-@router.add("GET /dead-letters", DeadLetterPage, _NEEDED, "List dead letters")
+@router.add("GET /dead-letters", page_of(ShownDeadLetter), _NEEDED, "List dead letters")
 async def list_dead_letters(
     page: InQuery[DeadLetterParameters], connection: Reading, access: Asking
 ) -> Answer:
     """Events that could not be indexed, the newest first; those of no known model only where
     everything is administered."""
-    return Answer(await _cut_page(connection, access, page, "dead letter", DeadLetterPage))
+    return await _answer_page(connection, access, page, "dead letter")
 
 
 @router.add("GET /dead-letters/{id}", DeadLetterDetail, _NEEDED, "Read a dead letter")
@@ -192,12 +179,12 @@ async def discard_dead_letter(
     return Answer(await _show_whole(connection, access, letter))
 
 
-@router.add("GET /parked-events", ParkedEventPage, _NEEDED, "List parked events")
+@router.add("GET /parked-events", page_of(ShownParkedEvent), _NEEDED, "List parked events")
 async def list_parked_events(
     page: InQuery[ParkedParameters], connection: Reading, access: Asking
 ) -> Answer:
     """Events that wait for an object, the newest first, each with the key that is `missing`."""
-    return Answer(await _cut_page(connection, access, page, "parked event", ParkedEventPage))
+    return await _answer_page(connection, access, page, "parked event")
 
 
 @router.add("POST /parked-events/retry", Retried, _NEEDED, "Retry parked events", status=202)
@@ -240,18 +227,14 @@ async def discard_parked_event(
     return Answer(ShownDeadLetter.show(letter, **_read_record(letter)))
 
 
-async def _cut_page(
-    connection: AsyncConnection,
-    access: Access,
-    page: ParkedParameters,
-    kind: Kind,
-    answer: type[DeadLetterPage | ParkedEventPage],
-) -> Page:
-    before, chosen = fields.decode_one(page.cursor, int), _select(access, kind, page)
+async def _answer_page(
+    connection: AsyncConnection, access: Access, page: ParkedParameters, kind: Kind
+) -> Answer:
+    before, chosen = page.find_after(int), _select(access, kind, page)
     events = await unsettled.find(connection, chosen, limit=page.limit + 1, before=before)
     shown = ShownDeadLetter if kind == "dead letter" else ShownParkedEvent
-    return answer.cut(
-        events, page.limit, attrgetter("id"), lambda event: shown.show(event, **_read_record(event))
+    return page.answer(
+        events, lambda event: shown.show(event, **_read_record(event)), attrgetter("id")
     )
 
 

@@ -131,9 +131,6 @@ class AdmissionControl:
         self._running[caller] -= 1
         if not self._running[caller]:
             del self._running[caller]
-        self._admit_waiting()
-
-    def _admit_waiting(self) -> None:
         while ready := [waiting for waiting in self._waiting if self._is_free(waiting.caller)]:
             first = min(ready, key=lambda waiting: self._running[waiting.caller])
             self._waiting.remove(first)

@@ -7,13 +7,14 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.access import AccessScope
 from inference_store.erasure import quarantine
-from inference_store.erasure.progress import Erasure, list_blocked, list_models
+from inference_store.erasure.progress import Erasure, find_erasure, list_blocked, list_models
 from inference_store.index import registrations
+from inference_store.inference.errors import NotFound
 
-from . import fields
-from .answer import Shown
-from .fields import Page
+from .access import Access
+from .answer import Answer, Shown
 
 
 class Progress(Shown):
@@ -125,24 +126,28 @@ class ShownErasure(Shown):
     """What holds kept and is given up; null: nothing is."""
 
 
-class ErasurePage(Page):
-    """Erasures, the newest first."""
-
-    items: list[ShownErasure]
-
-
 # Members of a request that nobody sent.
 _INTERNAL = ("saved", quarantine.MEMBER)
 _NOTHING = "Nothing that is stored matched: nothing was erased."
 
 
-async def show_page(
-    connection: AsyncConnection, erasures: Sequence[Erasure], limit: int
-) -> ErasurePage:
-    """Make a page of erasures; `found` has one more if there are more."""
-    items, following = fields.cut_time_page(erasures, limit)
-    shown = [await show_erasure(connection, erasure) for erasure in items]
-    return ErasurePage(items=shown, next=following)
+async def find_or_refuse(
+    connection: AsyncConnection, erasure_id: UUID, within: AccessScope
+) -> Erasure:
+    """Return an erasure of models in the scope. Raises NotFound."""
+    erasure = await find_erasure(connection, erasure_id, within=within)
+    if erasure is None:
+        raise NotFound(f"There is no erasure {erasure_id}.")
+    return erasure
+
+
+async def answer_requested(
+    access: Access, erasure: Erasure, *, not_found: Sequence[str] = ()
+) -> Answer:
+    """Answer that an erasure was requested, and where it can be followed."""
+    async with access.engine.connect() as connection:
+        shown = await show_erasure(connection, erasure, not_found=not_found)
+    return Answer(shown, status_code=202, location=f"/v1/erasures/{erasure.id}")
 
 
 async def show_erasure(

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Annotated, Any
 from uuid import UUID, uuid4
 
-from fastapi import Query
 from pydantic import AliasChoices, Field, model_validator
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -15,7 +14,7 @@ from inference_store.access.rights import Right
 from inference_store.erasure import batches, losses, quarantine, selection
 from inference_store.erasure.ledger_entries import Note
 from inference_store.erasure.losses import ErasedUid, Loss, UidPage
-from inference_store.erasure.progress import STATES, State, find_erasure, find_erasures
+from inference_store.erasure.progress import STATES, State, find_erasures
 from inference_store.erasure.quarantine import Reach
 from inference_store.erasure.requests import Subject as SubjectCriteria
 from inference_store.erasure.requests import (
@@ -39,8 +38,8 @@ from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
 from .conditions import Models, RequestedFilter, choose_models, filter_schema, read_requested_filter
 from .dependencies import Reading, Writing, querying
-from .erasure_answers import ErasurePage, ShownErasure, show_erasure, show_page
-from .fields import Body, Flag, PageParameters, ShortText, Text
+from .erasure_answers import ShownErasure, answer_requested, find_or_refuse, show_erasure
+from .fields import Body, Flag, InQuery, Page, PageParameters, ShortText, Text, page_of
 from .http import ModelId
 from .inference_models import Resolved
 from .routing import Router
@@ -199,7 +198,6 @@ _ESTIMATE: dict[int | str, dict[str, Any]] = {
     ShownErasure,
     Right.DELETE,
     "Erase by a filter, ids or a subject",
-    404,
     501,
     status=202,
     also=_ESTIMATE,
@@ -215,7 +213,6 @@ async def request_erasure(model_id: ModelId, body: ErasureRequest, access: Askin
     ShownErasure,
     Right.DELETE,
     "Erase inferences by their ids",
-    404,
     status=202,
 )
 async def delete_inferences(model_id: ModelId, body: InferenceDeletion, access: Asking) -> Answer:
@@ -244,15 +241,13 @@ async def request_erasure_across(body: ErasureRequestAcross, access: Asking) -> 
     ShownErasure,
     _NEEDED,
     "Cancel an erasure",
-    404,
     409,
     status=202,
 )
 async def cancel_erasure(erasure_id: UUID, connection: Writing, access: Asking) -> Answer:
     """Possible until the first object is being deleted: afterwards 409. The marks are taken away,
     and queries show the inferences again; `cancelled` when that is done."""
-    if await find_erasure(connection, erasure_id, within=access.scope) is None:
-        raise NotFound(f"There is no erasure {erasure_id}.")
+    await find_or_refuse(connection, erasure_id, access.scope)
     erasure = await request_cancellation(connection, erasure_id)
     await access.note(connection, Action.ERASURE_CANCELLED, erasure=str(erasure_id))
     return Answer(await show_erasure(connection, erasure), status_code=202)
@@ -263,7 +258,6 @@ async def cancel_erasure(erasure_id: UUID, connection: Writing, access: Asking) 
     ShownErasure,
     _NEEDED,
     "Give up what holds keep of an erasure",
-    404,
     409,
     status=202,
 )
@@ -272,8 +266,7 @@ async def give_up_erasure(
 ) -> Answer:
     """Of one that is `partly_held`: what went stays gone, what holds keep is not erased when they
     let go, and the erasure ends with a certificate that says both. There is no way back."""
-    if await find_erasure(connection, erasure_id, within=access.scope) is None:
-        raise NotFound(f"There is no erasure {erasure_id}.")
+    await find_or_refuse(connection, erasure_id, access.scope)
     erasure = await request_waiver(connection, erasure_id, by=access.who.actor)
     await access.note(
         connection, Action.ERASURE_REST_GIVEN_UP, erasure=str(erasure_id), reason=body.reason
@@ -281,9 +274,9 @@ async def give_up_erasure(
     return Answer(await show_erasure(connection, erasure), status_code=202)
 
 
-@router.add("GET /erasures", ErasurePage, _READ, "List erasures", 404)
+@router.add("GET /erasures", page_of(ShownErasure), _READ, "List erasures", 404)
 async def list_erasures(
-    page: Annotated[ErasureParameters, Query()], connection: Reading, access: Asking
+    page: InQuery[ErasureParameters], connection: Reading, access: Asking
 ) -> Answer:
     """Erasures, the newest first."""
     model = None if page.model_id is None else await access.find_model(connection, page.model_id)
@@ -291,19 +284,19 @@ async def list_erasures(
         connection,
         model=None if model is None else model.model,
         states=page.state,
-        before=fields.decode_before(page),
+        before=page.find_before(),
         limit=page.limit + 1,
         within=access.scope,
     )
-    return Answer(await show_page(connection, erasures, page.limit))
+    items, following = page.cut(erasures, fields.by_time())
+    shown = [await show_erasure(connection, erasure) for erasure in items]
+    return Answer(Page(items=shown, next=following))
 
 
-@router.add("GET /erasures/{erasure_id}", ShownErasure, _READ, "Follow an erasure", 404)
+@router.add("GET /erasures/{erasure_id}", ShownErasure, _READ, "Follow an erasure")
 async def get_erasure(erasure_id: UUID, connection: Reading, access: Asking) -> Answer:
     """How far an erasure is."""
-    erasure = await find_erasure(connection, erasure_id, within=access.scope)
-    if erasure is None:
-        raise NotFound(f"There is no erasure {erasure_id}.")
+    erasure = await find_or_refuse(connection, erasure_id, access.scope)
     return Answer(await show_erasure(connection, erasure))
 
 
@@ -315,7 +308,9 @@ async def _answer(access: Access, body: ErasureRequest, model_id: str | None = N
             assert model_id is not None, "the path names it"
             models = [await access.find_model(connection, model_id)]
         names = {model.model: model.model_id for model in models}
-        filter, body = await _read_filter(body)
+        cursor, now = (None, None) if body.cursor is None else unpin(body.cursor)
+        filter = await read_requested_filter(body.filter, body.filter_lang, now=now)
+        body = body.model_copy(update={"cursor": cursor})
         if body.subject is not None:
             criteria = await _read_subject(connection, access, names, body)
         else:
@@ -345,15 +340,7 @@ async def _request(
     detail = {"erasure": entry["erasure"], "models": ids}
     note = Note(Action.ERASURE_REQUESTED, ids[0] if len(ids) == 1 else None, detail)
     erasure = await access.ledger.write("erasure_requested", entry, actor=access.who, note=note)
-    async with access.engine.connect() as connection:
-        answer = await show_erasure(connection, erasure, not_found=not_found)
-    return Answer(answer, status_code=202, location=f"/v1/erasures/{erasure.id}")
-
-
-async def _read_filter(body: ErasureRequest) -> tuple[RequestedFilter, ErasureRequest]:
-    cursor, now = (None, None) if body.cursor is None else unpin(body.cursor)
-    filter = await read_requested_filter(body.filter, body.filter_lang, now=now)
-    return filter, body.model_copy(update={"cursor": cursor})
+    return await answer_requested(access, erasure, not_found=not_found)
 
 
 async def _read_request(

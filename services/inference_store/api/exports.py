@@ -53,7 +53,7 @@ from .export_requests import (
     insert_export,
     prepare_export,
 )
-from .fields import InQuery, Page, PageParameters, ShortText
+from .fields import InQuery, Page, PageParameters, ShortText, page_of
 from .http import ANY, BYTES, OF_MODEL, ModelId, read_range
 from .routing import BINARY, Router
 
@@ -95,37 +95,16 @@ class ShownExport(ExportJob, Shown):
     """The first thousand callers that were given links."""
 
 
-class ExportPage(Page):
-    """Exports, the newest first."""
-
-    items: list[ShownExport]
-
-
-class ShownPart(Shown):
+class ShownExportPart(Part, Shown):
     """A part of an export."""
 
-    number: int
-    """From 1."""
-    state: str
+    state: str  # type: ignore[assignment]  # a later version may have more
     """`listed`: it is still to be written; `writing`; `written`; `stale`: an erasure deleted it,
     because it named something erased; `removed`: it is empty, or the export is over."""
     url: str | None
     """Where it can be read, without a key if it is a presigned link; null: it is not written."""
-    rows: int | None
-    bytes: int | None
-    sha256: str | None
+    sha256: str | None  # type: ignore[assignment]
     """Of the whole part, in hexadecimal."""
-    written_at: datetime | None
-    gone: int
-    """Members that were erased before it was written."""
-    missing: int
-    """Blobs that the object should have and does not."""
-
-
-class ExportPartPage(Page):
-    """Parts, in order."""
-
-    items: list[ShownPart]
 
 
 class ShownErasedMember(ErasedMember, Shown):
@@ -133,12 +112,6 @@ class ShownErasedMember(ErasedMember, Shown):
 
     cursor: str
     """Continues after it: of the last one, with what comes later."""
-
-
-class ErasedMemberPage(Page):
-    """Erased members, in the order in which they were erased."""
-
-    items: list[ShownErasedMember]
 
 
 router = Router("exports")
@@ -176,7 +149,7 @@ async def request_export(model_id: ModelId, body: ExportRequest, access: Asking)
     return Answer(shown, status_code=202, headers={"Location": f"/v1/exports/{job.id}"})
 
 
-@router.add("GET /exports", ExportPage, _NEEDED, "List exports", 404)
+@router.add("GET /exports", page_of(ShownExport), _NEEDED, "List exports", 404)
 async def list_exports(
     page: InQuery[ExportParameters], connection: Reading, access: Asking
 ) -> Answer:
@@ -187,12 +160,12 @@ async def list_exports(
         connection,
         model=None if model is None else model.model,
         states=page.state,
-        before=fields.decode_before(page),
+        before=page.find_before(),
         limit=page.limit,
         within=access.scope,
     )
-    following = fields.make_next(jobs, has_more=has_more)
-    return Answer(ExportPage(items=await show_exports(connection, jobs), next=following))
+    following = fields.encode(*fields.by_time()(jobs[-1])) if has_more else None
+    return Answer(Page(items=await show_exports(connection, jobs), next=following))
 
 
 @router.add(f"GET {_ONE}", ShownExport, _NEEDED, "Follow an export")
@@ -242,21 +215,23 @@ async def restart_export(export_id: UUID, connection: Writing, access: Asking) -
     return Answer(shown, status_code=202, headers={"Location": f"/v1/exports/{again.id}"})
 
 
-@router.add(f"GET {_ONE}/parts", ExportPartPage, _NEEDED, "Get links to an export's parts")
+@router.add(
+    f"GET {_ONE}/parts", page_of(ShownExportPart), _NEEDED, "Get links to an export's parts"
+)
 async def get_export_parts(
     export_id: UUID, page: InQuery[PageParameters], connection: Writing, access: Asking
 ) -> Answer:
     """The parts that are listed so far, each with a link once it is written. Who asks counts as
     having downloaded what is written: erasures name them."""
     job = await _find_readable(connection, access, export_id)
-    after = fields.decode_one(page.cursor, int) or 0
+    after = page.find_after(int) or 0
     if after > _MOST_PARTS:
         raise InvalidCursor("The cursor is none of this list: ask without one.")
     parts = await list_parts(connection, export_id, after=after, limit=page.limit + 1, lock=True)
-    items, following = fields.cut_page(parts, page.limit, lambda part: part.number)
+    items, following = page.cut(parts, attrgetter("number"))
     await _record_download(connection, access, job, items)
     shown = await show_parts(access.settings, access.blobs, items)
-    return Answer(ExportPartPage(items=shown, next=following))
+    return Answer(Page(items=shown, next=following))
 
 
 @router.add(
@@ -321,7 +296,7 @@ async def get_export_part(  # noqa: PLR0917  (FastAPI calls it by name)
 
 @router.add(
     "GET /exports/{export_id}/erased",
-    ErasedMemberPage,
+    page_of(ShownErasedMember),
     _NEEDED,
     "List what erasures took of an export",
 )
@@ -334,13 +309,10 @@ async def list_erased_members(
     key = fields.decode(page.cursor, int, int)
     after = FIRST if key is None else (key[0], key[1])
     erased = await list_erased(connection, export_id, after=after, limit=page.limit + 1)
-    return Answer(
-        ErasedMemberPage.cut(
-            erased,
-            page.limit,
-            attrgetter("position"),
-            lambda member: ShownErasedMember.show(member, cursor=fields.encode(*member.position)),
-        )
+    return page.answer(
+        erased,
+        lambda member: ShownErasedMember.show(member, cursor=fields.encode(*member.position)),
+        attrgetter("position"),
     )
 
 
@@ -399,11 +371,15 @@ def _show_export(job: ExportJob, model_id: str, downloads: Sequence[Download]) -
     )
 
 
-async def show_parts(settings: ApiSettings, blobs: Blobs, parts: Sequence[Part]) -> list[ShownPart]:
+async def show_parts(
+    settings: ApiSettings, blobs: Blobs, parts: Sequence[Part]
+) -> list[ShownExportPart]:
     """Return parts with where each can be read: presigned links, or the api's own route."""
     urls = await asyncio.to_thread(lambda: [_make_url(settings, blobs, part) for part in parts])
     return [
-        ShownPart.show(part, url=url, sha256=None if part.sha256 is None else part.sha256.hex())
+        ShownExportPart.show(
+            part, url=url, sha256=None if part.sha256 is None else part.sha256.hex()
+        )
         for part, url in zip(parts, urls, strict=True)
     ]
 

@@ -5,6 +5,7 @@ import binascii
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
+from types import GenericAlias
 from typing import Annotated, Any, Final, Self, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -19,6 +20,7 @@ from pydantic import (
     Strict,
     ValidationInfo,
     WithJsonSchema,
+    create_model,
     field_validator,
     model_validator,
 )
@@ -30,7 +32,7 @@ from inference_store.inference.metadata import MetadataCaps
 from inference_store.inference.metadata.values import read_timestamp
 from inference_store.platform.json_encoding import format_instant
 
-from .answer import Shown
+from .answer import Answer, Shown
 
 _MOST_FIELDS = 100
 
@@ -178,13 +180,9 @@ class Parameters(BaseModel):
             cls.model_fields[name].description = doc
 
 
-class PageParameters(Parameters):
-    """Which page of a list."""
-
-    limit: Annotated[int, Field(ge=1, le=1000)] = 100
-    """Most items of a page."""
-    cursor: Annotated[str, Field(max_length=2000)] | None = None
-    """`next` of the page before."""
+def by_time(at: str = "requested_at") -> Callable[[Any], tuple[str | None, str]]:
+    """Return the key of lists in order of the attribute `at`, a time, and of `id`."""
+    return lambda row: (format_instant(getattr(row, at)), str(row.id))
 
 
 T = TypeVar("T")
@@ -193,37 +191,69 @@ InQuery: TypeAlias = Annotated[T, Query()]
 Item = TypeVar("Item")
 
 
-def cut_page(
-    rows: Sequence[Item], limit: int, key: Callable[[Item], Any]
-) -> tuple[Sequence[Item], str | None]:
-    """Return a page of items, one more of which were read, and the cursor of the next page.
-
-    `key`: of an item; of one part, or a tuple of several.
-    """
-    items = rows[:limit]
-    if len(rows) <= limit:
-        return items, None
-    last = key(items[-1])
-    return items, encode(*last) if isinstance(last, tuple) else encode(last)
-
-
 class Page(Shown):
-    """A page of a list; each list declares what its `items` are."""
+    """A page of a list."""
 
     items: Sequence[Any]
     next: str | None
+    """The cursor of the next page; null: this was the last."""
 
-    @classmethod
+
+def page_of(item: type[Shown]) -> type[Page]:
+    """Return the model of a page of these, which the OpenAPI names after them."""
+    name = item.__name__.removeprefix("Shown").removeprefix("Listed")
+    items: Any = GenericAlias(list, (item,))
+    return create_model(f"{name}Page", __base__=Page, items=(items, ...))
+
+
+class PageParameters(Parameters):
+    """Which page of a list."""
+
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100
+    """Most items of a page."""
+    cursor: Annotated[str, Field(max_length=2000)] | None = None
+    """`next` of the page before."""
+
+    def find_after(self, kind: type[Any]) -> Any | None:
+        """Return the key of one part to continue after; None without a cursor. Raises
+        InvalidCursor."""
+        key = decode(self.cursor, kind)
+        return None if key is None else key[0]
+
+    def find_before(self, kind: type[Any] = UUID) -> tuple[datetime, Any] | None:
+        """Return the time and id to continue before; None without a cursor. Raises
+        InvalidCursor."""
+        key = decode(self.cursor, str, str)
+        if key is None:
+            return None
+        try:
+            return datetime.fromisoformat(key[0]).astimezone(UTC), kind(key[1])
+        except (ValueError, OverflowError):
+            raise InvalidCursor("The cursor cannot be used: ask without one.") from None
+
     def cut(
-        cls,
+        self, rows: Sequence[Item], key: Callable[[Item], Any]
+    ) -> tuple[Sequence[Item], str | None]:
+        """Return a page of rows, one more of which were read, and the cursor of the next page.
+
+        `key`: of a row; of one part, or a tuple of several.
+        """
+        items = rows[: self.limit]
+        if len(rows) <= self.limit:
+            return items, None
+        last = key(items[-1])
+        return items, encode(*last) if isinstance(last, tuple) else encode(last)
+
+    def answer(
+        self,
         rows: Sequence[Item],
-        limit: int,
-        key: Callable[[Item], Any],
         show: Callable[[Item], Shown],
-    ) -> Self:
-        """Make a page of rows, one more of which were read than it has; `key` as of `cut_page`."""
-        items, following = cut_page(rows, limit, key)
-        return cls(items=[show(row) for row in items], next=following)
+        key: Callable[[Item], Any] | None = None,
+    ) -> Answer:
+        """Answer with a page of rows, one more of which were read; `key` as of `cut`; None: the
+        time of the request and the id."""
+        items, following = self.cut(rows, key or by_time())
+        return Answer(Page(items=[show(row) for row in items], next=following))
 
 
 def encode(*key: Any) -> str:
@@ -253,45 +283,3 @@ def _is_storable(part: Any) -> bool:
     if type(part) is int:
         return -(2**63) <= part < 2**63
     return type(part) is not str or "\0" not in part
-
-
-def decode_one(cursor: str | None, kind: type) -> Any | None:
-    """Return the one-part key to continue after; None without a cursor. Raises InvalidCursor."""
-    key = decode(cursor, kind)
-    return key[0] if key else None
-
-
-def by_time(at: str = "requested_at") -> Callable[[Any], tuple[str | None, str]]:
-    """Return the key of lists in order of the attribute `at`, a time, and of `id`."""
-    return lambda row: (format_instant(getattr(row, at)), str(row.id))
-
-
-Timed = TypeVar("Timed", bound=Any)
-
-
-def decode_before(page: PageParameters, kind: type[Any] = UUID) -> tuple[datetime, Any] | None:
-    """Return the time and id to continue before; None without a cursor. Raises InvalidCursor."""
-    key = decode(page.cursor, str, str)
-    if key is None:
-        return None
-    try:
-        return datetime.fromisoformat(key[0]).astimezone(UTC), kind(key[1])
-    except (ValueError, OverflowError):
-        raise InvalidCursor("The cursor cannot be used: ask without one.") from None
-
-
-def cut_time_page(
-    rows: Sequence[Timed], limit: int, at: str = "requested_at"
-) -> tuple[Sequence[Timed], str | None]:
-    """Return a page of items, one more of which were read, and the cursor of the next page.
-
-    `at`: the attribute with the time.
-    """
-    return cut_page(rows, limit, by_time(at))
-
-
-def make_next(rows: Sequence[Timed], *, has_more: bool, at: str = "requested_at") -> str | None:
-    """Return the cursor of the page after these items, if there are more."""
-    if not has_more:
-        return None
-    return encode(*by_time(at)(rows[-1]))

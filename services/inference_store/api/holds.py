@@ -36,12 +36,21 @@ from inference_store.inference.errors import (
 from inference_store.query.cql2 import Clock, FilterLang
 from inference_store.query.cql2.tree import Node
 
-from . import fields
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
 from .conditions import filter_schema, read_filter
 from .dependencies import IfMatch, Querying, Reading
-from .fields import Body, InQuery, Instant, Page, PageParameters, Parameters, ShortText, Text
+from .fields import (
+    Body,
+    InQuery,
+    Instant,
+    PageParameters,
+    Parameters,
+    ShortText,
+    Text,
+    by_time,
+    page_of,
+)
 from .routing import Router
 
 _Reason = Annotated[Text, Field(min_length=1, max_length=2000)]
@@ -160,12 +169,6 @@ class HoldCount(Shown):
     """Whether time was over before all was looked at."""
 
 
-class HoldPage(Page):
-    """Legal holds, the newest first."""
-
-    items: list[ShownHold]
-
-
 class HoldDocument(Shown):
     """What a hold was; of a release, `reason` says why."""
 
@@ -181,12 +184,6 @@ class HoldChange(HoldRevision, Shown):
     """One revision of a hold."""
 
     document: HoldDocument  # type: ignore[assignment]
-
-
-class HoldHistory(Page):
-    """Every revision of a hold, the oldest first."""
-
-    items: list[HoldChange]
 
 
 # A hold with a moving time range would release inferences; one that stood still would hold less
@@ -210,7 +207,7 @@ async def place_hold(body: HoldBody, access: Asking) -> Answer:
     return await _write(access, body)
 
 
-@router.add("GET /holds", HoldPage, _NEEDED, "List holds", 404)
+@router.add("GET /holds", page_of(ShownHold), _NEEDED, "List holds", 404)
 async def list_holds(page: InQuery[HoldParameters], connection: Reading, access: Asking) -> Answer:
     """Holds, the newest first; ended and released ones too. Those of every model are shown to
     whoever has the right over everything."""
@@ -221,13 +218,12 @@ async def list_holds(page: InQuery[HoldParameters], connection: Reading, access:
         connection,
         state=page.state,
         model=model,
-        before=fields.decode_before(page),
+        before=page.find_before(),
         limit=page.limit + 1,
         within=access.scope,
     )
     ids = await _find_names(connection, [hold.model for hold in listed_holds])
-    by_time, show = fields.by_time("placed_at"), partial(_show_hold, ids=ids)
-    return Answer(HoldPage.cut(listed_holds, page.limit, by_time, show))
+    return page.answer(listed_holds, partial(_show_hold, ids=ids), by_time("placed_at"))
 
 
 @router.add(f"GET {_ONE}", ShownHold, _NEEDED, "Read a hold")
@@ -265,18 +261,15 @@ async def release_hold(
         return await _build_answer(connection, hold)
 
 
-@router.add(f"GET {_ONE}/history", HoldHistory, _NEEDED, "Read a hold's history")
+@router.add(f"GET {_ONE}/history", page_of(HoldChange), _NEEDED, "Read a hold's history")
 async def get_hold_history(
     hold_id: UUID, page: InQuery[PageParameters], connection: Reading, access: Asking
 ) -> Answer:
     """Every revision of a hold, the oldest first: what it was, when, and who made it so."""
     await _find_hold(connection, access, hold_id)
-    after = fields.decode_one(page.cursor, int)
-    revisions = await holds.list_revisions(
-        connection, hold_id, after=after or 0, limit=page.limit + 1
-    )
-    by_revision = attrgetter("revision")
-    return Answer(HoldHistory.cut(revisions, page.limit, by_revision, _show_change))
+    after = page.find_after(int) or 0
+    revisions = await holds.list_revisions(connection, hold_id, after=after, limit=page.limit + 1)
+    return page.answer(revisions, _show_change, attrgetter("revision"))
 
 
 @router.add(f"GET {_ONE}/held", HoldCount, _NEEDED, "Count what a hold keeps", 409)

@@ -7,11 +7,11 @@ reader gets each line as early as it would without compression.
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from functools import cache, lru_cache, partial
-from typing import Annotated, Any, Final, ParamSpec, TypeVar
+from typing import Annotated, Any, Concatenate, Final, ParamSpec, TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
 import cramjam
@@ -111,18 +111,34 @@ def read_range(header: str, size: int) -> tuple[int, int] | None:
     return begin, min(end, size)
 
 
-class EscapedPaths:
-    """ASGI: routes are matched on the path as it came: decoded, `a%2Fb` would be two segments."""
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            raw = scope.get("raw_path") or quote(scope["path"]).encode()
-            # In place: those outside see which route was taken in the same scope.
-            scope["path"] = raw.decode("latin-1")
-        await self._app(scope, receive, send)
+def of_requests(
+    answer: Callable[Concatenate[ASGIApp, Scope, Receive, Send, _P], Awaitable[None]],
+) -> Callable[Concatenate[ASGIApp, _P], ASGIApp]:
+    """Make an ASGI middleware of what is done for each HTTP request."""
+
+    def build(app: ASGIApp, /, *args: _P.args, **kwargs: _P.kwargs) -> ASGIApp:
+        async def call(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "http":
+                await answer(app, scope, receive, send, *args, **kwargs)
+            else:
+                await app(scope, receive, send)
+
+        return call
+
+    return build
+
+
+@of_requests
+async def match_escaped(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Match routes on the path as it came: decoded, `a%2Fb` would be two segments."""
+    raw = scope.get("raw_path") or quote(scope["path"]).encode()
+    # In place: those outside see which route was taken in the same scope.
+    scope["path"] = raw.decode("latin-1")
+    await app(scope, receive, send)
 
 
 def decode_segment(segment: str) -> str:
@@ -161,10 +177,6 @@ InferenceId = Annotated[
     ),
     AfterValidator(decode_segment),
 ]
-
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 
 async def read_in_thread(read: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -251,18 +263,11 @@ _TYPES: Final = (
 )
 
 
-class Compression:
-    """ASGI: compresses text answers for clients that accept it."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        coding = None
-        if scope["type"] == "http":
-            coding = choose_coding(",".join(Headers(scope=scope).getlist("accept-encoding")))
-        app = self._app if coding is None else _Responder(self._app, coding)
-        await app(scope, receive, send)
+@of_requests
+async def compress(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Compress text answers for clients that accept it."""
+    coding = choose_coding(",".join(Headers(scope=scope).getlist("accept-encoding")))
+    await (app if coding is None else _Responder(app, coding))(scope, receive, send)
 
 
 class _Responder(IdentityResponder):

@@ -56,7 +56,7 @@ class InferenceCount(Explained):
     warnings: list[str]
 
 
-class ShownMetadata(Shown):
+class ShownMetadataEntry(Shown):
     """One metadata item as it came."""
 
     key: str
@@ -131,7 +131,7 @@ _Columns: Any = _model_columns((column.name, column.kind) for column in FIXED_CO
 class ShownInference(_Columns):  # type: ignore[misc]
     """One datum and what the model said of it. What is not known is null."""
 
-    metadata: list[ShownMetadata] | dict[str, Any] | None = None
+    metadata: list[ShownMetadataEntry] | dict[str, Any] | None = None
     """By key, with `metadata_as` object."""
     predictions: list[ShownPrediction] | None = None
     urls: Urls | None = None
@@ -144,7 +144,7 @@ class PartialInference(ShownInference):
 
     model_config = ConfigDict(json_schema_extra=_without_required)
 
-    metadata: list[ShownMetadata] | dict[str, Any] | None = None
+    metadata: list[ShownMetadataEntry] | dict[str, Any] | None = None
     """By key, with `metadata_as` object."""
     predictions: list[PartialPrediction] | None = None
     urls: PartialUrls | None = None

@@ -28,7 +28,7 @@ from .access import Access, Asking
 from .answer import Answer, InferenceAnswer, Shown
 from .conditions import Conditions, Include, IncludeOfLink, Sort, read_requested_filter
 from .dependencies import LookingUp, Querying
-from .erasure_answers import ShownErasure, show_erasure
+from .erasure_answers import ShownErasure, answer_requested
 from .http import ANY, BYTES, INFERENCES, JSON, InferenceId, ModelId
 from .inference_models import InferenceDetail, MetadataAs, Resolved
 from .inference_pages import build_links, format_inference, limit_query_time, read_one, set_deadline
@@ -131,9 +131,8 @@ async def erase_inference(model_id: ModelId, inference_id: InferenceId, access: 
     await access.ledger.write("erasure_batch", build_body, actor=access.who)
     async with access.engine.connect() as connection:
         erasure = await find_erasure(connection, new_erasure.id)
-        assert erasure is not None, "its batch made it"
-        body = await show_erasure(connection, erasure)
-    return Answer(body, status_code=202, location=f"/v1/erasures/{new_erasure.id}")
+    assert erasure is not None, "its batch made it"
+    return await answer_requested(access, erasure)
 
 
 def _choose_include(
@@ -171,7 +170,7 @@ def _add_blob_route(blob: str, right: Right, action: Action | None) -> None:
         StreamingResponse,
         right,
         f"Read an inference's {blob}",
-        *(404, 410),
+        410,
         also={200: stored},
         operation_id=f"get_{blob}",
         description=f"The {blob} blob of the newest inference of that id, with its content type.",

@@ -13,11 +13,10 @@ from inference_store.index import api_keys
 from inference_store.inference.errors import Forbidden
 from inference_store.platform.json_encoding import format_instant
 
-from . import fields
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
 from .dependencies import Reading, Writing
-from .fields import Body, InQuery, Instant, Page, PageParameters, ShortText
+from .fields import Body, InQuery, Instant, PageParameters, ShortText, by_time, page_of
 from .routing import Router
 
 
@@ -52,7 +51,7 @@ class Rotation(Body):
     """When the key expires from now on; left out: as it was."""
 
 
-class ShownGrant(Shown):
+class ShownGrantedRights(Shown):
     """Rights over everything, a project, or a model."""
 
     rights: list[Right]
@@ -63,19 +62,13 @@ class ShownGrant(Shown):
 class ShownApiKey(ApiKey, Shown):
     """An API key, without its text."""
 
-    grants: list[ShownGrant]  # type: ignore[assignment]  # the rights of its role
+    grants: list[ShownGrantedRights]  # type: ignore[assignment]  # the rights of its role
 
 
 class ApiKeySecret(ShownApiKey):
     """An API key with its text, which is shown this once and never again."""
 
     key: str = Field(examples=["isk_k7mwx2ab9cde_…"])
-
-
-class KeyListPage(Page):
-    """API keys, the newest first; revoked ones too."""
-
-    items: list[ShownApiKey]
 
 
 router = Router("keys and audit")
@@ -98,13 +91,12 @@ async def create_api_key(body: NewKey, connection: Writing, access: Asking) -> A
     return Answer(shown, status_code=201, location=f"/v1/keys/{key.id}")
 
 
-@router.add("GET /keys", KeyListPage, _NEEDED, "List keys")
+@router.add("GET /keys", page_of(ShownApiKey), _NEEDED, "List keys")
 async def list_api_keys(page: InQuery[PageParameters], connection: Reading) -> Answer:
     """Keys, the newest first; revoked ones too."""
-    after = fields.decode_before(page, str)
+    after = page.find_before(str)
     keys = await api_keys.listed(connection, limit=page.limit + 1, after=after)
-    by_time = fields.by_time("created_at")
-    return Answer(KeyListPage.cut(keys, page.limit, by_time, ShownApiKey.show))
+    return page.answer(keys, ShownApiKey.show, by_time("created_at"))
 
 
 @router.add("GET /keys/{key_id}", ShownApiKey, _NEEDED, "Read a key")

@@ -21,7 +21,7 @@ from .http import OF_MODEL, ModelId
 from .routing import Router
 
 
-class ShownClass(Shown):
+class ShownConformanceClass(Shown):
     """A conformance class of CQL2."""
 
     name: str = Field(examples=["basic-cql2"])
@@ -37,7 +37,7 @@ class ShownConformance(Shown):
 
     conformsTo: list[str]
     """The URIs of those that are kept."""
-    classes: list[ShownClass]
+    classes: list[ShownConformanceClass]
 
 
 router = Router("filters")
@@ -65,7 +65,7 @@ class SchemaAnswer(JsonAnswer):
 )
 async def get_conformance() -> Answer:
     """The conformance classes of OGC CQL2 (21-065r2): which are kept, and which are not."""
-    classes = [ShownClass.show(conformance) for conformance in CONFORMANCE.values()]
+    classes = [ShownConformanceClass.show(conformance) for conformance in CONFORMANCE.values()]
     uris = [conformance.uri for conformance in CONFORMANCE.values() if conformance.kept]
     return Answer(ShownConformance(conformsTo=uris, classes=classes))
 

@@ -11,7 +11,6 @@ from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.inference.errors import Conflict, Fault, Invalid
 from inference_store.inference.metadata import MetadataCaps
-from inference_store.platform.settings import ApiSettings
 from inference_store.query import lookup
 from inference_store.query.read import read
 
@@ -26,7 +25,7 @@ from .metadata_edits import Editor, MetadataItem, check_change, edit, reserve
 from .routing import Router
 
 
-class ShownType(Shown):
+class ShownSeenType(Shown):
     """One type under which a key came."""
 
     type: str
@@ -47,10 +46,10 @@ class ShownMetadataKey(Shown):
     conflict: bool
     """Its values came as things that cannot be compared with each other."""
     count: int
-    types: list[ShownType]
+    types: list[ShownSeenType]
 
 
-class KeyPage(Page):
+class MetadataKeyPage(Page):
     """Metadata keys, in order of name."""
 
     items: list[ShownMetadataKey]
@@ -89,7 +88,8 @@ async def change_metadata(
 ) -> InferenceAnswer:
     """Add metadata items, or put them in the place of those with their keys; written back to the
     metadata blob. An id that several inferences have is refused: `uid:` says which one."""
-    caps = _read_caps(access.settings)
+    to = access.settings
+    caps = MetadataCaps(keys=to.max_keys_per_inference, blob_bytes=to.max_metadata_bytes)
     change = check_change(body.metadata, caps=caps)
     revision = _find_revision(body, if_match)
     engine, dictionary = access.engine, access.app.dictionary
@@ -131,10 +131,3 @@ def _find_revision(body: MetadataChange, if_match: int | None) -> int | None:
         fault = Fault("revision", "it names another revision than If-Match")
         raise Invalid("The body and If-Match name different revisions.", faults=[fault])
     return body.revision if if_match is None else if_match
-
-
-def _read_caps(settings: ApiSettings) -> MetadataCaps:
-    return MetadataCaps(
-        keys=settings.max_keys_per_inference,
-        blob_bytes=settings.max_metadata_bytes,
-    )

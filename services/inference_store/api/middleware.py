@@ -32,6 +32,7 @@ from inference_store.platform.metrics import IN_PROGRESS, REQUEST_SECONDS, REQUE
 from inference_store.platform.settings import is_loopback
 
 from .answer import HEADERS
+from .http import of_requests
 from .site import CONSOLE, CONSOLE_POLICY, DOCS, DOCS_POLICY
 
 OTHER = "other"
@@ -41,15 +42,18 @@ CHANGES_NOTHING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
 
 
-class RefuseFirst:
-    """ASGI: refuses a request for which `check` returns why, before anything is done."""
-
-    def __init__(self, app: ASGIApp, check: Callable[[Scope], StoreError | None]) -> None:
-        self._app, self._check = app, check
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = self._check(scope) if scope["type"] == "http" else None
-        await (self._app if refusal is None else build_problem(refusal))(scope, receive, send)
+@of_requests
+async def refuse_first(
+    app: ASGIApp,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    *,
+    check: Callable[[Scope], StoreError | None],
+) -> None:
+    """Refuse a request for which `check` returns why, before anything is done."""
+    refusal = check(scope)
+    await (app if refusal is None else build_problem(refusal))(scope, receive, send)
 
 
 def refuse_foreign_host(scope: Scope) -> StoreError | None:
@@ -139,7 +143,8 @@ class Foreground:
         """Return when no request is in the foreground, or after so many seconds; and whether there
         was one now, or after `since` and within the last second."""
         if self._idle.is_set():
-            return self._was_busy(since)
+            last = self._idle_since
+            return last is not None and last > since and self._clock() - last < _RECENT_SECONDS
         try:
             async with asyncio.timeout(seconds):
                 await self._idle.wait()
@@ -147,38 +152,29 @@ class Foreground:
             pass
         return True
 
-    def _was_busy(self, since: float) -> bool:
-        last = self._idle_since
-        return last is not None and last > since and self._clock() - last < _RECENT_SECONDS
 
+@of_requests
+async def track_foreground(
+    app: ASGIApp, scope: Scope, receive: Receive, send: Send, *, foreground: Foreground
+) -> None:
+    """Have each request in the foreground until its answer begins."""
+    is_inside = True
 
-class TrackForeground:
-    """ASGI: has each request in the foreground until its answer begins."""
+    def leave() -> None:
+        nonlocal is_inside
+        if is_inside:
+            is_inside = False
+            foreground.leave()
 
-    def __init__(self, app: ASGIApp, foreground: Foreground) -> None:
-        self._app, self._foreground = app, foreground
+    async def sending(message: Message) -> None:
+        await send(message)
+        leave()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        is_inside = True
-
-        def leave() -> None:
-            nonlocal is_inside
-            if is_inside:
-                is_inside = False
-                self._foreground.leave()
-
-        async def sending(message: Message) -> None:
-            await send(message)
-            leave()
-
-        self._foreground.enter()
-        try:
-            await self._app(scope, receive, sending)
-        finally:
-            leave()
+    foreground.enter()
+    try:
+        await app(scope, receive, sending)
+    finally:
+        leave()
 
 
 _REQUEST_ID = "x-request-id"
@@ -190,52 +186,46 @@ Failed = Callable[[Request, Exception], Awaitable[Response]]
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 
 
-class RequestObserver:
-    """ASGI: counts, times, logs and traces requests by their route: their path has ids."""
+@of_requests
+async def observe(
+    app: ASGIApp, scope: Scope, receive: Receive, send: Send, *, failed: Failed
+) -> None:
+    """Count, time, log and trace requests by their route: their path has ids."""
+    began, status = time.monotonic(), 0
+    headers = Headers(scope=scope)
+    sent = headers.get(_REQUEST_ID, "")
+    name = sent if _VALID_ID.fullmatch(sent) else str(uuid4())
 
-    def __init__(self, app: ASGIApp, failed: Failed) -> None:
-        self._app = app
-        self._failed = failed
+    async def noted(message: Message) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+            MutableHeaders(scope=message)[_REQUEST_ID] = name
+        await send(message)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        began, status = time.monotonic(), 0
-        headers = Headers(scope=scope)
-        sent = headers.get(_REQUEST_ID, "")
-        name = sent if _VALID_ID.fullmatch(sent) else str(uuid4())
-
-        async def noted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                MutableHeaders(scope=message)[_REQUEST_ID] = name
-            await send(message)
-
-        method = scope["method"] if scope["method"] in _METHODS else "_OTHER"
-        span = _begin_span(method, scope, headers)
-        with IN_PROGRESS.track_inprogress(), traces.ended(span), bound_contextvars(request_id=name):
-            try:
-                await self._app(scope, receive, noted)
-            except ClientDisconnect:  # while its body was read: nobody is there to answer
-                status = status or _CLIENT_LEFT
-            # the outermost place: logged and answered here, with the request's id
-            except Exception as error:
-                if status:
-                    raise
-                answer = await self._failed(Request(scope), error)
-                await answer(scope, receive, noted)
-            finally:
-                # only now: the router has added it, unless the request was refused before
-                matched = scope.get("route")
-                route = matched.path_format if isinstance(matched, APIRoute) else OTHER
-                REQUESTS.labels(method, route, str(status or 500)).inc()
-                seconds = time.monotonic() - began
-                REQUEST_SECONDS.labels(route).observe(seconds)
-                about = {"method": method, "route": route, "status": status or 500}
-                _log.info("request", action="request", **about, seconds=round(seconds, 4))
-                _describe_span(span, method, route, status or 500)
+    method = scope["method"] if scope["method"] in _METHODS else "_OTHER"
+    span = _begin_span(method, scope, headers)
+    with IN_PROGRESS.track_inprogress(), traces.ended(span), bound_contextvars(request_id=name):
+        try:
+            await app(scope, receive, noted)
+        except ClientDisconnect:  # while its body was read: nobody is there to answer
+            status = status or _CLIENT_LEFT
+        # the outermost place: logged and answered here, with the request's id
+        except Exception as error:
+            if status:
+                raise
+            answer = await failed(Request(scope), error)
+            await answer(scope, receive, noted)
+        finally:
+            # only now: the router has added it, unless the request was refused before
+            matched = scope.get("route")
+            route = matched.path_format if isinstance(matched, APIRoute) else OTHER
+            REQUESTS.labels(method, route, str(status or 500)).inc()
+            seconds = time.monotonic() - began
+            REQUEST_SECONDS.labels(route).observe(seconds)
+            about = {"method": method, "route": route, "status": status or 500}
+            _log.info("request", action="request", **about, seconds=round(seconds, 4))
+            _describe_span(span, method, route, status or 500)
 
 
 def _begin_span(method: str, scope: Scope, headers: Headers) -> Span:
@@ -273,32 +263,21 @@ _POLICIES: Final = {
 }
 
 
-class SecurityHeaders:
-    """ASGI: adds the headers that an answer does not set itself."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        ours = _find_page_headers(scope["path"])
-
-        async def added(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                if scope.get("scheme") == "https":
-                    headers.setdefault("Strict-Transport-Security", "max-age=31536000")
-                for name, value in {**HEADERS, **ours}.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
-        await self._app(scope, receive, added)
-
-
-def _find_page_headers(path: str) -> dict[str, str]:
+@of_requests
+async def add_security_headers(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Add the headers that an answer does not set itself."""
+    ours = dict(HEADERS)
+    if scope.get("scheme") == "https":
+        ours["Strict-Transport-Security"] = "max-age=31536000"
     for prefixes, policy in _POLICIES.items():
-        if path.startswith(prefixes):
-            return {"Content-Security-Policy": policy, "Cache-Control": "no-cache"}
-    return {}
+        if scope["path"].startswith(prefixes):
+            ours |= {"Content-Security-Policy": policy, "Cache-Control": "no-cache"}
+
+    async def added(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in ours.items():
+                headers.setdefault(name, value)
+        await send(message)
+
+    await app(scope, receive, added)

@@ -19,13 +19,12 @@ from inference_store.inference.errors import Conflict, Fault, Invalid, NotFound,
 from inference_store.inference.layout import check_id
 from inference_store.inference.task_types import TASK_TYPES, OutputMapping, task_type_of
 
-from . import fields
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
 from .dependencies import IfMatch, Reading
-from .fields import Body, InQuery, Page, PageParameters, ShortText, Text
+from .fields import Body, InQuery, PageParameters, ShortText, Text, page_of
 from .http import OF_MODEL, ModelId
-from .metadata import KeyPage, ShownMetadataKey
+from .metadata import MetadataKeyPage, ShownMetadataKey
 from .policies import ShownPolicy, show_state
 from .routing import Router
 
@@ -107,12 +106,6 @@ class PutRegistration(ShownRegistration):
     """Only where it was moved to another project."""
 
 
-class RegistrationPage(Page):
-    """Registrations, in order of model id."""
-
-    items: list[ShownRegistration]
-
-
 class ModelParameters(PageParameters):
     """Which page of which models."""
 
@@ -128,32 +121,24 @@ class ShownProject(Shown):
     """How many of its models the caller sees."""
 
 
-class ProjectPage(Page):
-    """Projects, in order of their ids."""
-
-    items: list[ShownProject]
-
-
 router = Router("models")
 _NEEDED = Needs(Right.READ, Over.SOME)
 _NEW = {"model": PutRegistration, "description": "It is new."}
 
 
-@router.add("GET /models", RegistrationPage, _NEEDED, "List models")
+@router.add("GET /models", page_of(ShownRegistration), _NEEDED, "List models")
 async def list_models(
     page: InQuery[ModelParameters], connection: Reading, access: Asking
 ) -> Answer:
     """Registrations, in order of model id."""
-    after = fields.decode_one(page.cursor, str)
     rows = await registrations.page(
         connection,
         limit=page.limit + 1,
-        after=after,
+        after=page.find_after(str),
         within=access.scope,
         project_id=page.project_id,
     )
-    by_id = attrgetter("model_id")
-    return Answer(RegistrationPage.cut(rows, page.limit, by_id, _show_registration))
+    return page.answer(rows, _show_registration, attrgetter("model_id"))
 
 
 @router.add(f"GET {OF_MODEL}", ShownRegistration, Right.READ, "Read a model")
@@ -192,15 +177,15 @@ async def delete_model(model_id: ModelId, access: Asking) -> Response:
     return Response(status_code=204)
 
 
-@router.add(f"GET {OF_MODEL}/metadata-keys", KeyPage, Right.READ, "List metadata keys")
+@router.add(f"GET {OF_MODEL}/metadata-keys", MetadataKeyPage, Right.READ, "List metadata keys")
 async def list_keys(
     model_id: ModelId, page: InQuery[PageParameters], connection: Reading, access: Asking
 ) -> Answer:
     """Which metadata keys the model's inferences have: types, counts, examples, conflicts."""
     model = (await access.find_model(connection, model_id)).model
-    after = fields.decode_one(page.cursor, str)
+    after = page.find_after(str)
     rows = await key_registry.keys(connection, model, limit=page.limit + 1, after=after)
-    items, following = fields.cut_page(rows, page.limit, lambda row: row.name)
+    items, following = page.cut(rows, attrgetter("name"))
     number = await key_registry.count(connection, model)
     shown = [
         ShownMetadataKey.show(
@@ -209,20 +194,18 @@ async def list_keys(
         for key in items
     ]
     capped = number >= access.settings.max_keys_per_model
-    return Answer(KeyPage(items=shown, next=following, capped=capped))
+    return Answer(MetadataKeyPage(items=shown, next=following, capped=capped))
 
 
-@router.add("GET /projects", ProjectPage, _NEEDED, "List projects")
+@router.add("GET /projects", page_of(ShownProject), _NEEDED, "List projects")
 async def list_projects(
     page: InQuery[PageParameters], connection: Reading, access: Asking
 ) -> Answer:
     """Projects with models that the caller sees, in order of their ids."""
-    after = fields.decode_one(page.cursor, str)
     rows = await registrations.list_projects(
-        connection, limit=page.limit + 1, after=after, within=access.scope
+        connection, limit=page.limit + 1, after=page.find_after(str), within=access.scope
     )
-    by_id = attrgetter("project_id")
-    return Answer(ProjectPage.cut(rows, page.limit, by_id, ShownProject.show))
+    return page.answer(rows, ShownProject.show, attrgetter("project_id"))
 
 
 def _show_registration(registered: Registration) -> ShownRegistration:
@@ -296,7 +279,15 @@ async def _move(
     await access.ledger.write("model_moved", build_body, actor=access.who, note=_build_move_note)
     async with access.engine.begin() as connection:
         registration = await registrations.get(connection, model_id, lock=True)
-        warning = await _warn_of_move(connection, registration)
+        owners = policies.list_owners(model_id, registration.project_id)
+        states = [(owner, await policies.find_state(connection, owner)) for owner in owners]
+        shown = [
+            show_state(owner, version, state, warnings=())
+            for owner, state in states
+            if (version := state.in_force or state.pending) is not None
+        ]
+        effective_at = registration.moves_at or registration.updated_at
+        warning = MoveWarning(effective_at=effective_at, policies=shown)
         if registrations.details_of(registration) == body.details():
             return _build_answer(registration, warning=warning)
         expected = None if expected is None else expected + 1
@@ -326,17 +317,6 @@ async def _build_move(
     return await policies.describe_move(
         connection, registration, body.project_id, grace_seconds=grace_seconds, reason=body.reason
     )
-
-
-async def _warn_of_move(connection: AsyncConnection, moved: Registration) -> MoveWarning:
-    owners = policies.list_owners(moved.model_id, moved.project_id)
-    states = [(owner, await policies.find_state(connection, owner)) for owner in owners]
-    shown = [
-        show_state(owner, version, state, warnings=())
-        for owner, state in states
-        if (version := state.in_force or state.pending) is not None
-    ]
-    return MoveWarning(effective_at=moved.moves_at or moved.updated_at, policies=shown)
 
 
 def _build_move_note(body: Entry) -> Note:

@@ -1,9 +1,8 @@
 """Retention policies of a model, of a project, and of all: their bodies, answers and paths."""
 
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 from uuid import UUID
 
 from fastapi import Depends, Request
@@ -26,11 +25,10 @@ from inference_store.erasure.policies import (
 )
 from inference_store.erasure.policies.effective_policy import check_not_empty, check_rules
 from inference_store.index.registrations import Registration
-from inference_store.inference.errors import NotFound
 from inference_store.query.cql2.tree import Node
 
 from .access import Access, Needs, Over
-from .answer import Answer, Shown
+from .answer import Shown
 from .conditions import filter_schema
 from .fields import Parameters, ShortText
 from .http import ModelId, ProjectId
@@ -101,7 +99,7 @@ class ShownRule(Shown):
     keep_inference: str
 
 
-class ShownVersion(Shown):
+class ShownPolicyVersion(Shown):
     """One version of a policy."""
 
     revision: int
@@ -185,25 +183,18 @@ class PolicyPreview(Shown):
     warnings: list[str]
 
 
-class ShownPolicy(ShownVersion):
+class ShownPolicy(ShownPolicyVersion):
     """The policy that is in force, or, where none is, the one that waits to begin."""
 
     level: str
     """`model`, `project` or `default`: whose policy it is."""
     model_id: str | None
     project_id: str | None
-    pending: ShownVersion | None
+    pending: ShownPolicyVersion | None
     """What begins later, until it is revoked."""
     warnings: list[str]
     would_delete: WouldDelete | None = None
     """What it would delete today; only where it was just set."""
-
-
-class PolicyHistory(Shown):
-    """Every version, the newest first."""
-
-    items: list[ShownVersion]
-    next: str | None
 
 
 async def check_allowed(
@@ -218,15 +209,6 @@ async def check_allowed(
     return None
 
 
-async def answer_policy(connection: AsyncConnection, owner: PolicyOwner) -> Answer:
-    """Answer a policy. Raises NotFound if there is none."""
-    state = await policies.find_state(connection, owner)
-    version = state.in_force or state.pending
-    if version is None:
-        raise NotFound(f"There is no retention policy of {owner}: {_describe_fallback(owner)}.")
-    return Answer(show_state(owner, version, state, warnings=()), revision=state.revision)
-
-
 def show_state(
     owner: PolicyOwner, version: PolicyVersion, state: PolicyState, **more: Any
 ) -> ShownPolicy:
@@ -238,9 +220,9 @@ def show_state(
     )
 
 
-def show_version(version: PolicyVersion, state: PolicyState) -> ShownVersion:
+def show_version(version: PolicyVersion, state: PolicyState) -> ShownPolicyVersion:
     """Make the answer about one version."""
-    return ShownVersion.show(version, **_describe_version(version, state))
+    return ShownPolicyVersion.show(version, **_describe_version(version, state))
 
 
 def _describe_version(version: PolicyVersion, state: PolicyState) -> dict[str, Any]:
@@ -261,10 +243,10 @@ def _describe_version(version: PolicyVersion, state: PolicyState) -> dict[str, A
 
 def describe_owner(owner: PolicyOwner) -> dict[str, str | None]:
     """Return the ids of the model or project whose policy it is."""
-    return {f"{level}_id": owner.subject if owner.level == level else None for level in _NAMED}
-
-
-_NAMED = ("model", "project")
+    return {
+        "model_id": owner.subject if owner.level == "model" else None,
+        "project_id": owner.subject if owner.level == "project" else None,
+    }
 
 
 def _describe_state(version: PolicyVersion, state: PolicyState) -> str:
@@ -274,14 +256,6 @@ def _describe_state(version: PolicyVersion, state: PolicyState) -> str:
         return "pending"
     begun = state.in_force is not None and version.revision == state.in_force.revision
     return "in_force" if begun else "past"
-
-
-def _describe_fallback(owner: PolicyOwner) -> str:
-    return {
-        "model": "its project's and the default one apply, where there are any",
-        "project": "the default one applies, where there is any",
-        "default": "what no other policy says is kept for ever",
-    }[owner.level]
 
 
 async def _find_of_model(request: Request, model_id: ModelId) -> None:
@@ -305,32 +279,23 @@ PolicyOf = Annotated[PolicyOwner, Depends(_get_owner)]
 """The owner of the policy that the path of the request names."""
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyLevel:
-    """A level of policies: its path, what finds the owner, and the extent that a right is needed
-    for."""
+class PolicyLevel(NamedTuple):
+    """A level of policies: what finds the owner, and the extent that a right is needed for."""
 
-    level: LevelName
+    name: LevelName
+    words: str
     path: str
     find: Callable[..., Awaitable[None]]
     read: Over
     write: Over
-    words: str
 
 
+_OF_MODEL = ("/models/{model_id}", _find_of_model, Over.MODEL, Over.MODEL)
+_OF_PROJECT = ("/projects/{project_id}", _find_of_project, Over.PROJECT, Over.PROJECT)
 POLICY_LEVELS: Final = (
-    PolicyLevel(
-        "model", "/models/{model_id}", _find_of_model, Over.MODEL, Over.MODEL, "a model's policy"
-    ),
-    PolicyLevel(
-        "project",
-        "/projects/{project_id}",
-        _find_of_project,
-        Over.PROJECT,
-        Over.PROJECT,
-        "a project's policy",
-    ),
-    PolicyLevel("default", "", _find_default, Over.SOME, Over.EVERYTHING, "the default policy"),
+    PolicyLevel("model", "a model's policy", *_OF_MODEL),
+    PolicyLevel("project", "a project's policy", *_OF_PROJECT),
+    PolicyLevel("default", "the default policy", "", _find_default, Over.SOME, Over.EVERYTHING),
 )
 
 
@@ -360,7 +325,7 @@ def add_policy_route(
                 Needs(Right.READ, level.read) if is_read else Needs(Right.ADMIN, level.write),
                 summary.format(policy=level.words),
                 *refusals,
-                name=f"{action}_{level.level}_policy",
+                name=f"{action}_{level.name}_policy",
                 dependencies=[Depends(level.find)],
                 **options,
             )(endpoint)

@@ -1,38 +1,37 @@
 """Routes of retention policies: each three times, for a model, a project, and all."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Any, Final
+from functools import partial
+from operator import attrgetter
+from typing import Any, Final
 from uuid import UUID
 
-from fastapi import Query
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
-from inference_store.api import fields
 from inference_store.api.access import Access, Asking, Needs, Over
 from inference_store.api.answer import Answer, Shown
 from inference_store.api.conditions import read_filter
 from inference_store.api.dependencies import IfMatch, Reading, Writing, querying
-from inference_store.api.fields import PageParameters
+from inference_store.api.fields import InQuery, PageParameters, page_of
 from inference_store.api.http import InferenceId, ModelId
 from inference_store.api.policies import (
     DecidedBy,
     LossCount,
     LossExample,
     PolicyBody,
-    PolicyHistory,
     PolicyOf,
     PolicyPreview,
     Reason,
     ShownPolicy,
+    ShownPolicyVersion,
     WouldDelete,
     add_policy_route,
-    answer_policy,
     check_allowed,
     describe_owner,
     show_state,
@@ -64,6 +63,11 @@ _SAVED: Final[Any] = {"rules": {"__all__": {"saved"}}}
 
 router = Router("retention")
 _MOST_PENDING: Final = 10
+_FALLBACKS: Final = {
+    "model": "its project's and the default one apply, where there are any",
+    "project": "the default one applies, where there is any",
+    "default": "what no other policy says is kept for ever",
+}
 _AGELESS: Final = Clock(
     instead="the ages of a rule say how old something may be: `keep_inference`, `keep_response` and"
     " `keep_input`. A time that stays the same is written TIMESTAMP('2026-11-01T00:00:00Z')"
@@ -74,24 +78,28 @@ _AGELESS: Final = Clock(
 async def get_policy(connection: Reading, access: Asking, of: PolicyOf) -> Answer:
     """The policy in force, and what waits to begin; 404 where there is neither."""
     await check_allowed(connection, access, of)
-    return await answer_policy(connection, of)
+    state = await policies.find_state(connection, of)
+    version = state.in_force or state.pending
+    if version is None:
+        raise NotFound(f"There is no retention policy of {of}: {_FALLBACKS[of.level]}.")
+    return Answer(show_state(of, version, state, warnings=()), revision=state.revision)
 
 
-@add_policy_route(router, "GET /history", "history_of", PolicyHistory, "Versions of {policy}", 404)
+@add_policy_route(
+    router, "GET /history", "history_of", page_of(ShownPolicyVersion), "Versions of {policy}", 404
+)
 async def get_history(
-    page: Annotated[PageParameters, Query()], connection: Reading, access: Asking, of: PolicyOf
+    page: InQuery[PageParameters], connection: Reading, access: Asking, of: PolicyOf
 ) -> Answer:
     """Who set it, when, and what it was before: the newest first."""
     await check_allowed(connection, access, of)
-    before = fields.decode_one(page.cursor, int)
+    before = page.find_after(int)
     versions = await policies.list_versions(connection, of, before=before, limit=page.limit + 1)
-    items, following = fields.cut_page(versions, page.limit, lambda version: version.revision)
     state = await policies.find_state(connection, of)
-    shown = [show_version(version, state) for version in items]
-    return Answer(PolicyHistory(items=shown, next=following))
+    return page.answer(versions, partial(show_version, state=state), attrgetter("revision"))
 
 
-@add_policy_route(router, "PUT", "set", ShownPolicy, "Set {policy}", 404, 412, 501)
+@add_policy_route(router, "PUT", "set", ShownPolicy, "Set {policy}", 404, 501)
 async def put_policy(body: PolicyBody, if_match: IfMatch, access: Asking, of: PolicyOf) -> Answer:
     """Set how long inputs, responses and inferences are kept; it applies to those stored
     already, too. One that would delete any of them begins after a grace."""
@@ -123,9 +131,9 @@ async def preview_policy(body: PolicyBody, access: Asking, of: PolicyOf) -> Answ
     )
 
 
-@add_policy_route(router, "DELETE", "remove", Response, "Remove {policy}", 404, 412, status=204)
+@add_policy_route(router, "DELETE", "remove", Response, "Remove {policy}", 404, status=204)
 async def delete_policy(
-    why: Annotated[Reason, Query()], if_match: IfMatch, access: Asking, of: PolicyOf
+    why: InQuery[Reason], if_match: IfMatch, access: Asking, of: PolicyOf
 ) -> Response:
     """The next wider policy applies, or everything is kept; after a grace where that would
     delete something."""
@@ -140,7 +148,6 @@ async def delete_policy(
     Response,
     "Take back {policy} before it begins",
     404,
-    412,
     status=204,
 )
 async def revoke_policy(if_match: IfMatch, access: Asking, of: PolicyOf) -> Response:
@@ -150,9 +157,7 @@ async def revoke_policy(if_match: IfMatch, access: Asking, of: PolicyOf) -> Resp
         await check_allowed(connection, access, of, lock=True)
         return await policies.describe_revocation(connection, of, expected=if_match)
 
-    whose = {"project_id": of.subject} if of.level == "project" else {}
-    model_id = of.subject if of.level == "model" else None
-    note = Note(Action.POLICY_REVOKED, model_id, {"level": of.level, **whose})
+    note = _build_note(Action.POLICY_REVOKED, of)
     await access.ledger.write("policy_revoked", build_body, actor=access.who, note=note)
     return Response(status_code=204)
 
@@ -190,7 +195,7 @@ async def _write(
         )
 
     kind = "policy_removed" if body is None else "policy_set"
-    await access.ledger.write(kind, build_body, actor=access.who, note=_build_note)
+    await access.ledger.write(kind, build_body, actor=access.who, note=_note_version)
     return lost, () if resolved is None else resolved.warnings
 
 
@@ -198,17 +203,19 @@ def _find_grace_seconds(access: Access, lost: Preview) -> float:
     return 0.0 if lost.is_harmless else access.settings.policy_grace_seconds
 
 
-def _build_note(version: PolicyVersion) -> Note:
-    owner, policy = version.of, version.policy
+def _note_version(version: PolicyVersion) -> Note:
+    policy, began = version.policy, version.effective_at.isoformat()
     action = Action.POLICY_REMOVED if policy is None else Action.POLICY_SET
     rules = {} if policy is None else policy.model_dump(exclude_none=True, exclude=_SAVED)
-    began = version.effective_at.isoformat()
-    detail = {"level": owner.level, "revision": version.revision, "effective_at": began}
-    whose = {"project_id": owner.subject} if owner.level == "project" else {}
     why = {} if version.reason is None else {"reason": version.reason}
-    return Note(
-        action, owner.subject if owner.level == "model" else None, detail | whose | why | rules
-    )
+    about = {"revision": version.revision, "effective_at": began, **why, **rules}
+    return _build_note(action, version.of, **about)
+
+
+def _build_note(action: Action, owner: PolicyOwner, **detail: Any) -> Note:
+    whose = {"project_id": owner.subject} if owner.level == "project" else {}
+    model_id = owner.subject if owner.level == "model" else None
+    return Note(action, model_id, {"level": owner.level, **whose, **detail})
 
 
 def _check_owner(body: PolicyBody, owner: PolicyOwner) -> None:
@@ -226,19 +233,16 @@ def _check_owner(body: PolicyBody, owner: PolicyOwner) -> None:
             raise Invalid(f"{name}: {message}.", faults=[fault])
 
 
-async def _read_trees(body: PolicyBody) -> list[Node | None]:
-    return [
-        await read_filter(rule.filter, None, clock=_AGELESS, path=f"rules[{number}].filter")
-        for number, rule in enumerate(body.rules)
-    ]
-
-
 async def _estimate(
     access: Access, owner: PolicyOwner, body: PolicyBody | None
 ) -> tuple[Preview, ResolvedPolicy | None]:
+    trees: list[Node | None] = []
     if body is not None:
         _check_owner(body, owner)
-    trees = [] if body is None else await _read_trees(body)
+        trees = [
+            await read_filter(rule.filter, None, clock=_AGELESS, path=f"rules[{number}].filter")
+            for number, rule in enumerate(body.rules)
+        ]
     resolved, seconds = None, access.settings.query_timeout_seconds
     async with querying(access) as connection:
         await check_allowed(connection, access, owner)
@@ -369,7 +373,7 @@ class RetentionExplanation(Shown):
     """The oldest hold that keeps it, whatever else is said here."""
 
 
-class ShownRun(Shown):
+class ShownRetentionRun(Shown):
     """One run of retention."""
 
     id: UUID
@@ -391,17 +395,10 @@ class ShownRun(Shown):
     error: str | None
 
 
-class RequestedRun(ShownRun):
+class RequestedRetentionRun(ShownRetentionRun):
     """A run that was just asked for."""
 
     warnings: list[str]
-
-
-class RunPage(Shown):
-    """Runs, the newest first."""
-
-    items: list[ShownRun]
-    next: str | None
 
 
 _NEEDED = Needs(Right.READ, Over.SOME)
@@ -412,7 +409,6 @@ _NEEDED = Needs(Right.READ, Over.SOME)
     RetentionExplanation,
     Right.READ,
     "Why an inference is kept",
-    404,
 )
 async def get_retention(
     model_id: ModelId, inference_id: InferenceId, connection: Reading, access: Asking
@@ -436,35 +432,37 @@ async def get_retention(
     )
 
 
-@router.add("GET /retention/runs", RunPage, _NEEDED, "List runs")
-async def list_runs(
-    page: Annotated[PageParameters, Query()], connection: Reading, access: Asking
-) -> Answer:
+@router.add("GET /retention/runs", page_of(ShownRetentionRun), _NEEDED, "List runs")
+async def list_runs(page: InQuery[PageParameters], connection: Reading, access: Asking) -> Answer:
     """Runs of retention, the newest first; those of every model only where everything is read."""
     listed_runs = await runs.list_runs(
-        connection, before=fields.decode_before(page), limit=page.limit + 1, within=access.scope
+        connection, before=page.find_before(), limit=page.limit + 1, within=access.scope
     )
-    items, following = fields.cut_time_page(listed_runs, page.limit)
-    return Answer(RunPage(items=await _show_runs(connection, items), next=following))
+    names = await registrations.names(connection, {run.model for run in listed_runs})
+    return page.answer(listed_runs, partial(_show_run, names))
 
 
-@router.add("GET /retention/runs/{run_id}", ShownRun, _NEEDED, "Read a run", 404)
+@router.add("GET /retention/runs/{run_id}", ShownRetentionRun, _NEEDED, "Read a run")
 async def get_run(run_id: UUID, connection: Reading, access: Asking) -> Answer:
     """One run of retention."""
     run = await runs.find_run(connection, run_id, within=access.scope)
     if run is None:
         raise NotFound(f"There is no run {run_id}.")
-    [shown] = await _show_runs(connection, [run])
-    return Answer(shown)
+    return Answer(_show_run(await registrations.names(connection, {run.model}), run))
 
 
-async def _show_runs(connection: Reading, runs: Sequence[RetentionRun]) -> list[ShownRun]:
-    names = await registrations.names(connection, {run.model for run in runs})
-    return [ShownRun.show(run, model_id=run.model and names.get(run.model)) for run in runs]
+def _show_run(names: Mapping[int, str], run: RetentionRun) -> ShownRetentionRun:
+    return ShownRetentionRun.show(run, model_id=run.model and names.get(run.model))
 
 
 @add_policy_route(
-    router, "POST /run", "run", RequestedRun, "Run retention now, by {policy}", 404, status=202
+    router,
+    "POST /run",
+    "run",
+    RequestedRetentionRun,
+    "Run retention now, by {policy}",
+    404,
+    status=202,
 )
 async def run_policy(connection: Writing, access: Asking, of: PolicyOf) -> Answer:
     """Ask the retention service to apply now what is in force for the model, for each model of
@@ -479,5 +477,5 @@ async def run_policy(connection: Writing, access: Asking, of: PolicyOf) -> Answe
     )
     warnings = warn_of_empty_project(of, await list_models(connection, of))
     model_id = None if registration is None else registration.model_id
-    body = RequestedRun.show(run, model_id=model_id, warnings=warnings)
+    body = RequestedRetentionRun.show(run, model_id=model_id, warnings=warnings)
     return Answer(body, status_code=202, location=f"/v1/retention/runs/{run.id}")

@@ -5,7 +5,7 @@ from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
@@ -19,8 +19,8 @@ from . import fields
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, AnyText, Shown
 from .dependencies import Reading, Writing
-from .erasure_answers import ShownErasure, show_erasure
-from .fields import Body, Flag, InQuery, Page, PageParameters, ShortText
+from .erasure_answers import ShownErasure, answer_requested
+from .fields import Body, Flag, InQuery, PageParameters, ShortText, page_of
 from .routing import Router
 
 
@@ -38,19 +38,6 @@ class OrphanErasureRequest(Body):
     """Whether it is only counted what would go."""
 
 
-class OrphanEstimate(Shown):
-    """What would be erased; nothing was changed."""
-
-    objects: int
-    bytes: int
-    held: int
-    """Orphans that a legal hold may keep."""
-    kept: int
-    """Those of the reconciliation that are no orphans any more."""
-    partial: bool
-    """Time was over before all was looked at: there may be more."""
-
-
 class ShownReconciliation(Reconciliation, Shown):
     """One comparison of the bucket with the index."""
 
@@ -59,12 +46,6 @@ class RequestedReconciliation(ShownReconciliation):
     """A comparison that was just asked for."""
 
     warnings: list[str]
-
-
-class ReconciliationPage(Page):
-    """Reconciliations, the newest first."""
-
-    items: list[ShownReconciliation]
 
 
 class FindingParameters(PageParameters):
@@ -90,28 +71,20 @@ class ShownFinding(Shown):
     detail: AnyText | None
 
 
-class FindingPage(Page):
-    """Findings, by kind and storage key."""
-
-    items: list[ShownFinding]
-
-
 router = Router("reconciliation")
 _NEEDED = Needs(Right.ADMIN, Over.EVERYTHING)
 _PATH = "/reconciliations"
 _ESTIMATE: dict[int | str, dict[str, Any]] = {
-    200: {"model": OrphanEstimate, "description": "What a `dry_run` estimates."}
+    200: {"model": orphans.OrphanEstimate, "description": "What a `dry_run` estimates."}
 }
 
 
-@router.add(f"GET {_PATH}", ReconciliationPage, _NEEDED, "List reconciliations")
+@router.add(f"GET {_PATH}", page_of(ShownReconciliation), _NEEDED, "List reconciliations")
 async def list_reconciliations(page: InQuery[PageParameters], connection: Reading) -> Answer:
     """Comparisons of the bucket with the index, the newest first."""
-    rows = await stored_reports.list_page(
-        connection, before=fields.decode_before(page), limit=page.limit + 1
-    )
-    show = ShownReconciliation.show
-    return Answer(ReconciliationPage.cut(rows, page.limit, fields.by_time(), show))
+    before = page.find_before()
+    rows = await stored_reports.list_page(connection, before=before, limit=page.limit + 1)
+    return page.answer(rows, ShownReconciliation.show)
 
 
 @router.add(
@@ -150,7 +123,7 @@ async def get_reconciliation(reconciliation_id: UUID, connection: Reading) -> An
 
 @router.add(
     f"GET {_PATH}/{{reconciliation_id}}/findings",
-    FindingPage,
+    page_of(ShownFinding),
     _NEEDED,
     "List what a reconciliation found",
 )
@@ -167,8 +140,7 @@ async def list_findings(
         after=None if key is None else (key[0], key[1]),
         limit=page.limit + 1,
     )
-    by_key = attrgetter("kind", "storage_key")
-    return Answer(FindingPage.cut(findings, page.limit, by_key, ShownFinding.show))
+    return page.answer(findings, ShownFinding.show, attrgetter("kind", "storage_key"))
 
 
 @router.add(
@@ -185,18 +157,15 @@ async def erase_orphans(
 ) -> Answer:
     """Erase the objects that a reconciliation found no row of: each is judged again before it goes,
     and what a legal hold may keep stays. GET /v1/erasures/{id} follows it."""
-    engine: AsyncEngine = access.engine
     if body.dry_run:
         seconds = access.settings.query_timeout_seconds
-        async with engine.connect() as connection:
+        async with access.engine.connect() as connection:
             estimate = await orphans.estimate_orphans(
                 connection, reconciliation_id, seconds=seconds
             )
-        return Answer(OrphanEstimate.show(estimate))
+        return Answer(estimate)
     erasure = await orphans.request_erasure(access.ledger, reconciliation_id, access.who)
-    async with engine.connect() as connection:
-        answer = await show_erasure(connection, erasure)
-    return Answer(answer, status_code=202, location=f"/v1/erasures/{erasure.id}")
+    return await answer_requested(access, erasure)
 
 
 async def _list_warnings(

@@ -1,5 +1,7 @@
 """Routes under /v1: what one needs, reads, refuses and answers with, and the OpenAPI of them."""
 
+import json
+import re
 from collections.abc import Callable, Coroutine, Sequence
 from inspect import signature
 from typing import Any, Final, TypeVar
@@ -155,6 +157,8 @@ def _refuse_unknown(request: Request, known_parameters: list[str]) -> None:
 BINARY: Final = {"schema": {"type": "string", "format": "binary"}}
 """Bytes, as OpenAPI has them."""
 _REF = "#/components/schemas/{model}"
+# Here it tells what is shown from what is stored; clients know what is shown alone.
+_PREFIX = re.compile(r"\b(?:Shown|Listed)(?=[A-Z])")
 _OVER = {
     Over.MODEL: "the model",
     Over.PROJECT: "the whole project, also the models to come",
@@ -172,8 +176,17 @@ def complete_openapi(
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             schema = generate()
-            _add_kinds(schema["components"]["schemas"], kinds)
+            schemas: dict[str, Any] = schema["components"]["schemas"]
+            for name in ("HTTPValidationError", "ValidationError"):
+                schemas.pop(name, None)
+            parts: list[type[BaseModel]] = [Problem, *kinds]
+            for kind in parts:
+                ours = models_json_schema([(kind, "serialization")], ref_template=_REF)[1]
+                schemas.update(ours["$defs"])
             _add_security(schema, settings)
+            names = {_PREFIX.sub("", name) for name in schemas}
+            assert len(names) == len(schemas), "two models of the API have one name"
+            app.openapi_schema = json.loads(_PREFIX.sub("", json.dumps(schema)))
         return app.openapi_schema or {}
 
     app.openapi = openapi  # type: ignore[method-assign]
@@ -182,15 +195,6 @@ def complete_openapi(
 def make_ref(kind: type[BaseModel]) -> str:
     """Return the reference to a schema."""
     return _REF.format(model=kind.__name__)
-
-
-def _add_kinds(schemas: dict[str, Any], kinds: Sequence[type[BaseModel]]) -> None:
-    for name in ("HTTPValidationError", "ValidationError"):
-        schemas.pop(name, None)
-    parts: list[type[BaseModel]] = [Problem, *kinds]
-    for kind in parts:
-        ours = models_json_schema([(kind, "serialization")], ref_template=_REF)[1]
-        schemas.update(ours["$defs"])
 
 
 def _add_security(schema: dict[str, Any], settings: AccessSettings) -> None:

@@ -70,10 +70,15 @@ async def serve(settings: ApiSettings) -> None:
     """Serve until SIGTERM or SIGINT."""
     if settings.auth == "off":
         _log.warning("access control is off", action="auth_off", host=settings.api_host)
-    watch = ServerWatch()
-    engine = _make_engine(settings, watch=watch)
-    read_dsn = settings.postgres_read_dsn
-    reading = None if read_dsn is None else _make_engine(settings, read_dsn.get_secret_value())
+    watch, read_dsn = ServerWatch(), settings.postgres_read_dsn
+    make_engine = partial(
+        engine_of,
+        settings,
+        application="inference-store-api",
+        statement_timeout_seconds=settings.query_timeout_seconds,
+    )
+    engine = make_engine(watch=watch)
+    reading = None if read_dsn is None else make_engine(dsn=read_dsn.get_secret_value())
     silence = min(settings.s3_timeout_seconds, _S3_SECONDS)
     blobs = Blobs(settings.model_copy(update={"s3_timeout_seconds": silence}))
     from_zero(QUERY_TIMEOUTS, ("page", "count", "aggregate"))
@@ -81,7 +86,7 @@ async def serve(settings: ApiSettings) -> None:
     app = create_app(settings, engine, blobs, reading)
     heartbeat = Heartbeat()
     # A pool of its own: queries that hold every connection of theirs do not make the api unready.
-    check_engine = _make_engine(settings, pool_size=1, watch=watch)
+    check_engine = make_engine(pool_size=1, watch=watch)
     # the same: the check of the ledger waits for no query
     ledger = Ledger(check_engine, blobs, prefix=settings.ledger_prefix)
     app.state.ledger_watch = LedgerWatch(ledger)
@@ -107,23 +112,6 @@ async def serve(settings: ApiSettings) -> None:
         for opened in (engine, reading, check_engine):
             if opened is not None:
                 await opened.dispose()
-
-
-def _make_engine(
-    settings: ApiSettings,
-    dsn: str | None = None,
-    *,
-    pool_size: int | None = None,
-    watch: ServerWatch | None = None,
-) -> AsyncEngine:
-    return engine_of(
-        settings,
-        dsn=dsn,
-        pool_size=pool_size,
-        application="inference-store-api",
-        statement_timeout_seconds=settings.query_timeout_seconds,
-        watch=watch,
-    )
 
 
 def _make_admin(

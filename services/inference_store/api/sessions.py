@@ -36,12 +36,12 @@ from .access import Asking, Needs, Over
 from .answer import Answer, JsonAnswer, Shown
 from .authentication import Authenticator, find_client
 from .dependencies import Writing
-from .keys import ShownGrant
+from .keys import ShownGrantedRights
 from .routing import Router
 from .site import CONSOLE
 
 
-class OwnGrant(ShownGrant):
+class OwnGrant(ShownGrantedRights):
     """Rights over everything, a project, or a model."""
 
     role: Role | None

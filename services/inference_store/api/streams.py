@@ -31,7 +31,7 @@ from inference_store.export.columns import (
     link_columns,
     predictions_column,
 )
-from inference_store.export.formats import FORMATS, Format
+from inference_store.export.formats import FORMATS, Encoder
 from inference_store.index import key_registry
 from inference_store.inference.errors import Fault, Invalid
 from inference_store.platform.metrics import STREAMED, STREAMS
@@ -292,12 +292,12 @@ class ColumnStream:
     """
 
     def __init__(
-        self, format: Format, first: AnsweredPage, metadata: MetadataColumns | None
+        self, format: type[Encoder], first: AnsweredPage, metadata: MetadataColumns | None
     ) -> None:
         self._columns = _choose_columns(first, metadata)
         self._shows_cursors = first.shows_cursors
         self._cursors = [_CURSOR] if format.has_cursors or first.shows_cursors else []
-        self._encoder = format.make_encoder([*self._columns.list_all(), *self._cursors])
+        self._encoder = format([*self._columns.list_all(), *self._cursors])
         self._head = self._encoder.encode_head(
             {"warnings": list(first.warnings), **first.answer_members}
         )
@@ -333,7 +333,7 @@ class ColumnStream:
 
 
 async def _make_column_stream(
-    connection: AsyncConnection, format: Format, first: AnsweredPage
+    connection: AsyncConnection, format: type[Encoder], first: AnsweredPage
 ) -> ColumnStream:
     metadata = None
     if "metadata" in first.selection.include:

@@ -1,7 +1,16 @@
 """The messages between the api and the process that decodes, over its stdin and stdout."""
 
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
+
+
+class Thumbnail(NamedTuple):
+    """A thumbnail as JPEG, with its size and that of its picture."""
+
+    jpeg: bytes
+    size: tuple[int, int]
+    picture: tuple[int, int]
+
 
 REQUEST: Final = Struct(">IH")
 """Bytes of the picture that follows; the longest edge of its thumbnail."""

@@ -9,7 +9,7 @@ import sys
 import warnings
 from contextlib import suppress
 from io import BytesIO
-from typing import BinaryIO, Final, NamedTuple
+from typing import BinaryIO, Final
 
 from PIL import Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
@@ -22,6 +22,7 @@ from .thumbnail_wire import (
     REQUEST,
     TOO_MANY_PIXELS,
     TOO_MUCH_MEMORY,
+    Thumbnail,
 )
 
 FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
@@ -45,15 +46,7 @@ class Refused(Exception):
         self.outcome = outcome
 
 
-class MadeThumbnail(NamedTuple):
-    """A thumbnail, and the size of its picture."""
-
-    picture: tuple[int, int]
-    size: tuple[int, int]
-    jpeg: bytes
-
-
-def make_thumbnail(picture: bytes, edge: int) -> MadeThumbnail:
+def make_thumbnail(picture: bytes, edge: int) -> Thumbnail:
     """Make a JPEG whose edges are at most `edge` pixels. Raises Refused.
 
     EXIF orientation is ignored: shapes are in the pixels that the model had.
@@ -73,7 +66,7 @@ def make_thumbnail(picture: bytes, edge: int) -> MadeThumbnail:
         raise Refused(DAMAGED) from None
 
 
-def _shrink(image: Image.Image, edge: int) -> MadeThumbnail:
+def _shrink(image: Image.Image, edge: int) -> Thumbnail:
     picture = image.size
     if picture[0] * picture[1] > MOST_PIXELS:
         raise Refused(TOO_MANY_PIXELS)
@@ -87,7 +80,7 @@ def _shrink(image: Image.Image, edge: int) -> MadeThumbnail:
     out, bare = BytesIO(), _opaque(small)
     bare.info = {}  # a comment would be copied
     bare.save(out, "JPEG", quality=_QUALITY)
-    return MadeThumbnail(picture, small.size, out.getvalue())
+    return Thumbnail(out.getvalue(), small.size, picture)
 
 
 def _count_coefficient_bytes(image: Image.Image) -> int:

@@ -8,7 +8,6 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from typing import Annotated, Any, Final
 from uuid import UUID
 
@@ -32,7 +31,7 @@ from inference_store.api.http import (
     ModelId,
 )
 from inference_store.api.routing import BINARY, Router, make_ref
-from inference_store.api.thumbnail_wire import ANSWER, MADE, REFUSALS, REQUEST
+from inference_store.api.thumbnail_wire import ANSWER, MADE, REFUSALS, REQUEST, Thumbnail
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import (
     BlobMissing,
@@ -67,15 +66,6 @@ _OVERHEAD_BYTES: Final = 1024
 """About the bytes that an entry takes beside its JPEG."""
 Key = tuple[int, UUID, str, int]
 """The model, the uid, the key of the input, and the longest edge."""
-
-
-@dataclass(frozen=True, slots=True)
-class Thumbnail:
-    """A thumbnail as JPEG, with its size and that of its picture."""
-
-    jpeg: bytes
-    size: tuple[int, int]
-    picture: tuple[int, int]
 
 
 class Decoder:

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
-from functools import partial
 from typing import Annotated, Any, Final, Literal, TypeAlias
 from uuid import UUID
 
@@ -19,12 +18,21 @@ from inference_store.inference.errors import Conflict, Forbidden, Invalid, NotFo
 from inference_store.query.order import NEWEST_FIRST, resolve_sort
 from inference_store.query.preparation import QueryRequest, check_request
 
-from . import fields
 from .access import Access, Asking, Needs, OfModel, Over
 from .answer import Answer, Shown
 from .conditions import Sort, read_requested_filter
 from .dependencies import IfMatch, Reading, Writing
-from .fields import Body, InQuery, Page, PageParameters, ShortText, Text, instant, refuse_no_time
+from .fields import (
+    Body,
+    InQuery,
+    PageParameters,
+    ShortText,
+    Text,
+    by_time,
+    instant,
+    page_of,
+    refuse_no_time,
+)
 from .routing import Router
 
 MOST_CHARACTERS: Final = 10_000
@@ -146,17 +154,11 @@ class ListedView(SavedView, Shown):
     """Whether you may change and delete it."""
 
 
-class ShownView(ListedView):
+class CheckedView(ListedView):
     """A saved view, and whether it can still be asked."""
 
     faults: list[ViewFault]
     """Empty: a query with its filter and its sort is answered."""
-
-
-class ViewPage(Page):
-    """Saved views, the newest first."""
-
-    items: list[ListedView]
 
 
 router = Router("saved views")
@@ -164,7 +166,7 @@ _NEEDED = Needs(Right.READ, Over.SOME)
 _ONE = "/views/{view_id}"
 
 
-@router.add("POST /views", ShownView, _NEEDED, "Save a view", 404, 409, 501, status=201)
+@router.add("POST /views", CheckedView, _NEEDED, "Save a view", 404, 409, 501, status=201)
 async def save_view(body: ViewBody, connection: Writing, access: Asking) -> Answer:
     """Save a question about a model under a name: for yourself, or, with the right `annotate` over
     the model, for whoever may read it."""
@@ -177,7 +179,7 @@ async def save_view(body: ViewBody, connection: Writing, access: Asking) -> Answ
     return await _answer_changed(connection, access, Action.VIEW_SAVED, model, id, status=201)
 
 
-@router.add("GET /views", ViewPage, _NEEDED, "List saved views", 404)
+@router.add("GET /views", page_of(ListedView), _NEEDED, "List saved views", 404)
 async def list_views(page: InQuery[ViewParameters], connection: Reading, access: Asking) -> Answer:
     """Your own views, and those of the projects of models that you may read, the newest first."""
     model = None
@@ -189,20 +191,23 @@ async def list_views(page: InQuery[ViewParameters], connection: Reading, access:
         within=access.scope,
         model=model,
         shared=page.shared,
-        before=fields.decode_before(page),
+        before=page.find_before(),
         limit=page.limit + 1,
     )
-    by_time, show = fields.by_time("created_at"), partial(_list_view, access)
-    return Answer(ViewPage.cut(views, page.limit, by_time, show))
+    return page.answer(
+        views,
+        lambda view: ListedView.show(view, may_change=_may_change(access, view)),
+        by_time("created_at"),
+    )
 
 
-@router.add(f"GET {_ONE}", ShownView, _NEEDED, "Read a saved view")
+@router.add(f"GET {_ONE}", CheckedView, _NEEDED, "Read a saved view")
 async def get_view(view_id: UUID, connection: Reading, access: Asking) -> Answer:
     """One view, and what is wrong with it by now: a key that it names may be gone."""
     return await _answer_view(connection, access, await _find(connection, access, view_id))
 
 
-@router.add(f"PATCH {_ONE}", ShownView, _NEEDED, "Change a saved view", 409, 501)
+@router.add(f"PATCH {_ONE}", CheckedView, _NEEDED, "Change a saved view", 409, 501)
 async def change_view(
     view_id: UUID, body: ViewChange, connection: Writing, if_match: IfMatch, access: Asking
 ) -> Answer:
@@ -300,13 +305,9 @@ async def _answer_view(
     connection: AsyncConnection, access: Access, view: SavedView, *, status: int = 200
 ) -> Answer:
     faults = [fault async for fault in _find_faults(connection, view)]
-    shown = ShownView.show(view, may_change=_may_change(access, view), faults=faults)
+    shown = CheckedView.show(view, may_change=_may_change(access, view), faults=faults)
     location = f"/v1/views/{view.id}" if status == 201 else None
     return Answer(shown, status, revision=view.revision, location=location)
-
-
-def _list_view(access: Access, view: SavedView) -> ListedView:
-    return ListedView.show(view, may_change=_may_change(access, view))
 
 
 def _may_change(access: Access, view: SavedView) -> bool:

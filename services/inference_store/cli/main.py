@@ -4,7 +4,8 @@ import argparse
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -37,6 +38,7 @@ _MODULES = {
     **dict.fromkeys(("migrate", "distribute", "resume", "parked"), "database"),
     **dict.fromkeys(("certificates", "ledger", "audit"), "proof"),
     **dict.fromkeys(("doctor", "reconcile"), "upkeep"),
+    **dict.fromkeys(("api", "ingester", "proxy", "retention"), "serve"),
 }
 """The modules that hold several commands; any other command has one of its own name."""
 # The commands for users, which the Python client has: the same as those of `istore`.
@@ -98,16 +100,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def import_command(name: str) -> "Command":
-    """Import a command.
-
-    The garbage collector stays off for imported objects: it would find nothing, and take a fifth of
-    the time.
-    """
-    gc.disable()
-    try:
+    """Import a command."""
+    with importing():
         module = import_module(f"inference_store.cli.{_MODULES.get(name, name)}")
         command: Command = getattr(module, name.upper())
         return command
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Keep the garbage collector off for imported objects: it would find nothing, and take a fifth
+    of the time."""
+    gc.disable()
+    try:
+        yield
     finally:
         gc.freeze()
         gc.enable()

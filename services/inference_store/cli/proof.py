@@ -305,7 +305,11 @@ async def _run_ledger(settings: _LedgerSettings, arguments: argparse.Namespace) 
             ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
             match arguments.what:
                 case "show":
-                    await _show(ledger, arguments.after, arguments.limit)
+                    read = ledger.entries.read_after
+                    for entry in await asyncio.to_thread(read, arguments.after, arguments.limit):
+                        print(json.dumps(_format_entry(entry), ensure_ascii=False, sort_keys=True))
+                    last = (await ledger.compare()).number
+                    _say(f"Bucket and Postgres agree: entry {last} is the last.")
                 case "replay":
                     await _replay(ledger, skip_forgotten=arguments.skip_forgotten)
                 case _:
@@ -313,13 +317,6 @@ async def _run_ledger(settings: _LedgerSettings, arguments: argparse.Namespace) 
                     place = ledger.entries.location
                     _say(f"The ledger goes on in {place} with entry {entry.number}.")
     return 0
-
-
-async def _show(ledger: Ledger, after: int, limit: int) -> None:
-    for entry in await asyncio.to_thread(ledger.entries.read_after, after, limit):
-        print(json.dumps(_format_entry(entry), ensure_ascii=False, sort_keys=True))
-    last = (await ledger.compare()).number
-    _say(f"Bucket and Postgres agree: entry {last} is the last.")
 
 
 async def _replay(ledger: Ledger, *, skip_forgotten: bool) -> None:

@@ -17,7 +17,7 @@ import orjson
 from pydantic import ValidationError
 from sqlalchemy import func
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.access import Action, Who
 from inference_store.access.rights import read_roles
@@ -86,7 +86,9 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     fails)."""
     # The checks report unavailable servers better than the logs of libraries.
     logging.basicConfig(level=logging.CRITICAL, force=True)
-    unknown = _list_names()
+    names = "\n".join(list_unknown())
+    remedy = "Spell it as docs/reference/settings.md does, or remove it: no service starts."
+    unknown = [Result("names of settings", [doctor.failed(names, remedy)])] if names else []
     try:
         settings = _read_settings()
     except WrongSetting as wrong:
@@ -102,12 +104,6 @@ def run_doctor(arguments: argparse.Namespace) -> int:
         )
     )
     return _CODES[report.state]
-
-
-def _list_names() -> list[Result]:
-    remedy = "Spell it as docs/reference/settings.md does, or remove it: no service starts."
-    names = "\n".join(list_unknown())
-    return [Result("names of settings", [doctor.failed(names, remedy)])] if names else []
 
 
 def _read_settings() -> DoctorSettings:
@@ -253,20 +249,15 @@ class _Command:
                     ended = await self._work(engine, blobs)
             async with engine.connect() as connection:
                 findings = await stored_reports.list_findings(connection, ended.id, limit=_SHOWN)
-                estimate = await self._estimate(connection, ended)
+                estimate = None
+                if self._erases and ended.state != "failed":
+                    estimate = await orphans.estimate_orphans(connection, ended.id)
         print(
             format_json(ended, findings, estimate)
             if self._json
             else format_text(ended, findings, estimate)
         )
         return 2 if ended.state == "failed" else int(_has_problems(ended))
-
-    async def _estimate(
-        self, connection: AsyncConnection, ended: Reconciliation
-    ) -> orphans.OrphanEstimate | None:
-        if not self._erases or ended.state == "failed":
-            return None
-        return await orphans.estimate_orphans(connection, ended.id)
 
     async def _erase(self, engine: AsyncEngine, blobs: Blobs, report: UUID) -> Erasure:
         """Request the erasure, unless it was requested, and follow it: the retention service
@@ -404,7 +395,8 @@ def format_json(
 ) -> str:
     """Format the report for programs, with only the first findings."""
     report = reconciliation.model_dump()
-    report |= {"findings": findings} | ({} if estimate is None else {"would_erase": estimate})
+    more = {} if estimate is None else {"would_erase": estimate.model_dump()}
+    report |= {"findings": findings, **more}
     return orjson.dumps(report, default=str, option=orjson.OPT_INDENT_2).decode()
 
 

@@ -3,13 +3,11 @@
 import json
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from io import BytesIO
 from itertools import accumulate
-from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import nanoarrow as na
 import orjson
@@ -21,6 +19,13 @@ from .columns import Column, Kind, Values
 class Encoder(Protocol):
     """Encodes pages of one export, each with the same columns."""
 
+    has_cursors: ClassVar[bool] = False
+    """Whether the last row of each page has a cursor, without being asked to."""
+    has_room: ClassVar[bool] = False
+    """Whether what comes before the first page can hold warnings."""
+
+    def __init__(self, columns: Sequence[Column]) -> None: ...
+
     def encode_head(self, members: Mapping[str, Any]) -> bytes:
         """Return what comes before the first page; `members`: warnings and the like."""
 
@@ -31,26 +36,15 @@ class Encoder(Protocol):
         """Return what comes after the last page."""
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
-    """A format of columns."""
-
-    name: str
-    media_type: str
-    make_encoder: Callable[[Sequence[Column]], Encoder]
-    has_cursors: bool
-    """Whether the last row of each page has a cursor, without being asked to."""
-    has_room: bool
-    """Whether what comes before the first page can hold warnings."""
-
-
 # An Arrow IPC stream: a schema, a record batch for each page, the end's mark. A stream that ends
 # without its mark is not whole:
 # https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format
 
 
-class ArrowEncoder:
+class ArrowEncoder(Encoder):
     """Encodes pages of one export, each with the same columns."""
+
+    has_cursors = has_room = True
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self._columns = columns
@@ -204,7 +198,7 @@ def _encode_predictions(values: Values, column: Column) -> Any:
 _END: Final = "\r\n"
 
 
-class CsvEncoder:
+class CsvEncoder(Encoder):
     """Encodes pages of one export, each with the same columns."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
@@ -260,18 +254,8 @@ _SPELLINGS: Final[Mapping[Kind, Callable[[Any], str]]] = {
 }
 
 
-def _table(*formats: Format) -> Mapping[str, Format]:
-    return MappingProxyType({format.media_type: format for format in formats})
-
-
-FORMATS: Final = _table(
-    Format(
-        "arrow",
-        "application/vnd.apache.arrow.stream",
-        ArrowEncoder,
-        has_cursors=True,
-        has_room=True,
-    ),
-    Format("csv", "text/csv", CsvEncoder, has_cursors=False, has_room=False),
-)
+FORMATS: Final[Mapping[str, type[Encoder]]] = {
+    "application/vnd.apache.arrow.stream": ArrowEncoder,
+    "text/csv": CsvEncoder,
+}
 """By media type."""

@@ -10,7 +10,6 @@ An erasure deletes each part that names something erased. No part is written twi
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import accumulate
 from secrets import token_hex
@@ -393,18 +392,17 @@ def make_part_key(export: UUID, number: int, suffix: str) -> str:
     return f"{make_prefix(export)}{PARTS}{number:05}-{token_hex(4)}{suffix}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(Stored):
     """A list of members, and the object that is written from it; without the uids themselves."""
 
-    export: UUID
+    export: Hidden[UUID]
     number: int
     """From 1."""
-    model: int
-    first: UUID
-    last: UUID
+    model: Hidden[int]
+    first: Hidden[UUID]
+    last: Hidden[UUID]
     state: PartState
-    storage_key: str | None
+    storage_key: Hidden[str | None]
     """Null: there is no object."""
     rows: int | None
     bytes: int | None

@@ -48,13 +48,6 @@ class PartEncoder(Protocol):
         """Write what is not in the file yet; the file stays open."""
 
 
-class Extra(NamedTuple):
-    """An extra of this distribution, and a module that comes with it."""
-
-    name: str
-    module: str
-
-
 @dataclass(frozen=True, slots=True)
 class PartFormat:
     """A format of parts."""
@@ -64,8 +57,8 @@ class PartFormat:
     suffix: str
     """Of the names of files."""
     make_encoder: Callable[[Columns, BinaryIO], PartEncoder]
-    extra: Extra | None = None
-    """What has to be installed for it."""
+    needed: str | None = None
+    """A module that comes with the extra of the format's name, which has to be installed."""
     linked: Sequence[str] = BLOBS
     """The blobs that its parts can have links to."""
     copied: Sequence[str] = ()
@@ -91,9 +84,9 @@ class PartFormat:
 
     def check_installed(self) -> None:
         """Raise Invalid if the format needs an extra that is not installed."""
-        if self.extra is None or _is_installed(self.extra.module):
+        if self.needed is None or _is_installed(self.needed):
             return
-        remedy = f"install inference-store[{self.extra.name}], or choose another format"
+        remedy = f"install inference-store[{self.name}], or choose another format"
         message = f"{self.name} needs a package that this server does not have: {remedy}"
         raise Invalid(f"format: {message}.", faults=[Fault("format", message)])
 
@@ -257,15 +250,11 @@ class ObjectFormat:
         if row.urls is not None:
             chosen["urls"] = row.urls
         if contents and row.contents is not None:
-            chosen["bytes"] = _encode(row.contents)
+            chosen["bytes"] = {
+                blob: None if content is None else b64encode(content).decode()
+                for blob, content in row.contents.items()
+            }
         return chosen
-
-
-def _encode(contents: Mapping[str, bytes | None]) -> dict[str, str | None]:
-    return {
-        blob: None if content is None else b64encode(content).decode()
-        for blob, content in contents.items()
-    }
 
 
 # A part as a tar file for WebDataset: of each inference `<uid>.json`, and its input beside it.
@@ -288,7 +277,13 @@ class WebDatasetPart:
         """See PartEncoder."""
         for row in rows:
             for name, content in self._list_files(row):
-                self._write(name, content)
+                header = TarInfo(name)
+                header.size, header.mode = len(content), _MODE
+                padding = -len(content) % BLOCKSIZE
+                self._file.write(header.tobuf(USTAR_FORMAT))
+                self._file.write(content)
+                self._file.write(NUL * padding)
+                self._size += BLOCKSIZE + len(content) + padding
 
     def close(self) -> None:
         """See PartEncoder."""
@@ -303,15 +298,6 @@ class WebDatasetPart:
         if content is not None:
             suffix = find_suffix(content, row.inference.row["data_content_type"])
             yield f"{uid}.{suffix}", content
-
-    def _write(self, name: str, content: bytes) -> None:
-        header = TarInfo(name)
-        header.size, header.mode = len(content), _MODE
-        padding = -len(content) % BLOCKSIZE
-        self._file.write(header.tobuf(USTAR_FORMAT))
-        self._file.write(content)
-        self._file.write(NUL * padding)
-        self._size += BLOCKSIZE + len(content) + padding
 
 
 # The suffix of a file with an input: by its first bytes, else by its content type.
@@ -365,7 +351,7 @@ PART_FORMATS: Final = _table(
         "application/vnd.apache.parquet",
         ".parquet",
         ParquetPart,
-        extra=Extra("parquet", "arro3.io"),
+        needed="arro3.io",
         copied=_BOTH,
     ),
     PartFormat(

@@ -20,7 +20,6 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO, Final
@@ -86,7 +85,7 @@ async def write_part(
     async with engine.begin() as connection:
         if not await jobs.begin_part(connection, part, str(key)):
             return 0
-    part = replace(part, state="writing", storage_key=str(key))
+    part = part.model_copy(update={"state": "writing", "storage_key": str(key)})
     failpoint("export.write.named")
     is_written = False
     try:
@@ -135,7 +134,7 @@ async def _clear(engine: AsyncEngine, blobs: Blobs, part: Part) -> Part:
     await _delete(blobs, parse_stored(part.storage_key))
     async with engine.begin() as connection:
         await jobs.begin_part(connection, part, None)
-    return replace(part, state="listed", storage_key=None)
+    return part.model_copy(update={"state": "listed", "storage_key": None})
 
 
 async def _delete(blobs: Blobs, key: StorageKey) -> None:

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from inference_store.erasure.log import new_key
@@ -30,6 +31,16 @@ class PartNotReady(LocalStackError):
 
     def __init__(self, name: str, seconds: float, reason: str, log: str) -> None:
         super().__init__(f"{name} was not ready after {seconds:.0f} s: {reason}; see {log}")
+
+
+def find_package(name: str) -> Path:
+    """Return the folder of an installed package, without importing it. Raises LocalStackError."""
+    spec = find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise LocalStackError(
+            f"The package {name} is missing: install 'inference-store[demo]', or run `make demo`."
+        )
+    return Path(spec.submodule_search_locations[0])
 
 
 HOST = "127.0.0.1"

@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib.metadata
-import importlib.util
 import os
 import pwd
 import shutil
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from inference_store.local.folder import HOST, LocalFolder, LocalStackError
+from inference_store.local.folder import HOST, LocalFolder, LocalStackError, find_package
 from inference_store.local.part import READY_SECONDS, Part, RunAs, RunningPart, end
 
 NAME = "postgres"
@@ -181,7 +180,7 @@ def find_home(folder: LocalFolder) -> PostgresHome:
 
     Raises LocalStackError if the wheel is missing.
     """
-    packages = _find_packages()
+    packages = find_package(_PACKAGE).parent  # not imported: that writes lock files
     if os.geteuid() != 0:
         cluster = folder.path / "postgres"
         cluster.mkdir(mode=0o700, exist_ok=True)
@@ -204,17 +203,6 @@ def reachable_by_all(path: Path) -> bool:
     """Return whether any user may access every folder down to `path`, and `path` itself."""
     absolute = path.absolute()
     return all(folder.stat().st_mode & stat.S_IXOTH for folder in (absolute, *absolute.parents))
-
-
-def _find_packages() -> Path:
-    """Return the folder of the wheel's package. It is not imported: that writes lock files."""
-    spec = importlib.util.find_spec(_PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
-        raise LocalStackError(
-            "The demo's packages are missing: install them with `pip install "
-            "'inference-store[demo]'`, or run `make demo`."
-        )
-    return Path(spec.submodule_search_locations[0]).parent
 
 
 def _bin(packages: Path) -> Path:

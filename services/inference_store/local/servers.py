@@ -3,7 +3,6 @@ as wheels bring them."""
 
 import ctypes
 import importlib.metadata
-import importlib.util
 import os
 import signal
 import sys
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inference_store.local import postgres
-from inference_store.local.folder import HOST, LocalFolder, LocalStackError
+from inference_store.local.folder import HOST, LocalFolder, LocalStackError, find_package
 from inference_store.local.part import (
     READY_SECONDS,
     Part,
@@ -174,10 +173,7 @@ def find_library() -> Path:
 
     Raises LocalStackError if the wheel is missing.
     """
-    spec = importlib.util.find_spec("confluent_kafka")
-    if spec is None or not spec.submodule_search_locations:
-        raise LocalStackError("The package confluent-kafka is missing: run `make demo`.")
-    package = Path(spec.submodule_search_locations[0])
+    package = find_package("confluent_kafka")
     for folder in (package.parent / "confluent_kafka.libs", package / ".dylibs"):
         for library in sorted(folder.glob("librdkafka*")):
             return library

@@ -178,7 +178,10 @@ def running_stack(
         chosen_ports = choose_ports(folder.ports, _PARTS, requested_ports)
         for sentence in chosen_ports.sentences:
             say(sentence)
-        ports = _select_ports(chosen_ports)
+        admin = {name: chosen_ports[_admin(name)] for name in programs.SERVICES}
+        ports = programs.ServicePorts(
+            chosen_ports[API], chosen_ports[PROXY], chosen_ports[_PROXY_GRPC], admin
+        )
         # First: loading its models takes longest, and nothing waits for it before the services.
         models = programs.start_model_server(
             folder, chosen_ports[programs.MODEL_SERVER], chosen_ports[_MODELS_GRPC]
@@ -245,11 +248,6 @@ def _drain(stack: Stack, started_at: datetime, say: Callable[[str], None]) -> bo
 
 def _describe(awaited: int | None) -> str:
     return "an unknown number" if awaited is None else counted(awaited, "capture")
-
-
-def _select_ports(chosen: ChosenPorts) -> programs.ServicePorts:
-    admin = {name: chosen[_admin(name)] for name in programs.SERVICES}
-    return programs.ServicePorts(chosen[API], chosen[PROXY], chosen[_PROXY_GRPC], admin)
 
 
 def _build_stack(

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial, wraps
 from os import SEEK_END
 from threading import Lock
-from typing import BinaryIO, Concatenate, Final, Literal, ParamSpec, Protocol, Self, TypeVar
+from typing import BinaryIO, Concatenate, Final, Literal, ParamSpec, Self, TypeVar
 
 from minio import Minio
 from minio.error import S3Error
@@ -78,18 +78,11 @@ class Silence:
             raise
 
 
-class _Asking(Protocol):
-    silence: Silence
-
-
-S = TypeVar("S", bound=_Asking)
-
-
-def asked(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+def asked(method: Callable[Concatenate["Blobs", P], T]) -> Callable[Concatenate["Blobs", P], T]:
     """Wrap a method that calls S3."""
 
     @wraps(method)
-    def ask(self: S, /, *arguments: P.args, **named: P.kwargs) -> T:
+    def ask(self: "Blobs", /, *arguments: P.args, **named: P.kwargs) -> T:
         with self.silence.limited():
             return method(self, *arguments, **named)
 
@@ -281,8 +274,19 @@ class Blobs:
             return page(self._minio, bucket, prefix, after, limit)
 
     def locked_until(self, key: StorageKey) -> datetime | None:
-        """Call `locks.locked_until`; return None for a bucket that is not allowed."""
-        return None if key.bucket not in self.buckets.allowed else locked_until(self._minio, key)
+        """Return when the last lock on any version of an object ends; None if it is unknown.
+
+        A legal hold of S3 has no end, and without the right to read locks it is unknown, as it is
+        in a bucket that is not allowed.
+        """
+        if key.bucket not in self.buckets.allowed:
+            return None
+        with translate_errors():
+            versions = survivors(self._minio, key.bucket, [key.key], versions=True)
+            ids = [version.id for version in versions if not version.marker]
+            ends = [_find_end(self._minio, key, id) for id in ids]
+        later = [end for end in ends if end is not None and end > datetime.now(UTC)]
+        return max(later, default=None)
 
     @asked
     def check(self) -> None:
@@ -369,20 +373,6 @@ class Blobs:
     def _refuse_unaddressable(self, key: StorageKey) -> None:
         if not is_addressable(key.key):
             raise BlobMissing(f"{key}: no client can address `.` and `..`")
-
-
-def locked_until(client: Minio, key: StorageKey) -> datetime | None:
-    """Return when the last lock on any version of an object ends; None if it is unknown.
-
-    A legal hold of S3 has no end, and without the right to read locks it is unknown. Raises
-    ObjectStoreUnavailable.
-    """
-    with translate_errors():
-        versions = survivors(client, key.bucket, [key.key], versions=True)
-        ends = [_find_end(client, key, version.id) for version in versions if not version.marker]
-    now = datetime.now(UTC)
-    later = [end for end in ends if end is not None and end > now]
-    return max(later, default=None)
 
 
 def _find_end(client: Minio, key: StorageKey, version: str | None) -> datetime | None:

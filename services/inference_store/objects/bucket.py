@@ -12,7 +12,7 @@ from xml.etree.ElementTree import ParseError
 import urllib3
 from minio import Minio
 from minio.commonconfig import COMPLIANCE
-from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
+from minio.error import InvalidResponseError, MinioException, S3Error
 from minio.helpers import check_bucket_name
 from minio.objectlockconfig import YEARS
 from minio.retention import Retention
@@ -22,6 +22,7 @@ from inference_store.inference.events import StorageKey
 from inference_store.platform.settings import BlobSettings
 
 from .clients import (
+    UNAVAILABLE,
     http_pool,
     knows_no_versions,
     minio_client,
@@ -38,10 +39,6 @@ NOT_S3 = "NotS3"
 """Our own code for an answer that is not S3's."""
 NO_NAME = "InvalidBucketName"
 """S3's code of a name that no bucket can have; the client does not send a request for one."""
-_UNAVAILABLE = (
-    *(S3Error, ServerError, InvalidResponseError),
-    *(urllib3.exceptions.HTTPError, OSError),
-)
 
 
 class BucketError(Exception):
@@ -67,7 +64,10 @@ class BucketState:
 
 def inspect_bucket(settings: BlobSettings, bucket: str) -> BucketState:
     """Return the state of a bucket; blocks. Raises BucketError and ObjectStoreUnavailable."""
-    _check_name(bucket)
+    try:
+        check_bucket_name(bucket)
+    except ValueError as error:
+        raise BucketError(NO_NAME, str(error)) from None
     client = minio_client(settings, settings.s3_endpoint)
     try:
         # A list, not a check of existence: only its answer gives the reason.
@@ -79,15 +79,8 @@ def inspect_bucket(settings: BlobSettings, bucket: str) -> BucketState:
         raise BucketError(error.code or "", without_secrets(str(error.message))) from None
     except InvalidResponseError as error:
         raise BucketError(NOT_S3, without_secrets(str(error))) from None
-    except (*_UNAVAILABLE, ValueError) as error:
+    except UNAVAILABLE as error:
         raise ObjectStoreUnavailable(without_secrets(str(error))) from None
-
-
-def _check_name(bucket: str) -> None:
-    try:
-        check_bucket_name(bucket)
-    except ValueError as error:
-        raise BucketError(NO_NAME, str(error)) from None
 
 
 def _find_versioning(client: Minio, bucket: str, missing: list[str]) -> str:

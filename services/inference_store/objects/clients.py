@@ -50,7 +50,7 @@ _AWS = "https://s3.amazonaws.com"
 _REFUSED = 300
 _ERRORS = (b"<?xml", b"<Error")
 # ValueError: no credentials, or a name that no bucket can have.
-_UNAVAILABLE = (
+UNAVAILABLE = (
     *(S3Error, ServerError, InvalidResponseError),
     *(urllib3.exceptions.HTTPError, OSError, ValueError),
 )
@@ -191,7 +191,7 @@ def translate_errors() -> Iterator[None]:
     ObjectStoreUnavailable."""
     try:
         yield
-    except _UNAVAILABLE as exc:
+    except UNAVAILABLE as exc:
         text = f"the object store says: {without_secrets(str(exc))}"
         if isinstance(exc, S3Error) and exc.response.status == 403:
             raise AccessDenied(text) from exc

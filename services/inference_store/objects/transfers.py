@@ -4,11 +4,11 @@ import os
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import BytesIO
 from mmap import ACCESS_READ, mmap
 from threading import Lock
-from typing import BinaryIO, Final, Literal, TypeAlias
+from typing import BinaryIO, Final, Literal, TypeAlias, TypeVar
 
 import obstore
 from minio import Minio
@@ -38,6 +38,8 @@ class OverBudget:
 OVER_BUDGET: Final = OverBudget()
 Fetched: TypeAlias = bytes | BlobMissing | BlobForbidden | BlobTooLarge | OverBudget | None
 Get = Callable[[StorageKey], bytes]
+T = TypeVar("T")
+R = TypeVar("R")
 
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 # The useful part of the debugging output after obstore's sentence.
@@ -110,39 +112,6 @@ def translate_error(key: StorageKey, error: Exception) -> Exception:
     return kind(f"the object store does not give {key}: {reason}")
 
 
-@dataclass
-class _Fetch:
-    """One call of get_many, shared by its threads."""
-
-    get: Get
-    keys: Sequence[StorageKey | None]
-    budget: int
-    results: list[Fetched]
-    lock: Lock = field(default_factory=Lock)
-    error: ObjectStoreUnavailable | None = None
-
-    def fetch(self, index: int) -> bool:
-        """Fetch a key, unless the budget is used up; return False if S3 is unavailable."""
-        key = self.keys[index]
-        if key is not None and self.error is None:
-            self.results[index] = self._fetch_one(key)
-        return self.error is None
-
-    def _fetch_one(self, key: StorageKey) -> Fetched:
-        if self.budget <= 0:
-            return OVER_BUDGET
-        try:
-            data = self.get(key)
-        except (BlobMissing, BlobForbidden, BlobTooLarge) as exc:
-            return exc
-        except ObjectStoreUnavailable as exc:
-            self.error = exc
-            return None
-        with self.lock:
-            self.budget -= len(data)
-        return data
-
-
 def get_many(
     executor: ThreadPoolExecutor,
     get_one: Get,
@@ -155,26 +124,48 @@ def get_many(
 
     Raises ObjectStoreUnavailable if one could not be requested.
     """
-    fetch = _Fetch(get_one, keys, budget, [None] * len(keys))
-    _stride(executor, fetch.fetch, threads=threads, count=len(keys))
-    if fetch.error is not None:
-        raise fetch.error
-    return fetch.results
+    left, lock = budget, Lock()
+
+    def fetch(key: StorageKey | None) -> Fetched:
+        nonlocal left
+        if key is None:
+            return None
+        if left <= 0:
+            return OVER_BUDGET
+        try:
+            data = get_one(key)
+        except (BlobMissing, BlobForbidden, BlobTooLarge) as exc:
+            return exc
+        with lock:
+            left -= len(data)
+        return data
+
+    return _stride(executor, fetch, keys, threads=threads)
 
 
 def _stride(
-    executor: ThreadPoolExecutor, work: Callable[[int], bool], *, threads: int, count: int
-) -> None:
-    """Do the work for 0 to `count`, in threads, until it returns False; wait for every thread."""
-    step = max(1, min(threads, count))
+    executor: ThreadPoolExecutor, work: Callable[[T], R], items: Sequence[T], *, threads: int
+) -> list[R]:
+    """Return what the work makes of each item, in threads; once one raises ObjectStoreUnavailable
+    the others do no more, and it is raised when every thread has ended."""
+    step = max(1, min(threads, len(items)))
+    results: dict[int, R] = {}
+    errors: list[ObjectStoreUnavailable] = []
 
     def run(first: int) -> None:
-        for index in range(first, count, step):
-            if not work(index):
+        for index in range(first, len(items), step):
+            if errors:
                 return
+            try:
+                results[index] = work(items[index])
+            except ObjectStoreUnavailable as exc:
+                errors.append(exc)
 
     for done in [executor.submit(run, first) for first in range(step)]:
         done.result()
+    if errors:
+        raise errors[0]
+    return [results[index] for index in range(len(items))]
 
 
 Put = Callable[[StorageKey, bytes], None]
@@ -247,19 +238,7 @@ def put_many(
 ) -> None:
     """Write all objects, or raise ObjectStoreUnavailable for the first that failed; waits for every
     thread."""
-    errors: list[ObjectStoreUnavailable] = []
-
-    def put(index: int) -> bool:
-        if not errors:
-            try:
-                put_one(*objects[index])
-            except ObjectStoreUnavailable as exc:
-                errors.append(exc)
-        return not errors
-
-    _stride(executor, put, threads=threads, count=len(objects))
-    if errors:
-        raise errors[0]
+    _stride(executor, lambda each: put_one(*each), objects, threads=threads)
 
 
 _PIECE_BYTES = 256 * 1024

@@ -239,7 +239,13 @@ async def topic(settings: KafkaSettings) -> TopicSettings | None:
         partitions = await _read_partitions(admin, settings.kafka_topic)
         if partitions is None:
             return None
-        return _build_settings(partitions, await _read_settings(admin, settings.kafka_topic))
+        return TopicSettings(
+            partitions=len(partitions),
+            replicas=min(len(partition["replicas"]) for partition in partitions),
+            leaderless=sum(partition["leader"] < 0 for partition in partitions),
+            lagging=sum(len(part["isr"]) < len(part["replicas"]) for part in partitions),
+            settings=await _read_settings(admin, settings.kafka_topic),
+        )
     finally:
         await admin.close()
 
@@ -269,16 +275,6 @@ async def _read_settings(admin: AIOKafkaAdminClient, name: str) -> dict[str, str
     if (error := for_code(code)) is not NoError:
         raise error(f"the broker does not describe the topic {name!r}: {message or error.message}")
     return {entry[0]: entry[1] or "" for entry in entries}
-
-
-def _build_settings(partitions: list[Any], settings: Mapping[str, str] | None) -> TopicSettings:
-    return TopicSettings(
-        partitions=len(partitions),
-        replicas=min(len(partition["replicas"]) for partition in partitions),
-        leaderless=sum(partition["leader"] < 0 for partition in partitions),
-        lagging=sum(len(partition["isr"]) < len(partition["replicas"]) for partition in partitions),
-        settings=settings,
-    )
 
 
 async def ends(settings: KafkaSettings) -> dict[int, tuple[int, int]]:

@@ -209,50 +209,36 @@ _BODILESS: Final = frozenset({204, 304})
 _AT_ONCE: Final = struct.pack("ii", 1, 0)
 
 
-class Framing:
-    """Sends one answer."""
-
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle: Any = cycle
-        self._until_closed = False
-
-    async def send(self, message: Message) -> None:
-        """Send one message of ASGI."""
-        cycle = self._cycle
-        if message["type"] == "http.response.start":
-            has_no_chunks = cycle.scope["http_version"] == "1.0"
-            self._until_closed = has_no_chunks and not _has_length(message)
-            if self._until_closed:
-                cycle.chunked_encoding = False  # the answer ends with the connection
-            await cycle.send(message)
-            if message["status"] in _BODILESS:
-                cycle.expected_content_length = 0
-            return
-        if self._until_closed:
-            cycle.expected_content_length = len(message.get("body", b""))
-        await cycle.send(message)
-
-    def break_off(self) -> None:
-        """Reset the connection if its regular end would mark a broken answer as complete."""
-        transport = self._cycle.transport
-        if self._until_closed and (connection := transport.get_extra_info("socket")):
-            connection.setsockopt(SOL_SOCKET, SO_LINGER, _AT_ONCE)  # it is reset, not ended
-            transport.abort()
+def _has_length(message: Message) -> bool:
+    return any(name.lower() == b"content-length" for name, _ in message["headers"])
 
 
-def framed(app: Any, cycle: RequestResponseCycle) -> Any:
+def framed(app: Any, cycle: Any) -> Any:
     """Return an application of ASGI whose answers end as HTTP requires."""
 
     async def answer(scope: Scope, receive: Receive, _: object) -> None:
-        framing = Framing(cycle)
+        ends_with_connection = False
+
+        async def send(message: Message) -> None:
+            nonlocal ends_with_connection
+            if message["type"] == "http.response.start":
+                # HTTP/1.0 has no chunks
+                if scope["http_version"] == "1.0" and not _has_length(message):
+                    ends_with_connection, cycle.chunked_encoding = True, False
+            elif ends_with_connection:
+                cycle.expected_content_length = len(message.get("body", b""))
+            await cycle.send(message)
+            if message.get("status") in _BODILESS:
+                cycle.expected_content_length = 0
+
         try:
-            await app(scope, receive, framing.send)
+            await app(scope, receive, send)
         except BaseException:  # whatever broke it off
-            framing.break_off()
+            connection = cycle.transport.get_extra_info("socket")
+            if ends_with_connection and connection:
+                # its regular end would mark a broken answer as complete: it is reset, not ended
+                connection.setsockopt(SOL_SOCKET, SO_LINGER, _AT_ONCE)
+                cycle.transport.abort()
             raise
 
     return answer
-
-
-def _has_length(message: Message) -> bool:
-    return any(name.lower() == b"content-length" for name, _ in message["headers"])

@@ -29,10 +29,10 @@ from inference_store.api.answer import (
 from inference_store.api.http import (
     CODINGS,
     MOST_ITEMS,
-    Compression,
     ExactRequest,
     choose_coding,
     choose_type,
+    compress,
     decode_segment,
     escape_segment,
     exact_json,
@@ -151,7 +151,7 @@ async def compress_answer(
         raise AssertionError("nothing of the request is read")
 
     scope = {"type": "http", "headers": [(b"accept-encoding", accept.encode())]}
-    await Compression(app)(scope, receive, send)
+    await compress(app)(scope, receive, send)
     start, *bodies = messages
     headers = {name.decode().lower(): value.decode() for name, value in start["headers"]}
     return headers, [body["body"] for body in bodies]

@@ -21,7 +21,7 @@ from inference_store.api.conditions import InferenceLink, InferenceQuery, Metada
 from inference_store.api.fields import ScoreRange, Window
 from inference_store.api.inference_models import FIELD_PATTERN, FIELDS, PARTS, FieldSelection
 from inference_store.api.middleware import OTHER
-from inference_store.api.policies import PolicyBody, RuleBody, ShownRule, ShownVersion
+from inference_store.api.policies import PolicyBody, RuleBody, ShownPolicyVersion, ShownRule
 from inference_store.api.routing import GuardedRoute, Router
 from inference_store.index.database import create_engine
 from inference_store.inference.errors import Invalid
@@ -144,7 +144,7 @@ def test_fields_of_a_link_are_split_at_commas() -> None:
 def test_a_policy_is_shown_with_every_field_of_its_rules_and_bounds() -> None:
     assert set(RuleBody.model_fields) - {"types"} == set(ShownRule.model_fields)
     bounds = set(PolicyBody.model_fields) - {"level", "id", "effective", "token"}
-    assert bounds <= set(ShownVersion.model_fields)
+    assert bounds <= set(ShownPolicyVersion.model_fields)
 
 
 _EARLY, _LATE = "2026-11-01T00:00:00Z", "2026-11-01T00:00:01Z"

@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from inference_store.cli.api import CHECKS as API_CHECKS
 from inference_store.cli.command import start_service
-from inference_store.cli.proxy import CHECKS as PROXY_CHECKS
-from inference_store.cli.retention import CHECKS as RETENTION_CHECKS
+from inference_store.cli.serve import list_checks
 from inference_store.platform.settings import (
     ApiSettings,
     Checks,
@@ -126,20 +124,20 @@ def test_a_number_says_its_unit_with_an_example(start_in_vain: Start) -> None:
 def test_reports_failed_checks_too(start_in_vain: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ROLE_ARN", "role")
     environment = {"RETENTION_ADMIN_PORT": "70000", "CERTIFICATE_KEY": "hunter2"}
-    output = start_in_vain(RetentionSettings, environment, RETENTION_CHECKS)
+    output = start_in_vain(RetentionSettings, environment, list_checks("retention"))
     assert "INFERENCE_STORE_RETENTION_ADMIN_PORT: " in output
     assert "INFERENCE_STORE_CERTIFICATE_KEY: it has no private key" in output
     assert "AWS_ROLE_ARN is set and AWS_WEB_IDENTITY_TOKEN_FILE is not" in output
     monkeypatch.delenv("AWS_ROLE_ARN")
 
     environment = {"API_TOKEN": "hunter2", "OIDC_ROLES": '{"ops": [{"role": "hunter2"}]}'}
-    lines = start_in_vain(ApiSettings, environment, API_CHECKS).splitlines()
+    lines = start_in_vain(ApiSettings, environment, list_checks("api")).splitlines()
     assert [line.split(" it ")[0].split(" Input ")[0] for line in lines] == [
         "INFERENCE_STORE_API_TOKEN:",
         "INFERENCE_STORE_OIDC_ROLES: ops.0.role:",
     ]
 
     environment = {"PROXY_UPSTREAM": "models", "PROXY_PROTOCOLS": "v2,v3,v4", "PROXY_PORT": "x"}
-    lines = start_in_vain(ProxySettings, environment, PROXY_CHECKS).splitlines()
+    lines = start_in_vain(ProxySettings, environment, list_checks("proxy")).splitlines()
     names = [line.removeprefix("INFERENCE_STORE_PROXY_").split(" ")[0] for line in lines]
     assert names == ["PORT:", "UPSTREAM:", "PROTOCOLS:", "PROTOCOLS:"]

@@ -30,55 +30,55 @@ KINDS: dict[str, type[Any]] = {
     "ProblemError": answers.Fault,
     "InferenceDetail": InferenceFields,
     "StreamedInference": InferenceFields,
-    "ShownMetadata": inference.MetadataEntry,
-    "ShownPrediction": inference.Prediction,
+    "MetadataEntry": inference.MetadataEntry,
+    "Prediction": inference.Prediction,
     "Urls": Urls,
     "InferenceCount": answers.InferenceCount,
     "InferencePage": answers.Page,
     "StreamEnd": answers.StreamEnd,
     "ResolvedTime": answers.ResolvedTime,
-    "ShownRegistration": models.Registration,
+    "Registration": models.Registration,
     "PendingMove": models.PendingMove,
     "OutputMapping": models.OutputMapping,
-    "ShownMetadataKey": models.MetadataKey,
-    "ShownType": models.SeenType,
-    "KeyPage": models.KeyPage,
+    "MetadataKey": models.MetadataKey,
+    "SeenType": models.SeenType,
+    "MetadataKeyPage": models.KeyPage,
     "RetentionExplanation": exports.Retention,
     "PendingRule": exports.PendingDecision,
     "DecidedBy": exports.DecidedBy,
-    "ShownLimit": exports.Limit,
+    "Limit": exports.Limit,
     "HeldBy": exports.HeldBy,
-    "ShownErasure": exports.Erasure,
+    "Erasure": exports.Erasure,
     "Progress": exports.Progress,
     "BlockedObject": exports.Obstacle,
-    "ShownCaller": answers.Caller,
+    "Caller": answers.Caller,
     "OwnGrant": answers.Grant,
     "OwnLimits": answers.CallerLimits,
     "Features": answers.SwitchedOn,
-    "ShownExport": exports.ExportFields,
-    "ShownDownload": exports.Download,
-    "ShownPart": exports.ExportPart,
-    "ShownErasedMember": exports.ErasedMember,
-    "ShownThumbnail": answers.Thumbnail,
+    "Export": exports.ExportFields,
+    "Download": exports.Download,
+    "ExportPart": exports.ExportPart,
+    "ErasedMember": exports.ErasedMember,
+    "Thumbnail": answers.Thumbnail,
     "ThumbnailPage": answers.ThumbnailPage,
-    "ShownDrawing": answers.Drawing,
-    "ShownShape": answers.Shape,
-    "ShownBox": answers.ShapeBox,
+    "Drawing": answers.Drawing,
+    "Shape": answers.Shape,
+    "Box": answers.ShapeBox,
     "RotatedBox": answers.OrientedBox,
-    "ShownKeypoint": answers.Keypoint,
+    "Keypoint": answers.Keypoint,
 }
 # What is for people, or for browsers.
 LEFT_OUT = {
     "InferenceCount": {"explain"},
     "InferencePage": {"explain"},
-    "ShownErasure": {"decided_by", "given_up"},
-    "ShownCaller": {"session"},
+    "Erasure": {"decided_by", "given_up"},
+    "Caller": {"session"},
 }
 # A part that can be left out is an object that says so.
 _HOLD = {"id": "019ac3f2-7c00-8123-9abc-000000000001", "name": "hold"}
 _PARTS = {
-    inference.Metadata: "list[ShownMetadata]|{}|null",
-    inference.Predictions: "list[ShownPrediction]|null",
+    inference.Metadata: "list[MetadataEntry]|{}|null",
+    inference.Predictions: "list[Prediction]|null",
 }
 _NAMES = {str: "string", int: "integer", float: "number", bool: "boolean", UUID: "string:uuid"}
 _NAMES |= {datetime: "string:date-time", NoneType: "null", Any: "any"}
@@ -100,7 +100,7 @@ def describe_hint(hint: Any) -> str:  # noqa: PLR0911
     if origin is not None:
         return "{}" if inner[1] is Any else f"{{{describe_hint(inner[1])}}}"
     if isinstance(hint, TypeVar):
-        return "ShownInference|PartialInference"
+        return "Inference|PartialInference"
     return next(name for name, kind in KINDS.items() if kind is hint)
 
 
@@ -108,7 +108,7 @@ def describe_schema(schema: dict[str, Any]) -> str:
     """Return the type of a property of the OpenAPI."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
-        name = {"PartialPrediction": "ShownPrediction", "PartialUrls": "Urls"}.get(name, name)
+        name = {"PartialPrediction": "Prediction", "PartialUrls": "Urls"}.get(name, name)
         return "string" if "enum" in SCHEMAS[name] else name
     if "anyOf" in schema:
         return "|".join(map(describe_schema, schema["anyOf"]))
@@ -139,10 +139,10 @@ def test_a_dataclass_has_the_fields_of_the_openapi() -> None:
 
 def test_a_list_has_items_and_a_cursor() -> None:
     lists = {
-        "RegistrationPage": "ShownRegistration",
-        "KeyPage": "ShownMetadataKey",
-        "ExportPartPage": "ShownPart",
-        "ErasedMemberPage": "ShownErasedMember",
+        "RegistrationPage": "Registration",
+        "MetadataKeyPage": "MetadataKey",
+        "ExportPartPage": "ExportPart",
+        "ErasedMemberPage": "ErasedMember",
     }
     for name, item in lists.items():
         described = {n: describe_schema(of) for n, of in SCHEMAS[name]["properties"].items()}

@@ -26,7 +26,6 @@ from inference_store.export.part_formats import (
     PART_FORMATS,
     CopyLimits,
     CopySource,
-    Extra,
     PartFormat,
     find_suffix,
 )
@@ -207,7 +206,7 @@ def test_a_format_whose_extra_is_missing_is_refused() -> None:
         format.check_installed()
     parquet = PART_FORMATS["parquet"]
     for module in ("no_such_package.io", "json.no_such_module"):
-        without = PartFormat("x", "x/x", ".x", parquet.make_encoder, Extra("parquet", module))
+        without = PartFormat("parquet", "x/x", ".x", parquet.make_encoder, module)
         with pytest.raises(Invalid, match=r"format: .* install inference-store\[parquet\]"):
             without.check_installed()
 

@@ -49,17 +49,13 @@ def test_it_finds_what_its_training_finds() -> None:
     assert right / HELD_OUT > 0.95
 
 
-def test_lines_are_read_by_their_filters() -> None:
-    for colour, lines, greys in (
-        (0, b"\0\x01\x02\0\x03\x04", [[1, 2], [3, 4]]),
-        (0, b"\x01\x01\x02\x02\x03\x04", [[1, 3], [4, 7]]),
-        (0, b"\x03\x08\x02\x04\x03\x04", [[8, 6], [11, 12]]),
-        (0, b"\0\x05\x03\x04\x02\x01", [[5, 3], [7, 6]]),
-        (0, b"\0\x05\x03\x02\x02\x01", [[5, 3], [7, 4]]),
-        (2, b"\0\x03\x06\x09\x01\x01\x01\0\0\0\x03\x02\x02\x02", [[6, 1], [1, 2]]),
-        (4, b"\0\x05\xff\x06\xff\0\x07\0\x08\0", [[5, 6], [7, 8]]),
-    ):
-        assert served_models.read_png(encode_png(2, 2, lines, colour=colour)).rows == greys, colour
+def test_reads_every_form_of_a_png_alike() -> None:
+    grey = served_models.SmallClassifier().classify(encode_png(8, 8, (b"\0" + b"\x70" * 8) * 8))
+    for colour, pixel in ((2, b"\x70\x70\x70"), (4, b"\x70\0"), (6, b"\x70\x70\x70\xff")):
+        picture = encode_png(8, 8, (b"\0" + pixel * 8) * 8, colour=colour)
+        assert served_models.SmallClassifier().classify(picture) == grey, colour
+    enlarged = encode_png(64, 64, (b"\0" + b"\x70" * 64) * 64)
+    assert served_models.SmallClassifier().classify(enlarged) == grey
 
 
 def test_rejects_data_that_is_no_small_png(subtests: pytest.Subtests) -> None:

@@ -5,7 +5,7 @@ import type { Bytes } from "./bytes.ts";
 import { readDocument, type SignedDocument } from "./documents.ts";
 import type { Schemas } from "../types.ts";
 
-export type ListedCertificate = Omit<Schemas["ListedCertificate"], "erased"> & { erased: { inferences: number; objects: number } };
+export type ListedCertificate = Omit<Schemas["Certificate"], "erased"> & { erased: { inferences: number; objects: number } };
 
 interface Listed<T> {
   items: T[];

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
+from itertools import count, cycle
 from typing import Any
 
 import aiohttp
@@ -166,20 +167,6 @@ _INDEXED_SECONDS = 300.0
 _POLL_SECONDS = 0.2
 
 
-@dataclass(slots=True)
-class Progress:
-    """The progress of the feed; `show` receives a line."""
-
-    show: Callable[[str], None]
-    total: int
-    sent: int = 0
-
-    def count_answer(self) -> None:
-        """Count another answer, and show the progress."""
-        self.sent += 1
-        self.show(f"{self.sent} of {self.total} pictures answered")
-
-
 def feed_missing(stack: Stack, rest: Rest, show: Callable[[str], None]) -> int:
     """Send a request for each missing inference to the models, through the proxy; return how many.
 
@@ -188,12 +175,13 @@ def feed_missing(stack: Stack, rest: Rest, show: Callable[[str], None]) -> int:
     there = {model.model_id: _ids_there(rest, model) for model in DEMO_MODELS}
     total = sum(model.inferences - len(there[model.model_id]) for model in DEMO_MODELS)
     if total > 0:
-        progress = Progress(show, total)
-        send_all(
-            _streams(there),
-            rest=stack.proxy,
-            grpc_target=stack.proxy_grpc,
-            on_answer=progress.count_answer,
+        numbers = count(1)
+        asyncio.run(
+            _send_all(
+                _streams(there),
+                stack,
+                lambda: show(f"{next(numbers)} of {total} pictures answered"),
+            )
         )
         _wait_indexed(stack, rest, show)
     return total
@@ -237,42 +225,30 @@ def _wait_indexed(stack: Stack, rest: Rest, show: Callable[[str], None]) -> None
         time.sleep(_POLL_SECONDS)
 
 
-OnAnswer = Callable[[], None]
-"""Called after each answer."""
 _TIMEOUT_SECONDS = 60.0
 _INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 
-def send_all(
-    streams: Sequence[Iterator[Request]], *, rest: str, grpc_target: str, on_answer: OnAnswer
-) -> None:
-    """Send every request of every stream; the streams run beside each other.
-
-    `rest`: `http://host:port`, `grpc_target`: `host:port`. Raises LocalStackError.
-    """
-    asyncio.run(_send_all(streams, rest, grpc_target, on_answer))
-
-
 async def _send_all(
-    streams: Sequence[Iterator[Request]], rest: str, target: str, on_answer: OnAnswer
+    streams: Sequence[Iterator[Request]], stack: Stack, on_answer: Callable[[], None]
 ) -> None:
+    """Send every request of every stream, over REST and gRPC in turn; the streams run beside each
+    other. Raises LocalStackError."""
+
+    async def send(stream: Iterator[Request], client: Client) -> None:
+        over = cycle((client.send_rest, client.send_grpc))
+        # Taking a picture takes CPU: not in the loop that others wait for.
+        while (request := await asyncio.to_thread(next, stream, None)) is not None:
+            await next(over)(request)
+            on_answer()
+
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
     async with (
-        aiohttp.ClientSession(rest, timeout=timeout) as session,
-        grpc.aio.insecure_channel(target) as channel,
+        aiohttp.ClientSession(stack.proxy, timeout=timeout) as session,
+        grpc.aio.insecure_channel(stack.proxy_grpc) as channel,
     ):
         client = Client(session, channel)
-        await asyncio.gather(*(_send_stream(stream, client, on_answer) for stream in streams))
-
-
-async def _send_stream(stream: Iterator[Request], client: "Client", on_answer: OnAnswer) -> None:
-    over = (client.send_rest, client.send_grpc)
-    sent = 0
-    # Taking a picture takes CPU: not in the loop that others wait for.
-    while (request := await asyncio.to_thread(next, stream, None)) is not None:
-        await over[sent % len(over)](request)
-        sent += 1
-        on_answer()
+        await asyncio.gather(*(send(stream, client) for stream in streams))
 
 
 class Client:

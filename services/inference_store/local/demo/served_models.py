@@ -4,17 +4,16 @@ import asyncio
 import base64
 import json
 import math
-import struct
-import zlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.resources import files
-from itertools import product
+from io import BytesIO
 from typing import Any, Final, TypeAlias
 
 import orjson
 from aiohttp import web
+from PIL import Image, UnidentifiedImageError
 
 from inference_store.local.demo.models import DIGITS, LABELS
 from inference_store.local.folder import HOST
@@ -96,88 +95,13 @@ class Serving:
             ) from error
 
 
-# A classifier of handwritten digits in plain Python, which needs nothing of the extra `demo`.
+# A classifier of handwritten digits, which needs nothing of the extra `demo`.
 #
 # Its weights are learnt from scikit-learn's digits (tests/unit/local/test_small_model.py);
 # digits.json holds a row of weights and an intercept for each digit.
 
 MOST_PIXELS: Final = 256 * 256
-_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
-_CHANNELS: Final = {0: 1, 2: 3, 4: 2, 6: 4}
-"""By colour type: grey, colours, and each with opacity."""
-
-
-@dataclass(frozen=True, slots=True)
-class GreyPicture:
-    """Rows of greys, 0 to 255."""
-
-    width: int
-    height: int
-    rows: Sequence[Sequence[float]]
-
-
-def read_png(encoded: bytes) -> GreyPicture:
-    """Return the picture in grey. Raises NoPicture."""
-    try:
-        return _read(encoded)
-    except (struct.error, zlib.error, IndexError) as error:
-        raise NoPicture(f"a broken PNG ({error})") from error
-
-
-def _read(encoded: bytes) -> GreyPicture:
-    if not encoded.startswith(_SIGNATURE):
-        raise NoPicture("it is no PNG")
-    chunks = list(_chunks(encoded))
-    if not chunks or chunks[0][0] != b"IHDR":
-        raise NoPicture("a PNG without a head")
-    width, height, depth, colour, _, _, interlaced = struct.unpack(">IIBBBBB", chunks[0][1])
-    if depth != 8 or interlaced or colour not in _CHANNELS:
-        raise NoPicture("a PNG whose channels do not have 8 bits, or with a palette or interlaced")
-    if not 0 < width * height <= MOST_PIXELS:
-        raise NoPicture(f"a PNG of {width} x {height} pixels, and {MOST_PIXELS} are the most")
-    channels = _CHANNELS[colour]
-    size = height * (1 + width * channels)
-    packed = b"".join(data for kind, data in chunks if kind == b"IDAT")
-    raw = zlib.decompressobj().decompress(packed, size)
-    if len(raw) < size:
-        raise NoPicture("a PNG that ends too early")
-    lines = _lines(raw, width * channels, channels)
-    return GreyPicture(width, height, [_greys(line, channels) for line in lines])
-
-
-def _greys(line: bytearray, channels: int) -> Sequence[float]:
-    colours = 3 if channels > 2 else 1
-    return [sum(line[at : at + colours]) / colours for at in range(0, len(line), channels)]
-
-
-def _chunks(encoded: bytes) -> Iterator[tuple[bytes, bytes]]:
-    at = len(_SIGNATURE)
-    while at < len(encoded):
-        length, kind = struct.unpack_from(">I4s", encoded, at)
-        yield kind, encoded[at + 8 : at + 8 + length]
-        at += length + 12
-
-
-def _lines(raw: bytes, length: int, channels: int) -> Iterator[bytearray]:
-    """Yield each line without its filter: a line stores the differences to adjacent pixels."""
-    above = bytearray(length)
-    for start in range(0, len(raw), length + 1):
-        kind, line = raw[start], bytearray(raw[start + 1 : start + 1 + length])
-        for at in range(length) if kind else ():
-            previous = line[at - channels] if at >= channels else 0
-            corner = above[at - channels] if at >= channels else 0
-            line[at] = (line[at] + _predict(kind, previous, above[at], corner)) & 255
-        yield line
-        above = line
-
-
-def _predict(kind: int, previous: int, above: int, corner: int) -> int:
-    if kind == 4:
-        near = previous + above - corner
-        return min((previous, above, corner), key=lambda neighbour: abs(near - neighbour))
-    return (0, previous, above, (previous + above) // 2)[kind]
-
-
+_MODES: Final = {"L", "LA", "RGB", "RGBA"}
 _SIDE = 8
 _BRIGHTEST = 16
 
@@ -197,7 +121,7 @@ class SmallClassifier:
 
     def classify(self, encoded: bytes) -> Sequence[Finding]:
         """Return the ten classes with their probabilities, best first. Raises NoPicture."""
-        pixels = _shrink(read_png(encoded))
+        pixels = _shrink(encoded)
         powers = [
             intercept + sum(map(float.__mul__, weights, pixels))
             for weights, intercept in zip(self._weights, self._intercepts, strict=True)
@@ -208,25 +132,24 @@ class SmallClassifier:
         return [{"label": label, "score": round(scores[label], 6)} for label in best_first]
 
 
-def _shrink(picture: GreyPicture) -> list[float]:
-    """Return the mean greys of 8 x 8 cells, in the steps of the data set, 0 to 1."""
-    across, down = _cells(picture.width), _cells(picture.height)
-    return [
-        round(_mean(picture, columns, rows) / 255 * _BRIGHTEST) / _BRIGHTEST
-        for rows, columns in product(down, across)
-    ]
-
-
-def _cells(length: int) -> list[range]:
-    """Return the pixels in each of the cells; at least one."""
-    starts = [index * length // _SIDE for index in range(_SIDE)]
-    ends = [(index + 1) * length // _SIDE for index in range(_SIDE)]
-    return [range(start, max(end, start + 1)) for start, end in zip(starts, ends, strict=True)]
-
-
-def _mean(picture: GreyPicture, columns: range, rows: range) -> float:
-    greys = [picture.rows[row][column] for row in rows for column in columns]
-    return sum(greys) / len(greys)
+def _shrink(encoded: bytes) -> list[float]:
+    """Return the mean greys of 8 x 8 cells, in the steps of the data set, 0 to 1. Raises
+    NoPicture."""
+    try:
+        with Image.open(BytesIO(encoded), formats=["PNG"]) as picture:
+            if picture.mode not in _MODES:
+                raise NoPicture("a PNG whose channels do not have 8 bits, or with a palette")
+            if picture.width * picture.height > MOST_PIXELS:
+                size = f"{picture.width} x {picture.height}"
+                raise NoPicture(f"a PNG of {size} pixels, and {MOST_PIXELS} are the most")
+            grey = picture.convert("L").convert("F")
+            cells = grey.resize((_SIDE, _SIDE), Image.Resampling.BOX)
+    except UnidentifiedImageError:
+        raise NoPicture("it is no PNG") from None
+    except (OSError, SyntaxError, ValueError) as error:
+        raise NoPicture(f"a broken PNG ({error})") from error
+    levels = memoryview(cells.tobytes()).cast("f")
+    return [round(level / 255 * _BRIGHTEST) / _BRIGHTEST for level in levels]
 
 
 # The protocol over REST.

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -15,7 +14,7 @@ from sklearn.model_selection import train_test_split
 
 from inference_store.local.demo.models import FACES, HELD_OUT, PEOPLE
 from inference_store.local.demo.served_models import Finding, Model, NoPicture, small_models
-from inference_store.local.folder import LocalStackError
+from inference_store.local.folder import LocalStackError, find_package
 
 Image = NDArray[np.uint8]
 """Height × width × 3, blue-green-red as in OpenCV."""
@@ -36,10 +35,7 @@ class Photograph:
     @property
     def path(self) -> Path:
         """Its path. Raises LocalStackError if the wheel does not contain it."""
-        spec = find_spec(self.package)
-        if spec is None or not spec.submodule_search_locations:
-            raise LocalStackError(f"The package {self.package} is missing: run `make demo`.")
-        path = Path(spec.submodule_search_locations[0]) / self.file
+        path = find_package(self.package) / self.file
         if not path.exists():
             raise LocalStackError(f"The package {self.package} does not carry {self.file}.")
         return path

@@ -45,7 +45,10 @@ def tell(
             screen.say(examination(folder))
             screen.say(_describe_stack(stack, folder))
             if not once:
-                _serve(stack, screen)
+                screen.say("Serving until Ctrl-C.")
+            while not once:
+                stack.check()
+                time.sleep(_WATCH_SECONDS)
             screen.step("stopping")
     screen.step("stopped; nothing is left running, the data stays")
 
@@ -140,14 +143,6 @@ def _copied_binaries(binaries: Path) -> str:
     if not binaries.is_relative_to(OPEN_FOLDER):
         return ""
     return f"            {binaries.parents[2]}: Postgres' programs, for user nobody\n"
-
-
-def _serve(stack: Stack, screen: Screen) -> None:
-    """Serve until interrupted. Raises PartEnded if a process ends by itself."""
-    screen.say("Serving until Ctrl-C.")
-    while True:
-        stack.check()
-        time.sleep(_WATCH_SECONDS)
 
 
 _LIMIT = 3

@@ -146,7 +146,6 @@ def _is_unseen(result: Result) -> bool:
 class SettingConflict:
     """A setting conflict. `seen` has settings as `{of.name}`, and never a secret."""
 
-    state: State
     happens: Callable[[DoctorSettings], bool]
     seen: str
     remedy: str
@@ -159,13 +158,11 @@ def _is_far(settings: DoctorSettings) -> bool:
 
 SETTING_CONFLICTS: Sequence[SettingConflict] = (
     SettingConflict(
-        State.WARNING,
         lambda of: not is_loopback(of.api_host) and of.auth == "off",
         "the api serves {of.api_host} without access control (AUTH=off)",
         "Set INFERENCE_STORE_AUTH=on and give keys, or bind INFERENCE_STORE_API_HOST=127.0.0.1.",
     ),
     SettingConflict(
-        State.WARNING,
         lambda of: _is_far(of) and of.postgres_tls_mode in {"disable", "allow", "prefer"},
         "Postgres is elsewhere, and what is sent to it may go in the clear and to anybody"
         " (sslmode={of.postgres_tls_mode})",
@@ -173,7 +170,6 @@ SETTING_CONFLICTS: Sequence[SettingConflict] = (
         " an authority of yours signed its certificate.",
     ),
     SettingConflict(
-        State.WARNING,
         lambda of: of.tombstone_seconds < of.ingester_parked_give_up_seconds,
         "an erased inference is remembered for {of.tombstone_seconds:g} s, and an event may be"
         " parked for {of.ingester_parked_give_up_seconds:g} s: it could bring the inference back",
@@ -181,20 +177,17 @@ SETTING_CONFLICTS: Sequence[SettingConflict] = (
         " INFERENCE_STORE_INGESTER_PARKED_GIVE_UP_SECONDS.",
     ),
     SettingConflict(
-        State.WARNING,
         lambda of: of.tombstone_seconds < of.retention_interval_seconds,
         "an erased inference is forgotten after {of.tombstone_seconds:g} s, before the next run"
         " after {of.retention_interval_seconds:g} s",
         "Raise INFERENCE_STORE_TOMBSTONE_SECONDS; its default is 30 days.",
     ),
     SettingConflict(
-        State.WARNING,
         lambda of: of.postgres_pool_size < 3,
         "{of.postgres_pool_size} connections, where an ingester uses 3 at once and retention 4",
         "Raise INFERENCE_STORE_POSTGRES_POOL_SIZE.",
     ),
     SettingConflict(
-        State.WARNING,
         lambda of: of.log_level == "debug",
         "everything is logged (LOG_LEVEL=debug)",
         "Set INFERENCE_STORE_LOG_LEVEL=info when you have seen enough.",
@@ -213,4 +206,4 @@ async def check_settings(subject: Subject) -> list[Finding]:
 def _find_conflicts(settings: DoctorSettings) -> Iterator[Finding]:
     for conflict in SETTING_CONFLICTS:
         if conflict.happens(settings):
-            yield Finding(conflict.state, conflict.seen.format(of=settings), conflict.remedy)
+            yield warning(conflict.seen.format(of=settings), conflict.remedy)

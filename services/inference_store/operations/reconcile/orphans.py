@@ -24,6 +24,7 @@ from inference_store.index.sidecars import among_keys
 from inference_store.index.tables import erasure, reconciliation, reconciliation_finding
 from inference_store.inference.errors import Conflict, NotFound
 from inference_store.inference.events import parse_stored
+from inference_store.inference.field_docs import Stored
 from inference_store.inference.layout import EDITED, SIDECARS, capture_of, segment_of
 
 from . import owned, stored_reports
@@ -42,9 +43,8 @@ class Judgement:
     held: list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class OrphanEstimate:
-    """The estimate of what an erasure of a report's orphans would erase now."""
+class OrphanEstimate(Stored):
+    """What would be erased; nothing was changed."""
 
     objects: int
     bytes: int
@@ -193,4 +193,5 @@ async def estimate_orphans(
         doomed += len(judged.doomed)
         held += len(judged.held)
         checked += len(keys)
-    return OrphanEstimate(doomed, size, held, checked - doomed - held, is_partial)
+    kept = checked - doomed - held
+    return OrphanEstimate(objects=doomed, bytes=size, held=held, kept=kept, partial=is_partial)

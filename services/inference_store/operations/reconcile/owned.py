@@ -14,7 +14,15 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import orjson
-from sqlalchemy import CompoundSelect, Select, Text, cast, delete, func, select, union
+from sqlalchemy import (
+    CompoundSelect,
+    Text,
+    cast,
+    delete,
+    func,
+    select,
+    union,
+)
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -139,22 +147,18 @@ async def _read_captures(
 ) -> Sequence[Any]:
     """Return the first captures of an hour whose text is not before `start`: sorted, never all of
     it."""
-    query = _select_hour(model, hour)
-    if start:
-        query = query.where(cast(inference.c.capture_id, Text(collation="C")) >= start)
-    query = query.order_by(inference.c.capture_id, inference.c.uid).limit(limit)
-    return list(await connection.execute(query))
-
-
-def _select_hour(model: int, hour: datetime) -> Select[Any]:
     here = inference.c
     keys = (here.data_storage_key, here.metadata_storage_key, here.response_storage_key)
-    return select(here.model, here.uid, here.capture_id, *keys, *select_deleted()).where(
+    query = select(here.model, here.uid, here.capture_id, *keys, *select_deleted()).where(
         here.model == model,
         here.uid >= uid_floor(hour),
         here.uid < uid_floor(hour + _HOUR),
         here.capture_id.is_not(None),
     )
+    if start:
+        query = query.where(cast(here.capture_id, Text(collation="C")) >= start)
+    query = query.order_by(here.capture_id, here.uid).limit(limit)
+    return list(await connection.execute(query))
 
 
 def select_deleted() -> list[Any]:

@@ -151,23 +151,32 @@ class Reconciler:
                 await asyncio.sleep(_RETRY_SECONDS)
                 return reconciliation
             read = await self._find_newest_read()
-        except stored_reports.NotKnown as error:
-            return await self._store_beginning(
-                reconciliation, prefixes, stored_reports.Bound(None, str(error))
-            )
-        async with self._engine.connect() as connection:
             grace = self._settings.reconcile_grace_seconds
-            bound = await stored_reports.find_bound(connection, read, grace_seconds=grace)
-        return await self._store_beginning(reconciliation, prefixes, bound)
+            async with self._engine.connect() as connection:
+                bound = await stored_reports.find_bound(connection, read, grace_seconds=grace)
+        except stored_reports.NotKnown as error:
+            bound = stored_reports.Bound(None, str(error))
+        async with self._engine.begin() as connection:
+            await owned.store_names(connection, reconciliation.id, self._blobs.buckets)
+            return await stored_reports.update_reconciliation(
+                connection,
+                reconciliation.id,
+                state="comparing",
+                started_at=func.coalesce(tables.reconciliation.c.started_at, func.now()),
+                places=[str(prefix) for prefix in prefixes],
+                place=0,
+                after="",
+                orphans_before=bound.before,
+                because=bound.because,
+            )
 
     async def _note_end(self, reconciliation: Reconciliation) -> Reconciliation:
         if reconciliation.noted_at is not None:
             return reconciliation
         async with self._engine.begin() as connection:
             note = await stored_reports.note_end(connection, self._kafka)
-            values = {"noted_at": note.at, "noted": note.document}
             return await stored_reports.update_reconciliation(
-                connection, reconciliation.id, **values
+                connection, reconciliation.id, noted_at=note.at, noted=note.document
             )
 
     async def _is_waiting(self, reconciliation: Reconciliation) -> bool:
@@ -190,26 +199,6 @@ class Reconciler:
                 if await stored_reports.is_read(connection, self._kafka, note):
                     return note
         return None
-
-    async def _store_beginning(
-        self,
-        reconciliation: Reconciliation,
-        prefixes: list[BucketPrefix],
-        bound: stored_reports.Bound,
-    ) -> Reconciliation:
-        async with self._engine.begin() as connection:
-            await owned.store_names(connection, reconciliation.id, self._blobs.buckets)
-            return await stored_reports.update_reconciliation(
-                connection,
-                reconciliation.id,
-                state="comparing",
-                started_at=func.coalesce(tables.reconciliation.c.started_at, func.now()),
-                places=[str(prefix) for prefix in prefixes],
-                place=0,
-                after="",
-                orphans_before=bound.before,
-                because=bound.because,
-            )
 
     async def _finish(
         self, reconciliation: Reconciliation, *, error: str | None = None
@@ -384,14 +373,9 @@ class Comparison:
         self, window: Window, reconciliation: Reconciliation, unknown: Sequence[str]
     ) -> None:
         objects = window.objects
-        old = [
-            k
-            for k in unknown
-            if owned.is_older(objects[k].modified_at, reconciliation.orphans_before)
-        ]
-        window.counts["young" if reconciliation.orphans_before else "unjudged"] += len(
-            unknown
-        ) - len(old)
+        before = reconciliation.orphans_before
+        old = [key for key in unknown if owned.is_older(objects[key].modified_at, before)]
+        window.counts["young" if before else "unjudged"] += len(unknown) - len(old)
         if not old:
             return
         async with self._engine.connect() as connection:

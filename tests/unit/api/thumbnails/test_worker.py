@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 
 from inference_store.api import thumbnail_wire, thumbnail_worker
-from inference_store.api.thumbnail_wire import DAMAGED, NOT_A_PICTURE, TOO_MANY_PIXELS
+from inference_store.api.thumbnail_wire import DAMAGED, NOT_A_PICTURE, TOO_MANY_PIXELS, Thumbnail
 from inference_store.api.thumbnail_worker import Refused, make_thumbnail
-from inference_store.api.thumbnails import KEEP_SECONDS, Key, Thumbnail, ThumbnailCache
+from inference_store.api.thumbnails import KEEP_SECONDS, Key, ThumbnailCache
 from tests.exchanges import png
 
 from .pictures import SVG, make_picture, make_progressive
