@@ -38,7 +38,7 @@ BUDGETS: Final = {
     "tests": (593, 82_020),
     "client": (57, 8_910),
     "benchmarks": (39, 6_080),
-    "docs": (47, 7_990),
+    "docs": (47, 8_000),
     "console": (221, 14_850),
 }
 # Files that a newcomer reads, in order, to follow one of each through the services.
