@@ -234,7 +234,6 @@ def read_names(method: Method, message: bytes) -> tuple[str | None, str | None]:
 
 
 _LONGEST_ID: Final = 256
-_MOST_PARAMETERS: Final = 1_000
 _FINAL: Final = "triton_final_response"
 _ASKS_FOR_FINAL: Final = "triton_enable_empty_final_response"
 
@@ -280,10 +279,8 @@ def _read_id(head: Any) -> str:
 
 
 def _read_mark(head: Any, name: str) -> bool | None:
-    """Return a parameter that is a boolean; None if it is not among the first ones."""
-    written = () if head is None else head.parameters[:_MOST_PARAMETERS]
-    entries = (parsed("inference.ParameterEntry", entry) for entry in written)
-    marks = [entry.value for entry in entries if entry is not None and entry.key == name]
-    if not marks or marks[-1].WhichOneof("parameter_choice") != "bool_param":
+    """Return a parameter that is a boolean; None if there is none."""
+    mark = head.parameters[name] if head is not None and name in head.parameters else None
+    if mark is None or mark.WhichOneof("parameter_choice") != "bool_param":
         return None
-    return bool(marks[-1].bool_param)
+    return bool(mark.bool_param)
