@@ -258,7 +258,7 @@ class Forwarding:
         if not self._has_room(context):
             return
         # its first message decides its upstream
-        first = await context.read() if len(self._channels) > 1 and method.head else None
+        first = await context.read() if len(self._channels) > 1 and method.model else None
         target = self._find_target(path, method, first)
         if target is None:
             refuse(context, target)

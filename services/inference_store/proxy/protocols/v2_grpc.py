@@ -154,10 +154,10 @@ def find_dialect(answers: Iterable[bytes]) -> str:
 
 
 def _find_in(answer: bytes) -> str | None:
-    plain = parsed("inference.Head", answer)
-    if plain and (plain.id or plain.parameters or plain.outputs or plain.raw_outputs):
+    plain = parsed("inference.ModelInferResponse", answer)
+    if plain and (plain.id or plain.parameters or plain.outputs or plain.raw_output_contents):
         return "mlserver"
-    wrapped = parsed("inference.StreamHead", answer)
+    wrapped = parsed("inference.ModelStreamInferResponse", answer)
     if wrapped is not None and (wrapped.error_message or wrapped.HasField("infer_response")):
         return "triton"
     return None if plain is None or not plain.ByteSize() else "mlserver"
