@@ -20,7 +20,7 @@ LONGEST_FILE: Final = 600
 # Markdown, and the console's TypeScript.
 BUDGETS: Final = {
     "access": (6, 1_110),
-    "api": (43, 11_940),
+    "api": (43, 11_950),
     "cli": (11, 1_900),
     "erasure": (28, 9_880),
     "export": (8, 2_820),
@@ -32,10 +32,10 @@ BUDGETS: Final = {
     "objects": (7, 1_690),
     "operations": (11, 2_650),
     "platform": (14, 3_370),
-    "proxy": (43, 11_900),
+    "proxy": (43, 12_030),
     "query": (49, 13_580),
     "retention": (13, 3_220),
-    "tests": (593, 82_020),
+    "tests": (593, 82_090),
     "client": (57, 8_910),
     "benchmarks": (39, 6_080),
     "docs": (47, 8_000),

@@ -216,7 +216,10 @@ async def restart_export(export_id: UUID, connection: Writing, access: Asking) -
 
 
 @router.add(
-    f"GET {_ONE}/parts", page_of(ShownExportPart), _NEEDED, "Get links to an export's parts"
+    f"GET {_ONE}/parts",
+    page_of(ShownExportPart, "in order"),
+    _NEEDED,
+    "Get links to an export's parts",
 )
 async def get_export_parts(
     export_id: UUID, page: InQuery[PageParameters], connection: Writing, access: Asking
@@ -296,7 +299,7 @@ async def get_export_part(  # noqa: PLR0917  (FastAPI calls it by name)
 
 @router.add(
     "GET /exports/{export_id}/erased",
-    page_of(ShownErasedMember),
+    page_of(ShownErasedMember, "in the order in which they were erased"),
     _NEEDED,
     "List what erasures took of an export",
 )

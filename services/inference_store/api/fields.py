@@ -199,11 +199,12 @@ class Page(Shown):
     """The cursor of the next page; null: this was the last."""
 
 
-def page_of(item: type[Shown]) -> type[Page]:
+def page_of(item: type[Shown], order: str = "the newest first") -> type[Page]:
     """Return the model of a page of these, which the OpenAPI names after them."""
     name = item.__name__.removeprefix("Shown").removeprefix("Listed")
     items: Any = GenericAlias(list, (item,))
-    return create_model(f"{name}Page", __base__=Page, items=(items, ...))
+    says = f"A page, {order}."
+    return create_model(f"{name}Page", __base__=Page, __doc__=says, items=(items, ...))
 
 
 class PageParameters(Parameters):

@@ -261,7 +261,9 @@ async def release_hold(
         return await _build_answer(connection, hold)
 
 
-@router.add(f"GET {_ONE}/history", page_of(HoldChange), _NEEDED, "Read a hold's history")
+@router.add(
+    f"GET {_ONE}/history", page_of(HoldChange, "the oldest first"), _NEEDED, "Read a hold's history"
+)
 async def get_hold_history(
     hold_id: UUID, page: InQuery[PageParameters], connection: Reading, access: Asking
 ) -> Answer:

@@ -126,7 +126,9 @@ _NEEDED = Needs(Right.READ, Over.SOME)
 _NEW = {"model": PutRegistration, "description": "It is new."}
 
 
-@router.add("GET /models", page_of(ShownRegistration), _NEEDED, "List models")
+@router.add(
+    "GET /models", page_of(ShownRegistration, "in order of model id"), _NEEDED, "List models"
+)
 async def list_models(
     page: InQuery[ModelParameters], connection: Reading, access: Asking
 ) -> Answer:
@@ -197,7 +199,9 @@ async def list_keys(
     return Answer(MetadataKeyPage(items=shown, next=following, capped=capped))
 
 
-@router.add("GET /projects", page_of(ShownProject), _NEEDED, "List projects")
+@router.add(
+    "GET /projects", page_of(ShownProject, "in order of their ids"), _NEEDED, "List projects"
+)
 async def list_projects(
     page: InQuery[PageParameters], connection: Reading, access: Asking
 ) -> Answer:

@@ -123,7 +123,7 @@ async def get_reconciliation(reconciliation_id: UUID, connection: Reading) -> An
 
 @router.add(
     f"GET {_PATH}/{{reconciliation_id}}/findings",
-    page_of(ShownFinding),
+    page_of(ShownFinding, "by kind and storage key"),
     _NEEDED,
     "List what a reconciliation found",
 )

@@ -68,6 +68,7 @@ def test_rejects_data_that_is_no_small_png(subtests: pytest.Subtests) -> None:
         encode_png(2, 2, lines, colour=3),
         encode_png(2, 2, lines, depth=16),
         encode_png(served_models.MOST_PIXELS, 2, b"\0"),
+        encode_png(60_000, 60_000, b"\0"),
         encode_png(0, 2, b"\0"),
         encode_png(2, 2, lines)[:20],
         encode_png(2, 2, lines).replace(b"x\x9c", b"xx"),

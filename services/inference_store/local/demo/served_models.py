@@ -146,7 +146,7 @@ def _shrink(encoded: bytes) -> list[float]:
             cells = grey.resize((_SIDE, _SIDE), Image.Resampling.BOX)
     except UnidentifiedImageError:
         raise NoPicture("it is no PNG") from None
-    except (OSError, SyntaxError, ValueError) as error:
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise NoPicture(f"a broken PNG ({error})") from error
     levels = memoryview(cells.tobytes()).cast("f")
     return [round(level / 255 * _BRIGHTEST) / _BRIGHTEST for level in levels]

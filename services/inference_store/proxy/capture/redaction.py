@@ -8,7 +8,7 @@ cannot be read is not kept if a rule names a part of it. Free text of an answer 
 import hmac
 import re
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -19,6 +19,7 @@ from inference_store.inference.json_text import (
     UnreadableJson,
     read_exactly,
     storable,
+    text_of,
     write_json,
 )
 from inference_store.proxy.configuration import Redaction
@@ -158,6 +159,23 @@ def _find_place_in_answer(steps: Steps) -> Steps | None:
     return steps if steps == _ID or steps[0] == "parameters" else None
 
 
+_ANSWERS: Final = ((), ("answer",), ("chunks", ELEMENTS))
+"""Where answers stand in what is kept of them: an OpenAI server's are within another object."""
+
+
+def _find_texts(value: Json) -> Iterator[str]:
+    """Yield the texts in JSON that are no names."""
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+        elif isinstance(value, str):
+            yield value
+
+
 HASHED = "hmac-sha256:"
 """The prefix of a hash that replaces a value."""
 _ID = ("id",)
@@ -166,6 +184,13 @@ _NO_ANSWER = Problem(
     "the answer is not kept: its coding cannot be undone, and so nothing taken out of it",
     ("response", "unreadable"),
 )
+_NOT_JSON = Problem(
+    "the answer is not kept: it is not JSON, and has the name of something that is taken out",
+    ("response", "unreadable"),
+)
+_ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
+# What a problem quotes of a text that cannot be read.
+_NEAR = re.compile(r""", near ('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
 _UNREAD = "not kept: it may repeat a request that could not be read, and so not be redacted"
 
 
@@ -192,13 +217,13 @@ class Redactor:
             if rule.what == "path"
         ]
         self._answer_paths = [
-            (place, change)
+            (within + place, change)
             for steps, change in self._paths
             if (place := _find_place_in_answer(steps)) is not None
+            for within in _ANSWERS
         ]
         last = [[step for step in path if step != ELEMENTS][-1] for path, _ in self._answer_paths]
-        names = {*keys, *last}
-        self._names = [name.encode("utf-8", "surrogatepass") for name in names]
+        self._names = {*keys, *last}
         self._input = next((rule for rule in redactions if rule.what == "input"), None)
         self._removed: dict[str, str | None] = {}
         """Texts that were replaced, and by what; None if nothing stands in their place."""
@@ -238,12 +263,20 @@ class Redactor:
         by_path = exchange.transport == "grpc" and bool(self._paths)
         if by_path:
             self._redact_id(reading)
+        redacts = bool(self._keys or self._paths)
+        if exchange.transport == "grpc" and redacts and exchange.request.size:
+            # messages that cannot be read are the datum
+            whole = exchange.request.bytes
+            self._is_unread = any(item.data == whole for item in reading.inferences)
         inferences = [self._redact_inference(item, exchange) for item in reading.inferences]
+        inferences, why = self._keep_answers(inferences, exchange)
         problem, error = reading.problem, reading.error
-        if not self._can_read_answer(exchange):
-            inferences = [replace(inference, response=None) for inference in inferences]
-            problem = join_problems([_NO_ANSWER, problem])
-        if self._is_unread and (exchange.http_status or 500) >= 400:  # it may quote the request
+        if problem is not None and self._names:
+            problem = Problem(_NEAR.sub("", problem), *problem.reasons)
+        problem = join_problems([why, problem])
+        is_grpc, code = exchange.transport == "grpc", exchange.grpc_code
+        failed = code != 0 if is_grpc else (exchange.http_status or 500) >= 400
+        if self._is_unread and failed:  # it may quote the request
             inferences = [replace(item, response=None, error=None) for item in inferences]
             error = _UNREAD
         drops = self.drops_input or by_path
@@ -325,14 +358,12 @@ class Redactor:
 
     def _redact_read(self, raw: bytes | None) -> bytes | None:
         """Redact an answer, or the datum of a gRPC request: unchanged if nothing is taken out of
-        it; None if it is no JSON and has one of the names."""
-        may_hold = raw is not None and (b"\\" in raw or any(name in raw for name in self._names))
-        if raw is None or not (self._names and may_hold):
+        it; None if it is no JSON and has one of the names in quotes."""
+        if raw is None or not (self._names and self._quotes(text_of(raw))):
             return raw
         written = self._redact_json(raw, self._answer_paths)
-        if written is None:
-            return None if any(name in raw for name in self._names) else raw
-        return raw if written == _rewrite(raw, lambda document: document) else written
+        unchanged = written is not None and written == _rewrite(raw, lambda document: document)
+        return raw if unchanged else written
 
     def _replace(self, rule: Redaction, value: Json) -> Any:
         """Return a value's replacement. A hash stays, because a value may be read twice."""
@@ -356,20 +387,49 @@ class Redactor:
         if exchange.transport == "grpc" and self._paths:
             data, metadata = None, ()
         elif exchange.transport == "grpc" and self._keys:
-            # messages that cannot be read are the datum
-            data = None if data == exchange.request.bytes else self._redact_read(data)
+            data = None if self._is_unread else self._redact_read(data)
         if self._keys:
             redacted = [_rewrite(envelope, self._keys.redact) for envelope in metadata]
             metadata = [envelope for envelope in redacted if envelope is not None]
         response = self._redact_read(inference.response)
         return replace(inference, data=data, metadata=metadata, response=response)
 
-    def _can_read_answer(self, exchange: Exchange) -> bool:
+    def _keep_answers(
+        self, inferences: Sequence[Inference], exchange: Exchange
+    ) -> tuple[list[Inference], Problem | None]:
+        """Return the inferences without answers in which no place can be found, and the reason."""
         answer, headers = exchange.response, exchange.response_headers
-        is_coded = exchange.transport == "rest" and bool(list_codings(headers))
-        if not (is_coded and answer.size and self._names):
+        if exchange.transport == "grpc" or not (answer.size and self._names):
+            return list(inferences), None
+        is_coded = bool(list_codings(headers))
+        raw = decoded(answer.bytes, headers) if is_coded else answer.bytes
+        if raw is None or (is_coded and not answer.whole):
+            return [replace(inference, response=None) for inference in inferences], _NO_ANSWER
+        length = header(headers, JSON_LENGTH) or ""
+        head = raw[: int(length[:12])] if length.isascii() and length.isdigit() else raw
+        if _rewrite(head, lambda document: document) is not None or not self._quotes(text_of(raw)):
+            return list(inferences), None
+        # chunks and lines were read one by one, and redacted; the others stand as one text
+        kept = [
+            replace(inference, response=None) if self._hides(inference.response) else inference
+            for inference in inferences
+        ]
+        return kept, None if kept == list(inferences) else _NOT_JSON
+
+    def _hides(self, response: bytes | None) -> bool:
+        try:
+            texts = [*_find_texts(read_exactly(response or b"null"))]
+        except UnreadableJson:
             return True
-        return answer.whole and decoded(answer.bytes, headers) is not None
+        # bytes that are no text stand as base64
+        plain = [text_of(from_base64(text) or b"") for text in texts]
+        return any(self._quotes(text) for text in (*texts, *plain))
+
+    def _quotes(self, text: str) -> bool:
+        """Return whether a text has one of the names in quotes, as JSON has it at any depth."""
+        plain = _ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)
+        plain = plain.replace("\\", "").replace("\0", "")
+        return any(f'"{name}"' in plain for name in self._names)
 
 
 def _rewrite(raw: bytes, redact: Change) -> bytes | None:

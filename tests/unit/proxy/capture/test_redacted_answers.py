@@ -1,5 +1,6 @@
 """An answer does not hold what a rule names, in the places where a model server repeats it."""
 
+import base64
 import hmac
 from dataclasses import replace
 from typing import Any
@@ -177,3 +178,51 @@ def test_keeps_nothing_of_a_request_that_cannot_be_decoded() -> None:
             assert captured.data == {}
             assert captured.requests[0]["messages"] is None
             assert "not kept" in captured.documents[0]["error"]
+
+
+PLAIN = "Quux-secret"
+USER = orjson.dumps({"parameters": {"user": PLAIN}})
+EVENTS = [("content-type", "text/event-stream")]
+# answers without a place that a path could lead to
+ODD_ANSWERS: dict[str, tuple[str, Headers, bytes]] = {
+    "cut off": ("/v2/models/m/infer", JSON, USER[:-1]),
+    "lines": ("/v1/chat/completions", JSON, USER + b"\n" + USER),
+    "escaped": ("/predictions/m", JSON, USER.replace(b"user", rb"us\u0065r") + b"]"),
+    "events": ("/v1/models/m:predict", EVENTS, b"data: " + USER + b"\n\n"),
+    "UTF-16": ("/v2/models/m/infer", JSON, USER.decode().encode("utf-16-le")),
+    "no text": ("/predictions/m", [("content-type", "a/b")], b"\xff" + USER),
+}
+
+
+@pytest.mark.parametrize("name", ODD_ANSWERS)
+def test_an_answer_that_is_not_json_is_kept_only_without_the_name(name: str) -> None:
+    path, headers, answer = ODD_ANSWERS[name]
+    body = orjson.dumps({"inputs": [], "instances": [1], "parameters": {"user": PLAIN}})
+    sample = exchange(body, answer, path=path, response_headers=headers)
+    rule = Redaction(what="path", name="parameters.user")
+    captured = prepare(sample, rule)
+    assert not captured.holds(PLAIN.encode())
+    assert not captured.holds(base64.b64encode(answer))
+    harmless = answer.replace(b"user", b"name").replace(b"u\0s\0", b"n\0a\0")
+    harmless = harmless.replace(rb"us\u0065r", b"name")
+    kept = replace(sample, response=Body(parts=(harmless,), size=len(harmless)))
+    assert prepare(kept, rule).list_blobs("response")
+
+
+def test_an_answer_of_openai_does_not_repeat_the_id() -> None:
+    messages = [{"role": "user", "content": "how many?"}]
+    body = orjson.dumps({"id": PLAIN, "model": "m", "messages": messages})
+    choices = [{"message": {"role": "assistant", "content": "3"}}]
+    answer = orjson.dumps({"id": PLAIN, "model": "m", "choices": choices})
+    sample = exchange(body, answer, path="/v1/chat/completions")
+    captured = prepare(sample, Redaction(what="path", name="id"))
+    assert not captured.holds(PLAIN.encode())
+    assert b'"content":"3"' in captured.list_blobs("response")[0].replace(b" ", b"")
+
+
+def test_an_error_may_not_quote_messages_that_cannot_be_read() -> None:
+    error = f"cannot read {PLAIN}"
+    sample = make_grpc_exchange(INFER, [b"\xff" + PLAIN.encode()], [], 3, error=error)
+    assert prepare(sample).holds(error.encode())
+    for rule in (BY_PATH, Redaction(what="metadata", name="user")):
+        assert not prepare(sample, rule).holds(PLAIN.encode())
