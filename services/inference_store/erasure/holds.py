@@ -29,15 +29,13 @@ from inference_store.inference.json_text import read_exactly
 from inference_store.query.conditions import compile_condition, read_names, test_flags
 from inference_store.query.cql2 import parse_json, to_text
 from inference_store.query.cql2.tree import Node
-from inference_store.query.deadline import HIGHEST, ScanRange
+from inference_store.query.deadline import HIGHEST, OutOfTime, ScanRange
 from inference_store.query.filters import certain, from_conditions
-from inference_store.query.filters.certain import (
-    FLAGS,
-)
+from inference_store.query.filters.certain import FLAGS
 from inference_store.query.filters.names import KnownKeys, find_known_keys, names_in
 from inference_store.query.filters.typed import Predicate
 from inference_store.query.preparation import list_labels, warn_of_unknown_labels
-from inference_store.query.unstored import evaluate
+from inference_store.query.unstored import Truths, evaluate
 
 State = Literal["in_force", "ended", "released"]
 ERASED: Final = "erased"
@@ -407,7 +405,9 @@ async def judge(
         with suppress(StoreError, ValueError, KeyError, TypeError):
             predicates[legal_hold.id] = resolve_filter(legal_hold.filter)
     judged = []
-    answers = await evaluate(connection, items, list(predicates.values()))
+    answers: Sequence[Truths | None] = [None] * len(items)
+    with suppress(OutOfTime):
+        answers = await evaluate(connection, items, list(predicates.values()))
     for item, truths in zip(items, answers, strict=True):
         incomplete = not set(INCOMPLETE_FLAGS).isdisjoint(item.all_flags)
         known = zip(predicates.items(), truths or (), strict=truths is not None)

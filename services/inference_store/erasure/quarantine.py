@@ -176,21 +176,23 @@ async def filter_by_subject(
     predicate: Predicate,
     metadata: EventMetadata,
 ) -> list[QuarantinedEvent]:
-    """Return the events that mention the subject."""
+    """Return the events that mention the subject. Raises OutOfTime."""
     items = {
         quarantined.id: _make_item(quarantined.event, metadata[quarantined.id])
         for quarantined in events
         if quarantined.event is not None and quarantined.id in metadata
     }
     answers = await evaluate(connection, list(items.values()), [predicate])
-    mentions = {id: bool(truths and truths[0]) for id, truths in zip(items, answers, strict=True)}
+    # what cannot be evaluated is searched like what cannot be decoded
+    known = zip(items, answers, strict=True)
+    mentions = {id: bool(truths[0]) for id, truths in known if truths is not None}
     texts = (subject.key, subject.value)
     return [
         quarantined
         for quarantined in events
         if (
             mentions[quarantined.id]
-            if quarantined.id in items
+            if quarantined.id in mentions
             else all(mentions_text(quarantined.payload, text) for text in texts)
         )
     ]

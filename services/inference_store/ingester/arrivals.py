@@ -5,6 +5,7 @@ inference is not restored, and only an inference that was never stored can expir
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -20,7 +21,8 @@ from inference_store.index.accounting import Outcome
 from inference_store.index.unsettled import Rejection
 from inference_store.index.writing import Indexable
 from inference_store.ingester.batch import MissingBlob, ReadRecord
-from inference_store.query.unstored import evaluate
+from inference_store.query.deadline import OutOfTime
+from inference_store.query.unstored import Truths, evaluate
 
 
 @dataclass(slots=True)
@@ -144,7 +146,10 @@ async def _find_expired(
 
     whole = [item for read, item in candidates if not isinstance(read.result, MissingBlob)]
     old = [item for item in whole if not is_young(item)]
-    answers = iter(await evaluate(connection, old, [*filters.values()], certain=True))
+    found: Sequence[Truths | None] = [None] * len(old)
+    with suppress(OutOfTime):
+        found = await evaluate(connection, old, [*filters.values()], certain=True)
+    answers = iter(found)
     parts: list[tuple[ErasureScope, ...]] = []
     for read, item in candidates:
         gone: tuple[ErasureScope, ...] = ()

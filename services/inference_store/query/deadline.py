@@ -28,7 +28,8 @@ from inference_store.query.explain import Building, Built
 
 _LEAST_SECONDS = 0.001
 _SAVE = "SAVEPOINT bounded"
-_BACK = "ROLLBACK TO SAVEPOINT bounded"
+# released too: each one that is left makes the transaction heavier
+_BACK = "ROLLBACK TO SAVEPOINT bounded; RELEASE SAVEPOINT bounded"
 # the same if no transaction is open
 _BEGIN = "BEGIN READ ONLY"
 _END = "ROLLBACK"

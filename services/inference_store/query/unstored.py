@@ -6,9 +6,10 @@ know them, and no cap refuses them.
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
@@ -38,7 +39,7 @@ from inference_store.index.writing import (
 from inference_store.inference.metadata import COORDINATES
 
 from .conditions import Names, compile_certain, compile_condition
-from .deadline import HIGHEST, LOWEST, Deadline, OutOfTime, ScanRange, fetch
+from .deadline import HIGHEST, LOWEST, Deadline, ScanRange, fetch
 from .filters.typed import Metadata, Predicate, Sent, iterate_nodes
 
 Truths: TypeAlias = Sequence[bool | None]
@@ -46,6 +47,7 @@ Truths: TypeAlias = Sequence[bool | None]
 _SECONDS: Final = 30.0
 # No index helps a WITH clause: each condition reads all rows of the statement for each inference.
 _MOST_ROWS: Final = 1_000
+_MOST_NODES: Final = 400
 _MODEL: Final = 0
 _COLUMNS: Final = {inference.name: PARENT_COLUMNS, **CHILD_COLUMNS}
 _TABLES: Final = [
@@ -70,27 +72,59 @@ async def evaluate(
     """Return the values of the predicates for each inference; None: they cannot be evaluated.
 
     `certain`: a predicate is true only if it is whatever the index would lack, else NULL.
-    `indexed_at`: when they would have been indexed; None: now.
+    `indexed_at`: when they would have been indexed; None: now. Raises OutOfTime.
     """
-    answers: list[Truths | None] = [None] * len(items)
+    answers: list[Truths | None] = [[]] * len(items)
     if not (items and predicates):
-        return [()] * len(items)
+        return answers
+    deadline = Deadline.after(_SECONDS)
     dictionary, at = _OwnDictionary(), indexed_at or datetime.now(UTC)
     nodes = iterate_nodes(tuple(predicates))
     keys = {*COORDINATES, *(node.name for node in nodes if isinstance(node, Metadata | Sent))}
     rows = [rows_of(_with_keys(item, keys), dictionary, indexed_at=at) for item in items]
     several = {name for item in items for name in item.metadata.several}
-    numbered = [_number(each, dictionary.keys.numbers, several) for each in predicates]
-    statement = _build_statement(numbered, dictionary, certain=certain)
+    for group in _group(predicates):
+        numbered = [_number(each, dictionary.keys.numbers, several) for each in group]
+        build = partial(_build_statement, numbered, dictionary, certain=certain)
+        ask = partial(fetch, connection, build, deadline, large=True)
+        found = await _ask(ask, items, rows, dictionary)
+        answers = [
+            None if before is None or more is None else [*before, *more]
+            for before, more in zip(answers, found, strict=True)
+        ]
+    return answers
+
+
+def _group(predicates: Sequence[Predicate]) -> Iterator[list[Predicate]]:
+    """Yield predicates that one statement asks for: building it takes time, and Postgres allows
+    1,664 columns."""
+    group: list[Predicate] = []
+    size = 0
+    for predicate in predicates:
+        size += (nodes := sum(1 for _ in iterate_nodes((predicate,))))
+        if group and size > _MOST_NODES:
+            yield group
+            group, size = [], nodes
+        group.append(predicate)
+    if group:
+        yield group
+
+
+async def _ask(
+    ask: Callable[..., Awaitable[list[Any]]],
+    items: Sequence[Indexable],
+    rows: Sequence[Rows],
+    dictionary: Dictionary,
+) -> list[Truths | None]:
+    answers: list[Truths | None] = [None] * len(items)
     batches = list(_cut(items, rows))
     while batches:
         batch = batches.pop()
         parameters = {"rows": _write([(items[n], rows[n]) for n in batch.values()], dictionary)}
-        deadline = Deadline.after(_SECONDS)
         try:
-            found = await fetch(connection, statement, deadline, parameters=parameters)
-        except (DBAPIError, OutOfTime) as error:
-            if isinstance(error, DBAPIError) and not is_rows_fault(error):
+            found = await ask(parameters=parameters)
+        except DBAPIError as error:
+            if not is_rows_fault(error):
                 raise
             # the fault may be of one inference
             batches += [{uid: n} for uid, n in batch.items()] if len(batch) > 1 else []
@@ -151,15 +185,21 @@ def _build_statement(
 
 def _cut(items: Sequence[Indexable], rows: Sequence[Rows]) -> Iterator[dict[UUID, int]]:
     """Yield batches of one model, in which each uid is once: the places in the lists by uid."""
-    batch: dict[UUID, int] = {}
-    size, model_id = 0, None
-    for n in sorted(range(len(items)), key=lambda n: items[n].event.model_id):
-        uid, size = items[n].event.uid, size + rows[n].count
-        if batch and (uid in batch or model_id != items[n].event.model_id or size > _MOST_ROWS):
-            yield batch
-            batch, size = {}, rows[n].count
-        batch[uid], model_id = n, items[n].event.model_id
-    yield batch
+    waiting = sorted(range(len(items)), key=lambda n: items[n].event.model_id)
+    while waiting:
+        batch: dict[UUID, int] = {}
+        repeated, size, model_id = [], 0, None
+        for n in waiting:
+            event, size = items[n].event, size + rows[n].count
+            if event.uid in batch and model_id == event.model_id:
+                repeated.append(n)
+                continue
+            if batch and (model_id != event.model_id or size > _MOST_ROWS):
+                yield batch
+                batch, size = {}, rows[n].count
+            batch[event.uid], model_id = n, event.model_id
+        yield batch
+        waiting = repeated
 
 
 def _write(inferences: Sequence[tuple[Indexable, Rows]], dictionary: Dictionary) -> str:

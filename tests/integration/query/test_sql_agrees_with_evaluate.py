@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID, uuid4
 
@@ -419,3 +420,15 @@ async def test_what_is_not_stored_is_evaluated_alike(stored: Stored, data: st.Da
     expected = [[evaluate(predicate, of) for predicate in predicates] for of in facts]
     answers = await evaluate_unstored(stored.connection, items, predicates, indexed_at=START)
     assert answers == expected, predicates
+
+
+async def test_any_number_of_filters_asks_what_is_not_stored(stored: Stored) -> None:
+    """Also of an inference that comes twice."""
+    k = typed.Metadata(name="k", key=None, kind="number", many=False)
+    numbers = (typed.Constant(kind="number", value=Decimal(n)) for n in range(2_000))
+    predicates = [typed.Compared(op="=", left=k, right=number) for number in numbers]
+    inferences = InferenceMaker(7).make_inferences("one", 3)
+    items = [make_indexable(inference, _REGISTRATION) for inference in inferences]
+    answers = await evaluate_unstored(stored.connection, [*items, *items], predicates)
+    assert [len(truths or ()) for truths in answers] == [2_000] * 6
+    assert answers[:3] == answers[3:]
