@@ -21,7 +21,7 @@ from tests.integration.stored_inferences import START
 from tests.integration.waiting import count_lock_waiters
 from tests.polling import until
 from tests.servers.fixtures import migrate, unique
-from tests.servers.marks import merged_partitions
+from tests.servers.marks import merged_partitions, plain_postgres
 from tests.servers.postgres import Postgres
 from tests.synthetic_migration import COLUMNS, INDEX, copy_migrations_with_an_index
 from tests.transactions import fetch, scalar, transact
@@ -207,11 +207,13 @@ def find_differences(connection: Connection) -> list[object]:
     return list(compare_metadata(context, METADATA))
 
 
+@plain_postgres
 async def test_migrations_create_the_tables_of_the_code(engine: AsyncEngine) -> None:
     async with engine.connect() as connection:
         assert await connection.run_sync(find_differences) == []
 
 
+@plain_postgres
 def test_second_run_changes_nothing(postgres_server: Postgres) -> None:
     name = unique()
     dsn = postgres_server.create_database(name)
@@ -220,6 +222,7 @@ def test_second_run_changes_nothing(postgres_server: Postgres) -> None:
     postgres_server.drop_database(name)
 
 
+@plain_postgres
 async def test_builds_an_index_in_every_partition_beside_writers(
     postgres_server: Postgres, tmp_path: Path
 ) -> None:
