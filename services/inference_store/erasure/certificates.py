@@ -175,8 +175,8 @@ async def find_checkpoint_keys(
 ) -> dict[str, PublicKey]:
     """Return the keys of the chain by their ids.
 
-    With an `archive`, only those that it has too, unchanged: whoever owns the tables can write a
-    key into Postgres.
+    With an `archive`, return only keys that it holds unchanged, because the owner of the tables
+    could insert a key into Postgres.
     """
     keys = await find_keys(connection)
     if archive is not None:

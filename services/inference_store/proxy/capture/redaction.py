@@ -405,9 +405,11 @@ class Redactor:
         raw = decoded(answer.bytes, headers) if is_coded else answer.bytes
         if raw is None or (is_coded and not answer.whole):
             return [replace(inference, response=None) for inference in inferences], _NO_ANSWER
+        if not self._quotes(text_of(raw)):
+            return list(inferences), None
         length = header(headers, JSON_LENGTH) or ""
         head = raw[: int(length[:12])] if length.isascii() and length.isdigit() else raw
-        if _rewrite(head, lambda document: document) is not None or not self._quotes(text_of(raw)):
+        if _rewrite(head, lambda document: document) is not None:
             return list(inferences), None
         # chunks and lines were read one by one, and redacted; the others stand as one text
         kept = [

@@ -237,8 +237,8 @@ class Folder:
             return None
 
     def remove(self, path: Path) -> None:
-        """Remove a capture whose events are acknowledged. If the disk refuses, whoever adopts the
-        folder publishes it again."""
+        """Remove a capture whose events are acknowledged. If that fails, the process that adopts
+        the folder publishes it again."""
         self._forget(self._unlink(path))
 
     def store_report(self, report: bytes) -> None:
