@@ -5,11 +5,13 @@ import json
 import os
 import re
 import subprocess
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from minio.error import S3Error
 
 from inference_store.cli.main import COMMANDS
 from inference_store.erasure.log import read_keys
@@ -53,7 +55,7 @@ def test_every_setting_exists() -> None:
 
 
 def test_every_variable_is_in_the_example() -> None:
-    for variable in set(re.findall(r"\$\{([A-Z0-9_]+)", TEXT)) - {"S3_ACCESS_KEY"}:
+    for variable in set(re.findall(r"\$\{([A-Z0-9_]+)", TEXT)):
         assert re.search(rf"^(# )?{variable}=", EXAMPLE, re.MULTILINE), variable
 
 
@@ -117,8 +119,17 @@ def test_data_is_in_volumes_and_ports_are_local() -> None:
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
 
 
+def test_the_services_have_the_documented_rights() -> None:
+    page = (ROOT / "docs" / "how-to" / "retention.md").read_text()
+    sections = re.findall(r"^### Policy of the (\w+).*?^```json\n(.*?)^```$", page, re.M | re.S)
+    rights = json.loads((ROOT / "compose.s3-rights.json").read_text())
+    assert rights == {service: json.loads(policy) for service, policy in sections}
+
+
 @pytest.mark.real_minio
-def test_first_start_makes_a_locked_bucket_and_one_key(minio_server: S3, tmp_path: Path) -> None:
+def test_first_start_makes_bucket_key_and_users(
+    minio_server: S3, tmp_path: Path
+) -> None:
     (script,) = SERVICES["first-start"]["command"]
     server, bucket = minio_server, unique()
     given = {"ENDPOINT": server.endpoint, "BUCKET": bucket}
@@ -126,6 +137,10 @@ def test_first_start_makes_a_locked_bucket_and_one_key(minio_server: S3, tmp_pat
     told = os.environ | {f"{PREFIX}S3_{name}": value for name, value in given.items()}
     told["PATH"] = f"{ROOT}/.venv/bin:{told['PATH']}"
     files = []
+    rights = ROOT / "compose.s3-rights.json"
+    secrets = dict.fromkeys(json.loads(rights.read_text()), "a-users-secret")
+    told |= {f"{user.upper()}_S3_SECRET_KEY": secret for user, secret in secrets.items()}
+    script = script.replace("/etc/inference-store/s3-rights.json", str(rights))
     for _ in range(2):
         command = ["sh", "-euc", script.replace("/keys", str(tmp_path))]
         subprocess.run(command, env=told, check=True, timeout=600)
@@ -134,6 +149,15 @@ def test_first_start_makes_a_locked_bucket_and_one_key(minio_server: S3, tmp_pat
     assert files[0] == files[1]
     assert server.client().get_bucket_versioning(bucket).status == "Enabled"
     assert server.client().get_object_lock_config(bucket).mode is None  # one by one
+    users = {user: S3(server.endpoint, user, secrets[user]).client() for user in secrets}
+    for user, client in users.items():
+        environment = SERVICES[user]["environment"]
+        assert environment[f"{PREFIX}S3_ACCESS_KEY"] == user
+        assert f"${{{user.upper()}_S3_SECRET_KEY:?" in environment[f"{PREFIX}S3_SECRET_KEY"]
+        with pytest.raises(S3Error, match="Access Denied"):
+            client.put_object(bucket, "elsewhere", BytesIO(), 0)
+    users["proxy"].put_object(bucket, "captures/a", BytesIO(), 0)
+    assert list(users["ingester"].list_objects(bucket, "captures/"))
     for name in ("retention", "doctor"):
         assert SERVICES[name]["environment"][f"{PREFIX}CERTIFICATE_KEY_FILE"] in script
         assert SERVICES[name]["volumes"] == ["keys:/keys:ro"]
