@@ -3,7 +3,6 @@
 import asyncio
 import hmac
 import time
-from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -110,7 +109,9 @@ class SignIn:
         elif self._takes_secret_in_form():
             form |= {"client_id": self._client, "client_secret": self._secret.get_secret_value()}
         else:
-            headers["Authorization"] = _basic(self._client, self._secret.get_secret_value())
+            # both are escaped first, as RFC 6749 (2.3.1) requires
+            secret = quote(self._secret.get_secret_value(), safe="")
+            headers["Authorization"] = aiohttp.encode_basic_auth(quote(self._client, ""), secret)
         status, told = await self._ask(url, data=form, headers=headers)
         if status != 200:
             error = str(told.get("error"))[:100]
@@ -159,9 +160,3 @@ class SignIn:
         why = str(exc) or f"no answer within {TIMEOUT_SECONDS:g} s"
         _log.warning("issuer away", action="issuer_away", issuer=self._issuer, error=why)
         return Unavailable(f"The issuer {self._issuer} is unavailable.")
-
-
-def _basic(client: str, secret: str) -> str:
-    """Return the header of RFC 6749, 2.3.1: both are escaped first."""
-    pair = f"{quote(client, safe='')}:{quote(secret, safe='')}"
-    return f"Basic {b64encode(pair.encode()).decode()}"

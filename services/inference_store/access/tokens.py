@@ -336,8 +336,8 @@ class Tokens:
 
     async def _check(self, token: str, digest: bytes) -> _Verified:
         key, algorithm = await self._find_key(token)
-        verified = self._verified.get(digest)
-        if verified and verified.key == key and self._is_unexpired(verified):
+        verified, past = self._verified.get(digest), datetime.now(UTC).timestamp() - self._skew
+        if verified and verified.key == key and verified.expires_at.timestamp() > past:
             return verified
         claims = self._decode_claims(token, key, algorithm, audience=self._audience)
         roles = self._list_roles(claims)
@@ -360,10 +360,6 @@ class Tokens:
         except (jwt.PyJWTError, ValueError, TypeError) as exc:
             raise Unauthorized(f"The token is refused: {exc}.") from None
         return claims
-
-    def _is_unexpired(self, verified: _Verified) -> bool:
-        now = datetime.now(UTC).timestamp()
-        return verified.expires_at.timestamp() > now - self._skew
 
     def _list_roles(self, claims: Mapping[str, Any]) -> tuple[str, ...]:
         roles = _find_claim(claims, self._claim)

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import sys
 from datetime import datetime, timedelta
+from functools import partial
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -18,12 +19,12 @@ from inference_store.index.distribution import CannotDistribute, distribute
 from inference_store.index.migration import MigrationBusy, upgrade
 from inference_store.index.schema import DatabaseUnavailable, wait_for_schema
 from inference_store.index.unsettled import Selection, UnsettledEvent
-from inference_store.inference.errors import Invalid, StoreError
+from inference_store.inference.errors import Invalid
 from inference_store.inference.nearest import counted
 from inference_store.platform.settings import RegistryKeySettings
 
-from .command import Command, DatabaseSettings, parse_seconds, require_postgres, start_service
-from .keys import begin_audited
+from .command import Command, DatabaseSettings, parse_seconds, start_service
+from .keys import run_audited
 
 _BEHIND = 1
 _UNAVAILABLE = 3
@@ -142,25 +143,19 @@ def add_resume_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_resume(arguments: argparse.Namespace) -> int:
     """Lift the limit, and audit it."""
-    settings = start_service(DatabaseSettings, "resume")
-    with require_postgres():
-        until = asyncio.run(_lift(settings, arguments.duration))
-    print(_describe_lifted(until) if arguments.duration else "The limit applies again.")
-    return 0
 
+    async def lift(connection: AsyncConnection, who: Who) -> datetime:
+        until = await unsettled.lift_limit(connection, arguments.duration)
+        await note(connection, who, Action.LIMIT_LIFTED, until=until.isoformat())
+        return until
 
-def _describe_lifted(until: datetime) -> str:
-    return (
+    until = run_audited("resume", lift)
+    lifted = (
         f"Until {until:%Y-%m-%dT%H:%M:%SZ} ingesters set aside whatever they cannot store. One that"
         " halted goes on within ten seconds."
     )
-
-
-async def _lift(settings: DatabaseSettings, duration: timedelta) -> datetime:
-    async with begin_audited(settings, "resume") as (connection, who):
-        until = await unsettled.lift_limit(connection, duration)
-        await note(connection, who, Action.LIMIT_LIFTED, until=until.isoformat())
-        return until
+    print(lifted if arguments.duration else "The limit applies again.")
+    return 0
 
 
 def _parse_duration(text: str) -> timedelta:
@@ -191,22 +186,12 @@ def add_parked_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_parked(arguments: argparse.Namespace) -> int:
     """Run the subcommand, and audit it."""
-    settings = start_service(DatabaseSettings, "parked")
-    try:
-        with require_postgres():
-            print(asyncio.run(_run_parked(settings, arguments)))
-    except StoreError as refused:
-        sys.exit(refused.detail)
+    print(run_audited("parked", partial(_work_on_parked, arguments)))
     return 0
 
 
-async def _run_parked(settings: DatabaseSettings, arguments: argparse.Namespace) -> str:
-    async with begin_audited(settings, "parked") as (connection, who):
-        return await _work_on_parked(connection, who, arguments)
-
-
 async def _work_on_parked(
-    connection: AsyncConnection, who: Who, arguments: argparse.Namespace
+    arguments: argparse.Namespace, connection: AsyncConnection, who: Who
 ) -> str:
     if arguments.what == "discard":
         letter = await unsettled.discard(

@@ -7,9 +7,9 @@ Only the text of a key goes to standard output; everything else goes to standard
 import argparse
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from pydantic import ValidationError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -34,6 +34,7 @@ from .command import (
 )
 
 _MOST_LISTED = 10_000
+T = TypeVar("T")
 # Returns a sentence for people and the text to print, once it is committed.
 Work = Callable[[AsyncConnection, Who], Awaitable[tuple[str, str]]]
 
@@ -63,30 +64,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the subcommand, and audit it."""
-    settings = start_service(DatabaseSettings, "keys")
-    try:
-        with require_postgres():
-            sentence, printed = asyncio.run(_run(settings, arguments))
-    except StoreError as wrong:
-        sys.exit(wrong.detail)
+    sentence, printed = run_audited("keys", _WORK[arguments.what](arguments))
     print(sentence, file=sys.stderr)
     print(printed, end="\n" if printed else "")
     return 0
 
 
-async def _run(settings: DatabaseSettings, arguments: argparse.Namespace) -> tuple[str, str]:
-    work = _WORK[arguments.what](arguments)
-    async with begin_audited(settings, "keys") as (connection, who):
-        return await work(connection, who)
+def run_audited(command: str, work: Callable[[AsyncConnection, Who], Awaitable[T]]) -> T:
+    """Do the work of a command in one transaction, by whom the audit names; return its result.
 
+    Exits with a sentence if it is refused, or if Postgres is unavailable. Raises SchemaBehind.
+    """
+    settings = start_service(DatabaseSettings, command)
 
-@asynccontextmanager
-async def begin_audited(
-    settings: DatabaseSettings, command: str
-) -> AsyncIterator[tuple[AsyncConnection, Who]]:
-    """Begin a transaction of a command; return with it who the audit names. Raises SchemaBehind."""
-    async with migrated(settings, command) as engine, engine.begin() as connection:
-        yield connection, Who(f"cli:{find_cli_user()}", None)
+    async def run_once() -> T:
+        async with migrated(settings, command) as engine, engine.begin() as connection:
+            return await work(connection, Who(f"cli:{find_cli_user()}", None))
+
+    try:
+        with require_postgres():
+            return asyncio.run(run_once())
+    except StoreError as refused:
+        sys.exit(refused.detail)
 
 
 def _create(arguments: argparse.Namespace) -> Work:
@@ -143,11 +142,11 @@ def _confirm(arguments: argparse.Namespace) -> Work:
 
 async def _list(connection: AsyncConnection, _: Who) -> tuple[str, str]:
     keys = await api_keys.listed(connection, limit=_MOST_LISTED)
-    lines = (
-        f"{key.id}  {_describe_state(key):<11}  {_format_day(key.last_used_at):<16}"
-        f"  {key.name}: {_describe_rights(key)}"
-        for key in keys
-    )
+    lines = []
+    for key in keys:
+        used = f"{key.last_used_at:%Y-%m-%d %H:%M}" if key.last_used_at else "never used"
+        about = f"{key.id}  {_describe_state(key):<11}  {used:<16}"
+        lines.append(f"{about}  {key.name}: {_describe_rights(key)}")
     return counted(len(keys), "key"), "\n".join(lines)
 
 
@@ -194,10 +193,6 @@ def _describe_state(key: ApiKey) -> str:
         return "unconfirmed"
     expired = key.expires_at is not None and key.expires_at <= datetime.now(UTC)
     return "expired" if expired else "works"
-
-
-def _format_day(at: datetime | None) -> str:
-    return "never used" if at is None else f"{at:%Y-%m-%d %H:%M}"
 
 
 def _describe_rights(key: ApiKey) -> str:

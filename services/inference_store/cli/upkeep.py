@@ -7,7 +7,7 @@ import logging
 import ssl
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,10 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     try:
         settings = _read_settings()
     except WrongSetting as wrong:
-        report, secrets = Report([*unknown, _make_unreadable(wrong)]), frozenset[str]()
+        remedy = "Fix it first: without settings nothing else can be looked at."
+        unreadable = [doctor.failed(line, remedy) for line in str(wrong).splitlines()]
+        report = Report([*unknown, Result("settings", unreadable)])
+        secrets = frozenset[str]()
     else:
         examined = asyncio.run(_examine(settings, arguments.deadline))
         sent = [_send(settings, arguments)] if arguments.send else []
@@ -114,11 +117,6 @@ def _read_settings() -> DoctorSettings:
         raise WrongSetting("\n".join(sentences(wrong))) from None
     read_roles(settings)
     return settings
-
-
-def _make_unreadable(wrong: WrongSetting) -> Result:
-    remedy = "Fix it first: without settings nothing else can be looked at."
-    return Result("settings", [doctor.failed(line, remedy) for line in str(wrong).splitlines()])
 
 
 async def _examine(settings: DoctorSettings, deadline: float) -> Report:
@@ -149,15 +147,12 @@ def _send(settings: DoctorSettings, arguments: argparse.Namespace) -> Result:
 
 def format_doctor_text(report: Report) -> str:
     """Format the report as text: a line for each finding, and below it what to do."""
-    return "\n".join([*_format_lines(report.results), "", f"All in all: {report.state.value}."])
-
-
-def _format_lines(results: Iterable[Result]) -> Iterable[str]:
-    for result in results:
+    lines: list[str] = []
+    for result in report.results:
         for finding in result.findings:
-            yield f"{_MARKS[finding.state]} {result.name}: {finding.seen}"
-            if finding.remedy:
-                yield f"        → {finding.remedy}"
+            lines.append(f"{_MARKS[finding.state]} {result.name}: {finding.seen}")
+            lines += [f"        → {finding.remedy}"] if finding.remedy else []
+    return "\n".join([*lines, "", f"All in all: {report.state.value}."])
 
 
 def format_doctor_json(report: Report) -> str:
@@ -236,11 +231,7 @@ class _Command:
             with Blobs(self._settings, threads=_FETCH_THREADS) as blobs:
                 if self._report is not None:
                     erasure = await self._erase(engine, blobs, self._report)
-                    print(
-                        _format_erasure_json(erasure)
-                        if self._json
-                        else _format_erasure_text(erasure)
-                    )
+                    print(_dump(asdict(erasure)) if self._json else _format_erasure(erasure))
                     return 0 if erasure.state in ENDED else 2
                 async with open_election(engine, RECONCILING) as lock:
                     while not await lock.take():
@@ -252,12 +243,10 @@ class _Command:
                 estimate = None
                 if self._erases and ended.state != "failed":
                     estimate = await orphans.estimate_orphans(connection, ended.id)
-        print(
-            format_json(ended, findings, estimate)
-            if self._json
-            else format_text(ended, findings, estimate)
-        )
-        return 2 if ended.state == "failed" else int(_has_problems(ended))
+        print((format_json if self._json else format_text)(ended, findings, estimate))
+        has_findings = any(ended.count(name) for name in ("missing", "orphans", "unreadable"))
+        has_problems = has_findings or bool((ended.books or {}).get("difference"))
+        return 2 if ended.state == "failed" else int(has_problems)
 
     async def _erase(self, engine: AsyncEngine, blobs: Blobs, report: UUID) -> Erasure:
         """Request the erasure, unless it was requested, and follow it: the retention service
@@ -313,7 +302,7 @@ class _Command:
 
     def _report_state(self, reconciliation: Reconciliation) -> None:
         place, places = reconciliation.place + 1, len(reconciliation.places)
-        counts = _format_counts(reconciliation)
+        counts = _format_counts(reconciliation.counts) or "nothing yet"
         self._report_progress(f"{reconciliation.state}: place {place} of {places}, {counts}")
 
     async def _find_or_request(self, engine: Any) -> Reconciliation:
@@ -339,7 +328,7 @@ class _Command:
             print(sentence, file=sys.stderr, flush=True)
 
 
-def _format_erasure_text(erasure: Erasure) -> str:
+def _format_erasure(erasure: Erasure) -> str:
     lines = [f"Erasure {erasure.id}: {erasure.state}."]
     lines.append(
         f"{counted(erasure.objects, 'object')} erased, {erasure.bytes} bytes; {erasure.held} held."
@@ -351,8 +340,8 @@ def _format_erasure_text(erasure: Erasure) -> str:
     return "\n".join(lines)
 
 
-def _format_erasure_json(erasure: Erasure) -> str:
-    return orjson.dumps(asdict(erasure), default=str, option=orjson.OPT_INDENT_2).decode()
+def _dump(document: Any) -> str:
+    return orjson.dumps(document, default=str, option=orjson.OPT_INDENT_2).decode()
 
 
 def format_text(
@@ -362,14 +351,12 @@ def format_text(
 ) -> str:
     """Format the report for people."""
     lines = [
-        f"{reconciliation.state}: {_format_counts(reconciliation)}",
+        f"{reconciliation.state}: {_format_counts(reconciliation.counts) or 'nothing yet'}",
         f"Judged are objects before {reconciliation.orphans_before or 'nothing'}:"
         f" {reconciliation.because}.",
     ]
     if reconciliation.books:
-        lines.append(
-            "Books: " + ", ".join(f"{name} {n}" for name, n in reconciliation.books.items())
-        )
+        lines.append(f"Books: {_format_counts(reconciliation.books)}")
     lines += [
         f"{finding.kind:<10} {finding.state:<8} {finding.storage_key}" for finding in findings
     ]
@@ -394,22 +381,12 @@ def format_json(
     estimate: orphans.OrphanEstimate | None = None,
 ) -> str:
     """Format the report for programs, with only the first findings."""
-    report = reconciliation.model_dump()
     more = {} if estimate is None else {"would_erase": estimate.model_dump()}
-    report |= {"findings": findings, **more}
-    return orjson.dumps(report, default=str, option=orjson.OPT_INDENT_2).decode()
+    return _dump({**reconciliation.model_dump(), "findings": findings, **more})
 
 
-def _format_counts(reconciliation: Reconciliation) -> str:
-    return (
-        ", ".join(f"{name} {count}" for name, count in reconciliation.counts.items())
-        or "nothing yet"
-    )
-
-
-def _has_problems(reconciliation: Reconciliation) -> bool:
-    has_findings = any(reconciliation.count(name) for name in ("missing", "orphans", "unreadable"))
-    return has_findings or bool((reconciliation.books or {}).get("difference"))
+def _format_counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
 DOCTOR = Command(run_doctor, DoctorSettings, add_doctor_arguments)

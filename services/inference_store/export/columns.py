@@ -201,11 +201,8 @@ Fit: TypeAlias = tuple[Any, bool]
 
 
 def _fit_text(text: str) -> Fit:
-    return (text, True) if text.isascii() or _is_unicode(text) else (None, False)
-
-
-def _is_unicode(text: str) -> bool:
-    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+    is_unicode = text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
+    return (text, True) if is_unicode else (None, False)
 
 
 def _fit_integer(text: str) -> Fit:
@@ -284,7 +281,10 @@ class MetadataColumns:
         rest: list[StoredEntry] = []
         placed: dict[int, StoredEntry] = {}
         for entry in entries:
-            owner = self.owners.get((entry["key"], entry["type"])) or self._find_owner(entry)
+            # else its type is spelt in an uncommon way
+            owner = self.owners.get((entry["key"], entry["type"])) or self.owners.get(
+                (_read_key(entry), _read_type(entry["type"]).value)
+            )
             text = entry["value"]
             if owner is None or text is None:
                 if self.keys is None or _read_key(entry) in self.keys:
@@ -300,10 +300,6 @@ class MetadataColumns:
                 rest.append(entry)
         return rest
 
-    def _find_owner(self, entry: StoredEntry) -> tuple[int, Callable[[str], Fit]] | None:
-        """Return the owner of a type that is spelt in an uncommon way."""
-        return self.owners.get((_read_key(entry), _read_type(entry["type"]).value))
-
 
 def choose_columns(keys: Sequence[KeySeen], chosen: Collection[str] | None) -> MetadataColumns:
     """Return the columns for the keys of the registry; `chosen`: these alone (None: all)."""
@@ -318,17 +314,13 @@ def choose_columns(keys: Sequence[KeySeen], chosen: Collection[str] | None) -> M
             if column in columns:  # the key `a:int` beside the key `a` of two types
                 continue
             column_kind, fit = _FITS[kind]
-            for spelling in _list_spellings(kind):
+            # a value without a type is text
+            untyped = ("",) if kind is MetadataType.STRING else ()
+            for spelling in (*METADATA_TYPES[kind].accepted, *untyped):
                 owners[name, spelling] = (len(columns), fit)
             columns[column] = Column(column, column_kind)
     rest = Column(REST, Kind.TEXT)
     return MetadataColumns((*columns.values(), rest), owners, None if chosen is None else names)
-
-
-def _list_spellings(kind: MetadataType) -> Sequence[str]:
-    """Return the names of a type; a value without one is text."""
-    accepted = METADATA_TYPES[kind].accepted
-    return (*accepted, "") if kind is MetadataType.STRING else accepted
 
 
 def _is_chosen(name: str, chosen: Collection[str] | None) -> bool:
@@ -342,7 +334,9 @@ def _list_kinds(keys: Sequence[KeySeen]) -> dict[str, list[MetadataType]]:
     kinds_by_key: dict[str, list[MetadataType]] = {}
     roots: set[str] = set()
     for key in sorted(keys, key=lambda key: len(key.name)):
-        if _list_roots(key.name) & roots:
+        # the names that a path may begin with: of `a.b[].c` these are `a`, `a.b`, `a.b[]`
+        begins = {key.name[:end] for end, letter in enumerate(key.name) if letter in ".["}
+        if begins & roots:
             continue
         kinds = sorted({_read_type(seen.type) for seen in key.types if _is_of_type(seen.flag)})
         if kinds:
@@ -355,11 +349,6 @@ def _list_kinds(keys: Sequence[KeySeen]) -> dict[str, list[MetadataType]]:
 def _is_of_type(flag: str) -> bool:
     """Return whether values with this flag are of their declared type."""
     return not flag.startswith("not_") and flag not in {FROM_TEXT, KEY_TOO_LONG}
-
-
-def _list_roots(name: str) -> set[str]:
-    """Return the names that a path may begin with: of `a.b[].c` these are `a`, `a.b`, `a.b[]`."""
-    return {name[:end] for end, letter in enumerate(name) if letter in ".["}
 
 
 def _read_type(name: str) -> MetadataType:

@@ -93,8 +93,6 @@ _SCALARS: Final[Mapping[Kind, Any]] = {
     Kind.BYTES: na.binary(),
 }
 _SCHEMAS: Final = {kind: na.c_schema(scalar) for kind, scalar in _SCALARS.items()}
-_NUMBERS: Final = {Kind.INTEGER: "q", Kind.FLOAT: "d", Kind.TIME: "q"}
-"""As `array` has them: 64 bits."""
 _MOST_CACHED: Final = 64
 
 
@@ -127,39 +125,7 @@ def _encode_scalars(values: Values, kind: Kind) -> Any:
         return _encode_nulls(len(values), kind)
     if kind is Kind.TIME:
         values = [None if at is None else (at - _EPOCH) // _MICROSECOND for at in values]
-    if kind in _NUMBERS:
-        return _encode_numbers(values, kind)
-    if kind is Kind.BYTES:
-        return _encode_bytes(values)
     return na.c_array(values, _SCHEMAS[kind])
-
-
-def _encode_numbers(values: Values, kind: Kind) -> Any:
-    """Encode numbers at a third of what nanoarrow's own builder costs."""
-    code, nulls, validity = _NUMBERS[kind], 0, None
-    try:
-        numbers = array(code, values)
-    except TypeError:  # there are nulls
-        numbers = array(code, [0 if value is None else value for value in values])
-        nulls, validity = values.count(None), _pack_validity(values)
-    return na.c_array_from_buffers(
-        _SCHEMAS[kind], len(values), [validity, numbers], null_count=nulls
-    )
-
-
-def _encode_bytes(values: Values) -> Any:
-    """Encode contents of blobs, which nanoarrow's own builder copies once more."""
-    contents = [content or b"" for content in values]
-    offsets = array("i", accumulate(map(len, contents), initial=0))
-    nulls = values.count(None)
-    buffers = [_pack_validity(values) if nulls else None, offsets, b"".join(contents)]
-    return na.c_array_from_buffers(_SCHEMAS[Kind.BYTES], len(values), buffers, null_count=nulls)
-
-
-def _pack_validity(values: Values) -> bytes:
-    """Return a bit for each value, 1 unless it is null; the first is the lowest."""
-    bits = "".join(["0" if value is None else "1" for value in reversed(values)])
-    return int(bits, 2).to_bytes(-(-len(values) // 8), "little")
 
 
 @lru_cache(_MOST_CACHED)

@@ -134,10 +134,8 @@ async def request_export(
         "requested_by": requested_by,
         "expires_at": expires_at,
     }
-    await connection.execute(export_job.insert().values(values))
-    job = await find_job(connection, id)
-    assert job is not None, "it has just been inserted"
-    return job
+    inserted = export_job.insert().values(values).returning(*_COLUMNS)
+    return ExportJob(**(await connection.execute(inserted)).one()._mapping)
 
 
 async def find_job(
@@ -483,26 +481,12 @@ async def is_current(connection: AsyncConnection, part: Part) -> bool:
 
 
 async def end_part(
-    connection: AsyncConnection,
-    part: Part,
-    *,
-    rows: int,
-    bytes: int,
-    sha256: bytes,
-    gone: int,
-    missing: int,
+    connection: AsyncConnection, part: Part, *, gone: int, **written: int | bytes
 ) -> bool:
-    """Record that the object is written. False: an erasure took a member meanwhile."""
-    values = {
-        "state": "written",
-        "rows": rows,
-        "bytes": bytes,
-        "sha256": sha256,
-        "written_at": func.now(),
-        "gone": _PART.gone + gone,
-        "missing": missing,
-    }
-    return await _change(connection, part, values)
+    """Record that the object is written, with its rows, bytes, SHA-256 and missing blobs. False: an
+    erasure took a member meanwhile."""
+    values = {"state": "written", "written_at": func.now(), "gone": _PART.gone + gone}
+    return await _change(connection, part, values | written)
 
 
 async def end_empty(connection: AsyncConnection, part: Part) -> bool:

@@ -249,20 +249,14 @@ def _measure_one(blobs: Blobs, most: int, row: Any, blob: str) -> int:
     text = None if row is None else row._mapping[STORAGE_KEYS[blob]]
     if text is None:
         return 0
-    size = row.data_size if blob == "data" else None
-    if size is None:
-        size = _request_size(blobs, text, most)
-    return int(size) if size <= most else 0
-
-
-def _request_size(blobs: Blobs, text: str, most: int) -> int:
-    key = parse_stored(text)
-    if key.bucket not in blobs.buckets.allowed:
+    size, key = row.data_size if blob == "data" else None, parse_stored(text)
+    if size is None and key.bucket not in blobs.buckets.allowed:
         return 0
     try:
-        return blobs.head(key)
+        size = blobs.head(key) if size is None else int(size)
     except BlobMissing:
         return 0
     except AccessDenied:  # a HEAD does not tell whether S3 refuses this object alone
         [content] = blobs.get_many([key], limit=most)
-        return len(content) if isinstance(content, bytes) else 0
+        size = len(content) if isinstance(content, bytes) else 0
+    return size if size <= most else 0

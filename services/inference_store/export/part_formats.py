@@ -3,6 +3,7 @@
 import asyncio
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -84,18 +85,12 @@ class PartFormat:
 
     def check_installed(self) -> None:
         """Raise Invalid if the format needs an extra that is not installed."""
-        if self.needed is None or _is_installed(self.needed):
-            return
+        with suppress(ModuleNotFoundError):  # of the package that it is in
+            if self.needed is None or find_spec(self.needed) is not None:
+                return
         remedy = f"install inference-store[{self.name}], or choose another format"
         message = f"{self.name} needs a package that this server does not have: {remedy}"
         raise Invalid(f"format: {message}.", faults=[Fault("format", message)])
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:  # of the package that it is in
-        return False
 
 
 class StreamPart:
@@ -167,14 +162,11 @@ def _measure(row: Row) -> int:
 def _count_group_rows(sizes: Sequence[int]) -> int:
     """Return how many rows a group has, so that no group has too many bytes."""
     rows = _GROUP_ROWS
-    while rows > 1 and _measure_largest(sizes, rows) > _GROUP_BYTES:
+    while rows > 1 and any(
+        sum(sizes[begin : begin + rows]) > _GROUP_BYTES for begin in range(0, len(sizes), rows)
+    ):
         rows //= 2
     return rows
-
-
-def _measure_largest(sizes: Sequence[int], rows: int) -> int:
-    groups = (sizes[begin : begin + rows] for begin in range(0, len(sizes), rows))
-    return max(map(sum, groups), default=0)
 
 
 class LinePart:
@@ -183,17 +175,17 @@ class LinePart:
 
     def __init__(
         self,
-        columns: Columns,
+        _: Columns,
         file: BinaryIO,
         *,
         reshape: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda item: item,
     ) -> None:
-        self._file, self._format, self._reshape = file, ObjectFormat(columns), reshape
+        self._file, self._reshape = file, reshape
 
     def add(self, rows: Sequence[Row]) -> None:
         """See PartEncoder."""
         for row in rows:
-            item = self._reshape(self._format.build(row))
+            item = self._reshape(build_object(row))
             self._file.write(encode_json(item, times_fit=True) + b"\n")
 
     def close(self) -> None:
@@ -234,27 +226,19 @@ def format_chariot(item: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-class ObjectFormat:
-    """Builds the object of each inference: what the API shows of it, and what an export adds."""
-
-    def __init__(self, columns: Columns) -> None:
-        self._names = {column.name for column in columns.fixed}
-        self._names |= set() if columns.metadata is None else {"metadata"}
-        self._names |= set() if columns.predictions is None else {"predictions"}
-
-    def build(self, row: Row, *, contents: bool = True) -> dict[str, Any]:
-        """Return the object; its times have been through `fit_times`. `urls`: the links of the API;
-        `bytes`: in base64, if there are `contents`."""
-        item = format_inference(row.model_id, row.inference)
-        chosen = {name: value for name, value in item.items() if name in self._names}
-        if row.urls is not None:
-            chosen["urls"] = row.urls
-        if contents and row.contents is not None:
-            chosen["bytes"] = {
-                blob: None if content is None else b64encode(content).decode()
-                for blob, content in row.contents.items()
-            }
-        return chosen
+def build_object(row: Row, *, contents: bool = True) -> dict[str, Any]:
+    """Return what the API shows of an inference, and what an export adds; its times have been
+    through `fit_times`. `urls`: the links of the API; `bytes`: in base64, if there are
+    `contents`."""
+    item = format_inference(row.model_id, row.inference)
+    if row.urls is not None:
+        item["urls"] = row.urls
+    if contents and row.contents is not None:
+        item["bytes"] = {
+            blob: None if content is None else b64encode(content).decode()
+            for blob, content in row.contents.items()
+        }
+    return item
 
 
 # A part as a tar file for WebDataset: of each inference `<uid>.json`, and its input beside it.
@@ -269,9 +253,8 @@ _INPUT: Final = "data"
 class WebDatasetPart:
     """Writes headers and contents itself: `tarfile` would remember each header until the end."""
 
-    def __init__(self, columns: Columns, file: BinaryIO) -> None:
-        self._file, self._format = file, ObjectFormat(columns)
-        self._size = 0
+    def __init__(self, _: Columns, file: BinaryIO) -> None:
+        self._file, self._size = file, 0
 
     def add(self, rows: Sequence[Row]) -> None:
         """See PartEncoder."""
@@ -292,8 +275,7 @@ class WebDatasetPart:
 
     def _list_files(self, row: Row) -> Iterator[tuple[str, bytes]]:
         uid = row.inference.uid
-        item = self._format.build(row, contents=False)
-        yield f"{uid}.json", encode_json(item, times_fit=True)
+        yield f"{uid}.json", encode_json(build_object(row, contents=False), times_fit=True)
         content = None if row.contents is None else row.contents[_INPUT]
         if content is not None:
             suffix = find_suffix(content, row.inference.row["data_content_type"])
@@ -438,7 +420,10 @@ class PartEncoding:
         document = self.job.document
         columns = Columns.of(document["include"], load_keys(document["keys"]), chosen)
         encoder: PartEncoder = format.make_encoder(columns, file)
-        complete = self._choose_source(chosen)
+        if chosen.copied:
+            complete: Complete = CopySource(self.blobs, chosen.copied, self.limits).complete
+        else:
+            complete = partial(_add_links, self.blobs, self.job, chosen.linked)
         count = missing = 0
         for begin in range(0, len(uids), _PAGE):
             rows = await self._read_rows(uids[begin : begin + _PAGE])
@@ -451,13 +436,6 @@ class PartEncoding:
             count += len(rows)
         await asyncio.to_thread(encoder.close)
         return Encoded(count, missing)
-
-    def _choose_source(self, chosen: ChosenBlobs) -> Complete:
-        if chosen.copied:
-            return CopySource(self.blobs, chosen.copied, self.limits).complete
-        if chosen.linked:
-            return partial(_add_links, self.blobs, self.job, chosen.linked)
-        return lambda rows: iter((rows,))
 
     async def _read_rows(self, uids: Sequence[UUID]) -> list[Row]:
         job = self.job
@@ -481,8 +459,8 @@ def _count_missing(row: Row, chosen: ChosenBlobs) -> int:
 def _add_links(
     blobs: Blobs, job: ExportJob, linked: Sequence[str], rows: Sequence[Row]
 ) -> Iterator[Sequence[Row]]:
-    """Add presigned links. They are signed as of the request, so that all links of an export end at
-    once: with the export, or after the seven days that signatures have."""
+    """Add presigned links, if any are linked. They are signed as of the request, so that all links
+    of an export end at once: with the export, or after the seven days that signatures have."""
     lasting = min(job.expires_at - job.requested_at, _LONGEST_LINK)
     seconds = max(1, int(lasting.total_seconds()))
 
@@ -495,7 +473,10 @@ def _add_links(
         except BlobMissing:  # a key that no client can address, or a bucket no longer allowed
             return None
 
-    yield [row._replace(urls={blob: sign(row, blob) for blob in linked}) for row in rows]
+    yield [
+        row._replace(urls={blob: sign(row, blob) for blob in linked}) if linked else row
+        for row in rows
+    ]
 
 
 class CopySource:
@@ -510,22 +491,19 @@ class CopySource:
         part that is written again has the same bytes. Raises ObjectStoreUnavailable. Blocks."""
         batch: list[Row] = []
         size = 0
-        for row in self._read_all(rows):
-            row_size = sum(map(len, filter(None, (row.contents or {}).values())))
-            if batch and (size + row_size > _BATCH_BYTES or len(batch) == _BATCH_ROWS):
-                yield batch
-                batch, size = [], 0
-            batch.append(row)
-            size += row_size
-        if batch:
-            yield batch
-
-    def _read_all(self, rows: Sequence[Row]) -> Iterator[Row]:
         while rows:
             some = self._read_some(rows[:_BATCH_ROWS])
             rows = rows[len(some) :]
-            for row, results in some:
-                yield row._replace(contents=self._take(results))
+            for bare, results in some:
+                row = bare._replace(contents=self._take(results))
+                row_size = _measure(row)
+                if batch and (size + row_size > _BATCH_BYTES or len(batch) == _BATCH_ROWS):
+                    yield batch
+                    batch, size = [], 0
+                batch.append(row)
+                size += row_size
+        if batch:
+            yield batch
 
     def _read_some(self, rows: Sequence[Row]) -> list[tuple[Row, Sequence[Fetched]]]:
         """Read the blobs of the first rows, of as many as a batch has bytes for; of one at

@@ -22,7 +22,7 @@ import re
 from collections.abc import Sequence
 from functools import partial
 from tempfile import TemporaryFile
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -49,7 +49,6 @@ from .jobs import (
 )
 from .part_formats import PART_FORMATS
 
-_READ_BYTES: Final = 1_048_576
 _REMOVED_PAGE: Final = 500
 # what the store wrote: a folder that is named like an export
 _OWN_KEY: Final = re.compile(f"{EXPORTS}[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}/")
@@ -143,15 +142,13 @@ async def _delete(blobs: Blobs, key: StorageKey) -> None:
         raise ObjectStoreUnavailable(f"{key} cannot be deleted: {faults[0].message}")
 
 
-def _digest(file: BinaryIO) -> tuple[int, bytes]:
+def _digest(file: Any) -> tuple[int, bytes]:
     """Return the size and the SHA-256 of a file, and go back to its begin."""
-    sha256, size = hashlib.sha256(), 0
     file.seek(0)
-    while piece := file.read(_READ_BYTES):
-        sha256.update(piece)
-        size += len(piece)
+    digest = hashlib.file_digest(file, "sha256").digest()
+    size = file.tell()
     file.seek(0)
-    return size, sha256.digest()
+    return size, digest
 
 
 async def finish_export(
@@ -184,7 +181,14 @@ async def finish_export(
 
 def _make_manifest(job: ExportJob, model_id: str, every_part: list[Part]) -> dict[str, Any]:
     # without its filter, which may hold a value that is erased
-    written = [part for part in every_part if part.state == "written"]
+    parts: list[dict[str, Any]] = []
+    for part in every_part:
+        if part.state == "written":
+            assert part.storage_key is not None, "it is written"
+            assert part.sha256 is not None, "it is written"
+            shown = {"number": part.number, "key": parse_stored(part.storage_key).key}
+            shown |= {"rows": part.rows, "bytes": part.bytes, "sha256": part.sha256.hex()}
+            parts.append(shown | {"gone": part.gone, "missing": part.missing})
     return {
         "export": str(job.id),
         "model_id": model_id,
@@ -194,24 +198,8 @@ def _make_manifest(job: ExportJob, model_id: str, every_part: list[Part]) -> dic
         "requested_by": job.requested_by,
         "requested_at": job.requested_at.isoformat(),
         "expires_at": job.expires_at.isoformat(),
-        "rows": sum(part.rows or 0 for part in written),
-        "bytes": sum(part.bytes or 0 for part in written),
-        "missing": sum(part.missing for part in written),
-        "parts": [_show_part(part) for part in written],
-    }
-
-
-def _show_part(part: Part) -> dict[str, Any]:
-    assert part.storage_key is not None, "it is written"
-    assert part.sha256 is not None, "it is written"
-    return {
-        "number": part.number,
-        "key": parse_stored(part.storage_key).key,
-        "rows": part.rows,
-        "bytes": part.bytes,
-        "sha256": part.sha256.hex(),
-        "gone": part.gone,
-        "missing": part.missing,
+        **{name: sum(part[name] or 0 for part in parts) for name in ("rows", "bytes", "missing")},
+        "parts": parts,
     }
 
 

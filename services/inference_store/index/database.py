@@ -79,8 +79,7 @@ async def hold(connection: AsyncConnection, settings: Settings) -> None:
     info = _info(connection)
     command = _command(info, settings)
     if command is not None:
-        raw = await connection.get_raw_connection()
-        await _send(raw.driver_connection, info, command, settings)
+        await _send(driver_now(connection), info, command, settings)
 
 
 def settings_of(connection: AsyncConnection) -> Settings:
@@ -161,7 +160,10 @@ def traced(url: URL, statement: str) -> Iterator[None]:
 def _begin(url: URL, statement: str) -> Span:
     if not get_current_span().is_recording():
         return INVALID_SPAN
-    operation, table = _summary(statement)
+    begin = statement[:_MOST_CHARACTERS].lstrip()
+    operation = begin.split(None, 1)[0].upper() if begin else "QUERY"
+    match = _TARGET.search(begin)
+    table = match[1].lower() if match else ""
     target = {
         "db.namespace": url.database,
         "server.address": url.host,
@@ -174,13 +176,6 @@ def _begin(url: URL, statement: str) -> Span:
         **{name: value for name, value in target.items() if value is not None},
     }
     return traces.begin(f"{operation} {table}".strip(), SpanKind.CLIENT, attributes)
-
-
-def _summary(statement: str) -> tuple[str, str]:
-    start = statement[:_MOST_CHARACTERS].lstrip()
-    operation = start.split(None, 1)[0].upper() if start else "QUERY"
-    match = _TARGET.search(start)
-    return operation, match[1].lower() if match else ""
 
 
 # Trouble of the database itself: worth a retry, and never the fault of the written rows.
@@ -407,14 +402,9 @@ def is_rows_fault(error: BaseException) -> bool:
     return isinstance(cause, ValueError | OverflowError)
 
 
-async def driver_of(connection: AsyncConnection) -> Any:
-    """Return asyncpg's own connection, for COPY; it shares the transaction."""
-    raw = await connection.get_raw_connection()
-    return raw.driver_connection
-
-
 def driver_now(connection: AsyncConnection) -> Any:
-    """Return asyncpg's connection of one that is open."""
+    """Return asyncpg's own connection of one that is open, as for COPY; it shares the
+    transaction."""
     return _raw(connection).driver_connection
 
 

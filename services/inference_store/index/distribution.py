@@ -69,14 +69,19 @@ class Step:
 
 def steps(placed: Collection[str], *, shards: int) -> list[Step]:
     """Return the missing steps; `placed`: the tables that are in their place."""
-    missing = [_reference(table) for table in REFERENCE if table.name not in placed]
-    missing += [_distributed(table, shards) for table in DISTRIBUTED if table.name not in placed]
-    return missing
-
-
-def _reference(table: Table) -> Step:
-    statement = f"SELECT create_reference_table('{table.name}')"
-    return Step(table.name, "reference", (*_plain_numbers(table), statement))
+    first = DISTRIBUTED[0]
+    missing: list[Step] = []
+    for table in REFERENCE:
+        created = f"SELECT create_reference_table('{table.name}')"
+        missing.append(Step(table.name, "reference", (*_plain_numbers(table), created)))
+    for table in DISTRIBUTED:
+        how = f"colocate_with => '{first.name}'"
+        if table is first:
+            how = f"colocate_with => 'none', shard_count => {shards}"
+        created = f"SELECT create_distributed_table('{table.name}', 'model', {how})"
+        before = _UNCOUNTED if table is first else ()
+        missing.append(Step(table.name, "distributed", (*before, created)))
+    return [step for step in missing if step.table not in placed]
 
 
 def _plain_numbers(table: Table) -> Iterator[str]:
@@ -92,16 +97,6 @@ def _plain_numbers(table: Table) -> Iterator[str]:
             default = f"nextval('{numbers}')"
             yield f"ALTER TABLE {table.name} ALTER COLUMN {name} SET DEFAULT {default}"
             yield f"ALTER SEQUENCE {numbers} OWNED BY {table.name}.{name}"
-
-
-def _distributed(table: Table, shards: int) -> Step:
-    first = DISTRIBUTED[0]
-    how = f"shard_count => {shards}" if table is first else f"colocate_with => '{first.name}'"
-    if table is first:
-        how = f"colocate_with => 'none', {how}"
-    statement = f"SELECT create_distributed_table('{table.name}', 'model', {how})"
-    before = _UNCOUNTED if table is first else ()
-    return Step(table.name, "distributed", (*before, statement))
 
 
 async def list_distributed(connection: AsyncConnection) -> set[str]:

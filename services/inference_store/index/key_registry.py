@@ -266,13 +266,11 @@ async def forget_examples(connection: AsyncConnection, model: int) -> None:
 
 def types_of(key: KeySeen) -> Sequence[str]:
     """Return the names of the types seen, for people."""
-    return sorted({_type(entry) for entry in key.types})
-
-
-def _type(entry: TypeSeen) -> str:
-    name = entry.type or "(none)"
-    is_stray = entry.flag.startswith("not_") or entry.flag == KEY_TOO_LONG
-    return f"{name} ({entry.flag})" if is_stray else name
+    names: set[str] = set()
+    for entry in key.types:
+        is_stray = entry.flag.startswith("not_") or entry.flag == KEY_TOO_LONG
+        names.add(f"{entry.type or '(none)'}{f' ({entry.flag})' if is_stray else ''}")
+    return sorted(names)
 
 
 async def count(connection: AsyncConnection, model: int) -> int:

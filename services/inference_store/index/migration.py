@@ -72,7 +72,12 @@ class _Migrator:
         try:
             while True:
                 try:
-                    return await self._once(revision)
+                    async with self._engine.connect() as connection:
+                        await self._take_lock(connection)
+                        wait = text(f"SET lock_timeout = '{_LOCK_TIMEOUT}'")
+                        await connection.execute(wait)
+                        await connection.commit()
+                        return await self._upgrade(connection, revision)
                 except DatabaseMissing:
                     raise
                 except (DBAPIError, OSError) as error:
@@ -82,13 +87,6 @@ class _Migrator:
                 tries += 1
         finally:
             await self._engine.dispose()
-
-    async def _once(self, revision: str) -> None:
-        async with self._engine.connect() as connection:
-            await self._take_lock(connection)
-            await connection.execute(text(f"SET lock_timeout = '{_LOCK_TIMEOUT}'"))
-            await connection.commit()
-            await self._upgrade(connection, revision)
 
     async def _upgrade(self, connection: AsyncConnection, revision: str) -> None:
         schema = await schema_of(connection, self._migrations)

@@ -1,7 +1,7 @@
 """Time partitions: their catalogue, locks, creation, removal, merging and vacuum."""
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -13,7 +13,7 @@ from asyncpg.exceptions import (
     LockNotAvailableError,
     UndefinedTableError,
 )
-from sqlalchemy import Table, and_, bindparam, func, select, text
+from sqlalchemy import and_, bindparam, func, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -453,46 +453,31 @@ def _partition(row: object) -> TimePartition:
 
 
 async def _merge(connection: AsyncConnection, older: TimePartition, newer: TimePartition) -> None:
-    whole = TimePartition.between(older.lo, newer.hi)
-    tables = sorted(PARTITIONED, key=lambda table: table.name)
-    for statement in _copies(tables, whole, (older, newer)):
+    whole, parts = TimePartition.between(older.lo, newer.hi), (older.name, newer.name)
+    tables = sorted(table.name for table in PARTITIONED)
+    copying = [f"LOCK TABLE {table}_{part} IN SHARE MODE" for table in tables for part in parts]
+    attaching: list[str] = []
+    for table in tables:
+        new = f"{table}_{whole.name}"
+        copying.append(f"CREATE TABLE {new} ({like(table)}) {settings()}")
+        copying += [f"INSERT INTO {new} SELECT * FROM {table}_{part}" for part in parts]
+        copying.append(f"ANALYZE {new}")
+        attaching += [f"DROP TABLE {table}_{part}" for part in parts]
+        attached = f"ATTACH PARTITION {new} FOR VALUES {bounds_of(whole)}"
+        attaching.append(f"ALTER TABLE {table} {attached}")
+    for statement in copying:
         await connection.execute(text(statement))
-    names = [table.name for table in tables]
-    await seize(connection, [*names, *older.tables, *newer.tables])
-    for statement in _swaps(tables, whole, (older, newer)):
+    await seize(connection, [*tables, *older.tables, *newer.tables])
+    for statement in attaching:
         await connection.execute(text(statement))
     rows = await connection.execute(
         partition_span.delete()
-        .where(partition_span.c.name.in_([older.name, newer.name]))
+        .where(partition_span.c.name.in_(parts))
         .returning(partition_span.c.analysed_rows)
     )
     values = {"name": whole.name, "lo": whole.lo, "hi": whole.hi}
     total = sum(rows.scalars())
     await connection.execute(partition_span.insert().values(analysed_rows=total, **values))
-
-
-def _copies(
-    tables: Sequence[Table], whole: TimePartition, parts: Sequence[TimePartition]
-) -> Iterator[str]:
-    for table in tables:
-        for part in parts:
-            yield f"LOCK TABLE {table.name}_{part.name} IN SHARE MODE"
-    for table in tables:
-        new = f"{table.name}_{whole.name}"
-        yield f"CREATE TABLE {new} ({like(table.name)}) {settings()}"
-        for part in parts:
-            yield f"INSERT INTO {new} SELECT * FROM {table.name}_{part.name}"
-        yield f"ANALYZE {new}"
-
-
-def _swaps(
-    tables: Sequence[Table], whole: TimePartition, parts: Sequence[TimePartition]
-) -> Iterator[str]:
-    for table in tables:
-        for part in parts:
-            yield f"DROP TABLE {table.name}_{part.name}"
-        new = f"{table.name}_{whole.name}"
-        yield f"ALTER TABLE {table.name} ATTACH PARTITION {new} FOR VALUES {bounds_of(whole)}"
 
 
 async def vacuum(engine: AsyncEngine, table: str) -> None:

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
@@ -194,8 +194,7 @@ async def keep(connection: AsyncConnection, models: Collection[int]) -> bool:
     return len(rows.all()) == len(set(models))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Details:
+class Details(Stored):
     """The fields of a registration that an owner sets."""
 
     project_id: str | None = None
@@ -207,19 +206,13 @@ class Details:
     @property
     def values(self) -> dict[str, Any]:
         """Its columns."""
-        mapping = self.output_mapping
-        return {
-            "project_id": self.project_id,
-            "name": self.name,
-            "task_type": self.task_type,
-            "class_labels": list(self.class_labels),
-            "output_mapping": null() if mapping is None else mapping.model_dump(mode="json"),
-        }
+        columns = self.model_dump(mode="json")
+        return columns | ({"output_mapping": null()} if self.output_mapping is None else {})
 
 
 def details_of(entry: Registration) -> Details:
     """Return the fields of a registration."""
-    return Details(**{field.name: getattr(entry, field.name) for field in fields(Details)})
+    return Details.model_validate(entry)
 
 
 async def get(

@@ -231,8 +231,13 @@ async def without_parts(
     columns = (here.uid, here.data_deleted_at, here.response_deleted_at, *_KEYS)
     gone = or_(here.data_deleted_at.is_not(None), here.response_deleted_at.is_not(None))
     for model, uids in by_model(identities):
-        # the claims first: the rows then show claims that end in between
-        going = await _going(connection, model, uids)
+        # the claims first: the rows then show claims that end in between; parts that are only
+        # marked are deleted after this transaction
+        parts = select(erasing.c.uid, erasing.c.scope).where(
+            *(among(erasing, model, uids), erasing.c.scope != "inference"),
+            erasing.c.claimed_at.is_not(None),
+        )
+        going = {(row.uid, row.scope) for row in await connection.execute(parts)}
         claimed = here.uid == any_(literal(sorted({uid for uid, _ in going}), _UIDS))
         query = select(*columns).where(among(inference, model, uids), or_(gone, claimed))
         for uid, input_gone, response_gone, *keys in await connection.execute(query):
@@ -242,14 +247,3 @@ async def without_parts(
             if response_gone is not None or (uid, "response") in going:
                 others_by_part[(model, uid), "response"] = {data, metadata}
     return others_by_part
-
-
-async def _going(
-    connection: AsyncConnection, model: int, uids: Sequence[UUID]
-) -> set[tuple[UUID, str]]:
-    """Return claimed parts. Parts that are only marked are deleted after this transaction."""
-    here = erasing.c
-    query = select(here.uid, here.scope).where(
-        among(erasing, model, uids), here.scope != "inference", here.claimed_at.is_not(None)
-    )
-    return {(row.uid, row.scope) for row in await connection.execute(query)}

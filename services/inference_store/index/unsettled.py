@@ -31,8 +31,7 @@ Kind: TypeAlias = Literal["dead letter", "parked event"]
 SETTLED = ("discarded", "stored", "duplicate", "expired", "erased_again")
 STATES = ("open", "redrive", *SETTLED, "parked")
 _HERE = unsettled_event.c
-_PARTITION = ("cluster", "topic", "epoch", "partition")
-_PLACE = (*_PARTITION, "offset")
+_PLACE = (*PartitionId._fields, "offset")
 _TROUBLE = ("reason", "detail", "model_id", "inference_id")
 
 
@@ -311,7 +310,7 @@ async def count_quarantined(connection: AsyncConnection, window: timedelta) -> t
 
     It counts over all partitions and ingesters; the accounting has the position of each.
     """
-    places = [_HERE[name] for name in _PARTITION]
+    places = [_HERE[name] for name in PartitionId._fields]
     count, first = func.count().label("count"), func.min(_HERE.offset).label("first")
     counts = (
         select(*places, count, first)
@@ -319,7 +318,7 @@ async def count_quarantined(connection: AsyncConnection, window: timedelta) -> t
         .group_by(*places)
         .subquery()
     )
-    here = and_(*(kafka_partition.c[name] == counts.c[name] for name in _PARTITION))
+    here = and_(*(kafka_partition.c[name] == counts.c[name] for name in PartitionId._fields))
     # Offsets quarantined in this very transaction are still beyond `next`.
     read = func.greatest(kafka_partition.c.next - counts.c.first, 0)
     query = select(
@@ -350,7 +349,7 @@ async def limit_is_lifted(connection: AsyncConnection) -> bool:
 def record_of(row: Any) -> Record:
     """Build a Record from a row."""
     return Record(
-        partition_id=PartitionId(row.cluster, row.topic, row.epoch, row.partition),
+        partition_id=PartitionId.of(row),
         offset=row.offset,
         time=row.record_time,
         key=row.record_key,
@@ -360,15 +359,6 @@ def record_of(row: Any) -> Record:
 
 
 def _build_event(row: Any) -> UnsettledEvent:
-    return UnsettledEvent(
-        id=row.id,
-        record=record_of(row),
-        rejection=Rejection(row.reason, row.detail, row.model_id, row.inference_id),
-        state=row.state,
-        missing=row.missing,
-        attempts=row.attempts,
-        discard_reason=row.discard_reason,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-        next_attempt_at=row.next_attempt_at,
-    )
+    rejection = Rejection(*(row._mapping[name] for name in _TROUBLE))
+    own = {name: row._mapping[name] for name in UnsettledEvent.__slots__ if name in _HERE}
+    return UnsettledEvent(record=record_of(row), rejection=rejection, **own)

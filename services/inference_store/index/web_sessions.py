@@ -1,5 +1,6 @@
 """Sessions of browsers: started, read, kept alive, ended. Of their ids only hashes are kept."""
 
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -36,12 +37,8 @@ async def start(
     expires_at = now + timedelta(seconds=seconds)
     if identity.expires_at is not None:
         expires_at = min(expires_at, identity.expires_at)
-    values = {
+    values = asdict(identity) | {
         "id_hash": credentials.hash_session_id(id),
-        "caller": identity.caller,
-        "secret_hash": identity.secret_hash,
-        "issuer": identity.issuer,
-        "roles": list(identity.roles),
         "host": host,
         "idle_until": min(now + timedelta(seconds=idle_seconds), expires_at),
         "expires_at": expires_at,
@@ -91,18 +88,8 @@ async def delete_ended(connection: AsyncConnection) -> int:
 
 
 def _session(row: Any) -> Session:
-    return Session(
-        id_hash=row.id_hash,
-        identity=Identity(
-            caller=row.caller,
-            secret_hash=row.secret_hash,
-            issuer=row.issuer,
-            roles=tuple(row.roles or ()),
-            expires_at=row.expires_at,
-        ),
-        host=row.host,
-        started_at=row.started_at,
-        used_at=row.used_at,
-        idle_until=row.idle_until,
-        expires_at=row.expires_at,
-    )
+    columns = row._mapping
+    signed_in = {name: columns[name] for name in Identity.__slots__}
+    identity = Identity(**signed_in | {"roles": tuple(row.roles or ())})
+    own = {name: columns[name] for name in Session.__slots__ if name in columns}
+    return Session(identity=identity, **own)

@@ -21,8 +21,9 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index import long_text
-from inference_store.index.database import driver_of
+from inference_store.index.database import driver_now
 from inference_store.index.dictionary import Dictionary
+from inference_store.index.key_registry import MOST_EXAMPLES
 from inference_store.index.registrations import Registration
 from inference_store.index.sidecars import Sidecar
 from inference_store.index.tables import (
@@ -36,7 +37,7 @@ from inference_store.index.tables import (
 )
 from inference_store.inference.events import Extras, InferenceEvent, StorageKey
 from inference_store.inference.layout import belongs_to
-from inference_store.inference.metadata import Metadata, Presence, encode_entries
+from inference_store.inference.metadata import Metadata, encode_entries
 from inference_store.inference.task_types import Prediction, Predictions
 from inference_store.platform import traces
 from inference_store.platform.failpoints import failpoint
@@ -175,7 +176,8 @@ def _add_predictions(
         label = _label(rows, item, dictionary)
         if item.rank == 1:
             top = (label, item.score)
-        rows.children["prediction"].append((rows.model, rows.uid, *_prediction(item, label)))
+        # in the order of the columns, with the label's integer in the place of its name
+        rows.add("prediction", (rows.model, rows.uid, *item[:4], label, *item[5:]))
     return top
 
 
@@ -186,15 +188,6 @@ def _label(rows: Rows, item: Prediction, dictionary: Dictionary) -> int | None:
     if label is None:
         rows.flags.append(LABELS_CAPPED)
     return label
-
-
-def _prediction(item: Prediction, label: int | None) -> Row:
-    return (
-        *(item.ordinal, item.rank, item.output, item.output_name, label, item.score),
-        *(item.xmin, item.ymin, item.xmax, item.ymax, item.area),
-        *(item.cx, item.cy, item.w, item.h, item.angle),
-        *(item.prompt, item.answer, item.text, item.start, item.end, item.value),
-    )
 
 
 def _parent(
@@ -235,7 +228,7 @@ async def write(connection: AsyncConnection, batch: Sequence[Rows]) -> frozenset
     """
     if not batch:
         return frozenset()
-    driver = await driver_of(connection)
+    driver = driver_now(connection)
     new = await _write_parents(connection, driver, batch)
     failpoint("ingester.write.inferences")
     whole = len(new) == len(batch)
@@ -270,8 +263,7 @@ async def _write_children(driver: Any, batch: Iterable[Rows]) -> None:
 async def write_deltas(connection: AsyncConnection, deltas: Sequence[Row]) -> None:
     """Append a batch's counts to the key registry."""
     if deltas:
-        driver = await driver_of(connection)
-        await _copy(driver, "metadata_key_delta", _DELTA_COLUMNS, deltas)
+        await _copy(driver_now(connection), "metadata_key_delta", _DELTA_COLUMNS, deltas)
 
 
 async def add_metadata(
@@ -280,7 +272,7 @@ async def add_metadata(
     """Write the rows of metadata that is added to an inference, and count its keys."""
     rows = Rows(model, uid)
     _add_metadata(rows, metadata, dictionary)
-    await _write_children(await driver_of(connection), [rows])
+    await _write_children(driver_now(connection), [rows])
     await write_deltas(connection, _count_keys([(model, datetime.now(UTC), metadata)], dictionary))
 
 
@@ -301,7 +293,6 @@ def _pass_on(rows: Sequence[Row]) -> Iterator[Row]:
     yield from rows
 
 
-MOST_EXAMPLES = 3
 _LONGEST_EXAMPLE = 120
 # model, name, type, flag
 _Group = tuple[int, str, str, str]
@@ -319,12 +310,8 @@ class _KeyDelta:
         self.count += 1
         self.first, self.last = min(self.first, at), max(self.last, at)
 
-    @property
-    def examples_json(self) -> str:
-        return orjson.dumps(list(self.examples)).decode()
 
-
-def build_deltas(items: Iterable[Indexable], dictionary: Dictionary) -> list[tuple[Any, ...]]:
+def build_deltas(items: Iterable[Indexable], dictionary: Dictionary) -> list[Row]:
     """Return the rows of metadata_key_delta for new inferences."""
     seen = ((item.registration.model, item.event.received_at, item.metadata) for item in items)
     return _count_keys(seen, dictionary)
@@ -332,7 +319,7 @@ def build_deltas(items: Iterable[Indexable], dictionary: Dictionary) -> list[tup
 
 def _count_keys(
     seen: Iterable[tuple[int, datetime, Metadata]], dictionary: Dictionary
-) -> list[tuple[Any, ...]]:
+) -> list[Row]:
     deltas: dict[_Group, _KeyDelta] = {}
     for model, at, metadata in seen:
         for leaf in metadata.leaves:
@@ -346,16 +333,13 @@ def _count_keys(
         for presence in metadata.presences:
             if presence.name in flagged and presence.flags:
                 continue
-            group = (model, presence.name, presence.type, _flag(presence))
+            flag = "null" if presence.is_null else "present"
+            flag = presence.flags[0] if presence.flags else flag
+            group = (model, presence.name, presence.type, flag)
             (deltas.get(group) or deltas.setdefault(group, _KeyDelta(at, at))).add(at)
-    return [
-        (group[0], key, *group[2:], delta.count, delta.first, delta.last, delta.examples_json)
-        for group, delta in deltas.items()
-        if (key := dictionary.keys.number(group[0], group[1])) is not None
-    ]
-
-
-def _flag(presence: Presence) -> str:
-    if presence.flags:
-        return presence.flags[0]
-    return "null" if presence.is_null else "present"
+    rows: list[Row] = []
+    for (model, name, *kind), delta in deltas.items():
+        if (key := dictionary.keys.number(model, name)) is not None:
+            examples = orjson.dumps(list(delta.examples)).decode()
+            rows.append((model, key, *kind, delta.count, delta.first, delta.last, examples))
+    return rows

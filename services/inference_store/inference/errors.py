@@ -1,30 +1,4 @@
-"""Everything that can be wrong, in one tree.
-
-StoreError
-├── Invalid            422  what was asked makes no sense
-│   ├── NoThumbnail
-│   ├── UnknownKey, ImpossibleComparison, InvalidFilter …  (`errors` names path and remedy)
-├── NotJson            400
-├── Unauthorized       401
-├── Forbidden          403
-│   ├── ForeignRequest
-├── NotFound           404
-├── MethodNotAllowed   405
-├── NotAcceptable      406
-├── Conflict           409  someone was faster, or it is still in use
-├── Gone               410
-│   ├── HeldByHold, HoldUnreadable
-├── PreconditionFailed 412
-├── TooLarge           413
-├── RangeNotSatisfiable 416
-├── TooManyRequests    429
-│   ├── TooManyQueries
-├── HeadersTooLarge    431
-├── NotKept            501  a part of the standard that is not kept here
-├── QueryTimeout       503
-├── Busy               503  it was not done, for others are being served
-└── Unavailable        503  a part is away
-    └── LedgerDiverged        the bucket and Postgres are not of one time
+"""Everything that can be wrong, in one tree below StoreError.
 
 Each class carries its HTTP status, its problem type and a sentence for the docs.
 """

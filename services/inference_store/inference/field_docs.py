@@ -46,17 +46,13 @@ Hidden: TypeAlias = Annotated[T, SkipJsonSchema(), Field(exclude=True)]
 
 def field_docs(model: type[BaseModel]) -> dict[str, str]:
     """Return the docstring of each field, by its name; fields without one are left out."""
-    docs = {
-        name: field.description or _doc(model, name) for name, field in model.model_fields.items()
-    }
+    docs: dict[str, str | None] = {}
+    for name, field in model.model_fields.items():
+        declaring = (kind for kind in model.__mro__ if name in inspect.get_annotations(kind))
+        kind = next(declaring, model)
+        under = f"{kind.__qualname__}.{name}"
+        docs[name] = field.description or _docs_of(kind.__module__).get(under)
     return {name: doc for name, doc in docs.items() if doc}
-
-
-def _doc(model: type, name: str) -> str | None:
-    """Return the docstring under a field, in the class that declares it."""
-    declaring = (kind for kind in model.__mro__ if name in inspect.get_annotations(kind))
-    kind = next(declaring, model)
-    return _docs_of(kind.__module__).get(f"{kind.__qualname__}.{name}")
 
 
 @cache

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import MAXYEAR, MINYEAR, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 _N: Final = r"(\d{1,9})"
 _ISO: Final = re.compile(
@@ -16,17 +16,10 @@ _ISO: Final = re.compile(
 )
 
 
-class Parts(NamedTuple):
-    """The parts of a duration. `exact`: weeks and smaller, at most `timedelta.max`."""
-
-    years: int
-    months: int
-    exact: timedelta
-
-
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """Months by the calendar, in UTC, then an exact time."""
+    """Months by the calendar, in UTC, then an exact time: weeks and smaller, at most
+    `timedelta.max`."""
 
     months: int
     exact: timedelta
@@ -52,8 +45,8 @@ def _months_later(at: datetime, months: int) -> datetime:
 
 
 @lru_cache(maxsize=1024)
-def read_parts(text: str) -> Parts | None:
-    """Return the parts of a duration such as P1Y6M or PT12H; None if the text is not one."""
+def read_duration(text: str) -> Duration | None:
+    """Return a duration such as P1Y6M or PT12H; None if the text is not one."""
     match = _ISO.fullmatch(text)
     if match is None:
         return None
@@ -65,10 +58,4 @@ def read_parts(text: str) -> Parts | None:
         )
     except OverflowError:
         exact = timedelta.max
-    return Parts(years, months, exact)
-
-
-def read_duration(text: str) -> Duration | None:
-    """Return the duration in a text; None if it is not one."""
-    parts = read_parts(text)
-    return None if parts is None else Duration(parts.years * 12 + parts.months, parts.exact)
+    return Duration(years * 12 + months, exact)

@@ -101,8 +101,10 @@ def write_json(value: Json, *, levels: int = MAX_DEPTH) -> str:
         return '"…"'
     if isinstance(value, list):
         return "[" + ", ".join([write_json(item, levels=levels - 1) for item in value]) + "]"
-    members = list_members(value)
-    written = [f"{_quoted(k)}: {write_json(v, levels=levels - 1)}" for k, v in members]
+    written = [
+        f"{json.dumps(name, ensure_ascii=False)}: {write_json(member, levels=levels - 1)}"
+        for name, member in list_members(value)
+    ]
     return "{" + ", ".join(written) + "}"
 
 
@@ -154,17 +156,9 @@ def exact(text: str, *, digits: int, exponent: int) -> Decimal | None:
     power = match[1]
     if power is not None and (len(power.lstrip("+-0")) > 6 or abs(int(power)) > exponent):
         return None
-    if len(text) > digits and _digits_written(text) > digits:
+    if len(text) > digits and sum(map(str.isdigit, re.split("[eE]", text)[0])) > digits:
         return None
     return Decimal(text)
-
-
-def _digits_written(text: str) -> int:
-    return sum(map(str.isdigit, re.split("[eE]", text)[0]))
-
-
-def _quoted(name: str) -> str:
-    return json.dumps(name, ensure_ascii=False)
 
 
 def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:

@@ -103,7 +103,8 @@ async def _sort_candidates(
                 again.append(item)
             arrivals.settled.append((read, Outcome.ERASED_AGAIN))
         elif claimed.intersection(_keys(item)):
-            arrivals.missing.append((read, _being_deleted(item, claimed)))
+            key = min(claimed.intersection(_keys(item)))
+            arrivals.missing.append((read, _wait_for(key, item)))
         elif "inference" in gone:
             expired.append((read, item))
         elif isinstance(read.result, MissingBlob):
@@ -113,10 +114,12 @@ async def _sort_candidates(
                 arrivals.missing.append((read, read.result))
                 continue
         elif item.event.received_at in closed:
-            arrivals.missing.append((read, _no_span(item)))
+            detail = f"the span of time of {item.event.received_at} is being dropped"
+            arrivals.missing.append((read, _wait_for("", item, detail)))
         else:
             arrivals.fresh.append(read)
-            arrivals.part_expired += [(item, part) for part in gone if _has(item, part)]
+            keys = {"input": item.event.data, "response": item.event.response}
+            arrivals.part_expired += [(item, part) for part in gone if keys[part] is not None]
         identities_in_batch.add(item.identity)
     await _enqueue(connection, again, "erased_again")
     await _expire(connection, expired, arrivals)
@@ -124,6 +127,10 @@ async def _sort_candidates(
 
 def _keys(item: Indexable) -> set[str]:
     return {key for key in item.storage_keys if key is not None} | {*item.shared_keys}
+
+
+def _wait_for(key: str, item: Indexable, detail: str = "") -> MissingBlob:
+    return MissingBlob(key, item.event.model_id, item.event.inference_id, detail)
 
 
 async def _find_expired(
@@ -193,10 +200,6 @@ async def _find_holds(
     return keeping
 
 
-def _has(item: Indexable, part: ErasureScope) -> bool:
-    return (item.event.data if part == "input" else item.event.response) is not None
-
-
 async def _expire(
     connection: AsyncConnection, expired: Sequence[tuple[ReadRecord, Indexable]], arrivals: Arrivals
 ) -> None:
@@ -216,13 +219,3 @@ async def _enqueue(connection: AsyncConnection, items: Sequence[Indexable], caus
     arrivals = [(*item.identity, "inference", *item.storage_keys) for item in items]
     if arrivals:
         await pending_deletions.enqueue_arrivals(connection, arrivals, cause=cause)
-
-
-def _no_span(item: Indexable) -> MissingBlob:
-    detail = f"the span of time of {item.event.received_at} is being dropped"
-    return MissingBlob("", item.event.model_id, item.event.inference_id, detail)
-
-
-def _being_deleted(item: Indexable, claimed: set[str]) -> MissingBlob:
-    key = min(claimed.intersection(_keys(item)))
-    return MissingBlob(key, item.event.model_id, item.event.inference_id)

@@ -153,7 +153,11 @@ Headers = Sequence[tuple[str, str]]
 
 def read_headers(raw: Sequence[tuple[str, bytes | None]]) -> Headers:
     """Return headers as text that Postgres can store, cut at the caps."""
-    return tuple((_text(escape_surrogates(name)), _value(value)) for name, value in raw[:_MOST])
+    texts = (
+        (escape_surrogates(name), (value or b"")[:_LONGEST].decode("utf-8", "replace"))
+        for name, value in raw[:_MOST]
+    )
+    return tuple((_cut(name), _cut(value)) for name, value in texts)
 
 
 def read_sequence(headers: Headers) -> tuple[str, int] | None:
@@ -167,11 +171,7 @@ def read_sequence(headers: Headers) -> tuple[str, int] | None:
     return producer, int(number)
 
 
-def _value(value: bytes | None) -> str:
-    return _text((value or b"")[:_LONGEST].decode("utf-8", "replace"))
-
-
-def _text(text: str) -> str:
+def _cut(text: str) -> str:
     return text[:_LONGEST].replace("\0", "\ufffd")
 
 
@@ -244,7 +244,7 @@ class Positions:
     ) -> None:
         self._settings = settings
         self._engine = engine
-        self._kafka = kafka
+        self.kafka = kafka
 
     async def seek(self, tp: TopicPartition, assigned: AssignedPartition) -> None:
         """Find the offset at which reading of a partition continues, and seek it."""
@@ -273,8 +273,8 @@ class Positions:
     async def _find_bounds(self, tp: TopicPartition) -> tuple[int, int]:
         try:
             async with asyncio.timeout(_BOUNDS_SECONDS):
-                begins = await self._kafka.beginning_offsets([tp])
-                ends = await self._kafka.end_offsets([tp])
+                begins = await self.kafka.beginning_offsets([tp])
+                ends = await self.kafka.end_offsets([tp])
         except TimeoutError as error:
             raise KafkaTimeoutError(
                 f"the leader of partition {tp.partition} does not answer"
@@ -307,7 +307,7 @@ class Positions:
         if assigned.is_revoked:
             return
         try:
-            self._kafka.seek(tp, seek)
+            self.kafka.seek(tp, seek)
         except IllegalStateError:  # revoked a moment ago
             return
         assigned.next = assigned.written = next
@@ -351,7 +351,7 @@ class Positions:
             return None
         try:
             async with asyncio.timeout(_ASK_SECONDS):
-                hi = int(await self._kafka.position(tp))
+                hi = int(await self.kafka.position(tp))
         except (IllegalStateError, TimeoutError):  # revoked, or the consumer is seeking
             return None
         lo = assigned.next

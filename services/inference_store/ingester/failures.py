@@ -79,7 +79,15 @@ class DeadLetterLimit:
         tried = self._sources.copied()
         tried.note(outcomes)
         if tried.failing_share > GENERAL_SHARE:
-            self._halt(aside, events)
+            self.reason = (
+                f"{aside} of the last {events} events could not be stored"
+                f" (limit {self._settings.ingester_dead_letter_limit},"
+                f" share {MOST_SHARE}): look at the dead letters,"
+                " then fix the cause, raise INFERENCE_STORE_INGESTER_DEAD_LETTER_LIMIT, or let"
+                " them be set aside for a while: inference-store resume"
+            )
+            HALTED.set(1)
+            raise Halted(self.reason)
         if self._last_reported != tried.worst:
             self._last_reported = tried.worst
             producer, model_id = tried.worst
@@ -87,17 +95,6 @@ class DeadLetterLimit:
                 "the events of few sources cannot be stored; the others are",
                 action="confined", producer=producer, model_id=model_id, aside=aside,
             )  # fmt: skip
-
-    def _halt(self, aside: int, events: int) -> None:
-        self.reason = (
-            f"{aside} of the last {events} events could not be stored"
-            f" (limit {self._settings.ingester_dead_letter_limit},"
-            f" share {MOST_SHARE}): look at the dead letters,"
-            " then fix the cause, raise INFERENCE_STORE_INGESTER_DEAD_LETTER_LIMIT, or let them"
-            " be set aside for a while: inference-store resume"
-        )
-        HALTED.set(1)
-        raise Halted(self.reason)
 
 
 # The sources whose events cannot be stored: the recent outcomes by producer and model.

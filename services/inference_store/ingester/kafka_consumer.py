@@ -65,25 +65,13 @@ _COMMIT_SECONDS = 5.0
 _log = structlog.get_logger()
 
 
-class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
-    def __init__(self, consumer: "KafkaConsumer") -> None:
-        self._consumer = consumer
-
-    async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-        self._consumer.revoke(revoked)
-
-    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        self._consumer.assign(assigned)
-
-
-class KafkaConsumer:
+class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
     """A `Consumer` of a Kafka topic: its assigned partitions, and the records polled."""
 
     def __init__(self, settings: IngesterSettings, engine: AsyncEngine) -> None:
         self._settings = settings
         self._engine = engine
         self._assigned: dict[TopicPartition, AssignedPartition] = {}
-        self._consumer: AIOKafkaConsumer | None = None
         self._joined: Positions | None = None
         self._committed_at = 0.0
         self._heard_at = 0.0
@@ -96,9 +84,7 @@ class KafkaConsumer:
 
     @property
     def _kafka(self) -> AIOKafkaConsumer:
-        if self._consumer is None:
-            raise KafkaError("not connected")
-        return self._consumer
+        return self._positions.kafka
 
     @property
     def _positions(self) -> Positions:
@@ -119,33 +105,32 @@ class KafkaConsumer:
             max_partition_fetch_bytes=_FETCH_BYTES,
             metadata_max_age_ms=_METADATA_SECONDS * 1000,
         )
-        consumer.subscribe([self._settings.kafka_topic], listener=_Listener(self))
+        consumer.subscribe([self._settings.kafka_topic], listener=self)
         try:
             await start_client(consumer, self._settings)
         except BaseException:
             await record_batches.close_consumer(consumer)
             raise
-        self._consumer = consumer
         self._joined = Positions(self._settings, self._engine, consumer)
 
     async def stop(self) -> None:
         """Leave the group, and revoke all partitions: aiokafka calls no listener here."""
-        if self._consumer is not None:
-            consumer, self._consumer = self._consumer, None
+        if self._joined is not None:
+            joined, self._joined = self._joined, None
             try:
-                await record_batches.close_consumer(consumer)
+                await record_batches.close_consumer(joined.kafka)
             finally:
-                self.revoke(list(self._assigned))
+                self.on_partitions_revoked(list(self._assigned))
 
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+    def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
         """Add partitions that Kafka assigned; they are read once their positions are found."""
-        for tp in partitions:
+        for tp in assigned:
             self._assigned[tp] = AssignedPartition(tp.partition)
         ASSIGNED.set(len(self._assigned))
 
-    def revoke(self, partitions: Iterable[TopicPartition]) -> None:
+    def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
         """Remove partitions that Kafka revoked, and drop their in-flight records."""
-        for tp in partitions:
+        for tp in revoked:
             assigned = self._assigned.pop(tp, None)
             if assigned is not None:
                 assigned.is_revoked = True

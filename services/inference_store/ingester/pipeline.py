@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
@@ -125,13 +125,6 @@ def estimate_rows(read: ReadRecord) -> int:
     return 1 + len(item.metadata.leaves) + len(item.predictions.items or ()) + sidecar
 
 
-def size_next_slice(size: int, reads: Sequence[ReadRecord]) -> int:
-    """Return how many records to read next, from the rows of the last `size` records."""
-    if sum(map(estimate_rows, reads)) > _MANY_ROWS:
-        return max(SMALLEST_SLICE // 10, size // 4)
-    return min(LARGEST_SLICE, size * 2)
-
-
 _log = structlog.get_logger()
 
 
@@ -195,25 +188,23 @@ class Pipeline:
             remaining = list(offset_range.records)
             builder.begin(offset_range)
             while remaining:
-                size = self._size_slice(builder)
+                size = min(self._slice, max(1, self._most_events - len(builder.reads)))
+                if self._settings.ingester_sidecars != "off":  # each record may need one
+                    size = min(size, MOST_SIDECARS - builder.sidecars)
                 records, remaining = remaining[:size], remaining[size:]
                 started = time.perf_counter()
                 with traces.within(builder.span):
                     reads = await self._backoff.retry(partial(self._reader.read, records))
                 BATCH_SECONDS.labels("read").observe(time.perf_counter() - started)
                 builder.add(records, reads)
-                self._slice = size_next_slice(self._slice, reads)
+                if sum(map(estimate_rows, reads)) > _MANY_ROWS:
+                    self._slice = max(SMALLEST_SLICE // 10, self._slice // 4)
+                else:
+                    self._slice = min(LARGEST_SLICE, self._slice * 2)
                 if builder.is_full(_MOST_ROWS, self._most_events):
                     yield builder.build()
         if builder.has_begun:
             yield builder.build()
-
-    def _size_slice(self, builder: BatchBuilder) -> int:
-        """Return how many records to read next: each may need a sidecar."""
-        size = min(self._slice, max(1, self._most_events - len(builder.reads)))
-        if self._settings.ingester_sidecars == "off":
-            return size
-        return min(size, MOST_SIDECARS - builder.sidecars)
 
     async def _write(self) -> None:
         while (batch := await self._ahead.get()) is not None:
@@ -225,7 +216,8 @@ class Pipeline:
 
     async def _write_one(self, batch: Batch) -> None:
         started = time.perf_counter()
-        traces.link(batch.span, _traceparents(batch))
+        headers = (header for read in batch.reads for header in read.record.headers)
+        traces.link(batch.span, (value for name, value in headers if name == "traceparent"))
         while True:
             batch.drop_revoked()
             if not batch.ranges:
@@ -281,9 +273,6 @@ class Pipeline:
         refused = total[Outcome.DEAD] - count_reads(batch.reads)
         if refused > 0:
             DEAD_LETTERS.labels("unindexable").inc(refused)
-        self._note_written(batch)
-
-    def _note_written(self, batch: Batch) -> None:
         BATCH_EVENTS.observe(len(batch.reads))
         oldest = min((read.record.time for read in batch.reads), default=None)
         if oldest is not None:
@@ -302,13 +291,6 @@ class Pipeline:
             "messaging.consumer.group.name": self._settings.kafka_group,
         }
         return traces.begin(f"process {topic}", SpanKind.CONSUMER, attributes)
-
-
-def _traceparents(batch: Batch) -> Iterator[str]:
-    for read in batch.reads:
-        for name, value in read.record.headers:
-            if name == "traceparent":
-                yield value
 
 
 def count_reads(reads: Iterable[ReadRecord]) -> int:

@@ -71,26 +71,14 @@ class InFlightEvent:
     # a copy of the metadata blob, which may no longer exist
     copy: bytes | None = None
 
-
-def use_bucket_copy(item: InFlightEvent, bucket_copy: BucketCopy | None) -> None:
-    """Replace the metadata inside the event by the bucket's."""
-    item.bucket_copy = bucket_copy
-    if bucket_copy is None:
-        return
-    event = item.event
-    key = bucket_copy.edited.get(event.uid, event.metadata)
-    copy = bucket_copy.copies.get(item.record.offset, event.inline_metadata)
-    if key is None:
-        return
-    item.copy = copy
-    item.event = replace(event, metadata=key, inline_metadata=None)
-    item.metadata = bucket_copy.blobs.get(key)
-
-
-def has_no_response(item: InFlightEvent) -> bool:
-    """Check whether the event names a response that does not exist."""
-    event = item.event
-    return item.response is None and event.inline_response is None and event.response is not None
+    def use(self, bucket_copy: BucketCopy) -> None:
+        """Replace the metadata inside the event by the bucket's."""
+        self.bucket_copy, event = bucket_copy, self.event
+        key = bucket_copy.edited.get(event.uid, event.metadata)
+        if key is not None:
+            self.copy = bucket_copy.copies.get(self.record.offset, event.inline_metadata)
+            self.event = replace(event, metadata=key, inline_metadata=None)
+            self.metadata = bucket_copy.blobs.get(key)
 
 
 _T = TypeVar("_T")
@@ -124,17 +112,18 @@ class Reader:
         """
         with stage(STAGE_SECONDS, "decode"):
             rejected, events = await self._decode(records)
-        for item in events if bucket_copy else ():
-            use_bucket_copy(item, bucket_copy)
+        if bucket_copy is not None:
+            for item in events:
+                item.use(bucket_copy)
         with stage(STAGE_SECONDS, "look_up"):
             await self._look_up(events)
-        registered: list[InFlightEvent] = []
+        reads, registered = rejected, [item for item in events if item.registration is not None]
         for item in events:
             if item.registration is None:
-                rejected.append(ReadRecord(item.record, _unknown(item.event)))
-            else:
-                registered.append(item)
-        reads = rejected
+                event = item.event
+                why = f"model {event.model_id!r} is not registered, and unknown models are refused"
+                rejection = Rejection("unknown_model", why, event.model_id, event.inference_id)
+                reads.append(ReadRecord(item.record, rejection))
         while registered:
             with stage(STAGE_SECONDS, "fetch"):
                 fetched, registered = await self._fetch(registered)
@@ -149,29 +138,22 @@ class Reader:
         events: list[InFlightEvent] = []
         for some in _slices(records):
             for record in some:
-                if record.fault is not None:
-                    rejected.append(ReadRecord(record, self._faulty(record, record.fault)))
-                    continue
+                event: InferenceEvent | InvalidEvent
                 try:
                     event = decode(
                         record.payload, record_time=record.time, buckets=self._blobs.buckets
                     )
                 except InvalidEvent as wrong:
-                    ids = (wrong.model_id, wrong.inference_id)
-                    rejection = Rejection(wrong.reason, wrong.detail, *ids)
-                    rejected.append(ReadRecord(record, rejection))
-                else:
+                    event = wrong
+                if isinstance(event, InferenceEvent) and record.fault is None:
                     events.append(InFlightEvent(record, event))
+                    continue
+                fault = record.fault or event
+                assert not isinstance(fault, InferenceEvent)
+                ids = (event.model_id, event.inference_id)
+                rejected.append(ReadRecord(record, Rejection(fault.reason, fault.detail, *ids)))
             await asyncio.sleep(0)
         return rejected, events
-
-    def _faulty(self, record: Record, fault: Rejection) -> Rejection:
-        described: InferenceEvent | InvalidEvent
-        try:
-            described = decode(record.payload, record_time=record.time, buckets=self._blobs.buckets)
-        except InvalidEvent as wrong:
-            described = wrong
-        return replace(fault, model_id=described.model_id, inference_id=described.inference_id)
 
     async def _look_up(self, events: Sequence[InFlightEvent]) -> None:
         events_by_model = {item.event.model_id: item.event for item in events}
@@ -191,7 +173,12 @@ class Reader:
     async def _fetch(
         self, events: list[InFlightEvent]
     ) -> tuple[list[InFlightEvent], list[InFlightEvent]]:
-        keys = [partition_id for item in events for partition_id in _list_missing_keys(item)]
+        keys: list[StorageKey | None] = []
+        for item in events:
+            event = item.event
+            has_metadata = event.inline_metadata is not None or item.metadata is not None
+            keys.append(None if has_metadata else event.metadata)
+            keys.append(event.response if event.inline_response is None else None)
         if not any(keys):
             return events, []
         failpoint("ingester.get.before")
@@ -226,32 +213,27 @@ class Reader:
         event, registration = item.event, item.registration
         if registration is None:
             raise AssertionError("only events of known models are parsed")
-        for blob, partition_id in (
-            (item.metadata, event.metadata),
-            (item.response, event.response),
-        ):
+        for blob, key in ((item.metadata, event.metadata), (item.response, event.response)):
             if isinstance(blob, BlobMissing | BlobForbidden):
                 nothing = Predictions(items=None)
                 bare = Indexable(
                     event, registration, _NO_METADATA, nothing, sidecar=self._sidecar(item)
                 )
-                waits = MissingBlob(
-                    str(partition_id), event.model_id, event.inference_id, item=bare
-                )
+                waits = MissingBlob(str(key), event.model_id, event.inference_id, item=bare)
                 if isinstance(blob, BlobForbidden):
                     return replace(waits, reason="blob_forbidden", detail=str(blob))
                 return waits
-        return self._indexable(item, registration)
-
-    def _indexable(self, item: InFlightEvent, registration: Registration) -> Indexable:
-        flags = [_NO_RESPONSE] if item.bucket_copy and has_no_response(item) else []
-        metadata = _bytes(event_blob(item.event.inline_metadata, item.metadata), "metadata", flags)
-        response = _bytes(event_blob(item.event.inline_response, item.response), "response", flags)
+        flags: list[str] = []
+        inline, named = event.inline_response, event.response
+        if item.bucket_copy and item.response is None and inline is None and named is not None:
+            flags.append(_NO_RESPONSE)
+        metadata = _choose_blob(event.inline_metadata, item.metadata, "metadata", flags)
+        response = _choose_blob(inline, item.response, "response", flags)
         return Indexable(
-            event=item.event,
+            event=event,
             registration=registration,
             metadata=read_metadata(metadata, caps=self._metadata_caps, response=response),
-            predictions=self._predictions(item.event, registration, response, flags),
+            predictions=self._predictions(event, registration, response, flags),
             flags=tuple(flags),
             sidecar=self._sidecar(item),
         )
@@ -286,28 +268,14 @@ class Reader:
         )
 
 
-def event_blob(inline: bytes | None, fetched: Fetched) -> Fetched:
+def _choose_blob(
+    inline: bytes | None, fetched: Fetched, name: str, flags: list[str]
+) -> bytes | None:
     """Return the blob inside the event, or else the fetched one."""
-    return fetched if inline is None else inline
-
-
-def _bytes(blob: Fetched, name: str, flags: list[str]) -> bytes | None:
+    blob = fetched if inline is None else inline
     if isinstance(blob, BlobTooLarge):
         flags.append(f"{name}_too_large")
     return blob if isinstance(blob, bytes) else None
-
-
-def _list_missing_keys(item: InFlightEvent) -> tuple[StorageKey | None, StorageKey | None]:
-    event = item.event
-    return (
-        event.metadata if event.inline_metadata is None and item.metadata is None else None,
-        event.response if event.inline_response is None else None,
-    )
-
-
-def _unknown(event: InferenceEvent) -> Rejection:
-    detail = f"model {event.model_id!r} is not registered, and unknown models are refused"
-    return Rejection("unknown_model", detail, event.model_id, event.inference_id)
 
 
 def _slices(items: Sequence[_T]) -> Iterator[list[_T]]:
@@ -431,11 +399,10 @@ class Retries:
         self, connection: AsyncConnection, read: ReadRecord, one_by_one: bool
     ) -> Outcome:
         sidecars: list[Sidecar] = []
-        settled = await self._writer.index(
+        [(_, outcome)] = await self._writer.index(
             connection, [read], sidecars=sidecars, one_by_one=one_by_one
         )
         await self._writer.put(connection, sidecars)
-        ((_, outcome),) = settled
         PARKED_TRIES.labels(outcome.value).inc()
         return outcome
 

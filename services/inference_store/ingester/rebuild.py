@@ -30,7 +30,7 @@ from inference_store.index.writing import Indexable
 from inference_store.inference.events import StorageKey
 from inference_store.inference.json_text import UnreadableJson, read_exactly, write_json
 from inference_store.inference.layout import EDITED, SIDECARS, capture_of
-from inference_store.ingester.batch import MissingBlob, ReadRecord
+from inference_store.ingester.batch import ReadRecord
 from inference_store.ingester.reader import BucketCopy, Reader
 from inference_store.ingester.writer import RegistrationGone, Writer
 from inference_store.objects import OVER_BUDGET, Blobs, Fetched, Found
@@ -77,42 +77,35 @@ class Listing:
 
     after: str | None
     carried: list[Carried] = field(default_factory=list)
+    """Each at the place that is the offset of its record."""
     unreadable: list[tuple[StorageKey, str]] = field(default_factory=list)
+    reads: list[ReadRecord] = field(default_factory=list)
+    """The events as read."""
 
 
 def list_events(blobs: Blobs, bucket_prefix: BucketPrefix, after: str, *, limit: int) -> Listing:
     """Return the events of the next objects after a key. Blocks. Raises ObjectStoreUnavailable."""
     start = after.removeprefix(f"s3://{bucket_prefix.bucket}/") if after else ""
-    page = blobs.page(bucket_prefix.bucket, bucket_prefix.listed, after=start, limit=limit)
-    whole = page if len(page) < limit else _whole_captures(page)
-    listing = Listing(None if len(page) < limit else str(whole[-1].place))
-    there = {found_object.place.key for found_object in whole}
-    sources = [
-        found_object for found_object in whole if _carries(found_object.place.key, bucket_prefix)
-    ]
+    whole = blobs.page(bucket_prefix.bucket, bucket_prefix.listed, after=start, limit=limit)
+    listing = Listing(None)
+    if len(whole) == limit:
+        # without the last capture, which may continue on the next page
+        last = _together(whole[-1].place.key)
+        whole = [each for each in whole if _together(each.place.key) != last] or whole
+        listing.after = str(whole[-1].place)
+    there = {each.place.key for each in whole}
+    sources = [each for each in whole if _carries(each.place.key, bucket_prefix)]
     blobs_of = blobs.get_many(
         [source.place for source in sources], limit=_LIMIT_BYTES, budget=_BUDGET_BYTES
     )
-    for number, (source, blob) in enumerate(zip(sources, blobs_of, strict=True)):
+    for source, blob in zip(sources, blobs_of, strict=True):
         if blob is OVER_BUDGET:
             # The next page begins with it: memory is bounded.
-            listing.after = str(_before(whole, source))
+            first = _together(source.place.key)
+            listing.after = str([each.place for each in whole if each.place.key < first][-1])
             break
-        _add(listing, number, source, blob, there)
+        _add(listing, source, blob, there)
     return listing
-
-
-def _whole_captures(page: Sequence[Found]) -> Sequence[Found]:
-    """Return the page without its last capture, which may continue on the next page."""
-    last = _together(page[-1].place.key)
-    return [
-        found_object for found_object in page if _together(found_object.place.key) != last
-    ] or page
-
-
-def _before(page: Sequence[Found], source: Found) -> StorageKey:
-    first = _together(source.place.key)
-    return [found_object.place for found_object in page if found_object.place.key < first][-1]
 
 
 def _together(key: str) -> str:
@@ -121,17 +114,15 @@ def _together(key: str) -> str:
 
 
 def _carries(key: str, bucket_prefix: BucketPrefix) -> bool:
-    if bucket_prefix.prefix == EDITED:
-        return False
-    if key.startswith(f"{SIDECARS}/"):
-        return True
-    return key.endswith("/metadata") and capture_of(key) is not None
+    is_of_capture = key.endswith("/metadata") and capture_of(key) is not None
+    return bucket_prefix.prefix != EDITED and (key.startswith(f"{SIDECARS}/") or is_of_capture)
 
 
-def _add(listing: Listing, number: int, source: Found, blob: Fetched, there: set[str]) -> None:
+def _add(listing: Listing, source: Found, blob: Fetched, there: set[str]) -> None:
     if not isinstance(blob, bytes):
         listing.unreadable.append((source.place, f"it cannot be read: {blob}"))
         return
+    number = len(listing.carried)
     try:
         if source.place.key.startswith(f"{SIDECARS}/"):
             listing.carried.append(_of_sidecar(number, source, blob))
@@ -205,15 +196,6 @@ OBJECTS = 3000
 """The most objects of a page."""
 
 
-@dataclass(slots=True)
-class Page:
-    """A page of the listing, with its events as read."""
-
-    listed: Listing
-    carried: dict[int, Carried] = field(default_factory=dict)
-    reads: list[ReadRecord] = field(default_factory=list)
-
-
 class Rebuild:
     """Indexes the inferences in the bucket.
 
@@ -249,8 +231,7 @@ class Rebuild:
                 number = reconciliation.place
                 while reconciliation.place == number:
                     page = await ahead
-                    after = page.listed.after
-                    if after is not None:
+                    if (after := page.after) is not None:
                         ahead = asyncio.create_task(self._read(prefixes[number], after))
                     reconciliation = await self._write(reconciliation, page)
                     tell(reconciliation)
@@ -259,15 +240,14 @@ class Rebuild:
                 await asyncio.gather(ahead, return_exceptions=True)
         return reconciliation
 
-    async def _read(self, prefix: BucketPrefix, after: str) -> Page:
-        listing = await asyncio.to_thread(list_events, self._blobs, prefix, after, limit=self._page)
-        page = Page(listing, {carried.record.offset: carried for carried in listing.carried})
+    async def _read(self, prefix: BucketPrefix, after: str) -> Listing:
+        page = await asyncio.to_thread(list_events, self._blobs, prefix, after, limit=self._page)
         await self._index_of(page)
         return page
 
-    async def _index_of(self, page: Page) -> None:
+    async def _index_of(self, page: Listing) -> None:
         """Read a page's events; called again if a registration changed meanwhile."""
-        carried = list(page.carried.values())
+        carried = page.carried
         if not carried:
             return
         bucket_copy = BucketCopy(
@@ -303,16 +283,14 @@ class Rebuild:
             # uids and sidecars sort by time: the edited blobs are between the first and last uid
             after = f"{prefix}{min(uids_of_segment)}"[:-1]
             while page := self._blobs.page(bucket, prefix, after=after, limit=1000):
-                ours = (
-                    (uid_in(found_object.place.key), found_object.place) for found_object in page
-                )
+                ours = ((uid_in(each.place.key), each.place) for each in page)
                 edited |= {uid: key for uid, key in ours if uid is not None and uid in among}
                 after = page[-1].place.key
                 if len(page) < 1000 or after > f"{prefix}{max(uids_of_segment)}":
                     break
         return edited
 
-    async def _write(self, reconciliation: Reconciliation, page: Page) -> Reconciliation:
+    async def _write(self, reconciliation: Reconciliation, page: Listing) -> Reconciliation:
         while True:
             try:
                 await self._writer.prepare(page.reads)
@@ -324,13 +302,13 @@ class Rebuild:
             return written
 
     async def _commit(
-        self, reconciliation: Reconciliation, page: Page, one_by_one: bool
+        self, reconciliation: Reconciliation, page: Listing, one_by_one: bool
     ) -> Reconciliation:
         async with self._engine.begin() as connection:
             counts = Counter(reconciliation.counts)
             findings = [
                 Finding("unreadable", str(source), detail=why[:2000])
-                for source, why in page.listed.unreadable
+                for source, why in page.unreadable
             ]
             if page.reads:
                 arrivals, stored = await self._writer.store(
@@ -340,13 +318,16 @@ class Rebuild:
                 counts.update(_counted(arrivals, stored))
                 left = [(read, rejection.detail) for read, rejection in arrivals.dead]
                 left += [(read, missing.detail or "it waits") for read, missing in arrivals.missing]
-                findings += [_not_indexed(page, read, why) for read, why in left]
+                for read, why in left:
+                    source = page.carried[read.record.offset].source
+                    result = read.result
+                    model_id = None if isinstance(result, Indexable) else result.model_id
+                    findings.append(Finding("unreadable", str(source), model_id, detail=why[:2000]))
             counts["unreadable"] += len(findings)
             await stored_reports.add_findings(connection, reconciliation.id, findings)
-            after = page.listed.after
-            how_far = (
-                {"after": after} if after else {"place": reconciliation.place + 1, "after": ""}
-            )
+            how_far: dict[str, Any] = {"after": page.after}
+            if page.after is None:
+                how_far = {"place": reconciliation.place + 1, "after": ""}
             written = await stored_reports.update_reconciliation(
                 connection, reconciliation.id, state="repairing", counts=dict(counts), **how_far
             )
@@ -354,7 +335,10 @@ class Rebuild:
         return written
 
     async def _forget_inputs(
-        self, connection: AsyncConnection, page: Page, stored: Sequence[tuple[ReadRecord, Outcome]]
+        self,
+        connection: AsyncConnection,
+        page: Listing,
+        stored: Sequence[tuple[ReadRecord, Outcome]],
     ) -> None:
         gone: dict[int, dict[UUID, datetime]] = {}
         for read, outcome in stored:
@@ -378,11 +362,3 @@ def _counted(arrivals: Arrivals, stored: Sequence[tuple[ReadRecord, Outcome]]) -
     names = {Outcome.STORED: "rebuilt", Outcome.DUPLICATE: "present"}
     outcomes = (outcome for _, outcome in (*stored, *arrivals.settled))
     return Counter(names.get(outcome, outcome.value) for outcome in outcomes)
-
-
-def _not_indexed(page: Page, read: ReadRecord, why: str) -> Finding:
-    carried = page.carried[read.record.offset]
-    model_id = None
-    if isinstance(read.result, MissingBlob | Rejection):
-        model_id = read.result.model_id
-    return Finding("unreadable", str(carried.source), model_id, detail=why[:2000])

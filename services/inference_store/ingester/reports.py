@@ -156,7 +156,13 @@ class Reports:
 
     async def _mark_silent(self, consumer: AIOKafkaConsumer) -> None:
         """Mark producers without recent reports as dead, unless reports still wait in Kafka."""
-        if not await _is_at_end(consumer):
+        assigned = list(consumer.assignment())
+        try:
+            async with asyncio.timeout(_KAFKA_SECONDS):
+                ends = await consumer.end_offsets(assigned)
+                if not all([await consumer.position(tp) >= ends[tp] for tp in assigned]):
+                    return
+        except TimeoutError:
             return
         async with self._engine.begin() as connection:
             await accounting.mark_silent(connection, after=self._silent_after)
@@ -169,16 +175,6 @@ async def _start(consumer: AIOKafkaConsumer) -> None:
             await consumer.start()
     except TimeoutError as error:
         raise KafkaTimeoutError(f"no broker answers within {_KAFKA_SECONDS:g} s") from error
-
-
-async def _is_at_end(consumer: AIOKafkaConsumer) -> bool:
-    assigned = list(consumer.assignment())
-    try:
-        async with asyncio.timeout(_KAFKA_SECONDS):
-            ends = await consumer.end_offsets(assigned)
-            return all([await consumer.position(tp) >= ends[tp] for tp in assigned])
-    except TimeoutError:
-        return False
 
 
 def _read(record: ConsumerRecord, cluster: str) -> ReceivedReport:

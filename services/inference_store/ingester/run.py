@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -57,7 +57,6 @@ FETCH_THREADS = 16
 # A parked event is tried again after this, then after twice as long each time.
 _PARKED_FIRST = timedelta(seconds=1)
 _PARKED_LONGEST = timedelta(hours=1)
-_POSTGRES = (DBAPIError, PoolTimeout)
 _log = structlog.get_logger()
 
 
@@ -264,14 +263,17 @@ class Watch:
             await self._try(self._read_producers)
             await self._try(self._end_stalled)
             await self._try(self._store_ends)
-            self._show_lag(self._consumer.assigned)
+            self._show_lag()
             await pause(self._stop, _EVERY_SECONDS)
 
     async def _try(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
             async with asyncio.timeout(_EVERY_SECONDS):
                 await work()
-        except (TimeoutError, KafkaError, IllegalStateError, *_POSTGRES, OSError) as error:
+        except (
+            *(TimeoutError, PoolTimeout, DBAPIError, OSError),
+            *(KafkaError, IllegalStateError),
+        ) as error:
             _log.debug("gauges are not fresh", action="watch", error=type(error).__name__)
 
     async def _read_kafka(self) -> None:
@@ -283,7 +285,12 @@ class Watch:
             totals = await figures.read_accounting(connection)
             partitions = await figures.read_partitions(connection)
         self._parked = totals.parked_record_time
-        _show_accounting(totals)
+        for outcome, count in totals.counts.items():
+            metrics.BOOKS.labels(outcome.value).set(count)
+        metrics.BOOKS_OPEN.set(totals.open_partitions)
+        metrics.DEAD_OPEN.set(totals.dead_letters_open)
+        metrics.PARKED.set(totals.parked)
+        metrics.PARKED_OLDEST.set(totals.parked_oldest_seconds)
         metrics.PARTITIONS.set(partitions.count)
         metrics.PARTITIONS_AHEAD.set(partitions.ahead_seconds)
 
@@ -311,14 +318,19 @@ class Watch:
         if not self._are_ends_new or now < self._stored_at + _STORE_SECONDS:
             return
         self._are_ends_new = False
-        ends = dict(_list_ends(self._consumer.assigned, self._ends))
+        ends: dict[PartitionId, LogEnd] = {}
+        for consumed in self._consumer.assigned:
+            if consumed.partition_id is not None and consumed in self._ends:
+                events, oldest = _measure_lag(consumed, self._ends)
+                ends[consumed.partition_id] = LogEnd(consumed.written + events, oldest)
         async with self._engine.begin() as connection:
             await store_ends(connection, ends)
         self._stored_at = now
 
-    def _show_lag(self, assigned: Iterable[AssignedPartition]) -> None:
+    def _show_lag(self) -> None:
         lags = {
-            str(consumed.partition): _measure_lag(consumed, self._ends) for consumed in assigned
+            str(consumed.partition): _measure_lag(consumed, self._ends)
+            for consumed in self._consumer.assigned
         }
         ages = {partition: compute_age(at) for partition, (_, at) in lags.items()}
         for partition, (events, _) in lags.items():
@@ -329,15 +341,6 @@ class Watch:
             metrics.LAG_SECONDS.remove(partition)
         self._shown = set(lags)
         metrics.OLDEST.set(max([*ages.values(), compute_age(self._parked)]))
-
-
-def _list_ends(
-    assigned: Iterable[AssignedPartition], ends: Mapping[AssignedPartition, int]
-) -> Iterator[tuple[PartitionId, LogEnd]]:
-    for partition in assigned:
-        if partition.partition_id is not None and partition in ends:
-            events, oldest = _measure_lag(partition, ends)
-            yield partition.partition_id, LogEnd(partition.written + events, oldest)
 
 
 def _measure_lag(
@@ -352,12 +355,3 @@ def _measure_lag(
     if not events:
         return 0, None
     return events, assigned.in_flight[0][1] if assigned.in_flight else assigned.written_at
-
-
-def _show_accounting(totals: figures.AccountingFigures) -> None:
-    for outcome, count in totals.counts.items():
-        metrics.BOOKS.labels(outcome.value).set(count)
-    metrics.BOOKS_OPEN.set(totals.open_partitions)
-    metrics.DEAD_OPEN.set(totals.dead_letters_open)
-    metrics.PARKED.set(totals.parked)
-    metrics.PARKED_OLDEST.set(totals.parked_oldest_seconds)

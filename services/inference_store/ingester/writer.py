@@ -36,7 +36,7 @@ from inference_store.index import writing as indexing
 from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.index.database import cause_of, is_partition_missing, is_rows_fault
 from inference_store.index.dictionary import Dictionary
-from inference_store.index.sidecars import CONTENT_TYPE, Part, Sidecar
+from inference_store.index.sidecars import CONTENT_TYPE, Identity, Part, Sidecar
 from inference_store.index.unsettled import Rejection
 from inference_store.index.writing import Indexable, Rows, rows_of
 from inference_store.ingester.arrivals import Arrivals, sort_out
@@ -349,11 +349,11 @@ async def erase_parts_again(
     row is not locked, because an editor of it may wait for the fence, which we hold: the eraser
     waits for the edit.
     """
-    items = {
-        item.identity: item
-        for read, outcome in settled
-        if outcome is Outcome.DUPLICATE and (item := _item_in(read)) is not None
-    }
+    items: dict[Identity, Indexable] = {}
+    for read, outcome in settled:
+        item = read.result.item if isinstance(read.result, MissingBlob) else read.result
+        if outcome is Outcome.DUPLICATE and isinstance(item, Indexable):
+            items[item.identity] = item
     gone = await sidecars.without_parts(connection, items)
     again = [
         (*identity, part, *items[identity].storage_keys)
@@ -362,12 +362,6 @@ async def erase_parts_again(
     ]
     if again:
         await enqueue_arrivals(connection, again, cause="erased_again")
-
-
-def _item_in(read: ReadRecord) -> Indexable | None:
-    if isinstance(read.result, MissingBlob):
-        return read.result.item
-    return read.result if isinstance(read.result, Indexable) else None
 
 
 def _may_be_back(item: Indexable, part: Part, others: Collection[str | None]) -> bool:

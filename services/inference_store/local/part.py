@@ -80,21 +80,16 @@ class RunningPart:
 
         Raises PartEnded, PartNotReady.
         """
-        ready = False
-        try:
-            self._poll(problem, seconds)
-            ready = True
-        finally:  # after any error, including Ctrl-C
-            if not ready:
-                self.stop()
-
-    def _poll(self, problem: Callable[[], str | None], seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while (reason := problem()) is not None:
-            self.check()
-            if time.monotonic() > deadline:
-                raise PartNotReady(self.part.name, seconds, reason, str(self.log))
-            time.sleep(_POLL_SECONDS)
+        try:
+            while (reason := problem()) is not None:
+                self.check()
+                if time.monotonic() > deadline:
+                    raise PartNotReady(self.part.name, seconds, reason, str(self.log))
+                time.sleep(_POLL_SECONDS)
+        except BaseException:  # whatever it is, Ctrl-C too
+            self.stop()
+            raise
 
     def wait_done(self, seconds: float, codes: Sequence[int] = (0,)) -> None:
         """Wait for the end of a process that has one thing to do.

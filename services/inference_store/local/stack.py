@@ -62,8 +62,10 @@ def choose_ports(file: Path, parts: Sequence[str], requested: Mapping[str, int])
 
     `requested`: by part, the ports that must be used. Raises PortTaken.
     """
-    last = _read_last(file)
-    ports = {part: _require_free(part, port) for part, port in requested.items()}
+    last, ports = _read_last(file), dict(requested)
+    for part, port in requested.items():
+        if not is_free(port):
+            raise PortTaken(part, port)
     for part in parts:
         if part not in ports:
             ports[part] = _choose_port(part, last.get(part), used=frozenset(ports.values()))
@@ -71,12 +73,6 @@ def choose_ports(file: Path, parts: Sequence[str], requested: Mapping[str, int])
     half.write_text(json.dumps(ports, indent=2))
     half.replace(file)
     return ChosenPorts(ports, list(_describe_choice(ports, last)))
-
-
-def _require_free(part: str, port: int) -> int:
-    if not is_free(port):
-        raise PortTaken(part, port)
-    return port
 
 
 def _choose_port(part: str, last: int | None, used: frozenset[int]) -> int:

@@ -35,13 +35,13 @@ from .transfers import (
     get_many,
     get_odd,
     get_plain,
-    put_many,
     put_odd,
     put_plain,
     put_whole_file,
     refuse_size,
     stream_plain,
     stream_whole,
+    stride,
 )
 
 _REFUSED_SECONDS: Final = 1.0
@@ -216,7 +216,7 @@ class Blobs:
         If it raises, some of them may have been written.
         """
         put = partial(self.put, content_type=content_type)
-        put_many(self._executor, put, objects, threads=self._threads)
+        stride(self._executor, lambda each: put(*each), objects, threads=self._threads)
 
     def put_file(self, key: StorageKey, file: BinaryIO, *, content_type: str) -> None:
         """Write an object from a whole file on the disk; see `put_whole_file`."""

@@ -57,9 +57,8 @@ class BucketState:
     """
 
     versioning: str
-    lock: bool
     locked_days: int
-    missing_rights: Sequence[str] = ()
+    missing_rights: Sequence[str]
 
 
 def inspect_bucket(settings: BlobSettings, bucket: str) -> BucketState:
@@ -73,8 +72,8 @@ def inspect_bucket(settings: BlobSettings, bucket: str) -> BucketState:
         # A list, not a check of existence: only its answer gives the reason.
         next(iter(client.list_objects(bucket)), None)
         missing: list[str] = []
-        locked, days = _find_lock(client, bucket, missing)
-        return BucketState(_find_versioning(client, bucket, missing), locked, days, missing)
+        days = _find_locked_days(client, bucket, missing)
+        return BucketState(_find_versioning(client, bucket, missing), days, missing)
     except S3Error as error:
         raise BucketError(error.code or "", without_secrets(str(error.message))) from None
     except InvalidResponseError as error:
@@ -95,17 +94,16 @@ def _find_versioning(client: Minio, bucket: str, missing: list[str]) -> str:
         raise
 
 
-def _find_lock(client: Minio, bucket: str, missing: list[str]) -> tuple[bool, int]:
+def _find_locked_days(client: Minio, bucket: str, missing: list[str]) -> int:
     try:
         lock = client.get_object_lock_config(bucket)
     except S3Error as error:
-        if error.code in _NOT_KEPT | _UNKNOWN:
-            return False, 0
         if error.code == _DENIED:
             missing.append("s3:GetBucketObjectLockConfiguration")
-            return False, 0
-        raise
-    return True, (lock.duration or 0) * (365 if lock.duration_unit == YEARS else 1)
+        elif error.code not in _NOT_KEPT | _UNKNOWN:
+            raise
+        return 0
+    return (lock.duration or 0) * (365 if lock.duration_unit == YEARS else 1)
 
 
 def server_time(settings: BlobSettings) -> datetime | None:

@@ -57,13 +57,17 @@ def survivors(
     sweep = partial(_sweep, client, bucket, versions=versions)
     side_by_side = map if executor is None else executor.map
     # the server makes a page while another is read: more than two do not help
-    parts = _split_halves(keys) if expected else [keys]
+    middle = len(keys) // 2 if expected and len(keys) > PAGE else 0
+    parts = [keys[:middle], keys[middle:]] if middle else [keys]
     versions_found: list[ObjectVersion] = []
     remaining: list[str] = []
     for some, rest in side_by_side(partial(sweep, size=PAGE if expected else _FEW), parts):
         versions_found += some
         remaining += rest
-    for some, rest in side_by_side(partial(sweep, size=PAGE), _group_by_folder(remaining)):
+    # neighbours that differ only in their last segment: a capture's objects
+    by_folder = groupby(remaining, lambda key: key.rpartition("/")[0])
+    folders = [list(group) for _, group in by_folder]
+    for some, rest in side_by_side(partial(sweep, size=PAGE), folders):
         versions_found += some
         for alone in side_by_side(partial(sweep, size=_FEW), ([key] for key in rest)):
             versions_found += alone[0]
@@ -81,7 +85,8 @@ def _sweep(
     prefix, position = _begin(keys, versions=versions)
     while keys and position is not None:
         page = parse_page(client, bucket, prefix, position, size=size, versions=versions)
-        versions_found += _select(keys, page)
+        names = frozenset(keys)
+        versions_found += [entry for entry in page.entries if entry.key in names]
         remaining = _list_remaining(keys, page, versions=versions)
         if page.next is None or not remaining:
             break
@@ -116,26 +121,11 @@ class ListPage(NamedTuple):
         return max((entry.key for entry in self.entries), default=None)
 
 
-def _select(keys: Sequence[str], page: ListPage) -> Iterator[ObjectVersion]:
-    names = frozenset(keys)
-    return (entry for entry in page.entries if entry.key in names)
-
-
 def _list_remaining(keys: Sequence[str], page: ListPage, *, versions: bool) -> Sequence[str]:
     """Return the keys that the next page may have; with versions also the last key of this one."""
     if page.last is None:
         return keys
     return keys[(bisect_left if versions else bisect_right)(keys, page.last) :]
-
-
-def _split_halves(keys: Sequence[str]) -> list[Sequence[str]]:
-    middle = len(keys) // 2 if len(keys) > PAGE else 0
-    return [keys[:middle], keys[middle:]] if middle else [keys]
-
-
-def _group_by_folder(keys: Sequence[str]) -> Iterator[list[str]]:
-    """Yield neighbours that differ only in their last segment: a capture's objects."""
-    return (list(group) for _, group in groupby(keys, lambda key: key.rpartition("/")[0]))
 
 
 # One page of a bucket's list: only names, versions and delete markers.

@@ -140,10 +140,10 @@ def get_many(
             left -= len(data)
         return data
 
-    return _stride(executor, fetch, keys, threads=threads)
+    return stride(executor, fetch, keys, threads=threads)
 
 
-def _stride(
+def stride(
     executor: ThreadPoolExecutor, work: Callable[[T], R], items: Sequence[T], *, threads: int
 ) -> list[R]:
     """Return what the work makes of each item, in threads; once one raises ObjectStoreUnavailable
@@ -166,9 +166,6 @@ def _stride(
     if errors:
         raise errors[0]
     return [results[index] for index in range(len(items))]
-
-
-Put = Callable[[StorageKey, bytes], None]
 
 
 def put_plain(
@@ -227,18 +224,6 @@ def put_whole_file(store: S3Store, key: StorageKey, file: BinaryIO, *, content_t
     is_empty = os.fstat(file.fileno()).st_size == 0  # what cannot be mapped
     data = b"" if is_empty else mmap(file.fileno(), 0, access=ACCESS_READ)
     put_plain(store, key, data, content_type=content_type)
-
-
-def put_many(
-    executor: ThreadPoolExecutor,
-    put_one: Put,
-    objects: Sequence[tuple[StorageKey, bytes]],
-    *,
-    threads: int,
-) -> None:
-    """Write all objects, or raise ObjectStoreUnavailable for the first that failed; waits for every
-    thread."""
-    _stride(executor, lambda each: put_one(*each), objects, threads=threads)
 
 
 _PIECE_BYTES = 256 * 1024

@@ -48,7 +48,11 @@ def client_arguments(settings: KafkaSettings) -> dict[str, Any]:
         arguments["ssl_context"] = _tls(settings)
     if settings.kafka_sasl_mechanism is not None:
         arguments["sasl_mechanism"] = settings.kafka_sasl_mechanism
-        arguments |= _login(settings)
+    if settings.kafka_sasl_mechanism == "OAUTHBEARER":
+        arguments["sasl_oauth_token_provider"] = ClientCredentials(settings)
+    elif settings.kafka_sasl_mechanism is not None:
+        arguments["sasl_plain_username"] = settings.kafka_sasl_username
+        arguments["sasl_plain_password"] = settings.kafka_sasl_password.get_secret_value()
     return arguments
 
 
@@ -58,15 +62,6 @@ def _tls(settings: KafkaSettings) -> ssl.SSLContext:
         password = settings.kafka_key_password.get_secret_value()
         context.present(settings.kafka_certificate_file, settings.kafka_key_file, password)
     return context
-
-
-def _login(settings: KafkaSettings) -> dict[str, Any]:
-    if settings.kafka_sasl_mechanism == "OAUTHBEARER":
-        return {"sasl_oauth_token_provider": ClientCredentials(settings)}
-    return {
-        "sasl_plain_username": settings.kafka_sasl_username,
-        "sasl_plain_password": settings.kafka_sasl_password.get_secret_value(),
-    }
 
 
 async def find_connection_error(arguments: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import partitions
-from inference_store.index.database import driver_of
+from inference_store.index.database import driver_now
 from inference_store.index.dictionary import Dictionary
 from inference_store.index.distribution import (
     DISTRIBUTED,
@@ -130,7 +130,7 @@ async def check_statement(engine: AsyncEngine, statement: str, parameters: tuple
     """Check that a statement is one task on Citus, or scans rows of one model on plain Postgres."""
     async with engine.connect() as connection:
         distributed = await is_distributed(connection)
-        driver = await driver_of(connection)
+        driver = driver_now(connection)
         if distributed:
             plan = [row[0] for row in await driver.fetch(f"EXPLAIN {statement}", *parameters)]
             assert any("Task Count: 1" in line for line in plan), (statement, plan)

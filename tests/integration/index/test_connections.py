@@ -18,7 +18,6 @@ from inference_store.index.database import (
     acquire_with,
     create_engine,
     driver_now,
-    driver_of,
     end_stalled_sessions,
     is_transient,
     settings_of,
@@ -119,7 +118,7 @@ async def copy_until(engine: AsyncEngine, woken: asyncio.Event) -> None:
 
     async with engine.begin() as connection:
         await connection.execute(text("CREATE TEMPORARY TABLE copied (value text)"))
-        driver = await driver_of(connection)
+        driver = driver_now(connection)
         await driver.copy_records_to_table("copied", records=rows())
 
 

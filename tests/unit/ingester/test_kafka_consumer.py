@@ -82,8 +82,8 @@ def make_consumer(brokers: Brokers) -> KafkaConsumer:
     engine: Any = None
     topic = KafkaConsumer(settings, engine)
     kafka: Any = brokers
-    topic._consumer, topic._joined = kafka, Placing(settings, engine, kafka)
-    topic.assign([NEAR, FAR])
+    topic._joined = Placing(settings, engine, kafka)
+    topic.on_partitions_assigned([NEAR, FAR])
     return topic
 
 

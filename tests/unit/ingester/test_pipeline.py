@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -86,7 +85,7 @@ async def test_without_sidecars_only_the_first_batches_are_smaller_than_their_po
 
 
 def make_numbered_record(offset: int, *headers: tuple[str, str], partition: int = 0) -> Record:
-    partition_id = replace(PARTITION, partition=partition)
+    partition_id = PARTITION._replace(partition=partition)
     return Record(partition_id, offset, datetime(2026, 1, 1, tzinfo=UTC), None, b"x", headers)
 
 
@@ -109,7 +108,7 @@ def test_batches_cover_the_same_offsets_without_a_gap(
     ranges = [
         build_range(
             AssignedPartition(number),
-            replace(PARTITION, partition=number),
+            PARTITION._replace(partition=number),
             lo=max(offsets[0] - 2, 0),
             lost=min(offsets[0], 1),
             records=[make_numbered_record(offset, partition=number) for offset in offsets],

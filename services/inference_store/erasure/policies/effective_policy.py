@@ -17,7 +17,7 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from inference_store.inference.events.event import LOWEST
 from inference_store.inference.field_docs import DocumentedModel
-from inference_store.inference.iso_durations import read_parts
+from inference_store.inference.iso_durations import read_duration
 from inference_store.inference.json_text import storable
 from inference_store.query.filters import certain
 from inference_store.query.filters.typed import Predicate
@@ -68,14 +68,13 @@ def parse_duration(text: str) -> Duration | None:
     """Return a duration; None for `forever`. Raises ValueError for any other text."""
     if text == FOREVER:
         return None
-    parts = read_parts(text)
-    if parts is None:
+    duration = read_duration(text)
+    if duration is None:
         raise ValueError(
             f"{text[:64]!r} is neither an ISO 8601 duration (like P30D, PT12H or P1Y6M)"
             " nor 'forever'"
         )
-    years, months, exact = parts
-    return Duration(years * 12 + months, exact)
+    return Duration(duration.months, duration.exact)
 
 
 MOST_RULES: Final = 32

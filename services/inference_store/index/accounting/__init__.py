@@ -7,7 +7,6 @@ The next offset moves in the transaction that writes the rows, and only from whe
 from .offsets import Account as Account
 from .offsets import ConsumerFenced as ConsumerFenced
 from .offsets import LogEnd as LogEnd
-from .offsets import MeasuredEnd as MeasuredEnd
 from .offsets import Outcome as Outcome
 from .offsets import PartitionId as PartitionId
 from .offsets import Position as Position

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Row, and_, func, select, update
+from sqlalchemy import ColumnElement, and_, func, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -34,8 +35,7 @@ class ConsumerFenced(Exception):
     """Another consumer has moved this partition on: discard the batch, and find the position."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class PartitionId:
+class PartitionId(NamedTuple):
     """A partition of a topic in a cluster; a topic that is created again has a new epoch."""
 
     cluster: str
@@ -43,15 +43,15 @@ class PartitionId:
     epoch: int
     partition: int
 
+    @classmethod
+    def of(cls, row: Any) -> "PartitionId":
+        """Return the partition that a row of any table names."""
+        return cls(row.cluster, row.topic, row.epoch, row.partition)
+
     @property
     def values(self) -> dict[str, str | int]:
         """The values of its columns."""
-        return {
-            "cluster": self.cluster,
-            "topic": self.topic,
-            "epoch": self.epoch,
-            "partition": self.partition,
-        }
+        return self._asdict()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,7 @@ async def find_position(
     row = (await connection.execute(query)).first()
     if row is None:
         return None
-    partition_id = PartitionId(row.cluster, row.topic, row.epoch, row.partition)
-    return Position(partition_id, row.next, row.last_offset, row.last_hash)
+    return Position(PartitionId.of(row), row.next, row.last_offset, row.last_hash)
 
 
 async def open_partition(
@@ -180,13 +179,6 @@ class LogEnd:
     oldest_waiting_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredEnd(LogEnd):
-    """The same, with the time of the measurement."""
-
-    measured_at: datetime
-
-
 async def store_ends(connection: AsyncConnection, ends: Mapping[PartitionId, LogEnd]) -> None:
     """Store what an ingester has measured of its partitions; the newest measurement stays."""
     rows = [
@@ -208,16 +200,6 @@ async def store_ends(connection: AsyncConnection, ends: Mapping[PartitionId, Log
     await connection.execute(insertion.on_conflict_do_update(index_elements=keys, set_=changes))
 
 
-async def find_ends(connection: AsyncConnection) -> dict[PartitionId, MeasuredEnd]:
-    """Return what was measured last of each partition and epoch."""
-    return {
-        PartitionId(row.cluster, row.topic, row.epoch, row.partition): MeasuredEnd(
-            row.end_offset, row.oldest_waiting_at, row.measured_at
-        )
-        for row in await connection.execute(select(consumer_lag))
-    }
-
-
 @dataclass(frozen=True, slots=True)
 class Account:
     """One partition's account: `next - first` is the sum of all counts."""
@@ -228,26 +210,27 @@ class Account:
     began: str
     counts: Mapping[Outcome, int]
     dead_open: int
-    dead_discarded: int
     lost: Sequence[tuple[int, int]]
     updated_at: datetime
-    end: MeasuredEnd | None
+    end_offset: int | None
     """Where the log ends, as an ingester saw it; None: none has measured it."""
+    oldest_measured_at: datetime | None
+    lag_measured_at: datetime | None
+
+    @property
+    def dead_discarded(self) -> int:
+        """The letters that are decided about, also those that retention has removed."""
+        return self.counts[Outcome.DEAD] - self.dead_open
 
     @property
     def waiting(self) -> int | None:
         """The number of offsets of the measured log that are not in the account yet."""
-        return None if self.end is None else max(0, self.end.end_offset - self.next)
+        return None if self.end_offset is None else max(0, self.end_offset - self.next)
 
     @property
     def oldest_waiting_at(self) -> datetime | None:
         """When the oldest of them came, as it was measured."""
-        return self.end.oldest_waiting_at if self.end is not None and self.waiting else None
-
-    @property
-    def lag_measured_at(self) -> datetime | None:
-        """When the end of the log was measured."""
-        return None if self.end is None else self.end.measured_at
+        return self.oldest_measured_at if self.waiting else None
 
     @property
     def closes(self) -> bool:
@@ -257,54 +240,37 @@ class Account:
 
 async def list_accounts(connection: AsyncConnection) -> list[Account]:
     """Return the account of every partition and epoch."""
-    dead_open = await _count_open(connection)
-    lost = await _find_lost(connection)
-    order = (kafka_partition.c[name] for name in ("cluster", "topic", "partition", "epoch"))
-    rows = (await connection.execute(select(kafka_partition).order_by(*order))).all()
-    # of a topic that was created again, the older log has no end any more
-    newest = {(row.cluster, row.topic, row.partition): row.epoch for row in rows}
-    ends = {
-        of: end
-        for of, end in (await find_ends(connection)).items()
-        if newest.get((of.cluster, of.topic, of.partition)) == of.epoch
+    letters, here, lag = unsettled_event.c, kafka_partition.c, consumer_lag.c
+    place = (letters.cluster, letters.topic, letters.epoch, letters.partition)
+    waits = select(*place, func.count()).where(letters.state.in_(("open", "redrive")))
+    dead_open = {
+        PartitionId(*place): count
+        for *place, count in await connection.execute(waits.group_by(*place))
     }
-    return [_build_account(row, dead_open, lost, ends) for row in rows]
-
-
-def _build_account(
-    row: Row[tuple[object, ...]],
-    dead_open: Mapping[PartitionId, int],
-    lost: Mapping[PartitionId, Sequence[tuple[int, int]]],
-    ends: Mapping[PartitionId, MeasuredEnd],
-) -> Account:
-    partition_id = PartitionId(row.cluster, row.topic, row.epoch, row.partition)
-    # A discarded letter counts as discarded also after retention has removed it.
-    open = dead_open.get(partition_id, 0)
-    return Account(
-        partition_id=partition_id,
-        first=row.first,
-        next=row.next,
-        began=row.began,
-        counts={outcome: getattr(row, outcome.value) for outcome in Outcome},
-        dead_open=open,
-        dead_discarded=row.dead - open,
-        lost=lost.get(partition_id, ()),
-        updated_at=row.updated_at,
-        end=ends.get(partition_id),
-    )
-
-
-async def _count_open(connection: AsyncConnection) -> dict[PartitionId, int]:
-    here = unsettled_event.c
-    place = (here.cluster, here.topic, here.epoch, here.partition)
-    waiting = here.state.in_(("open", "redrive"))
-    rows = await connection.execute(select(*place, func.count()).where(waiting).group_by(*place))
-    return {PartitionId(*place): count for *place, count in rows}
-
-
-async def _find_lost(connection: AsyncConnection) -> dict[PartitionId, list[tuple[int, int]]]:
     lost: dict[PartitionId, list[tuple[int, int]]] = {}
     for row in await connection.execute(select(lost_offsets).order_by(lost_offsets.c.lo)):
-        partition_id = PartitionId(row.cluster, row.topic, row.epoch, row.partition)
-        lost.setdefault(partition_id, []).append((row.lo, row.hi))
-    return lost
+        lost.setdefault(PartitionId.of(row), []).append((row.lo, row.hi))
+    same = and_(*(here[name] == lag[name] for name in PartitionId._fields))
+    measured = (lag.end_offset, lag.oldest_waiting_at, lag.measured_at)
+    query = select(kafka_partition, *measured).outerjoin(consumer_lag, same)
+    order = (here.cluster, here.topic, here.partition, here.epoch)
+    rows = (await connection.execute(query.order_by(*order))).all()
+    # of a topic that was created again, the older log has no end any more
+    newest = {(row.cluster, row.topic, row.partition): row.epoch for row in rows}
+    return [
+        Account(
+            partition_id=PartitionId.of(row),
+            first=row.first,
+            next=row.next,
+            began=row.began,
+            counts={outcome: getattr(row, outcome.value) for outcome in Outcome},
+            dead_open=dead_open.get(PartitionId.of(row), 0),
+            lost=lost.get(PartitionId.of(row), ()),
+            updated_at=row.updated_at,
+            end_offset=row.end_offset if is_newest else None,
+            oldest_measured_at=row.oldest_waiting_at,
+            lag_measured_at=row.measured_at if is_newest else None,
+        )
+        for row in rows
+        for is_newest in (newest[row.cluster, row.topic, row.partition] == row.epoch,)
+    ]

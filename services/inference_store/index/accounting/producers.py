@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Final, Literal
 
-from sqlalchemy import Row, delete, func, select, text
+from sqlalchemy import delete, func, select, text
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -271,12 +271,10 @@ class ReceivedReport:
     @property
     def values(self) -> dict[str, Any]:
         """The values of its columns, without the epoch: a report read twice changes nothing."""
-        partition_id = {
-            name: value for name, value in self.partition_id.values.items() if name != "epoch"
-        }
+        cluster, topic, _, partition = self.partition_id
+        place = {"cluster": cluster, "topic": topic, "partition": partition, "offset": self.offset}
         report = {name: getattr(self.report, name) for name in _FIELDS}
-        dropped = dict(self.report.dropped)
-        return report | partition_id | {"dropped": dropped, "offset": self.offset}
+        return report | place | {"dropped": dict(self.report.dropped)}
 
 
 async def store_reports(connection: AsyncConnection, received: Iterable[ReceivedReport]) -> int:
@@ -353,13 +351,10 @@ async def find_reports(
     )
     reports: dict[str, list[StoredReport]] = {}
     for row in rows:
-        reports.setdefault(row.producer, []).append(_build_report(row))
+        report = ProducerReport(**{name: row._mapping[name] for name in _FIELDS})
+        stored = StoredReport(report, row.silent, row.heard_at)
+        reports.setdefault(row.producer, []).append(stored)
     return reports
-
-
-def _build_report(row: Row[tuple[object, ...]]) -> StoredReport:
-    report = ProducerReport(**{name: getattr(row, name) for name in _FIELDS})
-    return StoredReport(report, row.silent, row.heard_at)
 
 
 async def count_producer_states(connection: AsyncConnection) -> dict[str, int]:

@@ -1,5 +1,7 @@
 """Keys, sessions and the audit; saved views, exports and reconciliations."""
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -303,17 +305,17 @@ reconciliation = Table(
     Index("reconciliation_requested_at_idx", "requested_at"),
 )
 
-_OWNER = "reconciliation.id"
+
+def _owned(table: str) -> Column[Any]:
+    """Return the column of the reconciliation that a row goes with."""
+    owner = ForeignKey("reconciliation.id", name=f"{table}_fkey", ondelete="CASCADE")
+    return Column("reconciliation", UUID(as_uuid=True), owner, primary_key=True)
+
 
 reconciliation_finding = Table(
     "reconciliation_finding",
     METADATA,
-    Column(
-        "reconciliation",
-        UUID(as_uuid=True),
-        ForeignKey(_OWNER, name="reconciliation_finding_fkey", ondelete="CASCADE"),
-        primary_key=True,
-    ),
+    _owned("reconciliation_finding"),
     # 'orphan' (an object without a row), 'missing' (a row without its object), 'unreadable'
     Column("kind", CODE_POINTS, primary_key=True),
     Column("storage_key", CODE_POINTS, primary_key=True),
@@ -331,11 +333,6 @@ reconciliation_finding = Table(
 reconciliation_named = Table(
     "reconciliation_named",
     METADATA,
-    Column(
-        "reconciliation",
-        UUID(as_uuid=True),
-        ForeignKey(_OWNER, name="reconciliation_named_fkey", ondelete="CASCADE"),
-        primary_key=True,
-    ),
+    _owned("reconciliation_named"),
     Column("storage_key", CODE_POINTS, primary_key=True),
 )

@@ -34,7 +34,6 @@ from inference_store.inference.events.event import (
     parse_instant,
     uid_of,
 )
-from inference_store.inference.json_text import Span
 
 
 class WireEvent(BaseModel):
@@ -87,7 +86,7 @@ def decode(payload: bytes, *, record_time: datetime, buckets: Buckets) -> Infere
     wire, flags = _validate(document)
     try:
         received_at = _received_at(wire, record_time)
-        inline = _Inline(payload, document)
+        inline = {name: _inline_blob(payload, document, name) for name in ("metadata", "response")}
         return _event(wire, received_at, inline, buckets, flags=flags)
     except InvalidEvent as wrong:
         wrong.model_id, wrong.inference_id = wire.model_id, wire.inference_id
@@ -97,15 +96,14 @@ def decode(payload: bytes, *, record_time: datetime, buckets: Buckets) -> Infere
 def _event(
     wire: WireEvent,
     received_at: datetime,
-    inline: "_Inline",
+    inline: Mapping[str, bytes | None],
     buckets: Buckets,
     *,
     flags: tuple[str, ...],
 ) -> InferenceEvent:
-    data = _resolve_key(wire.data_storage_key, "data_storage_key", buckets)
-    response = _resolve_key(wire.inference_storage_key, "inference_storage_key", buckets)
+    data = _resolve_key(wire, "data_storage_key", buckets)
+    response = _resolve_key(wire, "inference_storage_key", buckets)
     producer_flags = (flag for flag in PRODUCER_FLAGS if flag in wire.flags)
-    metadata, result = inline.text_of("metadata"), inline.text_of("response")
     return InferenceEvent(
         uid=uid_of(
             received_at, wire.model_id, wire.inference_id, *_split_key(data), *_split_key(response)
@@ -113,16 +111,16 @@ def _event(
         model_id=wire.model_id,
         inference_id=wire.inference_id,
         received_at=received_at,
-        forwarded_at=_time(wire.request_forwarded_at, "request_forwarded_at"),
-        responded_at=_time(wire.request_responded_at, "request_responded_at"),
-        published_at=_time(wire.event_published_at, "event_published_at"),
+        forwarded_at=_time(wire, "request_forwarded_at"),
+        responded_at=_time(wire, "request_responded_at"),
+        published_at=_time(wire, "event_published_at"),
         data=data,
         response=response,
-        metadata=_resolve_key(wire.metadata_storage_key, "metadata_storage_key", buckets),
+        metadata=_resolve_key(wire, "metadata_storage_key", buckets),
         aliases=tuple(dict.fromkeys(a for a in wire.aliases if a != wire.inference_id)),
         extras=Extras(**{name: getattr(wire, name) for name in EXTRAS}),
-        inline_metadata=metadata,
-        inline_response=result,
+        inline_metadata=inline["metadata"],
+        inline_response=inline["response"],
         flags=(*flags, *producer_flags, *map(flag_of, dict.fromkeys(wire.capture_problems))),
     )
 
@@ -178,7 +176,7 @@ def _make_showable(value: Any) -> str | None:
 
 
 def _received_at(wire: WireEvent, record_time: datetime) -> datetime:
-    received_at = _time(wire.request_received_at, "request_received_at")
+    received_at = _time(wire, "request_received_at")
     if received_at is None or received_at < LOWEST:
         raise InvalidEvent(
             "time_out_of_range", f"request_received_at is unset or before 2000: {received_at}"
@@ -191,20 +189,18 @@ def _received_at(wire: WireEvent, record_time: datetime) -> datetime:
     return received_at
 
 
-def _time(text: str | None, name: str) -> datetime | None:
-    if not text:
-        return None
+def _time(wire: WireEvent, name: str) -> datetime | None:
+    text: str | None = getattr(wire, name)
     try:
-        return parse_instant(text)
+        return parse_instant(text) if text else None
     except ValueError as wrong:
         raise InvalidEvent("invalid_time", f"{name}: {wrong}") from None
 
 
-def _resolve_key(text: str | None, name: str, buckets: Buckets) -> StorageKey | None:
-    if not text:
-        return None
+def _resolve_key(wire: WireEvent, name: str, buckets: Buckets) -> StorageKey | None:
+    text: str | None = getattr(wire, name)
     try:
-        return buckets.resolve(text)
+        return buckets.resolve(text) if text else None
     except ValueError as wrong:
         raise InvalidEvent("invalid_storage_key", f"{name}: {wrong}") from None
 
@@ -213,32 +209,22 @@ def _split_key(key: StorageKey | None) -> tuple[str, str]:
     return ("", "") if key is None else (key.bucket, key.key)
 
 
-class _Inline:
-    """Blobs inside the message: a JSON string is the blob's text, else the value as written."""
-
-    def __init__(self, payload: bytes, document: Mapping[str, Any]) -> None:
-        self._payload = payload
-        self._parse_document = document
-        self._spans: dict[str, Span] | None = None
-
-    def text_of(self, name: str) -> bytes | None:
-        value = self._parse_document.get(name)
-        if value is None:
-            return None
-        if isinstance(value, str):
-            return value.encode("utf-8", "surrogatepass")
-        try:
-            written = orjson.dumps(value)
-        except TypeError:  # orjson.JSONEncodeError: lone surrogates, huge integers
-            written = b""
-        # Numbers may have lost digits: only a text that the message contains unchanged is exact.
-        return written if written and written in self._payload else self._verbatim(name)
-
-    def _verbatim(self, name: str) -> bytes:
-        if self._spans is None:
-            self._spans = json_text.by_name(self._payload, json_text.root(self._payload))
-        span = self._spans[name]
-        return self._payload[span.start : span.end]
+def _inline_blob(payload: bytes, document: Mapping[str, Any], name: str) -> bytes | None:
+    """Return a blob inside the message: a JSON string is its text, else the value as written."""
+    value = document.get(name)
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    try:
+        written = orjson.dumps(value)
+    except TypeError:  # orjson.JSONEncodeError: lone surrogates, huge integers
+        written = b""
+    # Numbers may have lost digits: only a text that the message contains unchanged is exact.
+    if written and written in payload:
+        return written
+    span = json_text.by_name(payload, json_text.root(payload))[name]
+    return payload[span.start : span.end]
 
 
 def rfc3339(at: datetime | None) -> str:

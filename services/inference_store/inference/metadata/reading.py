@@ -165,15 +165,11 @@ def _guess_type(
     remark = () if declared is None else ("unknown_type",) if declared else ("no_type",)
     if name in COORDINATES and not isinstance(value, (dict, list, bool)):
         return _FLOAT, remark
-    return _type_of(value), remark
-
-
-def _type_of(value: Json) -> MetadataTypeEntry:
     if isinstance(value, bool):
-        return _BOOL
+        return _BOOL, remark
     if is_json_number(value):
-        return _INT if str(value).lstrip("-").isdecimal() else _FLOAT
-    return _JSON if isinstance(value, (dict, list)) else _STRING
+        return _INT if str(value).lstrip("-").isdecimal() else _FLOAT, remark
+    return _JSON if isinstance(value, (dict, list)) else _STRING, remark
 
 
 _NOTHING = Metadata()
@@ -194,23 +190,17 @@ def read_metadata(
     from_response = Opened() if response is None else open_response(response)
     too_large = blob is not None and len(blob) > caps.blob_bytes
     if blob and not too_large:
-        _open_blob(blob, opened)
+        try:
+            open_envelope(read_document(blob), opened)
+        except UnreadableJson as exc:
+            if blob.strip():  # only white space is no metadata, like an empty blob
+                opened.problems.append(f"the metadata is not JSON: {exc}")
     if not (
         any((opened.items, opened.problems, from_response.items, from_response.problems))
         or too_large
     ):
         return _NOTHING
     return _read(opened, from_response, blob or b"", too_large, caps)
-
-
-def _open_blob(blob: bytes, opened: Opened) -> None:
-    try:
-        document = read_document(blob)
-    except UnreadableJson as exc:
-        if blob.strip():  # only white space is no metadata, like an empty blob
-            opened.problems.append(f"the metadata is not JSON: {exc}")
-    else:
-        open_envelope(document, opened)
 
 
 def _read(

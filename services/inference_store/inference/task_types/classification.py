@@ -75,16 +75,13 @@ def read_classes(output: Output, reading: Reading) -> None:
             "class_labels_mismatch",
             f"output {output.position} has {len(values)} numbers, the model {classes} class labels",
         )
-    for first in range(0, len(values), classes):
-        _add_classes(output, values[first : first + classes], reading)
-
-
-def _add_classes(output: Output, values: list[Json], reading: Reading) -> None:
     activation = reading.mapping.activation if reading.mapping else "none"
-    scores = activate([reading.number(value) for value in values], activation)
-    for index, score in reading.take(enumerate(scores)):
-        label = reading.short(reading.class_labels[index]) if reading.class_labels else str(index)
-        reading.add(output, label=label, score=score)
+    for first in range(0, len(values), classes):
+        row = [reading.number(value) for value in values[first : first + classes]]
+        for index, score in reading.take(enumerate(activate(row, activation))):
+            names = reading.class_labels
+            label = reading.short(names[index]) if names else str(index)
+            reading.add(output, label=label, score=score)
 
 
 def _add_objects(output: Output, reading: Reading) -> None:
@@ -160,9 +157,8 @@ def _find_named(outputs: list[Output], names: tuple[str, ...]) -> list[Output]:
 def _are_labels(data: Json) -> bool:
     values = numbers(data)
     texts = all(type(value) is str and not seems_json(value) for value in values)
-    return bool(values) and (texts or all(map(_is_index, values)))
-
-
-def _is_index(value: Json) -> bool:
-    """Return whether a value is a number from 0 without a fraction, which may also be a float."""
-    return is_numeric(value) and str(value).removesuffix(".0").isdecimal()
+    # indexes from 0 may also be floats without a fraction
+    return bool(values) and (
+        texts
+        or all(is_numeric(value) and str(value).removesuffix(".0").isdecimal() for value in values)
+    )

@@ -494,7 +494,8 @@ class Reading:
 
     def predictions(self) -> tuple[Prediction, ...]:
         """Return the rows as ranked predictions."""
-        keys = [_last_when_none(row.get("score")) for row in self.rows]
+        scores = (row.get("score") for row in self.rows)
+        keys = [math.inf if score is None else -score for score in scores]
         order = sorted(range(len(keys)), key=keys.__getitem__)
         ranks = [0] * len(keys)
         for rank, ordinal in enumerate(order, start=1):
@@ -507,10 +508,6 @@ class Reading:
 
 def _spells_number(value: Json) -> bool:
     return isinstance(value, str) and (is_number(value) or is_non_finite(value))
-
-
-def _last_when_none(score: float | None) -> float:
-    return math.inf if score is None else -score
 
 
 def is_numeric(value: Json) -> bool:

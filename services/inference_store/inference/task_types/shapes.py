@@ -141,7 +141,7 @@ def _corners(four: Sequence[float | None], form: BoxFormat) -> Box:
     if form == "yxyx":
         return b, a, d, c
     if a is None or b is None or c is None or d is None:
-        return None, None, None, None
+        return _NO_BOX
     if form == "xywh":
         return a, b, a + c, b + d
     return a - c / 2, b - d / 2, a + c / 2, b + d / 2
@@ -163,17 +163,11 @@ def _in_pixels(box: Box, reading: Reading) -> tuple[Box, bool]:
     if not width or not height:
         reading.flag("box_in_shares")
         return box, False
-    xmin, ymin, xmax, ymax = box
-    return (
-        _scale(xmin, width, reading),
-        _scale(ymin, height, reading),
-        _scale(xmax, width, reading),
-        _scale(ymax, height, reading),
-    ), True
-
-
-def _scale(share: float | None, size: int, reading: Reading) -> float | None:
-    return None if share is None else reading.number(share * size)
+    xmin, ymin, xmax, ymax = (
+        None if share is None else reading.number(share * size)
+        for share, size in zip(box, (width, height, width, height), strict=True)
+    )
+    return (xmin, ymin, xmax, ymax), True
 
 
 def measure_box(box: Box, reading: Reading) -> float | None:
@@ -260,14 +254,8 @@ def _extent(contours: list[list[Point]], reading: Reading) -> Row:
     if not points:
         reading.flag("contour_missing")
         return {}
-    xs, ys = [x for x, _ in points], [y for _, y in points]
-    return {
-        "xmin": min(xs),
-        "ymin": min(ys),
-        "xmax": max(xs),
-        "ymax": max(ys),
-        "area": reading.number(sum(map(_shoelace, contours))),
-    }
+    area = reading.number(sum(map(_shoelace, contours)))
+    return {**dict(zip(_CORNERS, _find_box(points), strict=True)), "area": area}
 
 
 def _shoelace(points: list[Point]) -> float:
@@ -296,17 +284,16 @@ def read_keypoints(outputs: list[Output], reading: Reading) -> None:
             reading.outlines.add_keypoints(len(reading.rows), keypoints)
         box = read_corners(element, reading)
         if box == _NO_BOX:
-            box = _find_box(keypoints)
+            box = _find_box([keypoint.point for keypoint in keypoints])
         row.update(zip(_CORNERS, box, strict=True))
         row["area"] = None if box == _NO_BOX else measure_box(box, reading)
         reading.rows.append(row)
 
 
-def _find_box(keypoints: list[Keypoint]) -> Box:
-    if not keypoints:
+def _find_box(points: list[Point]) -> Box:
+    if not points:
         return _NO_BOX
-    xs = [keypoint.point[0] for keypoint in keypoints]
-    ys = [keypoint.point[1] for keypoint in keypoints]
+    xs, ys = zip(*points, strict=True)
     return min(xs), min(ys), max(xs), max(ys)
 
 

@@ -152,14 +152,10 @@ def _value(output: Output, name: str | None, value: Json, reading: Reading) -> N
         number, labels = reading.decimal(value), reading.mapping and reading.mapping.labels
         label = reading.label(value) if name is not None and name == labels else None
         reading.add(output, value=number, label=label)
-    elif value is None or isinstance(value, (dict, list)) or _is_broken(value):
+    elif value is None or isinstance(value, (dict, list)) or seems_json(str(value)):
         reading.unreadable += 1
     else:
         reading.add(output, label=reading.label(value))
-
-
-def _is_broken(value: Json) -> bool:
-    return type(value) is str and seems_json(value)
 
 
 _COLUMNS: Final = {"cx": "cx", "cy": "cy", "w": "w", "h": "h", "r": "angle"}
@@ -372,11 +368,16 @@ def read_predictions(
             output._replace(name=reading.short(output.name)) for output in outputs_of(document)
         ]
         task_type.read(outputs, reading)
-        return _answer_of(reading, task_type)
     except UnreadableJson as exc:
         return Predictions(None, ("response_unreadable",), f"the response is not JSON: {exc}")
     except UnreadableResponse as exc:
         return Predictions(None, (*reading.flags, exc.flag), str(exc))
+    problem = None
+    if reading.unreadable:
+        problem = f"{reading.unreadable} elements are not {task_type.element}"
+        reading.flag("elements_unreadable" if reading.rows else "response_unreadable")
+    items = None if problem and not reading.rows else reading.predictions()
+    return Predictions(items, tuple(reading.flags), problem)
 
 
 def read_outlines(
@@ -395,13 +396,3 @@ def _document(response: bytes, task_type: TaskType) -> Json:
     read = read_exactly if task_type.exact else read_json
     document = read(response)
     return read(document) if type(document) is str else document
-
-
-def _answer_of(reading: Reading, task_type: TaskType) -> Predictions:
-    problem = None
-    if reading.unreadable:
-        problem = f"{reading.unreadable} elements are not {task_type.element}"
-        if not reading.rows:
-            raise UnreadableResponse("response_unreadable", problem)
-        reading.flag("elements_unreadable")
-    return Predictions(reading.predictions(), tuple(reading.flags), problem)

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -28,7 +28,7 @@ from inference_store.local.demo.sources import (
 from inference_store.local.folder import LocalStackError
 from inference_store.local.stack import Stack
 
-from .models import DEMO_MODELS, DIGITS, FACES, FRAME, FRAMES, PEOPLE, DemoModel, Rest
+from .models import DEMO_MODELS, DIGITS, FACES, FRAME, FRAMES, PEOPLE, Rest
 
 WIDTH, HEIGHT = 400, 300  # of every frame, pixels
 FRAMES_A_SHOT = 6
@@ -172,7 +172,13 @@ def feed_missing(stack: Stack, rest: Rest, show: Callable[[str], None]) -> int:
 
     Returns when all are indexed. Raises LocalStackError.
     """
-    there = {model.model_id: _ids_there(rest, model) for model in DEMO_MODELS}
+    # others, such as a user's own pictures, do not count
+    there = {
+        model.model_id: {
+            id for id in rest.inference_ids(model.model_id) if id.startswith(model.prefix)
+        }
+        for model in DEMO_MODELS
+    }
     total = sum(model.inferences - len(there[model.model_id]) for model in DEMO_MODELS)
     if total > 0:
         numbers = count(1)
@@ -187,28 +193,18 @@ def feed_missing(stack: Stack, rest: Rest, show: Callable[[str], None]) -> int:
     return total
 
 
-def _ids_there(rest: Rest, model: DemoModel) -> frozenset[str]:
-    """Return the ids of the demo's inferences; others (a user's own pictures) do not count."""
-    ids = rest.inference_ids(model.model_id)
-    return frozenset(id for id in ids if id.startswith(model.prefix))
-
-
-def _streams(there: dict[str, frozenset[str]]) -> list[Iterator[Request]]:
+def _streams(there: Mapping[str, Collection[str]]) -> list[Iterator[Request]]:
     """Return the missing requests of each model.
 
     An id that was fed is not fed again: with another time it would be another inference.
     """
-    faces, people, digits = (there[model.model_id] for model in (FACES, PEOPLE, DIGITS))
+    streams: list[Iterator[Request]] = []
+    for model_id in (FACES.model_id, PEOPLE.model_id):
+        missing = [n for n in range(FRAMES) if frame_id(n) not in there[model_id]]
+        streams.append(frame_requests(model_id, missing))
+    digits = there[DIGITS.model_id]
     samples = [digit for digit in held_out_digits() if digit_id(digit.sample) not in digits]
-    return [
-        frame_requests(FACES.model_id, _missing_frames(faces)),
-        frame_requests(PEOPLE.model_id, _missing_frames(people)),
-        digit_requests(DIGITS.model_id, samples),
-    ]
-
-
-def _missing_frames(there: frozenset[str]) -> list[int]:
-    return [number for number in range(FRAMES) if frame_id(number) not in there]
+    return [*streams, digit_requests(DIGITS.model_id, samples)]
 
 
 def _wait_indexed(stack: Stack, rest: Rest, show: Callable[[str], None]) -> None:

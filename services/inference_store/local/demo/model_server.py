@@ -10,7 +10,7 @@ picture (BYTES; base64 in JSON), each output the list of the model's findings in
 import argparse
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import grpc
@@ -78,24 +78,29 @@ def _models(*, small: bool) -> Mapping[str, Model]:
 
 
 SERVICE = "inference.GRPCInferenceService"
+_METHODS = (
+    *("ServerLive", "ServerReady", "ServerMetadata"),
+    *("ModelReady", "ModelMetadata", "ModelInfer"),
+)
 _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
-_Answer: TypeAlias = Callable[[Serving, Any], Awaitable[Any]]
 
 
 async def serve_grpc(serving: Serving, port: int, host: str = HOST) -> grpc.aio.Server:
     """Listen on `port` until the server is stopped."""
     server = grpc.aio.server(options=[("grpc.max_receive_message_length", MOST_BYTES)])
-    handlers = {name: _handler(serving, name, answer) for name, answer in _METHODS.items()}
+    handlers = {name: _handler(serving, name) for name in _METHODS}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     server.add_insecure_port(f"{host}:{port}")
     await server.start()
     return server
 
 
-def _handler(serving: Serving, name: str, answer: _Answer) -> Any:
+def _handler(serving: Serving, name: str) -> Any:
+    make_answer = message(f"inference.{name}Response")
+
     async def handle(request: Any, context: _Context) -> Any:
         try:
-            return await answer(serving, request)
+            return make_answer(**await _answer(serving, name, request))
         except NoSuchModel as error:
             await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
         except BadRequest as error:
@@ -108,36 +113,23 @@ def _handler(serving: Serving, name: str, answer: _Answer) -> Any:
     )
 
 
-async def _live(_serving: Serving, _request: Any) -> Any:
-    return message("inference.ServerLiveResponse")(live=True)
-
-
-async def _ready(_serving: Serving, _request: Any) -> Any:
-    return message("inference.ServerReadyResponse")(ready=True)
-
-
-async def _server(_serving: Serving, _request: Any) -> Any:
-    return message("inference.ServerMetadataResponse")(name=NAME, version=VERSION)
-
-
-async def _model_ready(serving: Serving, request: Any) -> Any:
+async def _answer(serving: Serving, name: str, request: Any) -> dict[str, Any]:
+    """Return the fields of the answer to a call. Raises NoSuchModel, BadRequest."""
+    if name in {"ServerLive", "ServerReady"}:
+        return {name.removeprefix("Server").lower(): True}
+    if name == "ServerMetadata":
+        return {"name": NAME, "version": VERSION}
+    if name == "ModelInfer":
+        model = request.model_name
+        outputs = await serving.answer(model, request.model_version, _inputs(request))
+        fields = {"model_name": model, "model_version": VERSION, "id": request.id}
+        return {**fields, "outputs": [*map(_output, outputs)]}
     serving.check(request.name, request.version)
-    return message("inference.ModelReadyResponse")(ready=True)
-
-
-async def _model(serving: Serving, request: Any) -> Any:
-    serving.check(request.name, request.version)
-    tensor = {"name": "image", "datatype": DATATYPE, "shape": [-1]}
+    if name == "ModelReady":
+        return {"ready": True}
+    tensors = [{"name": "image", "datatype": DATATYPE, "shape": [-1]}]
     fields = {"name": request.name, "versions": [VERSION], "platform": NAME}
-    return message("inference.ModelMetadataResponse")(**fields, inputs=[tensor], outputs=[tensor])
-
-
-async def _infer(serving: Serving, request: Any) -> Any:
-    name, version = request.model_name, request.model_version
-    outputs = await serving.answer(name, version, _inputs(request))
-    return message("inference.ModelInferResponse")(
-        model_name=name, model_version=VERSION, id=request.id, outputs=[*map(_output, outputs)]
-    )
+    return {**fields, "inputs": tensors, "outputs": tensors}
 
 
 def _inputs(request: Any) -> Sequence[Input]:
@@ -151,23 +143,8 @@ def _inputs(request: Any) -> Sequence[Input]:
 
 def _output(output: Output) -> dict[str, Any]:
     findings = [orjson.dumps(finding) for finding in output.findings]
-    contents = {"bytes_contents": findings}
-    return {
-        "name": output.name,
-        "datatype": DATATYPE,
-        "shape": [len(findings)],
-        "contents": contents,
-    }
-
-
-_METHODS = {
-    "ServerLive": _live,
-    "ServerReady": _ready,
-    "ServerMetadata": _server,
-    "ModelReady": _model_ready,
-    "ModelMetadata": _model,
-    "ModelInfer": _infer,
-}
+    contents, shape = {"bytes_contents": findings}, [len(findings)]
+    return {"name": output.name, "datatype": DATATYPE, "shape": shape, "contents": contents}
 
 
 if __name__ == "__main__":

@@ -156,8 +156,7 @@ def _shrink(encoded: bytes) -> list[float]:
 
 _SERVING = web.AppKey("serving", Serving)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_PICTURES = [{"name": "image", "datatype": DATATYPE, "shape": [-1]}]
-_PREDICTIONS = [{"name": "image", "datatype": DATATYPE, "shape": [-1]}]
+_TENSORS = [{"name": "image", "datatype": DATATYPE, "shape": [-1]}]
 
 
 async def serve_rest(serving: Serving, port: int, host: str = HOST) -> web.AppRunner:
@@ -207,7 +206,7 @@ async def _server(_request: web.Request) -> web.Response:
 async def _model(request: web.Request) -> web.Response:
     name = _check_model(request)
     fields = {"name": name, "versions": [VERSION], "platform": NAME}
-    return _json({**fields, "inputs": _PICTURES, "outputs": _PREDICTIONS})
+    return _json({**fields, "inputs": _TENSORS, "outputs": _TENSORS})
 
 
 async def _model_ready(request: web.Request) -> web.Response:

@@ -36,7 +36,9 @@ def tell(
             screen.step(f"everything is ready: look at {stack.api}/console/ in a browser")
             _feed(stack, rest, screen)
             for query in QUERIES:
-                screen.step(format_answer(rest, query))
+                answer = short(rest.ask("POST", query.path, query.body))
+                curl = rest.curl(query.path, query.body)
+                screen.step(f"# {query.words}\n{curl}\n{answer}\n")
             if incomplete := describe_incomplete(rest):
                 screen.say(incomplete)
             screen.say(_open_image(rest))
@@ -114,6 +116,9 @@ def examination(folder: LocalFolder) -> str:
 def _describe_stack(stack: Stack, folder: LocalFolder) -> str:
     servers = stack.servers
     admin = "\n".join(f"    {name:<10} {url}/health/ready" for name, url in stack.admin.items())
+    copied, binaries = "", servers.postgres.binaries
+    if binaries.is_relative_to(OPEN_FOLDER):  # root's could not be run from their installation
+        copied = f"            {binaries.parents[2]}: Postgres' programs, for user nobody\n"
     return f"""\
 Console     {stack.api}/console/ (open it in a browser: the pictures with what was detected)
 REST API    {stack.api} (no key needed: access control is off here)
@@ -129,20 +134,13 @@ Running     on 127.0.0.1 only:
 Written     {folder.path}: logs/, s3/, run/ (pid files, settings.env), passwords.json,
             certificate-key.pem
             {servers.postgres.data}: the database
-{_copied_binaries(servers.postgres.binaries)}\
+{copied}\
             Delete these folders and nothing is left.
 Mind        This Kafka is librdkafka's test broker: it keeps everything in memory, and is empty
             and on another port after each start. So Ctrl-C waits until everything is indexed, and
             after a kill the next start indexes what the bucket has. For trying out, not for
             production.
 """
-
-
-def _copied_binaries(binaries: Path) -> str:
-    """Return another line if root's Postgres could not be run from its installation."""
-    if not binaries.is_relative_to(OPEN_FOLDER):
-        return ""
-    return f"            {binaries.parents[2]}: Postgres' programs, for user nobody\n"
 
 
 _LIMIT = 3
@@ -198,12 +196,6 @@ INCOMPLETE: Mapping[str, Any] = {
     "filter": "request_problem IS NOT NULL OR response_problem IS NOT NULL"
 }
 """The captures that are incomplete, or unreadable in part."""
-
-
-def format_answer(rest: Rest, query: DemoQuery) -> str:
-    """Return the question, its `curl`, and the store's answer now. Raises LocalStackError."""
-    answer = rest.ask("POST", query.path, query.body)
-    return f"# {query.words}\n{rest.curl(query.path, query.body)}\n{short(answer)}\n"
 
 
 def describe_incomplete(rest: Rest) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from sqlalchemy import func, select, text
 from sqlalchemy.exc import DBAPIError
@@ -56,7 +56,12 @@ async def check_postgres(subject: Subject) -> list[Finding]:
         findings.append(
             failed(seen, "INFERENCE_STORE_POSTGRES_DSN must name the server that takes writes.")
         )
-    return findings + _check_connections(subject, most)
+    connections = subject.settings.postgres_pool_size * _SERVICES
+    if connections >= most:
+        seen = f"one process of each service may open {connections} connections, and Postgres takes"
+        remedy = "Raise max_connections, or lower INFERENCE_STORE_POSTGRES_POOL_SIZE."
+        findings.append(warning(f"{seen} {most}", remedy))
+    return findings
 
 
 def _describe_failure(cause: BaseException) -> Finding:
@@ -87,19 +92,6 @@ def _check_version(version: int) -> Finding:
     if version > _NEWEST:
         return warning(seen, f"Not tried yet: versions {_OLDEST} to {_NEWEST} are.")
     return ok(seen)
-
-
-def _check_connections(subject: Subject, most: int) -> list[Finding]:
-    connections = subject.settings.postgres_pool_size * _SERVICES
-    if connections < most:
-        return []
-    return [
-        warning(
-            f"one process of each service may open {connections} connections, and Postgres takes"
-            f" {most}",
-            "Raise max_connections, or lower INFERENCE_STORE_POSTGRES_POOL_SIZE.",
-        )
-    ]
 
 
 async def check_migrations(subject: Subject) -> list[Finding]:
@@ -348,7 +340,11 @@ async def check_links(subject: Subject) -> list[Finding]:
     """Check for links that outlive what they point to."""
     seconds = subject.settings.presigned_url_seconds
     async with subject.engine.connect() as connection:
-        shortest = await _find_shortest(connection)
+        of_models = (await policies.find_effective_policies(connection)).values()
+    now = datetime.now(UTC)
+    cutoffs = [rule.cutoffs(now).input for effective in of_models for rule in effective.rules]
+    # how long the input that is deleted first is kept; None: all are kept for ever
+    shortest = min((now - cutoff for cutoff in cutoffs if cutoff is not None), default=None)
     if shortest is None or shortest.total_seconds() >= seconds:
         return [ok(f"links work for {seconds} s, no input is kept for less")]
     return [
@@ -441,14 +437,3 @@ def _judge_erasures(retention_figures: figures.RetentionFigures) -> Iterator[Fin
             f"the oldest erasure was asked for {hours:.0f} hours ago",
             "Is `inference-store retention` running, and is the object store fast enough for it?",
         )
-
-
-async def _find_shortest(connection: AsyncConnection) -> timedelta | None:
-    """Return how long the input that is deleted first is kept; None: all are kept for ever."""
-    now = datetime.now(UTC)
-
-    effective_policies = (await policies.find_effective_policies(connection)).values()
-    cutoffs = [
-        rule.cutoffs(now).input for effective in effective_policies for rule in effective.rules
-    ]
-    return min((now - cutoff for cutoff in cutoffs if cutoff is not None), default=None)

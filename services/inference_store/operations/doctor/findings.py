@@ -1,7 +1,7 @@
 """What a check is, what it finds, and how all of them are run; the check of the settings."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import urlsplit
@@ -123,7 +123,8 @@ async def _run_check(
 ) -> Result:
     for need in check.needs:
         result = await before[need]
-        if result.state is State.FAILED or _is_unseen(result):
+        is_unseen = any(finding.seen.startswith("not looked at") for finding in result.findings)
+        if result.state is State.FAILED or is_unseen:
             seen = f"not looked at, because of the check {need!r}"
             return Result(check.name, [warning(seen, f"Fix what {need!r} says first.")])
     try:
@@ -138,10 +139,6 @@ async def _run_check(
         return Result(check.name, [failed(seen, "Report this as a defect.")])
 
 
-def _is_unseen(result: Result) -> bool:
-    return any(finding.seen.startswith("not looked at") for finding in result.findings)
-
-
 @dataclass(frozen=True, slots=True)
 class SettingConflict:
     """A setting conflict. `seen` has settings as `{of.name}`, and never a secret."""
@@ -151,11 +148,6 @@ class SettingConflict:
     remedy: str
 
 
-def _is_far(settings: DoctorSettings) -> bool:
-    """Return whether Postgres is on another machine, as far as its name shows."""
-    return not is_loopback(urlsplit(settings.postgres_dsn.get_secret_value()).hostname)
-
-
 SETTING_CONFLICTS: Sequence[SettingConflict] = (
     SettingConflict(
         lambda of: not is_loopback(of.api_host) and of.auth == "off",
@@ -163,7 +155,10 @@ SETTING_CONFLICTS: Sequence[SettingConflict] = (
         "Set INFERENCE_STORE_AUTH=on and give keys, or bind INFERENCE_STORE_API_HOST=127.0.0.1.",
     ),
     SettingConflict(
-        lambda of: _is_far(of) and of.postgres_tls_mode in {"disable", "allow", "prefer"},
+        lambda of: (
+            not is_loopback(urlsplit(of.postgres_dsn.get_secret_value()).hostname)
+            and of.postgres_tls_mode in {"disable", "allow", "prefer"}
+        ),
         "Postgres is elsewhere, and what is sent to it may go in the clear and to anybody"
         " (sslmode={of.postgres_tls_mode})",
         "Set INFERENCE_STORE_POSTGRES_TLS=verify-full, and INFERENCE_STORE_POSTGRES_CA_FILE where"
@@ -198,12 +193,8 @@ SETTING_CONFLICTS: Sequence[SettingConflict] = (
 async def check_settings(subject: Subject) -> list[Finding]:
     """Report every setting conflict."""
     settings = subject.settings
-    return list(_find_conflicts(settings)) or [
-        ok(f"{len(type(settings).model_fields)} settings, and none conflict")
-    ]
-
-
-def _find_conflicts(settings: DoctorSettings) -> Iterator[Finding]:
-    for conflict in SETTING_CONFLICTS:
-        if conflict.happens(settings):
-            yield warning(conflict.seen.format(of=settings), conflict.remedy)
+    return [
+        warning(conflict.seen.format(of=settings), conflict.remedy)
+        for conflict in SETTING_CONFLICTS
+        if conflict.happens(settings)
+    ] or [ok(f"{len(type(settings).model_fields)} settings, and none conflict")]

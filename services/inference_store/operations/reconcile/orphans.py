@@ -89,21 +89,14 @@ async def _check_request(connection: AsyncConnection, report: UUID, id: UUID) ->
     reconciled = await stored_reports.find_reconciliation(connection, report)
     if reconciled is None:
         raise NotFound(f"There is no reconciliation {report}.")
-    if (
-        reconciled.state != "done"
-        or reconciled.finished_at is None
-        or reconciled.orphans_before is None
-    ):
-        because = (
-            f": {reconciled.because}"
-            if reconciled.state == "done"
-            else f": it is {reconciled.state}"
-        )
-        raise Conflict(f"The reconciliation {report} has judged no object{because}.")
-    if datetime.now(UTC) - reconciled.finished_at > FRESH:
+    ended, before = reconciled.finished_at, reconciled.orphans_before
+    is_done = reconciled.state == "done"
+    if not is_done or ended is None or before is None:
+        because = reconciled.because if is_done else f"it is {reconciled.state}"
+        raise Conflict(f"The reconciliation {report} has judged no object: {because}.")
+    if datetime.now(UTC) - ended > FRESH:
         raise Conflict(f"The reconciliation {report} is older than a day: compare again.")
-    before = reconciled.orphans_before.isoformat()
-    return describe_request(id, [], {"report": str(report), "before": before})
+    return describe_request(id, [], {"report": str(report), "before": before.isoformat()})
 
 
 async def judge(connection: AsyncConnection, report: UUID, keys: Collection[str]) -> Judgement:

@@ -58,6 +58,25 @@ _log = structlog.get_logger()
 
 WINDOW = 10_000
 
+_THREADS = 16
+_COUNTED: Mapping[Kind, str] = {
+    "orphan": "orphans",
+    "missing": "missing",
+    "unreadable": "unreadable",
+}
+
+
+@dataclass(slots=True)
+class Window:
+    """A part of both streams: all that lies after `after`, up to `until` (None: to the end)."""
+
+    until: str | None
+    named: dict[str, Named]
+    strays: Sequence[Named]
+    objects: Mapping[str, Found]
+    counts: Counter[str] = field(default_factory=Counter)
+    findings: list[Finding] = field(default_factory=list)
+
 
 class Reconciler:
     """Compares, and stores the results.
@@ -84,9 +103,11 @@ class Reconciler:
         self._patience = patience
         self._engine = engine
         self._blobs = blobs
-        self._comparison = Comparison(
-            engine, blobs, apart=list_own_prefixes(settings), window=window
-        )
+        # the prefixes of the default bucket where the store keeps objects of its own
+        ledger = str(getattr(settings, "ledger_prefix", "")).strip("/")
+        own = (f"{prefix}/" for prefix in (ledger, "certificates") if prefix)
+        self._apart = tuple(f"s3://{blobs.buckets.default}/{prefix}" for prefix in own)
+        self._window = window
 
     async def find_due(self, *, scheduled: bool) -> Reconciliation | None:
         """Return the reconciliation to work on; with `scheduled`, once a day a new one."""
@@ -120,7 +141,7 @@ class Reconciler:
         if reconciliation.state in {"pending", "repairing"}:
             return await self.begin(reconciliation, prefixes)
         if reconciliation.state == "comparing" and reconciliation.place < len(prefixes):
-            return await self._comparison.step(reconciliation, prefixes)
+            return await self._compare(reconciliation, prefixes)
         return await self._finish(reconciliation, error=await self._find_fault(reconciliation))
 
     async def _find_fault(self, reconciliation: Reconciliation) -> str | None:
@@ -185,7 +206,7 @@ class Reconciler:
         if at is None or kafka is None or datetime.now(UTC) - at > self._patience:
             return False
         async with self._engine.connect() as connection:
-            if not await stored_reports.is_ever_read(connection, kafka):
+            if not await stored_reports.read_offsets(connection, kafka):  # nobody ever has
                 return False
             note = stored_reports.Note.of(at, reconciliation.noted or {})
             return not await stored_reports.is_read(connection, kafka, note)
@@ -220,72 +241,7 @@ class Reconciler:
         )
         return ended
 
-
-def list_own_prefixes(settings: ReconcileSettings) -> tuple[str, ...]:
-    """Return the prefixes of the default bucket where the store keeps objects of its own."""
-    ledger = str(getattr(settings, "ledger_prefix", "")).strip("/")
-    return tuple(f"{prefix}/" for prefix in (ledger, "certificates") if prefix)
-
-
-async def count_against_accounting(engine: AsyncEngine) -> dict[str, int]:
-    """Count inferences stored by the offset accounting, rebuilt and erased since, and indexed now.
-
-    The difference is 0 if nothing is lost. All numbers are of one moment.
-    """
-    async with engine.connect() as connection:
-        await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
-        stored = await connection.scalar(select(func.sum(kafka_partition.c.stored)))
-        rebuilt = await connection.scalar(
-            select(func.sum(reconciliation.c.counts["rebuilt"].as_integer()))
-        )
-        erased = await connection.scalar(select(erased_total.c.inferences))
-        indexed = await connection.scalar(select(func.count()).select_from(inference))
-    counts = {
-        "stored": int(stored or 0),
-        "rebuilt": int(rebuilt or 0),
-        "erased": int(erased or 0),
-        "indexed": int(indexed or 0),
-    }
-    expected = counts["stored"] + counts["rebuilt"] - counts["erased"]
-    return {**counts, "difference": counts["indexed"] - expected}
-
-
-_THREADS = 16
-_COUNTED: Mapping[Kind, str] = {
-    "orphan": "orphans",
-    "missing": "missing",
-    "unreadable": "unreadable",
-}
-
-
-@dataclass(slots=True)
-class Window:
-    """A part of both streams: all that lies after `after`, up to `until` (None: to the end)."""
-
-    until: str | None
-    named: dict[str, Named]
-    strays: Sequence[Named]
-    objects: Mapping[str, Found]
-    counts: Counter[str] = field(default_factory=Counter)
-    findings: list[Finding] = field(default_factory=list)
-
-
-class Comparison:
-    """Compares prefix after prefix.
-
-    Raises ObjectStoreUnavailable and the errors of the database: continue later.
-    """
-
-    def __init__(
-        self, engine: AsyncEngine, blobs: Blobs, *, apart: Sequence[str] = (), window: int = WINDOW
-    ) -> None:
-        """`apart`: prefixes of the default bucket that do not belong to inferences."""
-        self._engine = engine
-        self._blobs = blobs
-        self._apart = tuple(f"s3://{blobs.buckets.default}/{prefix}" for prefix in apart if prefix)
-        self._window = window
-
-    async def step(
+    async def _compare(
         self, reconciliation: Reconciliation, prefixes: Sequence[BucketPrefix]
     ) -> Reconciliation:
         """Compare the next window, and store the progress."""
@@ -388,6 +344,25 @@ class Comparison:
             Finding("orphan", k, bytes=objects[k].size, modified_at=objects[k].modified_at)
             for k in orphans
         ]
+
+
+async def count_against_accounting(engine: AsyncEngine) -> dict[str, int]:
+    """Count inferences stored by the offset accounting, rebuilt and erased since, and indexed now.
+
+    The difference is 0 if nothing is lost. All numbers are of one moment.
+    """
+    async with engine.connect() as connection:
+        await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
+        stored = await connection.scalar(select(func.sum(kafka_partition.c.stored)))
+        rebuilt = await connection.scalar(
+            select(func.sum(reconciliation.c.counts["rebuilt"].as_integer()))
+        )
+        erased = await connection.scalar(select(erased_total.c.inferences))
+        indexed = await connection.scalar(select(func.count()).select_from(inference))
+    named = {"stored": stored, "rebuilt": rebuilt, "erased": erased, "indexed": indexed}
+    counts = {name: int(count or 0) for name, count in named.items()}
+    expected = counts["stored"] + counts["rebuilt"] - counts["erased"]
+    return {**counts, "difference": counts["indexed"] - expected}
 
 
 async def _find_segments(

@@ -3,8 +3,8 @@
 pending → comparing → repairing (if that was requested) → done, or `failed` with the reason.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import combinations, groupby
 from typing import Any, Final, Literal, get_args
@@ -197,20 +197,16 @@ async def finish_reconciliation(
     connection: AsyncConnection, id: UUID, *, error: str | None = None
 ) -> Reconciliation:
     """End a reconciliation, with the error if it failed; findings of earlier ones are deleted."""
+    here = reconciliation.c
+    newest = select(here.id).order_by(here.requested_at.desc()).limit(KEEP_NEWEST)
+    # what rebuilt something stays, because the offset accounting names it, and so do those whose
+    # orphans are being erased
+    old = delete(reconciliation).where(here.id.not_in(newest), ENDED_REPORTS, REBUILT_NOTHING)
+    await connection.execute(old)
     values = {"finished_at": func.now(), "error": error and error[:_ERROR_CHARACTERS]}
-    await delete_old(connection, keep=KEEP_NEWEST)
     return await update_reconciliation(
         connection, id, state="failed" if error else "done", **values
     )
-
-
-async def delete_old(connection: AsyncConnection, *, keep: int) -> None:
-    """Delete all but the newest; keep those that rebuilt something, because the offset accounting
-    names them, and those whose orphans are being erased."""
-    here = reconciliation.c
-    newest = select(here.id).order_by(here.requested_at.desc()).limit(keep)
-    old = delete(reconciliation).where(here.id.not_in(newest), ENDED_REPORTS, REBUILT_NOTHING)
-    await connection.execute(old)
 
 
 async def add_findings(connection: AsyncConnection, id: UUID, findings: Sequence[Finding]) -> None:
@@ -289,7 +285,7 @@ async def note_end(connection: AsyncConnection, settings: KafkaSettings | None) 
         raise NotKnown("no settings of Kafka that can be used, so its events are not known")
     await _refuse_others(connection, settings)
     # before the request to Kafka: what is read meanwhile lies before the end
-    read, at = await _read_offsets(connection, settings), datetime.now(UTC)
+    read, at = await read_offsets(connection, settings), datetime.now(UTC)
     try:
         ends = {number: end for number, (_, end) in (await kafka.ends(settings)).items()}
     except kafka.KAFKA_ERRORS as error:
@@ -311,7 +307,7 @@ async def is_read(connection: AsyncConnection, settings: KafkaSettings, note: No
 
     if (note.cluster, note.topic) != (settings.kafka_cluster, settings.kafka_topic):
         return False
-    read = await _read_offsets(connection, settings)
+    read = await read_offsets(connection, settings)
     unread = {number: end for number, end in note.ends.items() if read.get(number, 0) < end}
     if not unread:
         return True
@@ -320,11 +316,6 @@ async def is_read(connection: AsyncConnection, settings: KafkaSettings, note: No
     except kafka.KAFKA_ERRORS as error:
         reason = str(error) or type(error).__name__
         raise NotKnown(f"Kafka cannot be asked for its unread events: {reason}"[:500]) from error
-
-
-async def is_ever_read(connection: AsyncConnection, settings: KafkaSettings) -> bool:
-    """Return whether the offset accounting knows the topic at all."""
-    return bool(await _read_offsets(connection, settings))
 
 
 async def find_bound(
@@ -381,7 +372,7 @@ async def _refuse_others(connection: AsyncConnection, settings: KafkaSettings) -
             )
 
 
-async def _read_offsets(connection: AsyncConnection, settings: KafkaSettings) -> dict[int, int]:
+async def read_offsets(connection: AsyncConnection, settings: KafkaSettings) -> dict[int, int]:
     """Return the next offset of each partition, of its newest epoch."""
     here = kafka_partition.c
     query = (
@@ -443,20 +434,16 @@ def parse_prefixes(text: str, buckets: Buckets, model_id: str | None = None) -> 
         prefixes = [BucketPrefix(buckets.default, "")]
     ours = [BucketPrefix(buckets.default, prefix) for prefix in (SIDECARS, EDITED)]
     prefixes = list(dict.fromkeys(prefixes))
-    _refuse_nested(prefixes)
+    for outer, inner in combinations(sorted(prefixes, key=str), 2):
+        if _is_within(inner, outer):
+            raise _refuse(f"{inner} lies within {outer}: name the wider one alone")
     prefixes += [
         prefix for prefix in ours if not any(_is_within(prefix, other) for other in prefixes)
     ]
     if model_id is None:
         return prefixes
-    return [
-        BucketPrefix(place.bucket, place.prefix, _find_segment(place, model_id, ours))
-        for place in prefixes
-    ]
-
-
-def _find_segment(prefix: BucketPrefix, model_id: str, ours: Sequence[BucketPrefix]) -> str:
-    return segment_of(model_id) if prefix in ours else model_segment(model_id)
+    segments = {True: segment_of(model_id), False: model_segment(model_id)}
+    return [replace(prefix, segment=segments[prefix in ours]) for prefix in prefixes]
 
 
 def _parse_prefix(text: str, buckets: Buckets) -> BucketPrefix:
@@ -464,17 +451,13 @@ def _parse_prefix(text: str, buckets: Buckets) -> BucketPrefix:
     if text.startswith(SCHEME):
         bucket, _, prefix = text.removeprefix(SCHEME).partition("/")
     if bucket not in buckets.allowed and bucket != buckets.default:
-        message = f"the bucket {bucket} is not allowed (INFERENCE_STORE_S3_ALLOWED_BUCKETS)"
-        raise Invalid(f"{_SETTING}: {message}.", faults=[Fault("places", message)])
+        raise _refuse(f"the bucket {bucket} is not allowed (INFERENCE_STORE_S3_ALLOWED_BUCKETS)")
     return BucketPrefix(bucket, prefix.strip("/"))
+
+
+def _refuse(message: str) -> Invalid:
+    return Invalid(f"{_SETTING}: {message}.", faults=[Fault("places", message)])
 
 
 def _is_within(inner: BucketPrefix, outer: BucketPrefix) -> bool:
     return inner.root.startswith(outer.root)
-
-
-def _refuse_nested(prefixes: Iterable[BucketPrefix]) -> None:
-    for outer, inner in combinations(sorted(prefixes, key=str), 2):
-        if _is_within(inner, outer):
-            message = f"{inner} lies within {outer}: name the wider one alone"
-            raise Invalid(f"{_SETTING}: {message}.", faults=[Fault("places", message)])

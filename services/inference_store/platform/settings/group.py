@@ -62,9 +62,16 @@ class SettingsGroup(BaseSettings):
     def contradictions(self) -> Iterator[str]:
         """Yield what does not fit together, in sentences where `$NAME` is a setting's whole name.
 
-        A group adds its own to those of `super()`, and never a value that may be a secret.
+        A group adds its own to those of `super()`, and never a value that may be a secret. Here:
+        certificates without keys, and keys without certificates.
         """
-        yield from ()
+        for name in type(self).model_fields:
+            if name.endswith("certificate_file"):
+                begin = name.removesuffix("certificate_file")
+                password = getattr(self, f"{begin}key_password", SecretStr(""))
+                names = (name.upper(), f"{begin}key_file".upper())
+                files = getattr(self, name), getattr(self, f"{begin}key_file")
+                yield from _find_pair_faults(names, *files, password.get_secret_value())
 
     @model_validator(mode="wrap")
     @classmethod
@@ -80,13 +87,12 @@ class SettingsGroup(BaseSettings):
             settings = read({name: value for name, value in values.items() if name not in names})
         unsure = {str(details["loc"][0]) for details in errors}
         faults = [describe_error(cls, details) for details in errors]
-        faults += [
-            describe_text(text)
-            for text in settings.contradictions()
-            if not find_names(text) & unsure
-        ]
+        for text in settings.contradictions():
+            if unsure.isdisjoint(name.lower() for name in _NAME.findall(text)):
+                whole = _error(_NAME.sub(rf"{PREFIX}\1", text))
+                faults.append(InitErrorDetails(type=whole, loc=(), input=None))
         if faults:
-            raise build_error(cls, faults)
+            raise ValidationError.from_exception_data(cls.__name__, faults, hide_input=True)
         return settings
 
     @classmethod
@@ -115,21 +121,6 @@ _LARGER: Final[dict[str, dict[str, int]]] = {
 _OF_NUMBERS: Final = ("int_", "float_", "greater_", "less_", "finite_")
 
 
-def expand_names(text: str) -> str:
-    """Return a sentence with the full name of each setting that it calls `$NAME`."""
-    return _NAME.sub(rf"{PREFIX}\1", text)
-
-
-def find_names(text: str) -> set[str]:
-    """Return the fields that a sentence calls `$NAME`."""
-    return {name.lower() for name in _NAME.findall(text)}
-
-
-def describe_text(text: str) -> InitErrorDetails:
-    """Return the error of several settings."""
-    return InitErrorDetails(type=_error(expand_names(text)), loc=(), input=None)
-
-
 def describe_error(group: type[BaseModel], error: ErrorDetails) -> InitErrorDetails:
     """Return the error of one setting; for a number, with its unit and an example."""
     if isinstance(error["input"], Unreadable):
@@ -138,11 +129,6 @@ def describe_error(group: type[BaseModel], error: ErrorDetails) -> InitErrorDeta
     if error["type"].startswith(_OF_NUMBERS) and len(error["loc"]) == 1:
         text += _example(group, str(error["loc"][0]))
     return InitErrorDetails(type=_error(text), loc=error["loc"], input=None)
-
-
-def build_error(group: type[BaseModel], faults: Sequence[InitErrorDetails]) -> ValidationError:
-    """Return the error with all faults of a group."""
-    return ValidationError.from_exception_data(group.__name__, list(faults), hide_input=True)
 
 
 def sentences(refused: ValidationError, *setting: str) -> list[str]:
@@ -274,8 +260,8 @@ def _holds_certificates(path: Path) -> Path:
 CaFile = Annotated[FilePath, AfterValidator(_holds_certificates)]
 
 
-def pair_faults(
-    names: tuple[str, str], certificate: Path | None, key: Path | None, password: str = ""
+def _find_pair_faults(
+    names: tuple[str, str], certificate: Path | None, key: Path | None, password: str
 ) -> Iterator[str]:
     """Yield what is wrong, unless both files are given and belong together, or neither is given.
 

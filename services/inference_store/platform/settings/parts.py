@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import Field, FilePath, SecretStr
 
-from .group import TLS_PARAMETERS, CaFile, Count, Dsn, Seconds, SettingsGroup, pair_faults
+from .group import TLS_PARAMETERS, CaFile, Count, Dsn, Seconds, SettingsGroup
 
 
 class LogSettings(SettingsGroup):
@@ -27,12 +27,6 @@ class AdminSettings(SettingsGroup):
     """Certificate chain (PEM) of the admin port. If set, health and metrics use HTTPS."""
     admin_tls_key_file: FilePath | None = None
     """Private key (PEM) of that certificate."""
-
-    def contradictions(self) -> Iterator[str]:
-        """Yield a sentence if a certificate has no key, or a key no certificate."""
-        yield from super().contradictions()
-        names = ("ADMIN_TLS_CERTIFICATE_FILE", "ADMIN_TLS_KEY_FILE")
-        yield from pair_faults(names, self.admin_tls_certificate_file, self.admin_tls_key_file)
 
 
 _OAUTH = ("kafka_oauth_token_url", "kafka_oauth_client_id", "kafka_oauth_client_secret")
@@ -81,13 +75,10 @@ class KafkaSettings(SettingsGroup):
     """Scope to request from the token endpoint, if it requires one."""
 
     def contradictions(self) -> Iterator[str]:
-        """Yield the faults of encryption and login, and of certificates without keys."""
+        """Yield the faults of encryption and login."""
         yield from super().contradictions()
         yield from self._protocol()
         yield from self._login(self.kafka_sasl_mechanism)
-        names = ("KAFKA_CERTIFICATE_FILE", "KAFKA_KEY_FILE")
-        password = self.kafka_key_password.get_secret_value()
-        yield from pair_faults(names, self.kafka_certificate_file, self.kafka_key_file, password)
 
     def _protocol(self) -> Iterator[str]:
         protocol, mechanism = self.kafka_security_protocol, self.kafka_sasl_mechanism
@@ -166,8 +157,6 @@ class PostgresSettings(SettingsGroup):
             yield "$POSTGRES_DSN has a password and $POSTGRES_PASSWORD is set: keep one"
         if "postgres_tls" in self.model_fields_set and self._mode_of_dsn():
             yield "$POSTGRES_DSN names sslmode and $POSTGRES_TLS is set: keep one"
-        names = ("POSTGRES_CERTIFICATE_FILE", "POSTGRES_KEY_FILE")
-        yield from pair_faults(names, self.postgres_certificate_file, self.postgres_key_file)
         if self.postgres_certificate_file and self.postgres_tls not in {"require", "verify-full"}:
             yield "$POSTGRES_CERTIFICATE_FILE needs $POSTGRES_TLS=verify-full, or require"
         if self.postgres_ca_file is not None and self.postgres_tls != "verify-full":

@@ -23,7 +23,6 @@ from inference_store.platform.settings.group import (
     SettingsGroup,
     WrongSetting,
     file_names,
-    pair_faults,
     sentences,
 )
 from inference_store.platform.settings.parts import (
@@ -230,12 +229,6 @@ class ApiSettings(
         """Streams of arrivals at once of one caller."""
         return max(1, self.streams_at_once // 4)
 
-    def contradictions(self) -> Iterator[str]:
-        """Yield a sentence if a certificate has no key, or a key no certificate."""
-        yield from super().contradictions()
-        names = ("API_TLS_CERTIFICATE_FILE", "API_TLS_KEY_FILE")
-        yield from pair_faults(names, self.api_tls_certificate_file, self.api_tls_key_file)
-
 
 class RedactionSettings(SettingsGroup):
     """What redactions need."""
@@ -342,12 +335,6 @@ class ProxySettings(
     """Maximum size of a gRPC message. Larger messages are refused."""
     proxy_admin_port: Port = 9104
     """Admin port of the proxy; 0: any free port."""
-
-    def contradictions(self) -> Iterator[str]:
-        """Yield a sentence if a certificate has no key, or a key no certificate."""
-        yield from super().contradictions()
-        names = ("PROXY_TLS_CERTIFICATE_FILE", "PROXY_TLS_KEY_FILE")
-        yield from pair_faults(names, self.proxy_tls_certificate_file, self.proxy_tls_key_file)
 
 
 class IngesterSettings(
