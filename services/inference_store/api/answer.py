@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
 from functools import cache
-from typing import Annotated, Any, Final, Self, TypeAlias, get_args
+from typing import Annotated, Any, Final, Generic, Self, TypeAlias, TypeVar, get_args
 
 import structlog
 from fastapi import FastAPI
@@ -35,6 +35,7 @@ from inference_store.platform.metrics import REFUSED
 from inference_store.query.deadline import OutOfTime, Overloaded
 
 _ABSENT: Final = object()
+Content_co = TypeVar("Content_co", covariant=True)
 
 
 class Shown(DocumentedModel):
@@ -82,14 +83,14 @@ def encode_json(content: Any, *, times_fit: bool = False) -> bytes:
     return json_encoding.encode_json(content, times_fit=times_fit, convert=_convert)
 
 
-class JsonAnswer(Response):
+class JsonAnswer(Response, Generic[Content_co]):
     """An answer of any JSON, which is not validated."""
 
     media_type = "application/json"
 
     def __init__(
         self,
-        content: Any,
+        content: Content_co,
         status_code: int = 200,
         headers: Mapping[str, str] | None = None,
         *,
@@ -107,16 +108,16 @@ class JsonAnswer(Response):
         return encode_json(content)
 
 
-class Answer(JsonAnswer):
+class Answer(JsonAnswer[Content_co]):
     """An answer that was validated when it was made, as one that is `Shown`."""
 
 
-class InferenceAnswer(JsonAnswer):
+class InferenceAnswer(JsonAnswer[Any], Generic[Content_co]):
     """An answer of inferences, or of what is in them: a page may have a thousand, so that tests
     validate them instead."""
 
 
-class ProblemAnswer(JsonAnswer):
+class ProblemAnswer(JsonAnswer[Any]):
     """A refusal (RFC 9457).
 
     It sets the common headers itself, because errors bypass what adds them.

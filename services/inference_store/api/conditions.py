@@ -22,6 +22,17 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.index import registrations
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import Fault, Invalid
+from inference_store.inference.field_docs import (
+    FINITE,
+    WHOLE,
+    Body,
+    Flag,
+    Number,
+    ShortText,
+    Text,
+    Whole,
+    storable_text,
+)
 from inference_store.inference.nearest import UnknownName, counted, nearest
 from inference_store.query import cursor as cursors
 from inference_store.query import order
@@ -34,22 +45,7 @@ from inference_store.query.preparation import QueryRequest, UnknownKeys
 from inference_store.query.properties import OPERATORS, find_operator
 
 from .access import Access
-from .fields import (
-    FINITE,
-    WHOLE,
-    Body,
-    Flag,
-    Number,
-    Parameters,
-    Received,
-    ScoreRange,
-    ShortText,
-    Text,
-    Whole,
-    Window,
-    refuse_no_time,
-    storable_text,
-)
+from .fields import Parameters, Received, ScoreRange, Window, refuse_no_time
 from .http import read_in_thread
 from .inference_models import FIELD_PATTERN, MetadataAs, ResolvedTime, split_fields
 

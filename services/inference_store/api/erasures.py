@@ -28,6 +28,7 @@ from inference_store.erasure.requests import (
 from inference_store.export.erased import MemberLists
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import InvalidCursor, NotFound
+from inference_store.inference.field_docs import Body, Flag, ShortText, Text
 from inference_store.query import lookup
 from inference_store.query.cql2 import FilterLang
 from inference_store.query.cursor import unpin
@@ -39,7 +40,7 @@ from .answer import Answer, Shown
 from .conditions import Models, RequestedFilter, choose_models, filter_schema, read_requested_filter
 from .dependencies import Reading, Writing, querying
 from .erasure_answers import ShownErasure, answer_requested, find_or_refuse, show_erasure
-from .fields import Body, Flag, InQuery, Page, PageParameters, ShortText, Text, page_of
+from .fields import InQuery, PageAnswer, PageParameters
 from .http import ModelId
 from .inference_models import Resolved
 from .routing import Router
@@ -195,14 +196,15 @@ _ESTIMATE: dict[int | str, dict[str, Any]] = {
 
 @router.add(
     "POST /models/{model_id}/erasures",
-    ShownErasure,
     Right.DELETE,
     "Erase by a filter, ids or a subject",
     501,
     status=202,
     also=_ESTIMATE,
 )
-async def request_erasure(model_id: ModelId, body: ErasureRequest, access: Asking) -> Answer:
+async def request_erasure(
+    model_id: ModelId, body: ErasureRequest, access: Asking
+) -> Answer[ShownErasure]:
     """Erase what is stored of one model and matches. The retention service marks it, which hides
     it from every query, and then deletes it; GET /v1/erasures/{id} follows it."""
     return await _answer(access, body, model_id)
@@ -210,41 +212,32 @@ async def request_erasure(model_id: ModelId, body: ErasureRequest, access: Askin
 
 @router.add(
     "POST /models/{model_id}/inferences/delete",
-    ShownErasure,
     Right.DELETE,
     "Erase inferences by their ids",
     status=202,
 )
-async def delete_inferences(model_id: ModelId, body: InferenceDeletion, access: Asking) -> Answer:
+async def delete_inferences(
+    model_id: ModelId, body: InferenceDeletion, access: Asking
+) -> Answer[ShownErasure]:
     """A short form of an erasure by `inference_ids`."""
     erasure_request = ErasureRequest(inference_ids=body.inference_ids)
     return await request_erasure(model_id, erasure_request, access)
 
 
 @router.add(
-    "POST /erasures",
-    ShownErasure,
-    _NEEDED,
-    "Erase over several models",
-    404,
-    501,
-    status=202,
-    also=_ESTIMATE,
+    "POST /erasures", _NEEDED, "Erase over several models", 404, 501, status=202, also=_ESTIMATE
 )
-async def request_erasure_across(body: ErasureRequestAcross, access: Asking) -> Answer:
+async def request_erasure_across(
+    body: ErasureRequestAcross, access: Asking
+) -> Answer[ShownErasure]:
     """Erase what matches of several models, of a project, or of all: one erasure."""
     return await _answer(access, body)
 
 
-@router.add(
-    "POST /erasures/{erasure_id}/cancel",
-    ShownErasure,
-    _NEEDED,
-    "Cancel an erasure",
-    409,
-    status=202,
-)
-async def cancel_erasure(erasure_id: UUID, connection: Writing, access: Asking) -> Answer:
+@router.add("POST /erasures/{erasure_id}/cancel", _NEEDED, "Cancel an erasure", 409, status=202)
+async def cancel_erasure(
+    erasure_id: UUID, connection: Writing, access: Asking
+) -> Answer[ShownErasure]:
     """Possible until the first object is being deleted: afterwards 409. The marks are taken away,
     and queries show the inferences again; `cancelled` when that is done."""
     await find_or_refuse(connection, erasure_id, access.scope)
@@ -255,7 +248,6 @@ async def cancel_erasure(erasure_id: UUID, connection: Writing, access: Asking) 
 
 @router.add(
     "POST /erasures/{erasure_id}/give-up",
-    ShownErasure,
     _NEEDED,
     "Give up what holds keep of an erasure",
     409,
@@ -263,7 +255,7 @@ async def cancel_erasure(erasure_id: UUID, connection: Writing, access: Asking) 
 )
 async def give_up_erasure(
     erasure_id: UUID, body: HoldWaiver, connection: Writing, access: Asking
-) -> Answer:
+) -> Answer[ShownErasure]:
     """Of one that is `partly_held`: what went stays gone, what holds keep is not erased when they
     let go, and the erasure ends with a certificate that says both. There is no way back."""
     await find_or_refuse(connection, erasure_id, access.scope)
@@ -274,10 +266,10 @@ async def give_up_erasure(
     return Answer(await show_erasure(connection, erasure), status_code=202)
 
 
-@router.add("GET /erasures", page_of(ShownErasure), _READ, "List erasures", 404)
+@router.add("GET /erasures", _READ, "List erasures", 404)
 async def list_erasures(
     page: InQuery[ErasureParameters], connection: Reading, access: Asking
-) -> Answer:
+) -> PageAnswer[ShownErasure]:
     """Erasures, the newest first."""
     model = None if page.model_id is None else await access.find_model(connection, page.model_id)
     erasures = await find_erasures(
@@ -290,17 +282,19 @@ async def list_erasures(
     )
     items, following = page.cut(erasures, fields.by_time())
     shown = [await show_erasure(connection, erasure) for erasure in items]
-    return Answer(Page(items=shown, next=following))
+    return PageAnswer(shown, following)
 
 
-@router.add("GET /erasures/{erasure_id}", ShownErasure, _READ, "Follow an erasure")
-async def get_erasure(erasure_id: UUID, connection: Reading, access: Asking) -> Answer:
+@router.add("GET /erasures/{erasure_id}", _READ, "Follow an erasure")
+async def get_erasure(
+    erasure_id: UUID, connection: Reading, access: Asking
+) -> Answer[ShownErasure]:
     """How far an erasure is."""
     erasure = await find_or_refuse(connection, erasure_id, access.scope)
     return Answer(await show_erasure(connection, erasure))
 
 
-async def _answer(access: Access, body: ErasureRequest, model_id: str | None = None) -> Answer:
+async def _answer(access: Access, body: ErasureRequest, model_id: str | None = None) -> Answer[Any]:
     async with querying(access) as connection:
         if isinstance(body, Models):
             models = await choose_models(connection, access, body)
@@ -326,7 +320,7 @@ async def _answer(access: Access, body: ErasureRequest, model_id: str | None = N
 
 async def _request(
     access: Access, models: Sequence[Registration], criteria: dict[str, Any], body: ErasureRequest
-) -> Answer:
+) -> Answer[Any]:
     """Write the erasure to the ledger before it takes effect.
 
     Ids that are not found are searched in the first Postgres, because a replica that lags does not

@@ -21,13 +21,14 @@ from inference_store.export.jobs import (
 from inference_store.export.listing import build_question, describe_question
 from inference_store.export.part_formats import PART_FORMATS
 from inference_store.inference.errors import Conflict, Fault, Invalid
+from inference_store.inference.field_docs import Body, Flag, ShortText
 from inference_store.platform.settings import ApiSettings
 from inference_store.query.cql2 import FilterLang
 from inference_store.query.deadline import Deadline, OutOfTime
 from inference_store.query.search import count
 
 from .conditions import filter_schema, read_requested_filter
-from .fields import Body, Flag, ShortText, Window
+from .fields import Window
 
 Format: TypeAlias = Literal["parquet", "arrow", "csv", "jsonl", "webdataset", "chariot"]
 Included: TypeAlias = Literal["metadata", "predictions"]

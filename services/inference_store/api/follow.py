@@ -96,11 +96,11 @@ _STREAM = {
 
 @router.add(
     f"GET {INFERENCES}/follow",
-    StreamingResponse,
     Right.READ,
     "Follow what arrives",
     501,
     also={200: _STREAM},
+    answer=StreamingResponse,
 )
 async def follow_inferences(
     model_id: ModelId, link: InQuery[FollowLink], access: Asking

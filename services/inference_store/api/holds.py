@@ -33,6 +33,7 @@ from inference_store.inference.errors import (
     NotFound,
     PreconditionFailed,
 )
+from inference_store.inference.field_docs import Body, Instant, ShortText, Text
 from inference_store.query.cql2 import Clock, FilterLang
 from inference_store.query.cql2.tree import Node
 
@@ -40,17 +41,7 @@ from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
 from .conditions import filter_schema, read_filter
 from .dependencies import IfMatch, Querying, Reading
-from .fields import (
-    Body,
-    InQuery,
-    Instant,
-    PageParameters,
-    Parameters,
-    ShortText,
-    Text,
-    by_time,
-    page_of,
-)
+from .fields import InQuery, PageAnswer, PageParameters, Parameters, by_time
 from .routing import Router
 
 _Reason = Annotated[Text, Field(min_length=1, max_length=2000)]
@@ -200,15 +191,17 @@ _ONE = "/holds/{hold_id}"
 _CLAIMS = 100
 
 
-@router.add("POST /holds", PlacedHold, _NEEDED, "Place a hold", 404, 409, status=201)
-async def place_hold(body: HoldBody, access: Asking) -> Answer:
+@router.add("POST /holds", _NEEDED, "Place a hold", 404, 409, status=201)
+async def place_hold(body: HoldBody, access: Asking) -> Answer[PlacedHold]:
     """From this answer on nothing deletes what the hold keeps; what erasures had claimed before
     is listed in it."""
     return await _write(access, body)
 
 
-@router.add("GET /holds", page_of(ShownHold), _NEEDED, "List holds", 404)
-async def list_holds(page: InQuery[HoldParameters], connection: Reading, access: Asking) -> Answer:
+@router.add("GET /holds", _NEEDED, "List holds", 404)
+async def list_holds(
+    page: InQuery[HoldParameters], connection: Reading, access: Asking
+) -> PageAnswer[ShownHold]:
     """Holds, the newest first; ended and released ones too. Those of every model are shown to
     whoever has the right over everything."""
     model = None
@@ -226,22 +219,24 @@ async def list_holds(page: InQuery[HoldParameters], connection: Reading, access:
     return page.answer(listed_holds, partial(_show_hold, ids=ids), by_time("placed_at"))
 
 
-@router.add(f"GET {_ONE}", ShownHold, _NEEDED, "Read a hold")
-async def get_hold(hold_id: UUID, connection: Reading, access: Asking) -> Answer:
+@router.add(f"GET {_ONE}", _NEEDED, "Read a hold")
+async def get_hold(hold_id: UUID, connection: Reading, access: Asking) -> Answer[ShownHold]:
     """One hold."""
     return await _build_answer(connection, await _find_hold(connection, access, hold_id))
 
 
-@router.add(f"PUT {_ONE}", PlacedHold, _NEEDED, "Change a hold", 409)
-async def change_hold(hold_id: UUID, body: HoldBody, if_match: IfMatch, access: Asking) -> Answer:
+@router.add(f"PUT {_ONE}", _NEEDED, "Change a hold", 409)
+async def change_hold(
+    hold_id: UUID, body: HoldBody, if_match: IfMatch, access: Asking
+) -> Answer[PlacedHold]:
     """Put another hold in its place, under the same id: what only the old one kept is let go."""
     return await _write(access, body, hold_id, if_match)
 
 
-@router.add(f"DELETE {_ONE}", ShownHold, _NEEDED, "Release a hold", 409)
+@router.add(f"DELETE {_ONE}", _NEEDED, "Release a hold", 409)
 async def release_hold(
     hold_id: UUID, why: InQuery[ReleaseParameters], if_match: IfMatch, access: Asking
-) -> Answer:
+) -> Answer[ShownHold]:
     """Let go what it kept: policies apply again, and erasures that it held up go on. It stays
     listed, with its history."""
     model_id: str | None = None
@@ -261,12 +256,10 @@ async def release_hold(
         return await _build_answer(connection, hold)
 
 
-@router.add(
-    f"GET {_ONE}/history", page_of(HoldChange, "the oldest first"), _NEEDED, "Read a hold's history"
-)
+@router.add(f"GET {_ONE}/history", _NEEDED, "Read a hold's history", order="the oldest first")
 async def get_hold_history(
     hold_id: UUID, page: InQuery[PageParameters], connection: Reading, access: Asking
-) -> Answer:
+) -> PageAnswer[HoldChange]:
     """Every revision of a hold, the oldest first: what it was, when, and who made it so."""
     await _find_hold(connection, access, hold_id)
     after = page.find_after(int) or 0
@@ -274,8 +267,8 @@ async def get_hold_history(
     return page.answer(revisions, _show_change, attrgetter("revision"))
 
 
-@router.add(f"GET {_ONE}/held", HoldCount, _NEEDED, "Count what a hold keeps", 409)
-async def get_held(hold_id: UUID, connection: Querying, access: Asking) -> Answer:
+@router.add(f"GET {_ONE}/held", _NEEDED, "Count what a hold keeps", 409)
+async def get_held(hold_id: UUID, connection: Querying, access: Asking) -> Answer[HoldCount]:
     """What the hold matches of what is stored now, the newest looked at first, as far as time
     allows."""
     hold = await _find_hold(connection, access, hold_id)
@@ -290,7 +283,7 @@ async def get_held(hold_id: UUID, connection: Querying, access: Asking) -> Answe
 
 async def _write(
     access: Access, body: HoldBody, hold_id: UUID | None = None, expected: int | None = None
-) -> Answer:
+) -> Answer[PlacedHold]:
     """Write a hold to the ledger: a new one, or in place of one that has the revision `expected`.
 
     Raises InvalidFilter; Invalid if it would hold nothing.
@@ -395,7 +388,7 @@ def _build_note(action: Action, model_id: str | None, hold: Hold, **detail: Any)
     return Note(action, model_id, {"hold": str(hold.id), "revision": hold.revision, **detail})
 
 
-async def _build_answer(connection: AsyncConnection, hold: Hold) -> Answer:
+async def _build_answer(connection: AsyncConnection, hold: Hold) -> Answer[ShownHold]:
     ids = await _find_names(connection, [hold.model])
     return Answer(_show_hold(hold, ids), revision=hold.revision)
 

@@ -77,7 +77,7 @@ _MOST_ERASED = 100_000
 _INERT = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
 
 
-@router.add(f"GET {_ONE}", InferenceDetail, Right.READ, "Read an inference")
+@router.add(f"GET {_ONE}", Right.READ, "Read an inference")
 async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
     model_id: ModelId,
     inference_id: InferenceId,
@@ -94,7 +94,7 @@ async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
         MetadataAs,
         Query(description="A list of items as they came, or an object of typed values by key."),
     ] = "list",
-) -> InferenceAnswer:
+) -> InferenceAnswer[InferenceDetail]:
     """The newest inference of that id, how many there are, and links to its blobs."""
     registration, same = await access.find_inferences(connection, model_id, inference_id)
     included = _choose_include(access, registration, include)
@@ -107,8 +107,10 @@ async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
     return InferenceAnswer(item, revision=inference.row["revision"])
 
 
-@router.add(f"DELETE {_ONE}", ShownErasure, Right.DELETE, "Erase an inference", 409, status=202)
-async def erase_inference(model_id: ModelId, inference_id: InferenceId, access: Asking) -> Answer:
+@router.add(f"DELETE {_ONE}", Right.DELETE, "Erase an inference", 409, status=202)
+async def erase_inference(
+    model_id: ModelId, inference_id: InferenceId, access: Asking
+) -> Answer[ShownErasure]:
     """Erase every inference of that id, with its blobs, also what another erasure hides. Queries
     stop showing it at once; the retention service does the rest, and GET /v1/erasures/{id} follows
     it."""
@@ -167,7 +169,6 @@ def _add_blob_route(blob: str, right: Right, action: Action | None) -> None:
     stored = {"content": content, "description": f"The {blob} as it was stored."}
     router.add(
         f"GET {_ONE}/{blob}",
-        StreamingResponse,
         right,
         f"Read an inference's {blob}",
         410,
@@ -184,15 +185,11 @@ _add_blob_route("metadata", Right.READ_INPUTS, Action.METADATA_READ)
 
 
 @router.add(
-    f"POST {INFERENCES}/neighbours",
-    Neighbours,
-    Right.READ,
-    "Find the inferences before and after one",
-    501,
+    f"POST {INFERENCES}/neighbours", Right.READ, "Find the inferences before and after one", 501
 )
 async def query_neighbours(
     model_id: ModelId, body: NeighbourQuery, connection: Querying, access: Asking
-) -> Answer:
+) -> Answer[Neighbours]:
     """The nearest inference before and the nearest after `uid`, in the order of `sort`, that
     satisfy every condition."""
     registration, extent = await access.find_model_to_query(connection, model_id)

@@ -54,16 +54,14 @@ _QUERYABLES: dict[int | str, dict[str, Any]] = {
 }
 
 
-class SchemaAnswer(JsonAnswer):
+class SchemaAnswer(JsonAnswer[Any]):
     """A JSON Schema."""
 
     media_type = SCHEMA
 
 
-@router.add(
-    "GET /conformance", ShownConformance, Needs(Right.READ, Over.SOME), "List conformance classes"
-)
-async def get_conformance() -> Answer:
+@router.add("GET /conformance", Needs(Right.READ, Over.SOME), "List conformance classes")
+async def get_conformance() -> Answer[ShownConformance]:
     """The conformance classes of OGC CQL2 (21-065r2): which are kept, and which are not."""
     classes = [ShownConformanceClass.show(conformance) for conformance in CONFORMANCE.values()]
     uris = [conformance.uri for conformance in CONFORMANCE.values() if conformance.kept]
@@ -71,11 +69,7 @@ async def get_conformance() -> Answer:
 
 
 @router.add(
-    f"GET {OF_MODEL}/queryables",
-    SchemaAnswer,
-    Right.READ,
-    "Read what filters may name",
-    also=_QUERYABLES,
+    f"GET {OF_MODEL}/queryables", Right.READ, "Read what filters may name", also=_QUERYABLES
 )
 async def get_queryables(model_id: ModelId, connection: Reading, access: Asking) -> SchemaAnswer:
     """Every name that a filter on the model's inferences may use, as JSON Schema: properties,

@@ -12,6 +12,7 @@ from inference_store.access.rights import Right
 from inference_store.index import registrations
 from inference_store.index.registrations import refuse_model
 from inference_store.inference.errors import NotFound
+from inference_store.inference.field_docs import Body, Flag, ShortText
 from inference_store.operations.reconcile import orphans, stored_reports
 from inference_store.operations.reconcile.stored_reports import Kind, Reconciliation
 
@@ -20,7 +21,7 @@ from .access import Access, Asking, Needs, Over
 from .answer import Answer, AnyText, Shown
 from .dependencies import Reading, Writing
 from .erasure_answers import ShownErasure, answer_requested
-from .fields import Body, Flag, InQuery, PageParameters, ShortText, page_of
+from .fields import InQuery, PageAnswer, PageParameters
 from .routing import Router
 
 
@@ -79,24 +80,20 @@ _ESTIMATE: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.add(f"GET {_PATH}", page_of(ShownReconciliation), _NEEDED, "List reconciliations")
-async def list_reconciliations(page: InQuery[PageParameters], connection: Reading) -> Answer:
+@router.add(f"GET {_PATH}", _NEEDED, "List reconciliations")
+async def list_reconciliations(
+    page: InQuery[PageParameters], connection: Reading
+) -> PageAnswer[ShownReconciliation]:
     """Comparisons of the bucket with the index, the newest first."""
     before = page.find_before()
     rows = await stored_reports.list_page(connection, before=before, limit=page.limit + 1)
     return page.answer(rows, ShownReconciliation.show)
 
 
-@router.add(
-    f"POST {_PATH}",
-    RequestedReconciliation,
-    _NEEDED,
-    "Compare the bucket with the index",
-    status=202,
-)
+@router.add(f"POST {_PATH}", _NEEDED, "Compare the bucket with the index", status=202)
 async def request_reconciliation(
     body: ReconciliationRequest, connection: Writing, access: Asking
-) -> Answer:
+) -> Answer[RequestedReconciliation]:
     """Ask the retention service to compare them. A model that is not registered is a warning: it
     fails unless the bucket has objects of it."""
     warnings = await _list_warnings(connection, access, body.model_id)
@@ -113,23 +110,23 @@ async def request_reconciliation(
     return Answer(shown, status_code=202, location=f"/v1{_PATH}/{reconciliation.id}")
 
 
-@router.add(
-    f"GET {_PATH}/{{reconciliation_id}}", ShownReconciliation, _NEEDED, "Read a reconciliation"
-)
-async def get_reconciliation(reconciliation_id: UUID, connection: Reading) -> Answer:
+@router.add(f"GET {_PATH}/{{reconciliation_id}}", _NEEDED, "Read a reconciliation")
+async def get_reconciliation(
+    reconciliation_id: UUID, connection: Reading
+) -> Answer[ShownReconciliation]:
     """How far it is, and what it found."""
     return Answer(ShownReconciliation.show(await _find(connection, reconciliation_id)))
 
 
 @router.add(
     f"GET {_PATH}/{{reconciliation_id}}/findings",
-    page_of(ShownFinding, "by kind and storage key"),
     _NEEDED,
     "List what a reconciliation found",
+    order="by kind and storage key",
 )
 async def list_findings(
     reconciliation_id: UUID, page: InQuery[FindingParameters], connection: Reading
-) -> Answer:
+) -> PageAnswer[ShownFinding]:
     """Objects without rows and rows without objects, by kind and storage key."""
     await _find(connection, reconciliation_id)
     key = fields.decode(page.cursor, str, str)
@@ -145,16 +142,16 @@ async def list_findings(
 
 @router.add(
     f"POST {_PATH}/{{reconciliation_id}}/erasures",
-    ShownErasure,
     Needs(Right.DELETE, Over.EVERYTHING),
     "Erase the orphans of a reconciliation",
     409,
     status=202,
     also=_ESTIMATE,
+    answer=ShownErasure,
 )
 async def erase_orphans(
     reconciliation_id: UUID, body: OrphanErasureRequest, access: Asking
-) -> Answer:
+) -> Answer[ShownErasure] | Answer[orphans.OrphanEstimate]:
     """Erase the objects that a reconciliation found no row of: each is judged again before it goes,
     and what a legal hold may keep stays. GET /v1/erasures/{id} follows it."""
     if body.dry_run:

@@ -128,8 +128,8 @@ _REASONS: Final[dict[type[StoreError], str]] = {
 _NEEDED = Needs(Right.READ, Over.CALLER)
 
 
-@router.add("POST /session", ShownSession, _NEEDED, "Sign in", 409, status=201)
-async def start_session(connection: Writing, access: Asking) -> Answer:
+@router.add("POST /session", _NEEDED, "Sign in", 409, status=201)
+async def start_session(connection: Writing, access: Asking) -> Answer[ShownSession]:
     """Start a session with the key or token of this request, for a browser: a cookie names it, and
     the page need not keep the key. It ends with the key. Programs send their key each time."""
     if access.caller is ANYONE:
@@ -144,7 +144,7 @@ async def start_session(connection: Writing, access: Asking) -> Answer:
     return answer
 
 
-@router.add("DELETE /session", Response, _NEEDED, "Sign out", 404, status=204)
+@router.add("DELETE /session", _NEEDED, "Sign out", 404, status=204)
 async def end_session(connection: Writing, access: Asking) -> Response:
     """End the session that the request is made in, on every replica within two seconds."""
     if access.session is None:
@@ -155,8 +155,8 @@ async def end_session(connection: Writing, access: Asking) -> Response:
     return answer
 
 
-@router.add("GET /me", ShownCaller, _NEEDED, "Read what you may do")
-async def get_me(access: Asking) -> Answer:
+@router.add("GET /me", _NEEDED, "Read what you may do")
+async def get_me(access: Asking) -> Answer[ShownCaller]:
     """Who the caller is, what they may do with which models, their limits, and what this api has
     switched on. Nothing else is read for it."""
     caller = access.caller
