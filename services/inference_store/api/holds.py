@@ -222,7 +222,8 @@ async def list_holds(
 @router.add(f"GET {_ONE}", _NEEDED, "Read a hold")
 async def get_hold(hold_id: UUID, connection: Reading, access: Asking) -> Answer[ShownHold]:
     """One hold."""
-    return await _build_answer(connection, await _find_hold(connection, access, hold_id))
+    hold = await holds.get_hold(connection, hold_id, within=access.scope)
+    return await _build_answer(connection, hold)
 
 
 @router.add(f"PUT {_ONE}", _NEEDED, "Change a hold", 409)
@@ -261,7 +262,7 @@ async def get_hold_history(
     hold_id: UUID, page: InQuery[PageParameters], connection: Reading, access: Asking
 ) -> PageAnswer[HoldChange]:
     """Every revision of a hold, the oldest first: what it was, when, and who made it so."""
-    await _find_hold(connection, access, hold_id)
+    await holds.get_hold(connection, hold_id, within=access.scope)
     after = page.find_after(int) or 0
     revisions = await holds.list_revisions(connection, hold_id, after=after, limit=page.limit + 1)
     return page.answer(revisions, _show_change, attrgetter("revision"))
@@ -271,7 +272,7 @@ async def get_hold_history(
 async def get_held(hold_id: UUID, connection: Querying, access: Asking) -> Answer[HoldCount]:
     """What the hold matches of what is stored now, the newest looked at first, as far as time
     allows."""
-    hold = await _find_hold(connection, access, hold_id)
+    hold = await holds.get_hold(connection, hold_id, within=access.scope)
     if hold.is_redacted:
         raise Conflict("The hold is over, and an erasure took its filter: it keeps nothing.")
     return Answer(
@@ -363,19 +364,10 @@ async def _find_listed_model(connection: AsyncConnection, access: Access, model_
     return (await access.find_model(connection, model_id)).model
 
 
-async def _find_hold(
-    connection: AsyncConnection, access: Access, hold_id: UUID, *, lock: bool = False
-) -> Hold:
-    hold = await holds.find_hold(connection, hold_id, within=access.scope, lock=lock)
-    if hold is None:
-        raise NotFound(f"There is no hold {hold_id}.")
-    return hold
-
-
 async def _lock_unreleased(
     connection: AsyncConnection, access: Access, hold_id: UUID, revision: int | None
 ) -> Hold:
-    hold = await _find_hold(connection, access, hold_id, lock=True)
+    hold = await holds.get_hold(connection, hold_id, within=access.scope, lock=True)
     if revision is not None and revision != hold.revision:
         raise PreconditionFailed(f"The hold has revision {hold.revision}, not {revision}.")
     if hold.released_at is not None:

@@ -427,9 +427,7 @@ async def list_runs(
 @router.add("GET /retention/runs/{run_id}", _NEEDED, "Read a run")
 async def get_run(run_id: UUID, connection: Reading, access: Asking) -> Answer[ShownRetentionRun]:
     """One run of retention."""
-    run = await runs.find_run(connection, run_id, within=access.scope)
-    if run is None:
-        raise NotFound(f"There is no run {run_id}.")
+    run = await runs.get_run(connection, run_id, within=access.scope)
     return Answer(_show_run(await registrations.names(connection, {run.model}), run))
 
 

@@ -11,7 +11,6 @@ from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.index import registrations
 from inference_store.index.registrations import refuse_model
-from inference_store.inference.errors import NotFound
 from inference_store.inference.field_docs import Body, Flag, ShortText
 from inference_store.operations.reconcile import orphans, stored_reports
 from inference_store.operations.reconcile.stored_reports import Kind, Reconciliation
@@ -115,7 +114,7 @@ async def get_reconciliation(
     reconciliation_id: UUID, connection: Reading
 ) -> Answer[ShownReconciliation]:
     """How far it is, and what it found."""
-    return Answer(ShownReconciliation.show(await _find(connection, reconciliation_id)))
+    return Answer(ShownReconciliation.show(await stored_reports.get(connection, reconciliation_id)))
 
 
 @router.add(
@@ -128,7 +127,7 @@ async def list_findings(
     reconciliation_id: UUID, page: InQuery[FindingParameters], connection: Reading
 ) -> PageAnswer[ShownFinding]:
     """Objects without rows and rows without objects, by kind and storage key."""
-    await _find(connection, reconciliation_id)
+    await stored_reports.get(connection, reconciliation_id)
     key = fields.decode(page.cursor, str, str)
     findings = await stored_reports.list_findings(
         connection,
@@ -174,10 +173,3 @@ async def _list_warnings(
         return []
     unknown = await refuse_model(connection, model_id, access.sees)
     return [f"{unknown.detail} If the bucket has no object of it either, this fails."]
-
-
-async def _find(connection: AsyncConnection, id: UUID) -> Reconciliation:
-    reconciliation = await stored_reports.find_reconciliation(connection, id)
-    if reconciliation is None:
-        raise NotFound(f"There is no reconciliation {id}.")
-    return reconciliation

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.access import EVERYTHING, AccessScope
 from inference_store.index.registrations import match_models, match_projects
 from inference_store.index.tables import registration, retention_run
+from inference_store.inference.errors import NotFound
 from inference_store.inference.field_docs import Hidden, Stored
 from inference_store.platform.metrics import RETENTION_TROUBLE
 
@@ -55,14 +56,16 @@ async def request_run(
     return RetentionRun.model_validate((await connection.execute(inserted)).one())
 
 
-async def find_run(
+async def get_run(
     connection: AsyncConnection, id: UUID, *, within: AccessScope = EVERYTHING
-) -> RetentionRun | None:
+) -> RetentionRun:
     """Return a run, if its model or project is within the scope; one of every model needs the scope
-    of all."""
+    of all. Raises NotFound."""
     query = select(retention_run).where(retention_run.c.id == id, _match_scope(within))
     row = (await connection.execute(query)).first()
-    return None if row is None else RetentionRun.model_validate(row)
+    if row is None:
+        raise NotFound(f"There is no run {id}.")
+    return RetentionRun.model_validate(row)
 
 
 async def list_runs(
