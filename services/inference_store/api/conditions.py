@@ -202,15 +202,16 @@ class Conditions(Body):
     explain: Flag = False
     """Whether the answer says what the query did: for people, and the words may change."""
 
-    def to_query_request(self, tree: Node | None, *, newest_first: bool = True) -> QueryRequest:
-        """Return it as the store takes it; `tree`: what was read of `filter`."""
+    def to_query_request(
+        self, filter: "RequestedFilter", *, newest_first: bool = True
+    ) -> QueryRequest:
+        """Return it as the store takes it; `filter`: what was read of its own."""
         window, hashes = self.received_at or Window(), self.data_hash
         condition = self.prediction or PredictionCondition()
         label = condition.label
-        is_text = isinstance(self.filter, str) and self.filter_lang != "cql2-json"
         return QueryRequest(
-            filter=tree,
-            filter_text=self.filter if is_text else None,
+            filter=filter.tree,
+            filter_text=filter.text,
             metadata=[_to_condition(n, item) for n, item in enumerate(self.metadata_filter)],
             since=window.since,
             until=window.until,
@@ -366,10 +367,12 @@ async def read_filter(
 
 @dataclass(frozen=True, slots=True)
 class RequestedFilter:
-    """The filter of a request. `now`: the instant that its relative times refer to."""
+    """The filter of a request. `now`: the instant that its relative times refer to; `text`: as it
+    was written, if in CQL2-Text."""
 
     tree: Node | None
     now: datetime
+    text: str | None
 
     @property
     def answer_members(self) -> Mapping[str, Any]:
@@ -386,14 +389,18 @@ class RequestedFilter:
 
 
 async def read_requested_filter(
-    filter: Any, lang: FilterLang | None, *, now: datetime | None = None
+    filter: Any, lang: FilterLang | None, *, now: datetime | None = None, cursor: str | None = None
 ) -> RequestedFilter:
-    """Read a request's filter, with its relative times resolved at `now`, or at present if None.
+    """Read a request's filter, with its relative times resolved at `now`, or else when the first
+    page of the `cursor` was asked for, or at present.
 
-    Raises InvalidFilter, NotKept.
+    Raises InvalidFilter, NotKept, InvalidCursor.
     """
+    if cursor is not None:
+        now = cursors.unpin(cursor)[1]
     at = datetime.now(UTC) if now is None else now
-    return RequestedFilter(await read_filter(filter, lang, clock=Clock(at)), at)
+    text = filter if isinstance(filter, str) and lang != "cql2-json" else None
+    return RequestedFilter(await read_filter(filter, lang, clock=Clock(at)), at, text)
 
 
 async def choose_models(

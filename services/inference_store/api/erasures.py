@@ -302,9 +302,7 @@ async def _answer(access: Access, body: ErasureRequest, model_id: str | None = N
             assert model_id is not None, "the path names it"
             models = [await access.find_model(connection, model_id)]
         names = {model.model: model.model_id for model in models}
-        cursor, now = (None, None) if body.cursor is None else unpin(body.cursor)
-        filter = await read_requested_filter(body.filter, body.filter_lang, now=now)
-        body = body.model_copy(update={"cursor": cursor})
+        filter = await read_requested_filter(body.filter, body.filter_lang, cursor=body.cursor)
         if body.subject is not None:
             criteria = await _read_subject(connection, access, names, body)
         else:
@@ -346,9 +344,7 @@ async def _read_request(
     if body.inference_ids is not None:
         return describe_ids(body.inference_ids)
     assert filter.tree is not None
-    text = body.filter if isinstance(body.filter, str) else None
-    is_text = body.filter_lang != "cql2-json"
-    return await describe_filter(connection, models, filter.tree, text if is_text else None)
+    return await describe_filter(connection, models, filter.tree, filter.text)
 
 
 async def _list_not_found(
@@ -411,7 +407,7 @@ async def _build_estimate(
     going = [losses.list_requested(part) for part in parts]
     uid_page, lists = UidPage(None, None), MemberLists()
     if body.uids:
-        after = _decode_cursor(body.cursor)
+        after = _decode_cursor(None if body.cursor is None else unpin(body.cursor)[0])
         uid_page = await losses.list_uids(
             connection, going, after=after, limit=body.limit, deadline=deadline
         )

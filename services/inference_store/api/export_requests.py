@@ -12,12 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.erasure import policies
 from inference_store.erasure.policies.effective_policy import parse_duration
 from inference_store.export.columns import BlobChoice
-from inference_store.export.jobs import (
-    UNFINISHED,
-    ExportJob,
-    count_unfinished,
-    request_export,
-)
+from inference_store.export.jobs import UNFINISHED, ExportJob, count_unfinished, request_export
 from inference_store.export.listing import build_question, describe_question
 from inference_store.export.part_formats import PART_FORMATS
 from inference_store.inference.errors import Conflict, Fault, Invalid
@@ -162,12 +157,11 @@ async def _describe(
 ) -> dict[str, Any]:
     filter = await read_requested_filter(body.filter, body.filter_lang, now=now)
     window = body.received_at or Window()
-    is_text = isinstance(body.filter, str) and body.filter_lang != "cql2-json"
     return await describe_question(
         connection,
         model,
         filter.tree,
-        text=body.filter if is_text else None,
+        text=filter.text,
         since=window.since,
         until=now if window.until is None else min(window.until, now),
         include=list(dict.fromkeys(body.include)),

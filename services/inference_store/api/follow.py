@@ -143,7 +143,7 @@ async def _look(  # noqa: PLR0917
 ) -> Arrived:
     registration, extent = await access.find_model_to_query(connection, model_id)
     filter = await read_requested_filter(link.filter, link.filter_lang)
-    question = Conditions(unknown_keys="empty").to_query_request(filter.tree)
+    question = Conditions(unknown_keys="empty").to_query_request(filter)
     prepared = await prepare(connection, registration.model, question, extent)
     deadline = Deadline.after(access.settings.query_timeout_seconds)
     with limit_query_time("page", _NARROW, prepared.query):

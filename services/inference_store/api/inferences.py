@@ -194,7 +194,7 @@ async def query_neighbours(
     satisfy every condition."""
     registration, extent = await access.find_model_to_query(connection, model_id)
     filter = await read_requested_filter(body.filter, body.filter_lang)
-    question = body.to_query_request(filter.tree)
+    question = body.to_query_request(filter)
     prepared = await prepare(connection, registration.model, question, extent)
     sort = await resolve_sort(connection, registration.model, body.sort)
     with limit_query_time("page", describe_narrowing(sort), prepared.query):

@@ -300,12 +300,7 @@ POLICY_LEVELS: Final = (
 
 
 def add_policy_route(
-    router: Router,
-    route: str,
-    action: str,
-    summary: str,
-    *refusals: int,
-    **options: Any,
+    router: Router, route: str, action: str, summary: str, *refusals: int, **options: Any
 ) -> Callable[[Endpoint], Endpoint]:
     """Add a function as a route of the policies of every level; it takes the owner as a `PolicyOf`.
 

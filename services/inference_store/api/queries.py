@@ -44,7 +44,6 @@ from .inference_pages import (
     compute_fingerprint,
     explain,
     limit_query_time,
-    read_page_filter,
     remove_instant,
     resolve_page_sort,
     set_deadline,
@@ -175,7 +174,7 @@ async def aggregate_across(
 async def _answer_query(
     connection: AsyncConnection, access: Access, body: InferenceQuery, model_id: str | None = None
 ) -> Response:
-    filter = await read_page_filter(body)
+    filter = await read_requested_filter(body.filter, body.filter_lang, cursor=body.cursor)
 
     async def ask(
         connection: AsyncConnection, access: Access, page_body: InferenceQuery
@@ -184,7 +183,7 @@ async def _answer_query(
         page_body = remove_instant(page_body)
         models, extent = await _find_models(connection, access, body, model_id)
         sort = await resolve_page_sort(connection, [model.model for model in models], page_body)
-        question = page_body.to_query_request(filter.tree, newest_first=sort.descending)
+        question = page_body.to_query_request(filter, newest_first=sort.descending)
         prepared, queries = await _prepare(connection, models, extent, question)
         bound_to = "/inferences" if model_id is None else model_id
         fingerprint = compute_fingerprint(bound_to, page_body, filter.tree)
@@ -247,7 +246,7 @@ async def _asking(  # noqa: PLR0917
     """Prepare a question; what is asked within is limited, and explained if the body says so."""
     models, extent = await _find_models(connection, access, body, model_id)
     filter = await read_requested_filter(body.filter, body.filter_lang)
-    question = body.to_query_request(filter.tree)
+    question = body.to_query_request(filter)
     prepared, queries = await _prepare(connection, models, extent, question)
     members = {"warnings": list(prepared.warnings), **filter.answer_members}
     with recording(body.explain) as recorded:

@@ -272,7 +272,9 @@ async def _check_question(
 ) -> None:
     if (text := given.get("filter")) is not None:
         filter = await read_requested_filter(text, "cql2-text")
-        await check_request(connection, model, QueryRequest(filter=filter.tree, filter_text=text))
+        await check_request(
+            connection, model, QueryRequest(filter=filter.tree, filter_text=filter.text)
+        )
     if (sort := given.get("sort")) is not None:
         await resolve_sort(connection, model, sort)
 

@@ -24,15 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.index import key_registry
 from inference_store.index.key_registry import FROM_TEXT, KeySeen
 from inference_store.inference.errors import Fault, ImpossibleComparison, Invalid, UnknownKey
-from inference_store.inference.field_docs import (
-    WHOLE,
-    Body,
-    Exact,
-    Flag,
-    ShortText,
-    exact,
-    instant,
-)
+from inference_store.inference.field_docs import WHOLE, Body, Exact, Flag, ShortText, exact, instant
 from inference_store.inference.metadata import TYPE_NAMES, Family, type_named
 from inference_store.inference.nearest import UnknownName, counted, nearest
 from inference_store.query.filters.names import KINDS, METADATA, OWN
