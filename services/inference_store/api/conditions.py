@@ -87,13 +87,19 @@ Fields: TypeAlias = Annotated[
     ],
     Field(min_length=1, max_length=100, examples=[["inference_id", "metadata.frame_number"]]),
 ]
+_FILTER_TYPES: Final = [{"type": kind} for kind in ("string", "object", "boolean", "null")]
 Scalar: TypeAlias = Text | Flag | Whole | Number
 _NAMES = sorted(name for entry in OPERATORS.values() for name in (entry.name, *entry.aliases))
 
 
-def filter_schema(schema: dict[str, Any]) -> None:
-    """A filter is text or JSON."""
-    schema["anyOf"] = [{"type": kind} for kind in ("string", "object", "boolean", "null")]
+def filter_field(rest: str, example: str, *, of: str = "CQL2") -> Any:
+    """Return the field of a filter, which is text or JSON; `rest`: of its description."""
+    return Field(
+        default=None,
+        description=f"A filter in {of}: a string is CQL2-Text, an object CQL2-JSON. {rest}",
+        examples=[example],
+        json_schema_extra=lambda schema: schema.update(anyOf=_FILTER_TYPES),
+    )
 
 
 def _operator(name: str) -> str:
@@ -168,13 +174,11 @@ class Conditions(Body):
         }
     )
 
-    filter: Any = Field(
-        default=None,
-        description="A filter in CQL2 (OGC 21-065r2): a string is CQL2-Text, an object CQL2-JSON."
-        " It, `metadata_filter` and every other condition must hold. Relative times are written"
+    filter: Any = filter_field(
+        "It, `metadata_filter` and every other condition must hold. Relative times are written"
         " `now() - duration('PT1H')`, and resolved once.",
-        examples=["frame_number > 9000 AND prediction(label = 'person' AND score < 0.4)"],
-        json_schema_extra=filter_schema,
+        "frame_number > 9000 AND prediction(label = 'person' AND score < 0.4)",
+        of="CQL2 (OGC 21-065r2)",
     )
     filter_lang: FilterLang | None = Field(
         default=None, validation_alias=AliasChoices("filter_lang", "filter-lang")

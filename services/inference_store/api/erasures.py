@@ -37,7 +37,7 @@ from inference_store.query.deadline import Deadline
 from . import fields
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
-from .conditions import Models, RequestedFilter, choose_models, filter_schema, read_requested_filter
+from .conditions import Models, RequestedFilter, choose_models, filter_field, read_requested_filter
 from .dependencies import Reading, Writing, querying
 from .erasure_answers import ShownErasure, answer_requested, find_or_refuse, show_erasure
 from .fields import InQuery, PageAnswer, PageParameters
@@ -67,12 +67,9 @@ class Subject(Body):
 class ErasureRequest(Body):
     """What to erase: exactly one of `filter`, `inference_ids` and `subject`."""
 
-    filter: Any = Field(
-        default=None,
-        description="A filter in CQL2: a string is CQL2-Text, an object CQL2-JSON. What is stored"
-        " and TRUE of it is erased.",
-        examples=["data_source = 'hallway-camera-feed' AND frame_number < 100"],
-        json_schema_extra=filter_schema,
+    filter: Any = filter_field(
+        "What is stored and TRUE of it is erased.",
+        "data_source = 'hallway-camera-feed' AND frame_number < 100",
     )
     filter_lang: FilterLang | None = Field(
         default=None, validation_alias=AliasChoices("filter_lang", "filter-lang")

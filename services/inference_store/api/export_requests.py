@@ -22,7 +22,7 @@ from inference_store.query.cql2 import FilterLang
 from inference_store.query.deadline import Deadline, OutOfTime
 from inference_store.query.search import count
 
-from .conditions import filter_schema, read_requested_filter
+from .conditions import filter_field, read_requested_filter
 from .fields import Window
 
 Format: TypeAlias = Literal["parquet", "arrow", "csv", "jsonl", "webdataset", "chariot"]
@@ -46,11 +46,8 @@ class ExportRequest(Body):
         }
     )
 
-    filter: Any = Field(
-        default=None,
-        description="A filter in CQL2, as of a query; left out: every inference of the model.",
-        examples=["prediction(label = 'person' AND score < 0.4)"],
-        json_schema_extra=filter_schema,
+    filter: Any = filter_field(
+        "Left out: every inference of the model.", "prediction(label = 'person' AND score < 0.4)"
     )
     filter_lang: FilterLang | None = None
     """The filter's language; left out: that of its JSON type."""

@@ -39,7 +39,7 @@ from inference_store.query.cql2.tree import Node
 
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
-from .conditions import filter_schema, read_filter
+from .conditions import filter_field, read_filter
 from .dependencies import IfMatch, Querying, Reading
 from .fields import InQuery, PageAnswer, PageParameters, Parameters, by_time
 from .routing import Router
@@ -73,12 +73,10 @@ class HoldBody(Body):
     """Why nothing of it may be deleted."""
     model_id: ShortText | None = None
     """The model; left out or null: every model, also those to come."""
-    filter: Any = Field(
-        default=None,
-        description="A filter in CQL2: a string is CQL2-Text, an object CQL2-JSON. What it is TRUE"
-        " of is kept, now or later, and what it is NULL of. It may name keys not yet seen.",
-        examples=["camera = 'hallway' AND prediction(label = 'person')"],
-        json_schema_extra=filter_schema,
+    filter: Any = filter_field(
+        "What it is TRUE of is kept, now or later, and what it is NULL of. It may name keys not yet"
+        " seen.",
+        "camera = 'hallway' AND prediction(label = 'person')",
     )
     filter_lang: FilterLang | None = None
     """The filter's language; left out: that of its JSON type."""

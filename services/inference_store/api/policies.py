@@ -29,7 +29,7 @@ from inference_store.query.cql2.tree import Node
 
 from .access import Access, Needs, Over
 from .answer import Shown
-from .conditions import filter_schema
+from .conditions import filter_field
 from .fields import Parameters
 from .http import ModelId, ProjectId
 from .routing import Endpoint, Router
@@ -38,12 +38,9 @@ from .routing import Endpoint, Router
 class RuleBody(Ages):
     """One rule: what it is of, and how long each part is kept."""
 
-    filter: Any = Field(
-        default=None,
-        description="A filter in CQL2: a string is CQL2-Text, an object CQL2-JSON. The first rule"
-        " whose filter is TRUE decides; left out: the rule is of everything.",
-        examples=["top_score < 0.4"],
-        json_schema_extra=filter_schema,
+    filter: Any = filter_field(
+        "The first rule whose filter is TRUE decides; left out: the rule is of everything.",
+        "top_score < 0.4",
     )
     types: Annotated[dict[ShortText, ShortText], Field(max_length=32)] = Field(
         default={},
