@@ -87,7 +87,7 @@ Fields: TypeAlias = Annotated[
     ],
     Field(min_length=1, max_length=100, examples=[["inference_id", "metadata.frame_number"]]),
 ]
-_FILTER_TYPES: Final = [{"type": kind} for kind in ("string", "object", "boolean", "null")]
+_FILTER_TYPES: Final = ("string", "object", "boolean", "null")
 Scalar: TypeAlias = Text | Flag | Whole | Number
 _NAMES = sorted(name for entry in OPERATORS.values() for name in (entry.name, *entry.aliases))
 
@@ -98,7 +98,7 @@ def filter_field(rest: str, example: str, *, of: str = "CQL2") -> Any:
         default=None,
         description=f"A filter in {of}: a string is CQL2-Text, an object CQL2-JSON. {rest}",
         examples=[example],
-        json_schema_extra=lambda schema: schema.update(anyOf=_FILTER_TYPES),
+        json_schema_extra={"anyOf": [{"type": kind} for kind in _FILTER_TYPES]},
     )
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -136,6 +135,9 @@ async def show_erasure(
         if erasure.asked is None
         else {name: value for name, value in erasure.asked.items() if name not in _INTERNAL}
     )
+    waived = erasure.given_up
+    holds = (waived or {}).get("holds", {}).items()
+    held = [{"hold": hold, "inferences": number} for hold, number in holds]
     return ShownErasure.show(
         erasure,
         model_id=None if erasure.model is None else names.get(erasure.model),
@@ -143,7 +145,7 @@ async def show_erasure(
         asked=criteria,
         rows=erasure.table_rows,
         progress=_show_progress(erasure),
-        given_up=None if erasure.given_up is None else _show_waiver(erasure.given_up),
+        given_up=waived and {"by": waived["by"], "held": held},
         obstacles=await list_blocked(connection, erasure.id),
         not_found=not_found,
         message=_build_message(erasure),
@@ -161,13 +163,6 @@ def _show_progress(erasure: Erasure) -> Progress:
         left=rest,
         per_second=rate,
         seconds_left=round(rest / rate, 1) if is_known and rate else None,
-    )
-
-
-def _show_waiver(waived: dict[str, Any]) -> WaivedHolds:
-    holds = waived.get("holds", {}).items()
-    return WaivedHolds(
-        by=waived["by"], held=[HeldCount(hold=UUID(h), inferences=n) for h, n in holds]
     )
 
 

@@ -41,7 +41,7 @@ from .conditions import Models, RequestedFilter, choose_models, filter_field, re
 from .dependencies import Reading, Writing, querying
 from .erasure_answers import ShownErasure, answer_requested, find_or_refuse, show_erasure
 from .fields import InQuery, PageAnswer, PageParameters
-from .http import ModelId
+from .http import INFERENCES, OF_MODEL, ModelId
 from .inference_models import Resolved
 from .routing import Router
 
@@ -192,7 +192,7 @@ _ESTIMATE: dict[int | str, dict[str, Any]] = {
 
 
 @router.add(
-    "POST /models/{model_id}/erasures",
+    f"POST {OF_MODEL}/erasures",
     Right.DELETE,
     "Erase by a filter, ids or a subject",
     501,
@@ -207,12 +207,7 @@ async def request_erasure(
     return await _answer(access, body, model_id)
 
 
-@router.add(
-    "POST /models/{model_id}/inferences/delete",
-    Right.DELETE,
-    "Erase inferences by their ids",
-    status=202,
-)
+@router.add(f"POST {INFERENCES}/delete", Right.DELETE, "Erase inferences by their ids", status=202)
 async def delete_inferences(
     model_id: ModelId, body: InferenceDeletion, access: Asking
 ) -> Answer[ShownErasure]:
@@ -412,6 +407,7 @@ async def _build_estimate(
     by_model = {models[part.model]: await count(models[part.model], part) for part in parts}
     beside = await losses.count_unattributed(connection, blobs, models, criteria, deadline)
     total = sum(by_model.values(), beside)
+    uids, last = uid_page.uids, uid_page.last
     all_exports = await losses.find_exports(connection, going, lists, deadline)
     return ErasureEstimate.show(
         total,
@@ -425,20 +421,10 @@ async def _build_estimate(
             if loss != Loss()
         ],
         not_found=not_found,
-        **_show_uids(uid_page, models, filter),
+        uids=uids and [EstimatedUid(model_id=models[model], uid=uid) for model, uid in uids],
+        next=last and filter.pin(fields.encode(last[0], str(last[1]))),
         **filter.answer_members,
     )
-
-
-def _show_uids(
-    uid_page: UidPage, models: Mapping[int, str], filter: RequestedFilter
-) -> dict[str, Any]:
-    uids, last = uid_page.uids, uid_page.last
-    shown_uids = (
-        None if uids is None else [EstimatedUid(model_id=models[m], uid=uid) for m, uid in uids]
-    )
-    following = None if last is None else filter.pin(fields.encode(last[0], str(last[1])))
-    return {"uids": shown_uids, "next": following}
 
 
 def _decode_cursor(cursor: str | None) -> ErasedUid | None:

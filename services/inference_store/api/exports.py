@@ -228,7 +228,12 @@ async def get_export_parts(
     parts = await list_parts(connection, export_id, after=after, limit=page.limit + 1, lock=True)
     items, following = page.cut(parts, attrgetter("number"))
     await _record_download(connection, access, job, items)
-    shown = await show_parts(access.settings, access.blobs, items)
+    settings, blobs = access.settings, access.blobs
+    urls = await asyncio.to_thread(lambda: [_make_url(settings, blobs, part) for part in items])
+    shown = [
+        ShownExportPart.show(part, url=url, sha256=part.sha256 and part.sha256.hex())
+        for part, url in zip(items, urls, strict=True)
+    ]
     return PageAnswer(shown, following)
 
 
@@ -292,7 +297,7 @@ async def get_export_part(  # noqa: PLR0917  (FastAPI calls it by name)
 
 
 @router.add(
-    "GET /exports/{export_id}/erased",
+    f"GET {_ONE}/erased",
     _NEEDED,
     "List what erasures took of an export",
     order="in the order in which they were erased",
@@ -352,32 +357,18 @@ async def show_exports(connection: AsyncConnection, jobs: Sequence[ExportJob]) -
     """Return exports as answers have them."""
     names = await registrations.names(connection, {job.model for job in jobs})
     downloads = await list_downloads(connection, [job.id for job in jobs])
-    shown = [job for job in jobs if job.model in names]  # one may have been removed meanwhile
-    return [_show_export(job, names[job.model], downloads[job.id]) for job in shown]
-
-
-def _show_export(job: ExportJob, model_id: str, downloads: Sequence[Download]) -> ShownExport:
-    return ShownExport.show(
-        job,
-        **{name: job.document[name] for name in ("filter", "since", "until", "include")},
-        blobs=job.blob_choice,
-        model_id=model_id,
-        parts=job.lists,
-        parts_written=job.written,
-        downloads=[ShownDownload.show(download) for download in downloads],
-    )
-
-
-async def show_parts(
-    settings: ApiSettings, blobs: Blobs, parts: Sequence[Part]
-) -> list[ShownExportPart]:
-    """Return parts with where each can be read: presigned links, or the api's own route."""
-    urls = await asyncio.to_thread(lambda: [_make_url(settings, blobs, part) for part in parts])
     return [
-        ShownExportPart.show(
-            part, url=url, sha256=None if part.sha256 is None else part.sha256.hex()
+        ShownExport.show(
+            job,
+            **{name: job.document[name] for name in ("filter", "since", "until", "include")},
+            blobs=job.blob_choice,
+            model_id=names[job.model],
+            parts=job.lists,
+            parts_written=job.written,
+            downloads=[ShownDownload.show(download) for download in downloads[job.id]],
         )
-        for part, url in zip(parts, urls, strict=True)
+        for job in jobs
+        if job.model in names  # it may have been removed meanwhile
     ]
 
 

@@ -204,7 +204,10 @@ async def list_holds(
     whoever has the right over everything."""
     model = None
     if page.model_id is not None:
-        model = await _find_listed_model(connection, access, page.model_id)
+        # who has the right over everything also lists holds of a model that is not registered
+        model = await model_numbers.number_of(connection, page.model_id)
+        if model is None or not access.scope.is_everything:
+            model = (await access.find_model(connection, page.model_id)).model
     listed_holds = await holds.list_holds(
         connection,
         state=page.state,
@@ -352,14 +355,6 @@ async def _find_model(
             raise
         warning = f"There is no model {model_id!r} yet: the hold keeps what comes of it."
         return await model_numbers.reserve(connection, model_id), (warning,)
-
-
-async def _find_listed_model(connection: AsyncConnection, access: Access, model_id: str) -> int:
-    """Who has the right over everything can also list holds of a model that is not registered."""
-    expected = await model_numbers.number_of(connection, model_id)
-    if expected is not None and access.scope.is_everything:
-        return expected
-    return (await access.find_model(connection, model_id)).model
 
 
 async def _lock_unreleased(

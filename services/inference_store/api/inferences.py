@@ -29,7 +29,7 @@ from .answer import Answer, InferenceAnswer, Shown
 from .conditions import Conditions, Include, IncludeOfLink, Sort, read_requested_filter
 from .dependencies import LookingUp, Querying
 from .erasure_answers import ShownErasure, answer_requested
-from .http import ANY, BYTES, INFERENCES, JSON, InferenceId, ModelId
+from .http import ANY, BYTES, INFERENCE, INFERENCES, JSON, InferenceId, ModelId
 from .inference_models import InferenceDetail, MetadataAs, Resolved
 from .inference_pages import build_links, format_inference, limit_query_time, read_one, set_deadline
 from .routing import BINARY, Router, require_type
@@ -71,13 +71,12 @@ class Neighbours(Resolved):
 
 
 router = Router("inferences")
-_ONE = "/models/{model_id}/inferences/{inference_id}"
 _MOST_ERASED = 100_000
 # Content of a stranger must never run as a page of ours.
 _INERT = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
 
 
-@router.add(f"GET {_ONE}", Right.READ, "Read an inference")
+@router.add(f"GET {INFERENCE}", Right.READ, "Read an inference")
 async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
     model_id: ModelId,
     inference_id: InferenceId,
@@ -107,7 +106,7 @@ async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
     return InferenceAnswer(item, revision=inference.row["revision"])
 
 
-@router.add(f"DELETE {_ONE}", Right.DELETE, "Erase an inference", 409, status=202)
+@router.add(f"DELETE {INFERENCE}", Right.DELETE, "Erase an inference", 409, status=202)
 async def erase_inference(
     model_id: ModelId, inference_id: InferenceId, access: Asking
 ) -> Answer[ShownErasure]:
@@ -168,7 +167,7 @@ def _add_blob_route(blob: str, right: Right, action: Action | None) -> None:
     content = {ANY: {}, BYTES: BINARY}
     stored = {"content": content, "description": f"The {blob} as it was stored."}
     router.add(
-        f"GET {_ONE}/{blob}",
+        f"GET {INFERENCE}/{blob}",
         right,
         f"Read an inference's {blob}",
         410,

@@ -19,7 +19,7 @@ from inference_store.api.answer import Answer, Shown
 from inference_store.api.conditions import read_filter
 from inference_store.api.dependencies import IfMatch, Reading, Writing, querying
 from inference_store.api.fields import InQuery, PageAnswer, PageParameters
-from inference_store.api.http import InferenceId, ModelId
+from inference_store.api.http import INFERENCE, InferenceId, ModelId
 from inference_store.api.policies import (
     DecidedBy,
     LossCount,
@@ -385,11 +385,7 @@ class RequestedRetentionRun(ShownRetentionRun):
 _NEEDED = Needs(Right.READ, Over.SOME)
 
 
-@router.add(
-    "GET /models/{model_id}/inferences/{inference_id}/retention",
-    Right.READ,
-    "Why an inference is kept",
-)
+@router.add(f"GET {INFERENCE}/retention", Right.READ, "Why an inference is kept")
 async def get_retention(
     model_id: ModelId, inference_id: InferenceId, connection: Reading, access: Asking
 ) -> Answer[RetentionExplanation]:

@@ -82,6 +82,7 @@ class ShownAggregate(Aggregated, Explained):
 router = Router("inferences")
 _SOME = Needs(Right.READ, Over.SOME)
 _REFUSALS = (404, 501)
+_PAGED: dict[str, Any] = {"also": STREAMING, "answer": InferencePage}
 _NARROW = {  # by whether it is of the model of a path
     True: "The query took too long: narrow received_at, or add a condition that fewer match.",
     False: "The query took too long: narrow received_at, ask fewer models, or add a condition.",
@@ -92,14 +93,7 @@ _NARROW_AGGREGATE = (
 )
 
 
-@router.add(
-    f"POST {INFERENCES}/query",
-    Right.READ,
-    "Query inferences",
-    *_REFUSALS,
-    also=STREAMING,
-    answer=InferencePage,
-)
+@router.add(f"POST {INFERENCES}/query", Right.READ, "Query inferences", *_REFUSALS, **_PAGED)
 async def query_inferences(
     model_id: ModelId, body: InferenceQuery, connection: Querying, access: Asking
 ) -> Response:
@@ -108,14 +102,7 @@ async def query_inferences(
     return await _answer_query(connection, access, body, model_id)
 
 
-@router.add(
-    f"GET {INFERENCES}",
-    Right.READ,
-    "List inferences",
-    *_REFUSALS,
-    also=STREAMING,
-    answer=InferencePage,
-)
+@router.add(f"GET {INFERENCES}", Right.READ, "List inferences", *_REFUSALS, **_PAGED)
 async def list_inferences(
     model_id: ModelId, link: InQuery[InferenceLink], connection: Querying, access: Asking
 ) -> Response:
@@ -132,12 +119,7 @@ async def count_inferences(
 
 
 @router.add(
-    "POST /inferences/query",
-    _SOME,
-    "Query inferences of several models",
-    *_REFUSALS,
-    also=STREAMING,
-    answer=InferencePage,
+    "POST /inferences/query", _SOME, "Query inferences of several models", *_REFUSALS, **_PAGED
 )
 async def query_across(
     body: InferenceQueryAcross, connection: Querying, access: Asking

@@ -5,8 +5,6 @@ from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.index import registrations
@@ -16,7 +14,7 @@ from inference_store.operations.reconcile import orphans, stored_reports
 from inference_store.operations.reconcile.stored_reports import Kind, Reconciliation
 
 from . import fields
-from .access import Access, Asking, Needs, Over
+from .access import Asking, Needs, Over
 from .answer import Answer, AnyText, Shown
 from .dependencies import Reading, Writing
 from .erasure_answers import ShownErasure, answer_requested
@@ -95,7 +93,11 @@ async def request_reconciliation(
 ) -> Answer[RequestedReconciliation]:
     """Ask the retention service to compare them. A model that is not registered is a warning: it
     fails unless the bucket has objects of it."""
-    warnings = await _list_warnings(connection, access, body.model_id)
+    warnings, id = list[str](), body.model_id
+    # what the bucket has of it is compared all the same: the registration may be what was lost
+    if id is not None and not await registrations.find_by_ids(connection, [id]):
+        unknown = await refuse_model(connection, id, access.sees)
+        warnings = [f"{unknown.detail} If the bucket has no object of it either, this fails."]
     reconciliation = await stored_reports.request_reconciliation(
         connection, model_id=body.model_id, cause="request"
     )
@@ -162,14 +164,3 @@ async def erase_orphans(
         return Answer(estimate)
     erasure = await orphans.request_erasure(access.ledger, reconciliation_id, access.who)
     return await answer_requested(access, erasure)
-
-
-async def _list_warnings(
-    connection: AsyncConnection, access: Access, model_id: str | None
-) -> list[str]:
-    """Return a warning if the model is not registered: what the bucket has of it is compared all
-    the same, for the registration may be what was lost."""
-    if model_id is None or await registrations.find_by_ids(connection, [model_id]):
-        return []
-    unknown = await refuse_model(connection, model_id, access.sees)
-    return [f"{unknown.detail} If the bucket has no object of it either, this fails."]

@@ -1,6 +1,6 @@
 """Saved views: saved, listed, opened, changed, deleted."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal, TypeAlias
 from uuid import UUID
@@ -299,7 +299,13 @@ def _check_change(access: Access, view: SavedView, given: Mapping[str, Any]) -> 
 async def _answer_view(
     connection: AsyncConnection, access: Access, view: SavedView, *, status: int = 200
 ) -> Answer[CheckedView]:
-    faults = [fault async for fault in _find_faults(connection, view)]
+    faults: list[ViewFault] = []
+    for part in ("filter", "sort"):
+        try:
+            await _check_question(connection, view.model, {part: getattr(view, part)})
+        except (Invalid, NotKept) as refused:
+            known = [name for fault in refused.faults for name in fault.known]
+            faults.append(ViewFault(part=part, detail=refused.detail, known=known))
     shown = CheckedView.show(view, may_change=_may_change(access, view), faults=faults)
     location = f"/v1/views/{view.id}" if status == 201 else None
     return Answer(shown, status, revision=view.revision, location=location)
@@ -307,12 +313,3 @@ async def _answer_view(
 
 def _may_change(access: Access, view: SavedView) -> bool:
     return view.shared == "private" or access.has_right(Right.ANNOTATE, view)
-
-
-async def _find_faults(connection: AsyncConnection, view: SavedView) -> AsyncIterator[ViewFault]:
-    for part in ("filter", "sort"):
-        try:
-            await _check_question(connection, view.model, {part: getattr(view, part)})
-        except (Invalid, NotKept) as refused:
-            known = [name for fault in refused.faults for name in fault.known]
-            yield ViewFault(part=part, detail=refused.detail, known=known)

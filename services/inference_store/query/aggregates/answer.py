@@ -62,16 +62,6 @@ def format_measure(measure: MeasureBody, result: MeasureResult) -> Any:
     return _FORMATTERS[measure.function](measure, result)
 
 
-def sort_value(measure: MeasureBody, value: Any) -> Any:
-    """Return the value that groups are ordered by: the first of several percentiles, or the length
-    of any other list."""
-    if isinstance(value, Mapping):
-        items = value.get("values", value.get("bins", ()))
-        first = measure.function == "percentiles" and items
-        return items[0]["value"] if first else len(items)
-    return value
-
-
 def format_bin(number: int, bounds: Sequence[Bound]) -> dict[str, Any]:
     """Return the bounds of a bin, `from` inclusive and `to` exclusive; None: there is no bound."""
     return {
@@ -209,4 +199,9 @@ def _value(aggregation: Aggregation, group: Group, name: str) -> Any:
         if by.name == name:
             return group.raw[index]
     measure = next(measure for measure in aggregation.measures if measure.name == name)
-    return sort_value(measure, group.measures[name])
+    value = group.measures[name]
+    if not isinstance(value, Mapping):
+        return value
+    # the first of several percentiles, or the length of any other list
+    items = value.get("values", value.get("bins", ()))
+    return items[0]["value"] if measure.function == "percentiles" and items else len(items)

@@ -67,6 +67,7 @@ from .rows import (
 
 # Percentiles of no more values are exact.
 EXACT_VALUES: Final = 100_000
+MOST_SPANS: Final = 10_000
 
 
 @dataclass(slots=True)
@@ -177,17 +178,24 @@ def _narrow_kinds(kinds: Collection[Kind], bounds: Sequence[Bound] | None) -> Co
 
 
 async def _in_time(run: _Run, span: str, zone: str, path: str) -> InTime:
-    """Return the spans of time. Inferences received meanwhile, outside of them, are not read."""
-    starts = await _list_starts(run, span, zone, path)
-    uids = tuple(uid_floor(start) for start in starts)
-    if uids:
-        run.targets = [_within(target, uids[0], uids[-1]) for target in run.targets]
-    return InTime(uids or (LOWEST, HIGHEST))
+    """Return the spans of time that touch the first inference, the last, and those between.
 
-
-def _within(target: Target, lo: Any, hi: Any) -> Target:
-    query = target.query
-    return replace(target, query=replace(query, scan_range=query.scan_range.clip(lo, hi)))
+    Inferences received meanwhile, outside of them, are not read.
+    """
+    first, last = await _find_end(run, newest=False), await _find_end(run, newest=True)
+    if first is None or last is None:
+        return InTime((LOWEST, HIGHEST))
+    try:
+        begins = starts(width_of(span), ZoneInfo(zone), first, last, most=MOST_SPANS)
+    except TooManyBuckets:
+        message = f"from {first:%Y-%m-%d} to {last:%Y-%m-%d} there are more than {MOST_SPANS:,}"
+        detail = f"Spans of {span}: {message}. Narrow received_at, or take longer spans."
+        raise TooManyGroups(detail, faults=[Fault(path, message)]) from None
+    uids = tuple(map(uid_floor, begins))
+    for number, target in enumerate(run.targets):
+        clipped = target.query.scan_range.clip(uids[0], uids[-1])
+        run.targets[number] = replace(target, query=replace(target.query, scan_range=clipped))
+    return InTime(uids)
 
 
 async def _bounds(
@@ -229,7 +237,12 @@ async def _collect(run: _Run) -> Groups:
     collector = run.make_collector()
     # else no measure needs the number of inferences
     groups = await collector.collect(own) if run.dimensions or own or counted else {}
-    sketched = set() if run.dimensions else _of_percentiles(run)
+    # percentiles need bins if there are many values: the bins come with all sums
+    sketched = {
+        run.operands[measure.name]
+        for measure in run.aggregation.measures
+        if measure.aggregate.needs == "percentiles" and not run.dimensions
+    }
     for operand in requested_sums.keys() - own.keys():
         bins: Counted | None = (operand, "sketch") if operand in sketched else None
         found = await collector.collect({operand: requested_sums[operand]}, counted=bins)
@@ -239,17 +252,6 @@ async def _collect(run: _Run) -> Groups:
             if group.sums[operand].number:
                 groups.setdefault(key[: len(run.dimensions)], Summed()).merge_sums(group)
     return groups
-
-
-def _of_percentiles(run: _Run) -> set[Operand]:
-    """Return the operands of percentiles, which need bins if they have many values.
-
-    The bins come with all sums.
-    """
-    measures = (
-        measure for measure in run.aggregation.measures if measure.aggregate.needs == "percentiles"
-    )
-    return {run.operands[measure.name] for measure in measures}
 
 
 async def _count(run: _Run, groups: Groups, measure: MeasureBody) -> None:
@@ -315,22 +317,6 @@ def _group(run: _Run, summed: Summed, key: Key) -> Group:
         measures[name] = format_measure(measure, result)
     named = name_key(run.aggregation, run.dimensions, key)
     return Group(raw=key, inferences=summed.inferences, key=named, measures=measures)
-
-
-MOST_SPANS = 10_000
-
-
-async def _list_starts(run: _Run, span: str, zone: str, path: str) -> list[datetime]:
-    """Return the beginning of each span, and the end of the last; empty if nothing matches."""
-    first, last = await _find_end(run, newest=False), await _find_end(run, newest=True)
-    if first is None or last is None:
-        return []
-    try:
-        return starts(width_of(span), ZoneInfo(zone), first, last, most=MOST_SPANS)
-    except TooManyBuckets:
-        message = f"from {first:%Y-%m-%d} to {last:%Y-%m-%d} there are more than {MOST_SPANS:,}"
-        detail = f"Spans of {span}: {message}. Narrow received_at, or take longer spans."
-        raise TooManyGroups(detail, faults=[Fault(path, message)]) from None
 
 
 async def _find_end(run: _Run, *, newest: bool) -> datetime | None:
