@@ -13,14 +13,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.erasure import holds
-from inference_store.erasure.holds import (
-    Hold,
-    HoldRevision,
-    Placement,
-    State,
-    format_filter,
-    list_declared_types,
-)
 from inference_store.erasure.ledger_entries import Body as Entry
 from inference_store.erasure.ledger_entries import Note
 from inference_store.erasure.losses import count_held
@@ -99,7 +91,7 @@ class HoldBody(Body):
 class HoldParameters(PageParameters):
     """Which page of which holds."""
 
-    state: State | None = None
+    state: holds.State | None = None
     model_id: ShortText | None = None
     """Those that may keep something of this model, those of every model among them."""
 
@@ -110,14 +102,14 @@ class ReleaseParameters(Parameters):
     reason: _Reason
 
 
-class ShownHold(Hold, Shown):
+class ShownHold(holds.Hold, Shown):
     """A legal hold; `erased:…` stands for each value that an erasure took."""
 
     model_id: str | None
     """null: every model, also those to come."""
     filter: str | None  # type: ignore[assignment]
     """As CQL2-Text, every name spelt out; null: it was placed by ids."""
-    state: State
+    state: holds.State
     """`in_force`; `ended`: `until` has passed; `released`: by a person."""
     types: dict[str, str]
     """Types of its keys that nothing had when it was placed or changed: `number`, `string`, `bool`,
@@ -169,7 +161,7 @@ class HoldDocument(Shown):
     until: datetime | None = None
 
 
-class HoldChange(HoldRevision, Shown):
+class HoldChange(holds.HoldRevision, Shown):
     """One revision of a hold."""
 
     document: HoldDocument  # type: ignore[assignment]
@@ -250,7 +242,7 @@ async def release_hold(
         model_id = None if before.model is None else ids.get(before.model)
         return {"id": str(hold_id), "reason": why.reason, "revision": before.revision + 1}
 
-    def build_note(hold: Hold) -> Note:
+    def build_note(hold: holds.Hold) -> Note:
         return _build_note(Action.HOLD_RELEASED, model_id, hold, reason=why.reason)
 
     hold = await access.ledger.write("hold_released", build_body, actor=access.who, note=build_note)
@@ -308,7 +300,7 @@ async def _write(
     kind, action = ("hold_placed", Action.HOLD_PLACED)
     if hold_id is not None:
         kind, action = ("hold_changed", Action.HOLD_CHANGED)
-    placement: Placement = await access.ledger.write(
+    placement: holds.Placement = await access.ledger.write(
         kind,
         build_body,
         actor=access.who,
@@ -359,7 +351,7 @@ async def _find_model(
 
 async def _lock_unreleased(
     connection: AsyncConnection, access: Access, hold_id: UUID, revision: int | None
-) -> Hold:
+) -> holds.Hold:
     hold = await holds.get_hold(connection, hold_id, within=access.scope, lock=True)
     if revision is not None and revision != hold.revision:
         raise PreconditionFailed(f"The hold has revision {hold.revision}, not {revision}.")
@@ -368,12 +360,12 @@ async def _lock_unreleased(
     return hold
 
 
-def _build_note(action: Action, model_id: str | None, hold: Hold, **detail: Any) -> Note:
+def _build_note(action: Action, model_id: str | None, hold: holds.Hold, **detail: Any) -> Note:
     # not its name, which may name a subject that was erased since
     return Note(action, model_id, {"hold": str(hold.id), "revision": hold.revision, **detail})
 
 
-async def _build_answer(connection: AsyncConnection, hold: Hold) -> Answer[ShownHold]:
+async def _build_answer(connection: AsyncConnection, hold: holds.Hold) -> Answer[ShownHold]:
     ids = await _find_names(connection, [hold.model])
     return Answer(_show_hold(hold, ids), revision=hold.revision)
 
@@ -384,12 +376,12 @@ async def _find_names(
     return await model_numbers.names(connection, {model for model in models if model is not None})
 
 
-def _show_hold(hold: Hold, ids: Mapping[int, str]) -> ShownHold:
+def _show_hold(hold: holds.Hold, ids: Mapping[int, str]) -> ShownHold:
     return ShownHold.show(hold, **_describe(hold, ids))
 
 
 async def _show_placed(
-    connection: AsyncConnection, placement: Placement, warnings: Sequence[str]
+    connection: AsyncConnection, placement: holds.Placement, warnings: Sequence[str]
 ) -> PlacedHold:
     claims = placement.claimed[:_CLAIMS]
     ids = await _find_names(connection, [placement.hold.model, *(claim.model for claim in claims)])
@@ -403,20 +395,20 @@ async def _show_placed(
     )
 
 
-def _show_change(change: HoldRevision) -> HoldChange:
+def _show_change(change: holds.HoldRevision) -> HoldChange:
     document = dict(change.document)
     if document.get("inference_ids") is None and "filter" in document:
-        document["filter"] = format_filter(document["filter"])
+        document["filter"] = holds.format_filter(document["filter"])
     else:
         document.pop("filter", None)
     return HoldChange.show(change, document=document)
 
 
-def _describe(hold: Hold, ids: Mapping[int, str]) -> dict[str, Any]:
+def _describe(hold: holds.Hold, ids: Mapping[int, str]) -> dict[str, Any]:
     has_filter = hold.inference_ids is None
     return {
         "model_id": None if hold.model is None else ids.get(hold.model),
-        "filter": format_filter(hold.filter) if has_filter else None,
-        "types": list_declared_types(hold.filter) if has_filter else {},
+        "filter": holds.format_filter(hold.filter) if has_filter else None,
+        "types": holds.list_declared_types(hold.filter) if has_filter else {},
         "state": hold.find_state(datetime.now(UTC)),
     }

@@ -248,17 +248,11 @@ async def _list_ways(request: Request) -> Response:
     authenticator: Authenticator = request.app.state.authenticator
     sign_in = authenticator.sign_in
     oidc = None if sign_in is None else {"name": sign_in.name, "url": sign_in.public_url + BEGIN}
-    return JsonAnswer({"oidc": oidc, "device": _describe_device(request.app.state.settings)})
-
-
-def _describe_device(to: ApiSettings) -> dict[str, str] | None:
-    if to.auth == "off" or to.oidc_issuer is None or to.oidc_device_client_id is None:
-        return None
-    return {
-        "issuer": to.oidc_issuer,
-        "client_id": to.oidc_device_client_id,
-        "scopes": to.oidc_scopes,
-    }
+    to: ApiSettings = request.app.state.settings
+    device, client = None, to.oidc_device_client_id
+    if to.auth != "off" and to.oidc_issuer is not None and client is not None:
+        device = {"issuer": to.oidc_issuer, "client_id": client, "scopes": to.oidc_scopes}
+    return JsonAnswer({"oidc": oidc, "device": device})
 
 
 async def _begin(request: Request) -> Response:
