@@ -282,7 +282,10 @@ class Access:
             model = await self.find_model(connection, model_id, lock=lock)
         except NotFound:
             if not all(model_id in part.models for part in self.scope.parts):
-                raise self._make_register_refusal(model_id) from None
+                if self.sees.is_everything:
+                    message = "Registering a model needs `admin` over everything, or over its id."
+                    raise Forbidden(message) from None
+                raise NotFound(f"There is no model {model_id!r} that you may change.") from None
         before = None if model is None else model.project_id
         leaves = before is not None and not self.scope.has_project(before)
         if project_id != before and (leaves or not self.scope.has_project(project_id)):
@@ -306,11 +309,6 @@ class Access:
                 f"Moving the model would give you {', '.join(gained)} over it, which you have"
                 " not: somebody who has may move it."
             )
-
-    def _make_register_refusal(self, model_id: str) -> Forbidden | NotFound:
-        if self.sees.is_everything:
-            return Forbidden("Registering a model needs `admin` over everything, or over its id.")
-        return NotFound(f"There is no model {model_id!r} that you may change.")
 
     def require_right(self, right: Right, model: OfModel) -> None:
         """Raise Forbidden unless the caller has the right over a model that they see."""

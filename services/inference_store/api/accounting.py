@@ -166,8 +166,8 @@ router = Router("dead letters and books")
 _LARGEST = 2**63 - 1
 
 
-@router.add("GET /accounting", Accounting, Needs(Right.READ, Over.EVERYTHING), "Read the books")
-async def get_accounting(connection: Reading) -> Answer:
+@router.add("GET /accounting", Needs(Right.READ, Over.EVERYTHING), "Read the books")
+async def get_accounting(connection: Reading) -> Answer[Accounting]:
     """What became of every offset of every Kafka partition, and of what producers captured."""
     accounts = await accounting.list_accounts(connection)
     producers = await accounting.list_producers(connection)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
 from functools import cache
-from typing import Annotated, Any, Final, Self, TypeAlias, get_args
+from typing import Annotated, Any, Final, Generic, Self, TypeAlias, TypeVar, get_args
 
 import structlog
 from fastapi import FastAPI
@@ -35,6 +35,7 @@ from inference_store.platform.metrics import REFUSED
 from inference_store.query.deadline import OutOfTime, Overloaded
 
 _ABSENT: Final = object()
+Content_co = TypeVar("Content_co", covariant=True)
 
 
 class Shown(DocumentedModel):
@@ -82,14 +83,14 @@ def encode_json(content: Any, *, times_fit: bool = False) -> bytes:
     return json_encoding.encode_json(content, times_fit=times_fit, convert=_convert)
 
 
-class JsonAnswer(Response):
+class JsonAnswer(Response, Generic[Content_co]):
     """An answer of any JSON, which is not validated."""
 
     media_type = "application/json"
 
     def __init__(
         self,
-        content: Any,
+        content: Content_co,
         status_code: int = 200,
         headers: Mapping[str, str] | None = None,
         *,
@@ -107,16 +108,16 @@ class JsonAnswer(Response):
         return encode_json(content)
 
 
-class Answer(JsonAnswer):
+class Answer(JsonAnswer[Content_co]):
     """An answer that was validated when it was made, as one that is `Shown`."""
 
 
-class InferenceAnswer(JsonAnswer):
+class InferenceAnswer(JsonAnswer[Any], Generic[Content_co]):
     """An answer of inferences, or of what is in them: a page may have a thousand, so that tests
     validate them instead."""
 
 
-class ProblemAnswer(JsonAnswer):
+class ProblemAnswer(JsonAnswer[Any]):
     """A refusal (RFC 9457).
 
     It sets the common headers itself, because errors bypass what adds them.
@@ -346,19 +347,16 @@ async def _handle_http(request: Request, exc: Exception) -> ProblemAnswer:
                 errors.NotFound("There is no such path; /openapi.json lists them all.")
             )
         case 405:
-            allowed = _list_methods(request.app, request.scope["path"])
+            # those of every route that has the path: Starlette names those of one
+            routes = [route for route in request.app.routes if isinstance(route, Route)]
+            path = request.scope["path"]
+            allowed = {m for r in routes if r.path_regex.match(path) for m in r.methods or ()}
             return build_problem(
                 MethodNotAllowed("The path does not take this method."),
                 {"Allow": ", ".join(sorted(allowed))} if allowed else exc.headers,
             )
         case _:
             return build_problem(NotJson(f"The body cannot be read: {exc.detail}."))
-
-
-def _list_methods(app: FastAPI, path: str) -> set[str]:
-    """Return the methods of every route that has the path: Starlette names those of one."""
-    routes = [route for route in app.routes if isinstance(route, Route)]
-    return {method for r in routes if r.path_regex.match(path) for method in r.methods or ()}
 
 
 async def handle_unexpected(_: Request, exc: Exception) -> ProblemAnswer:
@@ -372,8 +370,11 @@ def find_refusal(exc: Exception) -> StoreError:
         return exc
     if isinstance(exc, (Overloaded, PoolTimeout)):
         return errors.Busy(_BUSY[type(exc)])
-    if (detail := _describe_timeout(exc)) is not None:
-        return errors.QueryTimeout(detail)
+    can_be_narrowed = isinstance(exc, OutOfTime)
+    if can_be_narrowed or "canceling statement due to statement timeout" in str(exc):
+        again = "Postgres took too long. Send the request again."
+        narrow = "The query took too long: narrow its time window."
+        return errors.QueryTimeout(narrow if can_be_narrowed else again)
     if isinstance(exc, ObjectStoreUnavailable):
         # its words name addresses, buckets and keys, which are none of a caller's business
         _log.warning(
@@ -388,15 +389,6 @@ def find_refusal(exc: Exception) -> StoreError:
         return errors.Unavailable("Postgres is unavailable, or is not taking requests.")
     _log.error("a request failed", action="request_failed", exc_info=exc)
     return StoreError("Something went wrong here, and was logged.")
-
-
-def _describe_timeout(exc: Exception) -> str | None:
-    if isinstance(exc, OutOfTime):
-        return "The query took too long: narrow its time window."
-    if "canceling statement due to statement timeout" in str(exc):
-        # A look-up, a list or a change: most have nothing to narrow.
-        return "Postgres took too long. Send the request again."
-    return None
 
 
 _BOUNDS: Final = {"ge": "at least", "gt": "over", "le": "at most", "lt": "below"}

@@ -10,7 +10,6 @@ from starlette.middleware.cors import CORSMiddleware
 
 from inference_store.api import (
     accounting,
-    aggregates,
     answer,
     audit,
     certificates,
@@ -23,7 +22,7 @@ from inference_store.api import (
     inferences,
     keys,
     language,
-    metadata,
+    metadata_edits,
     models,
     policy_changes,
     queries,
@@ -68,13 +67,12 @@ _PARTS = (
     models,
     language,
     queries,
-    aggregates,
     follow,  # before the route of an inference, whose id it would be
     inferences,
     views,
     drawing,
     thumbnails,
-    metadata,
+    metadata_edits,
     policy_changes,
     erasures,
     certificates,

@@ -9,11 +9,12 @@ from pydantic import Field
 from inference_store.access.rights import Action, Right
 from inference_store.index import audit
 from inference_store.index.audit import AuditEntry, Filter
+from inference_store.inference.field_docs import Instant, ShortText
 
 from .access import Asking, Needs, Over
-from .answer import Answer, Shown
+from .answer import Shown
 from .dependencies import Reading
-from .fields import InQuery, Instant, PageParameters, ShortText, page_of
+from .fields import InQuery, PageAnswer, PageParameters
 from .routing import Router
 
 
@@ -39,8 +40,10 @@ class ShownAuditEntry(AuditEntry, Shown):
 router = Router("keys and audit")
 
 
-@router.add("GET /audit", page_of(ShownAuditEntry), Needs(Right.ADMIN, Over.SOME), "Read the audit")
-async def list_audit(page: InQuery[AuditParameters], connection: Reading, access: Asking) -> Answer:
+@router.add("GET /audit", Needs(Right.ADMIN, Over.SOME), "Read the audit")
+async def list_audit(
+    page: InQuery[AuditParameters], connection: Reading, access: Asking
+) -> PageAnswer[ShownAuditEntry]:
     """Every change and every read of an input, the newest first; what belongs to no model only
     where everything is administered."""
     chosen = Filter(within=access.scope, **page.model_dump(exclude={"limit", "cursor"}))

@@ -25,13 +25,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from inference_store.access import Caller
-from inference_store.access.credentials import (
-    Identity,
-    Secret,
-    Session,
-    hash_session_id,
-    id_of,
-)
+from inference_store.access.credentials import Identity, Secret, Session, hash_session_id, id_of
 from inference_store.access.rights import ANYONE, TOKEN
 from inference_store.index import api_keys, web_sessions
 from inference_store.inference.errors import NotFound, TooManyRequests, Unauthorized

@@ -14,11 +14,12 @@ from inference_store.erasure import certificates, erased_lists, log
 from inference_store.erasure.certificates import StoredDocument
 from inference_store.erasure.log import CERTIFICATE, read_document, read_public_key
 from inference_store.inference.errors import NotFound
+from inference_store.inference.field_docs import ShortText
 
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
 from .dependencies import Reading
-from .fields import InQuery, PageParameters, ShortText, page_of
+from .fields import InQuery, PageAnswer, PageParameters
 from .http import BYTES, JSON
 from .routing import BINARY, Router
 
@@ -88,10 +89,10 @@ _LEAVES: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.add("GET /certificates", page_of(ListedCertificate), _NEEDED, "List certificates", 404)
+@router.add("GET /certificates", _NEEDED, "List certificates", 404)
 async def list_certificates(
     page: InQuery[CertificateParameters], connection: Reading, access: Asking
-) -> Answer:
+) -> PageAnswer[ListedCertificate]:
     """Certificates of erasures, the newest first; of an erasure over several models only where
     everything may be read."""
     model = None if page.model_id is None else await access.find_model(connection, page.model_id)
@@ -106,16 +107,14 @@ async def list_certificates(
     return page.answer(rows, _show_row, attrgetter("number"))
 
 
-@router.add(
-    "GET /certificates/keys", CertificateKeys, _NEEDED, "List the keys that sign certificates"
-)
-async def list_certificate_keys(connection: Reading) -> Answer:
+@router.add("GET /certificates/keys", _NEEDED, "List the keys that sign certificates")
+async def list_certificate_keys(connection: Reading) -> Answer[CertificateKeys]:
     """The public keys of the chain, the oldest first: each is signed by the one before it."""
     keys = [_show_key(key_document) for key_document in await certificates.find_keys(connection)]
     return Answer(CertificateKeys(items=keys))
 
 
-@router.add("GET /certificates/{certificate}", SignedDocument, _NEEDED, "Read a certificate")
+@router.add("GET /certificates/{certificate}", _NEEDED, "Read a certificate", answer=SignedDocument)
 async def get_certificate(certificate: Number, connection: Reading, access: Asking) -> Response:
     """The signed document at a place of the chain, as it was signed: a certificate, or the document
     that introduces a key."""
@@ -123,11 +122,7 @@ async def get_certificate(certificate: Number, connection: Reading, access: Aski
 
 
 @router.add(
-    "GET /certificates/{certificate}/leaves",
-    StreamingResponse,
-    _NEEDED,
-    "Read a certificate's list",
-    also=_LEAVES,
+    "GET /certificates/{certificate}/leaves", _NEEDED, "Read a certificate's list", also=_LEAVES
 )
 async def get_certificate_leaves(
     certificate: Number, connection: Reading, access: Asking

@@ -22,6 +22,17 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.index import registrations
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import Fault, Invalid
+from inference_store.inference.field_docs import (
+    FINITE,
+    WHOLE,
+    Body,
+    Flag,
+    Number,
+    ShortText,
+    Text,
+    Whole,
+    storable_text,
+)
 from inference_store.inference.nearest import UnknownName, counted, nearest
 from inference_store.query import cursor as cursors
 from inference_store.query import order
@@ -34,22 +45,7 @@ from inference_store.query.preparation import QueryRequest, UnknownKeys
 from inference_store.query.properties import OPERATORS, find_operator
 
 from .access import Access
-from .fields import (
-    FINITE,
-    WHOLE,
-    Body,
-    Flag,
-    Number,
-    Parameters,
-    Received,
-    ScoreRange,
-    ShortText,
-    Text,
-    Whole,
-    Window,
-    refuse_no_time,
-    storable_text,
-)
+from .fields import Parameters, Received, ScoreRange, Window, refuse_no_time
 from .http import read_in_thread
 from .inference_models import FIELD_PATTERN, MetadataAs, ResolvedTime, split_fields
 
@@ -91,13 +87,19 @@ Fields: TypeAlias = Annotated[
     ],
     Field(min_length=1, max_length=100, examples=[["inference_id", "metadata.frame_number"]]),
 ]
+_FILTER_TYPES: Final = ("string", "object", "boolean", "null")
 Scalar: TypeAlias = Text | Flag | Whole | Number
 _NAMES = sorted(name for entry in OPERATORS.values() for name in (entry.name, *entry.aliases))
 
 
-def filter_schema(schema: dict[str, Any]) -> None:
-    """A filter is text or JSON."""
-    schema["anyOf"] = [{"type": kind} for kind in ("string", "object", "boolean", "null")]
+def filter_field(rest: str, example: str, *, of: str = "CQL2") -> Any:
+    """Return the field of a filter, which is text or JSON; `rest`: of its description."""
+    return Field(
+        default=None,
+        description=f"A filter in {of}: a string is CQL2-Text, an object CQL2-JSON. {rest}",
+        examples=[example],
+        json_schema_extra={"anyOf": [{"type": kind} for kind in _FILTER_TYPES]},
+    )
 
 
 def _operator(name: str) -> str:
@@ -172,13 +174,11 @@ class Conditions(Body):
         }
     )
 
-    filter: Any = Field(
-        default=None,
-        description="A filter in CQL2 (OGC 21-065r2): a string is CQL2-Text, an object CQL2-JSON."
-        " It, `metadata_filter` and every other condition must hold. Relative times are written"
+    filter: Any = filter_field(
+        "It, `metadata_filter` and every other condition must hold. Relative times are written"
         " `now() - duration('PT1H')`, and resolved once.",
-        examples=["frame_number > 9000 AND prediction(label = 'person' AND score < 0.4)"],
-        json_schema_extra=filter_schema,
+        "frame_number > 9000 AND prediction(label = 'person' AND score < 0.4)",
+        of="CQL2 (OGC 21-065r2)",
     )
     filter_lang: FilterLang | None = Field(
         default=None, validation_alias=AliasChoices("filter_lang", "filter-lang")
@@ -206,15 +206,16 @@ class Conditions(Body):
     explain: Flag = False
     """Whether the answer says what the query did: for people, and the words may change."""
 
-    def to_query_request(self, tree: Node | None, *, newest_first: bool = True) -> QueryRequest:
-        """Return it as the store takes it; `tree`: what was read of `filter`."""
+    def to_query_request(
+        self, filter: "RequestedFilter", *, newest_first: bool = True
+    ) -> QueryRequest:
+        """Return it as the store takes it; `filter`: what was read of its own."""
         window, hashes = self.received_at or Window(), self.data_hash
         condition = self.prediction or PredictionCondition()
         label = condition.label
-        is_text = isinstance(self.filter, str) and self.filter_lang != "cql2-json"
         return QueryRequest(
-            filter=tree,
-            filter_text=self.filter if is_text else None,
+            filter=filter.tree,
+            filter_text=filter.text,
             metadata=[_to_condition(n, item) for n, item in enumerate(self.metadata_filter)],
             since=window.since,
             until=window.until,
@@ -370,10 +371,12 @@ async def read_filter(
 
 @dataclass(frozen=True, slots=True)
 class RequestedFilter:
-    """The filter of a request. `now`: the instant that its relative times refer to."""
+    """The filter of a request. `now`: the instant that its relative times refer to; `text`: as it
+    was written, if in CQL2-Text."""
 
     tree: Node | None
     now: datetime
+    text: str | None
 
     @property
     def answer_members(self) -> Mapping[str, Any]:
@@ -390,14 +393,18 @@ class RequestedFilter:
 
 
 async def read_requested_filter(
-    filter: Any, lang: FilterLang | None, *, now: datetime | None = None
+    filter: Any, lang: FilterLang | None, *, now: datetime | None = None, cursor: str | None = None
 ) -> RequestedFilter:
-    """Read a request's filter, with its relative times resolved at `now`, or at present if None.
+    """Read a request's filter, with its relative times resolved at `now`, or else when the first
+    page of the `cursor` was asked for, or at present.
 
-    Raises InvalidFilter, NotKept.
+    Raises InvalidFilter, NotKept, InvalidCursor.
     """
+    if cursor is not None:
+        now = cursors.unpin(cursor)[1]
     at = datetime.now(UTC) if now is None else now
-    return RequestedFilter(await read_filter(filter, lang, clock=Clock(at)), at)
+    text = filter if isinstance(filter, str) and lang != "cql2-json" else None
+    return RequestedFilter(await read_filter(filter, lang, clock=Clock(at)), at, text)
 
 
 async def choose_models(

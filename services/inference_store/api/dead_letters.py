@@ -14,11 +14,12 @@ from inference_store.access.rights import Right
 from inference_store.index import registrations, unsettled
 from inference_store.index.registrations import Registration
 from inference_store.index.unsettled import Kind, Selection, UnsettledEvent
+from inference_store.inference.field_docs import Body, Instant, ShortText, Text
 
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, AnyText, Shown
 from .dependencies import Reading, Writing
-from .fields import Body, InQuery, Instant, PageParameters, ShortText, Text, page_of
+from .fields import InQuery, PageAnswer, PageParameters, ShownItem
 from .routing import Router
 
 State = Literal[
@@ -122,24 +123,28 @@ _NEEDED = Needs(Right.ADMIN, Over.SOME)
 LetterId = Annotated[int, Path(ge=1, le=2**63 - 1)]
 
 
-@router.add("GET /dead-letters", page_of(ShownDeadLetter), _NEEDED, "List dead letters")
+@router.add("GET /dead-letters", _NEEDED, "List dead letters")
 async def list_dead_letters(
     page: InQuery[DeadLetterParameters], connection: Reading, access: Asking
-) -> Answer:
+) -> PageAnswer[ShownDeadLetter]:
     """Events that could not be indexed, the newest first; those of no known model only where
     everything is administered."""
-    return await _answer_page(connection, access, page, "dead letter")
+    return await _answer_page(connection, access, page, "dead letter", ShownDeadLetter)
 
 
-@router.add("GET /dead-letters/{id}", DeadLetterDetail, _NEEDED, "Read a dead letter")
-async def get_dead_letter(id: LetterId, connection: Reading, access: Asking) -> Answer:
+@router.add("GET /dead-letters/{id}", _NEEDED, "Read a dead letter")
+async def get_dead_letter(
+    id: LetterId, connection: Reading, access: Asking
+) -> Answer[DeadLetterDetail]:
     """One dead letter, with its bytes where the caller may read inputs."""
     letter = await unsettled.get(connection, id, "dead letter", within=access.scope)
     return Answer(await _show_whole(connection, access, letter))
 
 
-@router.add("POST /dead-letters/redrive", Redriven, _NEEDED, "Redrive dead letters", status=202)
-async def redrive_dead_letters(body: EventSelection, connection: Writing, access: Asking) -> Answer:
+@router.add("POST /dead-letters/redrive", _NEEDED, "Redrive dead letters", status=202)
+async def redrive_dead_letters(
+    body: EventSelection, connection: Writing, access: Asking
+) -> Answer[Redriven]:
     """Ask the ingesters to try every open one that is chosen again."""
     redriven = await unsettled.retry(connection, _select(access, "dead letter", body))
     selection = body.model_dump(mode="json", exclude_none=True)
@@ -147,15 +152,10 @@ async def redrive_dead_letters(body: EventSelection, connection: Writing, access
     return Answer(Redriven(redriven=redriven), status_code=202)
 
 
-@router.add(
-    "POST /dead-letters/{id}/redrive",
-    DeadLetterDetail,
-    _NEEDED,
-    "Redrive a dead letter",
-    409,
-    status=202,
-)
-async def redrive_dead_letter(id: LetterId, connection: Writing, access: Asking) -> Answer:
+@router.add("POST /dead-letters/{id}/redrive", _NEEDED, "Redrive a dead letter", 409, status=202)
+async def redrive_dead_letter(
+    id: LetterId, connection: Writing, access: Asking
+) -> Answer[DeadLetterDetail]:
     """Ask the ingesters to try it again."""
     await unsettled.get(connection, id, "dead letter", within=access.scope)
     letter = await unsettled.retry_one(connection, id, "dead letter")
@@ -164,12 +164,10 @@ async def redrive_dead_letter(id: LetterId, connection: Writing, access: Asking)
     return Answer(await _show_whole(connection, access, letter), status_code=202)
 
 
-@router.add(
-    "POST /dead-letters/{id}/discard", DeadLetterDetail, _NEEDED, "Discard a dead letter", 409
-)
+@router.add("POST /dead-letters/{id}/discard", _NEEDED, "Discard a dead letter", 409)
 async def discard_dead_letter(
     id: LetterId, body: Discard, connection: Writing, access: Asking
-) -> Answer:
+) -> Answer[DeadLetterDetail]:
     """Decide that it will never be indexed; it stays listed, with the reason."""
     await unsettled.get(connection, id, "dead letter", within=access.scope)
     letter = await unsettled.discard(connection, id, "dead letter", body.reason)
@@ -179,16 +177,18 @@ async def discard_dead_letter(
     return Answer(await _show_whole(connection, access, letter))
 
 
-@router.add("GET /parked-events", page_of(ShownParkedEvent), _NEEDED, "List parked events")
+@router.add("GET /parked-events", _NEEDED, "List parked events")
 async def list_parked_events(
     page: InQuery[ParkedParameters], connection: Reading, access: Asking
-) -> Answer:
+) -> PageAnswer[ShownParkedEvent]:
     """Events that wait for an object, the newest first, each with the key that is `missing`."""
-    return await _answer_page(connection, access, page, "parked event")
+    return await _answer_page(connection, access, page, "parked event", ShownParkedEvent)
 
 
-@router.add("POST /parked-events/retry", Retried, _NEEDED, "Retry parked events", status=202)
-async def retry_parked_events(body: EventSelection, connection: Writing, access: Asking) -> Answer:
+@router.add("POST /parked-events/retry", _NEEDED, "Retry parked events", status=202)
+async def retry_parked_events(
+    body: EventSelection, connection: Writing, access: Asking
+) -> Answer[Retried]:
     """Let the ingesters try every one that is chosen now, and not when its turn comes."""
     retried = await unsettled.retry(connection, _select(access, "parked event", body))
     selection = body.model_dump(mode="json", exclude_none=True)
@@ -196,14 +196,10 @@ async def retry_parked_events(body: EventSelection, connection: Writing, access:
     return Answer(Retried(retried=retried), status_code=202)
 
 
-@router.add(
-    "POST /parked-events/{event_id}/retry",
-    ShownParkedEvent,
-    _NEEDED,
-    "Retry a parked event",
-    status=202,
-)
-async def retry_parked_event(event_id: LetterId, connection: Writing, access: Asking) -> Answer:
+@router.add("POST /parked-events/{event_id}/retry", _NEEDED, "Retry a parked event", status=202)
+async def retry_parked_event(
+    event_id: LetterId, connection: Writing, access: Asking
+) -> Answer[ShownParkedEvent]:
     """Let the ingesters try it now."""
     await unsettled.get(connection, event_id, "parked event", within=access.scope)
     event = await unsettled.retry_one(connection, event_id, "parked event")
@@ -212,12 +208,10 @@ async def retry_parked_event(event_id: LetterId, connection: Writing, access: As
     return Answer(ShownParkedEvent.show(event, **_read_record(event)), status_code=202)
 
 
-@router.add(
-    "POST /parked-events/{event_id}/discard", ShownDeadLetter, _NEEDED, "Discard a parked event"
-)
+@router.add("POST /parked-events/{event_id}/discard", _NEEDED, "Discard a parked event")
 async def discard_parked_event(
     event_id: LetterId, body: Discard, connection: Writing, access: Asking
-) -> Answer:
+) -> Answer[ShownDeadLetter]:
     """Decide that it will never be indexed: it becomes a discarded dead letter."""
     await unsettled.get(connection, event_id, "parked event", within=access.scope)
     letter = await unsettled.discard(connection, event_id, "parked event", body.reason)
@@ -228,11 +222,14 @@ async def discard_parked_event(
 
 
 async def _answer_page(
-    connection: AsyncConnection, access: Access, page: ParkedParameters, kind: Kind
-) -> Answer:
+    connection: AsyncConnection,
+    access: Access,
+    page: ParkedParameters,
+    kind: Kind,
+    shown: type[ShownItem],
+) -> PageAnswer[ShownItem]:
     before, chosen = page.find_after(int), _select(access, kind, page)
     events = await unsettled.find(connection, chosen, limit=page.limit + 1, before=before)
-    shown = ShownDeadLetter if kind == "dead letter" else ShownParkedEvent
     return page.answer(
         events, lambda event: shown.show(event, **_read_record(event)), attrgetter("id")
     )

@@ -253,9 +253,7 @@ async def _read_only(
             await access.write_reads(connection)
 
 
-def _depend(
-    open: Callable[[Access], AbstractAsyncContextManager[AsyncConnection]],
-) -> Any:
+def _depend(open: Callable[[Access], AbstractAsyncContextManager[AsyncConnection]]) -> Any:
     async def opened(access: Asking) -> AsyncIterator[AsyncConnection]:
         async with open(access) as connection:
             yield connection

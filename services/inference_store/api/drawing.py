@@ -112,10 +112,10 @@ _ROTATED: Final = ("cx", "cy", "w", "h", "angle")
 _IN_SHARES: Final = "box_in_shares"
 
 
-@router.add(f"GET {INFERENCE}/drawing", ShownDrawing, Right.READ, "Read the predictions as shapes")
+@router.add(f"GET {INFERENCE}/drawing", Right.READ, "Read the predictions as shapes")
 async def get_drawing(
     model_id: ModelId, inference_id: InferenceId, connection: LookingUp, access: Asking
-) -> InferenceAnswer:
+) -> InferenceAnswer[ShownDrawing]:
     """Boxes, oriented boxes, contours and keypoints of the newest inference of that id, in pixels
     of its picture. Contours and keypoints are read from the stored response."""
     registration, same = await access.find_inferences(connection, model_id, inference_id)

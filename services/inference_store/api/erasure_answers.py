@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -72,57 +71,32 @@ class WaivedHolds(Shown):
     """What has been given up so far, by the hold that kept it."""
 
 
-class ShownErasure(Shown):
+class ShownErasure(Erasure, Shown):
     """One run of deletion."""
 
-    id: UUID
     model_id: str | None
     """Null: of several, in `model_ids`."""
     model_ids: list[str]
-    cause: str
+    cause: str  # type: ignore[assignment]  # a later version may have more, here and below
     """policy, request, expired_arrival, erased_again or orphans."""
-    scope: str
+    scope: str  # type: ignore[assignment]
     """`input` (the datum and what else of the request is kept), `response`, `inference`
     (everything) or `object` (objects of no inference)."""
-    state: str
+    state: str  # type: ignore[assignment]
     """pending, marking, deleting_objects, verifying, deleting_rows, certifying, certified, deleted,
     failed, partly_held, giving_up, cancelling or cancelled."""
-    run: UUID | None
-    asked: dict[str, Any] | None
-    """`filter`, `inference_ids`, `subject` or `report` (a reconciliation), as it was asked; null:
-    it was marked as it was made. When it is over the subject's value is forgotten, and of ids their
-    number stays (`ids`)."""
-    requested_at: datetime
-    requested_by: str | None
-    begun_at: datetime | None
-    deleting_since: datetime | None
-    """From here on it cannot be cancelled."""
-    finished_at: datetime | None
-    retry_at: datetime | None
     progress: Progress
-    inferences: int
-    objects: int
-    versions: int
-    """Versions and delete markers that went, where the bucket keeps them."""
-    bytes: int
-    """Of the objects that went."""
     rows: dict[str, int]
     """Rows that went, by table."""
-    oldest: datetime | None
-    """When the oldest and the newest of what went were received."""
-    newest: datetime | None
     obstacles: list[BlockedObject]
     """The first hundred."""
     not_found: list[str]
     """In the answer that makes it: those of `inference_ids` that no inference has."""
     message: str | None
     """What else is to be said, such as that nothing matched."""
-    error: str | None
-    certificate: int | None
-    """Number of its newest certificate: `GET /v1/certificates/{number}`."""
-    decided_by: list[DecidingRule]
+    decided_by: list[DecidingRule]  # type: ignore[assignment]
     """Of a policy's run: the rules and limits that let it expire."""
-    given_up: WaivedHolds | None
+    given_up: WaivedHolds | None  # type: ignore[assignment]
     """What holds kept and is given up; null: nothing is."""
 
 
@@ -143,7 +117,7 @@ async def find_or_refuse(
 
 async def answer_requested(
     access: Access, erasure: Erasure, *, not_found: Sequence[str] = ()
-) -> Answer:
+) -> Answer[ShownErasure]:
     """Answer that an erasure was requested, and where it can be followed."""
     async with access.engine.connect() as connection:
         shown = await show_erasure(connection, erasure, not_found=not_found)
@@ -161,6 +135,9 @@ async def show_erasure(
         if erasure.asked is None
         else {name: value for name, value in erasure.asked.items() if name not in _INTERNAL}
     )
+    waived = erasure.given_up
+    holds = (waived or {}).get("holds", {}).items()
+    held = [{"hold": hold, "inferences": number} for hold, number in holds]
     return ShownErasure.show(
         erasure,
         model_id=None if erasure.model is None else names.get(erasure.model),
@@ -168,7 +145,7 @@ async def show_erasure(
         asked=criteria,
         rows=erasure.table_rows,
         progress=_show_progress(erasure),
-        given_up=None if erasure.given_up is None else _show_waiver(erasure.given_up),
+        given_up=waived and {"by": waived["by"], "held": held},
         obstacles=await list_blocked(connection, erasure.id),
         not_found=not_found,
         message=_build_message(erasure),
@@ -186,13 +163,6 @@ def _show_progress(erasure: Erasure) -> Progress:
         left=rest,
         per_second=rate,
         seconds_left=round(rest / rate, 1) if is_known and rate else None,
-    )
-
-
-def _show_waiver(waived: dict[str, Any]) -> WaivedHolds:
-    holds = waived.get("holds", {}).items()
-    return WaivedHolds(
-        by=waived["by"], held=[HeldCount(hold=UUID(h), inferences=n) for h, n in holds]
     )
 
 

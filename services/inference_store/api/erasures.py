@@ -28,6 +28,7 @@ from inference_store.erasure.requests import (
 from inference_store.export.erased import MemberLists
 from inference_store.index.registrations import Registration
 from inference_store.inference.errors import InvalidCursor, NotFound
+from inference_store.inference.field_docs import Body, Flag, ShortText, Text
 from inference_store.query import lookup
 from inference_store.query.cql2 import FilterLang
 from inference_store.query.cursor import unpin
@@ -36,11 +37,11 @@ from inference_store.query.deadline import Deadline
 from . import fields
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
-from .conditions import Models, RequestedFilter, choose_models, filter_schema, read_requested_filter
+from .conditions import Models, RequestedFilter, choose_models, filter_field, read_requested_filter
 from .dependencies import Reading, Writing, querying
 from .erasure_answers import ShownErasure, answer_requested, find_or_refuse, show_erasure
-from .fields import Body, Flag, InQuery, Page, PageParameters, ShortText, Text, page_of
-from .http import ModelId
+from .fields import InQuery, PageAnswer, PageParameters
+from .http import INFERENCES, OF_MODEL, ModelId
 from .inference_models import Resolved
 from .routing import Router
 
@@ -66,12 +67,9 @@ class Subject(Body):
 class ErasureRequest(Body):
     """What to erase: exactly one of `filter`, `inference_ids` and `subject`."""
 
-    filter: Any = Field(
-        default=None,
-        description="A filter in CQL2: a string is CQL2-Text, an object CQL2-JSON. What is stored"
-        " and TRUE of it is erased.",
-        examples=["data_source = 'hallway-camera-feed' AND frame_number < 100"],
-        json_schema_extra=filter_schema,
+    filter: Any = filter_field(
+        "What is stored and TRUE of it is erased.",
+        "data_source = 'hallway-camera-feed' AND frame_number < 100",
     )
     filter_lang: FilterLang | None = Field(
         default=None, validation_alias=AliasChoices("filter_lang", "filter-lang")
@@ -194,57 +192,44 @@ _ESTIMATE: dict[int | str, dict[str, Any]] = {
 
 
 @router.add(
-    "POST /models/{model_id}/erasures",
-    ShownErasure,
+    f"POST {OF_MODEL}/erasures",
     Right.DELETE,
     "Erase by a filter, ids or a subject",
     501,
     status=202,
     also=_ESTIMATE,
 )
-async def request_erasure(model_id: ModelId, body: ErasureRequest, access: Asking) -> Answer:
+async def request_erasure(
+    model_id: ModelId, body: ErasureRequest, access: Asking
+) -> Answer[ShownErasure]:
     """Erase what is stored of one model and matches. The retention service marks it, which hides
     it from every query, and then deletes it; GET /v1/erasures/{id} follows it."""
     return await _answer(access, body, model_id)
 
 
-@router.add(
-    "POST /models/{model_id}/inferences/delete",
-    ShownErasure,
-    Right.DELETE,
-    "Erase inferences by their ids",
-    status=202,
-)
-async def delete_inferences(model_id: ModelId, body: InferenceDeletion, access: Asking) -> Answer:
+@router.add(f"POST {INFERENCES}/delete", Right.DELETE, "Erase inferences by their ids", status=202)
+async def delete_inferences(
+    model_id: ModelId, body: InferenceDeletion, access: Asking
+) -> Answer[ShownErasure]:
     """A short form of an erasure by `inference_ids`."""
     erasure_request = ErasureRequest(inference_ids=body.inference_ids)
     return await request_erasure(model_id, erasure_request, access)
 
 
 @router.add(
-    "POST /erasures",
-    ShownErasure,
-    _NEEDED,
-    "Erase over several models",
-    404,
-    501,
-    status=202,
-    also=_ESTIMATE,
+    "POST /erasures", _NEEDED, "Erase over several models", 404, 501, status=202, also=_ESTIMATE
 )
-async def request_erasure_across(body: ErasureRequestAcross, access: Asking) -> Answer:
+async def request_erasure_across(
+    body: ErasureRequestAcross, access: Asking
+) -> Answer[ShownErasure]:
     """Erase what matches of several models, of a project, or of all: one erasure."""
     return await _answer(access, body)
 
 
-@router.add(
-    "POST /erasures/{erasure_id}/cancel",
-    ShownErasure,
-    _NEEDED,
-    "Cancel an erasure",
-    409,
-    status=202,
-)
-async def cancel_erasure(erasure_id: UUID, connection: Writing, access: Asking) -> Answer:
+@router.add("POST /erasures/{erasure_id}/cancel", _NEEDED, "Cancel an erasure", 409, status=202)
+async def cancel_erasure(
+    erasure_id: UUID, connection: Writing, access: Asking
+) -> Answer[ShownErasure]:
     """Possible until the first object is being deleted: afterwards 409. The marks are taken away,
     and queries show the inferences again; `cancelled` when that is done."""
     await find_or_refuse(connection, erasure_id, access.scope)
@@ -255,7 +240,6 @@ async def cancel_erasure(erasure_id: UUID, connection: Writing, access: Asking) 
 
 @router.add(
     "POST /erasures/{erasure_id}/give-up",
-    ShownErasure,
     _NEEDED,
     "Give up what holds keep of an erasure",
     409,
@@ -263,7 +247,7 @@ async def cancel_erasure(erasure_id: UUID, connection: Writing, access: Asking) 
 )
 async def give_up_erasure(
     erasure_id: UUID, body: HoldWaiver, connection: Writing, access: Asking
-) -> Answer:
+) -> Answer[ShownErasure]:
     """Of one that is `partly_held`: what went stays gone, what holds keep is not erased when they
     let go, and the erasure ends with a certificate that says both. There is no way back."""
     await find_or_refuse(connection, erasure_id, access.scope)
@@ -274,10 +258,10 @@ async def give_up_erasure(
     return Answer(await show_erasure(connection, erasure), status_code=202)
 
 
-@router.add("GET /erasures", page_of(ShownErasure), _READ, "List erasures", 404)
+@router.add("GET /erasures", _READ, "List erasures", 404)
 async def list_erasures(
     page: InQuery[ErasureParameters], connection: Reading, access: Asking
-) -> Answer:
+) -> PageAnswer[ShownErasure]:
     """Erasures, the newest first."""
     model = None if page.model_id is None else await access.find_model(connection, page.model_id)
     erasures = await find_erasures(
@@ -290,17 +274,19 @@ async def list_erasures(
     )
     items, following = page.cut(erasures, fields.by_time())
     shown = [await show_erasure(connection, erasure) for erasure in items]
-    return Answer(Page(items=shown, next=following))
+    return PageAnswer(shown, following)
 
 
-@router.add("GET /erasures/{erasure_id}", ShownErasure, _READ, "Follow an erasure")
-async def get_erasure(erasure_id: UUID, connection: Reading, access: Asking) -> Answer:
+@router.add("GET /erasures/{erasure_id}", _READ, "Follow an erasure")
+async def get_erasure(
+    erasure_id: UUID, connection: Reading, access: Asking
+) -> Answer[ShownErasure]:
     """How far an erasure is."""
     erasure = await find_or_refuse(connection, erasure_id, access.scope)
     return Answer(await show_erasure(connection, erasure))
 
 
-async def _answer(access: Access, body: ErasureRequest, model_id: str | None = None) -> Answer:
+async def _answer(access: Access, body: ErasureRequest, model_id: str | None = None) -> Answer[Any]:
     async with querying(access) as connection:
         if isinstance(body, Models):
             models = await choose_models(connection, access, body)
@@ -308,9 +294,7 @@ async def _answer(access: Access, body: ErasureRequest, model_id: str | None = N
             assert model_id is not None, "the path names it"
             models = [await access.find_model(connection, model_id)]
         names = {model.model: model.model_id for model in models}
-        cursor, now = (None, None) if body.cursor is None else unpin(body.cursor)
-        filter = await read_requested_filter(body.filter, body.filter_lang, now=now)
-        body = body.model_copy(update={"cursor": cursor})
+        filter = await read_requested_filter(body.filter, body.filter_lang, cursor=body.cursor)
         if body.subject is not None:
             criteria = await _read_subject(connection, access, names, body)
         else:
@@ -326,7 +310,7 @@ async def _answer(access: Access, body: ErasureRequest, model_id: str | None = N
 
 async def _request(
     access: Access, models: Sequence[Registration], criteria: dict[str, Any], body: ErasureRequest
-) -> Answer:
+) -> Answer[Any]:
     """Write the erasure to the ledger before it takes effect.
 
     Ids that are not found are searched in the first Postgres, because a replica that lags does not
@@ -352,9 +336,7 @@ async def _read_request(
     if body.inference_ids is not None:
         return describe_ids(body.inference_ids)
     assert filter.tree is not None
-    text = body.filter if isinstance(body.filter, str) else None
-    is_text = body.filter_lang != "cql2-json"
-    return await describe_filter(connection, models, filter.tree, text if is_text else None)
+    return await describe_filter(connection, models, filter.tree, filter.text)
 
 
 async def _list_not_found(
@@ -417,7 +399,7 @@ async def _build_estimate(
     going = [losses.list_requested(part) for part in parts]
     uid_page, lists = UidPage(None, None), MemberLists()
     if body.uids:
-        after = _decode_cursor(body.cursor)
+        after = _decode_cursor(None if body.cursor is None else unpin(body.cursor)[0])
         uid_page = await losses.list_uids(
             connection, going, after=after, limit=body.limit, deadline=deadline
         )
@@ -425,6 +407,7 @@ async def _build_estimate(
     by_model = {models[part.model]: await count(models[part.model], part) for part in parts}
     beside = await losses.count_unattributed(connection, blobs, models, criteria, deadline)
     total = sum(by_model.values(), beside)
+    uids, last = uid_page.uids, uid_page.last
     all_exports = await losses.find_exports(connection, going, lists, deadline)
     return ErasureEstimate.show(
         total,
@@ -438,20 +421,10 @@ async def _build_estimate(
             if loss != Loss()
         ],
         not_found=not_found,
-        **_show_uids(uid_page, models, filter),
+        uids=uids and [EstimatedUid(model_id=models[model], uid=uid) for model, uid in uids],
+        next=last and filter.pin(fields.encode(last[0], str(last[1]))),
         **filter.answer_members,
     )
-
-
-def _show_uids(
-    uid_page: UidPage, models: Mapping[int, str], filter: RequestedFilter
-) -> dict[str, Any]:
-    uids, last = uid_page.uids, uid_page.last
-    shown_uids = (
-        None if uids is None else [EstimatedUid(model_id=models[m], uid=uid) for m, uid in uids]
-    )
-    following = None if last is None else filter.pin(fields.encode(last[0], str(last[1])))
-    return {"uids": shown_uids, "next": following}
 
 
 def _decode_cursor(cursor: str | None) -> ErasedUid | None:

@@ -12,22 +12,18 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.erasure import policies
 from inference_store.erasure.policies.effective_policy import parse_duration
 from inference_store.export.columns import BlobChoice
-from inference_store.export.jobs import (
-    UNFINISHED,
-    ExportJob,
-    count_unfinished,
-    request_export,
-)
+from inference_store.export.jobs import UNFINISHED, ExportJob, count_unfinished, request_export
 from inference_store.export.listing import build_question, describe_question
 from inference_store.export.part_formats import PART_FORMATS
 from inference_store.inference.errors import Conflict, Fault, Invalid
+from inference_store.inference.field_docs import Body, Flag, ShortText
 from inference_store.platform.settings import ApiSettings
 from inference_store.query.cql2 import FilterLang
 from inference_store.query.deadline import Deadline, OutOfTime
 from inference_store.query.search import count
 
-from .conditions import filter_schema, read_requested_filter
-from .fields import Body, Flag, ShortText, Window
+from .conditions import filter_field, read_requested_filter
+from .fields import Window
 
 Format: TypeAlias = Literal["parquet", "arrow", "csv", "jsonl", "webdataset", "chariot"]
 Included: TypeAlias = Literal["metadata", "predictions"]
@@ -50,11 +46,8 @@ class ExportRequest(Body):
         }
     )
 
-    filter: Any = Field(
-        default=None,
-        description="A filter in CQL2, as of a query; left out: every inference of the model.",
-        examples=["prediction(label = 'person' AND score < 0.4)"],
-        json_schema_extra=filter_schema,
+    filter: Any = filter_field(
+        "Left out: every inference of the model.", "prediction(label = 'person' AND score < 0.4)"
     )
     filter_lang: FilterLang | None = None
     """The filter's language; left out: that of its JSON type."""
@@ -161,12 +154,11 @@ async def _describe(
 ) -> dict[str, Any]:
     filter = await read_requested_filter(body.filter, body.filter_lang, now=now)
     window = body.received_at or Window()
-    is_text = isinstance(body.filter, str) and body.filter_lang != "cql2-json"
     return await describe_question(
         connection,
         model,
         filter.tree,
-        text=body.filter if is_text else None,
+        text=filter.text,
         since=window.since,
         until=now if window.until is None else min(window.until, now),
         include=list(dict.fromkeys(body.include)),

@@ -39,6 +39,7 @@ from inference_store.export.part_formats import PART_FORMATS
 from inference_store.index import registrations
 from inference_store.inference.errors import BlobMissing, Conflict, Gone, InvalidCursor, NotFound
 from inference_store.inference.events.event import parse_stored
+from inference_store.inference.field_docs import ShortText
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
 
@@ -53,7 +54,7 @@ from .export_requests import (
     insert_export,
     prepare_export,
 )
-from .fields import InQuery, Page, PageParameters, ShortText, page_of
+from .fields import InQuery, PageAnswer, PageParameters
 from .http import ANY, BYTES, OF_MODEL, ModelId, read_range
 from .routing import BINARY, Router
 
@@ -125,10 +126,10 @@ _PART: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.add(
-    f"POST {OF_MODEL}/exports", ShownExport, Right.EXPORT, "Export inferences", 409, 501, status=202
-)
-async def request_export(model_id: ModelId, body: ExportRequest, access: Asking) -> Answer:
+@router.add(f"POST {OF_MODEL}/exports", Right.EXPORT, "Export inferences", 409, 501, status=202)
+async def request_export(
+    model_id: ModelId, body: ExportRequest, access: Asking
+) -> Answer[ShownExport]:
     """Write everything that matches to the bucket, in parts. The retention service lists what
     matches now, and writes it; GET /v1/exports/{id} follows it."""
     async with querying(access) as connection:
@@ -146,13 +147,13 @@ async def request_export(model_id: ModelId, body: ExportRequest, access: Asking)
             blobs=job.blob_choice,
         )
         [shown] = await show_exports(connection, [job])
-    return Answer(shown, status_code=202, headers={"Location": f"/v1/exports/{job.id}"})
+    return Answer(shown, status_code=202, location=f"/v1/exports/{job.id}")
 
 
-@router.add("GET /exports", page_of(ShownExport), _NEEDED, "List exports", 404)
+@router.add("GET /exports", _NEEDED, "List exports", 404)
 async def list_exports(
     page: InQuery[ExportParameters], connection: Reading, access: Asking
-) -> Answer:
+) -> PageAnswer[ShownExport]:
     """Exports of the models that the caller may export, the newest first. A page of large filters
     has fewer than `limit`."""
     model = None if page.model_id is None else await access.find_model(connection, page.model_id)
@@ -165,25 +166,22 @@ async def list_exports(
         within=access.scope,
     )
     following = fields.encode(*fields.by_time()(jobs[-1])) if has_more else None
-    return Answer(Page(items=await show_exports(connection, jobs), next=following))
+    return PageAnswer(await show_exports(connection, jobs), following)
 
 
-@router.add(f"GET {_ONE}", ShownExport, _NEEDED, "Follow an export")
-async def get_export(export_id: UUID, connection: Reading, access: Asking) -> Answer:
+@router.add(f"GET {_ONE}", _NEEDED, "Follow an export")
+async def get_export(export_id: UUID, connection: Reading, access: Asking) -> Answer[ShownExport]:
     """How far an export is."""
     [shown] = await show_exports(connection, [await _find_job(connection, access, export_id)])
     return Answer(shown)
 
 
 @router.add(
-    f"POST {_ONE}/cancel",
-    ShownExport,
-    _NEEDED,
-    "Cancel an export, or delete its parts",
-    409,
-    status=202,
+    f"POST {_ONE}/cancel", _NEEDED, "Cancel an export, or delete its parts", 409, status=202
 )
-async def cancel_export(export_id: UUID, connection: Writing, access: Asking) -> Answer:
+async def cancel_export(
+    export_id: UUID, connection: Writing, access: Asking
+) -> Answer[ShownExport]:
     """Nothing more is written, and the parts are deleted; possible until it has expired. Copies
     that were downloaded stay where they are, and erasures go on to name them."""
     job = await _find_job(connection, access, export_id, lock=True)
@@ -195,8 +193,10 @@ async def cancel_export(export_id: UUID, connection: Writing, access: Asking) ->
     return Answer(shown, status_code=202)
 
 
-@router.add(f"POST {_ONE}/restart", ShownExport, _NEEDED, "Start an export again", 409, status=202)
-async def restart_export(export_id: UUID, connection: Writing, access: Asking) -> Answer:
+@router.add(f"POST {_ONE}/restart", _NEEDED, "Start an export again", 409, status=202)
+async def restart_export(
+    export_id: UUID, connection: Writing, access: Asking
+) -> Answer[ShownExport]:
     """Ask the same question again, as another export with an id of its own: for a stale one, whose
     parts an erasure deleted, and for any other that has ended. The parts that are left of the first
     one stay until it expires or is cancelled."""
@@ -212,18 +212,13 @@ async def restart_export(export_id: UUID, connection: Writing, access: Asking) -
         restarts=str(job.id),
     )
     [shown] = await show_exports(connection, [again])
-    return Answer(shown, status_code=202, headers={"Location": f"/v1/exports/{again.id}"})
+    return Answer(shown, status_code=202, location=f"/v1/exports/{again.id}")
 
 
-@router.add(
-    f"GET {_ONE}/parts",
-    page_of(ShownExportPart, "in order"),
-    _NEEDED,
-    "Get links to an export's parts",
-)
+@router.add(f"GET {_ONE}/parts", _NEEDED, "Get links to an export's parts", order="in order")
 async def get_export_parts(
     export_id: UUID, page: InQuery[PageParameters], connection: Writing, access: Asking
-) -> Answer:
+) -> PageAnswer[ShownExportPart]:
     """The parts that are listed so far, each with a link once it is written. Who asks counts as
     having downloaded what is written: erasures name them."""
     job = await _find_readable(connection, access, export_id)
@@ -233,13 +228,17 @@ async def get_export_parts(
     parts = await list_parts(connection, export_id, after=after, limit=page.limit + 1, lock=True)
     items, following = page.cut(parts, attrgetter("number"))
     await _record_download(connection, access, job, items)
-    shown = await show_parts(access.settings, access.blobs, items)
-    return Answer(Page(items=shown, next=following))
+    settings, blobs = access.settings, access.blobs
+    urls = await asyncio.to_thread(lambda: [_make_url(settings, blobs, part) for part in items])
+    shown = [
+        ShownExportPart.show(part, url=url, sha256=part.sha256 and part.sha256.hex())
+        for part, url in zip(items, urls, strict=True)
+    ]
+    return PageAnswer(shown, following)
 
 
 @router.add(
     f"GET {_ONE}/parts/{{number}}",
-    StreamingResponse,
     _NEEDED,
     "Download a part of an export",
     409,
@@ -298,14 +297,14 @@ async def get_export_part(  # noqa: PLR0917  (FastAPI calls it by name)
 
 
 @router.add(
-    "GET /exports/{export_id}/erased",
-    page_of(ShownErasedMember, "in the order in which they were erased"),
+    f"GET {_ONE}/erased",
     _NEEDED,
     "List what erasures took of an export",
+    order="in the order in which they were erased",
 )
 async def list_erased_members(
     export_id: UUID, page: InQuery[PageParameters], connection: Reading, access: Asking
-) -> Answer:
+) -> PageAnswer[ShownErasedMember]:
     """What was exported and has been erased since, in the order of its erasure: delete it from
     every copy. The `cursor` of the last item shows what has come since."""
     await _find_job(connection, access, export_id)
@@ -358,32 +357,18 @@ async def show_exports(connection: AsyncConnection, jobs: Sequence[ExportJob]) -
     """Return exports as answers have them."""
     names = await registrations.names(connection, {job.model for job in jobs})
     downloads = await list_downloads(connection, [job.id for job in jobs])
-    shown = [job for job in jobs if job.model in names]  # one may have been removed meanwhile
-    return [_show_export(job, names[job.model], downloads[job.id]) for job in shown]
-
-
-def _show_export(job: ExportJob, model_id: str, downloads: Sequence[Download]) -> ShownExport:
-    return ShownExport.show(
-        job,
-        **{name: job.document[name] for name in ("filter", "since", "until", "include")},
-        blobs=job.blob_choice,
-        model_id=model_id,
-        parts=job.lists,
-        parts_written=job.written,
-        downloads=[ShownDownload.show(download) for download in downloads],
-    )
-
-
-async def show_parts(
-    settings: ApiSettings, blobs: Blobs, parts: Sequence[Part]
-) -> list[ShownExportPart]:
-    """Return parts with where each can be read: presigned links, or the api's own route."""
-    urls = await asyncio.to_thread(lambda: [_make_url(settings, blobs, part) for part in parts])
     return [
-        ShownExportPart.show(
-            part, url=url, sha256=None if part.sha256 is None else part.sha256.hex()
+        ShownExport.show(
+            job,
+            **{name: job.document[name] for name in ("filter", "since", "until", "include")},
+            blobs=job.blob_choice,
+            model_id=names[job.model],
+            parts=job.lists,
+            parts_written=job.written,
+            downloads=[ShownDownload.show(download) for download in downloads[job.id]],
         )
-        for part, url in zip(parts, urls, strict=True)
+        for job in jobs
+        if job.model in names  # it may have been removed meanwhile
     ]
 
 

@@ -4,110 +4,28 @@ import base64
 import binascii
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from decimal import Decimal
 from types import GenericAlias
-from typing import Annotated, Any, Final, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, Generic, Self, TypeAlias, TypeVar
 from uuid import UUID
 
 import orjson
 from fastapi import Query
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
-    Strict,
     ValidationInfo,
-    WithJsonSchema,
     create_model,
     field_validator,
     model_validator,
 )
 
 from inference_store.inference.errors import Fault, InvalidCursor
-from inference_store.inference.field_docs import DocumentedModel, field_docs
-from inference_store.inference.json_text import storable
-from inference_store.inference.metadata import MetadataCaps
-from inference_store.inference.metadata.values import read_timestamp
+from inference_store.inference.field_docs import Body, Instant, Number, field_docs
 from inference_store.platform.json_encoding import format_instant
 
 from .answer import Answer, Shown
-
-_MOST_FIELDS = 100
-
-
-class Body(DocumentedModel):
-    """A body of a request: unknown fields are refused by name."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _few_fields(cls, value: Any) -> Any:
-        # Each unknown one would be a fault of its own, and costs more than reading it.
-        if isinstance(value, dict) and len(value) > _MOST_FIELDS:
-            raise ValueError(f"an object here has at most {_MOST_FIELDS} fields")
-        return value
-
-
-def _whole(value: Any) -> Any:
-    """A number without a fraction, as an int; JSON does not tell 5.0 from 5."""
-    if isinstance(value, Decimal) and value.is_finite() and value.adjusted() < 20:
-        return int(value) if value == value.to_integral_value() else value
-    return value
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
-        raise ValueError("it is a number")
-    number = float(value)
-    if number in (float("inf"), float("-inf")):
-        raise ValueError("it is a finite number")
-    return number
-
-
-def exact(value: Any) -> Any:
-    """The exact number. Raises ValueError for what is none, or too large."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
-        raise ValueError("it is a number")
-    number = value if isinstance(value, Decimal) else Decimal(str(value))
-    if (
-        not number.is_finite()
-        or abs(number.adjusted()) > 400
-        or len(number.as_tuple().digits) > 1000
-    ):
-        raise ValueError("it has up to 1,000 digits and an exponent up to 400")
-    return number
-
-
-def instant(value: Any) -> Any:
-    """The instant. Raises ValueError for what is none."""
-    if isinstance(value, datetime):
-        return value
-    parsed = read_timestamp(value, MetadataCaps())[0] if isinstance(value, str) else None
-    if parsed is None:
-        raise ValueError("it is an instant as RFC 3339 writes it: 2026-11-01T00:00:00Z")
-    return parsed
-
-
-def storable_text(value: str) -> str:
-    """The text itself. Raises ValueError where Postgres cannot hold it."""
-    if not storable(value):
-        raise ValueError("it holds NUL or a lone surrogate")
-    return value
-
-
-# Bounds stand before these: after them pydantic leaves `minimum` and `maximum` out of the OpenAPI.
-WHOLE: Final = BeforeValidator(_whole)
-FINITE: Final = BeforeValidator(_number)
-Whole: TypeAlias = Annotated[int, Strict(), WHOLE]
-Number: TypeAlias = Annotated[float, FINITE]
-Exact: TypeAlias = Annotated[Decimal, BeforeValidator(exact), WithJsonSchema({"type": "number"})]
-Flag: TypeAlias = Annotated[bool, Strict()]
-Instant: TypeAlias = Annotated[datetime, BeforeValidator(instant)]
-Text: TypeAlias = Annotated[str, AfterValidator(storable_text)]
-ShortText: TypeAlias = Annotated[str, Field(max_length=256), AfterValidator(storable_text)]
 
 
 def _not_relative(value: Any) -> Any:
@@ -189,6 +107,7 @@ T = TypeVar("T")
 InQuery: TypeAlias = Annotated[T, Query()]
 """Parameters, of the query of a request."""
 Item = TypeVar("Item")
+ShownItem = TypeVar("ShownItem", bound=Shown)
 
 
 class Page(Shown):
@@ -199,7 +118,14 @@ class Page(Shown):
     """The cursor of the next page; null: this was the last."""
 
 
-def page_of(item: type[Shown], order: str = "the newest first") -> type[Page]:
+class PageAnswer(Answer[Page], Generic[Item]):
+    """An answer of a page of a list."""
+
+    def __init__(self, items: Sequence[Item], following: str | None) -> None:
+        super().__init__(Page(items=items, next=following))
+
+
+def page_of(item: type[Shown], order: str) -> type[Page]:
     """Return the model of a page of these, which the OpenAPI names after them."""
     name = item.__name__.removeprefix("Shown").removeprefix("Listed")
     items: Any = GenericAlias(list, (item,))
@@ -248,13 +174,13 @@ class PageParameters(Parameters):
     def answer(
         self,
         rows: Sequence[Item],
-        show: Callable[[Item], Shown],
+        show: Callable[[Item], ShownItem],
         key: Callable[[Item], Any] | None = None,
-    ) -> Answer:
+    ) -> PageAnswer[ShownItem]:
         """Answer with a page of rows, one more of which were read; `key` as of `cut`; None: the
         time of the request and the id."""
         items, following = self.cut(rows, key or by_time())
-        return Answer(Page(items=[show(row) for row in items], next=following))
+        return PageAnswer([show(row) for row in items], following)
 
 
 def encode(*key: Any) -> str:

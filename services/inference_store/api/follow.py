@@ -14,7 +14,7 @@ from uuid import UUID
 
 from pydantic import Field
 from sqlalchemy.ext.asyncio import AsyncConnection
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import StreamingResponse
 
 from inference_store.access.rights import Right
 from inference_store.api.answer import build_body, find_refusal
@@ -94,17 +94,10 @@ _STREAM = {
 }
 
 
-@router.add(
-    f"GET {INFERENCES}/follow",
-    StreamingResponse,
-    Right.READ,
-    "Follow what arrives",
-    501,
-    also={200: _STREAM},
-)
+@router.add(f"GET {INFERENCES}/follow", Right.READ, "Follow what arrives", 501, also={200: _STREAM})
 async def follow_inferences(
     model_id: ModelId, link: InQuery[FollowLink], access: Asking
-) -> Response:
+) -> StreamingResponse:
     """Inferences as they are indexed, in that order, as server-sent events: one a second at most,
     with the last 50. Those that were received over a day before they were indexed are left out."""
     app = access.app
@@ -143,7 +136,7 @@ async def _look(  # noqa: PLR0917
 ) -> Arrived:
     registration, extent = await access.find_model_to_query(connection, model_id)
     filter = await read_requested_filter(link.filter, link.filter_lang)
-    question = Conditions(unknown_keys="empty").to_query_request(filter.tree)
+    question = Conditions(unknown_keys="empty").to_query_request(filter)
     prepared = await prepare(connection, registration.model, question, extent)
     deadline = Deadline.after(access.settings.query_timeout_seconds)
     with limit_query_time("page", _NARROW, prepared.query):

@@ -13,14 +13,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.erasure import holds
-from inference_store.erasure.holds import (
-    Hold,
-    HoldRevision,
-    Placement,
-    State,
-    format_filter,
-    list_declared_types,
-)
 from inference_store.erasure.ledger_entries import Body as Entry
 from inference_store.erasure.ledger_entries import Note
 from inference_store.erasure.losses import count_held
@@ -33,24 +25,15 @@ from inference_store.inference.errors import (
     NotFound,
     PreconditionFailed,
 )
+from inference_store.inference.field_docs import Body, Instant, ShortText, Text
 from inference_store.query.cql2 import Clock, FilterLang
 from inference_store.query.cql2.tree import Node
 
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
-from .conditions import filter_schema, read_filter
+from .conditions import filter_field, read_filter
 from .dependencies import IfMatch, Querying, Reading
-from .fields import (
-    Body,
-    InQuery,
-    Instant,
-    PageParameters,
-    Parameters,
-    ShortText,
-    Text,
-    by_time,
-    page_of,
-)
+from .fields import InQuery, PageAnswer, PageParameters, Parameters, by_time
 from .routing import Router
 
 _Reason = Annotated[Text, Field(min_length=1, max_length=2000)]
@@ -82,12 +65,10 @@ class HoldBody(Body):
     """Why nothing of it may be deleted."""
     model_id: ShortText | None = None
     """The model; left out or null: every model, also those to come."""
-    filter: Any = Field(
-        default=None,
-        description="A filter in CQL2: a string is CQL2-Text, an object CQL2-JSON. What it is TRUE"
-        " of is kept, now or later, and what it is NULL of. It may name keys not yet seen.",
-        examples=["camera = 'hallway' AND prediction(label = 'person')"],
-        json_schema_extra=filter_schema,
+    filter: Any = filter_field(
+        "What it is TRUE of is kept, now or later, and what it is NULL of. It may name keys not yet"
+        " seen.",
+        "camera = 'hallway' AND prediction(label = 'person')",
     )
     filter_lang: FilterLang | None = None
     """The filter's language; left out: that of its JSON type."""
@@ -110,7 +91,7 @@ class HoldBody(Body):
 class HoldParameters(PageParameters):
     """Which page of which holds."""
 
-    state: State | None = None
+    state: holds.State | None = None
     model_id: ShortText | None = None
     """Those that may keep something of this model, those of every model among them."""
 
@@ -121,14 +102,14 @@ class ReleaseParameters(Parameters):
     reason: _Reason
 
 
-class ShownHold(Hold, Shown):
+class ShownHold(holds.Hold, Shown):
     """A legal hold; `erased:…` stands for each value that an erasure took."""
 
     model_id: str | None
     """null: every model, also those to come."""
     filter: str | None  # type: ignore[assignment]
     """As CQL2-Text, every name spelt out; null: it was placed by ids."""
-    state: State
+    state: holds.State
     """`in_force`; `ended`: `until` has passed; `released`: by a person."""
     types: dict[str, str]
     """Types of its keys that nothing had when it was placed or changed: `number`, `string`, `bool`,
@@ -180,7 +161,7 @@ class HoldDocument(Shown):
     until: datetime | None = None
 
 
-class HoldChange(HoldRevision, Shown):
+class HoldChange(holds.HoldRevision, Shown):
     """One revision of a hold."""
 
     document: HoldDocument  # type: ignore[assignment]
@@ -200,20 +181,25 @@ _ONE = "/holds/{hold_id}"
 _CLAIMS = 100
 
 
-@router.add("POST /holds", PlacedHold, _NEEDED, "Place a hold", 404, 409, status=201)
-async def place_hold(body: HoldBody, access: Asking) -> Answer:
+@router.add("POST /holds", _NEEDED, "Place a hold", 404, 409, status=201)
+async def place_hold(body: HoldBody, access: Asking) -> Answer[PlacedHold]:
     """From this answer on nothing deletes what the hold keeps; what erasures had claimed before
     is listed in it."""
     return await _write(access, body)
 
 
-@router.add("GET /holds", page_of(ShownHold), _NEEDED, "List holds", 404)
-async def list_holds(page: InQuery[HoldParameters], connection: Reading, access: Asking) -> Answer:
+@router.add("GET /holds", _NEEDED, "List holds", 404)
+async def list_holds(
+    page: InQuery[HoldParameters], connection: Reading, access: Asking
+) -> PageAnswer[ShownHold]:
     """Holds, the newest first; ended and released ones too. Those of every model are shown to
     whoever has the right over everything."""
     model = None
     if page.model_id is not None:
-        model = await _find_listed_model(connection, access, page.model_id)
+        # who has the right over everything also lists holds of a model that is not registered
+        model = await model_numbers.number_of(connection, page.model_id)
+        if model is None or not access.scope.is_everything:
+            model = (await access.find_model(connection, page.model_id)).model
     listed_holds = await holds.list_holds(
         connection,
         state=page.state,
@@ -226,22 +212,25 @@ async def list_holds(page: InQuery[HoldParameters], connection: Reading, access:
     return page.answer(listed_holds, partial(_show_hold, ids=ids), by_time("placed_at"))
 
 
-@router.add(f"GET {_ONE}", ShownHold, _NEEDED, "Read a hold")
-async def get_hold(hold_id: UUID, connection: Reading, access: Asking) -> Answer:
+@router.add(f"GET {_ONE}", _NEEDED, "Read a hold")
+async def get_hold(hold_id: UUID, connection: Reading, access: Asking) -> Answer[ShownHold]:
     """One hold."""
-    return await _build_answer(connection, await _find_hold(connection, access, hold_id))
+    hold = await holds.get_hold(connection, hold_id, within=access.scope)
+    return await _build_answer(connection, hold)
 
 
-@router.add(f"PUT {_ONE}", PlacedHold, _NEEDED, "Change a hold", 409)
-async def change_hold(hold_id: UUID, body: HoldBody, if_match: IfMatch, access: Asking) -> Answer:
+@router.add(f"PUT {_ONE}", _NEEDED, "Change a hold", 409)
+async def change_hold(
+    hold_id: UUID, body: HoldBody, if_match: IfMatch, access: Asking
+) -> Answer[PlacedHold]:
     """Put another hold in its place, under the same id: what only the old one kept is let go."""
     return await _write(access, body, hold_id, if_match)
 
 
-@router.add(f"DELETE {_ONE}", ShownHold, _NEEDED, "Release a hold", 409)
+@router.add(f"DELETE {_ONE}", _NEEDED, "Release a hold", 409)
 async def release_hold(
     hold_id: UUID, why: InQuery[ReleaseParameters], if_match: IfMatch, access: Asking
-) -> Answer:
+) -> Answer[ShownHold]:
     """Let go what it kept: policies apply again, and erasures that it held up go on. It stays
     listed, with its history."""
     model_id: str | None = None
@@ -253,7 +242,7 @@ async def release_hold(
         model_id = None if before.model is None else ids.get(before.model)
         return {"id": str(hold_id), "reason": why.reason, "revision": before.revision + 1}
 
-    def build_note(hold: Hold) -> Note:
+    def build_note(hold: holds.Hold) -> Note:
         return _build_note(Action.HOLD_RELEASED, model_id, hold, reason=why.reason)
 
     hold = await access.ledger.write("hold_released", build_body, actor=access.who, note=build_note)
@@ -261,24 +250,22 @@ async def release_hold(
         return await _build_answer(connection, hold)
 
 
-@router.add(
-    f"GET {_ONE}/history", page_of(HoldChange, "the oldest first"), _NEEDED, "Read a hold's history"
-)
+@router.add(f"GET {_ONE}/history", _NEEDED, "Read a hold's history", order="the oldest first")
 async def get_hold_history(
     hold_id: UUID, page: InQuery[PageParameters], connection: Reading, access: Asking
-) -> Answer:
+) -> PageAnswer[HoldChange]:
     """Every revision of a hold, the oldest first: what it was, when, and who made it so."""
-    await _find_hold(connection, access, hold_id)
+    await holds.get_hold(connection, hold_id, within=access.scope)
     after = page.find_after(int) or 0
     revisions = await holds.list_revisions(connection, hold_id, after=after, limit=page.limit + 1)
     return page.answer(revisions, _show_change, attrgetter("revision"))
 
 
-@router.add(f"GET {_ONE}/held", HoldCount, _NEEDED, "Count what a hold keeps", 409)
-async def get_held(hold_id: UUID, connection: Querying, access: Asking) -> Answer:
+@router.add(f"GET {_ONE}/held", _NEEDED, "Count what a hold keeps", 409)
+async def get_held(hold_id: UUID, connection: Querying, access: Asking) -> Answer[HoldCount]:
     """What the hold matches of what is stored now, the newest looked at first, as far as time
     allows."""
-    hold = await _find_hold(connection, access, hold_id)
+    hold = await holds.get_hold(connection, hold_id, within=access.scope)
     if hold.is_redacted:
         raise Conflict("The hold is over, and an erasure took its filter: it keeps nothing.")
     return Answer(
@@ -290,7 +277,7 @@ async def get_held(hold_id: UUID, connection: Querying, access: Asking) -> Answe
 
 async def _write(
     access: Access, body: HoldBody, hold_id: UUID | None = None, expected: int | None = None
-) -> Answer:
+) -> Answer[PlacedHold]:
     """Write a hold to the ledger: a new one, or in place of one that has the revision `expected`.
 
     Raises InvalidFilter; Invalid if it would hold nothing.
@@ -313,7 +300,7 @@ async def _write(
     kind, action = ("hold_placed", Action.HOLD_PLACED)
     if hold_id is not None:
         kind, action = ("hold_changed", Action.HOLD_CHANGED)
-    placement: Placement = await access.ledger.write(
+    placement: holds.Placement = await access.ledger.write(
         kind,
         build_body,
         actor=access.who,
@@ -362,27 +349,10 @@ async def _find_model(
         return await model_numbers.reserve(connection, model_id), (warning,)
 
 
-async def _find_listed_model(connection: AsyncConnection, access: Access, model_id: str) -> int:
-    """Who has the right over everything can also list holds of a model that is not registered."""
-    expected = await model_numbers.number_of(connection, model_id)
-    if expected is not None and access.scope.is_everything:
-        return expected
-    return (await access.find_model(connection, model_id)).model
-
-
-async def _find_hold(
-    connection: AsyncConnection, access: Access, hold_id: UUID, *, lock: bool = False
-) -> Hold:
-    hold = await holds.find_hold(connection, hold_id, within=access.scope, lock=lock)
-    if hold is None:
-        raise NotFound(f"There is no hold {hold_id}.")
-    return hold
-
-
 async def _lock_unreleased(
     connection: AsyncConnection, access: Access, hold_id: UUID, revision: int | None
-) -> Hold:
-    hold = await _find_hold(connection, access, hold_id, lock=True)
+) -> holds.Hold:
+    hold = await holds.get_hold(connection, hold_id, within=access.scope, lock=True)
     if revision is not None and revision != hold.revision:
         raise PreconditionFailed(f"The hold has revision {hold.revision}, not {revision}.")
     if hold.released_at is not None:
@@ -390,12 +360,12 @@ async def _lock_unreleased(
     return hold
 
 
-def _build_note(action: Action, model_id: str | None, hold: Hold, **detail: Any) -> Note:
+def _build_note(action: Action, model_id: str | None, hold: holds.Hold, **detail: Any) -> Note:
     # not its name, which may name a subject that was erased since
     return Note(action, model_id, {"hold": str(hold.id), "revision": hold.revision, **detail})
 
 
-async def _build_answer(connection: AsyncConnection, hold: Hold) -> Answer:
+async def _build_answer(connection: AsyncConnection, hold: holds.Hold) -> Answer[ShownHold]:
     ids = await _find_names(connection, [hold.model])
     return Answer(_show_hold(hold, ids), revision=hold.revision)
 
@@ -406,12 +376,12 @@ async def _find_names(
     return await model_numbers.names(connection, {model for model in models if model is not None})
 
 
-def _show_hold(hold: Hold, ids: Mapping[int, str]) -> ShownHold:
+def _show_hold(hold: holds.Hold, ids: Mapping[int, str]) -> ShownHold:
     return ShownHold.show(hold, **_describe(hold, ids))
 
 
 async def _show_placed(
-    connection: AsyncConnection, placement: Placement, warnings: Sequence[str]
+    connection: AsyncConnection, placement: holds.Placement, warnings: Sequence[str]
 ) -> PlacedHold:
     claims = placement.claimed[:_CLAIMS]
     ids = await _find_names(connection, [placement.hold.model, *(claim.model for claim in claims)])
@@ -425,20 +395,20 @@ async def _show_placed(
     )
 
 
-def _show_change(change: HoldRevision) -> HoldChange:
+def _show_change(change: holds.HoldRevision) -> HoldChange:
     document = dict(change.document)
     if document.get("inference_ids") is None and "filter" in document:
-        document["filter"] = format_filter(document["filter"])
+        document["filter"] = holds.format_filter(document["filter"])
     else:
         document.pop("filter", None)
     return HoldChange.show(change, document=document)
 
 
-def _describe(hold: Hold, ids: Mapping[int, str]) -> dict[str, Any]:
+def _describe(hold: holds.Hold, ids: Mapping[int, str]) -> dict[str, Any]:
     has_filter = hold.inference_ids is None
     return {
         "model_id": None if hold.model is None else ids.get(hold.model),
-        "filter": format_filter(hold.filter) if has_filter else None,
-        "types": list_declared_types(hold.filter) if has_filter else {},
+        "filter": holds.format_filter(hold.filter) if has_filter else None,
+        "types": holds.list_declared_types(hold.filter) if has_filter else {},
         "state": hold.find_state(datetime.now(UTC)),
     }

@@ -49,7 +49,7 @@ from inference_store.query.read import BLOBS, Inference, get_storage_key, read
 
 from .access import Access
 from .answer import encode_json
-from .conditions import Conditions, InferenceQuery, RequestedFilter, read_requested_filter
+from .conditions import Conditions, InferenceQuery, RequestedFilter
 from .http import escape_segment
 from .inference_models import FieldSelection, MetadataAs, convert_metadata, is_within
 
@@ -181,12 +181,6 @@ class PageRequest:
     fingerprint: bytes
     warnings: Sequence[str]
     filter: RequestedFilter
-
-
-async def read_page_filter(body: InferenceQuery) -> RequestedFilter:
-    """Read the filter of a page; a later page uses the instant of the first."""
-    _, now = (None, None) if body.cursor is None else cursors.unpin(body.cursor)
-    return await read_requested_filter(body.filter, body.filter_lang, now=now)
 
 
 def remove_instant(body: InferenceQuery) -> InferenceQuery:

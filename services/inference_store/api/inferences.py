@@ -29,7 +29,7 @@ from .answer import Answer, InferenceAnswer, Shown
 from .conditions import Conditions, Include, IncludeOfLink, Sort, read_requested_filter
 from .dependencies import LookingUp, Querying
 from .erasure_answers import ShownErasure, answer_requested
-from .http import ANY, BYTES, INFERENCES, JSON, InferenceId, ModelId
+from .http import ANY, BYTES, INFERENCE, INFERENCES, JSON, InferenceId, ModelId
 from .inference_models import InferenceDetail, MetadataAs, Resolved
 from .inference_pages import build_links, format_inference, limit_query_time, read_one, set_deadline
 from .routing import BINARY, Router, require_type
@@ -71,13 +71,12 @@ class Neighbours(Resolved):
 
 
 router = Router("inferences")
-_ONE = "/models/{model_id}/inferences/{inference_id}"
 _MOST_ERASED = 100_000
 # Content of a stranger must never run as a page of ours.
 _INERT = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
 
 
-@router.add(f"GET {_ONE}", InferenceDetail, Right.READ, "Read an inference")
+@router.add(f"GET {INFERENCE}", Right.READ, "Read an inference")
 async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
     model_id: ModelId,
     inference_id: InferenceId,
@@ -94,7 +93,7 @@ async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
         MetadataAs,
         Query(description="A list of items as they came, or an object of typed values by key."),
     ] = "list",
-) -> InferenceAnswer:
+) -> InferenceAnswer[InferenceDetail]:
     """The newest inference of that id, how many there are, and links to its blobs."""
     registration, same = await access.find_inferences(connection, model_id, inference_id)
     included = _choose_include(access, registration, include)
@@ -107,8 +106,10 @@ async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
     return InferenceAnswer(item, revision=inference.row["revision"])
 
 
-@router.add(f"DELETE {_ONE}", ShownErasure, Right.DELETE, "Erase an inference", 409, status=202)
-async def erase_inference(model_id: ModelId, inference_id: InferenceId, access: Asking) -> Answer:
+@router.add(f"DELETE {INFERENCE}", Right.DELETE, "Erase an inference", 409, status=202)
+async def erase_inference(
+    model_id: ModelId, inference_id: InferenceId, access: Asking
+) -> Answer[ShownErasure]:
     """Erase every inference of that id, with its blobs, also what another erasure hides. Queries
     stop showing it at once; the retention service does the rest, and GET /v1/erasures/{id} follows
     it."""
@@ -166,8 +167,7 @@ def _add_blob_route(blob: str, right: Right, action: Action | None) -> None:
     content = {ANY: {}, BYTES: BINARY}
     stored = {"content": content, "description": f"The {blob} as it was stored."}
     router.add(
-        f"GET {_ONE}/{blob}",
-        StreamingResponse,
+        f"GET {INFERENCE}/{blob}",
         right,
         f"Read an inference's {blob}",
         410,
@@ -184,20 +184,16 @@ _add_blob_route("metadata", Right.READ_INPUTS, Action.METADATA_READ)
 
 
 @router.add(
-    f"POST {INFERENCES}/neighbours",
-    Neighbours,
-    Right.READ,
-    "Find the inferences before and after one",
-    501,
+    f"POST {INFERENCES}/neighbours", Right.READ, "Find the inferences before and after one", 501
 )
 async def query_neighbours(
     model_id: ModelId, body: NeighbourQuery, connection: Querying, access: Asking
-) -> Answer:
+) -> Answer[Neighbours]:
     """The nearest inference before and the nearest after `uid`, in the order of `sort`, that
     satisfy every condition."""
     registration, extent = await access.find_model_to_query(connection, model_id)
     filter = await read_requested_filter(body.filter, body.filter_lang)
-    question = body.to_query_request(filter.tree)
+    question = body.to_query_request(filter)
     prepared = await prepare(connection, registration.model, question, extent)
     sort = await resolve_sort(connection, registration.model, body.sort)
     with limit_query_time("page", describe_narrowing(sort), prepared.query):

@@ -11,12 +11,13 @@ from inference_store.access.credentials import ApiKey
 from inference_store.access.rights import Grant, Right
 from inference_store.index import api_keys
 from inference_store.inference.errors import Forbidden
+from inference_store.inference.field_docs import Body, Instant, ShortText
 from inference_store.platform.json_encoding import format_instant
 
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
 from .dependencies import Reading, Writing
-from .fields import Body, InQuery, Instant, PageParameters, ShortText, by_time, page_of
+from .fields import InQuery, PageAnswer, PageParameters, by_time
 from .routing import Router
 
 
@@ -76,8 +77,8 @@ KeyId = Annotated[str, Path(pattern="^[a-z0-9]{1,32}$", examples=["k7mwx2ab9cde"
 _NEEDED = Needs(Right.ADMIN, Over.EVERYTHING)
 
 
-@router.add("POST /keys", ApiKeySecret, _NEEDED, "Make a key", status=201)
-async def create_api_key(body: NewKey, connection: Writing, access: Asking) -> Answer:
+@router.add("POST /keys", _NEEDED, "Make a key", status=201)
+async def create_api_key(body: NewKey, connection: Writing, access: Asking) -> Answer[ApiKeySecret]:
     """Make a key. Its text is in this answer and nowhere else: of it, only a hash is kept."""
     grants = tuple(body.grants)
     _refuse_more(access, grants)
@@ -91,24 +92,26 @@ async def create_api_key(body: NewKey, connection: Writing, access: Asking) -> A
     return Answer(shown, status_code=201, location=f"/v1/keys/{key.id}")
 
 
-@router.add("GET /keys", page_of(ShownApiKey), _NEEDED, "List keys")
-async def list_api_keys(page: InQuery[PageParameters], connection: Reading) -> Answer:
+@router.add("GET /keys", _NEEDED, "List keys")
+async def list_api_keys(
+    page: InQuery[PageParameters], connection: Reading
+) -> PageAnswer[ShownApiKey]:
     """Keys, the newest first; revoked ones too."""
     after = page.find_before(str)
     keys = await api_keys.listed(connection, limit=page.limit + 1, after=after)
     return page.answer(keys, ShownApiKey.show, by_time("created_at"))
 
 
-@router.add("GET /keys/{key_id}", ShownApiKey, _NEEDED, "Read a key")
-async def get_api_key(key_id: KeyId, connection: Reading) -> Answer:
+@router.add("GET /keys/{key_id}", _NEEDED, "Read a key")
+async def get_api_key(key_id: KeyId, connection: Reading) -> Answer[ShownApiKey]:
     """One key, without its text."""
     return Answer(ShownApiKey.show(await api_keys.get(connection, key_id)))
 
 
-@router.add("POST /keys/{key_id}/rotate", ApiKeySecret, _NEEDED, "Rotate a key", 409)
+@router.add("POST /keys/{key_id}/rotate", _NEEDED, "Rotate a key", 409)
 async def rotate_api_key(
     key_id: KeyId, body: Rotation, connection: Writing, access: Asking
-) -> Answer:
+) -> Answer[ApiKeySecret]:
     """Give a key a new text; the one before works on until the time that is given, if one is."""
     old_key = await api_keys.get(connection, key_id, lock=True)
     _refuse_more(access, old_key.grants)
@@ -126,8 +129,8 @@ async def rotate_api_key(
     return Answer(ApiKeySecret.show(key, key=secret.text))
 
 
-@router.add("POST /keys/{key_id}/revoke", ShownApiKey, _NEEDED, "Revoke a key")
-async def revoke_api_key(key_id: KeyId, connection: Writing, access: Asking) -> Answer:
+@router.add("POST /keys/{key_id}/revoke", _NEEDED, "Revoke a key")
+async def revoke_api_key(key_id: KeyId, connection: Writing, access: Asking) -> Answer[ShownApiKey]:
     """Let a key work no more, on every replica within two seconds; it stays listed."""
     key = await api_keys.revoke(connection, key_id, by=access.caller.name)
     await access.note(connection, Action.KEY_REVOKED, key=key_id)

@@ -1,6 +1,6 @@
 """The filter language: which parts of the standard are kept, and what a model's filters name."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
@@ -54,16 +54,14 @@ _QUERYABLES: dict[int | str, dict[str, Any]] = {
 }
 
 
-class SchemaAnswer(JsonAnswer):
+class SchemaAnswer(JsonAnswer[Any]):
     """A JSON Schema."""
 
     media_type = SCHEMA
 
 
-@router.add(
-    "GET /conformance", ShownConformance, Needs(Right.READ, Over.SOME), "List conformance classes"
-)
-async def get_conformance() -> Answer:
+@router.add("GET /conformance", Needs(Right.READ, Over.SOME), "List conformance classes")
+async def get_conformance() -> Answer[ShownConformance]:
     """The conformance classes of OGC CQL2 (21-065r2): which are kept, and which are not."""
     classes = [ShownConformanceClass.show(conformance) for conformance in CONFORMANCE.values()]
     uris = [conformance.uri for conformance in CONFORMANCE.values() if conformance.kept]
@@ -71,11 +69,7 @@ async def get_conformance() -> Answer:
 
 
 @router.add(
-    f"GET {OF_MODEL}/queryables",
-    SchemaAnswer,
-    Right.READ,
-    "Read what filters may name",
-    also=_QUERYABLES,
+    f"GET {OF_MODEL}/queryables", Right.READ, "Read what filters may name", also=_QUERYABLES
 )
 async def get_queryables(model_id: ModelId, connection: Reading, access: Asking) -> SchemaAnswer:
     """Every name that a filter on the model's inferences may use, as JSON Schema: properties,
@@ -108,7 +102,17 @@ def _build_queryables(address: str, model_id: str, keys: Sequence[KeySeen]) -> d
         "type": "object",
         "properties": properties,
         "additionalProperties": False,
-        "$defs": {"prediction": _describe_prediction()},
+        "$defs": {
+            "prediction": {
+                "description": "What a condition inside prediction(…) and count_predictions(…) may"
+                " name.",
+                "type": "object",
+                "properties": {
+                    name: _describe_property(entry) for name, entry in PREDICTION_COLUMNS.items()
+                },
+                "additionalProperties": False,
+            }
+        },
     }
 
 
@@ -121,19 +125,9 @@ def _describe_property(entry: Property) -> dict[str, Any]:
     return {"title": entry.name, "description": entry.meaning, **schema}
 
 
-def _describe_prediction() -> dict[str, Any]:
-    return {
-        "description": "What a condition inside prediction(…) and count_predictions(…) may name.",
-        "type": "object",
-        "properties": {
-            name: _describe_property(entry) for name, entry in PREDICTION_COLUMNS.items()
-        },
-        "additionalProperties": False,
-    }
-
-
 def _describe_key(key: KeySeen) -> dict[str, Any]:
     schemas = [dict(_SCHEMAS[family]) for family in sorted(key.families)]
+    examples = [_convert_example(seen, text) for seen in key.types for text in seen.examples]
     schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas} if schemas else {}
     if key.many:
         schema = {"type": "array", "items": schema}
@@ -143,7 +137,7 @@ def _describe_key(key: KeySeen) -> dict[str, Any]:
         **schema,
         "examples": [
             escape_text(example) if isinstance(example, str) else example
-            for example in _list_examples(key)
+            for example in dict.fromkeys(examples)
         ],
         "x-types-seen": [
             {"type": type_seen.type, "flag": type_seen.flag, "count": type_seen.count}
@@ -158,14 +152,6 @@ def _write_description(key: KeySeen) -> str:
     kinds = " or ".join(sorted(key.families))
     several = ", several of one inference" if key.many else ""
     return f"Metadata, compared as {kinds}{several}."
-
-
-def _list_examples(key: KeySeen) -> Iterable[Any]:
-    return dict.fromkeys(
-        _convert_example(type_seen, example)
-        for type_seen in key.types
-        for example in type_seen.examples
-    )
 
 
 def _convert_example(type_seen: TypeSeen, example: str) -> Any:

@@ -1,4 +1,4 @@
-"""Carries out edits of metadata: items are added or replaced.
+"""Edits of metadata: items are added or replaced.
 
 Order: add keys to the dictionary · point to the blob, and commit (`reserve`) · lock the row · try
 the rows and roll back, if a legal hold protects the inference (it must still protect it) · write
@@ -19,11 +19,13 @@ from functools import partial
 from typing import Annotated, Any
 from uuid import UUID
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, ConfigDict, Field, Strict
 from sqlalchemy import ColumnElement, and_, delete, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.access import Action
+from inference_store.access.rights import Right
 from inference_store.erasure import holds
 from inference_store.erasure.holds import Hold
 from inference_store.erasure.locks import fence_shared
@@ -53,6 +55,7 @@ from inference_store.inference.errors import (
     PreconditionFailed,
 )
 from inference_store.inference.events import StorageKey, parse_stored, received_at_of
+from inference_store.inference.field_docs import WHOLE, Body, ShortText
 from inference_store.inference.json_text import (
     Json,
     Number,
@@ -73,8 +76,16 @@ from inference_store.inference.metadata import (
 )
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
+from inference_store.query import lookup
+from inference_store.query.read import read
 
-from .fields import Body, ShortText
+from .access import Asking
+from .answer import InferenceAnswer
+from .dependencies import IfMatch
+from .http import INFERENCE, InferenceId, ModelId
+from .inference_models import ShownInference
+from .inference_pages import format_inference
+from .routing import Router
 
 
 def _read_value(value: Any) -> str | None:
@@ -98,6 +109,22 @@ class MetadataItem(Body):
     value: Annotated[Any, AfterValidator(_read_value)] = Field(
         description="A string, as in events; other JSON is taken as its text."
     )
+
+
+class MetadataChange(Body):
+    """Metadata to add or change."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"metadata": [{"key": "reviewed", "type": "bool", "value": "true"}], "revision": 1}
+            ]
+        }
+    )
+
+    metadata: Annotated[list[MetadataItem], Field(min_length=1, max_length=256)]
+    revision: Annotated[int, Strict(), Field(ge=1), WHOLE] | None = None
+    """The revision that the inference must have now; like If-Match."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,3 +495,61 @@ async def _has_others(connection: AsyncConnection, row: Any, key: str) -> bool:
 def _match_ours(row: Any, key: str) -> ColumnElement[bool]:
     refers = blob_reference.c
     return and_(refers.storage_key == key, refers.model == row.model, refers.uid == row.uid)
+
+
+router = Router("inferences")
+
+
+@router.add(f"POST {INFERENCE}/metadata", Right.ANNOTATE, "Add or change metadata", 409)
+async def change_metadata(
+    model_id: ModelId,
+    inference_id: InferenceId,
+    body: MetadataChange,
+    if_match: IfMatch,
+    access: Asking,
+) -> InferenceAnswer[ShownInference]:
+    """Add metadata items, or put them in the place of those with their keys; written back to the
+    metadata blob. An id that several inferences have is refused: `uid:` says which one."""
+    to = access.settings
+    caps = MetadataCaps(keys=to.max_keys_per_inference, blob_bytes=to.max_metadata_bytes)
+    change = check_change(body.metadata, caps=caps)
+    revision = _find_revision(body, if_match)
+    engine, dictionary = access.engine, access.app.dictionary
+    editor = Editor(access.blobs, dictionary, caps)
+    # One transaction after another, never one inside another: so a request holds one connection at
+    # a time, and requests that wait for a second cannot empty the pool.
+    async with engine.begin() as connection:
+        registration = await access.find_model(connection, model_id)
+        uid = await _find_uid(connection, registration.model, inference_id)
+    async with engine.begin() as connection:
+        bucket = editor.blobs.buckets.default
+        await reserve(connection, bucket, registration, uid, revision=revision)
+    # After the reserve, which checks the revision: a refused edit leaves no names behind.
+    metadata = change.metadata
+    names = {leaf.name for leaf in metadata.leaves} | {each.name for each in metadata.presences}
+    await dictionary.resolve({registration.model: names}, {}, metadata.several)
+    async with engine.begin() as connection:
+        registration = await access.find_model(connection, model_id)
+        revision = await edit(connection, editor, registration, uid, change, revision=revision)
+        noted = {"keys": sorted(change.keys), "revision": revision}
+        await access.note(connection, Action.METADATA_CHANGED, registration, [uid], **noted)
+        [inference] = await read(connection, registration.model, [uid], include=["metadata"])
+    shown = format_inference(model_id, inference)
+    return InferenceAnswer(shown, revision=inference.row["revision"])
+
+
+async def _find_uid(connection: AsyncConnection, model: int, inference_id: str) -> UUID:
+    same = await lookup.find_by_id(connection, model, inference_id, most=2)
+    if len(same.uids) > 1:
+        raise Conflict(
+            f"Several inferences have the id {inference_id!r}: say which one by `uid:`, as"
+            f" in uid:{same.newest}."
+        )
+    return same.newest
+
+
+def _find_revision(body: MetadataChange, if_match: int | None) -> int | None:
+    if body.revision is not None and if_match not in (None, body.revision):
+        fault = Fault("revision", "it names another revision than If-Match")
+        raise Invalid("The body and If-Match name different revisions.", faults=[fault])
+    return body.revision if if_match is None else if_match

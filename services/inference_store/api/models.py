@@ -16,15 +16,15 @@ from inference_store.erasure.ledger_entries import Note
 from inference_store.index import key_registry, registrations
 from inference_store.index.registrations import Details, Registration
 from inference_store.inference.errors import Conflict, Fault, Invalid, NotFound, PreconditionFailed
+from inference_store.inference.field_docs import Body, ShortText, Text
 from inference_store.inference.layout import check_id
 from inference_store.inference.task_types import TASK_TYPES, OutputMapping, task_type_of
 
 from .access import Access, Asking, Needs, Over
 from .answer import Answer, Shown
 from .dependencies import IfMatch, Reading
-from .fields import Body, InQuery, PageParameters, ShortText, Text, page_of
+from .fields import InQuery, Page, PageAnswer, PageParameters
 from .http import OF_MODEL, ModelId
-from .metadata import MetadataKeyPage, ShownMetadataKey
 from .policies import ShownPolicy, show_state
 from .routing import Router
 
@@ -121,17 +121,47 @@ class ShownProject(Shown):
     """How many of its models the caller sees."""
 
 
+class ShownSeenType(Shown):
+    """One type under which a key came."""
+
+    type: str
+    flag: str
+    """Empty where the values are indexed as their type; else why not, or how they came."""
+    count: int
+    first_seen: datetime
+    last_seen: datetime
+    examples: tuple[str, ...]
+
+
+class ShownMetadataKey(Shown):
+    """A metadata key of a model."""
+
+    name: str
+    compared_as: list[str]
+    """number, string, bool, timestamp: what its values can be compared as."""
+    conflict: bool
+    """Its values came as things that cannot be compared with each other."""
+    count: int
+    types: list[ShownSeenType]
+
+
+class MetadataKeyPage(Page):
+    """Metadata keys, in order of name."""
+
+    items: list[ShownMetadataKey]
+    capped: bool
+    """The model has as many keys as are indexed: further ones are kept, and not indexed."""
+
+
 router = Router("models")
 _NEEDED = Needs(Right.READ, Over.SOME)
 _NEW = {"model": PutRegistration, "description": "It is new."}
 
 
-@router.add(
-    "GET /models", page_of(ShownRegistration, "in order of model id"), _NEEDED, "List models"
-)
+@router.add("GET /models", _NEEDED, "List models", order="in order of model id")
 async def list_models(
     page: InQuery[ModelParameters], connection: Reading, access: Asking
-) -> Answer:
+) -> PageAnswer[ShownRegistration]:
     """Registrations, in order of model id."""
     rows = await registrations.page(
         connection,
@@ -143,18 +173,18 @@ async def list_models(
     return page.answer(rows, _show_registration, attrgetter("model_id"))
 
 
-@router.add(f"GET {OF_MODEL}", ShownRegistration, Right.READ, "Read a model")
-async def get_model(model_id: ModelId, connection: Reading, access: Asking) -> Answer:
+@router.add(f"GET {OF_MODEL}", Right.READ, "Read a model")
+async def get_model(
+    model_id: ModelId, connection: Reading, access: Asking
+) -> Answer[ShownRegistration]:
     """A model's registration."""
     return _build_answer(await access.find_model(connection, model_id))
 
 
-@router.add(
-    f"PUT {OF_MODEL}", PutRegistration, Right.ADMIN, "Register a model", 409, also={201: _NEW}
-)
+@router.add(f"PUT {OF_MODEL}", Right.ADMIN, "Register a model", 409, also={201: _NEW})
 async def put_model(
     model_id: ModelId, body: RegistrationBody, if_match: IfMatch, access: Asking
-) -> Answer:
+) -> Answer[PutRegistration]:
     """Register a model, or replace what is said of it. Another `project_id` moves it: `warning`
     has the policies there. If they may delete what the present ones keep, these decide for a
     grace."""
@@ -166,7 +196,7 @@ async def put_model(
         return await _put(access, model_id, body, if_match)
 
 
-@router.add(f"DELETE {OF_MODEL}", Response, Right.ADMIN, "Remove a model", 409, status=204)
+@router.add(f"DELETE {OF_MODEL}", Right.ADMIN, "Remove a model", 409, status=204)
 async def delete_model(model_id: ModelId, access: Asking) -> Response:
     """Remove a registration that has no inferences, with its retention policy."""
 
@@ -179,10 +209,10 @@ async def delete_model(model_id: ModelId, access: Asking) -> Response:
     return Response(status_code=204)
 
 
-@router.add(f"GET {OF_MODEL}/metadata-keys", MetadataKeyPage, Right.READ, "List metadata keys")
+@router.add(f"GET {OF_MODEL}/metadata-keys", Right.READ, "List metadata keys")
 async def list_keys(
     model_id: ModelId, page: InQuery[PageParameters], connection: Reading, access: Asking
-) -> Answer:
+) -> Answer[MetadataKeyPage]:
     """Which metadata keys the model's inferences have: types, counts, examples, conflicts."""
     model = (await access.find_model(connection, model_id)).model
     after = page.find_after(str)
@@ -199,12 +229,10 @@ async def list_keys(
     return Answer(MetadataKeyPage(items=shown, next=following, capped=capped))
 
 
-@router.add(
-    "GET /projects", page_of(ShownProject, "in order of their ids"), _NEEDED, "List projects"
-)
+@router.add("GET /projects", _NEEDED, "List projects", order="in order of their ids")
 async def list_projects(
     page: InQuery[PageParameters], connection: Reading, access: Asking
-) -> Answer:
+) -> PageAnswer[ShownProject]:
     """Projects with models that the caller sees, in order of their ids."""
     rows = await registrations.list_projects(
         connection, limit=page.limit + 1, after=page.find_after(str), within=access.scope
@@ -218,7 +246,7 @@ def _show_registration(registered: Registration) -> ShownRegistration:
 
 def _build_answer(
     registered: Registration, *, status: int = 200, warning: MoveWarning | None = None
-) -> Answer:
+) -> Answer[PutRegistration]:
     more = {} if warning is None else {"warning": warning}
     shown = PutRegistration.show(registered, pending_move=_show_move(registered), **more)
     return Answer(shown, status_code=status, revision=registered.revision)
@@ -233,7 +261,7 @@ def _show_move(registered: Registration) -> PendingMove | None:
 
 async def _put(
     access: Access, model_id: str, body: RegistrationBody, expected: int | None
-) -> Answer:
+) -> Answer[PutRegistration]:
     """Put the registration, which must have the revision `expected`. Raises Conflict if somebody
     else has put it meanwhile."""
     async with access.engine.connect() as connection:
@@ -254,7 +282,7 @@ async def _write(
     *,
     missing: bool = False,
     warning: MoveWarning | None = None,
-) -> Answer:
+) -> Answer[PutRegistration]:
     """Write the registration.
 
     If the model was missing when access was checked, and exists by now, nothing is changed or
@@ -274,7 +302,7 @@ async def _write(
 
 async def _move(
     access: Access, model_id: str, body: RegistrationBody, expected: int | None
-) -> Answer:
+) -> Answer[PutRegistration]:
     """After a crash between the ledger and the rest, it has moved, and the caller has no answer."""
 
     async def build_body(connection: AsyncConnection) -> Entry:

@@ -6,9 +6,8 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 from uuid import UUID
 
 from fastapi import Depends, Request
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 from sqlalchemy.ext.asyncio import AsyncConnection
-from starlette.responses import Response
 
 from inference_store.access.rights import Right
 from inference_store.erasure import policies
@@ -25,12 +24,13 @@ from inference_store.erasure.policies import (
 )
 from inference_store.erasure.policies.effective_policy import check_not_empty, check_rules
 from inference_store.index.registrations import Registration
+from inference_store.inference.field_docs import ShortText
 from inference_store.query.cql2.tree import Node
 
 from .access import Access, Needs, Over
 from .answer import Shown
-from .conditions import filter_schema
-from .fields import Parameters, ShortText
+from .conditions import filter_field
+from .fields import Parameters
 from .http import ModelId, ProjectId
 from .routing import Endpoint, Router
 
@@ -38,12 +38,9 @@ from .routing import Endpoint, Router
 class RuleBody(Ages):
     """One rule: what it is of, and how long each part is kept."""
 
-    filter: Any = Field(
-        default=None,
-        description="A filter in CQL2: a string is CQL2-Text, an object CQL2-JSON. The first rule"
-        " whose filter is TRUE decides; left out: the rule is of everything.",
-        examples=["top_score < 0.4"],
-        json_schema_extra=filter_schema,
+    filter: Any = filter_field(
+        "The first rule whose filter is TRUE decides; left out: the rule is of everything.",
+        "top_score < 0.4",
     )
     types: Annotated[dict[ShortText, ShortText], Field(max_length=32)] = Field(
         default={},
@@ -300,13 +297,7 @@ POLICY_LEVELS: Final = (
 
 
 def add_policy_route(
-    router: Router,
-    route: str,
-    action: str,
-    answer: type[BaseModel] | type[Response],
-    summary: str,
-    *refusals: int,
-    **options: Any,
+    router: Router, route: str, action: str, summary: str, *refusals: int, **options: Any
 ) -> Callable[[Endpoint], Endpoint]:
     """Add a function as a route of the policies of every level; it takes the owner as a `PolicyOf`.
 
@@ -321,7 +312,6 @@ def add_policy_route(
             is_read = method == "GET"
             router.add(
                 f"{method} {level.path}/retention-policy{path}",
-                answer,
                 Needs(Right.READ, level.read) if is_read else Needs(Right.ADMIN, level.write),
                 summary.format(policy=level.words),
                 *refusals,

@@ -18,8 +18,8 @@ from inference_store.api.access import Access, Asking, Needs, Over
 from inference_store.api.answer import Answer, Shown
 from inference_store.api.conditions import read_filter
 from inference_store.api.dependencies import IfMatch, Reading, Writing, querying
-from inference_store.api.fields import InQuery, PageParameters, page_of
-from inference_store.api.http import InferenceId, ModelId
+from inference_store.api.fields import InQuery, PageAnswer, PageParameters
+from inference_store.api.http import INFERENCE, InferenceId, ModelId
 from inference_store.api.policies import (
     DecidedBy,
     LossCount,
@@ -74,8 +74,8 @@ _AGELESS: Final = Clock(
 )
 
 
-@add_policy_route(router, "GET", "get", ShownPolicy, "Read {policy}", 404)
-async def get_policy(connection: Reading, access: Asking, of: PolicyOf) -> Answer:
+@add_policy_route(router, "GET", "get", "Read {policy}", 404)
+async def get_policy(connection: Reading, access: Asking, of: PolicyOf) -> Answer[ShownPolicy]:
     """The policy in force, and what waits to begin; 404 where there is neither."""
     await check_allowed(connection, access, of)
     state = await policies.find_state(connection, of)
@@ -85,12 +85,10 @@ async def get_policy(connection: Reading, access: Asking, of: PolicyOf) -> Answe
     return Answer(show_state(of, version, state, warnings=()), revision=state.revision)
 
 
-@add_policy_route(
-    router, "GET /history", "history_of", page_of(ShownPolicyVersion), "Versions of {policy}", 404
-)
+@add_policy_route(router, "GET /history", "history_of", "Versions of {policy}", 404)
 async def get_history(
     page: InQuery[PageParameters], connection: Reading, access: Asking, of: PolicyOf
-) -> Answer:
+) -> PageAnswer[ShownPolicyVersion]:
     """Who set it, when, and what it was before: the newest first."""
     await check_allowed(connection, access, of)
     before = page.find_after(int)
@@ -99,8 +97,10 @@ async def get_history(
     return page.answer(versions, partial(show_version, state=state), attrgetter("revision"))
 
 
-@add_policy_route(router, "PUT", "set", ShownPolicy, "Set {policy}", 404, 501)
-async def put_policy(body: PolicyBody, if_match: IfMatch, access: Asking, of: PolicyOf) -> Answer:
+@add_policy_route(router, "PUT", "set", "Set {policy}", 404, 501)
+async def put_policy(
+    body: PolicyBody, if_match: IfMatch, access: Asking, of: PolicyOf
+) -> Answer[ShownPolicy]:
     """Set how long inputs, responses and inferences are kept; it applies to those stored
     already, too. One that would delete any of them begins after a grace."""
     lost, warnings = await _write(access, of, body, body.reason, if_match)
@@ -112,10 +112,8 @@ async def put_policy(body: PolicyBody, if_match: IfMatch, access: Asking, of: Po
     return Answer(shown, revision=state.revision)
 
 
-@add_policy_route(
-    router, "POST /preview", "preview", PolicyPreview, "What {policy} would delete", 404, 501
-)
-async def preview_policy(body: PolicyBody, access: Asking, of: PolicyOf) -> Answer:
+@add_policy_route(router, "POST /preview", "preview", "What {policy} would delete", 404, 501)
+async def preview_policy(body: PolicyBody, access: Asking, of: PolicyOf) -> Answer[PolicyPreview]:
     """The same as setting it, without setting it; its token lets it begin at once."""
     lost, resolved = await _estimate(access, of, body)
     async with access.engine.begin() as connection:
@@ -131,7 +129,7 @@ async def preview_policy(body: PolicyBody, access: Asking, of: PolicyOf) -> Answ
     )
 
 
-@add_policy_route(router, "DELETE", "remove", Response, "Remove {policy}", 404, status=204)
+@add_policy_route(router, "DELETE", "remove", "Remove {policy}", 404, status=204)
 async def delete_policy(
     why: InQuery[Reason], if_match: IfMatch, access: Asking, of: PolicyOf
 ) -> Response:
@@ -142,13 +140,7 @@ async def delete_policy(
 
 
 @add_policy_route(
-    router,
-    "DELETE /pending",
-    "revoke",
-    Response,
-    "Take back {policy} before it begins",
-    404,
-    status=204,
+    router, "DELETE /pending", "revoke", "Take back {policy} before it begins", 404, status=204
 )
 async def revoke_policy(if_match: IfMatch, access: Asking, of: PolicyOf) -> Response:
     """What waits to begin never does; what is in force stays so."""
@@ -373,26 +365,15 @@ class RetentionExplanation(Shown):
     """The oldest hold that keeps it, whatever else is said here."""
 
 
-class ShownRetentionRun(Shown):
+class ShownRetentionRun(RetentionRun, Shown):
     """One run of retention."""
 
-    id: UUID
     model_id: str | None
     """Null: of every model, or of those of the project."""
-    project_id: str | None
-    """Of each of its models."""
-    cause: str
+    cause: str  # type: ignore[assignment]  # a later version may have more
     """`schedule` or `request`."""
-    state: str
+    state: str  # type: ignore[assignment]
     """pending, running, done or failed."""
-    requested_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    inputs_deleted: int
-    responses_deleted: int
-    inferences_deleted: int
-    partitions_dropped: int
-    error: str | None
 
 
 class RequestedRetentionRun(ShownRetentionRun):
@@ -404,15 +385,10 @@ class RequestedRetentionRun(ShownRetentionRun):
 _NEEDED = Needs(Right.READ, Over.SOME)
 
 
-@router.add(
-    "GET /models/{model_id}/inferences/{inference_id}/retention",
-    RetentionExplanation,
-    Right.READ,
-    "Why an inference is kept",
-)
+@router.add(f"GET {INFERENCE}/retention", Right.READ, "Why an inference is kept")
 async def get_retention(
     model_id: ModelId, inference_id: InferenceId, connection: Reading, access: Asking
-) -> Answer:
+) -> Answer[RetentionExplanation]:
     """Which rule of which policy decides about the newest inference of that id, and which one once
     what is pending has begun; when its parts go by both, which limits apply beside, and the oldest
     hold that keeps it."""
@@ -432,8 +408,10 @@ async def get_retention(
     )
 
 
-@router.add("GET /retention/runs", page_of(ShownRetentionRun), _NEEDED, "List runs")
-async def list_runs(page: InQuery[PageParameters], connection: Reading, access: Asking) -> Answer:
+@router.add("GET /retention/runs", _NEEDED, "List runs")
+async def list_runs(
+    page: InQuery[PageParameters], connection: Reading, access: Asking
+) -> PageAnswer[ShownRetentionRun]:
     """Runs of retention, the newest first; those of every model only where everything is read."""
     listed_runs = await runs.list_runs(
         connection, before=page.find_before(), limit=page.limit + 1, within=access.scope
@@ -442,12 +420,10 @@ async def list_runs(page: InQuery[PageParameters], connection: Reading, access: 
     return page.answer(listed_runs, partial(_show_run, names))
 
 
-@router.add("GET /retention/runs/{run_id}", ShownRetentionRun, _NEEDED, "Read a run")
-async def get_run(run_id: UUID, connection: Reading, access: Asking) -> Answer:
+@router.add("GET /retention/runs/{run_id}", _NEEDED, "Read a run")
+async def get_run(run_id: UUID, connection: Reading, access: Asking) -> Answer[ShownRetentionRun]:
     """One run of retention."""
-    run = await runs.find_run(connection, run_id, within=access.scope)
-    if run is None:
-        raise NotFound(f"There is no run {run_id}.")
+    run = await runs.get_run(connection, run_id, within=access.scope)
     return Answer(_show_run(await registrations.names(connection, {run.model}), run))
 
 
@@ -455,16 +431,10 @@ def _show_run(names: Mapping[int, str], run: RetentionRun) -> ShownRetentionRun:
     return ShownRetentionRun.show(run, model_id=run.model and names.get(run.model))
 
 
-@add_policy_route(
-    router,
-    "POST /run",
-    "run",
-    RequestedRetentionRun,
-    "Run retention now, by {policy}",
-    404,
-    status=202,
-)
-async def run_policy(connection: Writing, access: Asking, of: PolicyOf) -> Answer:
+@add_policy_route(router, "POST /run", "run", "Run retention now, by {policy}", 404, status=202)
+async def run_policy(
+    connection: Writing, access: Asking, of: PolicyOf
+) -> Answer[RequestedRetentionRun]:
     """Ask the retention service to apply now what is in force for the model, for each model of
     the project, or for all."""
     registration = await check_allowed(connection, access, of)

@@ -1,12 +1,19 @@
-"""Which inferences of one model or several, and how many."""
+"""Which inferences of one model or several, how many, and what they add up to by groups."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
 
+from pydantic import ConfigDict, JsonValue
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
 from inference_store.access.rights import Right
 from inference_store.index.registrations import Registration
+from inference_store.query.aggregates import Aggregated, Target, aggregate
+from inference_store.query.aggregates.aggregation import Aggregation
+from inference_store.query.deadline import Deadline
 from inference_store.query.explain import recording
 from inference_store.query.lookup import Extent
 from inference_store.query.matching import Query as ModelQuery
@@ -29,7 +36,7 @@ from .conditions import (
 from .dependencies import Querying
 from .fields import InQuery
 from .http import INFERENCES, ModelId
-from .inference_models import InferenceCount, InferencePage
+from .inference_models import Explained, InferenceCount, InferencePage
 from .inference_pages import (
     AnsweredPage,
     PageRequest,
@@ -37,7 +44,6 @@ from .inference_pages import (
     compute_fingerprint,
     explain,
     limit_query_time,
-    read_page_filter,
     remove_instant,
     resolve_page_sort,
     set_deadline,
@@ -45,23 +51,49 @@ from .inference_pages import (
 from .routing import Router
 from .streams import STREAMING, answer_page_or_stream
 
+_EXAMPLES: list[JsonValue] = [
+    {
+        "received_at": {"from": "2026-11-01T00:00:00Z"},
+        "measures": [
+            {"function": "count"},
+            {"function": "share", "of": "ok", "is": False, "as": "errors"},
+            {"function": "percentiles", "of": "model_ms", "at": [50, 95, 99]},
+        ],
+        "group_by": [{"time": "hour", "zone": "Europe/Berlin"}],
+    },
+    {"measures": [{"function": "distinct", "of": "data_source", "prefix": "hall"}]},
+]
+
+
+class InferenceAggregate(Aggregation, Conditions):
+    """Measures of the inferences that satisfy every condition, by groups."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": _EXAMPLES})
+
+
+class AggregateAcross(Models, InferenceAggregate):
+    """The same across models: all that the caller may read, or fewer."""
+
+
+class ShownAggregate(Aggregated, Explained):
+    """Measures by groups."""
+
+
 router = Router("inferences")
 _SOME = Needs(Right.READ, Over.SOME)
 _REFUSALS = (404, 501)
-_NARROW = {  # by whether it is asked across models
-    False: "The query took too long: narrow received_at, or add a condition that fewer match.",
-    True: "The query took too long: narrow received_at, ask fewer models, or add a condition.",
+_PAGED: dict[str, Any] = {"also": STREAMING, "answer": InferencePage}
+_NARROW = {  # by whether it is of the model of a path
+    True: "The query took too long: narrow received_at, or add a condition that fewer match.",
+    False: "The query took too long: narrow received_at, ask fewer models, or add a condition.",
 }
-
-
-@router.add(
-    f"POST {INFERENCES}/query",
-    InferencePage,
-    Right.READ,
-    "Query inferences",
-    *_REFUSALS,
-    also=STREAMING,
+_NARROW_AGGREGATE = (
+    "The aggregate took too long: narrow received_at, add a condition that fewer match, or ask"
+    " for fewer measures at once. Counts by one metadata key or by time are the fastest."
 )
+
+
+@router.add(f"POST {INFERENCES}/query", Right.READ, "Query inferences", *_REFUSALS, **_PAGED)
 async def query_inferences(
     model_id: ModelId, body: InferenceQuery, connection: Querying, access: Asking
 ) -> Response:
@@ -70,9 +102,7 @@ async def query_inferences(
     return await _answer_query(connection, access, body, model_id)
 
 
-@router.add(
-    f"GET {INFERENCES}", InferencePage, Right.READ, "List inferences", *_REFUSALS, also=STREAMING
-)
+@router.add(f"GET {INFERENCES}", Right.READ, "List inferences", *_REFUSALS, **_PAGED)
 async def list_inferences(
     model_id: ModelId, link: InQuery[InferenceLink], connection: Querying, access: Asking
 ) -> Response:
@@ -80,21 +110,16 @@ async def list_inferences(
     return await _answer_query(connection, access, link.query(), model_id)
 
 
-@router.add(f"POST {INFERENCES}/count", InferenceCount, Right.READ, "Count inferences", *_REFUSALS)
+@router.add(f"POST {INFERENCES}/count", Right.READ, "Count inferences", *_REFUSALS)
 async def count_inferences(
     model_id: ModelId, body: Conditions, connection: Querying, access: Asking
-) -> Answer:
+) -> Answer[InferenceCount]:
     """How many inferences satisfy every condition, exactly."""
     return await _answer_count(connection, access, body, model_id)
 
 
 @router.add(
-    "POST /inferences/query",
-    InferencePage,
-    _SOME,
-    "Query inferences of several models",
-    *_REFUSALS,
-    also=STREAMING,
+    "POST /inferences/query", _SOME, "Query inferences of several models", *_REFUSALS, **_PAGED
 )
 async def query_across(
     body: InferenceQueryAcross, connection: Querying, access: Asking
@@ -104,24 +129,34 @@ async def query_across(
     return await _answer_query(connection, access, body)
 
 
-@router.add(
-    "POST /inferences/count",
-    InferenceCount,
-    _SOME,
-    "Count inferences of several models",
-    *_REFUSALS,
-)
+@router.add("POST /inferences/count", _SOME, "Count inferences of several models", *_REFUSALS)
 async def count_across_models(
     body: ConditionsAcross, connection: Querying, access: Asking
-) -> Answer:
+) -> Answer[InferenceCount]:
     """How many inferences of several models satisfy every condition, exactly."""
     return await _answer_count(connection, access, body)
+
+
+@router.add(f"POST {INFERENCES}/aggregate", Right.READ, "Aggregate inferences", 501)
+async def aggregate_inferences(
+    model_id: ModelId, body: InferenceAggregate, connection: Querying, access: Asking
+) -> Answer[ShownAggregate]:
+    """Measures of the inferences that satisfy every condition, by groups."""
+    return await _answer_aggregate(connection, access, body, model_id)
+
+
+@router.add("POST /inferences/aggregate", _SOME, "Aggregate inferences across models", *_REFUSALS)
+async def aggregate_across(
+    body: AggregateAcross, connection: Querying, access: Asking
+) -> Answer[ShownAggregate]:
+    """The same across models: those of a project, those named, or all that you may read."""
+    return await _answer_aggregate(connection, access, body)
 
 
 async def _answer_query(
     connection: AsyncConnection, access: Access, body: InferenceQuery, model_id: str | None = None
 ) -> Response:
-    filter = await read_page_filter(body)
+    filter = await read_requested_filter(body.filter, body.filter_lang, cursor=body.cursor)
 
     async def ask(
         connection: AsyncConnection, access: Access, page_body: InferenceQuery
@@ -130,7 +165,7 @@ async def _answer_query(
         page_body = remove_instant(page_body)
         models, extent = await _find_models(connection, access, body, model_id)
         sort = await resolve_page_sort(connection, [model.model for model in models], page_body)
-        question = page_body.to_query_request(filter.tree, newest_first=sort.descending)
+        question = page_body.to_query_request(filter, newest_first=sort.descending)
         prepared, queries = await _prepare(connection, models, extent, question)
         bound_to = "/inferences" if model_id is None else model_id
         fingerprint = compute_fingerprint(bound_to, page_body, filter.tree)
@@ -147,18 +182,59 @@ async def _answer_query(
 
 async def _answer_count(
     connection: AsyncConnection, access: Access, body: Conditions, model_id: str | None = None
-) -> Answer:
+) -> Answer[InferenceCount]:
+    narrow = _NARROW[model_id is not None]
+    async with _asking(connection, access, body, model_id, "count", narrow) as asked:
+        number = await count(connection, asked.queries, deadline=asked.deadline)
+    return Answer(InferenceCount(count=number, **asked.members))
+
+
+async def _answer_aggregate(
+    connection: AsyncConnection,
+    access: Access,
+    body: InferenceAggregate,
+    model_id: str | None = None,
+) -> Answer[ShownAggregate]:
+    kind, narrow = "aggregate", _NARROW_AGGREGATE
+    async with _asking(connection, access, body, model_id, kind, narrow) as asked:
+        targets = [Target(*pair) for pair in zip(asked.models, asked.queries, strict=True)]
+        deadline, unknown_keys = asked.deadline, body.unknown_keys
+        result = await aggregate(
+            connection, targets, body, deadline=deadline, unknown_keys=unknown_keys
+        )
+    asked.members["warnings"] += result.warnings
+    return Answer(ShownAggregate.show(result, **asked.members))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A question that is answered by numbers. `members`: of its answer, beside them."""
+
+    models: Sequence[Registration]
+    queries: Sequence[ModelQuery]
+    deadline: Deadline
+    members: dict[str, Any]
+
+
+@asynccontextmanager
+async def _asking(  # noqa: PLR0917
+    connection: AsyncConnection,
+    access: Access,
+    body: Conditions,
+    model_id: str | None,
+    kind: str,
+    narrow: str,
+) -> AsyncIterator[_Asked]:
+    """Prepare a question; what is asked within is limited, and explained if the body says so."""
     models, extent = await _find_models(connection, access, body, model_id)
     filter = await read_requested_filter(body.filter, body.filter_lang)
-    question = body.to_query_request(filter.tree)
+    question = body.to_query_request(filter)
     prepared, queries = await _prepare(connection, models, extent, question)
-    deadline = set_deadline(body, access.settings)
+    members = {"warnings": list(prepared.warnings), **filter.answer_members}
     with recording(body.explain) as recorded:
-        with limit_query_time("count", _NARROW[extent is None], prepared.query):
-            number = await count(connection, queries, deadline=deadline)
-        members = await explain(connection, access, prepared.query, recorded)
-    members = {**filter.answer_members, **members}
-    return Answer(InferenceCount(count=number, warnings=list(prepared.warnings), **members))
+        with limit_query_time(kind, narrow, prepared.query):
+            yield _Asked(models, queries, set_deadline(body, access.settings), members)
+        members |= await explain(connection, access, prepared.query, recorded)
 
 
 async def _find_models(

@@ -5,22 +5,20 @@ from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.index import registrations
 from inference_store.index.registrations import refuse_model
-from inference_store.inference.errors import NotFound
+from inference_store.inference.field_docs import Body, Flag, ShortText
 from inference_store.operations.reconcile import orphans, stored_reports
 from inference_store.operations.reconcile.stored_reports import Kind, Reconciliation
 
 from . import fields
-from .access import Access, Asking, Needs, Over
+from .access import Asking, Needs, Over
 from .answer import Answer, AnyText, Shown
 from .dependencies import Reading, Writing
 from .erasure_answers import ShownErasure, answer_requested
-from .fields import Body, Flag, InQuery, PageParameters, ShortText, page_of
+from .fields import InQuery, PageAnswer, PageParameters
 from .routing import Router
 
 
@@ -79,27 +77,27 @@ _ESTIMATE: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.add(f"GET {_PATH}", page_of(ShownReconciliation), _NEEDED, "List reconciliations")
-async def list_reconciliations(page: InQuery[PageParameters], connection: Reading) -> Answer:
+@router.add(f"GET {_PATH}", _NEEDED, "List reconciliations")
+async def list_reconciliations(
+    page: InQuery[PageParameters], connection: Reading
+) -> PageAnswer[ShownReconciliation]:
     """Comparisons of the bucket with the index, the newest first."""
     before = page.find_before()
     rows = await stored_reports.list_page(connection, before=before, limit=page.limit + 1)
     return page.answer(rows, ShownReconciliation.show)
 
 
-@router.add(
-    f"POST {_PATH}",
-    RequestedReconciliation,
-    _NEEDED,
-    "Compare the bucket with the index",
-    status=202,
-)
+@router.add(f"POST {_PATH}", _NEEDED, "Compare the bucket with the index", status=202)
 async def request_reconciliation(
     body: ReconciliationRequest, connection: Writing, access: Asking
-) -> Answer:
+) -> Answer[RequestedReconciliation]:
     """Ask the retention service to compare them. A model that is not registered is a warning: it
     fails unless the bucket has objects of it."""
-    warnings = await _list_warnings(connection, access, body.model_id)
+    warnings, id = list[str](), body.model_id
+    # what the bucket has of it is compared all the same: the registration may be what was lost
+    if id is not None and not await registrations.find_by_ids(connection, [id]):
+        unknown = await refuse_model(connection, id, access.sees)
+        warnings = [f"{unknown.detail} If the bucket has no object of it either, this fails."]
     reconciliation = await stored_reports.request_reconciliation(
         connection, model_id=body.model_id, cause="request"
     )
@@ -113,25 +111,25 @@ async def request_reconciliation(
     return Answer(shown, status_code=202, location=f"/v1{_PATH}/{reconciliation.id}")
 
 
-@router.add(
-    f"GET {_PATH}/{{reconciliation_id}}", ShownReconciliation, _NEEDED, "Read a reconciliation"
-)
-async def get_reconciliation(reconciliation_id: UUID, connection: Reading) -> Answer:
+@router.add(f"GET {_PATH}/{{reconciliation_id}}", _NEEDED, "Read a reconciliation")
+async def get_reconciliation(
+    reconciliation_id: UUID, connection: Reading
+) -> Answer[ShownReconciliation]:
     """How far it is, and what it found."""
-    return Answer(ShownReconciliation.show(await _find(connection, reconciliation_id)))
+    return Answer(ShownReconciliation.show(await stored_reports.get(connection, reconciliation_id)))
 
 
 @router.add(
     f"GET {_PATH}/{{reconciliation_id}}/findings",
-    page_of(ShownFinding, "by kind and storage key"),
     _NEEDED,
     "List what a reconciliation found",
+    order="by kind and storage key",
 )
 async def list_findings(
     reconciliation_id: UUID, page: InQuery[FindingParameters], connection: Reading
-) -> Answer:
+) -> PageAnswer[ShownFinding]:
     """Objects without rows and rows without objects, by kind and storage key."""
-    await _find(connection, reconciliation_id)
+    await stored_reports.get(connection, reconciliation_id)
     key = fields.decode(page.cursor, str, str)
     findings = await stored_reports.list_findings(
         connection,
@@ -145,16 +143,16 @@ async def list_findings(
 
 @router.add(
     f"POST {_PATH}/{{reconciliation_id}}/erasures",
-    ShownErasure,
     Needs(Right.DELETE, Over.EVERYTHING),
     "Erase the orphans of a reconciliation",
     409,
     status=202,
     also=_ESTIMATE,
+    answer=ShownErasure,
 )
 async def erase_orphans(
     reconciliation_id: UUID, body: OrphanErasureRequest, access: Asking
-) -> Answer:
+) -> Answer[ShownErasure] | Answer[orphans.OrphanEstimate]:
     """Erase the objects that a reconciliation found no row of: each is judged again before it goes,
     and what a legal hold may keep stays. GET /v1/erasures/{id} follows it."""
     if body.dry_run:
@@ -166,21 +164,3 @@ async def erase_orphans(
         return Answer(estimate)
     erasure = await orphans.request_erasure(access.ledger, reconciliation_id, access.who)
     return await answer_requested(access, erasure)
-
-
-async def _list_warnings(
-    connection: AsyncConnection, access: Access, model_id: str | None
-) -> list[str]:
-    """Return a warning if the model is not registered: what the bucket has of it is compared all
-    the same, for the registration may be what was lost."""
-    if model_id is None or await registrations.find_by_ids(connection, [model_id]):
-        return []
-    unknown = await refuse_model(connection, model_id, access.sees)
-    return [f"{unknown.detail} If the bucket has no object of it either, this fails."]
-
-
-async def _find(connection: AsyncConnection, id: UUID) -> Reconciliation:
-    reconciliation = await stored_reports.find_reconciliation(connection, id)
-    if reconciliation is None:
-        raise NotFound(f"There is no reconciliation {id}.")
-    return reconciliation

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Callable, Coroutine, Sequence
 from inspect import signature
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, get_args, get_origin
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.dependencies.models import Dependant
@@ -21,6 +21,7 @@ from inference_store.platform.settings import AccessSettings
 
 from .access import EXTENSION, Needs, Over, declare, finished, read_needs
 from .dependencies import ledger_agrees
+from .fields import PageAnswer, page_of
 from .http import ANY, JSON, NDJSON, ExactRequest, choose_type
 
 PREFIX: Final = "/v1"
@@ -48,26 +49,29 @@ class Router(APIRouter):
     def add(
         self,
         route: str,
-        answer: type[BaseModel] | type[Response],
         needed: Needs | Right,
         summary: str,
         *refusals: int,
         status: int = 200,
         also: dict[int | str, dict[str, Any]] | None = None,
+        answer: type[BaseModel] | type[Response] | None = None,
+        order: str = "the newest first",
         **options: Any,
     ) -> Callable[[Endpoint], Endpoint]:
-        """Add a function as a route, such as `GET /models`; it answers with a model or a response.
+        """Add a function as a route, such as `GET /models`; it answers with what it returns, or
+        with `answer`.
 
         `needed`: a right alone is one over the model of the path; `refusals`: the statuses it
         refuses with, beside those of every route, of a path that names something, of `if_match` and
-        of a `body`; `also`: answers that the OpenAPI shows beside its own.
+        of a `body`; `also`: answers that the OpenAPI shows beside its own; `order`: of a page.
         """
         method, _, path = route.partition(" ")
-        kind = "response_class" if issubclass(answer, Response) else "response_model"
-        options[kind] = answer
 
         def add(endpoint: Endpoint) -> Endpoint:
             known = set(signature(endpoint).parameters)
+            kind = answer or _find_answer(endpoint, order)
+            name = "response_class" if issubclass(kind, Response) else "response_model"
+            options[name] = kind
             implied = {404} if "{" in path else set[int]()
             implied |= {412} if "if_match" in known else set()
             implied |= {400, 413} if "body" in known else set()
@@ -84,6 +88,16 @@ class Router(APIRouter):
             return endpoint
 
         return add
+
+
+def _find_answer(endpoint: Callable[..., Any], order: str) -> type[BaseModel] | type[Response]:
+    """Return what the annotation says that a function returns."""
+    returned = signature(endpoint).return_annotation
+    kind, parts = get_origin(returned) or returned, get_args(returned)
+    if kind is PageAnswer:
+        return page_of(parts[0], order)
+    found: type[BaseModel] | type[Response] = parts[0] if parts else kind
+    return found
 
 
 class GuardedRoute(APIRoute):

@@ -128,8 +128,8 @@ _REASONS: Final[dict[type[StoreError], str]] = {
 _NEEDED = Needs(Right.READ, Over.CALLER)
 
 
-@router.add("POST /session", ShownSession, _NEEDED, "Sign in", 409, status=201)
-async def start_session(connection: Writing, access: Asking) -> Answer:
+@router.add("POST /session", _NEEDED, "Sign in", 409, status=201)
+async def start_session(connection: Writing, access: Asking) -> Answer[ShownSession]:
     """Start a session with the key or token of this request, for a browser: a cookie names it, and
     the page need not keep the key. It ends with the key. Programs send their key each time."""
     if access.caller is ANYONE:
@@ -144,7 +144,7 @@ async def start_session(connection: Writing, access: Asking) -> Answer:
     return answer
 
 
-@router.add("DELETE /session", Response, _NEEDED, "Sign out", 404, status=204)
+@router.add("DELETE /session", _NEEDED, "Sign out", 404, status=204)
 async def end_session(connection: Writing, access: Asking) -> Response:
     """End the session that the request is made in, on every replica within two seconds."""
     if access.session is None:
@@ -155,8 +155,8 @@ async def end_session(connection: Writing, access: Asking) -> Response:
     return answer
 
 
-@router.add("GET /me", ShownCaller, _NEEDED, "Read what you may do")
-async def get_me(access: Asking) -> Answer:
+@router.add("GET /me", _NEEDED, "Read what you may do")
+async def get_me(access: Asking) -> Answer[ShownCaller]:
     """Who the caller is, what they may do with which models, their limits, and what this api has
     switched on. Nothing else is read for it."""
     caller = access.caller
@@ -248,17 +248,11 @@ async def _list_ways(request: Request) -> Response:
     authenticator: Authenticator = request.app.state.authenticator
     sign_in = authenticator.sign_in
     oidc = None if sign_in is None else {"name": sign_in.name, "url": sign_in.public_url + BEGIN}
-    return JsonAnswer({"oidc": oidc, "device": _describe_device(request.app.state.settings)})
-
-
-def _describe_device(to: ApiSettings) -> dict[str, str] | None:
-    if to.auth == "off" or to.oidc_issuer is None or to.oidc_device_client_id is None:
-        return None
-    return {
-        "issuer": to.oidc_issuer,
-        "client_id": to.oidc_device_client_id,
-        "scopes": to.oidc_scopes,
-    }
+    to: ApiSettings = request.app.state.settings
+    device, client = None, to.oidc_device_client_id
+    if to.auth != "off" and to.oidc_issuer is not None and client is not None:
+        device = {"issuer": to.oidc_issuer, "client_id": client, "scopes": to.oidc_scopes}
+    return JsonAnswer({"oidc": oidc, "device": device})
 
 
 async def _begin(request: Request) -> Response:

@@ -20,7 +20,6 @@ from inference_store.access.rights import Right
 from inference_store.api.access import Access, Asking
 from inference_store.api.answer import JsonAnswer, Problem, Shown, build_body, encode_json
 from inference_store.api.dependencies import looking_up
-from inference_store.api.fields import WHOLE, Body
 from inference_store.api.http import (
     BYTES,
     INFERENCE,
@@ -43,6 +42,7 @@ from inference_store.inference.errors import (
     StoreError,
 )
 from inference_store.inference.events.event import parse_stored
+from inference_store.inference.field_docs import WHOLE, Body
 from inference_store.objects import Blobs
 from inference_store.query.lookup import read_visible
 from inference_store.query.read import Inference, get_storage_key, is_erased
@@ -315,10 +315,10 @@ _GONE = NotFound("The model has no such inference.")
 
 @router.add(
     f"POST {INFERENCES}/thumbnails",
-    StreamingResponse,
     Right.READ_INPUTS,
     "Read thumbnails of several inputs",
     also={200: _LINES},
+    answer=StreamingResponse,
 )
 async def query_thumbnails(model_id: ModelId, body: ThumbnailQuery, access: Asking) -> Response:
     """JPEG thumbnails of up to 100 inputs, an object a line: one answer, and one entry of the
@@ -338,11 +338,11 @@ async def query_thumbnails(model_id: ModelId, body: ThumbnailQuery, access: Aski
 
 @router.add(
     f"GET {INFERENCE}/thumbnail",
-    StreamingResponse,
     Right.READ_INPUTS,
     "Read the thumbnail of an input",
     410,
     also={200: _PICTURE},
+    answer=StreamingResponse,
 )
 async def get_thumbnail(
     model_id: ModelId,

@@ -1,6 +1,6 @@
 """Saved views: saved, listed, opened, changed, deleted."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal, TypeAlias
 from uuid import UUID
@@ -15,6 +15,7 @@ from inference_store.index import registrations, saved_views
 from inference_store.index.registrations import Registration
 from inference_store.index.saved_views import Look, SavedView, Shared
 from inference_store.inference.errors import Conflict, Forbidden, Invalid, NotFound, NotKept
+from inference_store.inference.field_docs import Body, ShortText, Text, instant
 from inference_store.query.order import NEWEST_FIRST, resolve_sort
 from inference_store.query.preparation import QueryRequest, check_request
 
@@ -22,17 +23,7 @@ from .access import Access, Asking, Needs, OfModel, Over
 from .answer import Answer, Shown
 from .conditions import Sort, read_requested_filter
 from .dependencies import IfMatch, Reading, Writing
-from .fields import (
-    Body,
-    InQuery,
-    PageParameters,
-    ShortText,
-    Text,
-    by_time,
-    instant,
-    page_of,
-    refuse_no_time,
-)
+from .fields import InQuery, PageAnswer, PageParameters, by_time, refuse_no_time
 from .routing import Router
 
 MOST_CHARACTERS: Final = 10_000
@@ -166,8 +157,8 @@ _NEEDED = Needs(Right.READ, Over.SOME)
 _ONE = "/views/{view_id}"
 
 
-@router.add("POST /views", CheckedView, _NEEDED, "Save a view", 404, 409, 501, status=201)
-async def save_view(body: ViewBody, connection: Writing, access: Asking) -> Answer:
+@router.add("POST /views", _NEEDED, "Save a view", 404, 409, 501, status=201)
+async def save_view(body: ViewBody, connection: Writing, access: Asking) -> Answer[CheckedView]:
     """Save a question about a model under a name: for yourself, or, with the right `annotate` over
     the model, for whoever may read it."""
     model = await access.find_model(connection, body.model_id)
@@ -179,8 +170,10 @@ async def save_view(body: ViewBody, connection: Writing, access: Asking) -> Answ
     return await _answer_changed(connection, access, Action.VIEW_SAVED, model, id, status=201)
 
 
-@router.add("GET /views", page_of(ListedView), _NEEDED, "List saved views", 404)
-async def list_views(page: InQuery[ViewParameters], connection: Reading, access: Asking) -> Answer:
+@router.add("GET /views", _NEEDED, "List saved views", 404)
+async def list_views(
+    page: InQuery[ViewParameters], connection: Reading, access: Asking
+) -> PageAnswer[ListedView]:
     """Your own views, and those of the projects of models that you may read, the newest first."""
     model = None
     if page.model_id is not None:
@@ -201,16 +194,16 @@ async def list_views(page: InQuery[ViewParameters], connection: Reading, access:
     )
 
 
-@router.add(f"GET {_ONE}", CheckedView, _NEEDED, "Read a saved view")
-async def get_view(view_id: UUID, connection: Reading, access: Asking) -> Answer:
+@router.add(f"GET {_ONE}", _NEEDED, "Read a saved view")
+async def get_view(view_id: UUID, connection: Reading, access: Asking) -> Answer[CheckedView]:
     """One view, and what is wrong with it by now: a key that it names may be gone."""
     return await _answer_view(connection, access, await _find(connection, access, view_id))
 
 
-@router.add(f"PATCH {_ONE}", CheckedView, _NEEDED, "Change a saved view", 409, 501)
+@router.add(f"PATCH {_ONE}", _NEEDED, "Change a saved view", 409, 501)
 async def change_view(
     view_id: UUID, body: ViewChange, connection: Writing, if_match: IfMatch, access: Asking
-) -> Answer:
+) -> Answer[CheckedView]:
     """Change what is given, and nothing else. A view for a project needs the right `annotate` over
     its model."""
     model, view = await _lock(connection, access, view_id)
@@ -222,7 +215,7 @@ async def change_view(
     return await _answer_changed(connection, access, Action.VIEW_CHANGED, model, view_id)
 
 
-@router.add(f"DELETE {_ONE}", Response, _NEEDED, "Delete a saved view", status=204)
+@router.add(f"DELETE {_ONE}", _NEEDED, "Delete a saved view", status=204)
 async def delete_view(
     view_id: UUID, connection: Writing, if_match: IfMatch, access: Asking
 ) -> Response:
@@ -263,7 +256,7 @@ async def _answer_changed(  # noqa: PLR0917
     model: Registration,
     view_id: UUID,
     status: int = 200,
-) -> Answer:
+) -> Answer[CheckedView]:
     view = await _find(connection, access, view_id)
     await access.note(connection, action, model, **_describe(view))
     return await _answer_view(connection, access, view, status=status)
@@ -279,7 +272,9 @@ async def _check_question(
 ) -> None:
     if (text := given.get("filter")) is not None:
         filter = await read_requested_filter(text, "cql2-text")
-        await check_request(connection, model, QueryRequest(filter=filter.tree, filter_text=text))
+        await check_request(
+            connection, model, QueryRequest(filter=filter.tree, filter_text=filter.text)
+        )
     if (sort := given.get("sort")) is not None:
         await resolve_sort(connection, model, sort)
 
@@ -303,8 +298,14 @@ def _check_change(access: Access, view: SavedView, given: Mapping[str, Any]) -> 
 
 async def _answer_view(
     connection: AsyncConnection, access: Access, view: SavedView, *, status: int = 200
-) -> Answer:
-    faults = [fault async for fault in _find_faults(connection, view)]
+) -> Answer[CheckedView]:
+    faults: list[ViewFault] = []
+    for part in ("filter", "sort"):
+        try:
+            await _check_question(connection, view.model, {part: getattr(view, part)})
+        except (Invalid, NotKept) as refused:
+            known = [name for fault in refused.faults for name in fault.known]
+            faults.append(ViewFault(part=part, detail=refused.detail, known=known))
     shown = CheckedView.show(view, may_change=_may_change(access, view), faults=faults)
     location = f"/v1/views/{view.id}" if status == 201 else None
     return Answer(shown, status, revision=view.revision, location=location)
@@ -312,12 +313,3 @@ async def _answer_view(
 
 def _may_change(access: Access, view: SavedView) -> bool:
     return view.shared == "private" or access.has_right(Right.ANNOTATE, view)
-
-
-async def _find_faults(connection: AsyncConnection, view: SavedView) -> AsyncIterator[ViewFault]:
-    for part in ("filter", "sort"):
-        try:
-            await _check_question(connection, view.model, {part: getattr(view, part)})
-        except (Invalid, NotKept) as refused:
-            known = [name for fault in refused.faults for name in fault.known]
-            yield ViewFault(part=part, detail=refused.detail, known=known)

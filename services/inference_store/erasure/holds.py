@@ -23,7 +23,7 @@ from inference_store.index.registrations import match_models
 from inference_store.index.sidecars import among, by_model
 from inference_store.index.tables import erasing, hold, hold_change, inference
 from inference_store.index.writing import Indexable
-from inference_store.inference.errors import Fault, HoldUnreadable, Invalid, StoreError
+from inference_store.inference.errors import Fault, HoldUnreadable, Invalid, NotFound, StoreError
 from inference_store.inference.field_docs import Hidden, Stored
 from inference_store.inference.json_text import read_exactly
 from inference_store.query.conditions import compile_condition, read_names, test_flags
@@ -96,14 +96,16 @@ class HoldRevision(Stored):
     document: Mapping[str, Any]
 
 
-async def find_hold(
-    connection: AsyncConnection, id: UUID, *, within: AccessScope = EVERYTHING, lock: bool = False
-) -> Hold | None:
+async def get_hold(
+    connection: AsyncConnection, id: UUID, *, within: AccessScope, lock: bool = False
+) -> Hold:
     """Return a hold, if its model is within the scope; a hold of every model needs the scope of
-    all."""
+    all. Raises NotFound."""
     query = select(hold).where(hold.c.id == id, _match_scope(within))
     row = (await connection.execute(query.with_for_update() if lock else query)).first()
-    return None if row is None else read_hold(row)
+    if row is None:
+        raise NotFound(f"There is no hold {id}.")
+    return read_hold(row)
 
 
 async def list_holds(

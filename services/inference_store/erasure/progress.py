@@ -9,7 +9,7 @@ waived, which goes on with `certifying`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias, cast, get_args
 from uuid import UUID
@@ -31,6 +31,7 @@ from inference_store.index.tables import (
     erasure_model,
     erasure_obstacle,
 )
+from inference_store.inference.field_docs import Hidden, Stored
 from inference_store.platform.metrics import BYTES_DELETED
 
 MOST_BLOCKED = 1_000
@@ -114,15 +115,14 @@ class NewErasure:
     decided_by: Sequence[dict[str, Any]] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Erasure:
+class Erasure(Stored):
     """An erasure: what is erased, why, how far it is. `objects` were deleted and seen to be gone.
 
     `model` None: several (`models_of`). `given_up`: `by` whom, and how many that `holds` kept.
     """
 
     id: UUID
-    model: int | None
+    model: Hidden[int | None]
     cause: Cause
     scope: ErasureScope | Literal["object"]
     state: State
@@ -138,15 +138,15 @@ class Erasure:
     """From here on it cannot be cancelled."""
     finished_at: datetime | None
     retry_at: datetime | None
-    marked: int
-    held: int
+    marked: Hidden[int]
+    held: Hidden[int]
     inferences: int
     objects: int
     versions: int
     """Versions and delete markers that went, where the bucket keeps them."""
     bytes: int
     """Of the objects that went."""
-    table_rows: dict[str, int]
+    table_rows: Hidden[dict[str, int]]
     oldest: datetime | None
     """When the oldest and the newest of what went were received."""
     newest: datetime | None
@@ -155,17 +155,12 @@ class Erasure:
     """Number of its newest certificate: `GET /v1/certificates/{number}`."""
     decided_by: list[dict[str, Any]]
     """Of a policy's run: the rules and limits that let it expire."""
-    in_force_at: datetime
+    in_force_at: Hidden[datetime]
     """The time to compare with holds: by the clock of Postgres, as theirs."""
     given_up: dict[str, Any] | None
 
 
-COLUMNS: Final = [erasure.c[field.name] for field in fields(Erasure)]
-
-
-def read_erasure(row: Any) -> Erasure:
-    """Return the Erasure of a row."""
-    return Erasure(**row._mapping)
+COLUMNS: Final = [erasure.c[name] for name in Erasure.model_fields]
 
 
 async def find_erasure(
@@ -174,7 +169,7 @@ async def find_erasure(
     """Return an erasure, if all its models are within the scope."""
     query = select(*COLUMNS).where(erasure.c.id == id, match_erasures(within))
     row = (await connection.execute(query)).first()
-    return None if row is None else read_erasure(row)
+    return None if row is None else Erasure.model_validate(row)
 
 
 async def find_erasures(
@@ -195,7 +190,7 @@ async def find_erasures(
         query = query.where(erasure.c.state.in_(states))
     if before is not None:
         query = query.where(tuple_(erasure.c.requested_at, erasure.c.id) < before)
-    return [read_erasure(row) for row in await connection.execute(query.limit(limit))]
+    return [Erasure.model_validate(row) for row in await connection.execute(query.limit(limit))]
 
 
 async def list_unfinished(connection: AsyncConnection, *, failed: bool) -> list[Erasure]:
@@ -210,7 +205,7 @@ async def list_unfinished(connection: AsyncConnection, *, failed: bool) -> list[
         again &= here.retry_at <= func.now()
     begun = here.state.not_in((*FINAL, "certifying"))
     query = select(*COLUMNS).where(or_(begun, again)).order_by(here.requested_at)
-    return [read_erasure(row) for row in await connection.execute(query)]
+    return [Erasure.model_validate(row) for row in await connection.execute(query)]
 
 
 async def list_uncertified(connection: AsyncConnection) -> list[Erasure]:
@@ -221,7 +216,7 @@ async def list_uncertified(connection: AsyncConnection) -> list[Erasure]:
     partly = and_(erasure.c.state == "partly_held", uncertified.correlate(erasure).exists())
     query = select(*COLUMNS).where(or_(erasure.c.state == "certifying", partly))
     rows = await connection.execute(query.order_by(erasure.c.requested_at))
-    return [read_erasure(row) for row in rows]
+    return [Erasure.model_validate(row) for row in rows]
 
 
 async def list_models(connection: AsyncConnection, stored_erasure: Erasure) -> list[int]:

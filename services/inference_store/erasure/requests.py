@@ -35,7 +35,7 @@ from inference_store.query.filters.typed import Predicate
 from inference_store.query.lookup import parse_uid
 from inference_store.query.properties import find_operator
 
-from .progress import COLUMNS, Erasure, read_erasure, redact_criteria
+from .progress import COLUMNS, Erasure, redact_criteria
 
 _TYPES = ("string", "float", "bool", "timestamp")
 _EQUALS = find_operator("eq")
@@ -175,7 +175,7 @@ async def request_erasure(
     if rows:
         await connection.execute(insert(erasure_model).on_conflict_do_nothing(), rows)
     stored = await connection.execute(select(*COLUMNS).where(erasure.c.id == number))
-    return read_erasure(stored.one())
+    return Erasure.model_validate(stored.one())
 
 
 _NOT_YET = ("pending", "marking", "failed", "partly_held", "cancelling", "cancelled")
@@ -191,7 +191,7 @@ async def request_cancellation(connection: AsyncConnection, id: UUID) -> Erasure
     if row is None:
         detail = "cannot be cancelled: it has begun to delete objects, or is over"
         raise Conflict(f"The erasure {id} {detail}.")
-    return read_erasure(row)
+    return Erasure.model_validate(row)
 
 
 async def stop_erasure(connection: AsyncConnection, id: UUID) -> None:
@@ -230,7 +230,7 @@ async def request_waiver(connection: AsyncConnection, id: UUID, *, by: str) -> E
     row = (await connection.execute(changed.returning(*COLUMNS))).first()
     if row is None:
         raise Conflict(f"The erasure {id} is not `partly_held`: there is no rest to give up.")
-    return read_erasure(row)
+    return Erasure.model_validate(row)
 
 
 async def find_held_rest(

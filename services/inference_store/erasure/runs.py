@@ -1,8 +1,7 @@
 """Runs of retention, scheduled or requested, and the reasons why a step of one failed."""
 
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Final, Literal
 from uuid import UUID, uuid4
 
 from sqlalchemy import ColumnElement, func, or_, select, tuple_
@@ -11,6 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.access import EVERYTHING, AccessScope
 from inference_store.index.registrations import match_models, match_projects
 from inference_store.index.tables import registration, retention_run
+from inference_store.inference.errors import NotFound
+from inference_store.inference.field_docs import Hidden, Stored
 from inference_store.platform.metrics import RETENTION_TROUBLE
 
 Cause = Literal["schedule", "request"]
@@ -19,12 +20,11 @@ _ERROR_CHARACTERS = 2000
 _KEPT_IDLE_DAYS = 7
 
 
-@dataclass(frozen=True, slots=True)
-class RetentionRun:
+class RetentionRun(Stored):
     """One run. `model` None: of every model, or of those of a project."""
 
     id: UUID
-    model: int | None
+    model: Hidden[int | None]
     project_id: str | None
     """Of each of its models."""
     cause: Cause
@@ -53,17 +53,19 @@ async def request_run(
     values = {"id": uuid4(), "model": model, "cause": cause, "state": "pending"}
     values["project_id"] = project_id
     inserted = retention_run.insert().values(values).returning(retention_run)
-    return _read_run((await connection.execute(inserted)).one())
+    return RetentionRun.model_validate((await connection.execute(inserted)).one())
 
 
-async def find_run(
+async def get_run(
     connection: AsyncConnection, id: UUID, *, within: AccessScope = EVERYTHING
-) -> RetentionRun | None:
+) -> RetentionRun:
     """Return a run, if its model or project is within the scope; one of every model needs the scope
-    of all."""
+    of all. Raises NotFound."""
     query = select(retention_run).where(retention_run.c.id == id, _match_scope(within))
     row = (await connection.execute(query)).first()
-    return None if row is None else _read_run(row)
+    if row is None:
+        raise NotFound(f"There is no run {id}.")
+    return RetentionRun.model_validate(row)
 
 
 async def list_runs(
@@ -85,14 +87,15 @@ async def list_runs(
         query = query.where((here.model == model) | here.model.is_(None))
     if before is not None:
         query = query.where(tuple_(here.requested_at, here.id) < before)
-    return [_read_run(row) for row in await connection.execute(query.limit(limit))]
+    rows = await connection.execute(query.limit(limit))
+    return [RetentionRun.model_validate(row) for row in rows]
 
 
 async def list_pending(connection: AsyncConnection) -> list[RetentionRun]:
     """Return the requested runs, the oldest first."""
     here = retention_run.c
     query = select(retention_run).where(here.state == "pending").order_by(here.requested_at)
-    return [_read_run(row) for row in await connection.execute(query)]
+    return [RetentionRun.model_validate(row) for row in await connection.execute(query)]
 
 
 async def is_scheduled(connection: AsyncConnection) -> bool:
@@ -158,10 +161,6 @@ async def list_models(connection: AsyncConnection, run: RetentionRun) -> set[int
 def _match_scope(scope: AccessScope) -> ColumnElement[bool]:
     here = retention_run.c
     return or_(match_models(scope, here.model), match_projects(scope, here.project_id))
-
-
-def _read_run(row: Any) -> RetentionRun:
-    return RetentionRun(**row._mapping)
 
 
 FAILURES: Final[dict[str, str]] = {

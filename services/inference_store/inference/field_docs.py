@@ -8,13 +8,29 @@ import ast
 import inspect
 import sys
 from collections.abc import Iterator, Sequence
+from datetime import datetime
+from decimal import Decimal
 from functools import cache
 from itertools import pairwise
-from typing import Annotated, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    Strict,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue, SkipJsonSchema
 from pydantic_core import CoreSchema
+
+from inference_store.inference.json_text import storable
+from inference_store.inference.metadata import MetadataCaps
+from inference_store.inference.metadata.values import read_timestamp
 
 
 class DocumentedModel(BaseModel):
@@ -75,3 +91,81 @@ def _docs_in(body: Sequence[ast.stmt], prefix: str = "") -> Iterator[tuple[str, 
                 ast.Expr(value=ast.Constant(value=str(doc))),
             ):
                 yield prefix + name, inspect.cleandoc(doc)
+
+
+# Bodies of requests, and kinds of their fields. Nothing is guessed: `"5"` is no number.
+
+_MOST_FIELDS = 100
+
+
+class Body(DocumentedModel):
+    """A body of a request: unknown fields are refused by name."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_fields(cls, value: Any) -> Any:
+        # Each unknown one would be a fault of its own, and costs more than reading it.
+        if isinstance(value, dict) and len(value) > _MOST_FIELDS:
+            raise ValueError(f"an object here has at most {_MOST_FIELDS} fields")
+        return value
+
+
+def _whole(value: Any) -> Any:
+    """A number without a fraction, as an int; JSON does not tell 5.0 from 5."""
+    if isinstance(value, Decimal) and value.is_finite() and value.adjusted() < 20:
+        return int(value) if value == value.to_integral_value() else value
+    return value
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+        raise ValueError("it is a number")
+    number = float(value)
+    if number in (float("inf"), float("-inf")):
+        raise ValueError("it is a finite number")
+    return number
+
+
+def exact(value: Any) -> Any:
+    """The exact number. Raises ValueError for what is none, or too large."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+        raise ValueError("it is a number")
+    number = value if isinstance(value, Decimal) else Decimal(str(value))
+    if (
+        not number.is_finite()
+        or abs(number.adjusted()) > 400
+        or len(number.as_tuple().digits) > 1000
+    ):
+        raise ValueError("it has up to 1,000 digits and an exponent up to 400")
+    return number
+
+
+def instant(value: Any) -> Any:
+    """The instant. Raises ValueError for what is none."""
+    if isinstance(value, datetime):
+        return value
+    parsed = read_timestamp(value, MetadataCaps())[0] if isinstance(value, str) else None
+    if parsed is None:
+        raise ValueError("it is an instant as RFC 3339 writes it: 2026-11-01T00:00:00Z")
+    return parsed
+
+
+def storable_text(value: str) -> str:
+    """The text itself. Raises ValueError where Postgres cannot hold it."""
+    if not storable(value):
+        raise ValueError("it holds NUL or a lone surrogate")
+    return value
+
+
+# Bounds stand before these: after them pydantic leaves `minimum` and `maximum` out of the OpenAPI.
+WHOLE: Final = BeforeValidator(_whole)
+FINITE: Final = BeforeValidator(_number)
+Whole: TypeAlias = Annotated[int, Strict(), WHOLE]
+Number: TypeAlias = Annotated[float, FINITE]
+Exact: TypeAlias = Annotated[Decimal, BeforeValidator(exact), WithJsonSchema({"type": "number"})]
+Flag: TypeAlias = Annotated[bool, Strict()]
+Instant: TypeAlias = Annotated[datetime, BeforeValidator(instant)]
+Text: TypeAlias = Annotated[str, AfterValidator(storable_text)]
+ShortText: TypeAlias = Annotated[str, Field(max_length=256), AfterValidator(storable_text)]

@@ -9,16 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index import registrations
 from inference_store.index.tables import erasing, partition_span
-from inference_store.query.aggregates import (
-    AGGREGATES,
-    Aggregation,
-    ByName,
-    ByTime,
-    Measure,
-    Name,
-    aggregate,
-)
-from inference_store.query.aggregates.run import build_targets
+from inference_store.query.aggregates import Aggregation, aggregate
 from inference_store.query.cql2 import parse_text
 from inference_store.query.deadline import Deadline
 from inference_store.query.filters.from_conditions import MetadataEntry
@@ -26,6 +17,7 @@ from inference_store.query.matching import Query
 from inference_store.query.preparation import QueryRequest, prepare
 from inference_store.query.properties import OPERATORS
 from inference_store.query.search import build_queries, count, find_by_time
+from tests.integration.query.aggregates.targets import build_targets
 from tests.integration.stored_inferences import at
 
 from .conftest import DAY, DAYS, Filled
@@ -187,33 +179,32 @@ async def _check_aggregates(
     connection: AsyncConnection, question: QueryRequest, seen: list[int], name: str
 ) -> None:
     """Check the number of inferences in each group, and the values of a key."""
-    everything = Measure(function=AGGREGATES["count"], of=None, name="all", path="")
-    by_key = ByName("n", "group_by[0]", Name("n", None, "group_by[0]"))
-    by_day = ByTime("day", "group_by[0]", "day", "UTC")
-    assert await _measure(connection, question, (), everything) == {(): len(seen)}, name
-    keys = await _measure(connection, question, (by_key,), everything)
+    everything = {"function": "count"}
+    assert await _measure(connection, question, [], everything) == {(): len(seen)}, name
+    keys = await _measure(connection, question, ["n"], everything)
     assert {int(key): number for (key,), number in keys.items()} == dict.fromkeys(seen, 1), name
-    by_days = await _measure(connection, question, (by_day,), everything)
+    by_days = await _measure(connection, question, [{"time": "day"}], everything)
     expected = [sum(n // 3 == day for n in seen) for day in range(DAYS)]
     assert [number for _, number in sorted(by_days.items())] == [n for n in expected if n], name
-    values = Measure(function=AGGREGATES["distinct"], of=Name("n", None, "of"), name="n", path="")
-    [distinct] = (await _measure(connection, question, (), values)).values()
+    values = {"function": "distinct", "of": "n"}
+    [distinct] = (await _measure(connection, question, [], values)).values()
     assert list(map(int, distinct["values"])) == seen[: len(distinct["values"])], name
 
 
 async def _measure(
     connection: AsyncConnection,
     question: QueryRequest,
-    by: tuple[ByName | ByTime, ...],
-    measure: Measure,
+    by: list[Any],
+    measure: dict[str, Any],
 ) -> dict[tuple[Any, ...], Any]:
     """Return a measure of each group of the model `one` that has inferences."""
     known = await registrations.find_by_ids(connection, ["one"])
-    targets, _ = await build_targets(connection, list(known.values()), question)
-    aggregation = Aggregation(measures=(measure,), group_by=by, limit=100)
+    targets = await build_targets(connection, list(known.values()), question)
+    aggregation = Aggregation.model_validate({"measures": [measure], "group_by": by})
     answer = await aggregate(connection, targets, aggregation, deadline=Deadline.after(_SECONDS))
     return {
-        tuple(group["key"].values()): group["measures"][measure.name]
+        tuple(group.key.values()): value
         for group in answer.groups
-        if group["measures"][measure.name]
+        for value in group.measures.values()
+        if value
     }

@@ -245,9 +245,7 @@ class Storing(Database):
         """Carry out a requested run as a leader in this process; it resumes what was begun."""
         run = await self.transact(runs.request_run, model, project_id=project_id, cause=cause)
         await self.lead(using=using, turns=1, scheduled=False)
-        done = await self.transact(runs.find_run, run.id)
-        assert done is not None
-        return done
+        return await self.transact(runs.get_run, run.id)
 
     async def hold(self, model: int | None, filter: str | None = None, *uids: UUID) -> Placement:
         return await place_hold(self.engine, model, filter, *uids)

@@ -52,7 +52,7 @@ def test_the_routes_of_every_file_are_served(apps: list[FastAPI]) -> None:
     names = [module.name for module in walk_packages(api.__path__, "inference_store.api.")]
     routers = {name: vars(import_module(name)).get("router") for name in names}
     own = {name: router for name, router in routers.items() if isinstance(router, Router)}
-    assert len(own) > 20
+    assert len(own) >= 20
     assert [
         name for name, router in own.items() if {id(route) for route in router.routes} - served
     ] == [], "add them to the list in api/app.py"

@@ -1,6 +1,5 @@
 """The bytes of the three hash chains: ledger, certificates, audit. Fixed key, fixed times."""
 
-from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -61,8 +60,8 @@ def make_entries() -> list[bytes]:
 
 def make_certificate_document(previous: Link) -> dict[str, Any]:
     """Return the document of an erasure's certificate, issued at a fixed time."""
-    others: dict[str, Any] = dict.fromkeys(field.name for field in fields(Erasure))
-    erasure = Erasure(
+    others: dict[str, Any] = dict.fromkeys(Erasure.model_fields)
+    erasure = Erasure.model_construct(
         **others
         | {
             "id": ERASURE,

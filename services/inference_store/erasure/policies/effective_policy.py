@@ -13,12 +13,11 @@ from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
 from uuid import UUID
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from inference_store.inference.events.event import LOWEST
-from inference_store.inference.field_docs import DocumentedModel
+from inference_store.inference.field_docs import Body, ShortText
 from inference_store.inference.iso_durations import read_duration
-from inference_store.inference.json_text import storable
 from inference_store.query.filters import certain
 from inference_store.query.filters.typed import Predicate
 
@@ -93,12 +92,6 @@ def _check_finite(text: str) -> str:
     return text
 
 
-def _check_storable(text: str) -> str:
-    if not storable(text):
-        raise ValueError("it holds NUL or a lone surrogate: leave that out")
-    return text
-
-
 Keep = Annotated[
     str,
     AfterValidator(_check_duration),
@@ -110,15 +103,12 @@ Keep = Annotated[
     ),
 ]
 Count = Annotated[int, Field(strict=True, ge=1, le=2**62)]
-Name = Annotated[str, Field(max_length=256), AfterValidator(_check_storable)]
 
 
-class Ages(DocumentedModel):
+class Ages(Body):
     """The ages to which a rule keeps the request with its datum, the response, and everything."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: Name | None = None
+    name: ShortText | None = None
     """For people; two rules of a policy have two names."""
     keep_input: Keep | None = None
     """Left out: as long as the inference."""
@@ -157,10 +147,8 @@ class Rule(Ages):
     """The filter, resolved: query/filters/certain.py. None: the rule is of everything."""
 
 
-class Bounds(DocumentedModel):
+class Bounds(Body):
     """The limits and the minimum age of a policy."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_inferences: Count | None = None
     """Of each model at most so many inferences are kept; the oldest go first."""

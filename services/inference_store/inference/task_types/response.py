@@ -5,11 +5,9 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
-from pydantic import AfterValidator, ConfigDict
-
-from inference_store.inference.field_docs import DocumentedModel
+from inference_store.inference.field_docs import Body, Text
 from inference_store.inference.json_text import (
     Json,
     Number,
@@ -136,30 +134,21 @@ class PredictionCaps:
     """The largest |exponent| that a tabular number may be written with."""
 
 
-def _storable(name: str) -> str:
-    if not storable(name):
-        raise ValueError("it holds NUL or a lone surrogate")
-    return name
-
-
-Tensor: TypeAlias = Annotated[str, AfterValidator(_storable)]
 BoxFormat: TypeAlias = Literal["xyxy", "yxyx", "xywh", "cxcywh"]
 Units: TypeAlias = Literal["pixels", "shares"]
 Activation: TypeAlias = Literal["none", "softmax", "sigmoid"]
 
 
-class OutputMapping(DocumentedModel):
+class OutputMapping(Body):
     """How tensors become predictions."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    boxes: Tensor | None = None
+    boxes: Text | None = None
     """Name of the tensor of boxes, [N, 4]."""
-    scores: Tensor | None = None
+    scores: Text | None = None
     """Name of the tensor of scores, [N]."""
-    labels: Tensor | None = None
+    labels: Text | None = None
     """Name of the tensor of labels, [N]: strings, or indexes of the class labels."""
-    class_probabilities: Tensor | None = None
+    class_probabilities: Text | None = None
     """Name of the tensor of one score a class, [N, C], in the order of the class labels."""
     box_format: BoxFormat = "xyxy"
     """Order of a box's four numbers: corners, corners with y first, corner and size, or centre

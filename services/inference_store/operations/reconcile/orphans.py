@@ -22,7 +22,7 @@ from inference_store.erasure.progress import Erasure, find_erasure
 from inference_store.index import registrations
 from inference_store.index.sidecars import among_keys
 from inference_store.index.tables import erasure, reconciliation, reconciliation_finding
-from inference_store.inference.errors import Conflict, NotFound
+from inference_store.inference.errors import Conflict
 from inference_store.inference.events import parse_stored
 from inference_store.inference.field_docs import Stored
 from inference_store.inference.layout import EDITED, SIDECARS, capture_of, segment_of
@@ -86,9 +86,7 @@ async def _check_request(connection: AsyncConnection, report: UUID, id: UUID) ->
     running = await find_erasure_of_report(connection, report)
     if running is not None:
         raise Conflict(f"The erasure {running.id} is of the orphans of this reconciliation.")
-    reconciled = await stored_reports.find_reconciliation(connection, report)
-    if reconciled is None:
-        raise NotFound(f"There is no reconciliation {report}.")
+    reconciled = await stored_reports.get(connection, report)
     ended, before = reconciled.finished_at, reconciled.orphans_before
     is_done = reconciled.state == "done"
     if not is_done or ended is None or before is None:
@@ -166,8 +164,7 @@ async def estimate_orphans(
 
     The erasure checks again what dead letters and parked events name. Raises NotFound.
     """
-    if await stored_reports.find_reconciliation(connection, report) is None:
-        raise NotFound(f"There is no reconciliation {report}.")
+    await stored_reports.get(connection, report)
     until = time.monotonic() + seconds
     after, doomed, size, held, checked = "", 0, 0, 0, 0
     is_partial = False

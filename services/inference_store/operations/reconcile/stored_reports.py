@@ -21,7 +21,7 @@ from inference_store.index.tables import (
     reconciliation,
     reconciliation_finding,
 )
-from inference_store.inference.errors import Fault, Invalid
+from inference_store.inference.errors import Fault, Invalid, NotFound
 from inference_store.inference.events import SCHEME, Buckets
 from inference_store.inference.field_docs import Hidden, Stored
 from inference_store.inference.layout import EDITED, SIDECARS, model_segment, segment_of
@@ -107,11 +107,13 @@ async def request_reconciliation(
     return Reconciliation.model_validate((await connection.execute(inserted)).one())
 
 
-async def find_reconciliation(connection: AsyncConnection, id: UUID) -> Reconciliation | None:
-    """Return a reconciliation by its id."""
+async def get(connection: AsyncConnection, id: UUID) -> Reconciliation:
+    """Return a reconciliation. Raises NotFound."""
     query = select(reconciliation).where(reconciliation.c.id == id)
     row = (await connection.execute(query)).first()
-    return None if row is None else Reconciliation.model_validate(row)
+    if row is None:
+        raise NotFound(f"There is no reconciliation {id}.")
+    return Reconciliation.model_validate(row)
 
 
 async def list_page(

@@ -7,12 +7,8 @@ other case than several partitions.
 
 from .aggregation import AGGREGATES as AGGREGATES
 from .aggregation import Aggregation as Aggregation
-from .aggregation import ByHistogram as ByHistogram
-from .aggregation import ByLabel as ByLabel
-from .aggregation import ByName as ByName
-from .aggregation import ByTime as ByTime
-from .aggregation import Grouping as Grouping
-from .aggregation import Measure as Measure
-from .aggregation import Name as Name
+from .aggregation import GroupBody as GroupBody
+from .aggregation import MeasureBody as MeasureBody
+from .answer import Aggregated as Aggregated
+from .part_collector import Target as Target
 from .run import aggregate as aggregate
-from .run import build_targets as build_targets

@@ -4,20 +4,35 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from functools import cache
+from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias
+from zoneinfo import available_timezones
 
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    WithJsonSchema,
+    model_validator,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index import key_registry
 from inference_store.index.key_registry import FROM_TEXT, KeySeen
 from inference_store.inference.errors import Fault, ImpossibleComparison, Invalid, UnknownKey
+from inference_store.inference.field_docs import WHOLE, Body, Exact, Flag, ShortText, exact, instant
 from inference_store.inference.metadata import TYPE_NAMES, Family, type_named
-from inference_store.inference.nearest import counted, nearest
+from inference_store.inference.nearest import UnknownName, counted, nearest
 from inference_store.query.filters.names import KINDS, METADATA, OWN
 from inference_store.query.filters.typed import Kind
 from inference_store.query.preparation import UnknownKeys
 from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES, Property, Stored
+
+from .bins import PATTERN, width_of
 
 Needs: TypeAlias = Literal["sums", "values", "bins", "percentiles"]
 Sum: TypeAlias = Literal["low", "high", "squares", "total", "true"]
@@ -85,97 +100,240 @@ AGGREGATES: Final = _table(
 # fmt: on
 
 
-def nearest_of(name: str) -> list[str]:
+def _nearest_of(name: str) -> list[str]:
     """Return the functions that an unknown name probably stands for."""
     meant = [entry.name for entry in AGGREGATES.values() if name.lower() in entry.elsewhere]
     return meant or nearest(name, AGGREGATES)
 
 
-MOST_GROUPINGS = 3
-Bound: TypeAlias = Decimal | datetime
-"""The beginning of a bin, or the end of the last one."""
+Named: TypeAlias = Annotated[ShortText, Field(min_length=1)]
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
-    """A property, a metadata key, `label`, or `prediction.` and a column.
-
-    `path`: the field of the request that contains it. `type`: the type as which a metadata key is
-    read; None: the most frequent type.
-    """
-
-    text: str
-    type: str | None
-    path: str
+def _bound(value: Any) -> Decimal | datetime:
+    is_time = isinstance(value, str | datetime)
+    bound: Decimal | datetime = instant(value) if is_time else exact(value)
+    return bound
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measure:
-    """One function of one name. `name`: its name in the answer."""
-
-    function: Aggregate
-    of: Name | None
-    name: str
-    path: str
-    at: tuple[Decimal, ...] = (Decimal(50), Decimal(90), Decimal(95), Decimal(99))
-    bins: int = 20
-    bounds: tuple[Bound, ...] | None = None
-    limit: int = 10
-    prefix: str = ""
-    expected: bool = True
-    """The truth value whose share `share` computes."""
+def _rising(bounds: list[Any]) -> list[Any]:
+    if len({isinstance(bound, datetime) for bound in bounds}) > 1:
+        raise ValueError("bounds are numbers, or instants, and not both")
+    if any(low >= high for low, high in pairwise(bounds)):
+        raise ValueError("each bound is larger than the one before")
+    return bounds
 
 
-@dataclass(frozen=True, slots=True)
-class ByName:
-    """A group for each value of a name."""
+Bins: TypeAlias = Annotated[int, Strict(), Field(ge=1, le=1000), WHOLE]
+Bound: TypeAlias = Annotated[
+    Decimal | datetime,
+    BeforeValidator(_bound),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string", "format": "date-time"}]}),
+]
+Bounds: TypeAlias = Annotated[
+    list[Bound],
+    Field(min_length=2, max_length=1001, examples=[[0, 0.5, 1]]),
+    AfterValidator(_rising),
+]
 
-    name: str
-    path: str
-    of: Name
+
+class TypedName(Body):
+    """A name, and as which of its types a metadata key is read."""
+
+    name: Named
+    """A property (`model_ms`, `inference.model_ms`), a metadata key (`frame_number`,
+    `metadata.frame_number`), `label`, or a column of predictions (`prediction.score`)."""
+    type: Annotated[str, Field(max_length=32)] | None = None
+    """string, int, float, bool or timestamp; left out: the one the key has most often."""
 
 
-@dataclass(frozen=True, slots=True)
-class ByLabel:
+def _name_it(member: str, kind: type[Body]) -> BeforeValidator:
+    """A text alone is the body that has it as this member."""
+
+    def name_it(value: Any) -> Any:
+        return {member: value} if isinstance(value, str) else value
+
+    return BeforeValidator(name_it, json_schema_input_type=str | kind)
+
+
+Of: TypeAlias = Annotated[TypedName, _name_it("name", TypedName)]
+
+
+@cache
+def _zones() -> frozenset[str]:
+    return frozenset(available_timezones())
+
+
+def _zone(name: str) -> str:
+    if name not in _zones():
+        near = ", ".join(nearest(name, sorted(_zones()), limit=3))
+        hint = f"; the nearest are {near}" if near else ""
+        raise ValueError(f"there is no time zone {name!r}{hint}")
+    return name
+
+
+def _span(text: str) -> str:
+    width_of(text)
+    return text
+
+
+Span: TypeAlias = Annotated[
+    str, Field(max_length=16, json_schema_extra={"pattern": PATTERN}), AfterValidator(_span)
+]
+
+
+class HistogramBody(Body):
+    """Bins of a number or a timestamp: as many as `bins` says, about, or between `bounds`."""
+
+    of: Of
+    bins: Bins = 20
+    bounds: Bounds | None = None
+
+
+class GroupBody(Body):
+    """By what to group: one of `of`, `label`, `time` and `histogram`."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    of: Of | None = None
+    """A property or a metadata key: a group for each value."""
+    label: Flag = False
     """A group for each label of the inference's predictions."""
-
-    name: str
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class ByTime:
-    """A group for each span of time in which inferences were received. `span`: see `width_of`."""
-
-    name: str
-    path: str
-    span: str
-    zone: str
-
-
-@dataclass(frozen=True, slots=True)
-class ByHistogram:
+    time: Span | None = Field(default=None, examples=["hour", "PT15M"])
+    """A group for each span of time in which inferences came in: minute, hour, day, week or month
+    of the calendar, or an ISO 8601 duration of one unit (`PT15M`, `PT6H`, `P2W`, `P3M`)."""
+    zone: Annotated[str, Field(max_length=64), AfterValidator(_zone)] = "UTC"
+    """The time zone of that calendar."""
+    histogram: HistogramBody | None = None
     """A group for each bin of a number or a timestamp."""
+    called: Named | None = Field(default=None, alias="as")
+    """How the answer calls it; left out: the name, `label` or `time`."""
 
-    name: str
-    path: str
-    of: Name
-    bins: int = 20
-    bounds: tuple[Bound, ...] | None = None
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        choices = (
+            self.of is not None,
+            self.label,
+            self.time is not None,
+            self.histogram is not None,
+        )
+        if sum(choices) != 1:
+            raise ValueError("it is one of `of`, `label`, `time` and `histogram`")
+        if "zone" in self.model_fields_set and self.time is None:
+            raise ValueError("`zone` is of `time`")
+        return self
+
+    @property
+    def name(self) -> str:
+        """How the answer calls it."""
+        of = self.of or (self.histogram and self.histogram.of)
+        return self.called or (of.name if of else "label" if self.label else "time")
+
+    @property
+    def is_label(self) -> bool:
+        """Check whether it groups by the labels of predictions."""
+        return self.label or (self.of is not None and self.of.name == "label")
 
 
-Grouping: TypeAlias = ByName | ByLabel | ByTime | ByHistogram
+Grouped: TypeAlias = Annotated[GroupBody, _name_it("of", GroupBody)]
+"""A name alone is the group of its values."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Aggregation:
-    """The request for measures over the matching inferences."""
+_OPTIONS = sorted({option for entry in AGGREGATES.values() for option in entry.options})
 
-    measures: tuple[Measure, ...]
-    group_by: tuple[Grouping, ...] = ()
-    limit: int = 100
-    order: str | None = None
-    """The name of a group or measure; `-` before it puts the largest first."""
+Percents: TypeAlias = Annotated[
+    list[Annotated[Exact, Field(ge=0, le=100)]], Field(min_length=1, max_length=20)
+]
+
+
+def _function(name: str) -> str:
+    if name not in AGGREGATES:
+        raise UnknownName("there is no function", name, list(AGGREGATES), near=_nearest_of(name))
+    return name
+
+
+class MeasureBody(Body):
+    """One function of one name."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    function: Annotated[
+        str,
+        Field(
+            max_length=32,
+            description="; ".join(f"`{a.name}`: {a.meaning}" for a in AGGREGATES.values()) + ".",
+            examples=["mean"],
+            json_schema_extra={"enum": list(AGGREGATES)},
+        ),
+        AfterValidator(_function),
+    ]
+    of: Of | None = Field(default=None, examples=["model_ms"])
+    """Of what: a property, a metadata key, `label` or `prediction.<column>`."""
+    called: Named | None = Field(default=None, alias="as", examples=["latency"])
+    """How the answer calls it; left out: `mean(model_ms)`."""
+    at: Percents = Field(default=[Decimal(50), Decimal(90), Decimal(95), Decimal(99)])
+    """Of `percentiles`: which."""
+    bins: Bins = 20
+    """Of `histogram`: about how many."""
+    bounds: Bounds | None = None
+    """Of `histogram`: where each bin begins, and where the last one ends; of timestamps as RFC 3339
+    writes them."""
+    limit: Annotated[int, Strict(), Field(ge=1, le=1000), WHOLE] = 10
+    """Of `top` and `distinct`: how many values."""
+    prefix: Annotated[ShortText, Field(max_length=100)] = ""
+    """Of `distinct`: what the values begin with."""
+    expected: Flag = Field(default=True, alias="is")
+    """Of `share`: the share of what."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        entry = self.aggregate
+        if self.of is None and not entry.without_of:
+            raise ValueError(f"{entry.name} is of something: `of` is missing")
+        options = {"is" if name == "expected" else name for name in self.model_fields_set}
+        for option in _OPTIONS:
+            if option in options and option not in entry.options:
+                raise ValueError(f"{entry.name} takes no `{option}`")
+        return self
+
+    @property
+    def aggregate(self) -> Aggregate:
+        """The function."""
+        return AGGREGATES[self.function]
+
+    @property
+    def name(self) -> str:
+        """How the answer calls it."""
+        of = "" if self.of is None else f"({self.of.name})"
+        return self.called or f"{self.function}{of}"
+
+
+MOST_GROUPINGS = 3
+
+
+class Aggregation(Body):
+    """The measures of the matching inferences."""
+
+    measures: Annotated[list[MeasureBody], Field(min_length=1, max_length=20)] = Field(
+        default=[MeasureBody(function="count")]
+    )
+    """What is computed of each group."""
+    group_by: Annotated[list[Grouped], Field(max_length=MOST_GROUPINGS)] = Field(default=[])
+    """By what; a name alone is `{"of": name}`. None: one group of all."""
+    limit: Annotated[int, Strict(), Field(ge=1, le=10_000), WHOLE] = 100
+    """Most groups of the answer; `others` says what is left."""
+    order: Annotated[ShortText, Field(examples=["-count"])] | None = None
+    """A name of the answer, `-` for the largest first. Left out: spans of time and bins in their
+    order, other groups by their inferences, the most first."""
+
+    @model_validator(mode="after")
+    def _has_distinct_names(self) -> Self:
+        names = [*(item.name for item in self.group_by), *(item.name for item in self.measures)]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"{twice[0]!r} is there twice: call one of them otherwise (`as`)")
+        if self.order is not None and self.order.removeprefix("-") not in names:
+            raise UnknownName("order: there is no", self.order.removeprefix("-"), names)
+        return self
 
 
 Source: TypeAlias = Literal["inference", "metadata", "prediction", "label"]
@@ -230,28 +388,28 @@ class Names:
     """Each warning once, in order, however many measures cause it."""
 
     async def operand(
-        self, connection: AsyncConnection, name: Name, kinds: Collection[Kind]
+        self, connection: AsyncConnection, name: TypedName, path: str, kinds: Collection[Kind]
     ) -> Operand:
         """Return the operand of a name; a key of several types is read as one of `kinds`, if any.
 
         Raises Invalid, UnknownKey, ImpossibleComparison.
         """
-        text = name.text
+        text = name.name
         if text.startswith(METADATA):
-            return await self._key(connection, name, text.removeprefix(METADATA), kinds)
+            return await self._key(connection, name, path, text.removeprefix(METADATA), kinds)
         for prefix, properties in ((OWN, PROPERTIES), ("prediction.", PREDICTION_COLUMNS)):
             if text.startswith(prefix):
-                return _property(name, text.removeprefix(prefix), properties)
+                return _property(name, path, text.removeprefix(prefix), properties)
         own = text in PROPERTIES or text == "label"
         if own and await self._find(connection, text):
             other = "prediction.label" if text == "label" else f"{OWN}{text}"
             both = [other, f"{METADATA}{text}"]
-            raise _wrong(name, f"{text!r} is a metadata key of the model, too", both)
+            raise _wrong(name, path, f"{text!r} is a metadata key of the model, too", both)
         if text == "label":
             return LABEL
         if own:
-            return _property(name, text, PROPERTIES)
-        return await self._key(connection, name, text, kinds)
+            return _property(name, path, text, PROPERTIES)
+        return await self._key(connection, name, path, text, kinds)
 
     async def _find(self, connection: AsyncConnection, key: str) -> KeySeen | None:
         if key not in self.keys:
@@ -260,20 +418,27 @@ class Names:
         return self.keys[key]
 
     async def _key(
-        self, connection: AsyncConnection, name: Name, key: str, kinds: Collection[Kind]
+        self,
+        connection: AsyncConnection,
+        name: TypedName,
+        path: str,
+        key: str,
+        kinds: Collection[Kind],
     ) -> Operand:
-        stored, named_family = await self._find(connection, key), _family_named(name)
+        stored, named_family = await self._find(connection, key), _family_named(name, path)
         if stored is None:
             if self.unknown_keys == "empty":
                 fitting = [kind for kind in KINDS if kind in kinds]
                 kind = fitting[0] if named_family is None else named_family
                 return Operand("metadata", key, kind, "[]" in key)
-            raise await self._unknown(connection, name, key)
+            raise await self._unknown(connection, path, key)
         counts = _counts(stored)
         if named_family is not None and named_family not in counts:
-            raise _impossible(name, f"seen as {', '.join(counts) or 'nothing comparable'}", counts)
+            raise _impossible(
+                name, path, f"seen as {', '.join(counts) or 'nothing comparable'}", counts
+            )
         if not counts:
-            raise _impossible(name, "seen with no value that could be compared", ())
+            raise _impossible(name, path, "seen with no value that could be compared", ())
         fitting = [kind for kind in counts if kind in kinds] or list(counts)
         family = (
             max(fitting, key=lambda kind: counts[kind]) if named_family is None else named_family
@@ -285,14 +450,14 @@ class Names:
             self.warnings[warning] = None
         return Operand("metadata", key, family, stored.many, "exact", stored.key)
 
-    async def _unknown(self, connection: AsyncConnection, name: Name, key: str) -> UnknownKey:
+    async def _unknown(self, connection: AsyncConnection, path: str, key: str) -> UnknownKey:
         near = await key_registry.nearest(connection, self.models, key)
         names = sorted({*near, *PROPERTIES, "label"})
         suggestions = nearest(key, names)
         detail = f"There is no property and no metadata key {key!r}."
         if suggestions:
             detail += f" The nearest are {', '.join(suggestions)}."
-        return UnknownKey(detail, faults=[Fault(name.path, "unknown name", suggestions)])
+        return UnknownKey(detail, faults=[Fault(path, "unknown name", suggestions)])
 
 
 def _counts(key: KeySeen) -> Mapping[Family, int]:
@@ -306,32 +471,36 @@ def _counts(key: KeySeen) -> Mapping[Family, int]:
     return {family: counts[family] for family in KINDS if family in counts}
 
 
-def _family_named(name: Name) -> Kind | None:
+def _family_named(name: TypedName, path: str) -> Kind | None:
     if name.type is None:
         return None
     entry = type_named(name.type)
     if entry is None or entry.family is None:
-        raise _wrong(name, f"there is no type {name.type!r} to read a value as", sorted(TYPE_NAMES))
+        raise _wrong(
+            name, path, f"there is no type {name.type!r} to read a value as", sorted(TYPE_NAMES)
+        )
     return entry.family
 
 
-def _property(name: Name, text: str, properties: Mapping[str, Property]) -> Operand:
+def _property(name: TypedName, path: str, text: str, properties: Mapping[str, Property]) -> Operand:
     entry = properties.get(text)
     if entry is None:
-        raise _wrong(name, f"there is no {name.text!r}", nearest(text, sorted(properties)))
+        raise _wrong(name, path, f"there is no {name.name!r}", nearest(text, sorted(properties)))
     if entry.kind == "location" or entry.sql is None:
-        raise _wrong(name, f"nothing is computed of {text!r}", [])
+        raise _wrong(name, path, f"nothing is computed of {text!r}", [])
     if name.type is not None:
-        raise _wrong(name, "only metadata keys have a choice of types", [])
+        raise _wrong(name, path, "only metadata keys have a choice of types", [])
     of_prediction = properties is PREDICTION_COLUMNS
     source: Source = "prediction" if of_prediction else "inference"
     return Operand(source, text, entry.kind, many=of_prediction, stored=entry.stored)
 
 
-def _wrong(name: Name, message: str, suggestions: Sequence[str]) -> Invalid:
-    return Invalid(f"{name.text!r}: {message}.", faults=[Fault(name.path, message, suggestions)])
+def _wrong(name: TypedName, path: str, message: str, suggestions: Sequence[str]) -> Invalid:
+    return Invalid(f"{name.name!r}: {message}.", faults=[Fault(path, message, suggestions)])
 
 
-def _impossible(name: Name, message: str, families: Iterable[str]) -> ImpossibleComparison:
-    faults = [Fault(name.path, message, list(families))]
-    return ImpossibleComparison(f"{name.text!r} was {message}.", faults=faults)
+def _impossible(
+    name: TypedName, path: str, message: str, families: Iterable[str]
+) -> ImpossibleComparison:
+    faults = [Fault(path, message, list(families))]
+    return ImpossibleComparison(f"{name.name!r} was {message}.", faults=faults)

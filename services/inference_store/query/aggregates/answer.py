@@ -6,22 +6,41 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
-from inference_store.inference.errors import Fault, Invalid
-from inference_store.inference.events.event import received_at_of
+from pydantic import Field
 
-from .aggregation import Aggregation, Bound, ByHistogram, ByTime, Measure
+from inference_store.inference.events.event import received_at_of
+from inference_store.inference.field_docs import Hidden, Stored
+
+from .aggregation import Aggregation, Bound, MeasureBody
 from .bins import METHOD, deviation, percentile, plain, quotient, value_of, variance
 from .rows import Dimension, InBins, InTime, Key, PartialSums
 
 EXACT_METHOD: Final = "exact"
 
 
-@dataclass(frozen=True, slots=True)
-class Aggregated:
-    """Groups in order: `{"key": {…}, "measures": {…}}`. `others`: counts of those not shown."""
+class Group(Stored):
+    """A group. `key`: what it was grouped by, null where there is no value."""
 
-    groups: Sequence[Mapping[str, Any]]
-    others: Mapping[str, int]
+    raw: Hidden[Key]
+    """By which it is sorted."""
+    inferences: Hidden[int]
+    key: dict[str, Any] = Field(examples=[{"time": "2026-11-01T00:00:00.000000Z"}])
+    measures: dict[str, Any] = Field(examples=[{"count": 17, "mean(model_ms)": 12.5}])
+
+
+class OmittedGroups(Stored):
+    """What `limit` left out."""
+
+    groups: int
+    inferences: int
+    """An inference in several groups is counted in each."""
+
+
+class Aggregated(Stored):
+    """Measures by groups."""
+
+    groups: list[Group]
+    others: OmittedGroups
     approximate: bool
     """Whether some percentiles are not exact; each says it itself. All else always is exact."""
     warnings: Sequence[str]
@@ -38,19 +57,9 @@ class MeasureResult:
     approximate: bool = False
 
 
-def format_measure(measure: Measure, result: MeasureResult) -> Any:
+def format_measure(measure: MeasureBody, result: MeasureResult) -> Any:
     """Return a measure's value, for JSON."""
-    return _FORMATTERS[measure.function.name](measure, result)
-
-
-def sort_value(measure: Measure, value: Any) -> Any:
-    """Return the value that groups are ordered by: the first of several percentiles, or the length
-    of any other list."""
-    if isinstance(value, Mapping):
-        items = value.get("values", value.get("bins", ()))
-        first = measure.function.name == "percentiles" and items
-        return items[0]["value"] if first else len(items)
-    return value
+    return _FORMATTERS[measure.function](measure, result)
 
 
 def format_bin(number: int, bounds: Sequence[Bound]) -> dict[str, Any]:
@@ -61,11 +70,11 @@ def format_bin(number: int, bounds: Sequence[Bound]) -> dict[str, Any]:
     }
 
 
-def _count(measure: Measure, result: MeasureResult) -> int:
+def _count(measure: MeasureBody, result: MeasureResult) -> int:
     return result.inferences if measure.of is None else result.sums.number
 
 
-def _mean(_: Measure, result: MeasureResult) -> Any:
+def _mean(_: MeasureBody, result: MeasureResult) -> Any:
     sums = result.sums
     return plain(quotient(sums.total, sums.number)) if sums.number else None
 
@@ -75,13 +84,13 @@ def _spread(compute: Callable[[int, Decimal, Decimal], Decimal], result: Measure
     return plain(compute(sums.number, sums.total, sums.squares)) if sums.number > 1 else None
 
 
-def _share(measure: Measure, result: MeasureResult) -> Any:
+def _share(measure: MeasureBody, result: MeasureResult) -> Any:
     sums = result.sums
     number = sums.true if measure.expected else sums.number - sums.true
     return plain(quotient(Decimal(number), sums.number)) if sums.number else None
 
 
-def _percentiles(measure: Measure, result: MeasureResult) -> Any:
+def _percentiles(measure: MeasureBody, result: MeasureResult) -> Any:
     values = [{"at": plain(at), "value": _percentile(result, at)} for at in measure.at]
     method = METHOD if result.approximate else EXACT_METHOD
     return {"values": values, "approximate": result.approximate, "method": method}
@@ -96,20 +105,20 @@ def _percentile(result: MeasureResult, at: Decimal) -> Any:
     return plain(value)
 
 
-def _histogram(_: Measure, result: MeasureResult) -> Any:
+def _histogram(_: MeasureBody, result: MeasureResult) -> Any:
     counts, last = result.counts, len(result.bounds)
     bins = [{**format_bin(n, result.bounds), "count": counts[n]} for n in range(1, last)]
     return {"bins": bins, "below": counts[0], "above": counts[last] if last else 0}
 
 
-def _top(measure: Measure, result: MeasureResult) -> Any:
+def _top(measure: MeasureBody, result: MeasureResult) -> Any:
     ordered = sorted(result.counts.items(), key=lambda item: (-item[1], item[0]))
     first = ordered[: measure.limit]
     values = [{"value": plain(value), "count": count} for value, count in first]
     return {"values": values, "others": sum(count for _, count in ordered[measure.limit :])}
 
 
-def _distinct(measure: Measure, result: MeasureResult) -> Any:
+def _distinct(measure: MeasureBody, result: MeasureResult) -> Any:
     begins = (
         value for value in result.counts if not measure.prefix or _begins(value, measure.prefix)
     )
@@ -122,7 +131,7 @@ def _begins(value: Any, prefix: str) -> bool:
     return isinstance(value, str) and value.startswith(prefix)
 
 
-_FORMATTERS: Final[Mapping[str, Callable[[Measure, MeasureResult], Any]]] = {
+_FORMATTERS: Final[Mapping[str, Callable[[MeasureBody, MeasureResult], Any]]] = {
     "count": _count,
     "min": lambda _, result: plain(result.sums.low),
     "max": lambda _, result: plain(result.sums.high),
@@ -136,16 +145,6 @@ _FORMATTERS: Final[Mapping[str, Callable[[Measure, MeasureResult], Any]]] = {
     "top": _top,
     "distinct": _distinct,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """One group. `raw`: the key that it is sorted by; `key`, `measures`: by their names."""
-
-    raw: Key
-    inferences: int
-    key: Mapping[str, Any]
-    measures: Mapping[str, Any]
 
 
 def name_key(aggregation: Aggregation, dimensions: Sequence[Dimension], key: Key) -> dict[str, Any]:
@@ -167,7 +166,7 @@ def _format_value(dimension: Dimension, value: Any) -> Any:
 def sort_groups(
     aggregation: Aggregation, groups: Sequence[Group]
 ) -> tuple[Sequence[Group], Sequence[Group]]:
-    """Return the groups to show, in order, and the others. Raises Invalid for an unknown order."""
+    """Return the groups to show, in order, and the others."""
     ordered = sorted(groups, key=lambda group: [_last(part) for part in group.raw])
     name, largest_first = _order(aggregation)
     if name is not None:
@@ -189,9 +188,7 @@ def _order(aggregation: Aggregation) -> tuple[str | None, bool]:
     """
     if aggregation.order is not None:
         return aggregation.order.removeprefix("-"), aggregation.order.startswith("-")
-    by_key = bool(aggregation.group_by) and isinstance(
-        aggregation.group_by[0], ByTime | ByHistogram
-    )
+    by_key = any(by.time or by.histogram for by in aggregation.group_by[:1])
     return (None, False) if by_key else ("", True)
 
 
@@ -201,9 +198,10 @@ def _value(aggregation: Aggregation, group: Group, name: str) -> Any:
     for index, by in enumerate(aggregation.group_by):
         if by.name == name:
             return group.raw[index]
-    for measure in aggregation.measures:
-        if measure.name == name:
-            return sort_value(measure, group.measures[name])
-    names = [item.name for item in (*aggregation.group_by, *aggregation.measures)]
-    message = f"there is no {name!r} to order by"
-    raise Invalid(f"{message}.", faults=[Fault("order", message, names)])
+    measure = next(measure for measure in aggregation.measures if measure.name == name)
+    value = group.measures[name]
+    if not isinstance(value, Mapping):
+        return value
+    # the first of several percentiles, or the length of any other list
+    items = value.get("values", value.get("bins", ()))
+    return items[0]["value"] if measure.function == "percentiles" and items else len(items)

@@ -148,13 +148,6 @@ class Budget:
             )
         self.remaining -= 1
 
-    def part_too_large(self) -> TooManyGroups:
-        """Return the error for a part that alone has too many rows."""
-        return TooManyGroups(
-            f"There are more than {self.most_of_a_part:,} groups, or different values in groups:"
-            " narrow the conditions, group by fewer names, or by a histogram."
-        )
-
 
 # Aggregates read much and answer little: two more processes of Postgres may help with one.
 WORKERS: Final = 2
@@ -384,7 +377,10 @@ class PartCollector:
                 yield row
             return
         if len(statements) == 1:
-            raise self._budget.part_too_large()
+            raise TooManyGroups(
+                f"There are more than {most:,} groups, or different values in groups: narrow the"
+                " conditions, group by fewer names, or by a histogram."
+            )
         del rows  # free them before the parts are read again
         for part in statements:
             async for row in self._fetched([part], what, settings, large=large):

@@ -5,7 +5,7 @@ table of inferences. With conditions, the matches drive. The groups are joined t
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias, get_args
@@ -183,8 +183,10 @@ class PartialSums:
         """Add the sums of another part."""
         if not number:
             return
-        self.low = _choose_end(min, self.low, exact(sums.get("low")))
-        self.high = _choose_end(max, self.high, exact(sums.get("high")))
+        ends = [end for end in (self.low, exact(sums.get("low"))) if end is not None]
+        self.low = min(ends, default=None)
+        ends = [end for end in (self.high, exact(sums.get("high"))) if end is not None]
+        self.high = max(ends, default=None)
         self.total = WIDE.add(self.total, Decimal(sums.get("total") or 0))
         self.squares = WIDE.add(self.squares, Decimal(sums.get("squares") or 0))
         self.true += sums.get("true") or 0
@@ -193,12 +195,6 @@ class PartialSums:
     def merge(self, part: "PartialSums") -> None:
         """Add another part."""
         self.add(part.number, {name: getattr(part, name) for name in get_args(Sum)})
-
-
-def _choose_end(chosen: Callable[[Any, Any], Any], held: Any, other: Any) -> Any:
-    if held is None or other is None:
-        return other if held is None else held
-    return chosen(held, other)
 
 
 Counts: TypeAlias = dict[Key, Counter[Any]]

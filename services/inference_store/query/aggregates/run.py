@@ -12,7 +12,6 @@ from zoneinfo import ZoneInfo
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.index.registrations import Registration
 from inference_store.index.tables import inference
 from inference_store.inference.errors import Fault, ImpossibleComparison, Invalid, TooManyGroups
 from inference_store.inference.events.event import received_at_of, uid_floor
@@ -26,25 +25,30 @@ from inference_store.query.deadline import (
 )
 from inference_store.query.filters.typed import Kind
 from inference_store.query.matching import find_pieces
-from inference_store.query.preparation import PreparedQuery, QueryRequest, UnknownKeys, prepare
-from inference_store.query.search import build_queries
+from inference_store.query.preparation import UnknownKeys
 
 from .aggregation import (
     AGGREGATES,
     LABEL,
     Aggregation,
     Bound,
-    ByHistogram,
-    ByLabel,
-    ByTime,
-    Grouping,
-    Measure,
-    Name,
+    GroupBody,
+    HistogramBody,
+    MeasureBody,
     Names,
     Operand,
     Sum,
+    TypedName,
 )
-from .answer import Aggregated, Group, MeasureResult, format_measure, name_key, sort_groups
+from .answer import (
+    Aggregated,
+    Group,
+    MeasureResult,
+    OmittedGroups,
+    format_measure,
+    name_key,
+    sort_groups,
+)
 from .bins import TooManyBuckets, automatic, automatic_times, starts, width_of
 from .part_collector import Budget, PartCollector, Target
 from .rows import (
@@ -63,6 +67,7 @@ from .rows import (
 
 # Percentiles of no more values are exact.
 EXACT_VALUES: Final = 100_000
+MOST_SPANS: Final = 10_000
 
 
 @dataclass(slots=True)
@@ -103,52 +108,66 @@ async def aggregate(
     names = Names([target.query.scan_range.model for target in targets], unknown_keys)
     run = _Run(connection, list(targets), aggregation, deadline, names)
     await _resolve(run)
-    run.dimensions = [await _dimension(run, grouping) for grouping in aggregation.group_by]
+    run.dimensions = [
+        await _dimension(run, by, f"group_by[{n}]") for n, by in enumerate(aggregation.group_by)
+    ]
     summed = await _collect(run)
     for measure in aggregation.measures:
         await _count(run, summed, measure)
     groups = [_group(run, summed.get(key, Summed()), key) for key in _keys(run, summed)]
     page, others = sort_groups(aggregation, groups)
     return Aggregated(
-        groups=[{"key": group.key, "measures": group.measures} for group in page],
-        others={"groups": len(others), "inferences": sum(group.inferences for group in others)},
+        groups=list(page),
+        others=OmittedGroups(
+            groups=len(others), inferences=sum(group.inferences for group in others)
+        ),
         approximate=bool(run.approximate),
         warnings=tuple(names.warnings),
     )
 
 
 async def _resolve(run: _Run) -> None:
-    for measure in run.aggregation.measures:
+    for number, measure in enumerate(run.aggregation.measures):
         if measure.of is None:
             continue
-        likely = _narrow_kinds(measure.function.kinds, measure.bounds)
-        operand = await run.names.operand(run.connection, measure.of, likely)
-        _refuse_kind(measure.of, operand, measure.function.kinds, measure.function.name)
+        kinds, path = measure.aggregate.kinds, f"measures[{number}]"
+        likely = _narrow_kinds(kinds, measure.bounds)
+        operand = await run.names.operand(run.connection, measure.of, f"{path}.of", likely)
+        _refuse_kind(measure.of, f"{path}.of", operand, kinds, measure.function)
+        _refuse_other_bounds(operand, measure, path)
         run.operands[measure.name] = operand
 
 
-async def _dimension(run: _Run, by: Grouping) -> Dimension:
-    if isinstance(by, ByLabel):
+async def _dimension(run: _Run, by: GroupBody, path: str) -> Dimension:
+    if by.is_label:
         return Value(LABEL)
-    if isinstance(by, ByTime):
-        return await _in_time(run, by)
-    kinds = AGGREGATES["histogram" if isinstance(by, ByHistogram) else "count"].kinds
-    likely = _narrow_kinds(kinds, by.bounds if isinstance(by, ByHistogram) else None)
-    operand = await run.names.operand(run.connection, by.of, likely)
+    if by.time is not None:
+        return await _in_time(run, by.time, by.zone, path)
+    if (histogram := by.histogram) is not None:
+        of, of_path, path = histogram.of, f"{path}.histogram.of", f"{path}.histogram"
+        kinds = AGGREGATES["histogram"].kinds
+        likely = _narrow_kinds(kinds, histogram.bounds)
+    else:
+        assert by.of is not None, "it is one of the four"
+        of, of_path, likely = by.of, path, AGGREGATES["count"].kinds
+    operand = await run.names.operand(run.connection, of, of_path, likely)
     if operand.source == "prediction":
         message = "groups are of inferences: by `label`, a property or a metadata key"
-        raise Invalid(f"{by.of.text!r}: {message}.", faults=[Fault(by.of.path, message)])
-    if not isinstance(by, ByHistogram):
+        raise Invalid(f"{of.name!r}: {message}.", faults=[Fault(of_path, message)])
+    if histogram is None:
         return Value(operand)
-    _refuse_kind(by.of, operand, kinds, "a histogram")
-    return InBins(operand, await _bounds(run, operand, by))
+    _refuse_kind(of, of_path, operand, kinds, "a histogram")
+    _refuse_other_bounds(operand, histogram, path)
+    return InBins(operand, await _bounds(run, operand, histogram))
 
 
-def _refuse_kind(name: Name, operand: Operand, kinds: Collection[Kind], what: str) -> None:
+def _refuse_kind(
+    name: TypedName, path: str, operand: Operand, kinds: Collection[Kind], what: str
+) -> None:
     if operand.kind not in kinds:
         names = sorted(kinds)
-        message = f"{what} is of a {' or '.join(names)}; {name.text!r} is a {operand.kind}"
-        raise ImpossibleComparison(f"{message}.", faults=[Fault(name.path, message, names)])
+        message = f"{what} is of a {' or '.join(names)}; {name.name!r} is a {operand.kind}"
+        raise ImpossibleComparison(f"{message}.", faults=[Fault(path, message, names)])
 
 
 def _narrow_kinds(kinds: Collection[Kind], bounds: Sequence[Bound] | None) -> Collection[Kind]:
@@ -158,24 +177,32 @@ def _narrow_kinds(kinds: Collection[Kind], bounds: Sequence[Bound] | None) -> Co
     return {"timestamp"} if all(isinstance(bound, datetime) for bound in bounds) else {"number"}
 
 
-async def _in_time(run: _Run, by: ByTime) -> InTime:
-    """Return the spans of time. Inferences received meanwhile, outside of them, are not read."""
-    starts = await _list_starts(run, by)
-    uids = tuple(uid_floor(start) for start in starts)
-    if uids:
-        run.targets = [_within(target, uids[0], uids[-1]) for target in run.targets]
-    return InTime(uids or (LOWEST, HIGHEST))
+async def _in_time(run: _Run, span: str, zone: str, path: str) -> InTime:
+    """Return the spans of time that touch the first inference, the last, and those between.
+
+    Inferences received meanwhile, outside of them, are not read.
+    """
+    first, last = await _find_end(run, newest=False), await _find_end(run, newest=True)
+    if first is None or last is None:
+        return InTime((LOWEST, HIGHEST))
+    try:
+        begins = starts(width_of(span), ZoneInfo(zone), first, last, most=MOST_SPANS)
+    except TooManyBuckets:
+        message = f"from {first:%Y-%m-%d} to {last:%Y-%m-%d} there are more than {MOST_SPANS:,}"
+        detail = f"Spans of {span}: {message}. Narrow received_at, or take longer spans."
+        raise TooManyGroups(detail, faults=[Fault(path, message)]) from None
+    uids = tuple(map(uid_floor, begins))
+    for number, target in enumerate(run.targets):
+        clipped = target.query.scan_range.clip(uids[0], uids[-1])
+        run.targets[number] = replace(target, query=replace(target.query, scan_range=clipped))
+    return InTime(uids)
 
 
-def _within(target: Target, lo: Any, hi: Any) -> Target:
-    query = target.query
-    return replace(target, query=replace(query, scan_range=query.scan_range.clip(lo, hi)))
-
-
-async def _bounds(run: _Run, operand: Operand, of: ByHistogram | Measure) -> tuple[Bound, ...]:
+async def _bounds(
+    run: _Run, operand: Operand, of: HistogramBody | MeasureBody
+) -> tuple[Bound, ...]:
     if of.bounds is not None:
-        _refuse_other_bounds(operand, of)
-        return of.bounds
+        return tuple(of.bounds)
     ends = await run.make_collector([]).ends(operand)
     if not ends.number:
         return ()
@@ -183,36 +210,39 @@ async def _bounds(run: _Run, operand: Operand, of: ByHistogram | Measure) -> tup
     return choose_bounds(ends.low, ends.high, of.bins)
 
 
-def _refuse_other_bounds(operand: Operand, of: ByHistogram | Measure) -> None:
+def _refuse_other_bounds(operand: Operand, of: HistogramBody | MeasureBody, path: str) -> None:
     assert of.of is not None
     expected = datetime if operand.kind == "timestamp" else Decimal
     if all(isinstance(bound, expected) for bound in of.bounds or ()):
         return
     what = "instants: 2026-11-01T00:00:00Z" if expected is datetime else "numbers"
-    message = f"{of.of.text!r} is a {operand.kind}, and the bounds of one are {what}"
-    path = f"{of.of.path.removesuffix('.of')}.bounds"
-    raise ImpossibleComparison(f"{message}.", faults=[Fault(path, message)])
+    message = f"{of.of.name!r} is a {operand.kind}, and the bounds of one are {what}"
+    raise ImpossibleComparison(f"{message}.", faults=[Fault(f"{path}.bounds", message)])
 
 
 async def _collect(run: _Run) -> Groups:
     requested_sums: dict[Operand, frozenset[Sum]] = {}
     for measure in run.aggregation.measures:
-        if measure.function.needs in {"sums", "percentiles"} and measure.of is not None:
+        if measure.aggregate.needs in {"sums", "percentiles"} and measure.of is not None:
             operand = run.operands[measure.name]
             requested_sums[operand] = (
-                requested_sums.get(operand, frozenset()) | measure.function.sums
+                requested_sums.get(operand, frozenset()) | measure.aggregate.sums
             )
     own = {
         operand: sums for operand, sums in requested_sums.items() if operand.source == "inference"
     }
     counted = any(
-        measure.function.name == "count" and measure.of is None
-        for measure in run.aggregation.measures
+        measure.function == "count" and measure.of is None for measure in run.aggregation.measures
     )
     collector = run.make_collector()
     # else no measure needs the number of inferences
     groups = await collector.collect(own) if run.dimensions or own or counted else {}
-    sketched = set() if run.dimensions else _of_percentiles(run)
+    # percentiles need bins if there are many values: the bins come with all sums
+    sketched = {
+        run.operands[measure.name]
+        for measure in run.aggregation.measures
+        if measure.aggregate.needs == "percentiles" and not run.dimensions
+    }
     for operand in requested_sums.keys() - own.keys():
         bins: Counted | None = (operand, "sketch") if operand in sketched else None
         found = await collector.collect({operand: requested_sums[operand]}, counted=bins)
@@ -224,19 +254,8 @@ async def _collect(run: _Run) -> Groups:
     return groups
 
 
-def _of_percentiles(run: _Run) -> set[Operand]:
-    """Return the operands of percentiles, which need bins if they have many values.
-
-    The bins come with all sums.
-    """
-    measures = (
-        measure for measure in run.aggregation.measures if measure.function.needs == "percentiles"
-    )
-    return {run.operands[measure.name] for measure in measures}
-
-
-async def _count(run: _Run, groups: Groups, measure: Measure) -> None:
-    name, function = measure.name, measure.function
+async def _count(run: _Run, groups: Groups, measure: MeasureBody) -> None:
+    name, function = measure.name, measure.aggregate
     if measure.of is None or function.needs == "sums":
         return
     operand = run.operands[name]
@@ -297,23 +316,7 @@ def _group(run: _Run, summed: Summed, key: Key) -> Group:
         )
         measures[name] = format_measure(measure, result)
     named = name_key(run.aggregation, run.dimensions, key)
-    return Group(key, summed.inferences, named, measures)
-
-
-MOST_SPANS = 10_000
-
-
-async def _list_starts(run: _Run, by: ByTime) -> list[datetime]:
-    """Return the beginning of each span, and the end of the last; empty if nothing matches."""
-    first, last = await _find_end(run, newest=False), await _find_end(run, newest=True)
-    if first is None or last is None:
-        return []
-    try:
-        return starts(width_of(by.span), ZoneInfo(by.zone), first, last, most=MOST_SPANS)
-    except TooManyBuckets:
-        message = f"from {first:%Y-%m-%d} to {last:%Y-%m-%d} there are more than {MOST_SPANS:,}"
-        detail = f"Spans of {by.span}: {message}. Narrow received_at, or take longer spans."
-        raise TooManyGroups(detail, faults=[Fault(by.path, message)]) from None
+    return Group(raw=key, inferences=summed.inferences, key=named, measures=measures)
 
 
 async def _find_end(run: _Run, *, newest: bool) -> datetime | None:
@@ -331,18 +334,3 @@ async def _find_end(run: _Run, *, newest: bool) -> datetime | None:
                 break
     end = max(ends, default=None) if newest else min(ends, default=None)
     return None if end is None else received_at_of(end)
-
-
-async def build_targets(
-    connection: AsyncConnection, models: Sequence[Registration], request: QueryRequest
-) -> tuple[list[Target], PreparedQuery]:
-    """Return the query of each model, and the query prepared for all, with warnings.
-
-    A name is known if any of the models has it.
-
-    Raises UnknownKey, ImpossibleComparison, Invalid, NotKept.
-    """
-    numbers = [registration.model for registration in models]
-    prepared = await prepare(connection, numbers, request)
-    queries = await build_queries(connection, prepared.query, numbers)
-    return [Target(*pair) for pair in zip(models, queries, strict=True)], prepared

@@ -22,14 +22,9 @@ from inference_store.inference.events.event import Extras
 from inference_store.query.aggregates import (
     AGGREGATES,
     Aggregation,
-    ByHistogram,
-    ByLabel,
-    ByName,
-    ByTime,
-    Measure,
-    Name,
+    GroupBody,
+    MeasureBody,
     aggregate,
-    build_targets,
 )
 from inference_store.query.counting import count_ended
 from inference_store.query.deadline import Deadline
@@ -42,6 +37,7 @@ from tests.properties import examples
 from tests.servers.postgres import Postgres
 
 from . import plain
+from .targets import build_targets
 
 # The night in which Europe's clocks go back: 01:00 UTC is 02:00 in Berlin for the second time.
 _NIGHT = datetime(2026, 10, 24, 21, 30, tzinfo=UTC)
@@ -108,39 +104,43 @@ _SPANS = st.sampled_from(["minute", "hour", "day", "week", "month", "PT15M", "PT
 _ZONES = st.sampled_from(["UTC", "Europe/Berlin", "Australia/Lord_Howe", "Asia/Kathmandu"])
 
 
+def _group(**members: Any) -> GroupBody:
+    return GroupBody.model_validate(members)
+
+
 def _grouping(data: st.DataObject, position: int) -> tuple[Any, plain.Values]:
-    name, path = f"g{position}", f"group_by[{position}]"
+    name = f"g{position}"
     kind = data.draw(st.sampled_from(["name", "label", "time", "histogram"]))
     if kind == "label":
-        return ByLabel(name, path), plain.read_labels
+        return _group(label=True, called=name), plain.read_labels
     if kind == "time":
         unit, zone = data.draw(_SPANS), data.draw(_ZONES)
-        return ByTime(name, path, unit, zone), plain.find_span_start(unit, zone)
+        return _group(time=unit, zone=zone, called=name), plain.find_span_start(unit, zone)
     if kind == "histogram":
         of = data.draw(st.sampled_from(["n", "top_score", "prediction_count", "t", "received_at"]))
         bounds: Any = _TIMES if _OPERANDS[of][0] == "timestamp" else _BOUNDS
-        by = ByHistogram(name, path, Name(of, None, path), bounds=bounds)
+        by = _group(histogram={"of": of, "bounds": bounds}, called=name)
         return by, plain.find_bins(_OPERANDS[of][1], bounds)
     names = ["n", "s", "b", "tags[]", "ok", "top_label", "top_score", "request_problem"]
     of = data.draw(st.sampled_from(names))
-    return ByName(name, path, Name(of, None, path)), _OPERANDS[of][1]
+    return _group(of=of, called=name), _OPERANDS[of][1]
 
 
-def _measure(data: st.DataObject, position: int) -> tuple[Measure, dict[str, Any]]:
+def _measure(data: st.DataObject, position: int) -> tuple[MeasureBody, dict[str, Any]]:
     function = AGGREGATES[data.draw(st.sampled_from(sorted(set(AGGREGATES) - {"histogram"})))]
     fitting = [name for name, (kind, _) in _OPERANDS.items() if kind in function.kinds]
-    of = Name(data.draw(st.sampled_from(fitting)), None, f"measures[{position}].of")
+    of = data.draw(st.sampled_from(fitting))
     options: dict[str, Any] = {}
     if "at" in function.options:
         options["at"] = (Decimal(0), Decimal("33.3"), Decimal(50), Decimal(100))
     if "limit" in function.options:
         options["limit"] = data.draw(st.integers(1, 3))
-    if "prefix" in function.options and _OPERANDS[of.text][0] == "string":
+    if "prefix" in function.options and _OPERANDS[of][0] == "string":
         options["prefix"] = data.draw(st.sampled_from(["", "a", "p", "éé"]))
     if "is" in function.options:
         options["expected"] = data.draw(st.booleans())
-    measure = Measure(function=function, of=of, name=f"m{position}", path="", **options)
-    return measure, options
+    named = {"function": function.name, "of": of, "called": f"m{position}"}
+    return MeasureBody.model_validate(named | options), options
 
 
 def _is_person(inference: NewInference) -> bool:
@@ -261,19 +261,19 @@ async def _check_question(
     groupings = [_grouping(data, n) for n in range(data.draw(st.sampled_from([0, 1, 1, 2, 3])))]
     # A count alone may be read from an index.
     measures = [_measure(data, n) for n in range(data.draw(st.sampled_from([0, 2, 2])))]
-    all_of = Measure(function=AGGREGATES["count"], of=None, name="all", path="")
+    all_of = MeasureBody.model_validate({"function": "count", "called": "all"})
     aggregation = Aggregation(
-        measures=(all_of, *(measure for measure, _ in measures)),
-        group_by=tuple(by for by, _ in groupings),
+        measures=[all_of, *(measure for measure, _ in measures)],
+        group_by=[by for by, _ in groupings],
         limit=10_000,
     )
-    targets, _ = await build_targets(connection, known_registrations, question)
+    targets = await build_targets(connection, known_registrations, question)
     answer = await aggregate(
         connection, targets, aggregation, deadline=Deadline.after(300), unknown_keys="empty"
     )
     matching = [inference for inference in visible if holds(inference)]
     expected = plain.group_inferences(matching, [values for _, values in groupings])
-    groups = {_key(group["key"]): group["measures"] for group in answer.groups}
+    groups = {_key(group.key): group.measures for group in answer.groups}
     assert len(groups) == len(answer.groups)
     # A group of nothing but predictions without a label is left out; the one group of what
     # is not grouped is always there, empty or not.
@@ -282,7 +282,7 @@ async def _check_question(
     _check_without_inferences(groups, groupings, measures)
     for measure, options in measures:
         members = expected
-        if measure.of is not None and measure.of.text == "prediction.score":
+        if measure.of is not None and measure.of.name == "prediction.score":
             members = _group_by_all_but_labels(matching, groupings, expected)
         _check(measure, options, aggregation, groups, members)
 
@@ -290,10 +290,10 @@ async def _check_question(
 def _check_without_inferences(groups: Any, groupings: Any, measures: Any) -> None:
     """Check that only predictions without a label, measured by label, make such groups."""
     empty = [key for key, group in groups.items() if key and not group["all"]]
-    places = [position for position, (by, _) in enumerate(groupings) if isinstance(by, ByLabel)]
+    places = [position for position, (by, _) in enumerate(groupings) if by.is_label]
     for key in empty:
         assert any(key[position] is None for position in places)
-        assert any(m.of is not None and m.of.text == "prediction.score" for m, _ in measures)
+        assert any(m.of is not None and m.of.name == "prediction.score" for m, _ in measures)
 
 
 def _group_by_all_but_labels(
@@ -301,9 +301,7 @@ def _group_by_all_but_labels(
 ) -> dict[Any, list[NewInference]]:
     """Group without the labels: the label of a prediction says in which group it is measured."""
     others = [
-        (position, values)
-        for position, (by, values) in enumerate(groupings)
-        if not isinstance(by, ByLabel)
+        (position, values) for position, (by, values) in enumerate(groupings) if not by.is_label
     ]
     return {
         key: [
@@ -316,13 +314,17 @@ def _group_by_all_but_labels(
 
 
 def _check(
-    measure: Measure, options: dict[str, Any], aggregation: Aggregation, groups: Any, expected: Any
+    measure: MeasureBody,
+    options: dict[str, Any],
+    aggregation: Aggregation,
+    groups: Any,
+    expected: Any,
 ) -> None:
     assert measure.of is not None
-    name, function = measure.of.text, measure.function.name
+    name, function = measure.of.name, measure.function
     values = _OPERANDS[name][1]
     event(f"{function} of {name}")
-    labels = [n for n, by in enumerate(aggregation.group_by) if isinstance(by, ByLabel)]
+    labels = [n for n, by in enumerate(aggregation.group_by) if by.is_label]
     for key, members in expected.items():
         if name == "prediction.score":
             # Only the predictions that have the label of the group.
@@ -346,29 +348,29 @@ def _check(
 
 def _same(by: Any, name: str) -> bool:
     """Check whether a name of many values is both grouped by and measured."""
-    if isinstance(by, ByLabel):
+    if by.is_label:
         return name == "label"
-    return isinstance(by, ByName) and by.of.text == name
+    return by.of is not None and by.of.name == name
 
 
-async def _measured(engine: AsyncEngine, *measures: Measure, **conditions: Any) -> Any:
+async def _measured(engine: AsyncEngine, *measures: MeasureBody, **conditions: Any) -> Any:
     options: dict[str, Any] = {"deadline": Deadline.after(300), "unknown_keys": "empty"}
     async with engine.connect() as connection:
         known = (await registrations.find_by_ids(connection, ["model"])).values()
-        targets, _ = await build_targets(connection, list(known), QueryRequest(**conditions))
-        answer = await aggregate(connection, targets, Aggregation(measures=measures), **options)
+        targets = await build_targets(connection, list(known), QueryRequest(**conditions))
+        aggregation = Aggregation(measures=list(measures))
+        answer = await aggregate(connection, targets, aggregation, **options)
     [group] = answer.groups
-    return group["measures"]
+    return group.measures
 
 
 def _at(day: int) -> datetime:
     return datetime(2026, 11, 1, tzinfo=UTC) + timedelta(days=day - 1)
 
 
-def _histogram(of: str, **options: Any) -> Measure:
-    function = AGGREGATES["histogram"]
-    named = {"name": of} | options
-    return Measure(function=function, of=Name(of, None, ""), path="", **named)
+def _histogram(of: str, **options: Any) -> MeasureBody:
+    named = {"function": "histogram", "of": of, "called": of}
+    return MeasureBody.model_validate(named | options)
 
 
 async def test_bins_hold_every_value(engine: AsyncEngine) -> None:
@@ -389,11 +391,11 @@ async def test_bins_hold_every_value(engine: AsyncEngine) -> None:
     await store(engine, *inferences)
     some = (
         _histogram("t", bins=13),
-        _histogram("t", name="given", bounds=(_at(2), _at(5))),
+        _histogram("t", called="given", bounds=(_at(2), _at(5))),
         _histogram("received_at", bins=2),
         _histogram("far", bins=1),
         _histogram("n", bins=5),
-        _histogram("n", name="bounds", bounds=(Decimal(10), Decimal(20), Decimal(40))),
+        _histogram("n", called="bounds", bounds=(Decimal(10), Decimal(20), Decimal(40))),
     )
     for conditions in ({}, {"until": _LATER, "ok": True}):
         measures = await _measured(engine, *some, **conditions)
@@ -420,8 +422,8 @@ async def test_bins_hold_every_value(engine: AsyncEngine) -> None:
         }
     # The histogram of an unknown key takes the kind of its bounds.
     unknown = (
-        _histogram("nothing", name="numbers", bounds=_BOUNDS),
-        _histogram("nothing", name="times", bounds=_TIMES),
+        _histogram("nothing", called="numbers", bounds=_BOUNDS),
+        _histogram("nothing", called="times", bounds=_TIMES),
     )
     measures = await _measured(engine, *unknown)
     assert [bin_["count"] for bin_ in measures["numbers"]["bins"]] == [0, 0, 0]

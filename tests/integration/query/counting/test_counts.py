@@ -32,6 +32,7 @@ from inference_store.query.deadline import Deadline, find_pieces_of
 from inference_store.query.preparation import QueryRequest, prepare
 from inference_store.query.search import build_queries, count
 from inference_store.query.stored_counts import read_numbers
+from tests.integration.query.aggregates.targets import build_targets
 from tests.integration.stored_inferences import NewInference, at, store
 from tests.servers.marks import stored_counts
 from tests.transactions import execute, scalar, transact
@@ -51,7 +52,13 @@ FILTERS = (
 )
 FEW_FILTERS = (None, "n IS NULL", "prediction(label = 'person')")
 """Everything, those that lack a key, those with a label: each reads different counts."""
-_ALL = aggregates.Measure(function=aggregates.AGGREGATES["count"], of=None, name="all", path="")
+_BY_LABEL = aggregates.Aggregation.model_validate(
+    {
+        "measures": [{"function": "count", "as": "all"}],
+        "group_by": [{"label": True}],
+        "limit": 9_999,
+    }
+)
 
 
 async def _collect_counts(
@@ -81,16 +88,11 @@ async def _collect_counts(
 
 async def _count_by_label(connection: AsyncConnection, model_id: str, until: Any) -> dict[Any, Any]:
     known_registrations = await registrations.find_by_ids(connection, [model_id])
-    chosen, _ = await aggregates.build_targets(
+    chosen = await build_targets(
         connection, list(known_registrations.values()), QueryRequest(until=until)
     )
-    aggregation = aggregates.Aggregation(
-        measures=(_ALL,), group_by=(aggregates.ByLabel("label", "group_by[0]"),), limit=9_999
-    )
-    answer = await aggregates.aggregate(
-        connection, chosen, aggregation, deadline=Deadline.after(300)
-    )
-    return {group["key"]["label"]: group["measures"]["all"] for group in answer.groups}
+    answer = await aggregates.aggregate(connection, chosen, _BY_LABEL, deadline=Deadline.after(300))
+    return {group.key["label"]: group.measures["all"] for group in answer.groups}
 
 
 async def check_counts(
