@@ -27,7 +27,7 @@ from inference_store.platform.metrics import (
     from_zero,
 )
 from inference_store.platform.settings import ProxySettings
-from inference_store.proxy.capture.capture_builder import uuid7
+from inference_store.proxy.capture.prepare import uuid7
 from inference_store.proxy.capture.process import Buffers, Handshake, write_exchange
 from inference_store.proxy.configuration import Rules
 from inference_store.proxy.exchange import Exchange
@@ -164,7 +164,11 @@ class Captures:
         self._last_status: Mapping[str, Any] = {}
         self.metrics = MultiprocessMetrics("proxy", lambda: self._read_status().get("metrics", ()))
         """The metrics of both processes, for `/metrics`."""
-        self._begin_metrics()
+        from_zero(CAPTURES, ("seen", "dropped"))
+        from_zero(CAPTURES_DROPPED, DROP_REASONS)
+        CAPTURE_BUDGET.set(self._budget.limit)
+        CAPTURE_BYTES.set_function(lambda: self._budget.held)
+        CAPTURE_QUEUE.set_function(lambda: self._counts.queued)
 
     @property
     def waits(self) -> Mapping[str, Callable[[], Awaitable[str | None]]]:
@@ -250,8 +254,8 @@ class Captures:
         """Count what a capture process held that was killed or never began, and send the final
         report: what is in the spool waits for the next proxy, the rest is lost."""
         # Imported here, because a capture process nearly always ends by itself.
-        from .publisher import Publisher  # noqa: PLC0415
-        from .spools import Reporting, Spools  # noqa: PLC0415
+        from .publisher import Publisher, Reporting  # noqa: PLC0415
+        from .spool import Spools  # noqa: PLC0415
 
         topic = Publisher(self._settings)
         spools = Spools(self._settings, self._counts, self._lock if self._lock >= 0 else None)
@@ -305,10 +309,3 @@ class Captures:
     async def _find_server_error(self, server: Server) -> str | None:
         why: str | None = self._read_status().get("unavailable", {}).get(server)
         return why
-
-    def _begin_metrics(self) -> None:
-        from_zero(CAPTURES, ("seen", "dropped"))
-        from_zero(CAPTURES_DROPPED, DROP_REASONS)
-        CAPTURE_BUDGET.set(self._budget.limit)
-        CAPTURE_BYTES.set_function(lambda: self._budget.held)
-        CAPTURE_QUEUE.set_function(lambda: self._counts.queued)
