@@ -243,12 +243,9 @@ class MissingValue(Condition):
         """The number of index scans for its list; 0: it has none."""
         return 2 if self.drives and isinstance(self.order, ByKey) else 0
 
-    def uids(self, scan_range: ScanRange) -> Uids | None:
-        return (
-            self.order.anti_join(scan_range)
-            if self.drives and isinstance(self.order, ByKey)
-            else None
-        )
+    def uids(self, scan_range: ScanRange) -> Uids:
+        assert isinstance(self.order, ByKey), "it has scans"
+        return self.order.anti_join(scan_range)
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         return self.order.is_missing(scan_range, uid)
