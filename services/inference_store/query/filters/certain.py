@@ -6,7 +6,7 @@ predictions beyond a cap, or without their label. A predicate that such a doubt 
 NULL, so that nothing is deleted because the index is incomplete.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
@@ -48,10 +48,7 @@ FLAGS: Final[Mapping[Doubt, tuple[str, ...]]] = {
 }
 """Flags of inferences for which the index lacks some metadata, or some predictions."""
 _NEVER: Final = typed.Fixed(False)
-_METADATA: Final = (typed.Metadata, typed.Sent, typed.Located, typed.Distance)
-_PREDICTIONS: Final = (typed.Predicted, typed.Counted)
 _OF_PREDICTIONS: Final = frozenset({"top_label", "top_score", "prediction_count"})
-_COMPARED: Final = (typed.Compared, typed.Between, typed.Among, typed.Outside, typed.Like)
 
 
 def find_doubts(predicate: Any) -> Doubts:
@@ -66,8 +63,7 @@ def make_certain(predicate: Predicate, doubts: Collection[Doubt]) -> Predicate:
 
     A predicate that none of the doubts concerns is returned as it is.
     """
-    about = frozenset(doubts) & find_doubts(predicate)
-    return _certain(predicate, about, when=True) if about else predicate
+    return _certain(predicate, frozenset(doubts), when=True)
 
 
 def names_project(predicate: Predicate) -> bool:
@@ -79,80 +75,62 @@ def names_project(predicate: Predicate) -> bool:
 
 
 def _kind(node: Any) -> Doubt | None:
-    if isinstance(node, _METADATA):
-        return "metadata"
-    if isinstance(node, _PREDICTIONS):
-        return "predictions"
-    is_of_predictions = isinstance(node, typed.Property) and node.name in _OF_PREDICTIONS
-    # a label beyond a cap is missing; conditions on columns are inside `prediction()`
-    return "predictions" if is_of_predictions or isinstance(node, typed.Column) else None
+    match node:
+        case typed.Metadata() | typed.Sent() | typed.Located() | typed.Distance():
+            return "metadata"
+        case typed.Predicted() | typed.Counted() | typed.Column():  # a label may be missing too
+            return "predictions"
+        case typed.Property(name) if name in _OF_PREDICTIONS:
+            return "predictions"
+    return None
 
 
 def _certain(predicate: Predicate, doubts: Doubts, *, when: bool) -> Predicate:
     """Return a predicate that is TRUE if this one is certainly true, or (`when` False) false."""
-    if find_doubts(predicate).isdisjoint(doubts):
-        return predicate if when else typed.Not(predicate)
-    certain = _CERTAIN.get(type(predicate))
-    return _NEVER if certain is None else certain(predicate, doubts, when)
+    match predicate:
+        case _ if find_doubts(predicate).isdisjoint(doubts) or _stays(predicate, doubts, when):
+            return predicate if when else typed.Not(predicate)
+        case typed.And(parts) | typed.Or(parts):
+            certain = tuple(_certain(part, doubts, when=when) for part in parts)
+            return (
+                typed.And(certain)
+                if isinstance(predicate, typed.And) is when
+                else typed.Or(certain)
+            )
+        case typed.Not(of):
+            return _certain(of, doubts, when=not when)
+        case typed.Unknown(of) if not when:
+            # a decided predicate stays so
+            return typed.Or(tuple(_certain(of, doubts, when=truth) for truth in (True, False)))
+        case typed.Predicted(condition) if when and condition is not None:
+            return typed.Predicted(_certain(condition, doubts, when=True))
+    return _NEVER
 
 
-def _joined(predicate: typed.And | typed.Or, doubts: Doubts, when: bool) -> Predicate:
-    parts = tuple(_certain(part, doubts, when=when) for part in predicate.parts)
-    return typed.And(parts) if isinstance(predicate, typed.And) is when else typed.Or(parts)
+def _stays(predicate: Predicate, doubts: Doubts, when: bool) -> bool:
+    """Check whether it stays true, or (`when` False) false, with all that the index lacks.
 
-
-def _not(predicate: typed.Not, doubts: Doubts, when: bool) -> Predicate:
-    inner = _certain(predicate.of, doubts, when=not when)
-    return predicate if inner == typed.Not(predicate.of) else inner
-
-
-def _unknown(predicate: typed.Unknown, doubts: Doubts, when: bool) -> Predicate:
-    """IS NULL is never certain, because the doubts may decide it; a decided predicate stays so."""
-    if when:
-        return _NEVER
-    return typed.Or(tuple(_certain(predicate.of, doubts, when=truth) for truth in (True, False)))
-
-
-def _compared(predicate: Predicate, doubts: Doubts, when: bool) -> Predicate:
-    """A value that satisfies the comparison stays. That none satisfies it is not certain, because
-    any key may have several values."""
-    leaves = list(iterate_nodes(predicate))
-    if any(_in_doubt(leaf, doubts) for leaf in leaves):
-        return _NEVER
-    if when:
-        return predicate
-    several = any(isinstance(leaf, typed.Metadata) for leaf in leaves)
-    return _NEVER if several else typed.Not(predicate)
+    A missing value may exist, so IS NULL is never certain. A value that satisfies a comparison
+    stays; that none satisfies it is not certain, because any key may have several values.
+    """
+    match predicate:
+        case typed.Located():  # an inference has one location at most
+            return True
+        case typed.Missing():
+            return not when
+        case typed.Sent() | typed.Predicted(None):
+            return when
+        case typed.Compared() | typed.Between() | typed.Among() | typed.Outside() | typed.Like():
+            nodes = list(iterate_nodes(predicate))
+            several = any(isinstance(node, typed.Metadata) for node in nodes)
+            return (when or not several) and not any(_in_doubt(node, doubts) for node in nodes)
+    return False
 
 
 def _in_doubt(node: Any, doubts: Doubts) -> bool:
     """Check whether the value may differ from the one in the index."""
-    if isinstance(node, (typed.Counted, typed.PredicateValue)):
-        return not find_doubts(node).isdisjoint(doubts)
-    is_of_predictions = isinstance(node, typed.Property) and node.name in _OF_PREDICTIONS
-    return is_of_predictions and "predictions" in doubts
-
-
-def _predicted(predicate: typed.Predicted, doubts: Doubts, when: bool) -> Predicate:
-    """A prediction that satisfies the condition stays; that none does is not certain."""
-    if not when or predicate.condition is None:
-        return predicate if when else _NEVER
-    return typed.Predicted(_certain(predicate.condition, doubts, when=True))
-
-
-_CERTAIN: Final[Mapping[type[Any], Callable[[Any, Doubts, bool], Predicate]]] = {
-    typed.And: _joined,
-    typed.Or: _joined,
-    typed.Not: _not,
-    typed.Unknown: _unknown,
-    # a missing value may exist, so IS NULL is never certain; an existing value stays
-    typed.Missing: lambda of, _, when: _NEVER if when else typed.Not(of),
-    typed.Sent: lambda of, _, when: of if when else _NEVER,
-    # a known location stays, because an inference has one at most
-    typed.Located: lambda of, _, when: of if when else typed.Not(of),
-    typed.Predicted: _predicted,
-    **dict.fromkeys(_COMPARED, _compared),
-}
+    may_differ = isinstance(node, typed.Counted | typed.PredicateValue | typed.Property)
+    return may_differ and not find_doubts(node).isdisjoint(doubts)
 
 
 # Saved filters of policies and holds: resolved when they are saved, and never changed after.
