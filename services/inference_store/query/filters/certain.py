@@ -6,7 +6,7 @@ predictions beyond a cap, or without their label. A predicate that such a doubt 
 NULL, so that nothing is deleted because the index is incomplete.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
@@ -17,7 +17,7 @@ from inference_store.inference.errors import Fault, Invalid
 from inference_store.inference.json_text import Json, read_exactly, write_json
 from inference_store.inference.metadata import TYPE_NAMES, type_named
 from inference_store.query.cql2 import parse_json, to_json
-from inference_store.query.cql2.tree import Interval, Listed, Named, Node, Operation
+from inference_store.query.cql2.tree import Named, Node, Operation, change_inside
 from inference_store.query.filters import typed
 from inference_store.query.filters.check import Checked, check
 from inference_store.query.filters.names import (
@@ -26,7 +26,6 @@ from inference_store.query.filters.names import (
     METADATA,
     OWN,
     PREDICTION_FUNCTIONS,
-    FilterCheck,
     KnownKey,
     KnownKeys,
     key_of,
@@ -162,10 +161,9 @@ def save(
     """
     known = _with_declared(known, declared or {})
     checked = check(node, known, source=source, unknown_keys="accept")
-    checking = FilterCheck(known, lambda *_: checked.predicate, unknown_keys="accept")
     document = {
         "version": VERSION,
-        "filter": to_json(_spell_out(node, checking)),
+        "filter": to_json(_spell_out(node, known)),
         "keys": {name: dict(key.rows) for name, key in sorted(checked.keys.items())},
     }
     text = write_json(document)
@@ -212,30 +210,18 @@ def _with_declared(known: KnownKeys, types: Mapping[str, str]) -> KnownKeys:
     return replace(known, keys=keys)
 
 
-def _spell_out(node: Node, checking: FilterCheck, op: str = "") -> Node:
-    match node:
-        case Named():
-            return _spell_out_name(node, checking, op)
-        case Operation() if node.op.lower() not in PREDICTION_FUNCTIONS:
-            return replace(node, args=_all(node.args, checking, node.op.lower()))
-        case Listed():
-            return replace(node, items=_all(node.items, checking, ""))
-        case Interval():
-            start, end = (
-                None if bound is None else _spell_out(bound, checking, op)
-                for bound in (node.start, node.end)
-            )
-            return Interval(start, end, at=node.at)
-    return node
+def _spell_out(node: Node, known: KnownKeys, op: str = "") -> Node:
+    if isinstance(node, Named):
+        return _spell_out_name(node, known, op)
+    here = node.op.lower() if isinstance(node, Operation) else ""
+    if here in PREDICTION_FUNCTIONS:
+        return node
+    return change_inside(node, lambda inner: _spell_out(inner, known, here))
 
 
-def _all(nodes: Sequence[Node], checking: FilterCheck, op: str) -> tuple[Node, ...]:
-    return tuple(_spell_out(node, checking, op) for node in nodes)
-
-
-def _spell_out_name(node: Named, checking: FilterCheck, op: str) -> Named:
+def _spell_out_name(node: Named, known: KnownKeys, op: str) -> Named:
     if op in ARRAY_FUNCTIONS:
-        node = elements(node, checking)
+        node = elements(node, known)
     if node.name in PROPERTIES and op != "sent":
         return replace(node, name=OWN + node.name)
     if node.name.startswith(OWN):
