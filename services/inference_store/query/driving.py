@@ -20,7 +20,7 @@ from sqlalchemy.sql.selectable import CompoundSelect
 
 from inference_store.index.tables import inference
 
-from .conditions.comparisons import Comparing
+from .conditions.combination import Found
 from .conditions.condition import Condition, exists, split_driving
 from .conditions.keys import OfKey
 from .deadline import Deadline, ScanRange, fetch, test_unmarked
@@ -173,9 +173,7 @@ def _join_all(query: Query, scan_range: ScanRange) -> Select[Any]:
 
 
 def select_list(condition: Condition, scan_range: ScanRange) -> Select[Any]:
-    uids = condition.uids(scan_range)
-    assert uids is not None, "it drives"
-    return select(uids.subquery().c.uid)
+    return select(condition.uids(scan_range).subquery().c.uid)
 
 
 # Counts the lists of a partition before the driving index is chosen.
@@ -219,7 +217,7 @@ async def count_lists(
         with_matches = await _keep_pieces_with_matches(connection, query, group, deadline, share)
         return [DrivingIndex(scan_range, anti_join=True) for scan_range in with_matches]
     # its list is cheap to read, but not in the order of a page
-    by_value = any(isinstance(one, Comparing) and one.by_value for one in driving)
+    by_value = any(isinstance(one, Found) and one.by_value for one in driving)
     if len(driving) < 2 and not (alone and by_value):
         return [DrivingIndex(scan_range) for scan_range in group]
     counting = partial(_count_sizes, connection, query, deadline, share)

@@ -31,14 +31,12 @@ from inference_store.query.conditions.combination import TYPES, Combination, Nam
 from inference_store.query.conditions.condition import Condition, Uids
 from inference_store.query.conditions.sides import compute_metres
 from inference_store.query.cql2 import parse_text
-from inference_store.query.cql2.tree import Operation
+from inference_store.query.cql2.tree import Operation, error_of
 from inference_store.query.deadline import ScanRange, bind_one
-from inference_store.query.filters import operands
-from inference_store.query.filters.check import to_predicate
+from inference_store.query.filters.check import check_value
 from inference_store.query.filters.names import (
     METADATA,
     OWN,
-    FilterCheck,
     find_known_keys,
     meaningless,
     names_in,
@@ -243,12 +241,9 @@ class MissingValue(Condition):
         """The number of index scans for its list; 0: it has none."""
         return 2 if self.drives and isinstance(self.order, ByKey) else 0
 
-    def uids(self, scan_range: ScanRange) -> Uids | None:
-        return (
-            self.order.anti_join(scan_range)
-            if self.drives and isinstance(self.order, ByKey)
-            else None
-        )
+    def uids(self, scan_range: ScanRange) -> Uids:
+        assert isinstance(self.order, ByKey), "it has scans"
+        return self.order.anti_join(scan_range)
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         return self.order.is_missing(scan_range, uid)
@@ -318,8 +313,8 @@ async def _make_distance_order(
         known = await find_known_keys(connection, models, names_in(node))
         if not (isinstance(node, Operation) and node.op == "distance"):
             message = f"a page is sorted by a name or by a distance alone, as in {EXAMPLE}"
-            raise meaningless(node, text, message, (EXAMPLE,))
-        distance = operands.value(node, "number", FilterCheck(known, to_predicate, text))
+            raise error_of(meaningless(node, message, (EXAMPLE,)), text)
+        distance = check_value(node, "number", known, source=text)
     except InvalidFilter as refused:  # it is no filter
         raise Invalid(refused.detail, faults=refused.faults) from None
     assert isinstance(distance, Distance)

@@ -21,11 +21,10 @@ from inference_store.query.deadline import ScanRange, has_marks, range_of_time
 
 from .conditions import compile_certain, compile_condition, read_names
 from .conditions.condition import (
-    EVERYTHING,
     NOTHING,
     All,
     Condition,
-    Neither,
+    Negated,
     Received,
     combine_all,
 )
@@ -206,7 +205,7 @@ async def find_doubtful(
     if possible == certain:
         return None
     return await _make_query(
-        connection, scan_range, whole, combine_all([possible, Neither((certain,))])
+        connection, scan_range, whole, combine_all([possible, Negated(certain)])
     )
 
 
@@ -221,7 +220,7 @@ async def _make_query(
     for part in condition.parts if isinstance(condition, All) else (condition,):
         if isinstance(part, Received):
             scan_range = part.narrow(scan_range)
-        elif part != EVERYTHING:
+        else:
             conditions.append(part)
     return Query(
         scan_range,

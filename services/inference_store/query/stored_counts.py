@@ -29,7 +29,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.tables import erasing, outdated_count, partition_count
 
-from .conditions.comparisons import Predicts
+from .conditions.combination import Found
 from .conditions.keys import OfKey
 from .deadline import Deadline, ScanRange, bind_many, fetch
 from .filters import typed
@@ -135,7 +135,7 @@ def choose_column(query: Query) -> Number | None:
         case OfKey(key, valued=valued, when=when):
             having = _select_number(here["keys"], key, 1 if valued else 0)
             return having if when else here.inferences - having
-        case Predicts(condition, when=True, names=names) if (
+        case Found((typed.Predicted(condition), True), names) if (
             name := _get_label(condition)
         ) is not None:
             return _select_number(here.labels, names.label(name))

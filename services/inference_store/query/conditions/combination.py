@@ -1,6 +1,6 @@
 """One combination of an inference's values: the rows that hold them, as FROM and WHERE."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, TypeAlias
@@ -49,7 +49,7 @@ from inference_store.query.filters.typed import (
     iterate_nodes,
 )
 
-from .condition import Condition, exists, row_at_hand
+from .condition import Condition, Uids, exists, only_true, row_at_hand
 
 TYPES: Mapping[Kind, TypeEngine[Any]] = {
     "number": Numeric(),
@@ -257,3 +257,28 @@ class Combination:
         """Select the inferences that have such a combination, as often as they have one."""
         assert self.uid is not None, "no row drives"
         return select(self.uid.label("uid")).select_from(*self.froms).where(*self.where, *where)
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Condition):
+    """Some combination of an inference's values passes the tests, which add the rows that they
+    are about."""
+
+    of: Any
+    """The predicate, and how it is tested: equal conditions have equal ones."""
+    names: Names
+    tests: Callable[[Combination], Iterable[ColumnElement[bool]]] = field(compare=False, repr=False)
+    kind: str
+    scans: int = 0
+    unique: bool = True
+    by_value: bool = False
+    """Whether its list is one or several ranges of an index, in the order of the values."""
+    one_by_one: bool = False
+
+    def uids(self, scan_range: ScanRange) -> Uids:
+        rows = Combination(scan_range, self.names)
+        return rows.uids(*map(only_true, self.tests(rows)))
+
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        rows = Combination(scan_range, self.names, uid)
+        return rows.exists(*self.tests(rows), one_by_one=self.one_by_one)

@@ -1,15 +1,18 @@
 """Comparisons of values, and conditions on predictions."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import partial
+from typing import Any, Final, Literal, TypeAlias
 
-from sqlalchemy import ColumnElement, Select, and_, except_, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, func, select
 
 from inference_store.index.tables import inference, prediction
 from inference_store.query.deadline import ScanRange
 from inference_store.query.filters import typed
 from inference_store.query.filters.typed import (
+    COMPARISONS,
     MIRRORED,
     OPPOSITE,
     Among,
@@ -30,8 +33,8 @@ from inference_store.query.filters.typed import (
     leaves_of,
 )
 
-from .combination import Combination, Names, is_label
-from .condition import EVERYTHING, Condition, Uids, exists, only_true
+from .combination import Combination, Found, Names, is_label
+from .condition import EVERYTHING, Condition, Negated, Uids, combine_all, only_true
 from .sides import SQL_COMPARISONS, Side, build_side
 
 Compares: TypeAlias = Compared | Between | Among | Outside | Like
@@ -50,151 +53,89 @@ def list_values(predicate: Compares) -> tuple[Value, ...]:
             return (predicate.of,)
 
 
-def put_constant_right(predicate: Compares) -> Compares:
-    """Return the comparison with a constant on the right."""
+def put_constant_right(predicate: Any) -> Any:
+    """Return a comparison with a constant on the right; any other predicate as it is."""
     if isinstance(predicate, Compared) and isinstance(predicate.left, Constant):
         return Compared(MIRRORED[predicate.op], predicate.right, predicate.left)
     return predicate
 
 
-@dataclass(frozen=True, slots=True)
-class Comparing(Condition):
-    """Compared values; the comparison is true, or (`when` False) false."""
+Which: TypeAlias = Literal["true", "false", "there"]
+"""What the tests find: a combination of values that satisfies the comparison, the only one, which
+does not, or any."""
 
-    predicate: Compares
-    when: bool
-    names: Names
-    leaves: tuple[Value, ...] = field(init=False, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        leaves = tuple(leaf for value in list_values(self.predicate) for leaf in leaves_of(value))
-        object.__setattr__(self, "leaves", leaves)
+def compare(predicate: Compares, names: Names, when: bool) -> Condition:
+    """Compile compared values: the comparison is true, or (`when` False) false."""
+    if when:
+        return _found(predicate, names, "true")
+    if any(map(is_many, _leaves_in(predicate))):
+        hit = _found(predicate, names, "true")
+        return combine_all([_found(predicate, names, "there"), Negated(hit)])
+    if isinstance(predicate, Outside):
+        return _found(Among(predicate.of, predicate.items), names, "true")
+    return _found(predicate, names, "false")
 
-    @property
-    def kind(self) -> str:
-        """The kind of its first value."""
-        kinds = [_kind(leaf) for leaf in self.leaves if not isinstance(leaf, Constant)]
-        return kinds[0] if kinds else "property"
 
-    @property
-    def many(self) -> bool:
-        """Check whether an inference may have several combinations of the values."""
-        return any(map(is_many, self.leaves))
+def _leaves_in(predicate: Compares) -> list[Value]:
+    return [leaf for value in list_values(predicate) for leaf in leaves_of(value)]
 
-    @property
-    def unique(self) -> bool:
-        """Check whether its list names each inference once.
 
-        Of several values only one equals a constant, unless they are folded or compared with
-        other values.
-        """
-        equal = isinstance(self.predicate, Compared) and self.predicate.op == "="
-        by_one = equal and set(map(type, list_values(self.predicate))) == {Metadata, Constant}
-        return not self.many or not self.when or by_one
+def _found(predicate: Compares, names: Names, which: Which) -> Found:
+    first, *others = list_values(predicate)
+    leaves = _leaves_in(predicate)
+    own = [leaf for leaf in leaves if not isinstance(leaf, Constant)]
+    is_equality = which == "true" and isinstance(predicate, Compared) and predicate.op == "="
+    constants = all(isinstance(other, Constant) for other in others)
+    alone = constants and isinstance(first, Metadata)
+    is_indexed = constants and isinstance(first, Property) and first.name in _INDEXED
+    scans = sum(2 if _is_ids(leaf) else 1 for leaf in own if _can_drive(leaf))
+    return Found(
+        (predicate, which),
+        names,
+        partial(_test, predicate, which),
+        kind=_kind(own[0]) if own else "property",
+        scans=scans or int(is_indexed),
+        # of several values only one equals a constant, unless they are folded
+        unique=not any(map(is_many, leaves)) or (alone and is_equality),
+        by_value=alone and not is_equality,
+        # Postgres would hash all values of two names and, if it expects few in a span of time, join
+        # each row with each other one. For the coordinates of a distance its estimates are good.
+        one_by_one=sum(not isinstance(leaf, Distance) for leaf in own) > 1,
+    )
 
-    @property
-    def scans(self) -> int:
-        """The number of values with a table of their own, if one of them can drive."""
-        if not self._leads:
-            return 0
-        scans = sum(2 if _is_ids(leaf) else 1 for leaf in self.leaves if _can_drive(leaf))
-        return max(1, scans) * (2 if self.many and not self.when else 1)
 
-    @property
-    def _leads(self) -> bool:
-        return any(map(_can_drive, self.leaves)) or self._by_index
+def _test(predicate: Compares, which: Which, rows: Combination) -> Sequence[ColumnElement[bool]]:
+    sides = _build_sides(list_values(predicate), rows)
+    there = [side.sql.is_not(None) for side in sides if side.nullable]
+    if which == "there" or predicate == Outside(list_values(predicate)[0], ()):
+        return there
+    hit = _hit(predicate, sides)
+    # without a value the comparison is NULL, and so is its opposite
+    return [~and_(*hit)] if which == "false" else hit
 
-    @property
-    def _by_index(self) -> bool:
-        first, *others = list_values(self.predicate)
-        is_indexed = isinstance(first, Property) and first.name in _INDEXED
-        return is_indexed and all(isinstance(other, Constant) for other in others)
 
-    @property
-    def by_value(self) -> bool:
-        """Check whether its list is one or several ranges of an index, in order of the values."""
-        first, *others = list_values(self.predicate)
-        alone = isinstance(first, Metadata) and all(isinstance(other, Constant) for other in others)
-        equal = self.when and isinstance(self.predicate, Compared) and self.predicate.op == "="
-        return alone and not equal and (self.when or not self.many)
+def _hit(predicate: Compares, sides: Sequence[Side]) -> Sequence[ColumnElement[bool]]:
+    first = sides[0]
+    match predicate:
+        case Compared(op, _, right):
+            return [compare_sides(op, first, right, sides[1])]
+        case Between(_, low, high):
+            above = compare_sides(">=", first, low, sides[1])
+            return [above, compare_sides("<=", first, high, sides[2])]
+        case Among(_, items):
+            return [first.among(items)]
+        case Outside(_, items):
+            return [~first.among(items)]
+        case Like(_, pattern):
+            return [first.like(pattern)]
 
-    def uids(self, scan_range: ScanRange) -> Uids | None:
-        if not self._leads:
-            return None
-        if self.when or not self.many:
-            return self._combinations(scan_range, hit=True)
-        every = self._combinations(scan_range, hit=False)
-        return except_(every, self._combinations(scan_range, hit=True))
 
-    def _combinations(self, scan_range: ScanRange, *, hit: bool) -> Uids:
-        rows = Combination(scan_range, self.names)
-        if not any(map(_can_drive, self.leaves)):
-            rows.take(inference, scan_range.of(inference))
-        sides = self._sides(rows)
-        return rows.uids(*(self._hit(sides) if hit else self._there(sides)))
-
-    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        hit = self._some(scan_range, uid, hit=True)
-        if self.when or not self.many:
-            return hit
-        return and_(self._some(scan_range, uid, hit=False), ~hit)
-
-    def _some(
-        self, scan_range: ScanRange, uid: ColumnElement[Any], *, hit: bool
-    ) -> ColumnElement[bool]:
-        rows = Combination(scan_range, self.names, uid)
-        sides = self._sides(rows)
-        tests = self._hit(sides) if hit else self._there(sides)
-        return rows.exists(*tests, one_by_one=self._of_two)
-
-    @property
-    def _of_two(self) -> bool:
-        """Check whether two values of an inference are compared.
-
-        Postgres would hash all values and, if it expects few in a span of time, join each of its
-        rows with each other one. For the coordinates of a distance its estimates are good.
-        """
-        own = [leaf for leaf in self.leaves if not isinstance(leaf, (Constant, Distance))]
-        return len(own) > 1
-
-    def _sides(self, rows: Combination) -> list[Side]:
-        """Return the sides in order. Rows that can drive are added first: the others join them."""
-        values = list_values(self.predicate)
-        order = sorted(
-            range(len(values)), key=lambda n: not any(map(_can_drive, leaves_of(values[n])))
-        )
-        sides = {n: build_side(values[n], rows) for n in order}
-        return [sides[n] for n in range(len(values))]
-
-    def _there(self, sides: list[Side]) -> Iterator[ColumnElement[bool]]:
-        return (side.sql.is_not(None) for side in sides if side.nullable)
-
-    def _hit(self, sides: list[Side]) -> Iterator[ColumnElement[bool]]:
-        """Yield the comparison, or its opposite if the only combination must not satisfy it."""
-        first, opposite = sides[0], not (self.when or self.many)
-        match self.predicate:
-            case Compared(op, _, right):
-                yield compare_sides(OPPOSITE[op] if opposite else op, first, right, sides[1])
-                return
-            case Between(_, low, high) if opposite:
-                yield from self._there(sides)
-                below = compare_sides("<", first, low, sides[1])
-                yield or_(below, compare_sides(">", first, high, sides[2]))
-                return
-            case Between(_, low, high):
-                yield compare_sides(">=", first, low, sides[1])
-                yield compare_sides("<=", first, high, sides[2])
-                return
-            case Among(_, items):
-                test = first.among(items)
-            case Like(_, pattern):
-                test = first.like(pattern)
-            case Outside(_, items):
-                yield from self._there(sides)
-                if not (items or opposite):
-                    return
-                test = ~first.among(items)
-        yield ~test if opposite else test
+def _build_sides(values: Sequence[Value], rows: Combination) -> list[Side]:
+    """Return the sides in order. Rows that can drive are added first: the others join them."""
+    order = sorted(range(len(values)), key=lambda n: not any(map(_can_drive, leaves_of(values[n]))))
+    sides = {n: build_side(values[n], rows) for n in order}
+    return [sides[n] for n in range(len(values))]
 
 
 def compare_sides(op: Comparison, left: Side, right: Value, side: Side) -> ColumnElement[bool]:
@@ -247,36 +188,29 @@ def names_labels(condition: Predicate | None) -> bool:
             return False
 
 
-@dataclass(frozen=True, slots=True)
-class Predicts(Condition):
-    """Some prediction satisfies the condition, or (`when` False) none does and all are known."""
+def find_predicted(condition: Predicate | None, names: Names, when: bool) -> Condition:
+    """Compile that some prediction satisfies the condition, or (`when` False) none does and all
+    are known."""
+    some = Found(
+        (typed.Predicted(condition), True),
+        names,
+        partial(_test_prediction, condition),
+        kind="prediction",
+        scans=int(names_labels(condition)),
+        unique=False,
+    )
+    if when:
+        return some
+    are_known = typed.Outside(typed.Property("prediction_count", "number"), ())
+    return combine_all([_found(are_known, names, "true"), Negated(some)])
 
-    condition: Predicate | None
-    when: bool
-    names: Names
-    kind: str = "prediction"
-    unique: bool = False
 
-    @property
-    def scans(self) -> int:
-        return 1 if self.when and names_labels(self.condition) else 0
-
-    def uids(self, scan_range: ScanRange) -> Uids | None:
-        return _rows(self.condition, self.names, scan_range) if self.scans else None
-
-    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        row = prediction.alias()
-        is_predicted = exists(
-            [row],
-            scan_range.of(row),
-            row.c.uid == uid,
-            compile_one(self.condition, self.names).holds(scan_range, row.c.uid),
-        )
-        if self.when:
-            return is_predicted
-        rows = Combination(scan_range, self.names, uid)
-        has_predictions = rows.own().c.prediction_count.is_not(None)
-        return and_(rows.exists(has_predictions), ~is_predicted)
+def _test_prediction(
+    condition: Predicate | None, rows: Combination
+) -> Iterator[ColumnElement[bool]]:
+    row = prediction.alias()
+    rows.take(row, rows.scan_range.of(row))
+    yield compile_one(condition, rows.names).holds(rows.scan_range, row.c.uid)
 
 
 def _rows(condition: Predicate | None, names: Names, scan_range: ScanRange) -> Select[Any]:
@@ -285,75 +219,72 @@ def _rows(condition: Predicate | None, names: Names, scan_range: ScanRange) -> S
 
 
 @dataclass(frozen=True, slots=True)
-class Counts(Condition):
-    """The number of predictions, at least one, that satisfy a condition that names labels."""
+class Driven(Condition):
+    """A condition with a list that is not made of the rows that are compared."""
 
-    compared: Comparing
-    counted: typed.Counted
-    op: typed.Comparison
-    number: typed.Constant
-    kind: str = "prediction"
+    condition: Condition
+    select: Callable[[ScanRange], Uids] = field(compare=False, repr=False)
+    kind: str
     scans: int = 1
 
     def uids(self, scan_range: ScanRange) -> Uids:
-        names = self.compared.names
-        grouped = _rows(self.counted.condition, names, scan_range).group_by(prediction.c.uid)
-        return grouped.having(SQL_COMPARISONS[self.op](func.count(), names.constant(self.number)))
+        return self.select(scan_range)
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        return self.compared.holds(scan_range, uid)
+        return self.condition.holds(scan_range, uid)
 
 
-@dataclass(frozen=True, slots=True)
-class TopLabelled(Condition):
-    """The first prediction's label, and perhaps its score: found by the predictions of that label
-    and score."""
-
-    compared: Comparing
-    scores: tuple[Comparing, ...] = ()
-    kind: str = "property"
-    scans: int = 1
-
-    def uids(self, scan_range: ScanRange) -> Uids:
-        names, first = self.compared.names, prediction.c.rank == 1
-        its = [_of_first(comparing.predicate) for comparing in (self.compared, *self.scores)]
-        some = _rows(typed.And(tuple(its)), names, scan_range).where(first)
-        tests = self.holds(scan_range, inference.c.uid)
-        return select(inference.c.uid).where(
-            scan_range.of(inference), inference.c.uid.in_(some), tests
-        )
-
-    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        return and_(
-            *(comparing.holds(scan_range, uid) for comparing in (self.compared, *self.scores))
-        )
-
-
-def merge_scores(parts: list[Condition]) -> list[Condition]:
-    """Move conditions on the first score into those on the first label: the index has both."""
-    tops = [part for part in parts if isinstance(part, TopLabelled)]
-    scores = [part for part in parts if isinstance(part, Comparing) and _of_top_score(part)]
-    if not (tops and scores):
-        return parts
-    top = replace(tops[0], scores=(*tops[0].scores, *scores))
-    return [top, *(part for part in parts if part is not tops[0] and part not in scores)]
-
-
-def _of_top_score(part: Comparing) -> bool:
-    if not part.when or not isinstance(part.predicate, (typed.Compared, typed.Between)):
-        return False
-    of, *others = list_values(part.predicate)
-    constant = all(isinstance(other, typed.Constant) for other in others)
-    return constant and isinstance(of, typed.Property) and of.name == "top_score"
-
-
-def _of_first(predicate: Any) -> Predicate:
-    label, score = typed.Column("label", "string"), typed.Column("score", "number")
+def lead_by_predictions(predicate: Compares, names: Names, when: bool) -> Condition | None:
+    """Compile the number of predictions that satisfy a condition, if it is at least one and they
+    are found by their labels."""
     match predicate:
-        case typed.Compared(op, typed.Property(name), right):
-            return typed.Compared(op, label if name == "top_label" else score, right)
-        case typed.Between(_, low, high):
-            return typed.Between(score, low, high)
-        case typed.Among(_, items):
-            return typed.Among(label, items)
-    raise TypeError(f"{predicate} is no comparison of the first label or score")
+        case Compared(op, Counted(condition), Constant() as number) if names_labels(condition):
+            op = op if when else OPPOSITE[op]
+        case _:
+            return None
+    if COMPARISONS[op](Decimal(0), number.value):
+        return None
+
+    def select_counted(scan_range: ScanRange) -> Uids:
+        grouped = _rows(condition, names, scan_range).group_by(prediction.c.uid)
+        return grouped.having(SQL_COMPARISONS[op](func.count(), names.constant(number)))
+
+    return Driven(compare(predicate, names, when), select_counted, "prediction")
+
+
+def lead_by_first(
+    parts: Sequence[Predicate], names: Names
+) -> tuple[list[Condition], list[Predicate]]:
+    """Compile the first prediction's label, with all conditions on its score: the index of the
+    predictions has both. Return also the parts that are left."""
+    turned = [put_constant_right(part) for part in parts]
+    pairs = [(part, of) for part in turned if (of := _of_first(part)) is not None]
+    labels = [pair for pair in pairs if names_labels(pair[1])]
+    if not labels:
+        return [], turned
+    taken = [labels[0], *(pair for pair in pairs if not names_labels(pair[1]))]
+    condition = combine_all([compare(part, names, when=True) for part, _ in taken])
+
+    def select_first(scan_range: ScanRange) -> Uids:
+        some = _rows(typed.And(tuple(of for _, of in taken)), names, scan_range)
+        here, uid = scan_range.of(inference), inference.c.uid
+        in_some = uid.in_(some.where(prediction.c.rank == 1))
+        return select(uid).where(here, in_some, condition.holds(scan_range, uid))
+
+    led = Driven(condition, select_first, "property")
+    return [led], [part for part in turned if all(part is not one for one, _ in taken)]
+
+
+def _of_first(part: Predicate) -> Predicate | None:
+    """Return a condition on the first prediction's label or score as one on any prediction's."""
+    label, score = Column("label", "string"), Column("score", "number")
+    match part:
+        case Compared("=", Property("top_label"), Constant() as to):
+            return Compared("=", label, to)
+        case Among(Property("top_label"), items):
+            return Among(label, items)
+        case Compared(op, Property("top_score"), Constant() as to):
+            return Compared(op, score, to)
+        case Between(Property("top_score"), Constant() as low, Constant() as high):
+            return Between(score, low, high)
+    return None

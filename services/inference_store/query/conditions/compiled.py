@@ -1,37 +1,18 @@
 """Compiles a typed filter to conditions: each node as true, or as false."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from decimal import Decimal
-from itertools import chain, combinations, pairwise
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import chain, combinations
 from typing import Any, Final
 
-from sqlalchemy import (
-    ARRAY,
-    ColumnElement,
-    FromClause,
-    Numeric,
-    Text,
-    and_,
-    column,
-    false,
-    func,
-    literal,
-    not_,
-    or_,
-    select,
-)
+from sqlalchemy import ARRAY, ColumnElement, FromClause, Text, literal, or_
 
-from inference_store.index.tables import inference
 from inference_store.inference.metadata import COORDINATES
-from inference_store.query.deadline import ScanRange
 from inference_store.query.filters import typed
 from inference_store.query.filters.certain import FLAGS, Doubts, find_doubts, make_certain
 from inference_store.query.filters.typed import (
-    COMPARISONS,
     OPPOSITE,
     Among,
-    Area,
     Compared,
     Constant,
     Located,
@@ -42,32 +23,28 @@ from inference_store.query.filters.typed import (
     leaves_of,
 )
 
-from .combination import Combination, Names, is_label
+from .combination import Combination, Found, Names
 from .comparisons import (
     Compares,
-    Comparing,
-    Counts,
-    Predicts,
-    TopLabelled,
+    compare,
+    find_predicted,
+    lead_by_first,
+    lead_by_predictions,
     list_values,
-    merge_scores,
-    names_labels,
     put_constant_right,
 )
 from .condition import (
     EVERYTHING,
     NOTHING,
     Condition,
-    Neither,
-    Uids,
+    Negated,
     combine_all,
     combine_either,
-    exists,
     find_time_ranges,
     find_uid_range,
-    row_at_hand,
 )
 from .keys import OfKey, Related
+from .places import test_location
 
 
 def compile_condition(predicate: Predicate, names: Names, *, when: bool = True) -> Condition:
@@ -76,8 +53,9 @@ def compile_condition(predicate: Predicate, names: Names, *, when: bool = True) 
 
 
 def _and(predicate: typed.And, names: Names, when: bool) -> Condition:
-    parts = [compile_condition(part, names, when=when) for part in predicate.parts]
-    return combine_all(merge_scores(parts)) if when else combine_either(parts)
+    led, parts = lead_by_first(predicate.parts, names) if when else ([], predicate.parts)
+    compiled = [compile_condition(part, names, when=when) for part in parts]
+    return combine_all([*led, *compiled]) if when else combine_either(compiled)
 
 
 def _or(predicate: typed.Or, names: Names, when: bool) -> Condition:
@@ -91,7 +69,7 @@ def _unknown(predicate: typed.Unknown, names: Names, when: bool) -> Condition:
     decided = [compile_condition(predicate.of, names, when=truth) for truth in (True, False)]
     either = combine_either(decided)
     if when:
-        return NOTHING if either == EVERYTHING else Neither((either,))
+        return NOTHING if either == EVERYTHING else Negated(either)
     return either
 
 
@@ -99,10 +77,13 @@ def _comparison(predicate: Compares, names: Names, when: bool) -> Condition:
     predicate = put_constant_right(predicate)
     if any(_has_none(leaf, names) for value in list_values(predicate) for leaf in leaves_of(value)):
         return NOTHING
+    led, _ = lead_by_first([predicate], names) if when else ([], None)
     return (
         _of_time(predicate, names, when)
         or _of_uid(predicate, when)
-        or _led(predicate, Comparing(predicate, when, names))
+        or next(iter(led), None)
+        or lead_by_predictions(predicate, names, when)
+        or compare(predicate, names, when)
     )
 
 
@@ -121,7 +102,7 @@ def _of_time(predicate: Compares, names: Names, when: bool) -> Condition | None:
     received = typed.Property("received_at", "timestamp")
     match predicate:
         case typed.Compared(op, left, Constant(_, at)) if left == received:
-            return combine_either(list(find_time_ranges(op if when else OPPOSITE[op], at)))  # type: ignore[arg-type]
+            return combine_either(find_time_ranges(op if when else OPPOSITE[op], at))  # type: ignore[arg-type]
         case typed.Between(of, Constant() as low, Constant() as high) if of == received:
             bounds = typed.Compared(">=", of, low), typed.Compared("<=", of, high)
             return _and(typed.And(bounds), names, when)
@@ -131,20 +112,8 @@ def _of_time(predicate: Compares, names: Names, when: bool) -> Condition | None:
 def _of_uid(predicate: Compares, when: bool) -> Condition | None:
     match predicate:
         case typed.Compared("=", typed.Property("uid"), Constant(_, text)) if when:
-            return combine_either(list(find_uid_range(str(text))))
+            return combine_either(find_uid_range(str(text)))
     return None
-
-
-def _led(predicate: Compares, comparing: Comparing) -> Condition:
-    match predicate:
-        case typed.Compared(op, typed.Counted() as counted, Constant() as number):
-            op = op if comparing.when else OPPOSITE[op]
-            if names_labels(counted.condition) and not COMPARISONS[op](Decimal(0), number.value):
-                return Counts(comparing, counted, op, number)
-        case typed.Compared("=", of, Constant()) | typed.Among(of) if comparing.when:
-            if is_label(of) and isinstance(of, typed.Property):
-                return TopLabelled(comparing)
-    return comparing
 
 
 def _missing(predicate: typed.Missing, names: Names, when: bool) -> Condition:
@@ -155,8 +124,8 @@ def _missing(predicate: typed.Missing, names: Names, when: bool) -> Condition:
         return OfKey(of.key, names, valued=True, when=not when, many=of.many)
     if any(_has_none(leaf, names) for leaf in leaves_of(of)):
         return EVERYTHING if when else NOTHING
-    value = Comparing(Outside(of, ()), True, names)
-    return Neither((value,)) if when else value
+    value = compare(Outside(of, ()), names, when=True)
+    return Negated(value) if when else value
 
 
 def _sent(predicate: typed.Sent, names: Names, when: bool) -> Condition:
@@ -179,6 +148,13 @@ def _there(element: typed.Element, names: Names) -> typed.Element:
     return tuple(of for of in element if not any(_has_none(leaf, names) for leaf in leaves_of(of)))
 
 
+def _located(predicate: Located, names: Names, when: bool) -> Condition:
+    if not _mapped(names):
+        return NOTHING
+    tests = partial(test_location, predicate, when)
+    return Found((predicate, when), names, tests, kind="place", scans=2)
+
+
 _COMPILERS: Final[Mapping[type[Any], Callable[[Any, Names, bool], Condition]]] = {
     typed.Fixed: lambda of, _, when: EVERYTHING if of.value is when else NOTHING,
     typed.Compared: _comparison,
@@ -189,10 +165,8 @@ _COMPILERS: Final[Mapping[type[Any], Callable[[Any, Names, bool], Condition]]] =
     typed.Missing: _missing,
     typed.Unknown: _unknown,
     typed.Sent: _sent,
-    typed.Predicted: lambda predicate, names, when: Predicts(predicate.condition, when, names),
-    typed.Located: lambda of, names, when: (
-        WithinArea(of, when, names) if _mapped(names) else NOTHING
-    ),
+    typed.Predicted: lambda of, names, when: find_predicted(of.condition, names, when),
+    typed.Located: _located,
     typed.Sets: _sets,
     typed.Not: lambda of, names, when: compile_condition(of.of, names, when=not when),
     typed.And: _and,
@@ -230,137 +204,13 @@ def _flatten(parts: Iterable[Predicate]) -> Iterable[Predicate]:
             yield part
 
 
-# Up to this many areas have an index condition each; more of them share one box around all.
-_MOST_BOXES = 8
-_Box = tuple[Decimal, Decimal, Decimal, Decimal]
+def _not_all_of(doubts: Doubts, names: Names) -> Condition:
+    """Return the condition that one of these parts of the inference is not in doubt."""
 
+    def tests(rows: Combination) -> Iterator[ColumnElement[bool]]:
+        yield or_(*(~test_flags(rows.own(), FLAGS[doubt]) for doubt in sorted(doubts)))
 
-@dataclass(frozen=True, slots=True)
-class WithinArea(Condition):
-    """The location has the relation to the areas and points, or (`when` False) has not."""
-
-    located: Located
-    when: bool
-    names: Names
-    kind: str = "place"
-    scans: int = 2
-
-    def uids(self, scan_range: ScanRange) -> Uids:
-        rows = Combination(scan_range, self.names)
-        return rows.uids(self._hit(rows))
-
-    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        rows = Combination(scan_range, self.names, uid)
-        return rows.exists(self._hit(rows))
-
-    def _hit(self, rows: Combination) -> ColumnElement[bool]:
-        at = rows.coordinates()
-        x, y = at["longitude"], at["latitude"]
-        hit = or_(false(), *self._areas(x, y), *self._points(x, y))
-        return and_(self._around(x, y), hit) if self.when else ~hit
-
-    def _areas(self, x: ColumnElement[Any], y: ColumnElement[Any]) -> list[ColumnElement[bool]]:
-        open_ = self.located.relation == "within"
-        boxes = [(area, _box(area)) for area in self.located.areas]
-        boxes_hit = [self._in_box(box, x, y, open_=open_) for area, box in boxes if _is_box(area)]
-        others = tuple(area for area in self.located.areas if not _is_box(area))
-        return [*boxes_hit, self._inside(others, x, y)] if others else boxes_hit
-
-    def _points(self, x: ColumnElement[Any], y: ColumnElement[Any]) -> list[ColumnElement[bool]]:
-        if not self.located.points:
-            return []
-        points = self._unnested("point", *zip(*self.located.points, strict=True))
-        return [
-            select(points.c.a)
-            .where(points.c.a == x, points.c.b == y)
-            .correlate_except(points)
-            .exists()
-        ]
-
-    def _around(self, x: ColumnElement[Any], y: ColumnElement[Any]) -> ColumnElement[bool]:
-        """Return boxes that contain every match, each coordinate by itself, for an index."""
-        boxes = [_box(area) for area in self.located.areas]
-        boxes += [(x, x, y, y) for x, y in self.located.points]
-        if len(boxes) > _MOST_BOXES:
-            west, east, south, north = zip(*boxes, strict=True)
-            boxes = [(min(west), max(east), min(south), max(north))]
-        number = self.names.number
-        return and_(
-            or_(false(), *(x.between(number(box[0]), number(box[1])) for box in boxes)),
-            or_(false(), *(y.between(number(box[2]), number(box[3])) for box in boxes)),
-        )
-
-    def _in_box(
-        self, box: _Box, x: ColumnElement[Any], y: ColumnElement[Any], *, open_: bool
-    ) -> ColumnElement[bool]:
-        west, east, south, north = map(self.names.number, box)
-        if open_:
-            return and_(x > west, x < east, y > south, y < north)
-        return and_(x >= west, x <= east, y >= south, y <= north)
-
-    def _inside(
-        self, areas: tuple[Area, ...], x: ColumnElement[Any], y: ColumnElement[Any]
-    ) -> ColumnElement[bool]:
-        """Test by the edges: on one of them, or east of an odd number of them, without division."""
-        numbered = [
-            (*edge, Decimal(number)) for number, area in enumerate(areas) for edge in _edges(area)
-        ]
-        edge = self._unnested("edge", *zip(*numbered, strict=True))
-        a, b, c, d, number = edge.c
-        turn = (c - a) * (y - b) - (d - b) * (x - a)
-        spanned = [
-            value.between(func.least(s, e), func.greatest(s, e))
-            for value, s, e in ((x, a, c), (y, b, d))
-        ]
-        on_edge = func.bool_or(and_(turn == 0, *spanned))
-        crossed = and_((b > y) != (d > y), (turn > 0) == (d > b))
-        odd = func.count().filter(crossed) % 2 == 1
-        hit = and_(~on_edge, odd) if self.located.relation == "within" else or_(on_edge, odd)
-        areas_hit = select(number).group_by(number).having(hit)
-        return areas_hit.correlate_except(edge).exists()
-
-    def _unnested(self, name: str, *columns: Any) -> Any:
-        """Return lists of numbers as columns: one parameter for each column, however many rows."""
-        lists = [self.names.bind_many(list(values), Numeric()) for values in columns]
-        names = [column(letter, Numeric()) for letter in "abcde"[: len(columns)]]
-        return func.unnest(*lists).table_valued(*names, name=name).render_derived()
-
-
-def _edges(area: Area) -> list[tuple[Decimal, ...]]:
-    return [(*start, *end) for ring in (area.outer, *area.holes) for start, end in pairwise(ring)]
-
-
-def _box(area: Area) -> _Box:
-    corners = [corner for ring in (area.outer, *area.holes) for corner in ring]
-    xs, ys = zip(*corners, strict=True)
-    return min(xs), max(xs), min(ys), max(ys)
-
-
-def _is_box(area: Area) -> bool:
-    west, east, south, north = _box(area)
-    corners = [(west, south), (east, south), (east, north), (west, north)]
-    ring = [(x, y) for x, y in area.outer]
-    around = corners * 2
-    turns = [around[n : n + 4] for n in range(4)] + [around[::-1][n : n + 4] for n in range(4)]
-    return not area.holes and [*ring[:4]] in turns and ring[4:] == ring[:1]
-
-
-@dataclass(frozen=True, slots=True)
-class NotAllOf(Condition):
-    """At least one of these parts of the inference is not in doubt."""
-
-    doubts: Doubts
-    kind: str = "flags"
-
-    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        row = row_at_hand(uid, inference)
-        if row is not None:
-            return self._of(row)
-        row = inference.alias("flagged")
-        return exists([row], scan_range.of(row), row.c.uid == uid, self._of(row))
-
-    def _of(self, row: FromClause) -> ColumnElement[bool]:
-        return or_(*(not_(test_flags(row, FLAGS[doubt])) for doubt in sorted(self.doubts)))
+    return Found(doubts, names, tests, kind="flags")
 
 
 def test_flags(row: FromClause, flags: tuple[str, ...]) -> ColumnElement[bool]:
@@ -378,5 +228,6 @@ def compile_certain(predicate: Predicate, names: Names) -> Condition:
     for doubts in map(frozenset, subsets):
         sure = make_certain(predicate, doubts)
         if sure != predicate:
-            parts.append(combine_either([compile_condition(sure, names), NotAllOf(doubts)]))
+            some_known = _not_all_of(doubts, names)
+            parts.append(combine_either([compile_condition(sure, names), some_known]))
     return combine_all(parts)

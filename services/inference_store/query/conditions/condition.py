@@ -67,40 +67,13 @@ class Condition:
         """The number of index scans for its list; 0: no index can drive it."""
         return 0
 
-    def uids(self, scan_range: ScanRange) -> Uids | None:  # noqa: ARG002
-        """Select the inferences that satisfy it; None: no index finds them."""
-        return None
+    def uids(self, scan_range: ScanRange) -> Uids:
+        """Select the inferences that satisfy it, if an index finds them."""
+        raise NotImplementedError
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         """Test whether the inference with this uid, which is in the range, satisfies it."""
         raise NotImplementedError
-
-
-@dataclass(frozen=True, slots=True)
-class Nothing(Condition):
-    """No inference satisfies it."""
-
-    kind: str = "nothing"
-    scans: int = 1
-
-    def uids(self, scan_range: ScanRange) -> Uids:
-        return select(inference.c.uid).where(scan_range.of(inference), false())
-
-    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:  # noqa: ARG002
-        return false()
-
-
-@dataclass(frozen=True, slots=True)
-class Everything(Condition):
-    """Every inference satisfies it."""
-
-    kind: str = "everything"
-
-    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:  # noqa: ARG002
-        return true()
-
-
-NOTHING, EVERYTHING = Nothing(), Everything()
 
 
 def exists(
@@ -222,7 +195,7 @@ def match_all(
     Several lists are intersected. `unmarked`: without those that are being erased.
     """
     driving, others = split_driving(parts)
-    lists = [uids for part in driving if (uids := part.uids(scan_range)) is not None]
+    lists = [part.uids(scan_range) for part in driving]
     if lists:
         found = (intersect(*lists) if len(lists) > 1 else lists[0]).subquery()
         [uid] = found.c
@@ -256,15 +229,13 @@ class All(Condition):
     def _timeless(self) -> list[Condition]:
         return [part for part in self.parts if not isinstance(part, Received)]
 
-    def uids(self, scan_range: ScanRange) -> Uids | None:
-        if not self.scans:
-            return None
+    def uids(self, scan_range: ScanRange) -> Uids:
         for part in self.parts:
             scan_range = part.narrow(scan_range) if isinstance(part, Received) else scan_range
         return match_all(self._timeless, scan_range)[0]
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        return and_(*build_tests(self.parts, scan_range, uid))
+        return and_(true(), *build_tests(self.parts, scan_range, uid))
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,51 +251,51 @@ class Either(Condition):
         is_driven = 0 not in scans and sum(scans) <= MOST_SCANS
         object.__setattr__(self, "scans", sum(scans) if is_driven else 0)
 
-    def uids(self, scan_range: ScanRange) -> Uids | None:
-        if not self.scans:
-            return None
-        return union(*(uids for part in self.parts if (uids := part.uids(scan_range)) is not None))
+    def uids(self, scan_range: ScanRange) -> Uids:
+        return union(*(part.uids(scan_range) for part in self.parts))
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         # The planner flattens AND in OR in AND: its time doubles every few levels.
         return or_(
+            false(),
             *(
                 Grouping(part.holds(scan_range, uid)).is_(true())
                 if isinstance(part, All)
                 else part.holds(scan_range, uid)
                 for part in self.parts
-            )
+            ),
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Neither(Condition):
-    """None of the conditions holds."""
+NOTHING, EVERYTHING = Either(()), All(())
 
-    parts: tuple[Condition, ...]
-    kind: str = "neither"
+
+@dataclass(frozen=True, slots=True)
+class Negated(Condition):
+    """The condition does not hold."""
+
+    of: Condition
+    kind: str = "not"
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        return ~or_(*(part.holds(scan_range, uid) for part in self.parts))
+        return ~self.of.holds(scan_range, uid)
 
 
-def combine_all(parts: list[Condition]) -> Condition:
+def combine_all(parts: Sequence[Condition]) -> Condition:
     """Combine conditions that must all hold, without those that change nothing."""
-    conditions: list[Condition] = []
-    for part in parts:
-        conditions += part.parts if isinstance(part, All) else [part]
-    conditions = [part for part in conditions if part != EVERYTHING]
+    conditions = _flatten(parts, All)
     if NOTHING in conditions:
         return NOTHING
-    return All(tuple(conditions)) if len(conditions) > 1 else (conditions or [EVERYTHING])[0]
+    return conditions[0] if len(conditions) == 1 else All(tuple(conditions))
 
 
-def combine_either(parts: list[Condition]) -> Condition:
+def combine_either(parts: Sequence[Condition]) -> Condition:
     """Combine conditions of which one must hold, without those that change nothing."""
-    conditions: list[Condition] = []
-    for part in parts:
-        conditions += part.parts if isinstance(part, Either) else [part]
-    conditions = [part for part in conditions if part != NOTHING]
+    conditions = _flatten(parts, Either)
     if EVERYTHING in conditions:
         return EVERYTHING
-    return Either(tuple(conditions)) if len(conditions) > 1 else (conditions or [NOTHING])[0]
+    return conditions[0] if len(conditions) == 1 else Either(tuple(conditions))
+
+
+def _flatten(parts: Sequence[Condition], joined: type[All | Either]) -> list[Condition]:
+    return [one for part in parts for one in (part.parts if isinstance(part, joined) else (part,))]

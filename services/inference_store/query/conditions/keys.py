@@ -1,8 +1,8 @@
 """Conditions on a metadata key, and relations of two sets of values."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from typing import Any, TypeAlias
 
 from sqlalchemy import (
@@ -61,9 +61,7 @@ class OfKey(Condition):
         """The number of index scans for its list; 0: inferences without the key are in no index."""
         return len(_SENT) if self.when else 0
 
-    def uids(self, scan_range: ScanRange) -> Uids | None:
-        if not self.when:
-            return None
+    def uids(self, scan_range: ScanRange) -> Uids:
         return union(*self.rows(scan_range))
 
     def rows(self, scan_range: ScanRange) -> list[Select[Any]]:
@@ -129,90 +127,74 @@ class Related(Condition):
                 return keys
         return ()
 
-    def uids(self, scan_range: ScanRange) -> Uids | None:
-        lists = [self._with(of, scan_range) for of in self._leader]
-        if not lists:
-            return None
-        rows = union(*(uids.distinct() for uids in lists)).subquery()
-        return select(rows.c.uid).where(self.holds(scan_range, rows.c.uid))
-
-    def _with(self, of: Metadata, scan_range: ScanRange) -> Select[Any]:
-        rows = Combination(scan_range, self.names)
-        rows.metadata(of)
-        return rows.uids()
+    def uids(self, scan_range: ScanRange) -> Uids:
+        lists = []
+        for of in self._leader:
+            rows = Combination(scan_range, self.names)
+            rows.metadata(of)
+            lists.append(rows.uids().distinct())
+        every = union(*lists).subquery()
+        return select(every.c.uid).where(self.holds(scan_range, every.c.uid))
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        compared_sets = _InferenceSets(self.sets, scan_range, uid, self.names)
-        is_related = compared_sets.test_relation()
-        return and_(*compared_sets.test_elements(), is_related if self.when else ~is_related)
+        rows = partial(Combination, scan_range, self.names, uid)
+        elements = (*self.sets.left, *self.sets.right)
+        there = [
+            or_(*(_select_values(of, rows()).exists() for of in element))
+            for element in elements
+            if not isinstance(element[0], Constant)
+        ]
+        left, right = (_by_kind(side, rows) for side in (self.sets.left, self.sets.right))
+        is_related = _test_relation(self.sets.relation, left, right)
+        return and_(true(), *there, is_related if self.when else ~is_related)
 
 
-@dataclass(frozen=True)
-class _InferenceSets:
-    sets: Sets
-    scan_range: ScanRange
-    uid: ColumnElement[Any]
-    names: Names
+_Lists: TypeAlias = dict[Kind, _ValueLists]
 
-    def test_elements(self) -> Iterator[ColumnElement[bool]]:
-        """Yield the tests that every element has a value."""
-        yield true()
-        for element in (*self.sets.left, *self.sets.right):
-            if not isinstance(element[0], Constant):
-                yield or_(*(self._values(of).exists() for of in element))
 
-    def test_relation(self) -> ColumnElement[bool]:
-        """Test the relation, if all elements have values."""
-        match self.sets.relation:
-            case "contains":
-                return self._has_all(self._left, self._right)
-            case "containedby":
-                return self._has_all(self._right, self._left)
-            case "equals":
-                ways = (self._left, self._right), (self._right, self._left)
-                return and_(*(self._has_all(*way) for way in ways))
-        kinds = sorted(self._left.keys() & self._right.keys())
-        shared = (intersect(_all(self._left[k]), _all(self._right[k])) for k in kinds)
-        return or_(false(), *(rows.exists() for rows in shared))
+def _test_relation(relation: str, left: _Lists, right: _Lists) -> ColumnElement[bool]:
+    """Test the relation, if all elements have values."""
+    match relation:
+        case "contains":
+            return _has_all(left, right)
+        case "containedby":
+            return _has_all(right, left)
+        case "equals":
+            return and_(_has_all(left, right), _has_all(right, left))
+    kinds = sorted(left.keys() & right.keys())
+    return or_(false(), *(intersect(_all(left[k]), _all(right[k])).exists() for k in kinds))
 
-    def _has_all(
-        self, of: dict[Kind, _ValueLists], required: dict[Kind, _ValueLists]
-    ) -> ColumnElement[bool]:
-        lacking = (_select_missing(of.get(kind), rows) for kind, rows in sorted(required.items()))
-        return and_(true(), *(~rows.exists() for rows in lacking))
 
-    @cached_property
-    def _left(self) -> dict[Kind, _ValueLists]:
-        return self._by_kind(self.sets.left)
+def _has_all(of: _Lists, required: _Lists) -> ColumnElement[bool]:
+    lacking = (_select_missing(of.get(kind), rows) for kind, rows in sorted(required.items()))
+    return and_(true(), *(~rows.exists() for rows in lacking))
 
-    @cached_property
-    def _right(self) -> dict[Kind, _ValueLists]:
-        return self._by_kind(self.sets.right)
 
-    def _by_kind(self, elements: Iterable[Element]) -> dict[Kind, _ValueLists]:
-        lists: dict[Kind, _ValueLists] = {}
-        constants: dict[Kind, list[Constant]] = {}
-        for of in (value for element in elements for value in element):
-            if isinstance(of, Constant):
-                constants.setdefault(of.kind, []).append(of)
-            else:
-                lists.setdefault(kind_of(of), []).append(self._values(of))
-        for kind, items in constants.items():
-            lists.setdefault(kind, []).append(self._written(kind, items))
-        if "string" in lists:
-            lists.setdefault("number", []).extend(map(_spelt, lists["string"]))
-        return lists
+def _by_kind(elements: Iterable[Element], rows: Callable[[], Combination]) -> _Lists:
+    lists: _Lists = {}
+    constants: dict[Kind, list[Constant]] = {}
+    for of in (value for element in elements for value in element):
+        if isinstance(of, Constant):
+            constants.setdefault(of.kind, []).append(of)
+        else:
+            lists.setdefault(kind_of(of), []).append(_select_values(of, rows()))
+    for kind, items in constants.items():
+        lists.setdefault(kind, []).append(_select_written(kind, items, rows().names))
+    if "string" in lists:
+        lists.setdefault("number", []).extend(map(_spelt, lists["string"]))
+    return lists
 
-    def _written(self, kind: Kind, items: list[Constant]) -> Select[Any]:
-        numbers: Any = func.unnest(self.names.constants(items, kind))
-        rows = numbers.table_valued("value", name="written").render_derived()
-        return select(_in_one_form(kind, rows.c.value).label("value")).correlate_except(rows)
 
-    def _values(self, of: Value) -> Select[Any]:
-        rows = Combination(self.scan_range, self.names, self.uid)
-        sql = _in_one_form(kind_of(of), build_side(of, rows).sql)
-        values = select(sql.label("value")).where(*rows.where, sql.is_not(None))
-        return values.select_from(*rows.froms).correlate_except(*rows.froms)
+def _select_written(kind: Kind, items: list[Constant], names: Names) -> Select[Any]:
+    numbers: Any = func.unnest(names.constants(items, kind))
+    rows = numbers.table_valued("value", name="written").render_derived()
+    return select(_in_one_form(kind, rows.c.value).label("value")).correlate_except(rows)
+
+
+def _select_values(of: Value, rows: Combination) -> Select[Any]:
+    sql = _in_one_form(kind_of(of), build_side(of, rows).sql)
+    values = select(sql.label("value")).where(*rows.where, sql.is_not(None))
+    return values.select_from(*rows.froms).correlate_except(*rows.froms)
 
 
 def _in_one_form(kind: Kind, sql: ColumnElement[Any]) -> ColumnElement[Any]:

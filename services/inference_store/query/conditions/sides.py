@@ -14,7 +14,6 @@ from sqlalchemy import (
     and_,
     case,
     cast,
-    false,
     func,
     literal,
     literal_column,
@@ -153,9 +152,9 @@ class Double(Side):
         spelt, bound = Decimal(repr(nearest)), self.names.bind_one(nearest, DOUBLE_PRECISION())
         match op:
             case "=":
-                return self.double == bound if spelt == exact else false()
+                return self.double == bound if spelt == exact else self._never
             case "<>":
-                return self.double != bound if spelt == exact else self.double.is_not(None)
+                return ~self.against("=", constant)
             case "<" | "<=":
                 closed = spelt < exact or (spelt == exact and op == "<=")
                 return self.double <= bound if closed else self.double < bound
@@ -166,10 +165,17 @@ class Double(Side):
     def among(self, items: Sequence[Constant]) -> ColumnElement[bool]:
         numbers = [Decimal(str(item.value)) for item in items]
         doubles = [float(number) for number in numbers if Decimal(repr(float(number))) == number]
+        if not doubles:
+            return self._never
         is_equal: ColumnElement[bool] = (
             self.double == self.names.bind_many(doubles, DOUBLE_PRECISION()).any_()
         )
         return is_equal
+
+    @property
+    def _never(self) -> ColumnElement[bool]:
+        """Return what is false, but NULL if there is no value."""
+        return self.double != self.double
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

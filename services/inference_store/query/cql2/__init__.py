@@ -4,34 +4,19 @@ from typing import Final, Literal, TypeAlias
 
 from inference_store.inference.json_text import Json, Number
 
-from .operations import CONFORMANCE, OPERATIONS, Takes
-from .read_json import parse_json, parse_json_text
-from .relative import NO_CLOCK, Clock, Resolved, resolved_in
-from .tree import Node, Refusal, SourceRange, error_of, fault, pointed, where
-from .verify import meant_by
-from .write import to_json, to_text
-
-__all__ = [
-    "CONFORMANCE",
-    "NO_CLOCK",
-    "OPERATIONS",
-    "Clock",
-    "FilterLang",
-    "Node",
-    "Resolved",
-    "fault",
-    "meant_by",
-    "parse",
-    "parse_json",
-    "parse_json_text",
-    "parse_text",
-    "pointed",
-    "resolved_in",
-    "to_json",
-    "to_text",
-    "where",
-]
-
+from .operations import CONFORMANCE as CONFORMANCE
+from .operations import OPERATIONS as OPERATIONS
+from .operations import Takes
+from .read_json import parse_json as parse_json
+from .read_json import parse_json_text as parse_json_text
+from .relative import NO_CLOCK
+from .relative import Clock as Clock
+from .relative import resolved_in as resolved_in
+from .tree import Node as Node
+from .tree import Refusal, SourceRange, error_of
+from .verify import meant_by as meant_by
+from .write import to_json as to_json
+from .write import to_text as to_text
 
 FilterLang: TypeAlias = Literal["cql2-text", "cql2-json"]
 _NO_TEXT: Final = "CQL2-Text is a string; an object is cql2-json"

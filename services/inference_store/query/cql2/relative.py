@@ -4,16 +4,26 @@ The result is a tree of the standard: only the parser handles relative times.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, time
 from decimal import Decimal
 from typing import Final, TypeAlias
 
 from inference_store.inference.iso_durations import Duration, read_duration
-from inference_store.query.cql2.tree import Refusal
 
-from .tree import MOST_DEPTH, MOST_NODES, Instant, Interval, Listed, Named, Node, Operation, Scalar
-from .verify import describe_kind, inside, measure
+from .tree import (
+    MOST_DEPTH,
+    MOST_NODES,
+    Instant,
+    Named,
+    Node,
+    Operation,
+    Refusal,
+    Scalar,
+    change_inside,
+    inside,
+)
+from .verify import describe_kind, measure
 from .write import to_text
 
 _NOW, _DURATION = "now", "duration"
@@ -72,24 +82,13 @@ def _is_one(node: Node) -> bool:
 
 
 def _with_instants(node: Node, now: datetime) -> Node:
-    match node:
-        case Operation(args=args):
-            part = _part(node, now)
-            if isinstance(part, datetime):
-                return Instant(part, node.at, to_text(node))
-            if part is not None:
-                message = f"a duration is no time: move a time by it, as in {_HOUR_AGO}"
-                raise Refusal(message, node.at)
-            return replace(node, args=tuple(_with_instants(arg, now) for arg in args))
-        case Listed(items=items):
-            return replace(node, items=tuple(_with_instants(item, now) for item in items))
-        case Interval(start, end):
-            return replace(node, start=_bound(start, now), end=_bound(end, now))
-    return node
-
-
-def _bound(node: Node | None, now: datetime) -> Node | None:
-    return None if node is None else _with_instants(node, now)
+    part = _part(node, now) if isinstance(node, Operation) else None
+    if isinstance(part, datetime):
+        return Instant(part, node.at, to_text(node))
+    if part is not None:
+        message = f"a duration is no time: move a time by it, as in {_HOUR_AGO}"
+        raise Refusal(message, node.at)
+    return change_inside(node, lambda inner: _with_instants(inner, now))
 
 
 def _part(node: Node, now: datetime) -> _Part:

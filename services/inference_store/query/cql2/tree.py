@@ -4,13 +4,13 @@ The nodes are those of CQL2-JSON: a literal, a property, an instant, an interval
 array, or an operation with arguments. Functions, operators and predicates are all operations.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Final, Literal, TypeAlias
 
-from inference_store.inference.errors import Fault, InvalidFilter, NotKept
+from inference_store.inference.errors import Fault, InvalidFilter, NotKept, StoreError
 from inference_store.query.cql2.operations import CONFORMANCE
 
 
@@ -113,6 +113,28 @@ class Operation:
 Node: TypeAlias = Scalar | Instant | Interval | Geometry | Named | Listed | Operation
 
 
+def inside(node: Node) -> Iterator[Node]:
+    """Yield the children of a node."""
+    match node:
+        case Operation(args=parts) | Listed(items=parts) | Geometry(geometries=parts):
+            yield from parts
+        case Interval(start, end):
+            yield from (bound for bound in (start, end) if bound is not None)
+
+
+def change_inside(node: Node, change: Callable[[Node], Node]) -> Node:
+    """Return the node with each child changed, but for the members of a geometry."""
+    match node:
+        case Operation(args=args):
+            return replace(node, args=tuple(map(change, args)))
+        case Listed(items=items):
+            return replace(node, items=tuple(map(change, items)))
+        case Interval(start, end):
+            start, end = (None if bound is None else change(bound) for bound in (start, end))
+            return Interval(start, end, at=node.at)
+    return node
+
+
 MOST_BYTES: Final = 100_000
 """Bytes of a text filter in UTF-8, or of all texts of a JSON filter together."""
 MOST_TOKENS: Final = 10_000
@@ -179,7 +201,7 @@ def _line_start(offset: int, source: str) -> int:
 class Refusal(Exception):
     """A refused part: the message, the place, and suggestions.
 
-    `conformance`: the unsupported class.
+    `conformance`: the unsupported class. `error`: the error to raise if the filter can be read.
     """
 
     def __init__(
@@ -189,24 +211,37 @@ class Refusal(Exception):
         suggestions: Sequence[str] = (),
         *,
         conformance: str | None = None,
+        error: type[StoreError] | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.at = at
         self.suggestions = tuple(suggestions)
         self.conformance = conformance
+        self.error = error
+        self.meant: str | None = None
+
+    def hint(self, meant: str | None) -> "Refusal":
+        """Add what was probably meant, in place of an earlier hint."""
+        if meant is not None:
+            self.meant, self.suggestions = meant, (meant, *self.suggestions)
+        return self
 
 
-def error_of(refused: Refusal, source: str | None) -> InvalidFilter | NotKept:
+def error_of(refused: Refusal, source: str | None) -> StoreError:
     """Return the error to raise; `source`: the text of the filter, if it was sent as text."""
-    faults = [fault(refused.message, refused.at, source, refused.suggestions)]
-    if refused.conformance is None:
-        detail = f"{where(refused.at, source)}: {refused.message}"
-        what = "filter" if "filter" in refused.at.path else refused.at.path
-        return InvalidFilter(f"The {what} cannot be read, {detail}.", faults=faults)
-    missing_class = CONFORMANCE[refused.conformance]
-    detail = (
-        f"{refused.message}; it belongs to the conformance class {missing_class.title}"
-        f" ({missing_class.uri})"
-    )
-    return NotKept(f"{detail}, which is not kept here.", faults=faults)
+    hint = "" if refused.meant is None else f"; probably meant: {refused.meant}"
+    message = refused.message + hint
+    faults = [fault(message, refused.at, source, refused.suggestions)]
+    if refused.conformance is not None:
+        missing_class = CONFORMANCE[refused.conformance]
+        detail = (
+            f"{refused.message}; it belongs to the conformance class {missing_class.title}"
+            f" ({missing_class.uri})"
+        )
+        return NotKept(f"{detail}, which is not kept here.", faults=faults)
+    detail = f"{where(refused.at, source)}: {refused.message}{hint or '.'}"
+    if refused.error is not None:
+        return refused.error(detail, faults=faults)
+    what = "filter" if "filter" in refused.at.path else refused.at.path
+    return InvalidFilter(f"The {what} cannot be read, {detail}", faults=faults)

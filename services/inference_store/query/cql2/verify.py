@@ -1,7 +1,6 @@
 """Checks a tree against the table of operations and the caps, and suggests what was meant."""
 
 import re
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Final
 
@@ -21,6 +20,7 @@ from .tree import (
     Operation,
     Refusal,
     Scalar,
+    inside,
 )
 
 _UNKEPT_SHAPES = frozenset({"LineString", "MultiLineString"})
@@ -68,15 +68,6 @@ def measure(root: Node, *, depth: int, nodes: int | None = None) -> None:
         if nodes is not None and count > nodes:
             raise Refusal(f"a filter has at most {nodes:,} operations, names and values", root.at)
         waiting.extend((child, level + 1) for child in inside(node))
-
-
-def inside(node: Node) -> Iterator[Node]:
-    """Yield the children of a node."""
-    match node:
-        case Operation(args=parts) | Listed(items=parts) | Geometry(geometries=parts):
-            yield from parts
-        case Interval(start, end):
-            yield from (bound for bound in (start, end) if bound is not None)
 
 
 def kind_of(node: Node) -> Kind:

@@ -6,7 +6,7 @@ predictions beyond a cap, or without their label. A predicate that such a doubt 
 NULL, so that nothing is deleted because the index is incomplete.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
@@ -17,7 +17,7 @@ from inference_store.inference.errors import Fault, Invalid
 from inference_store.inference.json_text import Json, read_exactly, write_json
 from inference_store.inference.metadata import TYPE_NAMES, type_named
 from inference_store.query.cql2 import parse_json, to_json
-from inference_store.query.cql2.tree import Interval, Listed, Named, Node, Operation
+from inference_store.query.cql2.tree import Named, Node, Operation, change_inside
 from inference_store.query.filters import typed
 from inference_store.query.filters.check import Checked, check
 from inference_store.query.filters.names import (
@@ -26,7 +26,6 @@ from inference_store.query.filters.names import (
     METADATA,
     OWN,
     PREDICTION_FUNCTIONS,
-    FilterCheck,
     KnownKey,
     KnownKeys,
     key_of,
@@ -48,10 +47,7 @@ FLAGS: Final[Mapping[Doubt, tuple[str, ...]]] = {
 }
 """Flags of inferences for which the index lacks some metadata, or some predictions."""
 _NEVER: Final = typed.Fixed(False)
-_METADATA: Final = (typed.Metadata, typed.Sent, typed.Located, typed.Distance)
-_PREDICTIONS: Final = (typed.Predicted, typed.Counted)
 _OF_PREDICTIONS: Final = frozenset({"top_label", "top_score", "prediction_count"})
-_COMPARED: Final = (typed.Compared, typed.Between, typed.Among, typed.Outside, typed.Like)
 
 
 def find_doubts(predicate: Any) -> Doubts:
@@ -66,8 +62,7 @@ def make_certain(predicate: Predicate, doubts: Collection[Doubt]) -> Predicate:
 
     A predicate that none of the doubts concerns is returned as it is.
     """
-    about = frozenset(doubts) & find_doubts(predicate)
-    return _certain(predicate, about, when=True) if about else predicate
+    return _certain(predicate, frozenset(doubts), when=True)
 
 
 def names_project(predicate: Predicate) -> bool:
@@ -79,80 +74,62 @@ def names_project(predicate: Predicate) -> bool:
 
 
 def _kind(node: Any) -> Doubt | None:
-    if isinstance(node, _METADATA):
-        return "metadata"
-    if isinstance(node, _PREDICTIONS):
-        return "predictions"
-    is_of_predictions = isinstance(node, typed.Property) and node.name in _OF_PREDICTIONS
-    # a label beyond a cap is missing; conditions on columns are inside `prediction()`
-    return "predictions" if is_of_predictions or isinstance(node, typed.Column) else None
+    match node:
+        case typed.Metadata() | typed.Sent() | typed.Located() | typed.Distance():
+            return "metadata"
+        case typed.Predicted() | typed.Counted() | typed.Column():  # a label may be missing too
+            return "predictions"
+        case typed.Property(name) if name in _OF_PREDICTIONS:
+            return "predictions"
+    return None
 
 
 def _certain(predicate: Predicate, doubts: Doubts, *, when: bool) -> Predicate:
     """Return a predicate that is TRUE if this one is certainly true, or (`when` False) false."""
-    if find_doubts(predicate).isdisjoint(doubts):
-        return predicate if when else typed.Not(predicate)
-    certain = _CERTAIN.get(type(predicate))
-    return _NEVER if certain is None else certain(predicate, doubts, when)
+    match predicate:
+        case _ if find_doubts(predicate).isdisjoint(doubts) or _stays(predicate, doubts, when):
+            return predicate if when else typed.Not(predicate)
+        case typed.And(parts) | typed.Or(parts):
+            certain = tuple(_certain(part, doubts, when=when) for part in parts)
+            return (
+                typed.And(certain)
+                if isinstance(predicate, typed.And) is when
+                else typed.Or(certain)
+            )
+        case typed.Not(of):
+            return _certain(of, doubts, when=not when)
+        case typed.Unknown(of) if not when:
+            # a decided predicate stays so
+            return typed.Or(tuple(_certain(of, doubts, when=truth) for truth in (True, False)))
+        case typed.Predicted(condition) if when and condition is not None:
+            return typed.Predicted(_certain(condition, doubts, when=True))
+    return _NEVER
 
 
-def _joined(predicate: typed.And | typed.Or, doubts: Doubts, when: bool) -> Predicate:
-    parts = tuple(_certain(part, doubts, when=when) for part in predicate.parts)
-    return typed.And(parts) if isinstance(predicate, typed.And) is when else typed.Or(parts)
+def _stays(predicate: Predicate, doubts: Doubts, when: bool) -> bool:
+    """Check whether it stays true, or (`when` False) false, with all that the index lacks.
 
-
-def _not(predicate: typed.Not, doubts: Doubts, when: bool) -> Predicate:
-    inner = _certain(predicate.of, doubts, when=not when)
-    return predicate if inner == typed.Not(predicate.of) else inner
-
-
-def _unknown(predicate: typed.Unknown, doubts: Doubts, when: bool) -> Predicate:
-    """IS NULL is never certain, because the doubts may decide it; a decided predicate stays so."""
-    if when:
-        return _NEVER
-    return typed.Or(tuple(_certain(predicate.of, doubts, when=truth) for truth in (True, False)))
-
-
-def _compared(predicate: Predicate, doubts: Doubts, when: bool) -> Predicate:
-    """A value that satisfies the comparison stays. That none satisfies it is not certain, because
-    any key may have several values."""
-    leaves = list(iterate_nodes(predicate))
-    if any(_in_doubt(leaf, doubts) for leaf in leaves):
-        return _NEVER
-    if when:
-        return predicate
-    several = any(isinstance(leaf, typed.Metadata) for leaf in leaves)
-    return _NEVER if several else typed.Not(predicate)
+    A missing value may exist, so IS NULL is never certain. A value that satisfies a comparison
+    stays; that none satisfies it is not certain, because any key may have several values.
+    """
+    match predicate:
+        case typed.Located():  # an inference has one location at most
+            return True
+        case typed.Missing():
+            return not when
+        case typed.Sent() | typed.Predicted(None):
+            return when
+        case typed.Compared() | typed.Between() | typed.Among() | typed.Outside() | typed.Like():
+            nodes = list(iterate_nodes(predicate))
+            several = any(isinstance(node, typed.Metadata) for node in nodes)
+            return (when or not several) and not any(_in_doubt(node, doubts) for node in nodes)
+    return False
 
 
 def _in_doubt(node: Any, doubts: Doubts) -> bool:
     """Check whether the value may differ from the one in the index."""
-    if isinstance(node, (typed.Counted, typed.PredicateValue)):
-        return not find_doubts(node).isdisjoint(doubts)
-    is_of_predictions = isinstance(node, typed.Property) and node.name in _OF_PREDICTIONS
-    return is_of_predictions and "predictions" in doubts
-
-
-def _predicted(predicate: typed.Predicted, doubts: Doubts, when: bool) -> Predicate:
-    """A prediction that satisfies the condition stays; that none does is not certain."""
-    if not when or predicate.condition is None:
-        return predicate if when else _NEVER
-    return typed.Predicted(_certain(predicate.condition, doubts, when=True))
-
-
-_CERTAIN: Final[Mapping[type[Any], Callable[[Any, Doubts, bool], Predicate]]] = {
-    typed.And: _joined,
-    typed.Or: _joined,
-    typed.Not: _not,
-    typed.Unknown: _unknown,
-    # a missing value may exist, so IS NULL is never certain; an existing value stays
-    typed.Missing: lambda of, _, when: _NEVER if when else typed.Not(of),
-    typed.Sent: lambda of, _, when: of if when else _NEVER,
-    # a known location stays, because an inference has one at most
-    typed.Located: lambda of, _, when: of if when else typed.Not(of),
-    typed.Predicted: _predicted,
-    **dict.fromkeys(_COMPARED, _compared),
-}
+    may_differ = isinstance(node, typed.Counted | typed.PredicateValue | typed.Property)
+    return may_differ and not find_doubts(node).isdisjoint(doubts)
 
 
 # Saved filters of policies and holds: resolved when they are saved, and never changed after.
@@ -184,10 +161,9 @@ def save(
     """
     known = _with_declared(known, declared or {})
     checked = check(node, known, source=source, unknown_keys="accept")
-    checking = FilterCheck(known, lambda *_: checked.predicate, unknown_keys="accept")
     document = {
         "version": VERSION,
-        "filter": to_json(_spell_out(node, checking)),
+        "filter": to_json(_spell_out(node, known)),
         "keys": {name: dict(key.rows) for name, key in sorted(checked.keys.items())},
     }
     text = write_json(document)
@@ -234,30 +210,18 @@ def _with_declared(known: KnownKeys, types: Mapping[str, str]) -> KnownKeys:
     return replace(known, keys=keys)
 
 
-def _spell_out(node: Node, checking: FilterCheck, op: str = "") -> Node:
-    match node:
-        case Named():
-            return _spell_out_name(node, checking, op)
-        case Operation() if node.op.lower() not in PREDICTION_FUNCTIONS:
-            return replace(node, args=_all(node.args, checking, node.op.lower()))
-        case Listed():
-            return replace(node, items=_all(node.items, checking, ""))
-        case Interval():
-            start, end = (
-                None if bound is None else _spell_out(bound, checking, op)
-                for bound in (node.start, node.end)
-            )
-            return Interval(start, end, at=node.at)
-    return node
+def _spell_out(node: Node, known: KnownKeys, op: str = "") -> Node:
+    if isinstance(node, Named):
+        return _spell_out_name(node, known, op)
+    here = node.op.lower() if isinstance(node, Operation) else ""
+    if here in PREDICTION_FUNCTIONS:
+        return node
+    return change_inside(node, lambda inner: _spell_out(inner, known, here))
 
 
-def _all(nodes: Sequence[Node], checking: FilterCheck, op: str) -> tuple[Node, ...]:
-    return tuple(_spell_out(node, checking, op) for node in nodes)
-
-
-def _spell_out_name(node: Named, checking: FilterCheck, op: str) -> Named:
+def _spell_out_name(node: Named, known: KnownKeys, op: str) -> Named:
     if op in ARRAY_FUNCTIONS:
-        node = elements(node, checking)
+        node = elements(node, known)
     if node.name in PROPERTIES and op != "sent":
         return replace(node, name=OWN + node.name)
     if node.name.startswith(OWN):

@@ -10,7 +10,16 @@ from inference_store.inference.events import data_hash_of
 from inference_store.inference.metadata import COORDINATES
 from inference_store.inference.nearest import nearest, shortened
 from inference_store.inference.task_types import TASK_TYPES, task_type_named
-from inference_store.query.cql2.tree import Instant, Listed, Named, Node, Operation, Scalar
+from inference_store.query.cql2.tree import (
+    Instant,
+    Listed,
+    Named,
+    Node,
+    Operation,
+    Refusal,
+    Scalar,
+    error_of,
+)
 from inference_store.query.properties import like_prefix
 
 from . import names, operands
@@ -77,19 +86,34 @@ def check(
 
     Raises UnknownKey, ImpossibleComparison, InvalidFilter, NotKept.
     """
-    checking = FilterCheck(known, to_predicate, source, unknown_keys, is_saved)
-    predicate = to_predicate(node, checking)
+    checking = FilterCheck(known, to_predicate, unknown_keys, is_saved)
+    try:
+        predicate = to_predicate(node, checking)
+        _refuse_large(node, predicate)
+    except Refusal as refused:
+        raise error_of(refused, source) from None
+    return Checked(predicate, tuple(checking.warnings), dict(checking.keys))
+
+
+def check_value(node: Node, kind: Kind, known: KnownKeys, *, source: str | None = None) -> Value:
+    """Return the typed value of an expression that is of this kind. Raises what `check` does."""
+    try:
+        return operands.value(node, kind, FilterCheck(known, to_predicate))
+    except Refusal as refused:
+        raise error_of(refused, source) from None
+
+
+def _refuse_large(node: Node, predicate: Predicate) -> None:
     if comparisons_in(predicate) > MOST:
         message = (
             f"the filter asks more than {MOST:,} comparisons: what is compared as a condition is"
             " asked several times, in an IN once for each item; split it"
         )
-        raise meaningless(node, source, message)
-    return Checked(predicate, tuple(checking.warnings), dict(checking.keys))
+        raise meaningless(node, message)
 
 
 def to_predicate(node: Node, checking: FilterCheck) -> Predicate:
-    """Return the predicate of a node. Raises what `check` does."""
+    """Return the predicate of a node. Raises Refusal."""
     match node:
         case Scalar(value=bool() as fixed):
             return Fixed(fixed)
@@ -99,18 +123,12 @@ def to_predicate(node: Node, checking: FilterCheck) -> Predicate:
             check_operation = _PREDICATES.get(node.op.lower())
             if check_operation is not None:
                 return check_operation(node, checking)
-    message = "a condition is expected here, such as `frame_number > 9000`"
-    raise meaningless(node, checking.source, message)
+    raise meaningless(node, "a condition is expected here, such as `frame_number > 9000`")
 
 
 def _bare(node: Named, checking: FilterCheck) -> Predicate:
-    kinds = operands.possible(node, checking)
-    if "bool" not in kinds:
-        raise mismatch([Scalar(True, node.at), node], [_BOOL, kinds], checking)
+    operands.require("bool", node, checking, at=node.at)
     return Compared("=", operands.value(node, "bool", checking), Constant("bool", True))
-
-
-_BOOL: Final = frozenset[Kind]({"bool"})
 
 
 def _parts(node: Operation, checking: FilterCheck) -> tuple[Predicate, ...]:
@@ -124,7 +142,7 @@ def _compared(node: Operation, checking: FilterCheck) -> Predicate:
     kind = operands.common(node.args, checking)
     op = cast(Comparison, node.op)
     if op not in ("=", "<>"):
-        _refuse_order(node, kind, checking)
+        _refuse_order(node, kind)
     values = operands.values(node.args, kind, checking)
     left, right = as_stored(node.op, node.args, values, checking)
     return Compared(op, left, right)
@@ -138,20 +156,20 @@ def _decided(node: Operation, checking: FilterCheck) -> Predicate | None:
             and operands.is_condition(of)
         ):
             if node.op not in ("=", "<>"):
-                _refuse_order(node, "bool", checking)
+                _refuse_order(node, "bool")
             predicate = to_predicate(of, checking)
             return predicate if truth.value is (node.op == "=") else Not(predicate)
     return None
 
 
-def _refuse_order(node: Operation, kind: Kind, checking: FilterCheck) -> None:
+def _refuse_order(node: Operation, kind: Kind) -> None:
     if kind == "bool":
-        raise impossible(node, checking.source, "truth values have no order, they are = or <>")
+        raise impossible(node, "truth values have no order, they are = or <>")
 
 
 def _between(node: Operation, checking: FilterCheck) -> Predicate:
     kind = operands.common(node.args, checking)
-    _refuse_order(node, kind, checking)
+    _refuse_order(node, kind)
     values = operands.values(node.args, kind, checking)
     between = Between(*as_stored("between", node.args, values, checking))
     low, high = between.low, between.high
@@ -165,8 +183,8 @@ def _between(node: Operation, checking: FilterCheck) -> Predicate:
 def _in(node: Operation, checking: FilterCheck) -> Predicate:
     of, items = node.args
     if not isinstance(items, Listed) or not items.items:
-        raise meaningless(node, checking.source, "IN takes a list of values: IN ('a', 'b')")
-    _refuse_long(node, of, items, checking)
+        raise meaningless(node, "IN takes a list of values: IN ('a', 'b')")
+    _refuse_long(node, of, items)
     left_by_kind: dict[Kind, Value] = {}
     constants: dict[Kind, dict[Constant, None]] = {}
     others: dict[Kind, list[Predicate]] = {}
@@ -176,7 +194,7 @@ def _in(node: Operation, checking: FilterCheck) -> Predicate:
             left_by_kind[kind] = operands.value(of, kind, checking)
         right = operands.value(item, kind, checking)
         _, right = as_stored("=", (of, item), (left_by_kind[kind], right), checking)
-        operands.refuse_many(item, (left_by_kind[kind], right), checking)
+        operands.refuse_many(item, (left_by_kind[kind], right))
         if isinstance(right, Constant):
             constants.setdefault(kind, {})[right] = None
         else:
@@ -189,28 +207,25 @@ def _in(node: Operation, checking: FilterCheck) -> Predicate:
     return parts[0] if len(parts) == 1 else some_of_kinds(parts)
 
 
-def _refuse_long(node: Operation, of: Node, items: Listed, checking: FilterCheck) -> None:
+def _refuse_long(node: Operation, of: Node, items: Listed) -> None:
     """Refuse too many items that are not literals: SQL repeats the left side for each."""
     calculated = sum(not isinstance(item, Scalar | Instant) for item in items.items)
     most = MOST_NAMED if isinstance(of, Named) else MOST_CALCULATED
     if calculated > most:
         message = f"at most {most} names or calculations can stand in the list of this IN"
-        raise meaningless(node, checking.source, message)
+        raise meaningless(node, message)
 
 
 def _like(node: Operation, checking: FilterCheck) -> Predicate:
     for arg in node.args:
-        kinds = operands.possible(arg, checking)
-        if "string" not in kinds:
-            text = Scalar("", node.at)
-            raise mismatch([text, arg], [frozenset[Kind]({"string"}), kinds], checking)
+        operands.require("string", arg, checking, at=node.at)
     values = tuple(operands.value(arg, "string", checking) for arg in node.args)
     of, pattern = as_stored("like", node.args, values, checking)
     assert isinstance(pattern, Constant), "a pattern is written out"
     try:
         like_prefix(str(pattern.value))
     except ValueError as exc:
-        raise meaningless(node.args[1], checking.source, str(exc)) from None
+        raise meaningless(node.args[1], str(exc)) from None
     return Like(of, str(pattern.value))
 
 
@@ -219,7 +234,8 @@ def _is_null(node: Operation, checking: FilterCheck) -> Predicate:
     if isinstance(of, Named):
         return _missing(of, checking)
     if operands.is_condition(of):
-        return _unknown(node, of, checking)
+        with checking.evaluated_twice(node):
+            return Unknown(to_predicate(of, checking))
     if not isinstance(of, Operation):
         return Fixed(False)
     [kind] = operands.possible(of, checking) or [None]
@@ -228,18 +244,13 @@ def _is_null(node: Operation, checking: FilterCheck) -> Predicate:
     return Missing(*operands.values((of,), kind, checking))
 
 
-def _unknown(node: Operation, of: Node, checking: FilterCheck) -> Predicate:
-    with checking.evaluated_twice(node):
-        return Unknown(to_predicate(of, checking))
-
-
 def _missing(of: Named, checking: FilterCheck) -> Predicate:
     if not checking.inside:
         if operands.is_location(of, checking):
             return Unknown(Located("intersects"))
         resolved = names.meaning(of, checking)
         if isinstance(resolved, KnownKey):
-            return Missing(Metadata(resolved.name, resolved.key, "string", resolved.many))
+            return Missing(operands.of_kind(resolved, "string"))
     kind = operands.common((of,), checking)
     return Missing(operands.value(of, kind, checking))
 
@@ -252,10 +263,6 @@ def _sent(node: Operation, checking: FilterCheck) -> Predicate:
     return Sent(key.name, key.key, key.many)
 
 
-def _predicted(node: Operation, checking: FilterCheck) -> Predicate:
-    return Predicted(operands.condition(node, checking))
-
-
 _PREDICATES: Final[Mapping[str, Callable[[Operation, FilterCheck], Predicate]]] = {
     "and": lambda node, checking: And(_parts(node, checking)),
     "or": lambda node, checking: Or(_parts(node, checking)),
@@ -265,7 +272,7 @@ _PREDICATES: Final[Mapping[str, Callable[[Operation, FilterCheck], Predicate]]] 
     "in": _in,
     "like": _like,
     "isnull": _is_null,
-    "prediction": _predicted,
+    "prediction": lambda node, checking: Predicted(operands.condition(node, checking)),
     "sent": _sent,
     **dict.fromkeys(TEMPORAL_FUNCTIONS, check_temporal_relation),
     **dict.fromkeys(SPATIAL_FUNCTIONS, check_spatial_relation),
@@ -305,9 +312,9 @@ def as_stored(
             pairs = zip(nodes, values, strict=True)
             values = tuple(_formed(op, form, node, side, checking) for node, side in pairs)
         elif isinstance(name, Metadata) and name.kind == "number" and name.name in COORDINATES:
-            _refuse_degrees(name, nodes, values, checking)
+            refuse_off_map(name.name, nodes, values, checking)
         elif isinstance(name, Distance) and not checking.is_saved:
-            _refuse_below_nothing(op, nodes, values, checking)
+            _refuse_below_nothing(op, nodes, values)
     return values
 
 
@@ -317,21 +324,11 @@ def _formed(op: str, form: Form, node: Node, value: Value, checking: FilterCheck
     text = str(value.value)
     stored = form.stored(text) if op != "like" else None
     if stored is None and op in ("=", "<>") and not checking.is_saved:
-        raise impossible(node, checking.source, *form.refusal(text))
+        raise impossible(node, *form.refusal(text))
     return replace(value, value=form.parts(text) if stored is None else stored)
 
 
-def _refuse_degrees(
-    name: Metadata, nodes: Sequence[Node], values: Sequence[Value], checking: FilterCheck
-) -> None:
-    for node, value in zip(nodes, values, strict=True):
-        if isinstance(value, Constant) and not checking.is_saved:
-            refuse_off_map(name.name, value, node, checking)
-
-
-def _refuse_below_nothing(
-    op: str, nodes: Sequence[Node], values: Sequence[Value], checking: FilterCheck
-) -> None:
+def _refuse_below_nothing(op: str, nodes: Sequence[Node], values: Sequence[Value]) -> None:
     # The bound that the distance must not exceed: the last value, or the one before it.
     if isinstance(values[0], Distance):
         index = -1
@@ -343,8 +340,7 @@ def _refuse_below_nothing(
     if not isinstance(bound, Constant) or not isinstance(bound.value, Decimal):
         return
     if op in _AT_MOST and (bound.value < 0 or (op == "<" and bound.value == 0)):
-        message = "a distance is 0 metres or more: no inference is so near"
-        raise impossible(nodes[index], checking.source, message)
+        raise impossible(nodes[index], "a distance is 0 metres or more: no inference is so near")
 
 
 def _no_hash(text: str) -> tuple[str, Sequence[str]]:

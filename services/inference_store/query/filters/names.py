@@ -2,19 +2,14 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Final, Literal, TypeAlias, TypeVar, get_args
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias, get_args
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index import key_registry
 from inference_store.index.key_registry import FROM_TEXT, KeySeen, Models, TypeSeen, types_of
-from inference_store.inference.errors import (
-    ImpossibleComparison,
-    InvalidFilter,
-    StoreError,
-    UnknownKey,
-)
+from inference_store.inference.errors import ImpossibleComparison, InvalidFilter, UnknownKey
 from inference_store.inference.json_text import storable
 from inference_store.inference.metadata import KEY_ALIASES
 from inference_store.inference.nearest import (
@@ -26,58 +21,29 @@ from inference_store.inference.nearest import (
     shortened,
 )
 from inference_store.query.cql2 import meant_by
-from inference_store.query.cql2.tree import Named, Node, Operation, fault, where
-from inference_store.query.cql2.verify import inside
+from inference_store.query.cql2.tree import Named, Node, Operation, Refusal, inside
 from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES, Property
 
 from .typed import Kind, Predicate
 
-Refusal = TypeVar("Refusal", bound=StoreError)
 
-
-def impossible(
-    node: Node, source: str | None, message: str, types: Sequence[str] = ()
-) -> ImpossibleComparison:
+def impossible(node: Node, message: str, types: Sequence[str] = ()) -> Refusal:
     """Return the error for a comparison that no value can satisfy; `types`: the types seen."""
-    detail = f"{where(node.at, source)}: {message}."
-    return ImpossibleComparison(detail, faults=[fault(message, node.at, source, types)])
+    return Refusal(message, node.at, types, error=ImpossibleComparison)
 
 
-def meaningless(
-    node: Node, source: str | None, message: str, suggestions: Sequence[str] = ()
-) -> InvalidFilter:
+def meaningless(node: Node, message: str, suggestions: Sequence[str] = ()) -> Refusal:
     """Return the error for valid CQL2 that makes no sense here."""
-    detail = f"{where(node.at, source)}: {message}."
-    return InvalidFilter(detail, faults=[fault(message, node.at, source, suggestions)])
+    return Refusal(message, node.at, suggestions, error=InvalidFilter)
 
 
-def unknown_key(node: Node, source: str | None, name: str, near: Sequence[str]) -> UnknownKey:
+def unknown_key(node: Node, name: str, near: Sequence[str]) -> Refusal:
     """Return the error for a metadata key that no requested model has."""
     nearest = f"the nearest are {', '.join(near)}" if near else "none is spelt alike"
     if len(name) > LONGEST:
         nearest = "one over the cap of length is listed by its beginning and '…', and not indexed"
     message = f"there is no metadata key {shortened(name)}; {nearest}"
-    detail = f"{where(node.at, source)}: {message}."
-    return UnknownKey(detail, faults=[fault(message, node.at, source, tuple(near))])
-
-
-def hinted(refusal: Refusal, meant: str | None) -> Refusal:
-    """Return the same error with a hint, which replaces an earlier one."""
-    if meant is None:
-        return refusal
-    faults = [
-        replace(cause, message=_with_hint(cause.message, meant), known=(meant, *cause.known))
-        for cause in refusal.faults
-    ]
-    return type(refusal)(_with_hint(refusal.detail, meant), faults=faults)
-
-
-def _with_hint(message: str, meant: str) -> str:
-    sentence, newline, pointed = message.partition("\n")
-    return f"{sentence.partition(_HINT)[0].rstrip('.')}{_HINT} {meant}{newline}{pointed}"
-
-
-_HINT: Final = "; probably meant:"
+    return Refusal(message, node.at, near, error=UnknownKey)
 
 
 UnknownKeys: TypeAlias = Literal["refuse", "empty", "accept"]
@@ -178,12 +144,11 @@ MOST_TWICE: Final = 2
 
 @dataclass(slots=True)
 class FilterCheck:
-    """One check. `source`: the filter's text, if it was text; errors show their place in it."""
+    """One check."""
 
     known_keys: KnownKeys
     to_predicate: "Callable[[Node, FilterCheck], Predicate]"
     """The function that checks a condition, for functions with one as an argument."""
-    source: str | None = None
     unknown_keys: UnknownKeys = "refuse"
     is_saved: bool = False
     """Whether it was saved before: impossible values are no longer refused."""
@@ -215,7 +180,7 @@ class FilterCheck:
         self.pairs += pairs
         if self.pairs > MOST_PAIRS:
             message = "geometries that are written out have too many corners to be compared"
-            raise meaningless(node, self.source, message)
+            raise meaningless(node, message)
 
     @contextmanager
     def evaluated_twice(self, node: Node) -> Iterator[None]:
@@ -225,7 +190,7 @@ class FilterCheck:
                 "conditions that are compared, or asked whether they are NULL, stand inside each "
                 f"other at most {MOST_TWICE} deep: split the filter"
             )
-            raise meaningless(node, self.source, message)
+            raise meaningless(node, message)
         self.twice += 1
         try:
             yield
@@ -269,7 +234,7 @@ def key_of(node: Named) -> str:
 def meaning(node: Named, checking: FilterCheck) -> Property | KnownKey:
     """Return the property or key that a name means. Raises UnknownKey, InvalidFilter."""
     if node.name.startswith(OWN):
-        return _property(node, checking)
+        return _property(node)
     if node.name.startswith(METADATA):
         return key(node, checking)
     entry = PROPERTIES.get(node.name)
@@ -278,17 +243,17 @@ def meaning(node: Named, checking: FilterCheck) -> Property | KnownKey:
     if key_of(node) in checking.known_keys.keys:
         both = [OWN + node.name, METADATA + node.name]
         message = f"{node.name!r} is a property and a metadata key: write {' or '.join(both)}"
-        raise meaningless(node, checking.source, message, both)
+        raise meaningless(node, message, both)
     return entry
 
 
-def _property(node: Named, checking: FilterCheck) -> Property:
+def _property(node: Named) -> Property:
     name = node.name.removeprefix(OWN)
     if name not in PROPERTIES:
         near = nearest(name, PROPERTIES)
         hint = describe_nearest(near, list(PROPERTIES))
         message = f"an inference has no property {name!r}; {hint}"
-        raise meaningless(node, checking.source, message, near or list(PROPERTIES))
+        raise meaningless(node, message, near or list(PROPERTIES))
     return PROPERTIES[name]
 
 
@@ -301,8 +266,9 @@ def key(node: Named, checking: FilterCheck, *, may_be_property: bool = False) ->
             near = checking.known_keys.nearest.get(name, ())
             if may_be_property:
                 near = nearest(name, [*near, *PROPERTIES]) or near
-            refusal, column = unknown_key(node, checking.source, name, near), column_of(name)
-            raise hinted(refusal, f"prediction({column} …)" if column else meant_by(node))
+            column = column_of(name)
+            meant = f"prediction({column} …)" if column else meant_by(node)
+            raise unknown_key(node, name, near).hint(meant)
         known_key = KnownKey(name)
     if known_key.key is None and checking.unknown_keys == "accept":
         checking.warn(f"No inference has the metadata key {name!r} yet.")
@@ -310,7 +276,7 @@ def key(node: Named, checking: FilterCheck, *, may_be_property: bool = False) ->
     return known_key
 
 
-def column(node: Named, checking: FilterCheck) -> Property:
+def column(node: Named) -> Property:
     """Return the column of a prediction with this name. Raises InvalidFilter."""
     entry = PREDICTION_COLUMNS.get(node.name)
     if entry is None:
@@ -319,7 +285,7 @@ def column(node: Named, checking: FilterCheck) -> Property:
             f"inside prediction(…) names are columns of a prediction only, and {node.name!r} is "
             f"none; they are {', '.join(columns)}"
         )
-        raise meaningless(node, checking.source, message, columns)
+        raise meaningless(node, message, columns)
     return entry
 
 

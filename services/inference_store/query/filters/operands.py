@@ -2,6 +2,7 @@
 
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final, cast
@@ -14,17 +15,20 @@ from inference_store.query.cql2.operations import entry_of
 from inference_store.query.cql2.tree import (
     Geometry,
     Instant,
+    Interval,
     Listed,
     Named,
     Node,
     Operation,
+    Refusal,
     Scalar,
+    SourceRange,
 )
 from inference_store.query.properties import Property as Described
 
 from . import names, typed
 from .arithmetic import MOST_EXPONENT, calculate, digits, digits_of_literal
-from .names import KINDS, FilterCheck, KnownKey, hinted, impossible, meaningless
+from .names import KINDS, FilterCheck, KnownKey, impossible, meaningless
 from .typed import Calculated, Calculation, Constant, Folding, Kind, Point, Value
 
 
@@ -42,14 +46,12 @@ _FOLDINGS: Final[Mapping[Folding, Callable[[str], str]]] = {
     "casei": str.casefold,
     "accenti": without_accents,
 }
-_NUMBER: Final = frozenset[Kind]({"number"})
-_TEXT: Final = frozenset[Kind]({"string"})
 
 
 def values(nodes: Sequence[Node], kind: Kind, checking: FilterCheck) -> tuple[Value, ...]:
     """Return the values of one comparison. Raises InvalidFilter for too many combinations."""
     typed_values = tuple(value(node, kind, checking) for node in nodes)
-    refuse_many(nodes[0], typed_values, checking)
+    refuse_many(nodes[0], typed_values)
     return typed_values
 
 
@@ -57,7 +59,7 @@ def value(node: Node, kind: Kind, checking: FilterCheck) -> Value:
     """Return the value as a kind that is possible for it. Raises what `check` does."""
     match node:
         case Scalar():
-            return constant(node, checking)
+            return constant(node)
         case Instant():
             return Constant("timestamp", instant(node))
         case Named():
@@ -73,9 +75,14 @@ def _make_name_value(node: Named, kind: Kind, checking: FilterCheck) -> Value:
     resolved = described(node, checking)
     if isinstance(resolved, KnownKey):
         checking.warn_of_others(resolved, kind)
+    return typed.Column(resolved.name, kind) if checking.inside else of_kind(resolved, kind)
+
+
+def of_kind(resolved: KnownKey | Described, kind: Kind) -> typed.Metadata | typed.Property:
+    """Return the values, of one kind, of a key or property."""
+    if isinstance(resolved, KnownKey):
         return typed.Metadata(resolved.name, resolved.key, kind, resolved.many)
-    make = typed.Column if checking.inside else typed.Property
-    return make(resolved.name, kind)
+    return typed.Property(resolved.name, kind)
 
 
 def _truth(node: Operation, checking: FilterCheck) -> Value:
@@ -91,35 +98,28 @@ def _of_operation(node: Operation, checking: FilterCheck) -> Value:
         case "casei" | "accenti":
             return _folded(node, checking)
         case "count_predictions":
-            return counted(node, checking)
+            return typed.Counted(condition(node, checking))
         case "distance":
             return distance(node, checking)
     left, right = _numbers(node, checking)
-    return calculated(node, left, right, checking)
+    return calculated(node, left, right)
 
 
 def _numbers(node: Operation, checking: FilterCheck) -> Sequence[Value]:
     try:
-        _refuse_no_numbers(node, checking)
+        for arg in node.args:
+            require("number", arg, checking, at=node.at)
         return [value(arg, "number", checking) for arg in node.args]
-    except (ImpossibleComparison, UnknownKey) as exc:
+    except Refusal as refused:
         # A subtraction of names without blanks was probably a name with hyphens.
-        raise hinted(exc, meant_by(node)) from None
-
-
-def _refuse_no_numbers(node: Operation, checking: FilterCheck) -> None:
-    for arg in node.args:
-        kinds = possible(arg, checking)
-        if "number" not in kinds:
-            number = Scalar(Decimal(0), node.at)
-            raise mismatch([number, arg], [_NUMBER, kinds], checking, stands_in=number)
+        if refused.error in (ImpossibleComparison, UnknownKey):
+            refused.hint(meant_by(node))
+        raise
 
 
 def _folded(node: Operation, checking: FilterCheck) -> Value:
     how, [of] = cast(Folding, node.op.lower()), node.args
-    kinds = possible(of, checking)
-    if "string" not in kinds:
-        raise mismatch([Scalar("", node.at), of], [_TEXT, kinds], checking)
+    require("string", of, checking, at=node.at)
     text = value(of, "string", checking)
     if isinstance(text, Constant):
         return Constant("string", _FOLDINGS[how](str(text.value)))
@@ -130,12 +130,12 @@ _MOST_SETTLED: Final = 4_000
 """Digits of a calculation of literals that the check evaluates, and not Postgres."""
 
 
-def calculated(node: Operation, left: Value, right: Value, checking: FilterCheck) -> Value:
+def calculated(node: Operation, left: Value, right: Value) -> Value:
     """Return the calculation of two numbers. Raises InvalidFilter for too many digits."""
     calculation = _make_calculation(node, left, right)
     if digits(calculation).too_many:
         message = "the calculation may come to more digits than can be calculated exactly"
-        raise meaningless(node, checking.source, message)
+        raise meaningless(node, message)
     if isinstance(left, Constant) and isinstance(right, Constant):
         return _settle(calculation, left, right)
     return calculation
@@ -166,11 +166,6 @@ def _settle(calculation: Calculated, left: Constant, right: Constant) -> Value:
     return calculation if result is None else Constant("number", result)
 
 
-def counted(node: Operation, checking: FilterCheck) -> Value:
-    """Return the value of `count_predictions(…)`."""
-    return typed.Counted(condition(node, checking))
-
-
 def condition(node: Operation, checking: FilterCheck) -> typed.Predicate | None:
     """Return the condition of `prediction(…)` or `count_predictions(…)`; None: it has none."""
     refuse_inside(node, checking)
@@ -186,8 +181,7 @@ def condition(node: Operation, checking: FilterCheck) -> typed.Predicate | None:
 def refuse_inside(node: Operation, checking: FilterCheck) -> None:
     """Refuse a function of the inference inside a condition on a prediction."""
     if checking.inside:
-        message = f"{node.op}() cannot stand inside prediction(…)"
-        raise meaningless(node, checking.source, message)
+        raise meaningless(node, f"{node.op}() cannot stand inside prediction(…)")
 
 
 def distance(node: Operation, checking: FilterCheck) -> Value:
@@ -195,9 +189,9 @@ def distance(node: Operation, checking: FilterCheck) -> Value:
     refuse_inside(node, checking)
     for of, to in (node.args, node.args[::-1]):
         if is_location(of, checking) and isinstance(to, Geometry) and to.shape == "Point":
-            return typed.Distance(*point_of(to.coordinates, to, checking))
+            return typed.Distance(*point_of(to.coordinates, to))
     message = "distance() takes the location and a point: distance(location, POINT(13.4 52.5))"
-    raise meaningless(node, checking.source, message)
+    raise meaningless(node, message)
 
 
 def is_location(node: Node, checking: FilterCheck) -> bool:
@@ -239,13 +233,13 @@ def _possible_name(node: Named, checking: FilterCheck) -> frozenset[Kind]:
         return resolved.kinds
     if resolved.kind == "location":
         message = "a location is no value to compare: ask by S_INTERSECTS(location, …)"
-        raise meaningless(node, checking.source, message)
+        raise meaningless(node, message)
     return frozenset[Kind]({resolved.kind})
 
 
 def described(node: Named, checking: FilterCheck) -> Described | KnownKey:
     """Return the property, key or column that a name means at its place."""
-    return names.column(node, checking) if checking.inside else names.meaning(node, checking)
+    return names.column(node) if checking.inside else names.meaning(node, checking)
 
 
 def common(nodes: Sequence[Node], checking: FilterCheck) -> Kind:
@@ -273,17 +267,16 @@ def kind_of(scalar: Scalar) -> Kind:
     return "string" if isinstance(scalar.value, str) else "number"
 
 
-def constant(scalar: Scalar, checking: FilterCheck) -> Constant:
+def constant(scalar: Scalar) -> Constant:
     """Return the value of a literal. Raises InvalidFilter if no stored value can equal it."""
     stood = scalar.value
     if isinstance(stood, str) and not storable(stood):
-        message = "the text holds NUL or a lone surrogate, and no stored text does"
-        raise meaningless(scalar, checking.source, message)
+        raise meaningless(scalar, "the text holds NUL or a lone surrogate, and no stored text does")
     if isinstance(stood, Decimal):
         most = _CAPS.digits + _CAPS.exponent
         if not stood.is_finite() or max(digits_of_literal(stood)) > most:
             message = f"a number has at most {most} digits on either side of the point"
-            raise meaningless(scalar, checking.source, message)
+            raise meaningless(scalar, message)
     return Constant(kind_of(scalar), stood)
 
 
@@ -300,15 +293,14 @@ MOST_NAMES: Final = 8
 """Different names in one comparison: a row is joined for each."""
 
 
-def refuse_many(node: Node, values: Sequence[Value], checking: FilterCheck) -> None:
+def refuse_many(node: Node, values: Sequence[Value]) -> None:
     """Raise InvalidFilter for too many combinations of values."""
     leaves = [leaf for value in values for leaf in names_within(value)]
     if sum(map(typed.is_many, leaves)) > MOST_MANY:
         message = f"at most {MOST_MANY} names with several values can stand in one comparison"
-        raise meaningless(node, checking.source, message)
+        raise meaningless(node, message)
     if len(set(leaves)) > MOST_NAMES:
-        message = f"at most {MOST_NAMES} different names can stand in one comparison"
-        raise meaningless(node, checking.source, message)
+        raise meaningless(node, f"at most {MOST_NAMES} different names can stand in one comparison")
 
 
 def names_within(of: Value) -> Iterator[Value]:
@@ -320,7 +312,7 @@ def names_within(of: Value) -> Iterator[Value]:
 _SWAPPED = "longitude and latitude may be swapped"
 
 
-def point_of(coordinates: Any, node: Node, checking: FilterCheck) -> Point:
+def point_of(coordinates: Any, node: Node) -> Point:
     """Return longitude and latitude of a position. Raises InvalidFilter if it is off the map."""
     longitude, latitude = coordinates[:2]
     if not _is_on_map(longitude, latitude):
@@ -330,7 +322,7 @@ def point_of(coordinates: Any, node: Node, checking: FilterCheck) -> Point:
         )
         if _is_on_map(latitude, longitude):
             message += f"; {_SWAPPED}"
-        raise meaningless(node, checking.source, message)
+        raise meaningless(node, message)
     return longitude, latitude
 
 
@@ -339,17 +331,37 @@ def _is_on_map(longitude: Any, latitude: Any) -> bool:
     return bool(abs(longitude) <= most["longitude"] and abs(latitude) <= most["latitude"])
 
 
-def refuse_off_map(name: str, constant: Constant, node: Node, checking: FilterCheck) -> None:
+def refuse_off_map(
+    name: str, nodes: Sequence[Node], values: Sequence[Value], checking: FilterCheck
+) -> None:
     """Raise ImpossibleComparison for degrees that the coordinate never has, unless an inference of
     the requested models was sent with such a value."""
-    degrees: Any = constant.value
-    most = COORDINATES[name]
-    if abs(degrees) <= most or checking.keys[name].off_map:
+    if checking.is_saved or checking.keys[name].off_map:
         return
-    message = f"a {name} is from -{most} to {most}, and {degrees} is none"
-    if abs(degrees) <= max(COORDINATES.values()):
-        message += f": {_SWAPPED}"
-    raise impossible(node, checking.source, message)
+    most = COORDINATES[name]
+    for node, value in zip(nodes, values, strict=True):
+        degrees: Any = value.value if isinstance(value, Constant) else most
+        if abs(degrees) > most:
+            message = f"a {name} is from -{most} to {most}, and {degrees} is none"
+            if abs(degrees) <= max(COORDINATES.values()):
+                message += f": {_SWAPPED}"
+            raise impossible(node, message)
+
+
+_STANDS_IN: Final[Mapping[Kind, Node]] = {
+    "number": Scalar(Decimal(0)),
+    "string": Scalar(""),
+    "bool": Scalar(True),
+    "timestamp": Interval(None, None),
+}
+
+
+def require(kind: Kind, node: Node, checking: FilterCheck, *, at: SourceRange) -> None:
+    """Raise ImpossibleComparison if a node cannot be of the kind. `at`: what it is a part of."""
+    kinds = possible(node, checking)
+    if kind not in kinds:
+        other = replace(_STANDS_IN[kind], at=at)
+        raise mismatch([other, node], [frozenset({kind}), kinds], checking, stands_in=other)
 
 
 _A: Final[Mapping[Kind, str]] = {
@@ -366,7 +378,7 @@ def mismatch(
     checking: FilterCheck,
     *,
     stands_in: Node | None = None,
-) -> ImpossibleComparison:
+) -> Refusal:
     """Return the error for values without a common kind, at the place of the first odd one.
 
     `stands_in`: a node that the caller did not write, and that gets no hint.
@@ -382,9 +394,9 @@ def mismatch(
     hinted_at = None if odd is stands_in else odd
     hint = _hint(hinted_at, frozenset().union(*others) if others else frozenset(), keys)
     types = tuple(dict.fromkeys(type_name for key in keys for type_name in key.types))
-    refusal = impossible(odd, checking.source, message + hint, types)
+    refusal = impossible(odd, message + hint, types)
     meant = (meant_by(node) for node in nodes if isinstance(node, Operation))
-    return hinted(refusal, next(filter(None, meant), None))
+    return refusal.hint(next(filter(None, meant), None))
 
 
 def _odd(nodes: Sequence[Node], kinds: Sequence[frozenset[Kind]]) -> Node:

@@ -18,13 +18,11 @@ from inference_store.query.cql2.tree import (
     Operation,
     Refusal,
     Scalar,
-    error_of,
 )
-from inference_store.query.properties import Property as Described
 
 from . import names, operands
 from .arithmetic import edges_of, geometries_meet, points_within
-from .names import FilterCheck, KnownKey, meaningless
+from .names import FilterCheck, KnownKey, KnownKeys, meaningless
 from .operands import mismatch, point_of
 from .typed import (
     COMPARISONS,
@@ -83,7 +81,7 @@ def check_array_function(node: Operation, checking: FilterCheck) -> Predicate:
         case (Named() | Listed() as left, Named() | Listed() as right):
             return _of_two_arrays(left, relation, right, checking)
     message = f"{node.op.upper()} takes two arrays: names, or values in brackets: ('a', 'b')"
-    raise meaningless(node, checking.source, message)
+    raise meaningless(node, message)
 
 
 def _is_written(items: Listed) -> bool:
@@ -91,7 +89,7 @@ def _is_written(items: Listed) -> bool:
 
 
 def _of_constants(of: Named, relation: Relation, items: Listed, checking: FilterCheck) -> Predicate:
-    of = elements(of, checking)
+    of = elements(of, checking.known_keys)
     resolved = names.meaning(of, checking)
     possible = operands.possible(of, checking)
     constants: list[Constant] = []
@@ -111,7 +109,7 @@ def _of_constants(of: Named, relation: Relation, items: Listed, checking: Filter
     if isinstance(resolved, KnownKey):
         for kind in kinds:
             checking.warn_of_others(resolved, kind)
-    values = {kind: _of_kind(resolved, kind) for kind in kinds}
+    values = {kind: operands.of_kind(resolved, kind) for kind in kinds}
     if len(values) == 1:
         return relate_set(relation, values[kinds[0]], _constants_of(constants, kinds[0]))
     return _of_several_kinds(relation, values, constants)
@@ -181,20 +179,20 @@ def _of_two_arrays(
 ) -> Predicate:
     for of, against in ((left, right), (right, left)):
         if isinstance(of, Named) and isinstance(against, Listed):
-            refuse_one_value(elements(of, checking), checking)
+            refuse_one_value(elements(of, checking.known_keys), checking)
     sides = [_side(array, checking) for array in (left, right)]
-    _refuse_long(left, [element for side in sides for element in side], checking)
+    _refuse_long(left, [element for side in sides for element in side])
     _refuse_impossible(left, right, checking)
     predicate = Sets(relation, tuple(sides[0]), tuple(sides[1]))
     return _with_others(predicate, relation, _others(left), _others(right))
 
 
-def elements(node: Named, checking: FilterCheck) -> Named:
+def elements(node: Named, known: KnownKeys) -> Named:
     """Return the name of the elements for the name of a JSON array; else the same name."""
     elements = f"{node.name}[]"
-    if checking.known_keys.keys.get(names.key_of(Named(elements))) is None:
+    if known.keys.get(names.key_of(Named(elements))) is None:
         return node
-    whole = checking.known_keys.keys.get(names.key_of(node))
+    whole = known.keys.get(names.key_of(node))
     return node if whole is not None and whole.rows else Named(elements, at=node.at)
 
 
@@ -204,26 +202,19 @@ def refuse_one_value(of: Named, checking: FilterCheck) -> None:
     if resolved.many or (isinstance(resolved, KnownKey) and not resolved.types):
         return
     suggestions = (f'"{of.name}[]"',) if f"{names.key_of(of)}[]" in checking.known_keys.keys else ()
-    message = f"{of.name!r} has one value: compare it by = or IN"
-    raise meaningless(of, checking.source, message, suggestions)
+    raise meaningless(of, f"{of.name!r} has one value: compare it by = or IN", suggestions)
 
 
 def _side(array: Named | Listed, checking: FilterCheck) -> list[Element]:
     if isinstance(array, Named):
-        return [_of_name(elements(array, checking), checking)]
+        return [_of_name(elements(array, checking.known_keys), checking)]
     return [_item(item, checking) for item in array.items if not _is_other(item)]
 
 
 def _of_name(node: Named, checking: FilterCheck) -> Element:
     kinds = sorted(operands.possible(node, checking))
     resolved = names.meaning(node, checking)
-    return tuple(_of_kind(resolved, kind) for kind in kinds)
-
-
-def _of_kind(resolved: KnownKey | Described, kind: Kind) -> Metadata | Property:
-    if isinstance(resolved, KnownKey):
-        return Metadata(resolved.name, resolved.key, kind, resolved.many)
-    return Property(resolved.name, kind)
+    return tuple(operands.of_kind(resolved, kind) for kind in kinds)
 
 
 def _item(item: Node, checking: FilterCheck) -> Element:
@@ -236,14 +227,14 @@ def _item(item: Node, checking: FilterCheck) -> Element:
         element = (operands.value(item, kind, checking),)
     if any(is_many(leaf) for value in element for leaf in operands.names_within(value)):
         message = "a name of several values is an array itself: it stands without brackets"
-        raise meaningless(item, checking.source, message)
+        raise meaningless(item, message)
     return element
 
 
-def _refuse_long(node: Node, side: Sequence[Element], checking: FilterCheck) -> None:
+def _refuse_long(node: Node, side: Sequence[Element]) -> None:
     if sum(not isinstance(element[0], Constant) for element in side) > MOST_CALCULATED:
         message = f"at most {MOST_CALCULATED} names or calculations can stand in two arrays"
-        raise meaningless(node, checking.source, message)
+        raise meaningless(node, message)
 
 
 def _refuse_impossible(left: Named | Listed, right: Named | Listed, checking: FilterCheck) -> None:
@@ -255,7 +246,7 @@ def _refuse_impossible(left: Named | Listed, right: Named | Listed, checking: Fi
 
 def _compared(array: Named | Listed, checking: FilterCheck) -> list[Node]:
     if isinstance(array, Named):
-        return [elements(array, checking)]
+        return [elements(array, checking.known_keys)]
     return [item for item in array.items if not _is_other(item)]
 
 
@@ -305,7 +296,7 @@ def check_spatial_relation(node: Operation, checking: FilterCheck) -> Predicate:
         nowhere = Located("intersects")
         return nowhere if op == "s_disjoint" else Not(nowhere)
     shape, turned = _geometry(node, checking)
-    areas, points = _shapes(shape, checking)
+    areas, points = _shapes(shape)
     if op == "s_within":
         return _is_it(areas, points) if turned else Located("within", areas, points)
     located = Located("intersects", areas, points)
@@ -314,22 +305,21 @@ def check_spatial_relation(node: Operation, checking: FilterCheck) -> Predicate:
 
 def _of_two(node: Operation, left: Geometry, right: Geometry, checking: FilterCheck) -> Fixed:
     """Decide the relation of two literal geometries."""
-    op, shapes = node.op.lower(), [_shapes(shape, checking) for shape in (left, right)]
+    op, shapes = node.op.lower(), [_shapes(shape) for shape in (left, right)]
     (areas, points), (other_areas, other_points) = shapes
     left_size, right_size = (sum(map(edges_of, a)) + len(p) for a, p in shapes)
     checking.hold(left_size * right_size, node)
     if op == "s_within":
         if areas:
             message = "S_WITHIN of an area that is written out is not kept"
-            conformance = OPERATIONS[op].conformance
-            raise error_of(Refusal(message, left.at, conformance=conformance), checking.source)
+            raise Refusal(message, left.at, conformance=OPERATIONS[op].conformance)
         return Fixed(points_within(points, other_areas, other_points))
     meet = geometries_meet(areas, points, other_areas, other_points)
     return Fixed(meet is (op == "s_intersects"))
 
 
-def _shapes(of: Geometry, checking: FilterCheck) -> tuple[tuple[Area, ...], tuple[Point, ...]]:
-    return tuple(_areas(of, checking)), tuple(_points(of, checking))
+def _shapes(of: Geometry) -> tuple[tuple[Area, ...], tuple[Point, ...]]:
+    return tuple(_areas(of)), tuple(_points(of))
 
 
 def _is_it(areas: tuple[Area, ...], points: tuple[Point, ...]) -> Predicate:
@@ -349,7 +339,7 @@ def _geometry(node: Operation, checking: FilterCheck) -> tuple[Geometry, bool]:
     message = (
         f"{node.op.upper()} takes the location and a geometry that is written out, or two of those"
     )
-    raise meaningless(node, checking.source, message, ("location",))
+    raise meaningless(node, message, ("location",))
 
 
 def _parts(whole: Geometry) -> Iterator[Geometry]:
@@ -363,34 +353,33 @@ def _parts(whole: Geometry) -> Iterator[Geometry]:
         yield whole
 
 
-def _points(whole: Geometry, checking: FilterCheck) -> Iterator[Point]:
+def _points(whole: Geometry) -> Iterator[Point]:
     for part in _parts(whole):
         if part.shape == "Point":
-            yield point_of(part.coordinates, part, checking)
+            yield point_of(part.coordinates, part)
 
 
-def _areas(whole: Geometry, checking: FilterCheck) -> Iterator[Area]:
+def _areas(whole: Geometry) -> Iterator[Area]:
     for part in _parts(whole):
         if part.shape == "Polygon":
             rings = [
-                tuple(point_of(corner, part, checking) for corner in ring)
+                tuple(point_of(corner, part) for corner in ring)
                 for ring in cast(Any, part.coordinates)
             ]
             yield Area(rings[0], tuple(rings[1:]))
         elif part.shape == "BBox":
-            yield from _boxes(part, checking)
+            yield from _boxes(part)
         elif part.shape != "Point":
             message = f"{part.shape} is no geometry that a location can be asked for"
-            refusal = Refusal(message, part.at, conformance=_ALL_LITERALS)
-            raise error_of(refusal, checking.source)
+            raise Refusal(message, part.at, conformance=_ALL_LITERALS)
 
 
-def _boxes(box: Geometry, checking: FilterCheck) -> Iterator[Area]:
+def _boxes(box: Geometry) -> Iterator[Area]:
     """Yield the area of a box; two for one over the antimeridian, whose west exceeds its east."""
     numbers = cast(tuple[Decimal, ...], box.coordinates)
     half = len(numbers) // 2
-    west, south = point_of(numbers[:2], box, checking)
-    east, north = point_of(numbers[half : half + 2], box, checking)
+    west, south = point_of(numbers[:2], box)
+    east, north = point_of(numbers[half : half + 2], box)
     if west <= east:
         yield _box(west, south, east, north)
     else:
@@ -423,14 +412,13 @@ def check_temporal_relation(node: Operation, checking: FilterCheck) -> Predicate
     operands.refuse_inside(node, checking)
     left, right = (_span(arg, checking) for arg in node.args)
     if left.instant and right.instant and op not in _OF_INSTANTS:
-        message = f"{node.op} compares intervals; instants compare by = and <"
-        raise meaningless(node, checking.source, message)
+        raise meaningless(node, f"{node.op} compares intervals; instants compare by = and <")
     if (left.instant or right.instant) and op not in _OF_INSTANTS | _OF_BOTH:
         message = f"{node.op} takes two intervals: INTERVAL('2026-11-01', '2026-11-02')"
-        raise meaningless(node, checking.source, message)
+        raise meaningless(node, message)
     starts = (left.start.value, right.start.value)
     if op in _OF_BOTH and any(isinstance(of, Metadata) and of.many for of in starts):
-        raise meaningless(node, checking.source, f"{node.op} takes names that have one value")
+        raise meaningless(node, f"{node.op} takes names that have one value")
     return _relate(op, left, right)
 
 
@@ -445,22 +433,16 @@ def _span(node: Node, checking: FilterCheck) -> Span:
         isinstance(end_of_span.value, Metadata) and end_of_span.value.many
         for end_of_span in (start, end)
     ):
-        message = "an interval is made of names that have one value"
-        raise meaningless(node, checking.source, message)
+        raise meaningless(node, "an interval is made of names that have one value")
     return span
 
 
 def _instant(node: Node, checking: FilterCheck) -> Value:
     if not isinstance(node, Named | Instant):
         message = "a temporal function takes instants, intervals, and names of instants"
-        raise meaningless(node, checking.source, message)
-    kinds = operands.possible(node, checking)
-    if "timestamp" not in kinds:
-        raise mismatch([Interval(None, None, node.at), node], [_TIMESTAMP, kinds], checking)
+        raise meaningless(node, message)
+    operands.require("timestamp", node, checking, at=node.at)
     return operands.value(node, "timestamp", checking)
-
-
-_TIMESTAMP: Final = frozenset[Kind]({"timestamp"})
 
 
 def _compare(left: End, op: Comparison, right: End) -> Predicate:

@@ -19,6 +19,8 @@ from inference_store.query.cql2.tree import (
     Node,
     Operation,
     SourceRange,
+    pointed,
+    where,
 )
 
 
@@ -143,8 +145,8 @@ def test_a_long_line_is_cut_around_the_place() -> None:
 def test_a_place_in_json_is_its_path() -> None:
     tree = cql2.parse_json({"op": "not", "args": [{"property": "a"}]})
     assert isinstance(tree, Operation)
-    assert cql2.where(tree.args[0].at, None) == "filter.args[0]"
-    assert cql2.pointed(SourceRange(start=2, end=5), "a bcd e") == "  a bcd e\n    ^^^"
+    assert where(tree.args[0].at, None) == "filter.args[0]"
+    assert pointed(SourceRange(start=2, end=5), "a bcd e") == "  a bcd e\n    ^^^"
 
 
 def find_left_side(text: str) -> Node:

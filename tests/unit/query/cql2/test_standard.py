@@ -18,6 +18,7 @@ from inference_store.inference.errors import InvalidFilter, NotKept
 from inference_store.inference.json_text import read_exactly, read_json, write_json
 from inference_store.query import cql2
 from inference_store.query.conditions import Names, compile_condition
+from inference_store.query.cql2.relative import Resolved
 from inference_store.query.cql2.tree import Instant, Named, Node, Operation
 from inference_store.query.deadline import HIGHEST, ScanRange
 from inference_store.query.filters.check import check
@@ -235,8 +236,8 @@ def test_json_has_it_in_an_interval_too() -> None:
 def test_lists_resolved_times_once_and_in_order() -> None:
     tree = _parse(f"seen > {_AGO} AND seen < now() AND (a > {_AGO} OR b = DATE('2026-01-01'))")
     assert cql2.resolved_in(tree) == [
-        cql2.Resolved(_AGO, _NOW - timedelta(hours=1)),
-        cql2.Resolved("now()", _NOW),
+        Resolved(_AGO, _NOW - timedelta(hours=1)),
+        Resolved("now()", _NOW),
     ]
     assert cql2.resolved_in(cql2.parse("seen > DATE('2026-01-01')", clock=_CLOCK)) == []
     assert cql2.resolved_in(None) == []
