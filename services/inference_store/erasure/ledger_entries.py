@@ -3,7 +3,7 @@
 An entry says what was decided, by whom, and the hash of the entry before it; `ledger/0000000001`
 is the first. Its hash covers its content by a hash of its own, over a random salt too. So the
 content can be removed from the bucket later, nobody can guess it from what stays, and the chain
-still holds.
+still holds. Signed documents and checkpoints of the audit stay whole.
 """
 
 import json
@@ -11,12 +11,20 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure import audit_chain, batches, holds, housekeeping, policies, requests
+from inference_store.erasure import (
+    audit_chain,
+    batches,
+    certificates,
+    holds,
+    housekeeping,
+    policies,
+    requests,
+)
 from inference_store.erasure.hash_chain import (
     DIGITS,
     MOST_BYTES,
@@ -26,6 +34,7 @@ from inference_store.erasure.hash_chain import (
     compute_hash,
 )
 from inference_store.erasure.held_deletions import apply_ended, apply_spared
+from inference_store.erasure.log import CERTIFICATE, KIND
 from inference_store.erasure.quarantine import apply_removal
 from inference_store.index import api_keys
 from inference_store.index.tables import ledger_head, ledger_intent
@@ -252,6 +261,7 @@ async def find_intended(connection: AsyncConnection, after: Link) -> set[str]:
 
 # The kinds of entries: the one list of what is written to the ledger before it takes effect.
 
+AUDIT_CHECKPOINT: Final = "audit_checkpoint"
 Apply = Callable[[AsyncConnection, Body, datetime, str], Awaitable[Any]]
 
 
@@ -261,13 +271,15 @@ class Kind:
 
     `apply(connection, body, at, actor)` gives an entry its effect, in a transaction of the caller.
     It names models by their ids, refuses nothing, and can be repeated. `rehearsed`: it is tried
-    and rolled back before the entry is put, so that no entry is put that cannot be applied.
+    and rolled back before the entry is put, so that no entry is put that cannot be applied. `kept`:
+    it never forgets what it says.
     """
 
     name: str
     sentence: str
     apply: Apply
     rehearsed: bool = True
+    kept: bool = False
 
 
 async def _do_nothing(_: AsyncConnection, body: Body, at: datetime, actor: str) -> None:
@@ -284,7 +296,14 @@ KINDS: Sequence[Kind] = (
     Kind("hold_placed", "A legal hold was placed.", holds.apply_placed),
     Kind("hold_changed", "Another hold was put in the place of one.", holds.apply_changed),
     Kind("hold_released", "A legal hold was released.", holds.apply_released),
-    Kind("audit_checkpoint", "Where the audit's chain stood.", audit_chain.apply_checkpoint),
+    Kind(
+        AUDIT_CHECKPOINT,
+        "Where the audit's chain stood.",
+        audit_chain.apply_checkpoint,
+        kept=True,
+    ),
+    Kind(CERTIFICATE, "What an erasure erased, signed.", certificates.apply_signed, kept=True),
+    Kind(KIND, "A key that signs from now on, signed.", certificates.apply_signed, kept=True),
     Kind("erasure_requested", "An erasure was asked for.", batches.apply_requested),
     Kind(
         "erasure_batch",

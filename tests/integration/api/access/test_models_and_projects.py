@@ -268,7 +268,7 @@ async def test_every_reader_may_read_key_documents(keys: Keys, guarded: Api) -> 
         head = await certificates.find_head(connection)
         document = make_key_document(signing.public, after=head)
         introduced = sign_document(signing, KIND, document)
-        await certificates.add_document(connection, introduced)
+        await certificates.apply_signed(connection, introduced.members, datetime.now(UTC), "test")
     path = f"/v1/certificates/{introduced.number}"
     narrow = await keys.make({"role": "reader", "model_id": OPEN})
     for key in (TOKEN, narrow):
