@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.cli.closed_pipe import raise_if_reader_is_gone
-from inference_store.erasure import audit_verification
+from inference_store.erasure import audit_verification, certificates
 from inference_store.erasure.audit_verification import Copy, Verdict
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.ledger_entries import Entry
@@ -200,11 +200,13 @@ async def _restart_certificates(
     if not keys:
         sys.exit("`restart-chain` needs INFERENCE_STORE_CERTIFICATE_KEY: the new key.")
     try:
-        document = await ledger.restart_signing(keys, by=f"cli:{find_cli_user()}", reason=reason)
+        by = f"cli:{find_cli_user()}"
+        document = await certificates.introduce_key(ledger, keys, by=by, lost=reason)
     except BrokenChain as why:
         sys.exit(str(why))
     except LedgerDiverged as why:
         sys.exit(why.detail)
+    assert document is not None
     print(
         f"From {document.number} on key {keys[0].id} signs: give its ID to your auditors.",
         file=sys.stderr,
@@ -328,7 +330,9 @@ async def _run_ledger(settings: _LedgerSettings, arguments: argparse.Namespace) 
                 case "replay":
                     await _replay(ledger, skip_forgotten=arguments.skip_forgotten)
                 case _:
-                    entry = await ledger.restart(actor=f"cli:{find_cli_user()}")
+                    by = f"cli:{find_cli_user()}"
+                    entry = await ledger.restart(actor=by)
+                    await certificates.write_again(ledger, by=by)
                     place = ledger.entries.location
                     _say(f"The ledger goes on in {place} with entry {entry.number}.")
     return 0

@@ -1,27 +1,38 @@
-"""The signed documents in Postgres: certificates of erasures, and the keys that signed them.
+"""The signed documents: certificates of erasures, and the keys that signed them.
 
-Each is an entry of the ledger, whose effect stores it here; so a replay restores them.
+Each is an entry of the ledger, whose effect stores it in Postgres too; so a replay restores them.
 """
 
-from collections.abc import AsyncIterator, Mapping
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import func, or_, select
-from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.access import EVERYTHING, AccessScope
-from inference_store.erasure import erased_lists, log
+from inference_store.access import EVERYTHING, AccessScope, Action
+from inference_store.erasure import log
 from inference_store.erasure.hash_chain import START, Link
-from inference_store.erasure.log import CERTIFICATE, KIND, PublicKey, SignedDocument
-from inference_store.erasure.progress import advance_erasure, find_state
-from inference_store.index import registrations
+from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.ledger_entries import Note
+from inference_store.erasure.log import (
+    CERTIFICATE,
+    KIND,
+    RESTART,
+    BrokenChain,
+    PublicKey,
+    SignedDocument,
+    SigningKey,
+)
 from inference_store.index.registrations import match_models
 from inference_store.index.tables import certificate, erasure
+from inference_store.inference.errors import Unavailable
 
+# Makes a document of the link that it follows.
+MakeDocument = Callable[[AsyncConnection, Link], Awaitable[dict[str, Any]]]
 _HERE = certificate.c
 _PAGE = 1_000
 
@@ -46,38 +57,70 @@ async def find_head(connection: AsyncConnection) -> Link:
     return START if row is None else Link(row.number, bytes(row.hash))
 
 
-async def apply_signed(
-    connection: AsyncConnection, body: Mapping[str, Any], _: datetime, __: str
+async def sign(
+    ledger: Ledger,
+    kind: str,
+    key: SigningKey,
+    make: MakeDocument,
+    *,
+    by: str,
+    note: Callable[[SignedDocument], Note] | None = None,
 ) -> SignedDocument:
-    """Store a signed document; its erasure, if it has one, is certified. Repeatable."""
-    signed = log.read_members(body)
-    document = signed.document
-    about = document.get("erasure")
-    id = None if about is None else UUID(about["id"])
-    inserted = insert(certificate).values(
-        number=document["number"],
-        kind=signed.kind,
-        erasure=id,
-        model=await _find_model(connection, about),
-        issued_at=datetime.fromisoformat(document["issued_at"]),
-        signed=signed.text,
-        hash=signed.hash,
-    )
-    await connection.execute(inserted.on_conflict_do_nothing())
-    if id is not None:
-        certified = erasure.update().where(erasure.c.id == id)
-        await connection.execute(certified.values(certificate=document["number"]))
-        await erased_lists.remove_certified(connection, id, document["leaves"]["count"])
-        if await find_state(connection, id) == "certifying":
-            await advance_erasure(connection, id, "certified")
+    """Write the next signed document to the ledger. Raises as `write`; what `make` raises, which is
+    called in the turn in which nobody else signs."""
+
+    async def make_body(connection: AsyncConnection) -> dict[str, Any]:
+        document = await make(connection, await find_head(connection))
+        return log.sign_document(key, kind, document).members
+
+    signed: SignedDocument = await ledger.write(kind, make_body, actor=by, note=note)
     return signed
 
 
-async def _find_model(connection: AsyncConnection, about: Mapping[str, Any] | None) -> int | None:
-    if about is None or len(about["model_ids"]) != 1:
+async def introduce_key(
+    ledger: Ledger, keys: Sequence[SigningKey], *, by: str, lost: str | None = None
+) -> SignedDocument | None:
+    """Let the newest key of the ledger sign the first of ours, unless it is the same.
+
+    `lost`: why nobody has the newest one; then ours signs itself, and the audit says so too. Raises
+    BrokenChain.
+    """
+    async with ledger.engine.connect() as connection:
+        public_keys = await find_public_keys(connection)
+    key, restart = keys[0], dict[str, Any]()
+    newest = public_keys[-1].id if public_keys else key.id
+    signer = next((given for given in keys if given.id == newest), None)
+    if lost is not None:
+        if not public_keys:
+            raise BrokenChain("There is no certificate yet: any key begins the chain.")
+        if signer is not None:
+            raise BrokenChain(f"The newest key of the chain, {newest}, is given: it signs.")
+        signer, restart[RESTART] = key, {"by": by, "instead_of": newest, "reason": lost}
+    if signer is None:
+        raise BrokenChain(
+            f"the newest certificates are signed by key {newest}, which is not in"
+            " INFERENCE_STORE_CERTIFICATE_KEY: put it behind the new one, which it signs; if it is"
+            " lost, `inference-store certificates restart-chain`"
+        )
+    if public_keys and newest == key.id:
         return None
-    models = await registrations.find_by_ids(connection, about["model_ids"])
-    return next((registration.model for registration in models.values()), None)
+
+    async def make(connection: AsyncConnection, end: Link) -> dict[str, Any]:
+        if await find_public_keys(connection) != public_keys:
+            raise Unavailable("Another key was introduced meanwhile: try again.")
+        return log.make_key_document(key.public, after=end) | restart
+
+    def describe(signed: SignedDocument) -> Note:
+        told = {"number": signed.number, "key": key.id, "instead_of": newest, "reason": lost}
+        return Note(Action.CERTIFICATES_BEGUN_ANEW.value, None, told)
+
+    return await sign(ledger, KIND, signer, make, by=by, note=describe if restart else None)
+
+
+async def write_again(ledger: Ledger, *, by: str) -> None:
+    """Write what was signed to a ledger that goes on under another prefix."""
+    async for row in iterate_documents(ledger.engine):
+        await ledger.write(row.kind, json.loads(row.signed), actor=by)
 
 
 async def find_keys(connection: AsyncConnection) -> list[SignedDocument]:

@@ -6,22 +6,32 @@ alone, below `certificates/leaves/<root>/` in pieces, of which the root names ea
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence, Set
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
-from typing import Final, NamedTuple
+from itertools import count
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import func, select
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure.hash_chain import NumberedObjects
-from inference_store.erasure.log import SigningKey
+from inference_store.erasure.log import SignedDocument, SigningKey, read_members
 from inference_store.erasure.pending_deletions import PendingDeletion, select_marks
-from inference_store.erasure.progress import Erasure
+from inference_store.erasure.progress import Erasure, advance_erasure, find_state
+from inference_store.index import registrations
 from inference_store.index.sidecars import among_keys
-from inference_store.index.tables import blob_reference, erased_leaves, erasing, partition_span
+from inference_store.index.tables import (
+    blob_reference,
+    certificate,
+    erased_leaves,
+    erasing,
+    partition_span,
+)
+from inference_store.index.tables import erasure as erasure_table
+from inference_store.inference.errors import BlobMissing
 from inference_store.inference.events import StorageKey, parse_stored, received_at_of
 from inference_store.inference.layout import CERTIFICATES
 from inference_store.objects import Blobs
@@ -274,7 +284,41 @@ async def _read_batches(engine: AsyncEngine, batches: Sequence[int]) -> AsyncIte
             yield bytes(await connection.scalar(query) or b"")
 
 
-async def remove_certified(connection: AsyncConnection, erasure: UUID, count: int) -> None:
+async def apply_signed(
+    connection: AsyncConnection, body: Mapping[str, Any], _: datetime, __: str
+) -> SignedDocument:
+    """Store a signed document; its erasure, if it has one, is certified. Repeatable."""
+    signed = read_members(body)
+    document = signed.document
+    about = document.get("erasure")
+    id = None if about is None else UUID(about["id"])
+    inserted = insert(certificate).values(
+        number=document["number"],
+        kind=signed.kind,
+        erasure=id,
+        model=await _find_model(connection, about),
+        issued_at=datetime.fromisoformat(document["issued_at"]),
+        signed=signed.text,
+        hash=signed.hash,
+    )
+    await connection.execute(inserted.on_conflict_do_nothing())
+    if id is not None:
+        certified = erasure_table.update().where(erasure_table.c.id == id)
+        await connection.execute(certified.values(certificate=document["number"]))
+        await _remove_certified(connection, id, document["leaves"]["count"])
+        if await find_state(connection, id) == "certifying":
+            await advance_erasure(connection, id, "certified")
+    return signed
+
+
+async def _find_model(connection: AsyncConnection, about: Mapping[str, Any] | None) -> int | None:
+    if about is None or len(about["model_ids"]) != 1:
+        return None
+    models = await registrations.find_by_ids(connection, about["model_ids"])
+    return next((registration.model for registration in models.values()), None)
+
+
+async def _remove_certified(connection: AsyncConnection, erasure: UUID, count: int) -> None:
     """Remove the first batches of an erasure, of `count` entries: a certificate names them.
 
     Marks that a replay finds left were erased before it. Repeatable.
@@ -287,17 +331,18 @@ async def remove_certified(connection: AsyncConnection, erasure: UUID, count: in
     await connection.execute(marked.values(certified_at=func.now()))
 
 
-def _list_pieces(blobs: Blobs, root: str) -> NumberedObjects:
-    prefix, content_type = f"{CERTIFICATES}leaves/{root}/", "application/octet-stream"
-    return NumberedObjects(blobs, prefix, digits=6, content_type=content_type)
+def _piece_key(blobs: Blobs, root: str, number: int) -> StorageKey:
+    return StorageKey(blobs.buckets.default, f"{CERTIFICATES}leaves/{root}/{number:06}")
 
 
 async def read_list(blobs: Blobs, root: str) -> AsyncIterator[bytes]:
     """Yield the list with a root, piece by piece. Raises ObjectStoreUnavailable."""
-    pieces, number = _list_pieces(blobs, root), 1
-    while (piece := await asyncio.to_thread(pieces.get, number)) is not None:
-        yield piece
-        number += 1
+    for number in count(1):
+        key = _piece_key(blobs, root, number)
+        try:
+            yield await asyncio.to_thread(blobs.get, key, limit=2 * _PIECE_BYTES)
+        except BlobMissing:
+            return
 
 
 async def write_list(engine: AsyncEngine, blobs: Blobs, batches: Sequence[int]) -> bytes:
@@ -310,13 +355,19 @@ async def write_list(engine: AsyncEngine, blobs: Blobs, batches: Sequence[int]) 
         for entry in split_entries(chunk):
             tree.add(entry)
     root = tree.root()
-    pieces, piece, waiting = _list_pieces(blobs, root.hex()), 0, b""
+    number, waiting = 0, b""
     async for chunk in _read_batches(engine, batches):
         waiting += chunk
         while len(waiting) >= _PIECE_BYTES:
-            piece += 1
-            await asyncio.to_thread(pieces.put_new, piece, waiting[:_PIECE_BYTES])
+            number += 1
+            await _put_piece(blobs, root, number, waiting[:_PIECE_BYTES])
             waiting = waiting[_PIECE_BYTES:]
     if waiting:
-        await asyncio.to_thread(pieces.put_new, piece + 1, waiting)
+        await _put_piece(blobs, root, number + 1, waiting)
     return root
+
+
+async def _put_piece(blobs: Blobs, root: bytes, number: int, piece: bytes) -> None:
+    key, content_type = _piece_key(blobs, root.hex(), number), "application/octet-stream"
+    if not await asyncio.to_thread(blobs.exists, key):
+        await asyncio.to_thread(blobs.put_new, key, piece, content_type=content_type)

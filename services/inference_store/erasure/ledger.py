@@ -12,7 +12,6 @@ note shows to be ours: the next writer, or the next comparison, does the third s
 """
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -24,10 +23,9 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import Action, Who
-from inference_store.erasure import certificates, ledger_entries, log
+from inference_store.erasure import ledger_entries
 from inference_store.erasure.hash_chain import Link
 from inference_store.erasure.ledger_entries import KINDS, Body, Content, Entries, Entry, Kind, Note
-from inference_store.erasure.log import RESTART, BrokenChain, SignedDocument, SigningKey
 from inference_store.index import api_keys, audit, model_numbers, web_sessions
 from inference_store.index.database import is_transient
 from inference_store.index.tables import ledger_head, ledger_intent, ledger_outbox
@@ -38,8 +36,6 @@ from inference_store.platform.metrics import LEDGER_APART
 
 MakeBody = Callable[[AsyncConnection], Awaitable[Body]]
 MakeNote = Callable[[Any], Note]
-# Makes a document of the link that it follows.
-MakeDocument = Callable[[AsyncConnection, Link], Awaitable[Body]]
 # Each failure is an entry of another process, put by a request that outlived that process.
 _MOST_TRIES = 5
 COMPARE_SECONDS = 30.0
@@ -85,74 +81,6 @@ class Ledger:
                 if is_ours:
                     return await self._take_effect(connection, entry)
         raise Unavailable("Others were always faster to write to the ledger: try again.")
-
-    async def sign(
-        self,
-        kind: str,
-        key: SigningKey,
-        make: MakeDocument,
-        *,
-        by: str,
-        note: MakeNote | None = None,
-    ) -> SignedDocument:
-        """Write the next signed document. Raises as `write`; what `make` raises, which is called in
-        the turn in which nobody else signs."""
-
-        async def make_body(connection: AsyncConnection) -> Body:
-            document = await make(connection, await certificates.find_head(connection))
-            return log.sign_document(key, kind, document).members
-
-        signed: SignedDocument = await self.write(kind, make_body, actor=by, note=note)
-        return signed
-
-    async def introduce_key(self, keys: Sequence[SigningKey], *, by: str) -> None:
-        """Let the newest key of the ledger sign the first of ours, unless it is the same. Raises
-        BrokenChain."""
-        async with self.engine.connect() as connection:
-            public_keys = await certificates.find_public_keys(connection)
-        key = keys[0]
-        newest = public_keys[-1].id if public_keys else key.id
-        signer = next((given for given in keys if given.id == newest), None)
-        if signer is None:
-            raise BrokenChain(
-                f"the newest certificates are signed by key {newest}, which is not in"
-                " INFERENCE_STORE_CERTIFICATE_KEY: put it behind the new one, which it signs; if it"
-                " is lost, `inference-store certificates restart-chain`"
-            )
-        if public_keys and newest == key.id:
-            return
-
-        async def make(connection: AsyncConnection, end: Link) -> Body:
-            if await certificates.find_public_keys(connection) != public_keys:
-                raise Unavailable("Another key was introduced meanwhile: try again.")
-            return log.make_key_document(key.public, after=end)
-
-        await self.sign(log.KIND, signer, make, by=by)
-
-    async def restart_signing(
-        self, keys: Sequence[SigningKey], *, by: str, reason: str
-    ) -> SignedDocument:
-        """Introduce the first of these keys by itself, because the newest one is lost; the audit
-        says so too. Raises BrokenChain if nothing is lost."""
-        key = keys[0]
-
-        async def make(connection: AsyncConnection, end: Link) -> Body:
-            public_keys = await certificates.find_public_keys(connection)
-            if not public_keys:
-                raise BrokenChain("There is no certificate yet: any key begins the chain.")
-            newest = public_keys[-1].id
-            if newest in [given.id for given in keys]:
-                raise BrokenChain(f"The newest key of the chain, {newest}, is given: it signs.")
-            restart = {RESTART: {"by": by, "instead_of": newest, "reason": reason}}
-            return log.make_key_document(key.public, after=end) | restart
-
-        def describe(signed: SignedDocument) -> Note:
-            document, restart = signed.document, signed.document[RESTART]
-            detail = {name: restart[name] for name in ("instead_of", "reason")}
-            about = {"number": document["number"], "key": document["key"]}
-            return Note(Action.CERTIFICATES_BEGUN_ANEW.value, None, about | detail)
-
-        return await self.sign(log.KIND, key, make, by=by, note=describe)
 
     async def compare(self, *, settle: bool = True) -> Link:
         """Compare the bucket with this database; return the last entry of both.
@@ -208,7 +136,7 @@ class Ledger:
     async def restart(self, *, actor: str) -> Entry:
         """Go on, with the next number, under a prefix that is empty: in a new bucket, for example.
 
-        What was signed is written there again. Raises LedgerDiverged if the prefix is not empty.
+        Raises LedgerDiverged if the prefix is not empty.
         """
         async with self._turn() as connection:
             async with connection.begin():
@@ -223,9 +151,7 @@ class Ledger:
                 number = entry.number
                 raise LedgerDiverged(_describe_not_empty(self.entries.location, number))
             await self._take_effect(connection, entry)
-        async for row in certificates.iterate_documents(self.engine):
-            await self.write(row.kind, json.loads(row.signed), actor=actor)
-        return entry
+            return entry
 
     async def redact(self, *, older_than_seconds: float, limit: int = 20) -> int:
         """Remove the content of the oldest entries, at most `limit`; return how many.

@@ -107,7 +107,7 @@ class Certifier:
 
     async def _certify(self, erasure: Erasure) -> State:
         failpoint("retention.certify.before")
-        await self._ledger.introduce_key(self._keys, by=_ACTOR)
+        await certificates.introduce_key(self._ledger, self._keys, by=_ACTOR)
         async with self._engine.connect() as connection:
             now = await progress.find_erasure(connection, erasure.id)
             span = await erased_lists.find_dropping_span(connection, erasure.id)
@@ -157,7 +157,7 @@ class Certifier:
             )
 
         failpoint("retention.certify.put.before")
-        signed = await self._ledger.sign(CERTIFICATE, self.key, make, by=_ACTOR)
+        signed = await certificates.sign(self._ledger, CERTIFICATE, self.key, make, by=_ACTOR)
         failpoint("retention.certify.put.after")
         CERTIFICATES.inc()
         _log.info("certificate", action="certificate", number=signed.number)

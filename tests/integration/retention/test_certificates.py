@@ -11,6 +11,7 @@ from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import log, policies
+from inference_store.erasure.certificates import introduce_key, write_again
 from inference_store.erasure.held_deletions import resume_released
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.policies import RetentionPolicy
@@ -117,7 +118,8 @@ async def test_a_lost_key_is_followed_by_one_that_restarts_the_chain(storing: St
         return str(await storing.eraser.finish(await storing.request(*doomed)))
 
     async def recover(*keys: log.SigningKey) -> int:
-        document = await storing.ledger.restart_signing(keys, by="cli:ada", reason="a fire")
+        document = await introduce_key(storing.ledger, keys, by="cli:ada", lost="a fire")
+        assert document is not None
         return int(document.number)
 
     async def wrongs(*trusted: log.SigningKey) -> tuple[list[str], list[int]]:
@@ -148,6 +150,7 @@ async def test_what_was_signed_goes_along_to_a_new_prefix(storing: Storing) -> N
     await storing.erase(*await storing.inferences(model, 3, ago(days=1)))
     storing.ledger = Ledger(storing.engine, storing.blobs, prefix="other/")
     assert (await storing.ledger.restart(actor="cli:ada")).number == 4
+    await write_again(storing.ledger, by="cli:ada")
     verification = Verification(storing.ledger, trusted={key.id})
     assert [str(wrong) async for wrong in verification.find_failures()] == []
     assert verification.certificates == 1

@@ -125,7 +125,7 @@ async def add_certificate(connection: AsyncConnection, model: int, model_id: str
         remains=[],
     )
     signed = sign_document(key, CERTIFICATE, document)
-    await certificates.apply_signed(connection, signed.members, NOW, "test")
+    await erased_lists.apply_signed(connection, signed.members, NOW, "test")
     return head.number + 1
 
 
