@@ -1,10 +1,9 @@
 """Checks certificates of Inference Store with none of its code, by docs/reference/certificates.md.
 
-    python verify_certificates.py COPY --trust KEY_ID [--heads FOLDER]
+    python verify_certificates.py COPY --trust KEY_ID
 
-COPY is a copy of `certificates/` of the bucket; FOLDER has each version of `certificates/head` in a
-file of any name. Each fault is a line, and the exit code is 1 then. It needs the package
-`cryptography`.
+COPY is what `inference-store certificates copy` has written. Each fault is a line, and the exit
+code is 1 then. It needs the package `cryptography`.
 """
 
 import argparse
@@ -68,14 +67,6 @@ def root_of(entries: Iterable[bytes]) -> str:
     return node.hex()
 
 
-def list_of(copy: Path, root: str) -> bytes:
-    """The entries that a root is over, one after the other."""
-    pieces: list[bytes] = []
-    while (piece := copy / "leaves" / root / f"{len(pieces) + 1:06}").exists():
-        pieces.append(piece.read_bytes())
-    return b"".join(pieces)
-
-
 def entries_in(content: bytes) -> Iterator[bytes]:
     """The entries of a list."""
     return (content[at : at + ENTRY_BYTES] for at in range(0, len(content), ENTRY_BYTES))
@@ -84,7 +75,7 @@ def entries_in(content: bytes) -> Iterator[bytes]:
 def is_listed(copy: Path, document: dict[str, Any]) -> bool:
     """Whether the list is the one that a certificate signs."""
     erased, leaves = document["erased"], document["leaves"]
-    content = list_of(copy, leaves["root"])
+    content = (copy / "lists" / leaves["root"]).read_bytes()
     letters = content[::ENTRY_BYTES]
     counts = len(letters) - letters.count(b"o"), letters.count(b"o"), len(letters)
     if len(content) % ENTRY_BYTES or not set(letters) <= set(b"idro"):
@@ -94,11 +85,11 @@ def is_listed(copy: Path, document: dict[str, Any]) -> bool:
 
 
 class Chain:
-    """What was read so far: the key that signs now, the hash of the last text, and all texts."""
+    """What was read so far: the keys, of which the last signs now, and the hashes of all texts."""
 
     def __init__(self, copy: Path, trusted: Iterable[str]) -> None:
         self.copy, self.trusted = copy, set(trusted)
-        self.public, self.previous, self.texts = b"", "", dict[int, bytes]()
+        self.keys, self.hashes = list[bytes](), [""]
 
     def faults(self) -> Iterator[str]:
         """What is wrong with the documents from the first to the last, and with their lists."""
@@ -106,19 +97,20 @@ class Chain:
         if last == 0:
             yield "there is no certificate"
         for number in range(1, last + 1):
+            text = b""
             try:
-                text = self.texts[number] = (self.copy / f"{number:010}.json").read_bytes()
+                text = (self.copy / f"{number:010}.json").read_bytes()
                 yield from (f"certificate {number}: {f}" for f in self._next(number, text))
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
                 yield f"certificate {number}: it cannot be read: {exc}"
-            self.previous = sha256(self.texts.get(number, b"")).hexdigest()
+            self.hashes.append(sha256(text).hexdigest())
 
     def _next(self, number: int, text: bytes) -> Iterator[str]:
         envelope = envelope_of(text)
         kind, document = envelope["kind"], envelope["document"]
         introduced = b64decode(document["public_key"]) if kind == "certificate_key" else b""
-        starts_chain = not self.public or "begun_anew" in document
-        signer = introduced if starts_chain else self.public
+        starts_chain = not self.keys or "begun_anew" in document
+        signer = introduced if starts_chain else self.keys[-1]
         if kind not in {"certificate", "certificate_key"}:
             yield f"there is no kind {kind}"
         if not signer or not is_signed(envelope, signer):
@@ -126,34 +118,41 @@ class Chain:
             return
         if starts_chain and id_of(signer) not in self.trusted:
             yield f"key {id_of(signer)} begins here without a key before it, and is not trusted"
-        if document["number"] != number or document["previous"] != self.previous:
+        if document["number"] != number or document["previous"] != self.hashes[-1]:
             yield "it does not follow the one before it"
         if introduced and document["key"] != id_of(introduced):
             yield "it gives its key the id of another"
         if not introduced and not is_listed(self.copy, document):
             yield "its list is not the one that was signed"
-        self.public = introduced or self.public
+        if introduced:
+            self.keys.append(introduced)
 
-    def head_faults(self, heads: Path) -> Iterator[str]:
-        """What the versions of the locked head have and the chain has not. After `faults`."""
-        versions = {path.read_bytes() for path in heads.iterdir()}
+    def head_faults(self) -> Iterator[str]:
+        """Where the versions of the locked head say that the chain ended, and it did not. After
+        `faults`."""
+        versions = list((self.copy / "heads").iterdir())
         if not versions:
             yield "no version of the head is there: nothing tells whether the chain's end was cut"
-        for text in versions - set(self.texts.values()):
-            yield f"a version of the head is not in the chain: {text[:100]!r}"
+        for path in versions:
+            head = envelope_of(path.read_bytes())
+            end = head["document"]["signed"]
+            number = end["number"]
+            if head["kind"] != "head" or not any(is_signed(head, key) for key in self.keys):
+                yield f"no key of the chain has signed the head {path.name}"
+            elif number >= len(self.hashes) or self.hashes[number] != end["hash"]:
+                yield f"the head {path.name} names certificate {number}, and it is not in the chain"
 
 
 def main() -> int:
     """Check what the command line names; 1 where there is a fault."""
     parser = argparse.ArgumentParser(description="Check certificates of Inference Store.")
-    parser.add_argument("copy", type=Path, help="a copy of `certificates/` of the bucket")
+    parser.add_argument("copy", type=Path, help="what `certificates copy` has written")
     parser.add_argument("--trust", action="append", required=True, help="id of a key; repeatable")
-    parser.add_argument("--heads", type=Path, help="a folder with all versions of the head")
     given = parser.parse_args()
     chain = Chain(given.copy, given.trust)
-    faults = list(chain.faults()) + (list(chain.head_faults(given.heads)) if given.heads else [])
+    faults = [*chain.faults(), *chain.head_faults()]
     print(*faults, sep="\n", end="\n" if faults else "")
-    print(f"{len(chain.texts)} documents, {len(faults)} faults.", file=sys.stderr)
+    print(f"{len(chain.hashes) - 1} documents, {len(faults)} faults.", file=sys.stderr)
     return 1 if faults else 0
 
 

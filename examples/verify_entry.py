@@ -3,7 +3,7 @@
     python verify_entry.py proof COPY NUMBER < proof.json
     python verify_entry.py list COPY NUMBER THING --key PEM
 
-COPY is a copy of `certificates/` of the bucket that verify_certificates.py has checked. `proof`
+COPY is a copy by `certificates copy` that verify_certificates.py has checked. `proof`
 needs no secret: a line of `inference-store certificates prove`. `list` needs the key that hashed
 the list; THING is a uid or `s3://bucket/key`. The exit code is 1 where it is not in the list.
 """
@@ -78,7 +78,7 @@ def main() -> int:
     """Check what the command line names; 1 where it is not in the list."""
     parser = argparse.ArgumentParser(description="Look for an entry in a certificate's list.")
     parser.add_argument("what", choices=("proof", "list"))
-    parser.add_argument("copy", type=Path, help="a copy of `certificates/` of the bucket")
+    parser.add_argument("copy", type=Path, help="what `certificates copy` has written")
     parser.add_argument("number", type=int, help="the certificate's number")
     parser.add_argument("thing", nargs="?", help="a uid or s3://bucket/key")
     parser.add_argument("--key", type=Path, help="PEM with the private key that hashed the list")
@@ -90,9 +90,8 @@ def main() -> int:
         proof = json.load(sys.stdin)
         is_there = proof["size"] == leaves["count"] and leads_to(root, proof)
     else:
-        pieces = sorted((given.copy / "leaves" / root).iterdir())
         entries = entries_of(hashing_key(given.key.read_bytes()), given.thing)
-        is_there = is_in(b"".join(piece.read_bytes() for piece in pieces), entries)
+        is_there = is_in((given.copy / "lists" / root).read_bytes(), entries)
     print(f"It is {'' if is_there else 'not '}in certificate {given.number}.")
     return 0 if is_there else 1
 

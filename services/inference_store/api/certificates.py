@@ -1,6 +1,5 @@
 """Certificates of erasures, the lists that they are over, and the keys that signed them."""
 
-from collections.abc import Sequence
 from datetime import datetime
 from operator import attrgetter
 from typing import Annotated, Any
@@ -129,10 +128,11 @@ async def get_certificate_leaves(
 ) -> StreamingResponse:
     """The entries that the certificate's root is over. Each is a letter (`i` inference, `d` input,
     `r` response, `o` object) and a keyed hash of 32 bytes."""
-    if (await _find(connection, access, certificate)).kind != CERTIFICATE:
+    stored = await _find(connection, access, certificate)
+    if stored.kind != CERTIFICATE:
         raise _make_not_found(certificate)
-    batches: Sequence[int] = await erased_lists.find_batches(connection, certificate)
-    chunks = erased_lists.read_chunks(access.engine, batches)
+    root = read_document(stored.signed).document["leaves"]["root"]
+    chunks = erased_lists.read_list(access.ledger.blobs, root)
     return StreamingResponse(chunks, media_type=BYTES)
 
 

@@ -8,22 +8,21 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from uuid import UUID
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.cli.closed_pipe import raise_if_reader_is_gone
-from inference_store.erasure import audit_verification
+from inference_store.erasure import audit_verification, certificates
 from inference_store.erasure.audit_verification import Copy, Verdict
-from inference_store.erasure.certificates import CertificateChain, find_checkpoint_keys
-from inference_store.erasure.hash_chain import Archive
 from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.ledger_entries import Entries, Entry
+from inference_store.erasure.ledger_entries import Entry
 from inference_store.erasure.log import (
-    AUDIT_HEAD,
     BrokenChain,
     ChainHead,
+    NotSigned,
     is_key_id,
     new_key,
     signing_keys,
@@ -32,6 +31,7 @@ from inference_store.erasure.proofs import (
     KeyNotGiven,
     Recheck,
     Verification,
+    copy_signed,
     find_proofs,
     is_of_filter,
     is_of_inference,
@@ -66,7 +66,7 @@ class _CertificatesSettings(DatabaseSettings, BlobSettings, CertificateSettings)
 def add_certificates_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the action to run, and its arguments."""
     commands = parser.add_subparsers(dest="what", required=True)
-    verify = commands.add_parser("verify", help="check the chain, its signatures and its lists")
+    verify = commands.add_parser("verify", help="check the ledger, its signatures and its lists")
     verify.add_argument(
         "--trust",
         action="append",
@@ -77,13 +77,15 @@ def add_certificates_arguments(parser: argparse.ArgumentParser) -> None:
         " of the settings)",
     )
     verify.add_argument(
-        "--head", action="store_true", help="also hold the chain's end against its locked head"
+        "--head", action="store_true", help="also hold the ledger's end against its locked head"
     )
     verify.add_argument(
         "--objects",
         action="store_true",
         help="also look again for every row, object and member of an export (needs the key)",
     )
+    copy = commands.add_parser("copy", help="copy to a folder what an auditor needs to verify them")
+    copy.add_argument("folder", type=Path, help="a new folder")
     prove = commands.add_parser("prove", help="prove that an inference is in a certificate")
     prove.add_argument("uid", type=UUID, help="the inference's uid")
     match = commands.add_parser(
@@ -132,20 +134,39 @@ def run_certificates(arguments: argparse.Namespace) -> int:
 
 async def _run_certificates(settings: _CertificatesSettings, arguments: argparse.Namespace) -> int:
     async with migrated(settings, "certificates", pool_size=2) as engine:
-        if arguments.what == "prove":
-            return await _prove(settings, engine, arguments.uid)
-        if arguments.what == "match":
-            return await _match(settings, engine, arguments)
-        if arguments.what == "restart-chain":
-            return await _restart_certificates(settings, engine, arguments.reason)
-        return await _verify_certificates(settings, engine, arguments)
+        with Blobs(settings) as blobs:
+            ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
+            match arguments.what:
+                case "copy":
+                    return await _copy(settings, ledger, arguments.folder)
+                case "prove":
+                    return await _prove(settings, ledger, arguments.uid)
+                case "match":
+                    return await _match(settings, ledger, arguments)
+                case "restart-chain":
+                    return await _restart_certificates(settings, ledger, arguments.reason)
+                case _:
+                    return await _verify_certificates(settings, ledger, arguments)
 
 
-async def _prove(settings: _CertificatesSettings, engine: AsyncEngine, uid: UUID) -> int:
+async def _copy(settings: _CertificatesSettings, ledger: Ledger, folder: Path) -> int:
+    try:
+        count = await copy_signed(ledger, _make_head(settings), folder)
+    except (LedgerDiverged, NotSigned, OSError) as why:
+        sys.exit(str(why))
+    print(f"{counted(count, 'document')} copied.", file=sys.stderr)
+    return 0
+
+
+def _make_head(settings: _CertificatesSettings) -> ChainHead:
+    return ChainHead(settings, lock_days=settings.certificate_head_lock_days)
+
+
+async def _prove(settings: _CertificatesSettings, ledger: Ledger, uid: UUID) -> int:
     keys = signing_keys(settings)
     if not keys:
         sys.exit(f"`prove` {_NEEDS_KEY}.")
-    proofs = [proof for key in keys for proof in await find_proofs(engine, key, uid)]
+    proofs = [proof for key in keys for proof in await find_proofs(ledger, key, uid)]
     for proof in proofs:
         print(json.dumps(proof.format(uid)))
     holding = [proof for proof in proofs if proof.holds]
@@ -154,14 +175,14 @@ async def _prove(settings: _CertificatesSettings, engine: AsyncEngine, uid: UUID
 
 
 async def _match(
-    settings: _CertificatesSettings, engine: AsyncEngine, arguments: argparse.Namespace
+    settings: _CertificatesSettings, ledger: Ledger, arguments: argparse.Namespace
 ) -> int:
     keys = signing_keys(settings)
     try:
-        async with engine.connect() as connection:
+        async with ledger.engine.connect() as connection:
             certificate = await read_certificate(connection, arguments.number)
         if arguments.uid is not None:
-            is_of = await is_of_inference(engine, certificate, keys, arguments.uid)
+            is_of = await is_of_inference(ledger, certificate, keys, arguments.uid)
         elif arguments.filter is not None:
             is_of = is_of_filter(certificate, keys, arguments.filter)
         else:
@@ -173,18 +194,19 @@ async def _match(
 
 
 async def _restart_certificates(
-    settings: _CertificatesSettings, engine: AsyncEngine, reason: str
+    settings: _CertificatesSettings, ledger: Ledger, reason: str
 ) -> int:
     keys = signing_keys(settings)
     if not keys:
         sys.exit("`restart-chain` needs INFERENCE_STORE_CERTIFICATE_KEY: the new key.")
-    by = f"cli:{find_cli_user()}"
-    with Blobs(settings) as blobs:
-        try:
-            chain = CertificateChain(engine, Archive(blobs), keys)
-            document = await chain.restart(by=by, reason=reason)
-        except BrokenChain as why:
-            sys.exit(str(why))
+    try:
+        by = f"cli:{find_cli_user()}"
+        document = await certificates.introduce_key(ledger, keys, by=by, lost=reason)
+    except BrokenChain as why:
+        sys.exit(str(why))
+    except LedgerDiverged as why:
+        sys.exit(why.detail)
+    assert document is not None
     print(
         f"From {document.number} on key {keys[0].id} signs: give its ID to your auditors.",
         file=sys.stderr,
@@ -193,18 +215,15 @@ async def _restart_certificates(
 
 
 async def _verify_certificates(
-    settings: _CertificatesSettings, engine: AsyncEngine, arguments: argparse.Namespace
+    settings: _CertificatesSettings, ledger: Ledger, arguments: argparse.Namespace
 ) -> int:
     # If ids are given, the keys of the settings are not trusted: someone who signed everything
     # again may have put their own key there.
     trusted = set(arguments.trust) or {key.id for key in signing_keys(settings)}
-    wrong = 0
-    with Blobs(settings) as blobs:
-        verification = Verification(engine, Archive(blobs), trusted=trusted)
-        failures = _find_failures(settings, engine, blobs, verification, arguments)
-        async for failure in failures:
-            wrong += 1
-            print(failure)
+    verification, wrong = Verification(ledger, trusted=trusted), 0
+    async for failure in _find_failures(settings, ledger, verification, arguments):
+        wrong += 1
+        print(failure)
     end = verification.chain.end
     print(
         f"{counted(verification.certificates, 'certificate')} over"
@@ -222,22 +241,20 @@ async def _verify_certificates(
 
 async def _find_failures(
     settings: _CertificatesSettings,
-    engine: AsyncEngine,
-    blobs: Blobs,
+    ledger: Ledger,
     verification: Verification,
     arguments: argparse.Namespace,
 ) -> AsyncIterator[str]:
     async for failure in verification.find_failures():
         yield str(failure)
     if arguments.head:
-        head = ChainHead(settings, lock_days=settings.certificate_head_lock_days)
-        async for failure in verification.find_head_failures(head):
+        async for failure in verification.find_head_failures(_make_head(settings)):
             yield str(failure)
     if arguments.objects:
         keys = signing_keys(settings)
         if not keys:
             sys.exit(f"`--objects` {_NEEDS_KEY}.")
-        recheck, exports = Recheck(engine, keys), ExportRecheck(engine, blobs)
+        recheck, exports = Recheck(ledger, keys), ExportRecheck(ledger.engine, ledger.blobs)
         for unknown in sorted(await recheck.find_unknown_keys()):
             yield f"lists are hashed by key {unknown}, which is not given: not looked for again"
         objects = exports.pass_objects(inventory(settings))
@@ -313,7 +330,9 @@ async def _run_ledger(settings: _LedgerSettings, arguments: argparse.Namespace) 
                 case "replay":
                     await _replay(ledger, skip_forgotten=arguments.skip_forgotten)
                 case _:
-                    entry = await ledger.restart(actor=f"cli:{find_cli_user()}")
+                    by = f"cli:{find_cli_user()}"
+                    entry = await ledger.restart(actor=by)
+                    await certificates.write_again(ledger, by=by)
                     place = ledger.entries.location
                     _say(f"The ledger goes on in {place} with entry {entry.number}.")
     return 0
@@ -360,49 +379,47 @@ def run_audit(arguments: argparse.Namespace) -> int:
     settings = start_service(_LedgerSettings if arguments.ledger else DatabaseSettings, "audit")
     try:
         with require_postgres():
-            verdict = asyncio.run(_verify_audit(settings))
-    except (ObjectStoreUnavailable, LedgerDiverged) as error:
+            verdict, faults = asyncio.run(_verify_audit(settings))
+    except ObjectStoreUnavailable as error:
         sys.exit(str(error))
+    for fault in faults:
+        print(f"the ledger: {fault}")
     for failure in verdict.failures:
         print(f"{failure.number}: {failure.reason}")
-    print(_summarize(verdict), file=sys.stderr)
-    return 1 if verdict.failures else 0
+    print(_summarize(verdict, len(faults)), file=sys.stderr)
+    return 1 if verdict.failures or faults else 0
 
 
-async def _verify_audit(settings: DatabaseSettings) -> Verdict:
+async def _verify_audit(settings: DatabaseSettings) -> tuple[Verdict, list[str]]:
+    """Return what the audit's own chain says, and what is wrong with the ledger if it is read."""
     async with migrated(settings, "audit") as engine:
-        copies: list[Copy] = []
+        copies, faults = list[Copy](), list[str]()
         if isinstance(settings, _LedgerSettings):
-            copies = await asyncio.to_thread(_read_copies, settings)
+            copies, faults = await _read_ledger(settings, engine)
         async with engine.connect() as connection:
             # One snapshot: what is written meanwhile is not a failure.
             await connection.execution_options(isolation_level="REPEATABLE READ")
-            if not isinstance(settings, _LedgerSettings):
-                keys = await find_checkpoint_keys(connection)
-            else:
-                with Blobs(settings) as blobs:
-                    keys = await find_checkpoint_keys(connection, Archive(blobs))
-            return await audit_verification.verify(connection, keys, copies)
+            return await audit_verification.verify(connection, copies), faults
 
 
-def _read_copies(settings: _LedgerSettings) -> list[Copy]:
-    """Return the newest checkpoint of the ledger, searched backwards from its end, and the signed
-    ones that are locked in the bucket, so that nobody can remove them."""
-    head = ChainHead(settings, lock_days=0, key=AUDIT_HEAD)
-    copies = [("the bucket", json.loads(version.text)) for version in head.versions()]
+async def _read_ledger(
+    settings: _LedgerSettings, engine: AsyncEngine
+) -> tuple[list[Copy], list[str]]:
+    """Return the checkpoints of the ledger, and what is wrong with it."""
     with Blobs(settings) as blobs:
-        entries = Entries(blobs, settings.ledger_prefix)
-        for number in range(entries.find_last(), 0, -1):
-            entry = entries.get(number)
-            if entry is None:  # the chain of the ledger was restarted: its beginning is elsewhere
-                break
-            if entry.kind == "audit_checkpoint" and entry.content is not None:
-                return [*copies, ("the ledger", entry.content.body)]
-    return copies
+        verification = Verification(
+            Ledger(engine, blobs, prefix=settings.ledger_prefix), trusted=None
+        )
+        faults = [str(failure) async for failure in verification.read_ledger()]
+    if verification.chain.keys:
+        head = ChainHead(settings, lock_days=0)
+        faults += [str(failure) async for failure in verification.find_head_failures(head)]
+    signed_to, checkpoints = verification.signed_to, verification.checkpoints
+    return [Copy("the ledger", body, n <= signed_to) for n, body in checkpoints.items()], faults
 
 
-def _summarize(verdict: Verdict) -> str:
-    failure_count, end = len(verdict.failures), verdict.end
+def _summarize(verdict: Verdict, more_failures: int) -> str:
+    failure_count, end = len(verdict.failures) + more_failures, verdict.end
     return (
         f"{counted(verdict.linked, 'entry', 'entries')} ({verdict.first} to {end.number}), of"
         f" {verdict.redacted} an erasure took the values;"

@@ -12,8 +12,9 @@ rows          deletes the rows of what is gone, and whole time partitions
 certificates  prove what was erased, with `erased_lists` and `proofs`
 
 `progress` is the erasure itself, as it is stored from the first step to the last. `ledger` has
-every decision before it takes effect; `audit_chain` makes the audit tamper-evident, and
-`audit_verification` verifies it; `log` is what these and the certificates have in common.
+every decision before it takes effect, every certificate, and where the audit stood; `log` has what
+is signed, and the keys. `audit_chain` makes the audit tamper-evident, and `audit_verification`
+verifies it.
 `housekeeping` deletes the store's records of its own work. `locks` order these steps against
 writers, and elect the service that leads; `runs` say when it works.
 """

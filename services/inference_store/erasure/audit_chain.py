@@ -7,8 +7,7 @@ detail). So an erasure can remove the values, and the chain stays valid.
 Only one process links, after the commit, and no request waits for it. A checkpoint says where the
 chain stands, and up to where retention may cut it. It is in the ledger before anything is cut, and
 the newest is here. Whoever owns the tables can cut the chain and write a checkpoint that says so.
-If there is a key, they cannot sign it; the newest signed one is in the bucket too, locked if the
-bucket can lock.
+If there is a key, they cannot sign the ledger's end, which is locked if the bucket can lock.
 """
 
 import os
@@ -101,8 +100,7 @@ async def measure_unlinked(connection: AsyncConnection) -> tuple[int, float]:
     return count, max(0.0, float(seconds))
 
 
-# A document (`number`, `hash`, `cut`, `cut_hash`, `at`), as it is stored: with its signature, or
-# alone if there is no key.
+# `number`, `hash`, `cut`, `cut_hash`, `at`
 Checkpoint = dict[str, Any]
 # What one checkpoint lets retention cut.
 _MOST_CUT: Final = 1_000_000
@@ -113,8 +111,8 @@ async def make_checkpoint(
     *,
     every_seconds: float = 0.0,
     keep_seconds: float | None = None,
-) -> dict[str, Any] | None:
-    """Return the document of a checkpoint of where the chain stands, to be signed.
+) -> Checkpoint | None:
+    """Return a checkpoint of where the chain stands.
 
     It lets retention cut what is older than `keep_seconds`; None: nothing more. Return None if
     there is nothing more to cut, and the chain has not grown since the last one, or that is recent.
@@ -138,7 +136,7 @@ async def make_checkpoint(
 def _is_recent(head: Any, now: datetime, seconds: float) -> bool:
     if head.checkpoint is None:
         return False
-    at = datetime.fromisoformat(head.checkpoint["document"]["at"])
+    at = datetime.fromisoformat(head.checkpoint["at"])
     return (now - at).total_seconds() < seconds
 
 
@@ -160,10 +158,9 @@ async def _find_last_old(connection: AsyncConnection, cut: Link, seconds: float)
 
 def read_links(checkpoint: Checkpoint) -> tuple[Link, Link]:
     """Return where the chain stood, and up to where it may be cut."""
-    document = checkpoint["document"]
     return (
-        Link(int(document["number"]), bytes.fromhex(document["hash"])),
-        Link(int(document["cut"]), bytes.fromhex(document["cut_hash"])),
+        Link(int(checkpoint["number"]), bytes.fromhex(checkpoint["hash"])),
+        Link(int(checkpoint["cut"]), bytes.fromhex(checkpoint["cut_hash"])),
     )
 
 

@@ -1,6 +1,6 @@
 """Verifies the chain of the audit, with the checkpoints that say where it stood and was cut."""
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,13 +8,21 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access.rights import Action
-from inference_store.erasure.hash_chain import Link, VerificationFailure, canonical
-from inference_store.erasure.log import CHECKPOINT, NotSigned, PublicKey, read_document
+from inference_store.erasure.hash_chain import Link, VerificationFailure
 from inference_store.index.tables import audit, audit_head, audit_link
 
 from .audit_chain import DETAIL, FIXED, GENESIS, Checkpoint, hash_link, hash_values, read_links
 
 MOST_FAILURES = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A checkpoint, and where it is; `is_signed`: a signed end of the ledger comes after it."""
+
+    location: str
+    checkpoint: Checkpoint
+    is_signed: bool = False
 
 
 @dataclass(slots=True)
@@ -39,37 +47,25 @@ class Verdict:
             self.failures.append(VerificationFailure(number, reason))
 
 
-# By their ids; None: signatures are not verified.
-Keys = Mapping[str, PublicKey] | None
-# A checkpoint, and where it is.
-Copy = tuple[str, Checkpoint]
-
-
-def _read_checkpoints(
-    verdict: Verdict, keys: Keys, copies: Iterable[Copy], cut: int
-) -> dict[int, bytes]:
+def _read_checkpoints(verdict: Verdict, copies: Iterable[Copy], cut: int) -> dict[int, bytes]:
     """Return the hashes by number that the chain is compared with.
 
     Add what is wrong with a checkpoint, and a cut that none of them says.
     """
     hashes: dict[int, bytes] = {}
     cuts: dict[bool, int] = {}
-    for location, checkpoint in copies:
-        is_signed = "signature" in checkpoint
+    for copy in copies:
         verdict.checkpoints += 1
-        verdict.signed += is_signed
-        fault = _find_signature_fault(checkpoint, keys) if is_signed and keys is not None else None
+        verdict.signed += copy.is_signed
         try:
-            stood, until = read_links(checkpoint)
+            stood, until = read_links(copy.checkpoint)
         except (KeyError, TypeError, ValueError):
-            stood, fault = GENESIS, "it cannot be read"
-        if fault is not None:
-            verdict.fail(stood.number, f"its checkpoint in {location} is false: {fault}")
+            verdict.fail(0, f"its checkpoint in {copy.location} cannot be read")
             continue
-        cuts[is_signed] = max(cuts.get(is_signed, 0), until.number)
+        cuts[copy.is_signed] = max(cuts.get(copy.is_signed, 0), until.number)
         for link in (stood, until):
             if hashes.setdefault(link.number, link.hash) != link.hash:
-                reason = f"its checkpoint in {location} has another hash for it"
+                reason = f"its checkpoint in {copy.location} has another hash for it"
                 verdict.fail(link.number, reason)
     if cut > cuts.get(True, cuts.get(False, 0)):
         subject = "nothing signed" if True in cuts else "no checkpoint"
@@ -78,34 +74,19 @@ def _read_checkpoints(
     return {number: hash for number, hash in hashes.items() if number >= cut}
 
 
-def _find_signature_fault(checkpoint: Checkpoint, keys: Mapping[str, PublicKey]) -> str | None:
-    try:
-        document = read_document(canonical(checkpoint))
-    except NotSigned as error:
-        return str(error)
-    key = keys.get(document.signed_by)
-    if key is None:
-        return f"no certificate introduces its key {document.signed_by}"
-    if document.kind != CHECKPOINT or not document.is_by(key):
-        return f"the key {document.signed_by} has not signed it"
-    return None
-
-
 _PAGE = 5_000
 
 
-async def verify(
-    connection: AsyncConnection, keys: Keys = None, copies: Iterable[Copy] = ()
-) -> Verdict:
+async def verify(connection: AsyncConnection, copies: Iterable[Copy] = ()) -> Verdict:
     """Verify the chain from where retention has cut it to its head, a page at a time.
 
-    The connection's transaction is REPEATABLE READ, so that all is of one snapshot. `keys`: those
-    that sign checkpoints; `copies`: checkpoints that are stored elsewhere.
+    The connection's transaction is REPEATABLE READ, so that all is of one snapshot. `copies`:
+    checkpoints that are stored elsewhere.
     """
     head = (await connection.execute(select(audit_head))).one()
     verdict = Verdict(first=head.cut + 1, end=GENESIS)
-    own = [] if head.checkpoint is None else [("Postgres", head.checkpoint)]
-    hashes = _read_checkpoints(verdict, keys, [*own, *copies], head.cut)
+    own = [] if head.checkpoint is None else [Copy("Postgres", head.checkpoint)]
+    hashes = _read_checkpoints(verdict, [*own, *copies], head.cut)
     verdict.end = Link(head.cut, hashes.get(head.cut, head.cut_hash))
     redactions: dict[int, frozenset[int]] = {}
     async for page in _read_pages(connection, head.cut):

@@ -1,38 +1,40 @@
 """The lists of what erasures erased, batch by batch, which certificates name.
 
 A batch is recorded in the transaction that deletes its rows and marks: a crash neither loses it
-nor records it twice.
+nor records it twice. Its list is in Postgres until a certificate names it, and then in the bucket
+alone, below `certificates/leaves/<root>/` in pieces, of which the root names each.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence, Set
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
-from typing import Final, NamedTuple
+from itertools import count
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import (
-    ARRAY,
-    BigInteger,
-    ColumnElement,
-    LargeBinary,
-    and_,
-    any_,
-    func,
-    literal,
-    or_,
-    select,
-)
+from sqlalchemy import func, select
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure.hash_chain import PIECE_BYTES, Archive
-from inference_store.erasure.log import SigningKey
+from inference_store.erasure.log import SignedDocument, SigningKey, read_members
 from inference_store.erasure.pending_deletions import PendingDeletion, select_marks
-from inference_store.erasure.progress import Erasure
+from inference_store.erasure.progress import Erasure, advance_erasure, find_state
+from inference_store.index import registrations
 from inference_store.index.sidecars import among_keys
-from inference_store.index.tables import blob_reference, erased_leaves, erasing, partition_span
+from inference_store.index.tables import (
+    blob_reference,
+    certificate,
+    erased_leaves,
+    erasing,
+    partition_span,
+)
+from inference_store.index.tables import erasure as erasure_table
+from inference_store.inference.errors import BlobMissing
 from inference_store.inference.events import StorageKey, parse_stored, received_at_of
+from inference_store.inference.layout import CERTIFICATES
+from inference_store.objects import Blobs
 
 # Merkle trees as RFC 6962 hashes them (section 2.1), grown leaf by leaf: a tree of any size takes
 # the memory of its height.
@@ -141,8 +143,8 @@ class Erased:
     last_at: datetime | None
 
 
-# Of entries that are looked for at once: about 30 MB.
-_ENTRIES = 250_000
+# Of a piece of a list: about 250,000 entries.
+_PIECE_BYTES = ENTRY_BYTES * 250_000
 
 
 async def record_erased(
@@ -155,7 +157,10 @@ async def record_erased(
     whole_span: bool = False,
 ) -> None:
     """Record what a batch erased, after its rows and pending deletions. `doomed`: the claimed
-    keys."""
+    keys. What a restored backup erased again is in a certificate already."""
+    done = [mark for mark in done if not mark.was_certified]
+    if not done:
+        return
     deleted = {key for mark in done for key in mark.doomed if key in doomed}
     foreign = {key for mark in done for key in mark.doomed if not mark.owns(key)}
     deleted -= await _find_still_named(connection, erasure.id, deleted & foreign)
@@ -180,7 +185,9 @@ async def _find_still_named(
         return set()
     query = select(blob_reference.c.storage_key).where(
         among_keys(blob_reference.c.storage_key, names),
-        select_marks(blob_reference).where(erasing.c.erasure == erasure).exists(),
+        select_marks(blob_reference)
+        .where(erasing.c.erasure == erasure, erasing.c.certified_at.is_(None))
+        .exists(),
     )
     return set((await connection.execute(query)).scalars())
 
@@ -237,10 +244,6 @@ def split_entries(chunk: bytes) -> Iterator[bytes]:
     return (chunk[at : at + ENTRY_BYTES] for at in range(0, len(chunk), ENTRY_BYTES))
 
 
-def _match_uncertified(erasure: UUID) -> tuple[ColumnElement[bool], ...]:
-    return _HERE.erasure == erasure, _HERE.certificate.is_(None)
-
-
 async def find_uncertified(connection: AsyncConnection, erasure: UUID) -> Erased:
     """Return what is not certified yet."""
     query = select(
@@ -252,7 +255,7 @@ async def find_uncertified(connection: AsyncConnection, erasure: UUID) -> Erased
         func.array_agg(_HERE.hashed_by.distinct()),
         func.min(_HERE.recorded_at),
         func.max(_HERE.recorded_at),
-    ).where(*_match_uncertified(erasure))
+    ).where(_HERE.erasure == erasure)
     row = (await connection.execute(query)).one()
     ids, inferences, objects, oldest, newest, hashed_by, first_at, last_at = row
     return Erased(
@@ -267,209 +270,104 @@ async def find_uncertified(connection: AsyncConnection, erasure: UUID) -> Erased
     )
 
 
-async def count_listed(
-    connection: AsyncConnection, erasure: UUID, *, objects: bool = False, certified: bool = False
-) -> int:
-    """Return how many inferences, or `objects`, an erasure's batches list, `certified` or all."""
-    counted = func.sum(_HERE.objects if objects else _HERE.inferences)
-    query = select(func.coalesce(counted, 0)).where(_HERE.erasure == erasure)
-    query = query.where(_HERE.certificate.is_not(None)) if certified else query
-    return int(await connection.scalar(query) or 0)
-
-
 async def find_dropping_span(connection: AsyncConnection, erasure: UUID) -> str | None:
     """Return a span of this erasure whose partitions are not dropped yet; None if there is none."""
-    query = select(_HERE.span).where(
-        *_match_uncertified(erasure), _HERE.span == partition_span.c.name
-    )
+    query = select(_HERE.span).where(_HERE.erasure == erasure, _HERE.span == partition_span.c.name)
     name = await connection.scalar(query.where(partition_span.c.state == "dropping").limit(1))
     return None if name is None else str(name)
 
 
-async def read_chunks(engine: AsyncEngine, batches: Sequence[int]) -> AsyncIterator[bytes]:
-    """Yield the entries of these batches, one batch after the other."""
+async def _read_batches(engine: AsyncEngine, batches: Sequence[int]) -> AsyncIterator[bytes]:
     async with engine.connect() as connection:
         for batch in batches:
             query = select(_HERE.leaves).where(_HERE.id == batch)
             yield bytes(await connection.scalar(query) or b"")
 
 
-async def find_batches(connection: AsyncConnection, number: int) -> Sequence[int]:
-    """Return the batches that a certificate names, in order."""
-    query = select(_HERE.id).where(_HERE.certificate == number).order_by(_HERE.id)
-    return list((await connection.execute(query)).scalars())
-
-
-async def read_list(engine: AsyncEngine, number: int) -> AsyncIterator[bytes]:
-    """Yield the entries that a certificate names, batch by batch."""
-    async with engine.connect() as connection:
-        batches = await find_batches(connection, number)
-    async for chunk in read_chunks(engine, batches):
-        yield chunk
-
-
-async def count_certified(connection: AsyncConnection) -> int:
-    """Return how many entries all certificates have."""
-    query = select(func.coalesce(func.sum(_HERE.inferences + _HERE.objects), 0))
-    return int(await connection.scalar(query.where(_HERE.certificate.is_not(None))) or 0)
-
-
-async def find_hash_keys(connection: AsyncConnection) -> set[str]:
-    """Return the ids of the keys that hashed what is certified."""
-    query = select(_HERE.hashed_by).distinct().where(_HERE.certificate.is_not(None))
-    return set((await connection.execute(query)).scalars())
-
-
-async def find_certificates(connection: AsyncConnection, entry: bytes, at: datetime) -> list[int]:
-    """Return certificates that may have the entry of an inference received at an instant."""
-    query = (
-        select(_HERE.certificate)
-        .distinct()
-        .where(
-            _HERE.certificate.is_not(None),
-            or_(_HERE.oldest.is_(None), and_(_HERE.oldest <= at, _HERE.newest >= at)),
-            func.pg_catalog.position(_HERE.leaves, literal(entry, LargeBinary)) > 0,
-        )
+async def apply_signed(
+    connection: AsyncConnection, body: Mapping[str, Any], _: datetime, __: str
+) -> SignedDocument:
+    """Store a signed document; its erasure, if it has one, is certified. Repeatable."""
+    signed = read_members(body)
+    document = signed.document
+    about = document.get("erasure")
+    id = None if about is None else UUID(about["id"])
+    inserted = insert(certificate).values(
+        number=document["number"],
+        kind=signed.kind,
+        erasure=id,
+        model=await _find_model(connection, about),
+        issued_at=datetime.fromisoformat(document["issued_at"]),
+        signed=signed.text,
+        hash=signed.hash,
     )
-    return sorted((await connection.execute(query)).scalars())
+    await connection.execute(inserted.on_conflict_do_nothing())
+    if id is not None:
+        certified = erasure_table.update().where(erasure_table.c.id == id)
+        await connection.execute(certified.values(certificate=document["number"]))
+        await _remove_certified(connection, id, document["leaves"]["count"])
+        if await find_state(connection, id) == "certifying":
+            await advance_erasure(connection, id, "certified")
+    return signed
 
 
-async def mark_certified(connection: AsyncConnection, batches: Sequence[int], number: int) -> None:
-    """Let a certificate name these batches."""
-    # one array: a statement has at most 32,767 parameters
-    certified = erased_leaves.update().where(
-        _HERE.id == any_(literal(list(batches), ARRAY(BigInteger)))
-    )
-    await connection.execute(certified.values(certificate=number))
+async def _find_model(connection: AsyncConnection, about: Mapping[str, Any] | None) -> int | None:
+    if about is None or len(about["model_ids"]) != 1:
+        return None
+    models = await registrations.find_by_ids(connection, about["model_ids"])
+    return next((registration.model for registration in models.values()), None)
 
 
-async def restore_piece(
-    connection: AsyncConnection, number: int, erasure: UUID, hashed_by: str, leaves: bytes
-) -> None:
-    """Insert a piece of a certificate's list from the bucket, because Postgres has lost it."""
-    values = {"erasure": erasure, "certificate": number, "hashed_by": hashed_by, "leaves": leaves}
-    letters = leaves[::33]
-    objects = letters.count(b"o")
-    await connection.execute(
-        erased_leaves.insert().values(**values, inferences=len(letters) - objects, objects=objects)
-    )
+async def _remove_certified(connection: AsyncConnection, erasure: UUID, count: int) -> None:
+    """Remove the first batches of an erasure, of `count` entries: a certificate names them.
+
+    Marks that a replay finds left were erased before it. Repeatable.
+    """
+    listed = func.sum(_HERE.inferences + _HERE.objects).over(order_by=_HERE.id)
+    batches = select(_HERE.id, listed.label("listed")).where(_HERE.erasure == erasure).subquery()
+    named = select(batches.c.id).where(batches.c.listed <= count)
+    await connection.execute(erased_leaves.delete().where(_HERE.id.in_(named)))
+    marked = erasing.update().where(erasing.c.erasure == erasure, erasing.c.certified_at.is_(None))
+    await connection.execute(marked.values(certified_at=func.now()))
 
 
-async def write_list(engine: AsyncEngine, archive: Archive, batches: Sequence[int]) -> bytes:
+def _piece_key(blobs: Blobs, root: str, number: int) -> StorageKey:
+    return StorageKey(blobs.buckets.default, f"{CERTIFICATES}leaves/{root}/{number:06}")
+
+
+async def read_list(blobs: Blobs, root: str) -> AsyncIterator[bytes]:
+    """Yield the list with a root, piece by piece. Raises ObjectStoreUnavailable."""
+    for number in count(1):
+        key = _piece_key(blobs, root, number)
+        try:
+            yield await asyncio.to_thread(blobs.get, key, limit=2 * _PIECE_BYTES)
+        except BlobMissing:
+            return
+
+
+async def write_list(engine: AsyncEngine, blobs: Blobs, batches: Sequence[int]) -> bytes:
     """Write the entries of these batches, piece by piece, and return the root over them.
 
     They are read twice, because the root names the pieces. Raises ObjectStoreUnavailable.
     """
     tree = MerkleTree()
-    async for chunk in read_chunks(engine, batches):
+    async for chunk in _read_batches(engine, batches):
         for entry in split_entries(chunk):
             tree.add(entry)
     root = tree.root()
-    pieces, piece, waiting = archive.pieces(root.hex()), 0, b""
-    async for chunk in read_chunks(engine, batches):
+    number, waiting = 0, b""
+    async for chunk in _read_batches(engine, batches):
         waiting += chunk
-        while len(waiting) >= PIECE_BYTES:
-            piece += 1
-            await asyncio.to_thread(pieces.put_new, piece, waiting[:PIECE_BYTES])
-            waiting = waiting[PIECE_BYTES:]
+        while len(waiting) >= _PIECE_BYTES:
+            number += 1
+            await _put_piece(blobs, root, number, waiting[:_PIECE_BYTES])
+            waiting = waiting[_PIECE_BYTES:]
     if waiting:
-        await asyncio.to_thread(pieces.put_new, piece + 1, waiting)
+        await _put_piece(blobs, root, number + 1, waiting)
     return root
 
 
-async def deduplicate_restored(
-    engine: AsyncEngine, erasure: UUID, *, counted: int, objects: bool = False
-) -> None:
-    """Remove from an erasure's batches what a certificate of it names. Repeatable.
-
-    After Postgres is restored from an older backup, an erasure records these entries a second time,
-    and no other certificate may name them.
-
-    `counted`: how many inferences the erasure has erased by its own count, which has each of them
-    once; with `objects`, how many objects.
-    """
-    async with engine.begin() as connection:
-        certified = await count_listed(connection, erasure, objects=objects, certified=True)
-        listed = await count_listed(connection, erasure, objects=objects)
-        if not certified or listed <= counted:
-            return
-        if certified >= counted and await _is_hashed_by_another_key(connection, erasure):
-            # all of it, as far as sums can tell: its entries cannot be compared
-            uncertified = erased_leaves.delete().where(_HERE.erasure == erasure)
-            await connection.execute(uncertified.where(_HERE.certificate.is_(None)))
-            return
-    async for batches in _group_batches(engine, erasure):
-        duplicates = await _find_duplicates(engine, erasure, batches)
-        async with engine.begin() as connection:
-            for batch in batches:
-                await _remove_duplicates(connection, batch, duplicates, objects)
-
-
-async def _is_hashed_by_another_key(connection: AsyncConnection, erasure: UUID) -> bool:
-    """Return whether a key that hashed nothing certified hashed some of what is not certified."""
-    other = erased_leaves.alias()
-    same = select(other.c.id).where(
-        other.c.erasure == erasure,
-        other.c.certificate.is_not(None),
-        other.c.hashed_by.is_not_distinct_from(_HERE.hashed_by),
-    )
-    others = select(_HERE.id).where(
-        _HERE.erasure == erasure, _HERE.certificate.is_(None), ~same.exists()
-    )
-    return bool(await connection.scalar(select(others.exists())))
-
-
-async def _group_batches(engine: AsyncEngine, erasure: UUID) -> AsyncIterator[list[int]]:
-    query = select(_HERE.id, (_HERE.inferences + _HERE.objects).label("entries"))
-    query = query.where(_HERE.erasure == erasure, _HERE.certificate.is_(None))
-    async with engine.connect() as connection:
-        rows = list(await connection.execute(query.order_by(_HERE.id)))
-    group: list[int] = []
-    entries = 0
-    for row in rows:
-        group.append(row.id)
-        entries += row.entries
-        if entries >= _ENTRIES:
-            yield group
-            group, entries = [], 0
-    if group:
-        yield group
-
-
-async def _find_duplicates(engine: AsyncEngine, erasure: UUID, batches: list[int]) -> set[bytes]:
-    entries = {
-        entry async for chunk in read_chunks(engine, batches) for entry in split_entries(chunk)
-    }
-    query = select(_HERE.id).where(_HERE.erasure == erasure, _HERE.certificate.is_not(None))
-    async with engine.connect() as connection:
-        certified = list((await connection.execute(query.order_by(_HERE.id))).scalars())
-    duplicates: set[bytes] = set()
-    async for chunk in read_chunks(engine, certified):
-        duplicates.update(entries.intersection(split_entries(chunk)))
-    return duplicates
-
-
-async def _remove_duplicates(
-    connection: AsyncConnection, batch: int, duplicates: set[bytes], alone: bool
-) -> None:
-    """Remove duplicates from a batch.
-
-    A batch without a new inference has no new object either, unless objects are erased `alone`: an
-    object that several share is recorded with the last of them.
-    """
-    here = _HERE.id == batch
-    leaves = bytes(await connection.scalar(select(_HERE.leaves).where(here)) or b"")
-    rest = [entry for entry in split_entries(leaves) if entry not in duplicates]
-    objects = sum(entry[:1] == OBJECT for entry in rest)
-    if not rest or (objects == len(rest) and not alone):
-        await connection.execute(erased_leaves.delete().where(here))
-        return
-    values = {"inferences": len(rest) - objects, "objects": objects, "leaves": b"".join(rest)}
-    await connection.execute(erased_leaves.update().where(here).values(values))
-
-
-async def find_hash_key(connection: AsyncConnection, erasure: UUID) -> str | None:
-    """Return the id of the key that hashed what is certified of an erasure; None if nothing is."""
-    query = select(_HERE.hashed_by).where(_HERE.erasure == erasure, _HERE.certificate.is_not(None))
-    key = await connection.scalar(query.order_by(_HERE.id.desc()).limit(1))
-    return None if key is None else str(key)
+async def _put_piece(blobs: Blobs, root: bytes, number: int, piece: bytes) -> None:
+    key, content_type = _piece_key(blobs, root.hex(), number), "application/octet-stream"
+    if not await asyncio.to_thread(blobs.exists, key):
+        await asyncio.to_thread(blobs.put_new, key, piece, content_type=content_type)

@@ -1,5 +1,4 @@
-"""A hash chain: each entry has a number, and holds the hash of the entry before it. Its copy in the
-bucket has an object for each entry.
+"""A hash chain: each entry has a number, and holds the hash of the entry before it.
 
 Hashes cover JSON in a canonical form, the bytes that everybody reads.
 """
@@ -10,11 +9,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Final
-
-from inference_store.inference.errors import BlobMissing
-from inference_store.inference.events import StorageKey
-from inference_store.inference.layout import CERTIFICATES
-from inference_store.objects import Blobs
 
 
 def canonical(value: Any) -> str:
@@ -40,6 +34,11 @@ class Link:
 
     number: int
     hash: bytes
+
+    @property
+    def members(self) -> dict[str, Any]:
+        """It as JSON."""
+        return {"number": self.number, "hash": self.hash.hex()}
 
     @property
     def next_members(self) -> dict[str, Any]:
@@ -71,104 +70,3 @@ class VerificationFailure:
 
     def __str__(self) -> str:
         return self.reason if self.number is None else f"{self.kind} {self.number}: {self.reason}"
-
-
-DIGITS: Final = 10
-MOST_BYTES: Final = 64 * 1024 * 1024
-
-
-class NumberedObjects:
-    """Reads and writes the entries of one chain, or the pieces of one list.
-
-    All of it blocks, and raises ObjectStoreUnavailable.
-    """
-
-    def __init__(
-        self,
-        blobs: Blobs,
-        prefix: str,
-        *,
-        suffix: str = "",
-        digits: int = DIGITS,
-        content_type: str = "application/json",
-    ) -> None:
-        self._blobs = blobs
-        self._bucket = blobs.buckets.default
-        self.prefix = prefix
-        self._suffix = suffix
-        self._digits = digits
-        self._content_type = content_type
-
-    @property
-    def location(self) -> str:
-        """Their location, for messages."""
-        return f"s3://{self._bucket}/{self.prefix}"
-
-    def key(self, number: int) -> StorageKey:
-        """Return the key of the entry with a number."""
-        return StorageKey(self._bucket, f"{self.prefix}{number:0{self._digits}}{self._suffix}")
-
-    def get(self, number: int) -> bytes | None:
-        """Return the entry with a number; None if there is none."""
-        try:
-            return self._blobs.get(self.key(number), limit=2 * MOST_BYTES)
-        except BlobMissing:
-            return None
-
-    def read_after(self, number: int) -> Iterator[bytes]:
-        """Yield the entries after a number, in order, up to the first that is missing."""
-        while (data := self.get(number + 1)) is not None:
-            yield data
-            number += 1
-
-    def put_new(self, number: int, data: bytes) -> bool:
-        """Write an entry; return False, and write nothing, if the number is taken.
-
-        If the store does not support conditional writes, only the check before the write prevents
-        that an entry is overwritten.
-        """
-        key = self.key(number)
-        return not self._blobs.exists(key) and self._blobs.put_new(
-            key, data, content_type=self._content_type
-        )
-
-    def replace(self, number: int, data: bytes) -> str | None:
-        """Overwrite an entry and delete its older versions; return why one of them stays, if so."""
-        key = self.key(number)
-        faults = self._blobs.replace(key, data, content_type=self._content_type)
-        return f"{key}: {faults[0].code} {faults[0].message}" if faults else None
-
-    def find_name_after(self, number: int) -> str | None:
-        """Return the first name after that of a number, without the prefix; None if there is
-        none."""
-        after = self.key(number).key
-        page = self._blobs.page(self._bucket, self.prefix, after=after, limit=1)
-        return page[0].place.key.removeprefix(self.prefix) if page else None
-
-
-# Of a piece of a list: about 250,000 entries.
-PIECE_BYTES: Final = 33 * 250_000
-
-
-class Archive:
-    """The signed documents of certificates, and their lists, in the bucket.
-
-    certificates/0000000042.json       a signed document, as it was signed
-    certificates/leaves/<root>/000001  a piece of a list, named by the root over the whole list
-    """
-
-    def __init__(self, blobs: Blobs) -> None:
-        self._blobs = blobs
-        self.documents = NumberedObjects(blobs, CERTIFICATES, suffix=".json")
-
-    def continues_after(self, number: int) -> bool:
-        """Return whether the bucket has a document of a greater number; blocks."""
-        name = self.documents.find_name_after(number)
-        return name is not None and name.startswith("0")
-
-    def pieces(self, root: str) -> NumberedObjects:
-        """Return the pieces of a list, numbered from 1."""
-        prefix = f"{CERTIFICATES}leaves/{root}/"
-        return NumberedObjects(
-            self._blobs, prefix, digits=6, content_type="application/octet-stream"
-        )

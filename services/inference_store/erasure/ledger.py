@@ -50,7 +50,8 @@ class Ledger:
     def __init__(
         self, engine: AsyncEngine, blobs: Blobs, *, prefix: str, kinds: Sequence[Kind] = KINDS
     ) -> None:
-        self._engine = engine
+        self.engine = engine
+        self.blobs = blobs
         self.entries = Entries(blobs, prefix)
         self._kinds: Mapping[str, Kind] = {kind.name: kind for kind in kinds}
         self._lock = asyncio.Lock()
@@ -89,7 +90,7 @@ class Ledger:
         ObjectStoreUnavailable.
         """
         while True:
-            async with self._engine.connect() as connection:
+            async with self.engine.connect() as connection:
                 head = await ledger_entries.read_head(connection)
             entry = await self._find_following(head)
             if entry is None:
@@ -98,7 +99,7 @@ class Ledger:
             if settle:
                 async with self._turn() as connection:
                     return await self._settle(connection)
-            async with self._engine.connect() as connection:
+            async with self.engine.connect() as connection:
                 if await ledger_entries.read_head(connection) == head:
                     await self._require_ours(connection, entry, head)
                     return head
@@ -160,15 +161,16 @@ class Ledger:
         this needs no lock: after a crash some entries are checked once more. What the object store
         does not delete (an older version is locked) is tried again. Raises ObjectStoreUnavailable.
         """
-        async with self._engine.connect() as connection:
+        async with self.engine.connect() as connection:
             after = await connection.scalar(select(ledger_head.c.forgotten)) or 0
             last = (await ledger_entries.read_head(connection)).number
         until = datetime.now(UTC) - timedelta(seconds=older_than_seconds)
         page = await asyncio.to_thread(self.entries.read_after, after, limit)
         old = [entry for entry in page if entry.at < until and entry.number <= last]
-        redacted = await asyncio.to_thread(_redact, self.entries, old)
+        kept = {kind.name for kind in self._kinds.values() if kind.kept}
+        redacted = await asyncio.to_thread(_redact, self.entries, old, kept)
         if redacted:
-            async with self._engine.begin() as connection:
+            async with self.engine.begin() as connection:
                 mark = ledger_head.update().values(forgotten=redacted[-1].number)
                 await connection.execute(mark)
         return len(redacted)
@@ -180,7 +182,7 @@ class Ledger:
         """
         count, here = 0, ledger_outbox
         while True:
-            async with self._engine.connect() as connection:
+            async with self.engine.connect() as connection:
                 query = select(here.c.kind, here.c.body, here.c.actor).order_by(here.c.number)
                 row = (await connection.execute(query.limit(1))).first()
             if row is None:
@@ -191,7 +193,7 @@ class Ledger:
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[AsyncConnection]:
         """Yield a connection that alone may write: no other process does, and no other task."""
-        async with self._lock, self._engine.connect() as connection:
+        async with self._lock, self.engine.connect() as connection:
             try:
                 async with connection.begin():
                     await connection.execute(select(func.pg_advisory_lock(_LOCK)))
@@ -418,9 +420,11 @@ async def _write_note(connection: AsyncConnection, entry: Entry, content: Conten
     await audit.note(connection, who, action, model=model, at=entry.at, **note.detail)
 
 
-def _redact(entries: Entries, old: list[Entry]) -> list[Entry]:
+def _redact(entries: Entries, old: list[Entry], kept: Container[str]) -> list[Entry]:
     for number, entry in enumerate(old):
-        if entry.content is not None and (fault := entries.redact(entry)) is not None:
+        if entry.kind in kept or entry.content is None:
+            continue
+        if (fault := entries.redact(entry)) is not None:
             _log.warning("an entry of the ledger stays", action="ledger_kept", detail=fault)
             return old[:number]
     return old

@@ -3,7 +3,7 @@
 An entry says what was decided, by whom, and the hash of the entry before it; `ledger/0000000001`
 is the first. Its hash covers its content by a hash of its own, over a random salt too. So the
 content can be removed from the bucket later, nobody can guess it from what stays, and the chain
-still holds.
+still holds. Signed documents and checkpoints of the audit stay whole.
 """
 
 import json
@@ -11,29 +11,26 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import audit_chain, batches, holds, housekeeping, policies, requests
-from inference_store.erasure.hash_chain import (
-    DIGITS,
-    MOST_BYTES,
-    Link,
-    NumberedObjects,
-    canonical,
-    compute_hash,
-)
+from inference_store.erasure.hash_chain import Link, canonical, compute_hash
 from inference_store.erasure.held_deletions import apply_ended, apply_spared
 from inference_store.erasure.quarantine import apply_removal
 from inference_store.index import api_keys
 from inference_store.index.tables import ledger_head, ledger_intent
-from inference_store.inference.errors import LedgerDiverged
+from inference_store.inference.errors import BlobMissing, LedgerDiverged
+from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 
 Body = dict[str, Any]
 FORMAT = 1
+_DIGITS = 10
+_MOST_BYTES = 64 * 1024 * 1024
+_JSON = "application/json"
 
 
 class DamagedEntry(Exception):
@@ -161,20 +158,27 @@ class Entries:
     """Reads and writes entries. All of it blocks, and raises ObjectStoreUnavailable."""
 
     def __init__(self, blobs: Blobs, prefix: str) -> None:
-        self._objects = NumberedObjects(blobs, prefix)
-        self.location = self._objects.location
+        self._blobs = blobs
+        self._bucket = blobs.buckets.default
+        self._prefix = prefix
+        # for messages
+        self.location = f"s3://{self._bucket}/{prefix}"
+
+    def key(self, number: int) -> StorageKey:
+        """Return the key of the entry with a number."""
+        return StorageKey(self._bucket, f"{self._prefix}{number:0{_DIGITS}}")
 
     def get(self, number: int) -> Entry | None:
         """Return one entry; None if there is none. Raises LedgerDiverged if it is damaged."""
-        if (data := self._objects.get(number)) is None:
-            return None
         try:
-            entry = decode(data)
+            entry = decode(self._blobs.get(self.key(number), limit=2 * _MOST_BYTES))
             if entry.number != number:
                 raise DamagedEntry(f"it says that it is number {entry.number}")
+        except BlobMissing:
+            return None
         except DamagedEntry as damaged:
             raise LedgerDiverged(
-                f"The ledger's entry {self._objects.key(number)} is damaged: {damaged}. Bring it"
+                f"The ledger's entry {self.key(number)} is damaged: {damaged}. Bring it"
                 " back from a copy of the bucket."
             ) from damaged
         return entry
@@ -191,40 +195,36 @@ class Entries:
         return entries
 
     def put(self, entry: Entry) -> bool:
-        """Write an entry; return False, and write nothing, if there is one of its number."""
-        data = entry.encode()
-        if len(data) > MOST_BYTES:
-            raise ValueError(f"an entry has at most {MOST_BYTES} bytes, not {len(data)}")
-        return self._objects.put_new(entry.number, data)
+        """Write an entry; return False, and write nothing, if there is one of its number.
+
+        If the store does not support conditional writes, only the check before the write prevents
+        that an entry is overwritten.
+        """
+        key, data = self.key(entry.number), entry.encode()
+        if len(data) > _MOST_BYTES:
+            raise ValueError(f"an entry has at most {_MOST_BYTES} bytes, not {len(data)}")
+        return not self._blobs.exists(key) and self._blobs.put_new(key, data, content_type=_JSON)
 
     def redact(self, entry: Entry) -> str | None:
-        """Overwrite an entry without its content; return why an older version stays, if so."""
-        return self._objects.replace(entry.number, entry.redact().encode())
+        """Overwrite an entry without its content, and delete its older versions; return why one of
+        them stays, if so."""
+        key = self.key(entry.number)
+        faults = self._blobs.replace(key, entry.redact().encode(), content_type=_JSON)
+        return f"{key}: {faults[0].code} {faults[0].message}" if faults else None
 
     def find_after(self, number: int) -> int | None:
         """Return the number of the first entry after this one; None if this is the last."""
-        name = self._objects.find_name_after(number)
-        if name is None:
+        after = self.key(number).key
+        page = self._blobs.page(self._bucket, self._prefix, after=after, limit=1)
+        if not page:
             return None
-        if not (len(name) == DIGITS and name.isascii() and name.isdigit()):
+        name = page[0].place.key.removeprefix(self._prefix)
+        if not (len(name) == _DIGITS and name.isascii() and name.isdigit()):
             raise LedgerDiverged(
-                f"{self.location} holds {self._objects.prefix + name!r}, which is no entry of a"
-                " ledger: move it elsewhere, or choose another INFERENCE_STORE_LEDGER_PREFIX."
+                f"{self.location} holds {self._prefix + name!r}, which is no entry of a ledger:"
+                " move it elsewhere, or choose another INFERENCE_STORE_LEDGER_PREFIX."
             )
         return int(name)
-
-    def find_last(self) -> int:
-        """Return the number of the last entry; 0 if there is none.
-
-        It is found by bisection, because numbers have no gaps.
-        """
-        low, high = 0, 1
-        while self.find_after(high - 1) is not None:
-            low, high = high, 2 * high
-        while low + 1 < high:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.find_after(middle - 1) is not None else (low, middle)
-        return low
 
 
 async def read_head(connection: AsyncConnection, *, lock: bool = False) -> Link:
@@ -252,6 +252,7 @@ async def find_intended(connection: AsyncConnection, after: Link) -> set[str]:
 
 # The kinds of entries: the one list of what is written to the ledger before it takes effect.
 
+AUDIT_CHECKPOINT: Final = "audit_checkpoint"
 Apply = Callable[[AsyncConnection, Body, datetime, str], Awaitable[Any]]
 
 
@@ -261,13 +262,22 @@ class Kind:
 
     `apply(connection, body, at, actor)` gives an entry its effect, in a transaction of the caller.
     It names models by their ids, refuses nothing, and can be repeated. `rehearsed`: it is tried
-    and rolled back before the entry is put, so that no entry is put that cannot be applied.
+    and rolled back before the entry is put, so that no entry is put that cannot be applied. `kept`:
+    it never forgets what it says.
     """
 
     name: str
     sentence: str
     apply: Apply
     rehearsed: bool = True
+    kept: bool = False
+
+
+async def _apply_signed(connection: AsyncConnection, body: Body, at: datetime, actor: str) -> Any:
+    # it takes cryptography, which the ingester does without
+    from inference_store.erasure import erased_lists  # noqa: PLC0415
+
+    return await erased_lists.apply_signed(connection, body, at, actor)
 
 
 async def _do_nothing(_: AsyncConnection, body: Body, at: datetime, actor: str) -> None:
@@ -284,7 +294,14 @@ KINDS: Sequence[Kind] = (
     Kind("hold_placed", "A legal hold was placed.", holds.apply_placed),
     Kind("hold_changed", "Another hold was put in the place of one.", holds.apply_changed),
     Kind("hold_released", "A legal hold was released.", holds.apply_released),
-    Kind("audit_checkpoint", "Where the audit's chain stood.", audit_chain.apply_checkpoint),
+    Kind(
+        AUDIT_CHECKPOINT,
+        "Where the audit's chain stood.",
+        audit_chain.apply_checkpoint,
+        kept=True,
+    ),
+    Kind("certificate", "What an erasure erased, signed.", _apply_signed, kept=True),
+    Kind("certificate_key", "A key that signs from now on, signed.", _apply_signed, kept=True),
     Kind("erasure_requested", "An erasure was asked for.", batches.apply_requested),
     Kind(
         "erasure_batch",

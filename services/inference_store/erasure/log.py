@@ -3,17 +3,18 @@
 The first key signs its own document, each later one is introduced by the key before it. If the
 private key of the newest one is lost, a new key restarts the chain: its document is signed by
 itself, and says so. Nobody can tell from that alone whether the chain is still in the same
-hands: a policy says which keys may introduce themselves.
+hands: whoever verifies says which keys may introduce themselves.
 
-The head in the bucket is a copy of the newest signed document, by which a missing end is noticed:
-it is under one key whose versions nobody can delete while they are locked.
+Each signed document is an entry of the ledger. The head in the bucket is signed too, and names the
+newest of both, by which a missing end is noticed: it is under one key whose versions nobody can
+delete while they are locked.
 """
 
 import hmac
 import json
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -229,7 +230,7 @@ class SignedDocument:
 
     @property
     def number(self) -> Any:
-        """Its number in a chain; None, or something else, in a document that is not of one."""
+        """Its number in the chain; None, or something else, if it is not as it was signed."""
         return self.document.get("number")
 
     @property
@@ -257,26 +258,36 @@ def sign_document(key: SigningKey, kind: str, document: Mapping[str, Any]) -> Si
 def read_document(text: bytes | str) -> SignedDocument:
     """Read a `SignedDocument.text`, without verifying the signature. Raises NotSigned."""
     try:
-        members = json.loads(text)
-        if not isinstance(members, dict) or set(members) != _MEMBERS:
-            raise NotSigned(f"it is no JSON object of {', '.join(sorted(_MEMBERS))}")
-        signature = b64decode(members["signature"], validate=True)
-        document = SignedDocument(
-            str(members["kind"]), members["document"], str(members["signed_by"]), signature
-        )
+        document = read_members(json.loads(text))
         same = document.text.encode() == (text.encode() if isinstance(text, str) else text)
     except NotSigned:
         raise
     except (ValueError, TypeError, RecursionError) as exc:
         raise NotSigned(f"it cannot be read: {exc}") from exc
-    if not same or not isinstance(document.document, dict):
+    if not same:
+        raise NotSigned("it is not in the canonical form: something in it was changed")
+    return document
+
+
+def read_members(members: Any) -> SignedDocument:
+    """Read `SignedDocument.members`, without verifying the signature. Raises NotSigned."""
+    if not isinstance(members, dict) or set(members) != _MEMBERS:
+        raise NotSigned(f"it is no JSON object of {', '.join(sorted(_MEMBERS))}")
+    try:
+        signature = b64decode(members["signature"], validate=True)
+    except (ValueError, TypeError) as exc:
+        raise NotSigned(f"it cannot be read: {exc}") from exc
+    document = SignedDocument(
+        str(members["kind"]), members["document"], str(members["signed_by"]), signature
+    )
+    if document.members != members or not isinstance(document.document, dict):
         raise NotSigned("it is not in the canonical form: something in it was changed")
     return document
 
 
 KIND: Final = "certificate_key"
 CERTIFICATE: Final = "certificate"
-CHECKPOINT: Final = "audit_checkpoint"
+HEAD: Final = "head"
 RESTART: Final = "begun_anew"
 """The member of a document by which a key restarts the chain."""
 
@@ -307,39 +318,28 @@ class BrokenChain(Exception):
 class SignedChain:
     """The end of a chain and its keys, the oldest first.
 
-    `is_first`, `is_restart`: whether a key may begin the chain, or restart it by a document.
+    `trusted`: ids of keys that may introduce themselves. If none is given, any key may begin the
+    chain, and none may restart it; None: any key may do both.
     """
 
-    def __init__(
-        self,
-        end: Link = START,
-        keys: Sequence[PublicKey] = (),
-        *,
-        is_first: Callable[[PublicKey], bool] = lambda _: True,
-        is_restart: Callable[[PublicKey, SignedDocument], bool] = lambda *_: True,
-    ) -> None:
-        self.end = end
-        self.keys = tuple(keys)
+    def __init__(self, trusted: Collection[str] | None = ()) -> None:
+        self.end = START
+        self.keys: tuple[PublicKey, ...] = ()
         # documents that restarted the chain, the oldest first
         self.restarts: list[SignedDocument] = []
-        self._is_first = is_first
-        self._is_restart = is_restart
+        self._trusted = trusted
 
-    def check(self, data: bytes) -> tuple[SignedDocument | None, list[str]]:
-        """Read what should be the next document, and return it with all that is wrong with it.
-
-        The document is None if it cannot be read.
-        """
+    def check(self, document: SignedDocument) -> list[str]:
+        """Return all that is wrong with what should be the next document."""
         try:
-            document = read_document(data)
             signer = self._find_signer(document)
-        except (NotSigned, KeyError, ValueError, TypeError) as error:
-            return None, [str(error)]
+        except (KeyError, ValueError, TypeError) as error:
+            return [f"it cannot be read: {error}"]
         faults = list(self.end.find_faults(document.number, document.document.get("previous")))
         if document.kind not in {KIND, CERTIFICATE}:
             faults.append(f"unknown document kind: {document.kind}")
         fault = self._find_signature_fault(document, signer)
-        return document, faults if fault is None else [*faults, fault]
+        return faults if fault is None else [*faults, fault]
 
     def advance(self, document: SignedDocument) -> None:
         """Go on to a document that was checked."""
@@ -348,15 +348,6 @@ class SignedChain:
         if document.kind == KIND:
             self.keys += (read_public_key(document),)
         self.end = Link(self.end.number + 1, document.hash)
-
-    def follow(self, data: bytes) -> SignedDocument:
-        """Check the next document and go on to it. Raises BrokenChain."""
-        document, faults = self.check(data)
-        if document is None or faults:
-            number = self.end.number + 1
-            raise BrokenChain(f"certificate {number} in the bucket: {'; '.join(faults)}")
-        self.advance(document)
-        return document
 
     def _find_signer(self, document: SignedDocument) -> PublicKey | None:
         if self.keys:
@@ -370,9 +361,10 @@ class SignedChain:
             return "the first of a chain introduces its key, and this does not"
         if not document.is_by(signer):
             return f"the signature is not of key {signer.id}, which signs at this place"
-        if not self.keys and not self._is_first(signer):
+        if not self.keys and self._trusted and signer.id not in self._trusted:
             return f"the chain begins with key {signer.id}, which is none of the trusted"
-        if self.keys and signer != self.keys[-1] and not self._is_restart(signer, document):
+        is_restart = self.keys and signer != self.keys[-1]
+        if is_restart and self._trusted is not None and signer.id not in self._trusted:
             return (
                 f"the chain restarts with key {signer.id}, which no key before it has signed"
                 " and which is none of the trusted"
@@ -380,19 +372,29 @@ class SignedChain:
         return None
 
 
-CERTIFICATES_HEAD = f"{CERTIFICATES}head"
-# For the newest signed checkpoint of the audit.
-AUDIT_HEAD = f"{CERTIFICATES}audit-head"
 _MOST_BYTES = 1024 * 1024
 
 
-class ChainHead:
-    """A head in the bucket. All of it blocks, and raises ObjectStoreUnavailable."""
+def sign_head(key: SigningKey, signed: Link, entry: Link) -> SignedDocument:
+    """Sign where the chain and the ledger end."""
+    ends = {"ledger": entry.members, "signed": signed.members}
+    return sign_document(key, HEAD, {"at": format_instant(datetime.now(UTC)), **ends})
 
-    def __init__(
-        self, settings: BlobSettings, *, lock_days: int, key: str = CERTIFICATES_HEAD
-    ) -> None:
-        self._object = LockedObject(settings, StorageKey(settings.s3_bucket, key))
+
+def read_ends(head: SignedDocument) -> tuple[Link, Link]:
+    """Return where the chain and the ledger ended when a head was signed. Raises KeyError,
+    TypeError and ValueError."""
+    ends = (head.document[name] for name in ("signed", "ledger"))
+    signed, entry = (Link(int(end["number"]), bytes.fromhex(end["hash"])) for end in ends)
+    return signed, entry
+
+
+class ChainHead:
+    """The head in the bucket. All of it blocks, and raises ObjectStoreUnavailable."""
+
+    def __init__(self, settings: BlobSettings, *, lock_days: int) -> None:
+        self.key = f"{CERTIFICATES}{settings.ledger_prefix}head"
+        self._object = LockedObject(settings, StorageKey(settings.s3_bucket, self.key))
         self._lock_days = lock_days
 
     def put(self, text: str) -> bool:
@@ -407,21 +409,14 @@ class ChainHead:
     def versions(self) -> Iterator[SignedDocument]:
         """Yield what was written and is still there, without what is not signed.
 
-        The latest alone may be that of a chain whose end was removed, and that went on.
+        The latest alone may be that of a chain whose end was removed, and that went on. There may
+        be a version for every minute of the time that they are locked.
         """
         for text in self._object.versions(limit=_MOST_BYTES):
             with suppress(NotSigned):
                 document = read_document(text)
-                if isinstance(document.number, int):
+                if document.kind == HEAD:
                     yield document
-
-    def ends(self) -> list[Link]:
-        """Return the links of the versions, each once.
-
-        There may be a version for every minute of the time that they are locked.
-        """
-        links = {Link(document.number, document.hash) for document in self.versions()}
-        return sorted(links, key=lambda link: (link.number, link.hash))
 
     def is_locked(self) -> bool:
         """Return whether nobody can delete the newest version."""

@@ -98,6 +98,8 @@ class PendingDeletion:
     model_id: str | None = None
     # it was deleted before a restore brought it back: no hold protects it any more
     was_erased: bool = False
+    # a certificate has it already
+    was_certified: bool = False
 
     @property
     def position(self) -> Position:
@@ -308,6 +310,7 @@ def _read_pending(
         references=references,
         model_id=model_id,
         was_erased=row.erased_at is not None,
+        was_certified=row.certified_at is not None,
     )
 
 

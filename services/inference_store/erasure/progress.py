@@ -211,8 +211,7 @@ async def list_unfinished(connection: AsyncConnection, *, failed: bool) -> list[
 async def list_uncertified(connection: AsyncConnection) -> list[Erasure]:
     """Return erasures whose certificate is not signed yet, the oldest first: nothing is left of
     them, or holds protect the rest."""
-    here = erased_leaves.c
-    uncertified = select(here.id).where(here.erasure == erasure.c.id, here.certificate.is_(None))
+    uncertified = select(erased_leaves.c.id).where(erased_leaves.c.erasure == erasure.c.id)
     partly = and_(erasure.c.state == "partly_held", uncertified.correlate(erasure).exists())
     query = select(*COLUMNS).where(or_(erasure.c.state == "certifying", partly))
     rows = await connection.execute(query.order_by(erasure.c.requested_at))

@@ -11,31 +11,46 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure import certificates, erased_lists
+from inference_store.erasure import certificates, erased_lists, ledger_entries
+from inference_store.erasure.audit_chain import Checkpoint
 from inference_store.erasure.certificates import StoredDocument
 from inference_store.erasure.erased_lists import ENTRY_BYTES, LETTERS, OBJECT, MerkleTree
-from inference_store.erasure.hash_chain import Archive, Link, VerificationFailure, format_instant
+from inference_store.erasure.hash_chain import START, Link, VerificationFailure, format_instant
+from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.ledger_entries import AUDIT_CHECKPOINT, Entry
 from inference_store.erasure.log import (
     CERTIFICATE,
-    CERTIFICATES_HEAD,
+    KIND,
     ChainHead,
+    NotSigned,
     SignedChain,
     SignedDocument,
     SigningKey,
     hash_value,
     read_document,
+    read_ends,
+    read_members,
 )
 from inference_store.index.tables import inference
-from inference_store.inference.errors import NotFound
+from inference_store.inference.errors import LedgerDiverged, NotFound
 from inference_store.inference.events import received_at_of
 from inference_store.inference.metadata import TYPE_NAMES
 from inference_store.objects.listing import Held
+
+SIGNED = (CERTIFICATE, KIND)
+
+
+async def _iterate_certificates(engine: AsyncEngine) -> AsyncIterator[Mapping[str, Any]]:
+    async for row in certificates.iterate_documents(engine):
+        if row.kind == CERTIFICATE:
+            yield read_document(row.signed).document
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,30 +84,37 @@ class Proof:
         }
 
 
-async def find_proofs(engine: AsyncEngine, key: SigningKey, uid: UUID) -> list[Proof]:
+async def find_proofs(ledger: Ledger, key: SigningKey, uid: UUID) -> list[Proof]:
     """Return a proof for every certificate that has the inference, as hashed by this key."""
+    scopes = {erased_lists.hash_inference(key, scope, uid): scope for scope in LETTERS}
+    at = format_instant(received_at_of(uid)) or ""
     proofs = []
-    for scope in LETTERS:
-        entry = erased_lists.hash_inference(key, scope, uid)
-        async with engine.connect() as connection:
-            numbers = await erased_lists.find_certificates(connection, entry, received_at_of(uid))
-        for number in numbers:
-            proof = await _make_proof(engine, number, scope, entry)
-            proofs += [] if proof is None else [proof]
+    async for document in _iterate_certificates(ledger.engine):
+        leaves, erased = document["leaves"], document["erased"]
+        # instants in this form are in order as texts too; orphans have none
+        is_of_time = (erased["oldest"] or "Z") <= at <= (erased["newest"] or "")
+        if key.id in leaves["hashed_by"] and is_of_time:
+            entries = _read_entries(ledger, leaves["root"])
+            for found in [entry async for entry in entries if entry in scopes]:
+                proofs.append(await _make_proof(ledger, document, scopes[found], found))
     return proofs
 
 
-async def _make_proof(engine: AsyncEngine, number: int, scope: str, entry: bytes) -> Proof | None:
-    async with engine.connect() as connection:
-        row = await certificates.find_document(connection, number)
-    tree = MerkleTree(proving=entry)
-    async for chunk in erased_lists.read_list(engine, number):
-        for candidate in erased_lists.split_entries(chunk):
-            tree.add(candidate)
-    if tree.index is None or row is None:
-        return None
-    root = bytes.fromhex(read_document(row.signed).document["leaves"]["root"])
-    return Proof(number, scope, entry, tree.index, tree.size, tuple(tree.proof()), root)
+async def _make_proof(
+    ledger: Ledger, document: Mapping[str, Any], scope: str, entry: bytes
+) -> Proof:
+    tree, root = MerkleTree(proving=entry), document["leaves"]["root"]
+    async for candidate in _read_entries(ledger, root):
+        tree.add(candidate)
+    index, beside = tree.index or 0, tuple(tree.proof())
+    return Proof(document["number"], scope, entry, index, tree.size, beside, bytes.fromhex(root))
+
+
+async def _read_entries(ledger: Ledger, root: str) -> AsyncIterator[bytes]:
+    """Yield the entries of a list; an incomplete one is a failure that `verify` reports."""
+    async for chunk in erased_lists.read_list(ledger.blobs, root):
+        for entry in erased_lists.split_entries(chunk[: len(chunk) // ENTRY_BYTES * ENTRY_BYTES]):
+            yield entry
 
 
 class KeyNotGiven(Exception):
@@ -135,7 +157,7 @@ def is_of_subject(
 
 
 async def is_of_inference(
-    engine: AsyncEngine, certificate: SignedDocument, keys: Sequence[SigningKey], uid: UUID
+    ledger: Ledger, certificate: SignedDocument, keys: Sequence[SigningKey], uid: UUID
 ) -> bool:
     """Return whether its list has the inference, its input or its response. Raises KeyNotGiven."""
     hashed_by = certificate.document["leaves"]["hashed_by"]
@@ -143,8 +165,8 @@ async def is_of_inference(
     entries = {
         erased_lists.hash_inference(key, scope, uid) for key in hash_keys for scope in LETTERS
     }
-    async for chunk in erased_lists.read_list(engine, certificate.number):
-        if not entries.isdisjoint(erased_lists.split_entries(chunk)):
+    async for entry in _read_entries(ledger, certificate.document["leaves"]["root"]):
+        if entry in entries:
             return True
     for missing in sorted(set(hashed_by) - {key.id for key in hash_keys}):
         raise _describe_missing_key(missing)
@@ -172,32 +194,27 @@ def _describe_missing_key(id: str) -> KeyNotGiven:
     )
 
 
-# Checks that the chain is what was signed: Postgres and the bucket are compared with each other
-# and with the signatures. Nothing is written.
-
-POSTGRES, BUCKET = "Postgres", "the bucket"
+# Checks that the ledger is what was written and signed: its entries in the bucket are compared with
+# each other, with the signatures and with Postgres. Nothing is written.
 
 
 class Verification:
-    """Verifies the whole chain, once. `trusted`: ids of keys that may introduce themselves.
+    """Verifies all of the ledger, once. `trusted`: as in `SignedChain`."""
 
-    If none is given, any key may begin the chain, and none may restart it.
-    """
-
-    def __init__(
-        self, engine: AsyncEngine, archive: Archive, *, trusted: Collection[str] = ()
-    ) -> None:
-        self._engine = engine
-        self._archive = archive
-        self.chain = SignedChain(
-            is_first=lambda key: not trusted or key.id in trusted,
-            is_restart=lambda key, _: key.id in trusted,
-        )
+    def __init__(self, ledger: Ledger, *, trusted: Collection[str] | None = ()) -> None:
+        self._ledger = ledger
+        self.chain = SignedChain(trusted)
         # of what was checked
         self.certificates = self.leaves = 0
         # whether nobody can delete the head in the bucket; None: not checked
         self.head_locked: bool | None = None
-        self._hashes: dict[int, bytes] = {}
+        # of the audit, by the number of the entry
+        self.checkpoints: dict[int, Checkpoint] = {}
+        # the last entry before a signed end; 0: none
+        self.signed_to = 0
+        # the hashes by number; None: it cannot be read
+        self._entries: dict[int, bytes] = {0: START.hash}
+        self._signed: dict[int, bytes | None] = {0: START.hash}
 
     @property
     def restarts(self) -> list[tuple[int, str]]:
@@ -206,86 +223,142 @@ class Verification:
         return [(document["number"], document["key"]) for document in documents]
 
     async def find_failures(self) -> AsyncIterator[VerificationFailure]:
-        """Yield all that is not as it was signed, in the chain's order."""
-        async with self._engine.connect() as connection:
-            end = (await certificates.find_head(connection)).number
-        number = 0
-        while number < end or await asyncio.to_thread(self._archive.continues_after, number):
-            number += 1
-            async for reason in self._check_number(number):
+        """Yield all that is not as it was written and signed, in the ledger's order."""
+        async for failure in self.read_ledger(lists=True):
+            yield failure
+        rows = {0}
+        async for row in certificates.iterate_documents(self._ledger.engine):
+            rows.add(row.number)
+            for reason in self._compare_row(row):
+                yield _fail(row.number, reason)
+        for number in sorted(self._signed.keys() - rows):
+            yield _fail(number, "it is missing in Postgres")
+        async with self._ledger.engine.connect() as connection:
+            for id, number in await certificates.find_missing(connection, self.chain.end.number):
+                reason = f"erasure {id} has it, and the chain ends before it"
                 yield _fail(number, reason)
-        async for missing in self._find_missing():
-            yield missing
 
-    async def _check_number(self, number: int) -> AsyncIterator[str]:
-        async with self._engine.connect() as connection:
-            row = await certificates.find_document(connection, number)
-        data = await asyncio.to_thread(self._archive.documents.get, number)
-        copies = {POSTGRES: None if row is None else row.signed.encode(), BUCKET: data}
-        document: SignedDocument | None = None
-        for location, copy in copies.items():
-            if copy is None:
-                yield f"it is missing in {location}"
-                continue
-            read, reasons = self.chain.check(copy)
-            for reason in reasons:
-                yield f"in {location}: {reason}"
-            if document is None and not reasons:
-                document = read
-        if None not in copies.values() and copies[POSTGRES] != copies[BUCKET]:
-            yield "Postgres and the bucket do not say the same"
-        if document is None:
-            # the next one still names this one's hash
-            self.chain.end = Link(number, b"" if row is None else row.hash)
+    async def read_ledger(self, *, lists: bool = False) -> AsyncIterator[VerificationFailure]:
+        """Yield what is wrong with the entries in the bucket, from the first to the last; `lists`:
+        and with the lists of certificates."""
+        entries = self._ledger.entries
+        async with self._ledger.engine.connect() as connection:
+            head = await ledger_entries.read_head(connection)
+        number = await asyncio.to_thread(entries.find_after, 0) or 1
+        # an earlier bucket has those before the first
+        before: Link | None = START if number == 1 else None
+        while True:
+            entry, fault = None, "it is missing in the bucket"
+            try:
+                entry = await asyncio.to_thread(entries.get, number)
+            except LedgerDiverged as damaged:
+                fault = damaged.detail
+            else:
+                if entry is None and number > head.number:
+                    return
+            if entry is None:
+                yield VerificationFailure(number, fault)
+            else:
+                for reason in self._check_entry(entry, before, head):
+                    yield VerificationFailure(number, reason)
+                if entry.kind in SIGNED:
+                    async for failure in self._check_signed(entry, lists=lists):
+                        yield failure
+            before = None if entry is None else entry.link
+            number += 1
+
+    def _check_entry(self, entry: Entry, before: Link | None, head: Link) -> Iterator[str]:
+        self._entries[entry.number] = entry.link.hash
+        if before is not None:
+            yield from before.find_faults(entry.number, entry.previous)
+        elif entry.number == min(self._entries.keys() - {0}) and entry.kind != "begun_anew":
+            yield "the entries before it are missing"
+        if entry.number == head.number and entry.link != head:
+            yield "Postgres knows another one of this number"
+        if entry.kind == AUDIT_CHECKPOINT and entry.content is not None:
+            self.checkpoints[entry.number] = entry.content.body
+
+    async def _check_signed(
+        self, entry: Entry, *, lists: bool
+    ) -> AsyncIterator[VerificationFailure]:
+        number = self.chain.end.number + 1
+        try:
+            document = read_members(None if entry.content is None else entry.content.body)
+        except NotSigned as error:
+            yield _fail(number, f"in the bucket: {error}")
+            self._signed[number], self.chain.end = None, Link(number, b"")
             return
-        for reason in () if row is None else _compare_columns(row, document):
-            yield reason
+        if isinstance(document.number, int) and number < document.number < 2**62:
+            # those before it are missing, and Postgres may still know what it names
+            async with self._ledger.engine.connect() as connection:
+                row = await certificates.find_document(connection, document.number - 1)
+            if row is not None:
+                self.chain.end = Link(row.number, row.hash)
+        reasons = self.chain.check(document)
+        number = self.chain.end.number + 1
+        for reason in reasons:
+            yield _fail(number, f"in the bucket: {reason}")
+        self._signed[number] = document.hash
+        if reasons:
+            # the next one still names this one's hash
+            self.chain.end = Link(number, document.hash)
+            return
         self.chain.advance(document)
-        self._hashes[number] = document.hash
         if document.kind == CERTIFICATE:
             self.certificates += 1
-            async for reason in self._check_lists(document):
-                yield reason
+            self.leaves += document.document["leaves"]["count"]
+            if lists and not await self._has_list(document):
+                yield _fail(number, "its list is not the one that was signed")
 
-    async def _check_lists(self, document: SignedDocument) -> AsyncIterator[str]:
+    async def _has_list(self, document: SignedDocument) -> bool:
         leaves, counts = document.document["leaves"], document.document["erased"]
         expected = (leaves["root"], counts["inferences"], counts["objects"])
         stored = _ListSum()
-        async for chunk in erased_lists.read_list(self._engine, document.number):
+        async for chunk in erased_lists.read_list(self._ledger.blobs, leaves["root"]):
             stored.add(chunk)
-        archived = await asyncio.to_thread(
-            _sum_chunks, self._archive.pieces(leaves["root"]).read_after(0)
-        )
-        self.leaves += leaves["count"]
-        for location, list_sum in ((POSTGRES, stored), (BUCKET, archived)):
-            if list_sum.result() != expected:
-                yield f"the list in {location} is not the one that was signed"
+        return stored.result() == expected
+
+    def _compare_row(self, row: StoredDocument) -> Iterator[str]:
+        if row.number not in self._signed:
+            yield "it is missing in the bucket"
+            return
+        try:
+            document = read_document(row.signed)
+        except NotSigned as error:
+            yield f"in Postgres: {error}"
+            return
+        expected = self._signed[row.number]
+        if expected is not None and document.hash != expected:
+            yield "Postgres and the bucket do not say the same"
+        yield from _compare_columns(row, document)
 
     async def find_head_failures(self, head: ChainHead) -> AsyncIterator[VerificationFailure]:
-        """Yield how the chain differs from the ends of it that the bucket keeps.
+        """Yield how the ledger differs from the ends of it that the bucket keeps, each signed.
 
         If the end of the chain was removed and the chain went on, its newest end is there, and an
         older one is missing.
         """
-        ends = await asyncio.to_thread(head.ends)
-        if not ends:
+        keys = {key.id: key for key in self.chain.keys}
+        versions = await asyncio.to_thread(lambda: list(head.versions()))
+        if not versions:
             reason = "is missing in the bucket: nothing tells whether a tail was cut"
-            yield _fail(None, f"{CERTIFICATES_HEAD} {reason}")
+            yield _fail(None, f"{head.key} {reason}")
             return
-        end = self.chain.end.number
-        for link in ends:
-            if link.number > end:
-                reason = f"says that there is one, and the chain ends with {end}"
-                yield _fail(link.number, f"{CERTIFICATES_HEAD} {reason}")
-            elif self._hashes.get(link.number) != link.hash:
-                yield _fail(link.number, f"{CERTIFICATES_HEAD} has another one of this number")
+        by_key = [(version, keys.get(version.signed_by)) for version in versions]
+        ours = [version for version, key in by_key if key is not None and version.is_by(key)]
+        if len(ours) < len(versions):
+            yield _fail(None, f"{head.key} has a version that no key of the chain has signed")
+        for signed, entry in sorted(set(map(read_ends, ours))):
+            self.signed_to = max(self.signed_to, entry.number)
+            if signed.number > self.chain.end.number:
+                reason = f"says that there is one, and the chain ends with {self.chain.end.number}"
+                yield _fail(signed.number, f"{head.key} {reason}")
+            elif self._signed.get(signed.number) != signed.hash:
+                yield _fail(signed.number, f"{head.key} has another one of this number")
+            if self._entries.get(entry.number) != entry.hash:
+                reason = "the ledger has another one of this number, or ends before it"
+                yield VerificationFailure(entry.number, f"{head.key} names it: {reason}")
         self.head_locked = await asyncio.to_thread(head.is_locked)
-
-    async def _find_missing(self) -> AsyncIterator[VerificationFailure]:
-        """Yield erasures that name a certificate which is not there: the chain's tail was cut."""
-        async with self._engine.connect() as connection:
-            for id, number in await certificates.find_missing(connection, self.chain.end.number):
-                yield _fail(number, f"erasure {id} has it, and the chain ends before it")
 
 
 def _fail(number: int | None, reason: str) -> VerificationFailure:
@@ -324,13 +397,6 @@ class _ListSum:
         return self._tree.root().hex(), self._tree.size - self._objects, self._objects
 
 
-def _sum_chunks(chunks: Iterator[bytes]) -> _ListSum:
-    list_sum = _ListSum()
-    for chunk in chunks:
-        list_sum.add(chunk)
-    return list_sum
-
-
 _ROWS = 5_000
 _BITS_AN_ENTRY = 64
 _FEWEST_BITS = 1 << 20
@@ -364,8 +430,8 @@ class Recheck:
     which certificate. `keys`: those that hashed; what other keys hashed cannot be looked up.
     """
 
-    def __init__(self, engine: AsyncEngine, keys: Sequence[SigningKey]) -> None:
-        self._engine = engine
+    def __init__(self, ledger: Ledger, keys: Sequence[SigningKey]) -> None:
+        self._ledger = ledger
         self._keys = keys
         self._passed: dict[bytes, str] = {}
 
@@ -374,8 +440,8 @@ class Recheck:
     ) -> AsyncIterator[VerificationFailure]:
         """Yield what is there. `objects`: all of the buckets, as a stream; `members`: uids that
         exports list, and where; read after the objects."""
-        async with self._engine.connect() as connection:
-            self._filter = _BloomFilter(await erased_lists.count_certified(connection))
+        counts = [document["leaves"]["count"] async for document in self._iterate()]
+        self._filter = _BloomFilter(sum(counts))
         async for _, entry in self._read_entries():
             self._filter.add(entry)
         await self._pass_rows()
@@ -393,24 +459,23 @@ class Recheck:
 
     async def find_unknown_keys(self) -> set[str]:
         """Return the ids of keys that hashed lists and are not given."""
-        async with self._engine.connect() as connection:
-            return await erased_lists.find_hash_keys(connection) - {key.id for key in self._keys}
+        keys = {
+            key async for document in self._iterate() for key in document["leaves"]["hashed_by"]
+        }
+        return keys - {key.id for key in self._keys}
+
+    def _iterate(self) -> AsyncIterator[Mapping[str, Any]]:
+        return _iterate_certificates(self._ledger.engine)
 
     async def _read_entries(self) -> AsyncIterator[tuple[int, bytes]]:
-        async with self._engine.connect() as connection:
-            end = (await certificates.find_head(connection)).number
-        for number in range(1, end + 1):
-            async for chunk in erased_lists.read_list(self._engine, number):
-                # an incomplete entry is a failure that `verify` reports
-                for entry in erased_lists.split_entries(
-                    chunk[: len(chunk) // ENTRY_BYTES * ENTRY_BYTES]
-                ):
-                    yield number, entry
+        async for document in self._iterate():
+            async for entry in _read_entries(self._ledger, document["leaves"]["root"]):
+                yield document["number"], entry
 
     async def _pass_rows(self) -> None:
         columns = inference.c
         query = select(columns.uid, columns.data_deleted_at, columns.response_deleted_at)
-        async with self._engine.connect() as connection:
+        async with self._ledger.engine.connect() as connection:
             rows = await connection.stream(query, execution_options={"yield_per": _ROWS})
             async for uid, input_at, response_at in rows:
                 parts = {"inference": None, "input": input_at, "response": response_at}
@@ -420,3 +485,23 @@ class Recheck:
 
     def _pass(self, entries: Iterable[bytes], description: str) -> None:
         self._passed |= {entry: description for entry in entries if self._filter.has(entry)}
+
+
+async def copy_signed(ledger: Ledger, head: ChainHead, folder: Path) -> int:
+    """Copy what an auditor needs to a folder: the signed documents of the ledger, their lists and
+    the versions of the head; return how many documents. Raises LedgerDiverged, NotSigned."""
+    for name in ("lists", "heads"):
+        (folder / name).mkdir(parents=True)
+    count, number = 0, await asyncio.to_thread(ledger.entries.find_after, 0) or 1
+    while (entry := await asyncio.to_thread(ledger.entries.get, number)) is not None:
+        number += 1
+        if entry.kind in SIGNED and entry.content is not None:
+            document, count = read_members(entry.content.body), count + 1
+            (folder / f"{count:010}.json").write_bytes(document.data)
+            if (leaves := document.document.get("leaves")) is not None:
+                with (folder / "lists" / leaves["root"]).open("wb") as file:
+                    async for piece in erased_lists.read_list(ledger.blobs, leaves["root"]):
+                        file.write(piece)
+    for place, version in enumerate(await asyncio.to_thread(lambda: list(head.versions()))):
+        (folder / "heads" / f"{place:06}.json").write_bytes(version.data)
+    return count

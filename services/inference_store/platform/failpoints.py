@@ -48,7 +48,6 @@ _PLACES: Final = {
     "retention.finish": ("before", "after"),
     "retention.certify": ("before", "leaves.after"),
     "retention.certify.put": ("before", "after"),
-    "retention.certify.commit": ("after",),
     "retention.certify.head": ("before", "after"),
     "retention.run_start": ("before", "after"),
     "retention.run_finish": ("before", "after"),

@@ -119,8 +119,7 @@ async def _forget(  # noqa: PLR0917
         await rows.repoint_rows(connection, done, batch.moves)
         hashing = None
         if leader.certifier is not None:
-            key = await leader.certifier.key_of(connection, erasure.id)
-            doomed = batch.doomed
+            key, doomed = leader.certifier.key, batch.doomed
             await record_erased(connection, key, erasure, done, doomed, whole_span=whole_span)
             hashing = EntryHash(key.id, partial(hash_inference, key))
         # in the transaction that deletes their rows, of whole partitions too

@@ -1,12 +1,9 @@
 """Ends an erasure with its certificate. The order makes every crash harmless:
 
 1. list     write the pieces of the list to the bucket, under names made of their content
-2. sign     write the document to the bucket under the next number of the chain, which is free
-3. commit   write the same to Postgres, with the batches that it names and the erasure's state
+2. sign     write the signed document to the ledger; its effect sets the erasure's state
 
-After a crash before 2 the pieces are written again. After 2 the bucket is one ahead of Postgres:
-its document is imported (`catch_up`) before anything else is signed, so that no erasure gets a
-second certificate for the same batches. This also restores what an older backup is missing.
+After a crash before 2 the pieces are written again. After it the ledger gives the entry its effect.
 """
 
 import asyncio
@@ -14,29 +11,29 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure import certificates, erased_lists, log, progress
-from inference_store.erasure.certificates import CertificateChain
+from inference_store.erasure import certificates, erased_lists, ledger_entries, log, progress
 from inference_store.erasure.erased_lists import Erased, write_list
-from inference_store.erasure.hash_chain import Archive, Link, format_instant
+from inference_store.erasure.hash_chain import START, Link, format_instant
+from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.log import CERTIFICATE, BrokenChain, ChainHead, SigningKey
 from inference_store.erasure.progress import Erasure, State
 from inference_store.erasure.quarantine import has_searched_all
 from inference_store.export.erased import ReachedExport, list_reached
 from inference_store.index import registrations
-from inference_store.objects import Blobs
+from inference_store.inference.errors import Unavailable
 from inference_store.platform.failpoints import failpoint
-from inference_store.platform.metrics import CERTIFICATE_TROUBLE, UNCERTIFIED
+from inference_store.platform.metrics import CERTIFICATE_TROUBLE, CERTIFICATES, UNCERTIFIED
 
 _log = structlog.get_logger()
 # The reasons for which an erasure ends without a certificate.
 UNCERTIFIED_REASONS: Final = ("no_key", "key_missing", "unlisted")
+_ACTOR: Final = "retention"
 # Between two writes of the head, while certificates are signed one after the other.
 _HEAD_SECONDS = 60.0
 
@@ -44,13 +41,13 @@ _HEAD_SECONDS = 60.0
 class Certifier:
     """Signs certificates of erasures. `keys`: the first one signs; the others signed before it.
 
-    Raises ObjectStoreUnavailable and errors of the database; it can then be called again.
+    Raises ObjectStoreUnavailable, Unavailable and errors of the database; it can then be called
+    again.
     """
 
     def __init__(
         self,
-        engine: AsyncEngine,
-        blobs: Blobs,
+        ledger: Ledger,
         keys: Sequence[SigningKey],
         *,
         events_seconds: float,
@@ -59,15 +56,14 @@ class Certifier:
         head: ChainHead | None = None,
         head_seconds: float = _HEAD_SECONDS,
     ) -> None:
-        self._engine = engine
-        self._archive = Archive(blobs)
+        self._ledger = ledger
+        self._engine = ledger.engine
         self._keys = keys
-        self._chain = CertificateChain(engine, self._archive, keys)
         self._remaining = Remaining(events_seconds, ledger_seconds, audit_seconds)
         self._head = head
-        self._head_number = 0
         self._head_seconds = head_seconds
-        # by the monotonic clock; the first one is written at once
+        # the ends that were written last
+        self._signed, self._entry = START, START
         self._head_due = 0.0
 
     @property
@@ -75,25 +71,8 @@ class Certifier:
         """The key that signs and hashes now."""
         return self._keys[0]
 
-    async def key_of(self, connection: AsyncConnection, erasure: UUID) -> SigningKey:
-        """Return the key that hashes the entries of an erasure.
-
-        If a part is certified already, it is the key of that part, so that entries which a restored
-        backup repeats are recognised.
-        """
-        id = await erased_lists.find_hash_key(connection, erasure)
-        return next((key for key in self._keys if key.id == id), self.key)
-
-    async def begin(self) -> None:
-        """Import the certificates in the bucket, before anything is erased."""
-        try:
-            await self._chain.catch_up()
-        except BrokenChain as broken:
-            CERTIFICATE_TROUBLE.inc()
-            _log.error("certificates cannot be signed", action="chain_apart", error=str(broken))
-
     async def write_head(self, *, at_once: bool = False) -> None:
-        """Write the chain's head to its locked place, unless it is the one that was written last.
+        """Sign where the chain and the ledger end, in a locked place, unless it says so already.
 
         It is written once for all certificates of a minute, because every version is read when the
         chain is verified; `at_once` writes it sooner, as the service ends. After a crash between
@@ -102,15 +81,20 @@ class Certifier:
         if self._head is None or (time.monotonic() < self._head_due and not at_once):
             return
         async with self._engine.connect() as connection:
-            number = (await certificates.find_head(connection)).number
-            row = await certificates.find_document(connection, number)
-        if row is None or row.number == self._head_number:
+            entry = await ledger_entries.read_head(connection)
+            signed = await certificates.find_head(connection)
+            public_keys = await certificates.find_public_keys(connection)
+        is_new = signed != self._signed or (at_once and entry != self._entry)
+        # nobody could tell who signed with a key that no document introduces
+        if not is_new or not public_keys or public_keys[-1].id != self.key.id:
             return
         failpoint("retention.certify.head.before")
-        locked = await asyncio.to_thread(self._head.put, row.signed)
+        text = log.sign_head(self.key, signed, entry).text
+        locked = await asyncio.to_thread(self._head.put, text)
         failpoint("retention.certify.head.after")
-        self._head_number, self._head_due = row.number, time.monotonic() + self._head_seconds
-        _log.info("head of the chain", action="certificate_head", number=row.number, locked=locked)
+        self._signed, self._entry = signed, entry
+        self._head_due = time.monotonic() + self._head_seconds
+        _log.info("head of the chain", action="chain_head", number=signed.number, locked=locked)
 
     async def certify(self, erasure: Erasure, ended: State = "certifying") -> State:
         """Sign an erasure's certificate; no mark is left, or holds protect the rest (`ended`)."""
@@ -123,32 +107,22 @@ class Certifier:
 
     async def _certify(self, erasure: Erasure) -> State:
         failpoint("retention.certify.before")
-        await self._chain.catch_up()
-        await self._chain.introduce_key()
-        async with self._engine.begin() as connection:
-            # a replay created it after the bucket's certificates were restored: it names none yet
-            await certificates.set_newest(connection, erasure.id)
+        await certificates.introduce_key(self._ledger, self._keys, by=_ACTOR)
+        async with self._engine.connect() as connection:
             now = await progress.find_erasure(connection, erasure.id)
             span = await erased_lists.find_dropping_span(connection, erasure.id)
+            uncertified = await erased_lists.find_uncertified(connection, erasure.id)
+            rows = await certificates.list_certificates(connection, erasure_id=erasure.id)
         if now is None or now.state not in {"certifying", "partly_held"}:
             return erasure.state if now is None else now.state
         if span is not None:
             _log.info("partition is not dropped yet", action="certificate_waits", span=span)
             return "certifying"
-        objects = now.scope == "object"
-        counted = now.objects if objects else now.inferences
-        await erased_lists.deduplicate_restored(
-            self._engine, erasure.id, counted=counted, objects=objects
-        )
-        async with self._engine.connect() as connection:
-            uncertified = await erased_lists.find_uncertified(connection, erasure.id)
-            listed = await erased_lists.count_listed(connection, erasure.id, objects=objects)
-            rows = await certificates.list_certificates(connection, erasure_id=erasure.id)
-        if listed != counted:
+        earlier = [log.read_document(row.signed).document for row in rows]
+        if _count_erased(now, uncertified, earlier) < _count_listable(now):
             return await end_uncertified(self._engine, now, "unlisted")
         if not uncertified.batches and now.state == "partly_held":
             return "partly_held"
-        earlier = [log.read_document(row.signed).document for row in rows]
         names_waived = now.given_up is None or any("given_up" in before for before in earlier)
         if not uncertified.batches and earlier and names_waived:
             async with self._engine.begin() as connection:
@@ -160,25 +134,46 @@ class Certifier:
     async def _sign(
         self, erasure: Erasure, uncertified: Erased, earlier: Sequence[Mapping[str, Any]]
     ) -> None:
-        root = await write_list(self._engine, self._archive, uncertified.batches)
+        root = await write_list(self._engine, self._ledger.blobs, uncertified.batches)
         failpoint("retention.certify.leaves.after")
-        async with self._engine.connect() as connection:
+
+        async def make(connection: AsyncConnection, end: Link) -> dict[str, Any]:
+            keys = await certificates.find_public_keys(connection)
+            found = await erased_lists.find_uncertified(connection, erasure.id)
+            if keys[-1].id != self.key.id or found.batches != uncertified.batches:
+                raise Unavailable("Another process signed meanwhile: try again.")
             models = await progress.list_models(connection, erasure)
             names = await registrations.names(connection, models)
             held = await progress.count_held_by_hold(connection, erasure.id)
-            reached = await list_reached(connection, erasure.id)
-        exports = describe_exports(reached, earlier)
-        make_document = partial(
-            make_certificate,
-            *(erasure, uncertified, self.key, root),
-            model_ids=names.values(),
-            held=held,
-            earlier=earlier,
-            exports=exports,
-            remains=[*self._remaining.list_locations(erasure.asked), *list_copies(exports)],
-        )
-        if await self._chain.append(CERTIFICATE, self.key, make_document) is None:
-            await self._certify(erasure)  # another process had signed: check again
+            exports = describe_exports(await list_reached(connection, erasure.id), earlier)
+            remains = [*self._remaining.list_locations(erasure.asked), *list_copies(exports)]
+            return make_certificate(
+                *(erasure, uncertified, self.key, root, end),
+                model_ids=names.values(),
+                held=held,
+                earlier=earlier,
+                exports=exports,
+                remains=remains,
+            )
+
+        failpoint("retention.certify.put.before")
+        signed = await certificates.sign(self._ledger, CERTIFICATE, self.key, make, by=_ACTOR)
+        failpoint("retention.certify.put.after")
+        CERTIFICATES.inc()
+        _log.info("certificate", action="certificate", number=signed.number)
+
+
+def _count_listable(erasure: Erasure) -> int:
+    return erasure.objects if erasure.scope == "object" else erasure.inferences
+
+
+def _count_erased(
+    erasure: Erasure, uncertified: Erased, earlier: Sequence[Mapping[str, Any]]
+) -> int:
+    """Return how much is listed of what the erasure counts: less, if it began without a key."""
+    name = "objects" if erasure.scope == "object" else "inferences"
+    listed: int = getattr(uncertified, name)
+    return listed + sum(int(document["erased"][name]) for document in earlier)
 
 
 async def end_erasure(

@@ -28,11 +28,9 @@ from inference_store.erasure import (
     runs,
     selection,
 )
-from inference_store.erasure.certificates import sign_checkpoint
-from inference_store.erasure.hash_chain import canonical
 from inference_store.erasure.housekeeping import RECORD_KINDS
 from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.log import AUDIT_HEAD, ChainHead, signing_keys
+from inference_store.erasure.ledger_entries import AUDIT_CHECKPOINT
 from inference_store.erasure.policies import (
     EffectivePolicy,
     PolicyOwner,
@@ -50,7 +48,6 @@ from inference_store.index.tables import erasure
 from inference_store.inference.errors import ObjectStoreUnavailable, StoreError, Unavailable
 from inference_store.inference.events import received_at_of, uid_floor
 from inference_store.platform.metrics import PRUNED
-from inference_store.platform.settings import RetentionSettings
 from inference_store.query.deadline import ScanRange
 from inference_store.retention.leader import Leader, in_background
 from inference_store.retention.run_executor import Work, list_work
@@ -134,9 +131,9 @@ class _NotDue(Exception):
 async def delete_records(leader: Leader) -> None:
     """Delete the store's own records that are older than their settings; of the audit, only chained
     entries."""
-    engine, ledger, settings = leader.engine, leader.ledger, leader.settings
+    engine, settings = leader.engine, leader.settings
     await link_all(engine)
-    await _checkpoint(settings, ledger)
+    await _write_checkpoint(leader)
     for records in RECORD_KINDS:
         seconds, pruned = getattr(settings, records.setting), 1
         while pruned:
@@ -146,26 +143,24 @@ async def delete_records(leader: Leader) -> None:
             PRUNED.labels(records.name).inc(pruned)
 
 
-async def _checkpoint(settings: RetentionSettings, ledger: Ledger) -> None:
-    """Write the end of the audit's chain to the bucket too, where it reveals a truncated chain: to
-    the ledger, and if it is signed to a locked object."""
+async def _write_checkpoint(leader: Leader) -> None:
+    """Write the end of the audit's chain to the ledger, and sign the ledger's end at once, before
+    anything is cut: where it reveals a truncated chain."""
 
     async def make_body(connection: AsyncConnection) -> dict[str, Any]:
-        document = await audit_chain.make_checkpoint(
+        checkpoint = await audit_chain.make_checkpoint(
             connection,
             every_seconds=_CHECKPOINT_SECONDS,
-            keep_seconds=settings.audit_keep_seconds,
+            keep_seconds=leader.settings.audit_keep_seconds,
         )
-        if document is None:
+        if checkpoint is None:
             raise _NotDue
-        return await sign_checkpoint(connection, signing_keys(settings), document)
+        return checkpoint
 
     with suppress(Unavailable, _NotDue):  # others write: the next run records it
-        checkpoint = await ledger.write("audit_checkpoint", make_body, actor="retention")
-        if "signature" in checkpoint:
-            days = settings.certificate_head_lock_days
-            head = ChainHead(settings, lock_days=days, key=AUDIT_HEAD)
-            await asyncio.to_thread(head.put, canonical(checkpoint))
+        await leader.ledger.write(AUDIT_CHECKPOINT, make_body, actor="retention")
+        if leader.certifier is not None:
+            await leader.certifier.write_head(at_once=True)
 
 
 def link(engine: AsyncEngine, ledger: Ledger) -> AbstractAsyncContextManager[None]:

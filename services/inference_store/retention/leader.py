@@ -109,7 +109,7 @@ class Leader:
         self.due = due or asyncio.Event()
         self.ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
         self.reconciler = Reconciler(settings, engine, blobs, kafka=kafka)
-        self.certifier = _make_certifier(settings, engine, blobs)
+        self.certifier = _make_certifier(settings, self.ledger)
         # whether the schedule was due when the turn began; set later, the next turn sees it
         self.is_scheduled = False
         # completed schedules, and the last one after which all partitions were counted
@@ -128,14 +128,13 @@ class Leader:
         self.listing, self.deleting, self.forgetting = (asyncio.Lock() for _ in range(3))
 
 
-def _make_certifier(
-    settings: RetentionSettings, engine: AsyncEngine, blobs: Blobs
-) -> Certifier | None:
+def _make_certifier(settings: RetentionSettings, ledger: Ledger) -> Certifier | None:
     keys = signing_keys(settings)
     if not keys:
         return None
     return Certifier(
-        *(engine, blobs, keys),
+        ledger,
+        keys,
         events_seconds=settings.tombstone_seconds,
         ledger_seconds=settings.ledger_values_keep_seconds,
         audit_seconds=settings.audit_keep_seconds,

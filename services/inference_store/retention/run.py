@@ -94,15 +94,13 @@ JOBS: Final = (
 
 
 async def begin(leader: Leader) -> None:
-    """Restart the runs of a process that died, remove the unused labels that it left, import the
-    certificates that only the bucket has, and delete the exports that only it has."""
+    """Restart the runs of a process that died, remove the unused labels that it left, and delete
+    the exports that only the bucket has."""
     await work.remember_parts(leader)
     async with leader.engine.begin() as connection:
         await runs.reset_interrupted(connection)
         models = await registrations.every_model(connection)
     await remove_unused_labels(leader, models)
-    if leader.certifier is not None:
-        await leader.certifier.begin()
     # before anything is erased: an erasure finds only what Postgres names
     await delete_forgotten(leader.engine, leader.blobs, leader.check.confirm_step)
 

@@ -25,9 +25,9 @@ async def add_entries(engine: AsyncEngine, ledger: Ledger, count: int) -> None:
         uids = [UUID(int=number) for number in range(count)]
         await note(connection, Who("key:ada", None), Action.DATA_READ, uids=uids)
         await audit_chain.link_entries(connection, limit=100)
-        document = await audit_chain.make_checkpoint(connection)
-    assert document is not None
-    await ledger.write("audit_checkpoint", {"document": document}, actor="retention")
+        checkpoint = await audit_chain.make_checkpoint(connection)
+    assert checkpoint is not None
+    await ledger.write("audit_checkpoint", checkpoint, actor="retention")
 
 
 async def test_verify_from_the_command_line(

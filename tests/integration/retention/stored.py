@@ -184,7 +184,7 @@ class Storing(Database):
         return Eraser(make_leader(self.engine, blobs, certifier=certifier, batch=batch))
 
     def make_certifier(self, *keys: SigningKey, **more: Any) -> Certifier:
-        return Certifier(self.engine, self.blobs, keys, events_seconds=3600, **more)
+        return Certifier(self.ledger, keys, events_seconds=3600, **more)
 
     def certify(self, *keys: SigningKey, **more: Any) -> Certifier:
         certifier = self.make_certifier(*keys, **more)

@@ -1,6 +1,8 @@
 """A stranger who is given copies of what Postgres and the bucket have of certificates, and who
 checks them with the verifiers of `examples/` alone."""
 
+import json
+from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 
@@ -8,16 +10,16 @@ from examples import verify_certificates, verify_entry
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.log import CERTIFICATES_HEAD as HEAD
-from inference_store.erasure.log import NotSigned, SigningKey, read_document
-from inference_store.index.tables import certificate, erased_leaves, inference
+from inference_store.erasure.hash_chain import canonical
+from inference_store.erasure.log import ChainHead, SigningKey
+from inference_store.erasure.proofs import SIGNED
+from inference_store.index.tables import certificate, inference
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
-from inference_store.objects.bucket import LockedObject
 from inference_store.objects.listing import inventory
 from inference_store.platform.settings import RetentionSettings
 
-_PREFIX = "certificates/"
+_LEDGER, _LISTS = "ledger/", "certificates/leaves/"
 
 
 class Stranger:
@@ -35,7 +37,7 @@ class Stranger:
         for copy in (self.copy_bucket(), await self._copy_postgres()):
             chain = verify_certificates.Chain(copy, {key.id for key in trusted})
             messages += [f"{copy.name}: {fault}" for fault in chain.faults()]
-            messages += chain.head_faults(self._heads()) if heads else ()
+            messages += chain.head_faults() if heads else ()
         return messages
 
     async def there_again(self, key: SigningKey) -> list[str]:
@@ -45,40 +47,45 @@ class Stranger:
         async with self._engine.connect() as connection:
             things += map(str, (await connection.execute(select(inference.c.uid))).scalars())
         copy = self.copy_bucket()
-        roots = [folder.name for folder in (copy / "leaves").glob("*")]
-        lists = b"".join(verify_certificates.list_of(copy, root) for root in roots)
+        lists = b"".join(file.read_bytes() for file in (copy / "lists").iterdir())
         entries = {thing: verify_entry.entries_of(secret, thing) for thing in things}
         return [thing for thing, these in entries.items() if verify_entry.is_in(lists, these)]
 
     def copy_bucket(self) -> Path:
-        """Copy a prefix as a client of S3 does."""
-        copy, bucket = self._new("bucket"), self._settings.s3_bucket
+        """Copy what is signed out of the ledger's entries, and the lists."""
+        copy = self._new("bucket")
         with Blobs(self._settings) as blobs:
-            listed = blobs._minio.list_objects(bucket, prefix=_PREFIX, recursive=True)
-            for name in [str(listed_object.object_name) for listed_object in listed]:
-                path = copy / name.removeprefix(_PREFIX)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(blobs.get(StorageKey(bucket, name), limit=2**26))
+            signed = []
+            for name in self._list(blobs, _LEDGER):
+                entry = json.loads(self._read(blobs, name))
+                signed += [canonical(entry["body"])] if entry["kind"] in SIGNED else []
+            _write(copy, dict(enumerate(signed, 1)))
+            self._copy_rest(blobs, copy)
         return copy
 
     async def _copy_postgres(self) -> Path:
         copy, here = self._new("postgres"), certificate.c
         async with self._engine.connect() as connection:
-            for number, signed in await connection.execute(select(here.number, here.signed)):
-                (copy / f"{number:010}.json").write_text(signed)
-                query = select(erased_leaves.c.leaves).order_by(erased_leaves.c.id)
-                leaves = await connection.execute(
-                    query.where(erased_leaves.c.certificate == number)
-                )
-                _write_list(copy, signed, b"".join(map(bytes, leaves.scalars())))
+            rows = await connection.execute(select(here.number, here.signed))
+            _write(copy, {row.number: row.signed for row in rows})
+        with Blobs(self._settings) as blobs:
+            self._copy_rest(blobs, copy)
         return copy
 
-    def _heads(self) -> Path:
-        folder = self._new("heads")
-        head = LockedObject(self._settings, StorageKey(self._settings.s3_bucket, HEAD))
-        for number, text in enumerate(head.versions(limit=2**20)):
-            (folder / str(number)).write_bytes(text)
-        return folder
+    def _copy_rest(self, blobs: Blobs, copy: Path) -> None:
+        for number, version in enumerate(ChainHead(self._settings, lock_days=0).versions()):
+            (copy / "heads" / str(number)).write_bytes(version.data)
+        for name in self._list(blobs, _LISTS):
+            with (copy / "lists" / name.removeprefix(_LISTS)[:64]).open("ab") as file:
+                file.write(self._read(blobs, name))
+
+    def _list(self, blobs: Blobs, prefix: str) -> list[str]:
+        bucket = self._settings.s3_bucket
+        listed = blobs._minio.list_objects(bucket, prefix=prefix, recursive=True)
+        return [str(listed_object.object_name) for listed_object in listed]
+
+    def _read(self, blobs: Blobs, name: str) -> bytes:
+        return blobs.get(StorageKey(self._settings.s3_bucket, name), limit=2**26)
 
     def _new(self, name: str) -> Path:
         folder = self._folder / f"{name}-{next(self._copies)}"
@@ -86,13 +93,8 @@ class Stranger:
         return folder
 
 
-def _write_list(copy: Path, signed: str, leaves: bytes) -> None:
-    """Write the list under the root that the certificate names, if it names one."""
-    try:
-        root = read_document(signed).document.get("leaves", {}).get("root")
-    except NotSigned:
-        return
-    if root is not None:
-        folder = copy / "leaves" / root
-        folder.mkdir(parents=True)
-        (folder / "000001").write_bytes(leaves)
+def _write(copy: Path, signed: Mapping[int, str]) -> None:
+    for name in ("lists", "heads"):
+        (copy / name).mkdir()
+    for number, text in signed.items():
+        (copy / f"{number:010}.json").write_text(text)

@@ -10,13 +10,13 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure import certificates, log, policies
-from inference_store.erasure.certificates import CannotRestart, CertificateChain
-from inference_store.erasure.hash_chain import Archive
+from inference_store.erasure import log, policies
+from inference_store.erasure.certificates import introduce_key, write_again
 from inference_store.erasure.held_deletions import resume_released
+from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.policies import RetentionPolicy
 from inference_store.erasure.proofs import Verification, find_proofs
-from inference_store.index.tables import certificate, export_part
+from inference_store.index.tables import certificate, export_part, ledger_head
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
@@ -74,7 +74,7 @@ async def test_signed_certificates_verify(storing: Storing, key: log.SigningKey)
     for number in range(3):
         doomed = await storing.inferences(model, 12, ago(days=number + 1))
         await storing.erase(*doomed)
-    verification = Verification(storing.engine, Archive(storing.blobs), trusted={key.id})
+    verification = Verification(storing.ledger, trusted={key.id})
     assert [str(wrong) async for wrong in verification.find_failures()] == []
     assert (verification.certificates, verification.leaves) == (3, 3 * 12 * 4)
 
@@ -98,20 +98,19 @@ async def test_a_key_is_followed_by_the_next_that_it_signs(storing: Storing) -> 
         *(first.id, first.id, first.id),
         second.id,
     ]
-    verification = Verification(storing.engine, Archive(storing.blobs), trusted={first.id})
+    verification = Verification(storing.ledger, trusted={first.id})
     assert [str(wrong) async for wrong in verification.find_failures()] == []
     assert [key.id for key in verification.chain.keys] == [first.id, second.id]
     for key, gone, number in ((first, before, 2), (second, after, 4)):
-        (proof,) = await find_proofs(storing.engine, key, gone[1].uid)
+        (proof,) = await find_proofs(storing.ledger, key, gone[1].uid)
         assert (proof.certificate, proof.scope, proof.size) == (number, "inference", 12)
         assert proof.holds
-    assert await find_proofs(storing.engine, second, before[1].uid) == []
+    assert await find_proofs(storing.ledger, second, before[1].uid) == []
 
 
 async def test_a_lost_key_is_followed_by_one_that_restarts_the_chain(storing: Storing) -> None:
     lost, new = log.new_key(), log.new_key()
     model = await storing.model()
-    archive = Archive(storing.blobs)
 
     async def erase(*keys: log.SigningKey) -> str:
         storing.certify(*keys)
@@ -119,23 +118,19 @@ async def test_a_lost_key_is_followed_by_one_that_restarts_the_chain(storing: St
         return str(await storing.eraser.finish(await storing.request(*doomed)))
 
     async def recover(*keys: log.SigningKey) -> int:
-        chain = CertificateChain(storing.engine, archive, keys)
-        return int((await chain.restart(by="cli:ada", reason="a fire")).number)
+        document = await introduce_key(storing.ledger, keys, by="cli:ada", lost="a fire")
+        assert document is not None
+        return int(document.number)
 
     async def wrongs(*trusted: log.SigningKey) -> tuple[list[str], list[int]]:
-        verification = Verification(storing.engine, archive, trusted={key.id for key in trusted})
+        verification = Verification(storing.ledger, trusted={key.id for key in trusted})
         failures = [str(wrong) async for wrong in verification.find_failures()]
         return failures, [number for number, _ in verification.restarts]
 
-    async def lose() -> None:
-        async with storing.engine.begin() as connection:
-            for table, column in (("certificate", "number"), ("erased_leaves", "certificate")):
-                await connection.execute(text(f"DELETE FROM {table} WHERE {column} > 2"))
-
-    with pytest.raises(CannotRestart, match="no certificate yet"):
+    with pytest.raises(log.BrokenChain, match="no certificate yet"):
         await recover(new)
     assert await erase(lost) == "certified"
-    with pytest.raises(CannotRestart, match="is given"):
+    with pytest.raises(log.BrokenChain, match="is given"):
         await recover(new, lost)
     assert await erase(new) == "certifying"
     assert await recover(new) == 3
@@ -146,24 +141,23 @@ async def test_a_lost_key_is_followed_by_one_that_restarts_the_chain(storing: St
     restart = {"number": 3, "key": new.id, "instead_of": lost.id, "reason": "a fire"}
     audited = "SELECT detail FROM audit WHERE action = 'certificates_begun_anew'"
     assert await storing.scalar(audited) == restart
-    # a crash, or an older backup, lacks what the bucket has: only who has the key follows it
-    await lose()
-    assert await erase(log.new_key()) == "certifying"
-    assert (await storing.transact(certificates.find_head)).number == 2
-    assert await recover(new) == 3
-    await lose()
-    assert await erase(new) == "certified"
-    assert await wrongs(lost, new) == ([], [3])
-    # the new one is lost with the database: nothing that the third has signed is anywhere
-    third = log.new_key()
-    await lose()
-    assert await erase(third) == "certifying"
-    assert await recover(third) == 6
-    for _ in range(2):  # from now on the third vouches for what was before it
-        assert await erase(third) == "certified"
-        assert await wrongs(lost, new, third) == ([], [3, 6])
-        await lose()
-    assert await erase(log.new_key()) == "certifying"
+
+
+async def test_what_was_signed_goes_along_to_a_new_prefix(storing: Storing) -> None:
+    key = log.new_key()
+    storing.certify(key)
+    model = await storing.model()
+    await storing.erase(*await storing.inferences(model, 3, ago(days=1)))
+    storing.ledger = Ledger(storing.engine, storing.blobs, prefix="other/")
+    assert (await storing.ledger.restart(actor="cli:ada")).number == 4
+    await write_again(storing.ledger, by="cli:ada")
+    verification = Verification(storing.ledger, trusted={key.id})
+    assert [str(wrong) async for wrong in verification.find_failures()] == []
+    assert verification.certificates == 1
+
+
+def list_signed_ends(head: log.ChainHead) -> list[int]:
+    return sorted(log.read_ends(version)[0].number for version in head.versions())
 
 
 async def test_a_head_that_the_bucket_locks_stays(
@@ -179,30 +173,36 @@ async def test_a_head_that_the_bucket_locks_stays(
         await storing.erase(*await storing.inferences(model, 2, NOW))
         await certifier.write_head()
         assert head.is_locked()
-        head_key = StorageKey(name, "certificates/head")
+        head_key = StorageKey(name, head.key)
         (fault,) = blobs.delete_objects([head_key])
         assert fault.held
         # what is put over it, and a delete marker, hide nothing
         blobs.put(head_key, b"{}", content_type="application/json")
         minio_server.client().remove_object(name, head_key.key)
-        assert [version.number for version in head.versions()] == [2]
-        blobs.delete_objects([StorageKey(name, "certificates/0000000002.json")])
+        assert list_signed_ends(head) == [2]
+        # the end of the erasure, the key, and the certificate
+        blobs.delete_objects([StorageKey(name, f"ledger/{3:010}")])
         async with engine.begin() as connection:
             await connection.execute(text("DELETE FROM certificate WHERE number = 2"))
-            await connection.execute(text("DELETE FROM erased_leaves"))
-        verification = Verification(engine, Archive(blobs))
+            last = storing.ledger.entries.get(2)
+            assert last is not None
+            values = {"number": 2, "hash": last.hash}
+            await connection.execute(ledger_head.update().values(values))
+        verification = Verification(storing.ledger)
         [wrong async for wrong in verification.find_failures()]
-        (failure,) = [str(wrong) async for wrong in verification.find_head_failures(head)]
-        assert "says that there is one, and the chain ends with 1" in failure
+        failures = [str(wrong) async for wrong in verification.find_head_failures(head)]
+        assert "says that there is one, and the chain ends with 1" in failures[0]
+        assert failures[1].startswith("entry 3: ")
         # nor does a chain that goes on as if nothing were
         for _ in range(2):
             await storing.erase(*await storing.inferences(model, 1, NOW))
         await certifier.write_head()
-        assert sorted(version.number for version in head.versions()) == [2, 3]
-        verification = Verification(engine, Archive(blobs))
+        assert list_signed_ends(head) == [2, 3]
+        verification = Verification(storing.ledger)
         assert [str(wrong) async for wrong in verification.find_failures()] == []
         wrong = [str(wrong) async for wrong in verification.find_head_failures(head)]
-        assert wrong == ["certificate 2: certificates/head has another one of this number"]
+        assert wrong[0] == f"certificate 2: {head.key} has another one of this number"
+        assert wrong[1].startswith(f"entry 3: {head.key} names it: the ledger has another one")
 
 
 async def test_without_a_key_it_is_only_deleted(storing: Storing, key: log.SigningKey) -> None:

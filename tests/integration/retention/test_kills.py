@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy import text
 
 from inference_store.erasure import certificates, runs
-from inference_store.erasure.hash_chain import Archive
 from inference_store.erasure.log import new_key, read_document
 from inference_store.erasure.progress import find_erasures
 from inference_store.erasure.proofs import Verification
@@ -142,7 +141,7 @@ async def check_certified(storing: Storing, *, batches: int) -> None:
     assert sum(counts["inferences"] for counts in erased) == (WHOLE + SWEPT + 2) * batches
     objects = 4 * (WHOLE + SWEPT) + 3 + 1
     assert sum(counts["objects"] for counts in erased) == objects * batches
-    verification = Verification(storing.engine, Archive(storing.blobs), trusted={KEY.id})
+    verification = Verification(storing.ledger, trusted={KEY.id})
     assert [str(wrong) async for wrong in verification.find_failures()] == []
 
 

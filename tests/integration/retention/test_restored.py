@@ -1,6 +1,5 @@
 """Erasures made after a backup are repeated once the backup is restored."""
 
-import json
 from typing import Any
 from uuid import UUID
 
@@ -10,9 +9,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api.app import create_app
 from inference_store.erasure import audit_verification
-from inference_store.erasure.certificates import find_checkpoint_keys
-from inference_store.erasure.hash_chain import Archive
-from inference_store.erasure.log import AUDIT_HEAD, ChainHead, SigningKey, new_key
+from inference_store.erasure.audit_verification import Copy
+from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.log import ChainHead, SigningKey, new_key
 from inference_store.erasure.proofs import Recheck, Verification
 from inference_store.index.tables import audit_head, certificate, tombstone
 from inference_store.objects import Blobs
@@ -115,13 +114,28 @@ async def list_chain(engine: AsyncEngine) -> list[str]:
 async def find_failures(
     engine: AsyncEngine, blobs: Blobs, of: RetentionSettings, key: SigningKey
 ) -> Any:
-    verification = Verification(engine, Archive(blobs), trusted={key.id})
+    ledger = Ledger(engine, blobs, prefix="ledger/")
+    verification = Verification(ledger, trusted={key.id})
     failures = [str(wrong) async for wrong in verification.find_failures()]
     failures += [
         str(wrong) async for wrong in verification.find_head_failures(ChainHead(of, lock_days=1))
     ]
-    again = Recheck(engine, [key])
+    again = Recheck(ledger, [key])
     return failures + [there.reason async for there in again.find_failures(inventory(of))]
+
+
+async def check_audit(storing: Storing, settings: RetentionSettings) -> None:
+    """The newest checkpoint is in the ledger, before an end that is signed and locked."""
+    verification = Verification(storing.ledger)
+    failures = [str(wrong) async for wrong in verification.read_ledger()]
+    head = ChainHead(settings, lock_days=1)
+    failures += [str(wrong) async for wrong in verification.find_head_failures(head)]
+    number, checkpoint = max(verification.checkpoints.items())
+    assert (failures, number <= verification.signed_to) == ([], True)
+    assert await storing.scalar(select(audit_head.c.checkpoint)) == checkpoint
+    copies = [Copy("the ledger", checkpoint, is_signed=True)]
+    verdict = await storing.transact(audit_verification.verify, copies)
+    assert (verdict.failures, verdict.signed) == ([], 1)
 
 
 @pytest.mark.long
@@ -153,17 +167,12 @@ async def test_certifies_once_despite_a_restore(
     before = [(erasure["state"], erasure["certificate"]) for erasure in erasures]
     assert before == [("certified", 2), ("certified", 3), ("partly_held", 4)]
     signed = await list_chain(storing.engine)
-    # the newest checkpoint of the audit is locked in the bucket
-    (version,) = ChainHead(service, lock_days=1, key=AUDIT_HEAD).versions()
-    checkpoint = json.loads(version.text)
-    assert await storing.scalar(select(audit_head.c.checkpoint)) == checkpoint
-    keys = await storing.transact(find_checkpoint_keys)
-    verdict = await storing.transact(audit_verification.verify, keys, [("the bucket", checkpoint)])
-    assert verdict.failures == []
+    await check_audit(storing, service)
 
     older = await restore(dump)
     assert await list_chain(older) == signed[:2]
     await storing.on(older).ledger.replay()
+    assert await list_chain(older) == signed
     async with make_client(create_app(make_api_settings(settings), older, storing.blobs)) as client:
         if then == "the hold is released":
             url = f"/v1/holds/{placed.json()['id']}"

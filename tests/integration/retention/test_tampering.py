@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,19 @@ import pytest
 from sqlalchemy import insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.hash_chain import Archive, canonical
-from inference_store.erasure.log import ChainHead, SigningKey, new_key, read_document, sign_document
-from inference_store.erasure.proofs import Recheck, Verification
-from inference_store.index.tables import certificate, inference
+from inference_store.erasure.hash_chain import canonical
+from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.ledger_entries import Content, Entry
+from inference_store.erasure.log import (
+    ChainHead,
+    SignedDocument,
+    SigningKey,
+    new_key,
+    read_document,
+    sign_document,
+)
+from inference_store.erasure.proofs import SIGNED, Recheck, Verification
+from inference_store.index.tables import certificate, inference, ledger_head
 from inference_store.inference.events import StorageKey, received_at_of
 from inference_store.objects import Blobs
 from inference_store.objects.listing import inventory
@@ -27,6 +36,7 @@ from .stored import Stored, Storing, ago
 from .stranger import Stranger
 
 KEY = new_key()
+HEAD = "certificates/ledger/head"
 # For columns that are not signed, but are in Postgres for queries.
 UNSIGNED = ": in Postgres: its "
 Wrongs = Callable[[], Awaitable[list[str]]]
@@ -52,11 +62,12 @@ def wrongs(
     """Return the faults that the store finds; a stranger finds faults exactly where it does."""
 
     async def all_of_them() -> list[str]:
-        verification = Verification(engine, Archive(blobs), trusted={KEY.id})
+        ledger = Ledger(engine, blobs, prefix="ledger/")
+        verification = Verification(ledger, trusted={KEY.id})
         failures = [str(wrong) async for wrong in verification.find_failures()]
         head = ChainHead(settings, lock_days=1)
         failures += [str(wrong) async for wrong in verification.find_head_failures(head)]
-        again = Recheck(engine, [KEY])
+        again = Recheck(ledger, [KEY])
         async for there in again.find_failures(inventory(settings)):
             failures.append(f"certificate {there.number}: {there.reason}")
         strange = [*await stranger.faults(KEY), *await stranger.there_again(KEY)]
@@ -77,6 +88,43 @@ async def execute(storing: Storing, statement: str, **values: Any) -> None:
 
 async def read_signed(storing: Storing, number: int) -> str:
     return str(await storing.scalar(f"SELECT signed FROM certificate WHERE number = {number}"))
+
+
+def entry_key(storing: Storing, entry: Entry) -> StorageKey:
+    return StorageKey(storing.bucket, f"ledger/{entry.number:010}")
+
+
+def find_entries(storing: Storing) -> dict[int, Entry]:
+    """Return the entries of the ledger that have the signed documents, by the numbers of these."""
+    entries = storing.ledger.entries.read_after(0, 1_000)
+    signed = [entry for entry in entries if entry.kind in SIGNED]
+    return dict(enumerate(signed, 1))
+
+
+def forge_entries(storing: Storing, forged: Mapping[int, SignedDocument | None]) -> None:
+    """Change signed documents in the ledger, by their numbers, or take them out, as somebody can:
+    the hashes of all entries are made again."""
+    signed = {entry.number: number for number, entry in find_entries(storing).items()}
+    previous, number = "", 0
+    for entry in storing.ledger.entries.read_after(0, 1_000):
+        storing.blobs.delete_objects([entry_key(storing, entry)])
+        document = forged.get(signed.get(entry.number, 0))
+        if entry.number in signed and signed[entry.number] in forged and document is None:
+            continue
+        content = entry.content
+        assert content is not None
+        content = content if document is None else Content.make(document.members, None, None)
+        number += 1
+        changes = {"number": number, "previous": previous, "content": content}
+        again = replace(entry, body_hash=content.hash, **changes)
+        assert storing.ledger.entries.put(again)
+        previous = again.hash
+
+
+async def follow_forged(storing: Storing) -> None:
+    """Let Postgres know the forged ledger."""
+    last = storing.ledger.entries.read_after(0, 1_000)[-1]
+    await storing.execute(ledger_head.update().values(number=last.number, hash=last.hash))
 
 
 async def bring_back(storing: Storing, stored: Stored) -> None:
@@ -118,25 +166,33 @@ def change_leaf(value: Any, path: tuple[Any, ...]) -> Any:
 async def test_each_part_of_a_certificate_in_both_places(
     storing: Storing, wrongs: Wrongs, stranger: Stranger
 ) -> None:
-    storage_key = StorageKey(storing.bucket, "certificates/0000000003.json")
-    before = await read_signed(storing, 3)
+    entry, before = find_entries(storing)[3], await read_signed(storing, 3)
+    storage_key = entry_key(storing, entry)
     parts = list_paths(json.loads(before))
     assert len(parts) > 20
+    assert entry.content is not None
     for part in parts:
-        forged = canonical(change_leaf(json.loads(before), part))
-        storing.blobs.put(storage_key, forged.encode(), content_type="application/json")
+        forged = change_leaf(json.loads(before), part)
+        # without new hashes for all entries after it, or the entry would be damaged
+        content = replace(entry.content, body=forged)
+        changed = replace(entry, content=content, body_hash=content.hash)
+        storing.blobs.put(storage_key, changed.encode(), content_type="application/json")
         statement = "UPDATE certificate SET signed = :signed WHERE number = 3"
-        await execute(storing, statement, signed=forged)
-        verification = Verification(storing.engine, Archive(storing.blobs), trusted={KEY.id})
-        numbers = [wrong.number async for wrong in verification.find_failures()]
+        await execute(storing, statement, signed=canonical(forged))
+        verification = Verification(storing.ledger, trusted={KEY.id})
+        numbers = [
+            wrong.number
+            async for wrong in verification.find_failures()
+            if wrong.kind == "certificate"
+        ]
         assert 3 in numbers, part
         assert any("certificate 3: " in fault for fault in await stranger.faults(KEY)), part
-    storing.blobs.put(storage_key, before.encode(), content_type="application/json")
+    storing.blobs.put(storage_key, entry.encode(), content_type="application/json")
     await execute(storing, statement, signed=before)
     assert await wrongs() == []
 
 
-_LIST = "certificate 3: the list in {} is not the one that was signed"
+_LIST = "certificate 3: its list is not the one that was signed"
 _IN_POSTGRES = {
     **{
         f"UPDATE certificate SET {change} WHERE number = 2": "certificate 2: in Postgres"
@@ -153,34 +209,19 @@ _IN_POSTGRES = {
         )
         for number in (1, 2, 3, 4)
     },
-    "DELETE FROM erased_leaves WHERE id = (SELECT min(id) FROM erased_leaves"
-    " WHERE certificate = 3)": _LIST.format("Postgres"),
-    **{
-        f"UPDATE erased_leaves SET {change} WHERE certificate = 3": _LIST.format("Postgres")
-        for change in (
-            "leaves = set_byte(leaves, 40, get_byte(leaves, 40) # 1)",
-            "leaves = substring(leaves for 66)",
-            "leaves = leaves || 'x'::bytea",
-            "certificate = 2",
-        )
-    },
 }
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("erased")
 async def test_detects_what_is_changed_in_postgres(storing: Storing, wrongs: Wrongs) -> None:
-    tables = ("certificate", "erased_leaves")
-    for table in tables:
-        await execute(storing, f"CREATE TABLE kept_{table} AS TABLE {table}")
+    await execute(storing, "CREATE TABLE kept AS TABLE certificate")
     for statement, expected in _IN_POSTGRES.items():
         await execute(storing, statement)
         failures = await wrongs()
         assert any(failure.startswith(expected) for failure in failures), (statement, failures)
-        for table in tables:
-            await execute(storing, f"DELETE FROM {table}")
-            kept = f"SELECT * FROM kept_{table}"
-            await execute(storing, f"INSERT INTO {table} OVERRIDING SYSTEM VALUE {kept}")
+        await execute(storing, "DELETE FROM certificate")
+        await execute(storing, "INSERT INTO certificate SELECT * FROM kept")
     assert await wrongs() == []
 
 
@@ -188,22 +229,24 @@ async def test_detects_what_is_changed_in_postgres(storing: Storing, wrongs: Wro
 @pytest.mark.usefixtures("erased")
 async def test_detects_what_is_changed_in_the_bucket(storing: Storing, wrongs: Wrongs) -> None:
     root = read_document(await read_signed(storing, 3)).document["leaves"]["root"]
+    piece = StorageKey(storing.bucket, f"certificates/leaves/{root}/000001")
+    entries = {entry_key(storing, e): n for n, e in find_entries(storing).items()}
     changes = [
-        *((f"{number:010}.json", None) for number in (1, 2, 3, 4)),
-        *((f"leaves/{root}/000001", leaves) for leaves in (None, b"", b"x" * 33, b"x")),
+        *((key, None) for key in entries),
+        *((piece, leaves) for leaves in (None, b"", b"x" * 33, b"x")),
     ]
-    for name, content in changes:
-        key = StorageKey(storing.bucket, f"certificates/{name}")
+    for key, content in changes:
         before = storing.blobs.get(key, limit=2**20)
         if content is None:
             storing.blobs.delete_objects([key])
         else:
             storing.blobs.put(key, content, content_type="application/octet-stream")
         failures = await wrongs()
-        if name.startswith("leaves/"):
-            assert failures == [_LIST.format("the bucket")], content
+        if key == piece:
+            assert failures == [_LIST], content
         else:
-            assert f"certificate {int(name[:10])}: it is missing in the bucket" in failures
+            assert f"certificate {entries[key]}: it is missing in the bucket" in failures
+            assert f"entry {int(key.key[-10:])}: it is missing in the bucket" in failures
         storing.blobs.put(key, before, content_type="application/json")
     assert await wrongs() == []
 
@@ -214,44 +257,46 @@ async def test_a_link_taken_out_of_both_and_the_rest_signed_by_another(
     storing: Storing, wrongs: Wrongs
 ) -> None:
     """Whoever may write to both can make a chain of their own, with an untrusted key."""
-    other, previous = new_key(), b""
+    other, previous, forged = new_key(), b"", dict[int, SignedDocument | None]()
     for number in (1, 2, 3, 4):
         certificate = read_document(await read_signed(storing, number))
-        forged = dict(certificate.document) | {"previous": previous.hex()}
+        document = dict(certificate.document) | {"previous": previous.hex()}
         if number == 1:
-            forged |= {"key": other.id, "public_key": other.public.text}
-        resigned = sign_document(other, certificate.kind, forged)
-        previous = resigned.hash
-        storage_key = StorageKey(storing.bucket, f"certificates/{number:010}.json")
-        storing.blobs.put(storage_key, resigned.text.encode(), content_type="application/json")
+            document |= {"key": other.id, "public_key": other.public.text}
+        resigned = sign_document(other, certificate.kind, document)
+        previous, forged[number] = resigned.hash, resigned
         statement = "UPDATE certificate SET signed = :signed, hash = :hash WHERE number = :number"
         await execute(storing, statement, signed=resigned.text, hash=resigned.hash, number=number)
+    forge_entries(storing, forged)
+    await follow_forged(storing)
     failures = await wrongs()
     assert "which is none of the trusted" in failures[0]
-    assert "certificate 4: certificates/head has another one of this number" in failures
+    assert f"{HEAD} has a version that no key of the chain has signed" in failures
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("erased")
 async def test_a_tail_cut_from_both(storing: Storing, wrongs: Wrongs) -> None:
-    storing.blobs.delete_objects([StorageKey(storing.bucket, "certificates/0000000004.json")])
+    forge_entries(storing, {4: None})
+    await follow_forged(storing)
     await execute(storing, "DELETE FROM certificate WHERE number = 4")
     # so that nothing but the head knows
     await execute(storing, "DELETE FROM erasure WHERE certificate = 4")
-    assert await wrongs() == [
-        "certificate 4: certificates/head says that there is one, and the chain ends with 3"
-    ]
+    said, entry = await wrongs()
+    assert said == f"certificate 4: {HEAD} says that there is one, and the chain ends with 3"
+    assert entry.endswith("the ledger has another one of this number, or ends before it")
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("erased")
 async def test_a_tail_that_its_erasure_still_names(storing: Storing, wrongs: Wrongs) -> None:
-    for name in ("0000000004.json", "head"):
-        storing.blobs.delete_objects([StorageKey(storing.bucket, f"certificates/{name}")])
+    forge_entries(storing, {4: None})
+    await follow_forged(storing)
+    storing.blobs.delete_objects([StorageKey(storing.bucket, HEAD)])
     await execute(storing, "DELETE FROM certificate WHERE number = 4")
     failures = " ".join(await wrongs())
     assert "the chain ends before it" in failures
-    assert "certificates/head is missing" in failures
+    assert f"{HEAD} is missing" in failures
 
 
 @pytest.mark.long
@@ -284,12 +329,12 @@ async def write_again(storing: Storing, number: int, *, by: SigningKey) -> None:
         forged = replace(forged, signed_by=KEY.id)
         values = {"signed": forged.text, "hash": forged.hash}
         await connection.execute(update(certificate).where(here).values(values))
-    storage_key = StorageKey(storing.bucket, f"certificates/{number:010}.json")
-    storing.blobs.put(storage_key, forged.text.encode(), content_type="application/json")
+    forge_entries(storing, {number: forged})
+    await follow_forged(storing)
 
 
 async def find_failures(storing: Storing) -> list[str]:
-    verification = Verification(storing.engine, Archive(storing.blobs), trusted={KEY.id})
+    verification = Verification(storing.ledger, trusted={KEY.id})
     return [str(wrong) async for wrong in verification.find_failures()]
 
 
@@ -300,8 +345,7 @@ async def test_by_whoever_has_the_key_it_is_found_by_the_next(
 ) -> None:
     await write_again(storing, number, by=KEY)
     assert await find_failures(storing) == [
-        f"certificate {number + 1}: in {location}: it names another hash of the one before it"
-        for location in ("Postgres", "the bucket")
+        f"certificate {number + 1}: in the bucket: it names another hash of the one before it"
     ]
     assert await stranger.faults(KEY, heads=False)
 
@@ -310,9 +354,8 @@ async def test_by_whoever_has_the_key_it_is_found_by_the_next(
 async def test_by_anybody_else_it_fails_its_signature(storing: Storing, stranger: Stranger) -> None:
     await write_again(storing, 4, by=new_key())
     assert await find_failures(storing) == [
-        f"certificate 4: in {location}: the signature is not of key {KEY.id}, which signs at this"
+        f"certificate 4: in the bucket: the signature is not of key {KEY.id}, which signs at this"
         " place"
-        for location in ("Postgres", "the bucket")
     ]
     assert await stranger.faults(KEY, heads=False)
 
@@ -396,10 +439,18 @@ async def test_matches_a_certificate_with_its_request(few_erased: list[Stored], 
 
 
 async def test_what_a_stranger_runs(
-    few_erased: list[Stored], say: Say, stranger: Stranger, tmp_path: Path
+    storing: Storing,
+    settings: RetentionSettings,
+    few_erased: list[Stored],
+    say: Say,
+    tmp_path: Path,
 ) -> None:
-    """The verifiers of `examples/` alone, on a copy of the bucket."""
-    copy, uid = stranger.copy_bucket(), str(few_erased[1].uid)
+    """The verifiers of `examples/` alone, on a copy."""
+    await storing.make_certifier(KEY, head=ChainHead(settings, lock_days=1)).write_head()
+    copy, uid = tmp_path / "copy", str(few_erased[1].uid)
+    copied = say("copy", str(copy))
+    assert (copied.returncode, copied.stderr) == (0, "2 documents copied.\n")
+    assert say("copy", str(copy)).returncode == 1
     pem = tmp_path / "key.pem"
     pem.write_text(KEY.pem)
     whole = run_example("verify_certificates.py", copy, "--trust", KEY.id)

@@ -117,6 +117,11 @@ def make_chain() -> list[SignedDocument]:
     ]
 
 
+def _make_ends() -> dict[str, Any]:
+    entry = make_ledger_entries()[-1]
+    return {"ledger": entry.link.members, "signed": Link(3, make_chain()[-1].hash).members}
+
+
 def test_certificates() -> None:
     text = "".join(
         format_bytes(f"{document.kind} {number} {document.hash.hex()}", document.text.encode())
@@ -130,7 +135,8 @@ def test_certificates() -> None:
         text += format_bytes(f"entry {number}, proved by {proof}", entry)
     text += format_bytes("root", compute_root(make_entries()))
     text += format_bytes("public key", SIGNS.public.pem.encode())
-    text += f"{log.CERTIFICATES_HEAD}\n{log.AUDIT_HEAD}\n"
+    head = sign_document(SIGNS, log.HEAD, {"at": format_instant(AT)} | _make_ends())
+    text += format_bytes("head", head.text.encode())
     check("certificates.txt", text)
 
 
@@ -147,12 +153,10 @@ def test_audit() -> None:
     values = audit_chain.hash_values(bytes(16), UIDS[0], '{"a": 1, "é": null}')
     link = audit_chain.hash_link(audit_chain.GENESIS, row, values)
     document = {"number": 1, "hash": link.hex(), "cut": 0, "cut_hash": "", "at": AT.isoformat()}
-    point = sign_document(SIGNS, log.CHECKPOINT, document)
     texts = {
         "values": values.hex(),
         "values without a uid": audit_chain.hash_values(b"salt", None, "{}").hex(),
         "link": link.hex(),
-        "checkpoint": point.text,
         "canonical": canonical(document),
     }
     check("audit.txt", "".join(format_bytes(name, text.encode()) for name, text in texts.items()))

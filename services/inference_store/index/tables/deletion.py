@@ -191,6 +191,8 @@ erasing = Table(
     Column("claimed_at", DateTime(timezone=True)),
     # when its erasure had deleted it, says a replay of the ledger: no hold keeps it any more
     Column("erased_at", DateTime(timezone=True)),
+    # when a certificate named it, says such a replay too: no other names it
+    Column("certified_at", DateTime(timezone=True)),
 )
 
 # Marks are worked off in the order of what lies side by side in the bucket; '' has no objects.
@@ -325,7 +327,7 @@ erasure_held = Table(
 )
 
 
-# The chain: what was signed, as it lies in the bucket too.
+# The chain: what was signed, as it lies in an entry of the ledger.
 certificate = Table(
     "certificate",
     METADATA,
@@ -343,14 +345,13 @@ certificate = Table(
     Index("certificate_model_number_idx", "model", "number"),
 )
 
-# What went, batch by batch, as each batch's own transaction tells it. Random bytes: not compressed.
+# What went and no certificate names yet, batch by batch, as each batch's own transaction tells it.
+# Random bytes: not compressed.
 erased_leaves = Table(
     "erased_leaves",
     METADATA,
     Column("id", BigInteger, Identity(always=True), primary_key=True),
     Column("erasure", UUID(as_uuid=True), nullable=False),
-    # NULL: not certified yet
-    Column("certificate", BigInteger),
     # which key hashed them
     Column("hashed_by", CODE_POINTS, nullable=False),
     Column("inferences", BigInteger, nullable=False),
@@ -362,7 +363,6 @@ erased_leaves = Table(
     now("recorded_at"),
     Column("leaves", LargeBinary, nullable=False),
     Index("erased_leaves_erasure_idx", "erasure", "id"),
-    Index("erased_leaves_certificate_idx", "certificate", "id"),
 )
 
 

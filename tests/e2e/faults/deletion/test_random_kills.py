@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.erasure.log import new_key
 from inference_store.index.accounting import Outcome
 from inference_store.index.tables import inference
+from inference_store.platform.settings import RetentionSettings
 from tests.e2e.faults.traffic import (
     Published,
     check_nothing_waits,
@@ -30,6 +31,7 @@ from tests.servers.fixtures import unique
 from tests.servers.minio import S3
 from tests.servers.ports import free_port
 from tests.service_process import Service
+from tests.settings import read_settings
 from tests.transactions import fetch, transact
 from tests.warm.process import COLD, run_command
 
@@ -193,7 +195,8 @@ async def check_deletions(
     }
     world.check_versions(s3, bucket, expected_keys)
     gone = {uid_of(capture, bucket) for capture in captures} - uids
-    await world.check_proofs(engine, KEY, gone, remaining=uids)
+    settings = read_settings(RetentionSettings, environment)
+    await world.check_proofs(engine, settings, KEY, gone, remaining=uids)
     verify = partial(run_command, "certificates", "verify", "--objects", "--head", seconds=600)
     verified = await asyncio.to_thread(verify, environment=environment)
     assert verified.returncode == 0, verified.stdout + verified.stderr

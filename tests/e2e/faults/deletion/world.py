@@ -16,7 +16,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import certificates
-from inference_store.erasure.hash_chain import Archive
+from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.log import ChainHead, SigningKey, read_document
 from inference_store.erasure.progress import find_erasures, list_uncertified, list_unfinished
 from inference_store.erasure.proofs import Recheck, Verification, find_proofs
@@ -385,7 +385,7 @@ async def check_certificates(
     without_input: Collection[UUID] = (),
 ) -> None:
     """Check that certificates are true and verify, and that nothing of what they list is there."""
-    scopes, documents = await check_proofs(engine, key, gone, remaining=remaining)
+    scopes, documents = await check_proofs(engine, settings, key, gone, remaining=remaining)
     # the input of one that went later may have gone before it
     expected = Counter((uid, "inference") for uid in gone)
     expected.update((uid, "input") for uid in without_input)
@@ -398,17 +398,23 @@ async def check_certificates(
     erased = sum(document["erased"]["inferences"] for document in documents)
     assert erased == scopes.total(), "certificates count what they do not list"
     with Blobs(settings) as blobs:
-        verification = Verification(engine, Archive(blobs), trusted={key.id})
+        ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
+        verification = Verification(ledger, trusted={key.id})
         assert [str(wrong) async for wrong in verification.find_failures()] == []
         head = ChainHead(settings, lock_days=1)
         # it is written by the turn after the certificate
         await until(lambda: _find_head_failures(verification, head), lambda wrongs: wrongs == [])
-    again = Recheck(engine, [key])
-    assert [there.reason async for there in again.find_failures(inventory(settings))] == []
+        again = Recheck(ledger, [key])
+        assert [there.reason async for there in again.find_failures(inventory(settings))] == []
 
 
 async def check_proofs(
-    engine: AsyncEngine, key: SigningKey, gone: Collection[UUID], *, remaining: Collection[UUID]
+    engine: AsyncEngine,
+    settings: RetentionSettings,
+    key: SigningKey,
+    gone: Collection[UUID],
+    *,
+    remaining: Collection[UUID],
 ) -> tuple[Counter[tuple[UUID, str]], Sequence[Mapping[str, Any]]]:
     """Check that each deleted inference is in one certificate, and no other is; those that were
     sent again may be in more. Return how often each part is in one, and the certificates."""
@@ -421,13 +427,15 @@ async def check_proofs(
     missing = [item for item in ended if item.inferences and str(item.id) not in erasures]
     assert not missing, f"no certificate: {missing}"
     scopes, first = Counter[tuple[UUID, str]](), Counter[UUID]()
-    for uid in (*gone, *remaining):
-        for proof in await find_proofs(engine, key, uid):
-            assert proof.holds
-            scopes[uid, proof.scope] += 1
-            again = documents[proof.certificate]["erasure"]["cause"] == "erased_again"
-            if proof.scope == "inference" and not again:
-                first[uid] += 1
+    with Blobs(settings) as blobs:
+        ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
+        for uid in (*gone, *remaining):
+            for proof in await find_proofs(ledger, key, uid):
+                assert proof.holds
+                scopes[uid, proof.scope] += 1
+                again = documents[proof.certificate]["erasure"]["cause"] == "erased_again"
+                if proof.scope == "inference" and not again:
+                    first[uid] += 1
     assert {uid for uid, scope in scopes if scope == "inference"} == set(gone)
     assert first == dict.fromkeys(gone, 1)
     return scopes, list(documents.values())

@@ -124,10 +124,8 @@ async def add_certificate(connection: AsyncConnection, model: int, model_id: str
         exports=[],
         remains=[],
     )
-    await certificates.add_document(
-        connection, sign_document(key, CERTIFICATE, document), model=model
-    )
-    await erased_lists.mark_certified(connection, uncertified.batches, head.number + 1)
+    signed = sign_document(key, CERTIFICATE, document)
+    await erased_lists.apply_signed(connection, signed.members, NOW, "test")
     return head.number + 1
 
 
