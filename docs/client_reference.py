@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 # Types that both halves of the client fill in: `InferenceT`.
-_PARAMETERS: Final = re.compile(r"\b(Export|Inference|Inferences|Model)T\b")
+_PARAMETERS: Final = re.compile(r"\b(Export|Groups|Inference|Inferences|Model)T\b")
 Row: TypeAlias = tuple[str, str]
 SOURCE: Final = Path(__file__).parents[1] / "client" / "src" / "inference_store_client"
 # Functions of the filters that a program has no need of.
-_INNER: Final = frozenset({"encode_filter", "make_node", "make_operation"})
+_INNER: Final = frozenset({"encode_filter", "join_filters", "make_node", "make_operation"})
 # Where each class is; of two, one has the members of the other.
 _CLASSES: Final[Mapping[str, Sequence[str]]] = {
     "Store": ("methods.py:StoreMethods", "sync.py:Store"),
     "Model": ("methods.py:ModelMethods",),
     "Inferences": ("methods.py:InferencesMethods",),
+    "Groups": ("methods.py:GroupsMethods",),
     "DatasetSummary": ("datasets/summary.py:DatasetSummary",),
     "Inference": ("values/inference.py:InferenceFields", "methods.py:InferenceMethods"),
     "Export": ("values/exports.py:ExportFields", "methods.py:ExportMethods"),

@@ -1,17 +1,16 @@
 """The store, asked in an event loop; `sync` has the same as ordinary functions."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, closing
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar
 
 import httpx
 
 from inference_store_client import commands, methods
 from inference_store_client.http_clients import open_http
-from inference_store_client.json_text import Json
 from inference_store_client.messages import TIMEOUT, build_message, make_failure, read_head, renew
 from inference_store_client.requests import Request
 from inference_store_client.retries import DEFAULT_RETRIES, Retries
@@ -27,6 +26,7 @@ class AsyncTransport:
         self.settings = settings
         self.http = http or open_http(lambda: httpx.AsyncClient(timeout=TIMEOUT))
         self._is_owned = http is None
+        self.has_answered = False
 
     async def run(self, steps: commands.Steps[T]) -> T:
         """Perform the commands, and return what they lead to."""
@@ -99,7 +99,8 @@ class _Conversation:
                 message, stream=True, follow_redirects=False, auth=auth
             )
         except httpx.RequestError as error:
-            return make_failure(error, settings)
+            return make_failure(error, settings, is_known=self._transport.has_answered)
+        self._transport.has_answered = True
         self._pieces = self._response.aiter_bytes()
         return read_head(self._response)
 
@@ -141,10 +142,16 @@ class AsyncInference(methods.InferenceMethods, methods.Awaited):
     """One datum and what the model answered, and what can be done with them."""
 
 
-class AsyncInferences(methods.InferencesMethods[AsyncInference, AsyncExport], methods.Awaited):
+class AsyncGroups(methods.GroupsMethods, methods.Awaited):
+    """The inferences that match, by groups."""
+
+
+class AsyncInferences(
+    methods.InferencesMethods[AsyncInference, AsyncGroups, AsyncExport], methods.Awaited
+):
     """The inferences that match. Building one sends nothing; each method sends a new request."""
 
-    _inference, _export = AsyncInference, AsyncExport
+    _inference, _groups, _export = AsyncInference, AsyncGroups, AsyncExport
 
     def __aiter__(self) -> AsyncIterator[AsyncInference]:
         return self.stream()
@@ -176,35 +183,6 @@ class AsyncStore(methods.StoreMethods[AsyncModel, AsyncInferences, AsyncExport],
         http_client: httpx.AsyncClient | None = None,
     ) -> None:
         self._transport = AsyncTransport(find_settings(url, key, retries=retries), http_client)
-
-    @overload
-    async def request(
-        self, method: str, path: str, *, params: Mapping[str, Any] | None = None, body: Json = None
-    ) -> Json: ...
-    @overload
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, Any] | None = None,
-        body: Json = None,
-        into: type[T],
-    ) -> T: ...
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, Any] | None = None,
-        body: Json = None,
-        into: type[T] | None = None,
-    ) -> T | Json:
-        """Ask any route: `request("GET", "/v1/holds")`. Numbers are exact, decimals are `Decimal`.
-
-        `into`: a dataclass of `values` for the answer. Only what reads is sent again if it fails.
-        """
-        return await self._request(method, path, params=params, body=body, into=into)
 
     async def close(self) -> None:
         """Close the connections."""

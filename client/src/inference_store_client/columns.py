@@ -5,7 +5,7 @@ that a later answer has other columns, the stream begins again.
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
@@ -17,7 +17,8 @@ from inference_store_client.streaming import Chunk, Position, Restart, collect, 
 from .arrow_batches import list_columns, read_batch, read_warnings
 from .commands import Deliver, Deliveries, Failure, Read, Steps
 from .errors import ConnectionFailed, UnexpectedAnswer
-from .question import Question
+from .question import MOST_OF_A_PAGE, Question
+from .requests import ARROW, Request
 from .streaming import CUT
 
 # Cuts a stream of bytes into the messages of Arrow IPC, without decoding them.
@@ -113,22 +114,32 @@ def _find_field(head: bytes, number: int) -> int:
 CHANGED: Final = "the columns have changed since the stream began"
 
 
-def read_columns(question: Question, fields: Sequence[str] | None = None) -> Steps[bytes]:
-    """Return all matches as an Arrow IPC stream; `fields`: these columns alone.
+def read_columns(question: Question) -> Steps[bytes]:
+    """Return all matches as an Arrow IPC stream, or the columns that are its fields.
 
     Raises StreamIncomplete, or the store's refusal.
     """
-    chunks = yield from collect(stream_columns(question, fields))
+    chunks = yield from collect(stream_columns(question))
     return b"".join(chunk.content for chunk in chunks)
 
 
-def stream_columns(
-    question: Question, fields: Sequence[str] | None = None
-) -> Deliveries[Chunk | Restart]:
+def stream_columns(question: Question) -> Deliveries[Chunk | Restart]:
     """Deliver the pieces of an Arrow IPC stream: a Chunk each, or RESTART."""
-    make_request = partial(question.columns_request, fields)
-    yield from resume(make_request, _read_messages, Position())
+    position = Position(question.limit)
+    while True:
+        before = position.received
+        yield from resume(partial(_make_request, question, position), _read_messages, position)
+        # The store takes a limit of a page; a sample it sends as a whole.
+        is_whole = question.limit is None or question.seed is not None
+        if is_whole or position.is_full or position.received == before:
+            break
     yield Deliver([Chunk(END)])
+
+
+def _make_request(question: Question, position: Position, cursor: str | None) -> Request:
+    left = None if question.limit is None else question.limit - position.received
+    limit = None if left is None else min(left, MOST_OF_A_PAGE)
+    return question.query_request(cursor, limit=limit, accept=ARROW)
 
 
 def _read_messages(position: Position) -> Steps[Failure | None]:

@@ -87,6 +87,8 @@ class Response:
     status: int
     headers: Mapping[str, str] = field(default_factory=dict)
     content: bytes = field(default=b"", repr=False)
+    url: str = ""
+    """Which has answered, without its query."""
 
     def json(self) -> Json:
         """Return the content as JSON, with exact numbers: decimals are `Decimal`."""

@@ -7,7 +7,7 @@ where a page after the last record has nothing that was received before the stre
 received meanwhile may come behind the end, for as long as one asks.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -36,11 +36,9 @@ _LOOKED_AT: Final = 50
 """Matches after the last record: in most orders those that have just been received are few."""
 
 
-def stream_csv(
-    question: Question, fields: Sequence[str] | None = None
-) -> Deliveries[Chunk | Restart]:
+def stream_csv(question: Question) -> Deliveries[Chunk | Restart]:
     """Deliver the records of a CSV file: a Chunk for several, or RESTART."""
-    make_request = partial(question.columns_request, fields, accept=CSV)
+    make_request = partial(question.query_request, accept=CSV)
     following = replace(question, fields=(_RECEIVED,))
     is_short = partial(_is_short, following, datetime.now(UTC))
     read_part = partial(_read_records, is_short)

@@ -11,12 +11,12 @@ from types import NoneType, UnionType
 from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
+from inference_store_client.times import read_instant
 from inference_store_client.values.inference import (
     Metadata,
     MetadataEntry,
     Prediction,
     Predictions,
-    read_instant,
 )
 
 from .errors import UnexpectedAnswer

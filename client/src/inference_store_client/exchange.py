@@ -80,7 +80,8 @@ def open_content(request: Request) -> Steps[Response | Failure]:
         beginning = yield Read()
         yield Close()
         content = beginning if isinstance(beginning, bytes) else b""
-        raise UnexpectedAnswer(f"the answer is a page of HTML. {name_beginning(content)}")
+        answer = replace(opened, content=content)
+        raise UnexpectedAnswer(f"the answer is a page of HTML. {name_beginning(answer)}")
     return opened
 
 
@@ -117,15 +118,15 @@ def _read_problem(response: Response) -> Problem:
             type="about:blank",
             title="An answer that is not the API's",
             status=response.status,
-            detail=name_beginning(response.content),
+            detail=name_beginning(response),
             errors=(),
         )
 
 
-def name_beginning(content: bytes) -> str:
+def name_beginning(response: Response) -> str:
     """Return how an answer begins that is not the API's: a sign-in page, or an error of a proxy."""
-    beginning = content[:200].decode("utf-8", "replace")
-    return f"Is this the address of the API? The answer begins: {beginning!r}"
+    beginning = response.content[:200].decode("utf-8", "replace")
+    return f"Is the store at {response.url}? Its answer begins: {beginning!r}"
 
 
 def _redirect(request: Request, origin: Origin, response: Response) -> Request:

@@ -23,19 +23,20 @@ from inference_store_client.commands import (
 from inference_store_client.decoding import decode
 from inference_store_client.errors import ExportFailed, Refused, SettingsError
 from inference_store_client.exchange import get_settings, open_content
-from inference_store_client.json_text import format_duration, write_count
+from inference_store_client.json_text import write_count
 from inference_store_client.private_files import NewFile, NewFolder
 from inference_store_client.question import NEWEST_FIRST, Question
 from inference_store_client.reading import read_list, request_any
 from inference_store_client.requests import ANY, Request, make_path, make_request
 from inference_store_client.streaming import RESTART, Restart, collect, for_each
+from inference_store_client.tables import Rows
+from inference_store_client.times import format_duration
 from inference_store_client.values.answers import Listing
 from inference_store_client.values.exports import (
     ENDED,
     ErasedMember,
     ExportBlobs,
     ExportFields,
-    ExportFormat,
     ExportPart,
 )
 
@@ -171,7 +172,7 @@ _INCLUDED: Final = ("metadata", "predictions")
 
 def make_export_request(
     question: Question,
-    format: ExportFormat,
+    format: str,
     *,
     blobs: ExportBlobs | None,
     expires_in: str | timedelta | None,
@@ -185,7 +186,7 @@ def make_export_request(
         "sort": question.sort != NEWEST_FIRST,
         "inference_ids": question.inference_ids is not None,
         "unknown_keys": question.unknown_keys != "refuse",
-        "sample": question.sample is not None,
+        "limit": question.limit is not None,
         "fields": question.fields is not None,
     }.items():
         if is_given:
@@ -247,7 +248,7 @@ def wait_for_parts(id: UUID, build: Build[T]) -> Steps[tuple[T, list[ExportPart]
     return export, parts
 
 
-def list_parts(id: UUID) -> Steps[list[ExportPart]]:
+def list_parts(id: UUID) -> Steps[Rows[ExportPart]]:
     """Return every part. The store notes that the caller was given links."""
     return collect(read_list(make_path("exports", str(id), "parts"), Listing[ExportPart]))
 

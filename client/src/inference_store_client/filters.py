@@ -14,54 +14,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 from uuid import UUID
 
 from inference_store_client.errors import FilterError
-from inference_store_client.json_text import format_duration, format_instant
-
-__all__ = [
-    "Condition",
-    "Expression",
-    "Filter",
-    "Names",
-    "Value",
-    "a_contained_by",
-    "a_contains",
-    "a_equals",
-    "a_overlaps",
-    "accenti",
-    "bbox",
-    "casei",
-    "count_predictions",
-    "distance",
-    "div",
-    "duration",
-    "encode_filter",
-    "field",
-    "interval",
-    "meta",
-    "now",
-    "point",
-    "polygon",
-    "predicted",
-    "prediction",
-    "s_disjoint",
-    "s_intersects",
-    "s_within",
-    "sent",
-    "t_after",
-    "t_before",
-    "t_contains",
-    "t_disjoint",
-    "t_during",
-    "t_equals",
-    "t_finished_by",
-    "t_finishes",
-    "t_intersects",
-    "t_meets",
-    "t_met_by",
-    "t_overlapped_by",
-    "t_overlaps",
-    "t_started_by",
-    "t_starts",
-]
+from inference_store_client.times import format_duration, format_instant
 
 # Python values as parts of CQL2-JSON.
 
@@ -186,29 +139,44 @@ class Condition(Expression):
     __hash__ = None  # type: ignore[assignment]
 
 
+Compare: TypeAlias = Callable[["Value", object], Condition]
+Calculate: TypeAlias = Callable[["Value", object], "Value"]
+
+
+def _compare(op: str) -> Compare:
+    return lambda value, other: Condition(make_operation(op, value, other))
+
+
+def _calculate(op: str) -> Calculate:
+    return lambda value, other: Value(make_operation(op, value, other))
+
+
+def _calculate_from(op: str) -> Calculate:
+    """Return the operation whose value is on the right."""
+    return lambda value, other: Value(make_operation(op, other, value))
+
+
 class Value(Expression):
     """A value of an inference: a name, a function, or a calculation."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
 
-    def __eq__(self, other: object) -> Condition:  # type: ignore[override]
-        return self._compare("=", other)
+    __eq__ = _compare("=")  # type: ignore[assignment]
+    __ne__ = _compare("<>")  # type: ignore[assignment]
+    __lt__ = _compare("<")
+    __le__ = _compare("<=")
+    __gt__ = _compare(">")
+    __ge__ = _compare(">=")
+    __add__, __radd__ = _calculate("+"), _calculate_from("+")
+    __sub__, __rsub__ = _calculate("-"), _calculate_from("-")
+    __mul__, __rmul__ = _calculate("*"), _calculate_from("*")
+    __truediv__, __rtruediv__ = _calculate("/"), _calculate_from("/")
+    __mod__ = _calculate("%")
+    __pow__ = _calculate("^")
 
-    def __ne__(self, other: object) -> Condition:  # type: ignore[override]
-        return self._compare("<>", other)
-
-    def __lt__(self, other: object) -> Condition:
-        return self._compare("<", other)
-
-    def __le__(self, other: object) -> Condition:
-        return self._compare("<=", other)
-
-    def __gt__(self, other: object) -> Condition:
-        return self._compare(">", other)
-
-    def __ge__(self, other: object) -> Condition:
-        return self._compare(">=", other)
+    def __neg__(self) -> "Value":
+        return -1 * self
 
     def between(self, lower: object, upper: object) -> Condition:
         """Whether it lies between two values, or is one of them."""
@@ -228,42 +196,6 @@ class Value(Expression):
     def is_null(self) -> Condition:
         """Whether there is no value."""
         return Condition(make_operation("isNull", self))
-
-    def _compare(self, op: str, other: object) -> Condition:
-        return Condition(make_operation(op, self, other))
-
-    def __add__(self, other: object) -> "Value":
-        return Value(make_operation("+", self, other))
-
-    def __radd__(self, other: object) -> "Value":
-        return Value(make_operation("+", other, self))
-
-    def __sub__(self, other: object) -> "Value":
-        return Value(make_operation("-", self, other))
-
-    def __rsub__(self, other: object) -> "Value":
-        return Value(make_operation("-", other, self))
-
-    def __mul__(self, other: object) -> "Value":
-        return Value(make_operation("*", self, other))
-
-    def __rmul__(self, other: object) -> "Value":
-        return Value(make_operation("*", other, self))
-
-    def __truediv__(self, other: object) -> "Value":
-        return Value(make_operation("/", self, other))
-
-    def __rtruediv__(self, other: object) -> "Value":
-        return Value(make_operation("/", other, self))
-
-    def __mod__(self, other: object) -> "Value":
-        return Value(make_operation("%", self, other))
-
-    def __pow__(self, other: object) -> "Value":
-        return Value(make_operation("^", self, other))
-
-    def __neg__(self) -> "Value":
-        return Value(make_operation("*", -1, self))
 
 
 def _combine(op: str, left: Expression, right: object) -> Condition:
@@ -488,9 +420,21 @@ Filter: TypeAlias = Expression | str | Mapping[str, Any]
 """An expression, CQL2-Text, or CQL2-JSON."""
 
 
+def join_filters(first: Filter, second: Filter) -> Filter:
+    """Return the filter of what satisfies both. Raises FilterError for a text beside another."""
+    if isinstance(first, str) and isinstance(second, str):
+        return f"({first}) AND ({second})"
+    if isinstance(first, str) or isinstance(second, str):
+        raise FilterError("a filter in text joins one in text alone: write both in one form")
+    return Condition({"op": "and", "args": [_get_tree(first), _get_tree(second)]})
+
+
 def encode_filter(filter: Filter) -> dict[str, Any]:
     """Return the members of a request's body for a filter."""
     if isinstance(filter, str):
         return {"filter": filter, "filter_lang": "cql2-text"}
-    tree = filter.tree if isinstance(filter, Expression) else dict(filter)
-    return {"filter": tree, "filter_lang": "cql2-json"}
+    return {"filter": _get_tree(filter), "filter_lang": "cql2-json"}
+
+
+def _get_tree(filter: Expression | Mapping[str, Any]) -> Tree:
+    return filter.tree if isinstance(filter, Expression) else dict(filter)

@@ -3,12 +3,9 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
 from typing import Any, TypeAlias
-
-from inference_store_client.errors import FilterError
 
 Json: TypeAlias = Any
 """What JSON can hold; a number may be `int`, `float` or `Decimal`."""
@@ -48,33 +45,6 @@ def _write_number(value: float | Decimal) -> str:
 
 def _refuse_constant(name: str) -> Json:
     raise ValueError(f"JSON has no number {name}")
-
-
-# Instants and durations, as the API takes them.
-
-Instant: TypeAlias = datetime | str
-"""A `datetime` with a time zone, or RFC 3339."""
-
-
-def format_instant(at: Instant) -> str:
-    """Return an instant in RFC 3339. Raises FilterError for a `datetime` without a time zone."""
-    if isinstance(at, str):
-        return at
-    if at.tzinfo is None:
-        raise FilterError(
-            f"{at!r} has no time zone, so it is no instant: datetime(…, tzinfo=UTC), or"
-            " .astimezone() for the time of this machine"
-        )
-    return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def format_duration(duration: timedelta) -> str:
-    """Return a duration in ISO 8601, in seconds: `PT86400S`. Raises FilterError if negative."""
-    if duration < timedelta(0):
-        raise FilterError("a duration is not negative: in a filter, subtract it instead")
-    seconds, rest = divmod(duration // timedelta(microseconds=1), 1_000_000)
-    fraction = f".{rest:06}".rstrip("0") if rest else ""
-    return f"PT{seconds}{fraction}S"
 
 
 # Numbers with their nouns, for sentences.

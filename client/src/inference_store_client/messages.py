@@ -42,16 +42,21 @@ def build_message(
 def read_head(response: httpx.Response) -> Response:
     """Return a response without its content."""
     headers = {name.lower(): value for name, value in response.headers.items()}
-    return Response(response.status_code, headers)
+    url = str(response.url.copy_with(query=None, fragment=None))  # a link may have a signature
+    return Response(response.status_code, headers, url=url)
 
 
-def make_failure(error: httpx.RequestError, settings: ClientSettings) -> Failure:
-    """Return a failure of the connection; `error` is its cause."""
+def make_failure(
+    error: httpx.RequestError, settings: ClientSettings, *, is_known: bool = True
+) -> Failure:
+    """Return a failure of the connection; `error` is its cause. `is_known` False: the store has
+    never answered, so that a refused connection is a wrong address, and not tried again."""
     name = type(error).__name__
     hint = _find_hint(error, settings.origin.url)
     failure = ConnectionFailed(f"{settings.origin.url}: {str(error) or name} ({name}){hint}")
     failure.__cause__ = error
-    return Failure(failure, is_transient=not _has_final_cause(error))
+    is_wrong = not is_known and isinstance(error, httpx.ConnectError)
+    return Failure(failure, is_transient=not is_wrong and not _has_final_cause(error))
 
 
 def _find_hint(error: httpx.RequestError, url: str) -> str:
@@ -62,9 +67,11 @@ def _find_hint(error: httpx.RequestError, url: str) -> str:
     if target.scheme == "http" and _NO_ANSWER in str(error):
         return ": perhaps TLS is spoken there; is it https://?"
     is_set = target.scheme in proxies or "all" in proxies
-    if isinstance(error, _UNREACHED) and is_set and not proxy_bypass(target.host):
+    if not isinstance(error, _UNREACHED):
+        return ""
+    if is_set and not proxy_bypass(target.host):
         return ": the environment names a proxy (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY)"
-    return ""
+    return ": is the store running, and is this its address? Give another as the url, or as --url"
 
 
 def renew(settings: ClientSettings) -> Failure | None:

@@ -5,7 +5,7 @@ transport that performs the steps.
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial, wraps
 from inspect import signature
@@ -18,6 +18,7 @@ from typing import (
     Generic,
     ParamSpec,
     Protocol,
+    Self,
     TypeAlias,
     TypeVar,
     Unpack,
@@ -27,6 +28,7 @@ from typing import (
 from uuid import UUID
 
 from inference_store_client import exporting, previewing, reading
+from inference_store_client.aggregating import Grouping, Measure, aggregate
 from inference_store_client.arrow_batches import read_array
 from inference_store_client.blob import Blob
 from inference_store_client.columns import read_columns
@@ -42,8 +44,8 @@ from inference_store_client.streaming import (
     make_pandas,
     make_polars,
     require_frames,
-    stream,
 )
+from inference_store_client.tables import Rows
 from inference_store_client.values.answers import Caller, Listing, Page
 from inference_store_client.values.exports import (
     ErasedMember,
@@ -64,6 +66,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 AwaitedT = TypeVar("AwaitedT")
 ExportT = TypeVar("ExportT", bound=ExportFields)
+GroupsT = TypeVar("GroupsT")
 InferenceT = TypeVar("InferenceT")
 InferencesT = TypeVar("InferencesT")
 ModelT = TypeVar("ModelT")
@@ -154,7 +157,7 @@ class ExportMethods(ExportFields, Asking, Generic[ExportT]):
         return exporting.wait_until_written(self.id, self._make)
 
     @asks
-    def list_parts(self) -> Steps[list[ExportPart]]:
+    def list_parts(self) -> Steps[Rows[ExportPart]]:
         """Return its parts, with links. The store notes that you were given them."""
         return exporting.list_parts(self.id)
 
@@ -178,7 +181,7 @@ class ExportMethods(ExportFields, Asking, Generic[ExportT]):
         return exporting.download(self.id, folder)
 
     @asks
-    def list_erased(self) -> Steps[list[ErasedMember]]:
+    def list_erased(self) -> Steps[Rows[ErasedMember]]:
         """Return what erasures took of it, the earliest first: erase it in your copies too."""
         return collect(exporting.list_erased(self.id))
 
@@ -236,10 +239,23 @@ class InferenceMethods(InferenceFields, Asking):
         return reading.fetch(Erasure, request)
 
 
-class InferencesMethods(Asking, Generic[InferenceT, ExportT]):
+class GroupsMethods(Asking):
+    """The inferences that match a question, by groups."""
+
+    def __init__(self, transport: Transport, question: Question, grouping: Grouping) -> None:
+        self._transport, self._question, self._grouping = transport, question, grouping
+
+    @asks
+    def aggregate(self, /, *measures: Measure, **named: Measure) -> Steps[Rows[dict[str, Any]]]:
+        """Return a row for each group: its keys, and measures such as `mean(top_score)`."""
+        return aggregate(self._question, self._grouping, measures, named)
+
+
+class InferencesMethods(Asking, Generic[InferenceT, GroupsT, ExportT]):
     """The inferences that match a question."""
 
     _inference: type[InferenceT]
+    _groups: Callable[[Transport, Question, Grouping], GroupsT]
     _export: type[ExportT]
 
     def __init__(self, transport: Transport, question: Question) -> None:
@@ -255,10 +271,48 @@ class InferencesMethods(Asking, Generic[InferenceT, ExportT]):
         """Return the first match in the order asked for; None: nothing matches."""
         return reading.find_first(self._question, self._make)
 
+    @asks
+    def head(self, size: int = 5) -> Steps[Rows[InferenceT]]:
+        """Return the first matches in the order, as a list that shows itself."""
+        return collect(reading.read_all(self._question.take(size), self._make))
+
+    def filter(self, filter: Filter) -> Self:
+        """Return the matches that satisfy a filter too; nothing is asked yet."""
+        return self._ask(self._question.narrow(filter))
+
+    def sort(self, key: str) -> Self:
+        """Return the matches in the order of a name; `-` before it: the greatest first."""
+        return self._ask(self._question.order_by(key))
+
+    def limit(self, size: int) -> Self:
+        """Return the first matches in the order. Up to 1,000 need no right `export`."""
+        return self._ask(self._question.take(size))
+
+    def sample(self, size: int, *, seed: int = 0) -> Self:
+        """Return a random sample of the matches; the same seed takes the same sample."""
+        return self._ask(self._question.take_sample(size, seed))
+
+    def group_by(
+        self,
+        *groups: str | Mapping[str, Any],
+        every: str | timedelta | None = None,
+        order: str | None = None,
+        limit: int | None = None,
+    ) -> GroupsT:
+        """Return the matches by groups: of names, of `label`, of a time (`every="hour"`)."""
+        grouping = Grouping(groups, every, order, limit)
+        return self._groups(self._transport, self._question, grouping)
+
+    @asks
+    def aggregate(self, /, *measures: Measure, **named: Measure) -> Steps[dict[str, Any]]:
+        """Return measures of all matches by name: `aggregate("count", "mean(top_score)")`."""
+        rows = yield from aggregate(self._question, Grouping(), measures, named)
+        return rows[0]
+
     @yields
-    def pages(self, limit: int | None = None) -> Deliveries[Page[InferenceT]]:
-        """Yield every page, of up to `limit` inferences each."""
-        return reading.read_pages(self._question, self._make, limit=limit)
+    def pages(self, size: int | None = None) -> Deliveries[Page[InferenceT]]:
+        """Yield every page, of up to `size` inferences each."""
+        return reading.read_pages(self._question, self._make, size=size)
 
     @yields
     def stream(self) -> Deliveries[InferenceT]:
@@ -266,12 +320,7 @@ class InferencesMethods(Asking, Generic[InferenceT, ExportT]):
 
         Raises StreamIncomplete if it cannot: a short result never looks like a whole one.
         """
-        return stream(self._question, self._make)
-
-    @asks
-    def sample(self, size: int, *, seed: int = 0) -> Steps[list[InferenceT]]:
-        """Return a random sample of the matches; the same seed takes the same sample."""
-        return collect(reading.read_sample(self._question, self._make, size, seed))
+        return reading.read_all(self._question, self._make)
 
     @asks
     def to_arrow(self, fields: Sequence[str] | None = None) -> Steps[Any]:
@@ -295,7 +344,7 @@ class InferencesMethods(Asking, Generic[InferenceT, ExportT]):
         self, fields: Sequence[str] | None, extra: str, make: Callable[[bytes], Any]
     ) -> Steps[Any]:
         require_frames(extra)
-        return make((yield from read_columns(self._question, fields)))
+        return make((yield from read_columns(replace(self._question, fields=fields))))
 
     @asks
     def export(
@@ -334,43 +383,13 @@ class InferencesMethods(Asking, Generic[InferenceT, ExportT]):
         the summary; otherwise it raises. It needs the rights `export` and `read_inputs`, and the
         extra `datasets`.
         """
-        return self._write_dataset(format, folder, classes, **options)
-
-    @asks
-    def to_coco(self, folder: Folder, *, classes: Classes = None) -> Steps["DatasetSummary"]:
-        """Write COCO: `images/` and `annotations.json`. As `to_dataset`."""
-        return self._write_dataset("coco", folder, classes)
-
-    @asks
-    def to_yolo(self, folder: Folder, *, classes: Classes = None) -> Steps["DatasetSummary"]:
-        """Write YOLO: `images/`, `labels/` and `data.yaml`. As `to_dataset`."""
-        return self._write_dataset("yolo", folder, classes)
-
-    @asks
-    def to_fiftyone(self, folder: Folder, *, classes: Classes = None) -> Steps["DatasetSummary"]:
-        """Write what FiftyOne imports as `COCODetectionDataset`. As `to_dataset`."""
-        return self._write_dataset("fiftyone", folder, classes)
-
-    @asks
-    def to_hf_dataset(self, folder: Folder, *, classes: Classes = None) -> Steps["DatasetSummary"]:
-        """Write what `datasets.load_dataset("imagefolder", …)` loads. As `to_dataset`."""
-        return self._write_dataset("huggingface", folder, classes)
-
-    @asks
-    def to_webdataset(
-        self, folder: Folder, *, classes: Classes = None, shard_bytes: int | None = None
-    ) -> Steps["DatasetSummary"]:
-        """Write WebDataset in shards of up to `shard_bytes`; None: 256 MiB. As `to_dataset`."""
-        options = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
-        return self._write_dataset("webdataset", folder, classes, **options)
-
-    def _write_dataset(
-        self, format: str, folder: Folder, classes: Classes, **options: Any
-    ) -> Steps["DatasetSummary"]:
         from .datasets import writing  # noqa: PLC0415  (takes time to import)
 
         request = writing.make_dataset_request(format, folder, classes, **options)
         return writing.write_dataset(self._question, request)
+
+    def _ask(self, question: Question) -> Self:
+        return type(self)(self._transport, question)
 
     def _make(self, members: Json) -> InferenceT:
         return self._maker(self._inference)(members)
@@ -393,7 +412,7 @@ class ModelMethods(Asking, Generic[InferenceT, InferencesT]):
     ) -> InferencesT:
         """Return the inferences that match a filter; nothing is asked yet."""
         path = make_path("models", self.model_id, "inferences")
-        return self._inferences(self._transport, Question(path=path, filter=filter, **options))
+        return self._inferences(self._transport, Question.make(path, filter, options))
 
     @asks
     def inference(self, inference_id: str) -> Steps[InferenceT]:
@@ -408,11 +427,11 @@ class ModelMethods(Asking, Generic[InferenceT, InferencesT]):
         request = make_request("GET", make_path("models", self.model_id))
         return reading.fetch(Registration, request)
 
-    @yields
-    def metadata_keys(self) -> Deliveries[MetadataKey]:
-        """Yield the model's metadata keys, with the types under which they came."""
+    @asks
+    def metadata_keys(self) -> Steps[Rows[MetadataKey]]:
+        """Return the model's metadata keys, with the types under which they came."""
         path = make_path("models", self.model_id, "metadata-keys")
-        return reading.read_list(path, Listing[MetadataKey])
+        return collect(reading.read_list(path, Listing[MetadataKey]))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model_id!r})"
@@ -429,11 +448,11 @@ class StoreMethods(Asking, Generic[ModelT, InferencesT, ExportT]):
         """Return a model; nothing is asked yet."""
         return self._model(self._transport, model_id)
 
-    @yields
-    def models(self, *, project_id: str | None = None) -> Deliveries[Registration]:
-        """Yield the models that the caller may read; of a project, or all."""
+    @asks
+    def models(self, *, project_id: str | None = None) -> Steps[Rows[Registration]]:
+        """Return the models that you may read, of a project or all; the list shows itself."""
         params = {} if project_id is None else {"project_id": project_id}
-        return reading.read_list(make_path("models"), Listing[Registration], params)
+        return collect(reading.read_list(make_path("models"), Listing[Registration], params))
 
     def inferences(
         self,
@@ -444,7 +463,7 @@ class StoreMethods(Asking, Generic[ModelT, InferencesT, ExportT]):
         **options: Unpack[QuestionOptions],
     ) -> InferencesT:
         """Return the inferences of several models, of a project, or of all that may be read."""
-        question = Question(path=make_path("inferences"), filter=filter, **options)
+        question = Question.make(make_path("inferences"), filter, options)
         return self._inferences(self._transport, question.of_models(model_ids, project_id))
 
     @asks
@@ -459,13 +478,14 @@ class StoreMethods(Asking, Generic[ModelT, InferencesT, ExportT]):
         return exporting.read_export(request, self._maker(self._export))
 
     @asks
-    def _request(
-        self, method: str, path: str, *, params: Mapping[str, Any] | None, body: Json, into: Any
-    ) -> Steps[Any]:
-        request = make_any_request(method, path, params=params, body=body)
-        if into is None:
-            return reading.request_any(request)
-        return reading.fetch(into, request)
+    def request(
+        self, method: str, path: str, *, params: Mapping[str, Any] | None = None, body: Json = None
+    ) -> Steps[Json]:
+        """Ask any route: `request("GET", "/v1/holds")`. Numbers are exact, decimals are `Decimal`.
+
+        Only what reads is sent again if it fails.
+        """
+        return reading.request_any(make_any_request(method, path, params=params, body=body))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._transport.settings.origin.url!r})"

@@ -6,7 +6,13 @@ from urllib.parse import urlsplit
 
 from .errors import SettingsError
 
-_CONSOLE: Final = "/console"
+_PAGES: Final = {
+    "/console": "the page of the console",
+    "/docs": "the docs",
+    "/reference": "the page of the API",
+    "/v1": "what each path of the API begins with",
+}
+"""Below the address of a store; people copy it with one of them."""
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -21,10 +27,11 @@ class Origin:
             raise SettingsError(f"{self.url!r} is no address: write https://store.example")
         parts = urlsplit(self.url)
         path = parts.path.rstrip("/")
-        if path.endswith(_CONSOLE):
-            host = parts.netloc.rpartition("@")[2]
-            store = f"{parts.scheme}://{host}{path.removesuffix(_CONSOLE)}"
-            raise SettingsError(f"{_CONSOLE} is the page of the console: write {store}")
+        for page, what in _PAGES.items():
+            if path.endswith(page):
+                host = parts.netloc.rpartition("@")[2]
+                store = f"{parts.scheme}://{host}{path.removesuffix(page)}"
+                raise SettingsError(f"{page} is {what}: write {store}")
         if parts.username is not None or parts.query or parts.fragment:
             raise SettingsError("the address has no user, query or fragment: give the key as `key`")
         object.__setattr__(self, "url", self.url.rstrip("/"))

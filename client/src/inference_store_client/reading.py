@@ -2,55 +2,68 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from inference_store_client.errors import warn
 
 from .blob import Blob
-from .commands import Deliver, Deliveries, Steps
+from .commands import Deliver, Deliveries, Response, Steps
 from .decoding import decode
 from .errors import ConnectionFailed, Refused, UnexpectedAnswer
 from .exchange import exchange, name_beginning
 from .json_text import Json, read_json, read_plain
-from .question import Question
+from .question import MOST_OF_A_PAGE, Question
 from .requests import ANY, Request, make_path, make_request
-from .streaming import Build, stream
+from .streaming import Build, for_each, stream
 from .values.answers import InferenceCount, Listing, Page
 from .values.inference import InferenceFields
 
 T = TypeVar("T")
-_MOST_OF_A_PAGE: Final = 1000
 
 
 def fetch(kind: type[T], request: Request) -> Steps[T]:
     """Send a request whose answer is a dataclass."""
     response = yield from exchange(request)
-    return decode(kind, _read(read_json, response.content))
+    return decode(kind, _read(read_json, response))
 
 
 def fetch_plain(request: Request) -> Steps[Mapping[str, Json]]:
     """Send a request whose answer is an object, with doubles as `float`."""
     response = yield from exchange(request)
-    return require_object(_read(read_plain, response.content))
+    return require_object(_read(read_plain, response))
 
 
 def count(question: Question) -> Steps[int]:
-    """Count the matches."""
+    """Count the matches, or as many as the question takes."""
     answer = yield from fetch(InferenceCount, question.count_request())
     warn(answer.warnings)
-    return answer.count
+    return answer.count if question.limit is None else min(answer.count, question.limit)
+
+
+def read_all(question: Question, build: Build) -> Deliveries[Any]:
+    """Deliver every match: a few as pages, which need no right `export`, else as a stream."""
+    if question.limit is None or question.limit > MOST_OF_A_PAGE:
+        yield from stream(question, build)
+        return
+
+    def deliver(page: Page[Any]) -> Steps[None]:
+        yield Deliver(page.items)
+
+    yield from for_each(read_pages(question, build), deliver)
 
 
 def read_pages(
-    question: Question, build: Build, *, limit: int | None = None
+    question: Question, build: Build, *, size: int | None = None
 ) -> Deliveries[Page[Any]]:
-    """Deliver every page, to the last one."""
-    cursor, is_first = None, True
-    while is_first or cursor is not None:
-        page = yield from read_page(question, build, cursor, limit)
+    """Deliver every page, to the last one or to the limit."""
+    cursor, is_first, left = None, True, question.limit
+    while is_first or (cursor is not None and left != 0):
+        most = size if left is None else min(left, size or MOST_OF_A_PAGE)
+        page = yield from read_page(question, build, cursor, most)
         if is_first:
             warn(page.warnings)
         yield Deliver([page])
+        left = None if left is None else left - len(page.items)
         cursor, is_first = page.next, False
 
 
@@ -71,17 +84,6 @@ def read_filled_page(
         cursor = page.next
 
 
-def read_sample(question: Question, build: Build, size: int, seed: int) -> Deliveries[Any]:
-    """Deliver a random sample: as a page, or as a stream if it is larger than one."""
-    sample = question.take_sample(size, seed)
-    if size > _MOST_OF_A_PAGE:
-        yield from stream(sample, build)
-        return
-    page = yield from read_page(sample, build, None, None)
-    warn(page.warnings)
-    yield Deliver(page.items)
-
-
 def read_page(
     question: Question,
     build: Build,
@@ -89,8 +91,8 @@ def read_page(
     limit: int | None,
 ) -> Steps[Page[Any]]:
     """Read one page, after a cursor."""
-    response = yield from exchange(question.page_request(cursor, limit))
-    page: Page[Any] = decode(Page, _read(read_plain, response.content))
+    response = yield from exchange(question.query_request(cursor, limit=limit))
+    page: Page[Any] = decode(Page, _read(read_plain, response))
     return replace(page, items=tuple(map(build, page.items)))
 
 
@@ -144,7 +146,7 @@ def inference_path(inference: InferenceFields, *more: str) -> str:
 def request_any(request: Request) -> Steps[Json]:
     """Send a request of any route; None if the answer is empty."""
     response = yield from exchange(request)
-    return _read(read_json, response.content) if response.content else None
+    return _read(read_json, response) if response.content else None
 
 
 def require_object(answer: Json) -> Mapping[str, Json]:
@@ -154,10 +156,10 @@ def require_object(answer: Json) -> Mapping[str, Json]:
     return answer
 
 
-def _read(read: Callable[[bytes], Json], content: bytes) -> Json:
+def _read(read: Callable[[bytes], Json], response: Response) -> Json:
     try:
-        return read(content)
+        return read(response.content)
     except (ValueError, RecursionError) as wrong:
-        if content.lstrip()[:1] in {b"{", b"["}:
+        if response.content.lstrip()[:1] in {b"{", b"["}:
             raise UnexpectedAnswer(f"the answer is cut off or damaged: {wrong}") from wrong
-        raise UnexpectedAnswer(f"the answer is not JSON. {name_beginning(content)}") from wrong
+        raise UnexpectedAnswer(f"the answer is not JSON. {name_beginning(response)}") from wrong

@@ -36,7 +36,8 @@ from inference_store_client.errors import (
 from inference_store_client.exchange import TRANSIENT, get_settings, open_content
 from inference_store_client.json_text import write_count
 from inference_store_client.question import Question
-from inference_store_client.requests import Request
+from inference_store_client.requests import NDJSON, Request
+from inference_store_client.tables import Rows
 from inference_store_client.values.answers import StreamEnd
 
 # A stream that is resumed until it has its end. No I/O.
@@ -47,7 +48,7 @@ class Position:
     """How far a stream has come, over all its connections."""
 
     most: int | None = None
-    """The size of a sample; None: until the end."""
+    """The most that are asked for; None: until the end."""
     cursor: str | None = None
     received: int = 0
     moves: int = 0
@@ -58,7 +59,7 @@ class Position:
 
     @property
     def is_full(self) -> bool:
-        """Whether a sample is complete."""
+        """Whether as many came as were asked for."""
         return self.most is not None and self.received >= self.most
 
     def move(self, cursor: str) -> None:
@@ -124,8 +125,9 @@ CUT = "the stream ended without its end"
 
 def stream(question: Question, build: Build) -> Deliveries[Any]:
     """Deliver every match of a question. Raises StreamIncomplete, or the store's refusal."""
-    position = Position(None if question.sample is None else question.sample["size"])
-    yield from resume(question.stream_request, partial(_read_lines, build), position)
+    position = Position(question.limit)
+    make_request = partial(question.query_request, accept=NDJSON)
+    yield from resume(make_request, partial(_read_lines, build), position)
 
 
 def _read_lines(build: Build, position: Position) -> Steps[Failure | None]:
@@ -256,9 +258,9 @@ def take_head(head: bytes, position: Position, *, is_same: bool) -> Steps[bool]:
     return True
 
 
-def collect(steps: Deliveries[T | Restart]) -> Steps[list[T]]:
+def collect(steps: Deliveries[T | Restart]) -> Steps[Rows[T]]:
     """Perform steps; return what they deliver after the last RESTART."""
-    items: list[T] = []
+    items: Rows[T] = Rows()
 
     def take(item: T | Restart) -> None:
         if isinstance(item, Restart):

@@ -1,18 +1,17 @@
 """The store, asked by ordinary functions; `asynchronous` has the same, for an event loop."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Self, TypeVar
 
 import httpx
 
 from inference_store_client import commands, methods
 from inference_store_client.http_clients import open_http
-from inference_store_client.json_text import Json
 from inference_store_client.messages import TIMEOUT, build_message, make_failure, read_head, renew
 from inference_store_client.requests import Request
 from inference_store_client.retries import DEFAULT_RETRIES, Retries
@@ -28,6 +27,7 @@ class Transport:
         self.settings = settings
         self.http = http or open_http(lambda: httpx.Client(timeout=TIMEOUT))
         self._is_owned = http is None
+        self.has_answered = False
 
     def run(self, steps: commands.Steps[T]) -> T:
         """Perform the commands, and return what they lead to."""
@@ -96,7 +96,8 @@ class _Conversation:
                 message, stream=True, follow_redirects=False, auth=auth
             )
         except httpx.RequestError as error:
-            return make_failure(error, settings)
+            return make_failure(error, settings, is_known=self._transport.has_answered)
+        self._transport.has_answered = True
         self._pieces = self._response.iter_bytes()
         return read_head(self._response)
 
@@ -127,10 +128,17 @@ class Inference(methods.InferenceMethods, methods.Blocking):
     """One datum and what the model answered, and what can be done with them."""
 
 
-class Inferences(methods.InferencesMethods[Inference, Export], methods.Blocking):
+class Groups(methods.GroupsMethods, methods.Blocking):
+    """The inferences that match, by groups."""
+
+
+class Inferences(methods.InferencesMethods[Inference, Groups, Export], methods.Blocking):
     """The inferences that match. Building one sends nothing; each method sends a new request."""
 
-    _inference, _export = Inference, Export
+    _inference, _groups, _export = Inference, Groups, Export
+
+    def __len__(self) -> int:
+        return self.count()
 
     def _repr_html_(self) -> str:
         return self.html()
@@ -165,35 +173,6 @@ class Store(methods.StoreMethods[Model, Inferences, Export], methods.Blocking):
         http_client: httpx.Client | None = None,
     ) -> None:
         self._transport = Transport(find_settings(url, key, retries=retries), http_client)
-
-    @overload
-    def request(
-        self, method: str, path: str, *, params: Mapping[str, Any] | None = None, body: Json = None
-    ) -> Json: ...
-    @overload
-    def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, Any] | None = None,
-        body: Json = None,
-        into: type[T],
-    ) -> T: ...
-    def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, Any] | None = None,
-        body: Json = None,
-        into: type[T] | None = None,
-    ) -> T | Json:
-        """Ask any route: `request("GET", "/v1/holds")`. Numbers are exact, decimals are `Decimal`.
-
-        `into`: a dataclass of `values` for the answer. Only what reads is sent again if it fails.
-        """
-        return self._request(method, path, params=params, body=body, into=into)
 
     def close(self) -> None:
         """Close the connections."""

@@ -46,6 +46,7 @@ CLIENT_COMMANDS = {
     "models": "List the models that you may read.",
     "query": "Show the inferences that match.",
     "count": "Count the inferences that match.",
+    "aggregate": "Show counts, means and other measures of the inferences that match, by groups.",
     "get": "Show one inference.",
     "tail": "Show the last arrivals, and follow what arrives.",
     "sample": "Show a random sample of the inferences that match.",

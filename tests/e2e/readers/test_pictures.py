@@ -47,7 +47,7 @@ async def write_and_read(make_app: MakeApp, folder: Path, name: str) -> list[Any
     """Write a dataset of all that is stored, and return what its reader sees."""
     async with serve_app(make_app()) as http:
         with Store(str(http.base_url)) as store:
-            inferences = store.model(MODEL).inferences(sort="received_at")
+            inferences = store.model(MODEL).inferences().sort("received_at")
             summary = await asyncio.to_thread(inferences.to_dataset, name, folder / name)
     assert summary.left_out == {"not_a_picture": 1, "deleted": 1}
     pictures = await asyncio.to_thread(
@@ -114,6 +114,8 @@ async def test_a_reader_sees_the_same_pictures_and_boxes(
     check_turned(names["ship"])
     counts = [len(names[key]["objects"]) for key in ("pet", "failed", "cells", "pose")]
     assert counts == [0, 0, 1, 1]
+    labels = {key: picture["label"] for key, picture in names.items()}
+    assert labels == {**dict.fromkeys(names), "pet": "cat"}
     if name == "coco":
         check_outlines(names)
     if name in {"huggingface", "webdataset"}:
@@ -136,10 +138,8 @@ async def test_every_example_prints_what_the_page_shows(
     assert count > 20
 
 
-def test_the_page_has_every_format_and_its_method() -> None:
+def test_the_page_has_every_format_and_how_it_is_written() -> None:
     text = PAGE.read_text()
-    rows = re.findall(r"^\| \[(.+?)\]\(#.+?\) \| `(to_\w+)` \| `(\w+)` \|", text, re.MULTILINE)
-    assert [(title, name) for title, _, name in rows] == [
-        (each.title, name) for name, each in FORMATS.items()
-    ]
-    assert all(f"## {title}\n" in text and f".{method}(" in text for title, method, _ in rows)
+    rows = re.findall(r"^\| \[(.+?)\]\(#.+?\) \| `(\w+)` \|", text, re.MULTILINE)
+    assert rows == [(each.title, name) for name, each in FORMATS.items()]
+    assert all(f"## {title}\n" in text and f'.to_dataset("{name}"' in text for title, name in rows)

@@ -75,7 +75,7 @@ _OF_ARROW: Final[dict[str, Callable[[str], Any]]] = {
 def read_by_client(url: str, model: str) -> dict[str, Any]:
     """Return the rows of the client's own tables."""
     with Store(url) as store:
-        inferences = store.model(model).inferences(sort="received_at")
+        inferences = store.model(model).inferences().sort("received_at")
         return {
             "to_arrow": pyarrow.table(inferences.to_arrow()).to_pylist(),
             "to_pandas": _list_rows(inferences.to_pandas()),

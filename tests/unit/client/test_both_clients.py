@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import partial
 from itertools import product
 from types import SimpleNamespace
@@ -39,7 +40,9 @@ from inference_store_client import (
 )
 from inference_store_client.commands import Failure
 from inference_store_client.retries import read_retry_after
-from inference_store_client.values.answers import Caller, Page
+from inference_store_client.tables import Rows
+from inference_store_client.values.answers import Page
+from inference_store_client.values.models import Registration
 from tests.both_clients import Client, Recorded, make_item, make_problem
 
 _PATH = "/v1/models/hallway%2Fdetector/inferences"
@@ -77,7 +80,7 @@ async def test_a_count_is_one_request(client: Client) -> None:
     assert json.loads(request.content) == {
         "filter": {"op": ">", "args": [{"property": "metadata.n"}, 1]},
         "filter_lang": "cql2-json",
-        "received_at": {"from": "2026-11-01T00:00:00.000000Z", "to": "2026-12-01T00:00:00Z"},
+        "received_at": {"from": "2026-11-01T00:00:00.000000Z", "to": "2026-12-01T00:00:00.000000Z"},
     }
 
 
@@ -125,11 +128,106 @@ async def test_it_is_not_sent_again_for_ever(client: Client) -> None:
         (httpx.ConnectError("refused"), ConnectionFailed),
     ]
     for trouble, error in cases:
-        recorded = Recorded([trouble] * 3)
+        recorded = Recorded([answer(_COUNT), *[trouble] * 3])
         store = client.make_answered(recorded, retries=Retries(attempts=3, first_wait_seconds=0))
+        assert await client.ask(ask_count(store)) == 17
         with pytest.raises(error):
             await client.ask(ask_count(store))
         assert not recorded.answers, trouble
+
+
+async def test_an_address_where_nothing_has_answered_is_given_up_at_once(client: Client) -> None:
+    recorded = Recorded([httpx.ConnectError("refused")])
+    said = r"https://store\.example: refused .*is the store running, and is this its address\?"
+    with pytest.raises(ConnectionFailed, match=said):
+        await client.ask(ask_count(client.make_answered(recorded)))
+    elsewhere = Recorded([httpx.Response(404, text="<h1>Not Found</h1>")])
+    said = r"(?s)Is the store at https://store\.example/v1/me\? .* begins: '<h1>Not Found"
+    with pytest.raises(NotFound, match=said):
+        await client.ask(client.make_answered(elsewhere).me)
+
+
+async def test_a_question_is_narrowed_step_by_step(client: Client) -> None:
+    recorded = Recorded([make_page(1, 2), make_page(3, 4, next="a"), make_page(5), make_page(1)])
+    inferences = client.make_answered(recorded).model("m").inferences(meta.n > 1)
+    narrowed = inferences.filter(meta.n < 9).sort("-n")
+    assert [item.inference_id for item in await client.ask(narrowed.head)] == ["frame-1", "frame-2"]
+    taken = await client.list(narrowed.limit(3).stream)
+    assert [item.inference_id for item in taken] == ["frame-3", "frame-4", "frame-5"]
+    assert len(await client.list(inferences.sample(7, seed=2).stream)) == 1
+    bodies = [json.loads(request.content) for request in recorded.requests]
+    assert [body.get("limit") for body in bodies] == [5, 3, 1, None]
+    assert [body.get("sort") for body in bodies] == ["-n", "-n", "-n", None]
+    assert bodies[0]["filter"]["op"] == "and"
+    assert bodies[3]["sample"] == {"size": 7, "seed": 2}
+    texts = client.make_answered(recorded).model("m").inferences("a > 1 OR b").filter("c")
+    assert "(a > 1 OR b) AND (c)" in repr(texts)
+    with pytest.raises(package.FilterError, match="in one form"):
+        texts.filter(meta.n > 1)
+    for step in (lambda: narrowed.limit(0), lambda: narrowed.limit(5).filter("ok")):
+        with pytest.raises(SettingsError):
+            step()
+
+
+async def test_a_limit_counts(client: Client) -> None:
+    recorded = Recorded([answer(_COUNT), answer(_COUNT)])
+    inferences = client.make_answered(recorded).model("m").inferences()
+    assert await client.ask(inferences.limit(5).count) == 5
+    assert await client.ask(inferences.limit(50).count) == 17
+
+
+async def test_measures_are_rows(client: Client) -> None:
+    groups = [{"key": {"ok": True}, "measures": {"count": 2, "score": 0.5}}]
+    body = {"groups": groups, "approximate": False, "warnings": ["odd"]}
+    left_out = {"groups": 3, "inferences": 40}
+    recorded = Recorded([answer(body | {"others": left_out})] * 2)
+    inferences = client.make_answered(recorded).model("m").inferences("ok", since="1h")
+    grouped = inferences.group_by("ok", every="hour", order="-count", limit=1)
+    with pytest.warns(package.StoreWarning, match="odd|3 groups with 40 inferences left out"):
+        rows = await client.ask(lambda: grouped.aggregate("count", score="mean( top_score )"))
+    assert rows == [{"ok": True, "count": 2, "score": Decimal("0.5")}]
+    assert repr(rows).splitlines() == ["ok    count  score", "true  2      0.5"]
+    assert "<td>true</td>" in rows._repr_html_()
+    sent = json.loads(recorded.requests[0].content)
+    assert datetime.fromisoformat(sent.pop("received_at")["from"]) < datetime.now(UTC)
+    assert sent == {
+        "filter": "ok",
+        "filter_lang": "cql2-text",
+        "measures": [
+            {"function": "count"},
+            {"function": "mean", "of": "top_score", "as": "score"},
+        ],
+        "group_by": ["ok", {"time": "hour"}],
+        "order": "-count",
+        "limit": 1,
+    }
+    with pytest.warns(package.StoreWarning):
+        assert await client.ask(inferences.aggregate) == rows[0]
+    for wrong in (lambda: inferences.aggregate("mean of x"), inferences.limit(5).aggregate):
+        with pytest.raises(SettingsError):
+            await client.ask(wrong)
+
+
+async def test_lists_show_themselves(client: Client) -> None:
+    known = {"project_id": None, "name": "<b>", "task_type": None, "class_labels": ["a"]}
+    times = dict.fromkeys(("registered_at", "updated_at"), "2026-11-01T00:00:00Z")
+    more = {"output_mapping": None, "registered_by": "key:a", "revision": 1, "pending_move": None}
+    item = {"model_id": "m", **known, **times, **more}
+    recorded = Recorded([answer({"items": [item], "next": None}), make_page(1)])
+    store = client.make_answered(recorded)
+    models = await client.ask(store.models)
+    assert [model.model_id for model in models] == ["m"]
+    head, row = repr(models).splitlines()
+    assert head.split()[:2] == ["model_id", "name"]
+    assert row.split()[:2] == ["m", "<b>"]
+    assert "&lt;b&gt;" in models._repr_html_()
+    inferences = await client.ask(store.model("m").inferences().head)
+    assert repr(inferences).split()[0] == "inference_id"
+
+
+def test_the_length_of_a_question_is_its_count() -> None:
+    recorded = Recorded([answer(_COUNT)])
+    assert len(Client("sync").make_answered(recorded).model("m").inferences()) == 17
 
 
 async def test_retry_after_is_honoured(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +377,7 @@ async def test_a_given_client_is_not_closed(client: Client) -> None:
 
 
 def test_both_have_the_same_methods() -> None:
-    for kind_name in ("Export", "Inference", "Inferences", "Model", "Store"):
+    for kind_name in ("Export", "Groups", "Inference", "Inferences", "Model", "Store"):
         blocking, other = (getattr(package, prefix + kind_name) for prefix in ("", "Async"))
         assert list_signatures(blocking) == list_signatures(other), kind_name
         assert blocking.__doc__ == other.__doc__, kind_name
@@ -306,16 +404,21 @@ async def check_types(inferences: Inferences, others: AsyncInferences) -> None:
     assert_type(await others.count(), int)
     assert_type(inferences.first(), Inference | None)
     assert_type(await others.first(), AsyncInference | None)
-    assert_type(inferences.pages(limit=5), Iterator[Page[Inference]])
-    assert_type(others.pages(limit=5), AsyncIterator[Page[AsyncInference]])
+    assert_type(inferences.pages(size=5), Iterator[Page[Inference]])
+    assert_type(others.pages(size=5), AsyncIterator[Page[AsyncInference]])
     assert_type(inferences.export(confirm=True).refresh(), Export)
     assert_type(await others.export("csv"), AsyncExport)
     assert_type(Store().model("m").inferences(), Inferences)
     assert_type(AsyncStore().model("m").inferences(), AsyncInferences)
-    assert_type(Store().request("GET", "/v1/me", into=Caller), Caller)
+    assert_type(inferences.filter("ok").sort("-top_score").limit(5), Inferences)
+    assert_type(others.sample(5), AsyncInferences)
+    assert_type(inferences.head(), Rows[Inference])
+    assert_type(inferences.group_by("ok").aggregate("count"), Rows[dict[str, Any]])
+    assert_type(await others.group_by("ok").aggregate(), Rows[dict[str, Any]])
+    assert_type(Store().models(), Rows[Registration])
     inferences.sample()  # type: ignore[call-arg]
     inferences.count("more")  # type: ignore[call-arg]
-    inferences.pages(limit="5")  # type: ignore[arg-type]
+    inferences.pages(size="5")  # type: ignore[arg-type]
 
 
 _NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)

@@ -6,6 +6,7 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from io import BytesIO, StringIO
 from itertools import chain, repeat
 from random import Random
@@ -82,7 +83,7 @@ def make_csv(
 
 
 def read(store: FakeStore, fields: list[str] | None = None) -> list[str]:
-    assert store.drive(read_columns(QUESTION, fields)) == []
+    assert store.drive(read_columns(replace(QUESTION, fields=fields))) == []
     columns = {column.name: column for column in iterate_columns(store.performance.result)}
     assert "cursor" not in columns
     return [*columns["inference_id"].values]

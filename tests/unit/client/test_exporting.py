@@ -84,7 +84,7 @@ async def test_requests_waits_and_downloads(client: Client, tmp_path: Path) -> N
     assert json.loads(first.content) == {
         "filter": "ok",
         "filter_lang": "cql2-text",
-        "received_at": {"from": "2026-11-01"},
+        "received_at": {"from": "2026-11-01T00:00:00.000000Z"},
         "format": "jsonl",
         "include": ["metadata", "predictions"],
         **more,
@@ -211,7 +211,9 @@ async def test_refuses_what_an_export_cannot_have(client: Client) -> None:
     store = client.make_answered(Recorded([]))
     for inferences, name in [
         (store.inferences(), "one model"),
-        (store.model("m").inferences(sort="frame_number"), "sort"),
+        (store.model("m").inferences().sort("frame_number"), "sort"),
+        (store.model("m").inferences().limit(5), "limit"),
+        (store.model("m").inferences().sample(5), "limit"),
         (store.model("m").inferences(inference_ids=["one"]), "inference_ids"),
         (store.model("m").inferences(unknown_keys="empty"), "unknown_keys"),
         (store.model("m").inferences(include=["metadata", "urls"]), 'include` urls.*blobs="links"'),

@@ -42,7 +42,9 @@ KINDS: dict[str, type[Any]] = {
     "OutputMapping": models.OutputMapping,
     "MetadataKey": models.MetadataKey,
     "SeenType": models.SeenType,
-    "MetadataKeyPage": models.KeyPage,
+    "Aggregate": answers.Aggregate,
+    "Group": answers.Group,
+    "OmittedGroups": answers.OmittedGroups,
     "RetentionExplanation": exports.Retention,
     "PendingRule": exports.PendingDecision,
     "DecidedBy": exports.DecidedBy,
@@ -71,6 +73,7 @@ KINDS: dict[str, type[Any]] = {
 LEFT_OUT = {
     "InferenceCount": {"explain"},
     "InferencePage": {"explain"},
+    "Aggregate": {"explain"},
     "Erasure": {"decided_by", "given_up"},
     "Caller": {"session"},
 }

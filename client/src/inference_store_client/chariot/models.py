@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 
-from inference_store_client.values.inference import read_instant
+from inference_store_client.times import read_instant
 
 
 class MetadataFilterType(StrEnum):

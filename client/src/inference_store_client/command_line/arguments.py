@@ -1,25 +1,22 @@
 """The arguments that several commands have, and what they become."""
 
 import argparse
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Final
 
-from inference_store_client.json_text import Instant
+from inference_store_client.errors import SettingsError
 from inference_store_client.question import NEWEST_FIRST, Question
 from inference_store_client.requests import make_path
 from inference_store_client.retries import DEFAULT_RETRIES, Retries
 from inference_store_client.settings import find_settings
 from inference_store_client.sync import Transport
-from inference_store_client.values.inference import read_instant
+from inference_store_client.times import read_time
 
-_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 IMPATIENT: Final = Retries(attempts=3)
 """Somebody waits for the answer, and perhaps the address is wrong."""
 REFUSE: Final = "refuse"
-_AGO: Final = re.compile(r"-?(\d{1,6})([smhdw])", re.ASCII)
 
 
 def add_store(parser: argparse.ArgumentParser) -> None:
@@ -46,12 +43,12 @@ def add_conditions(parser: argparse.ArgumentParser) -> None:
     add_filter(parser)
     parser.add_argument(
         "--since",
-        type=parse_instant,
+        type=parse_time,
         metavar="TIME",
         help="received at or after it: 2026-11-01, 2026-11-01T12:00:00Z, or 30m, 12h, 7d ago",
     )
     parser.add_argument(
-        "--until", type=parse_instant, metavar="TIME", help="received before it; as --since"
+        "--until", type=parse_time, metavar="TIME", help="received before it; as --since"
     )
     parser.add_argument(
         "--unknown-keys",
@@ -94,18 +91,12 @@ def parse_size(text: str) -> int:
     return int(text)
 
 
-def parse_instant(text: str) -> datetime:
+def parse_time(text: str) -> datetime:
     """Return an instant: a date, RFC 3339, or how long ago."""
-    if ago := _AGO.fullmatch(text.strip()):
-        try:
-            return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-        except OverflowError:
-            pass
     try:
-        return read_instant(text)
-    except ValueError:
-        example = "2026-11-01, 2026-11-01T12:00:00Z, 30m, 12h or 7d"
-        raise argparse.ArgumentTypeError(f"{text!r} is no time: write {example}") from None
+        return read_time(text)
+    except SettingsError as wrong:
+        raise argparse.ArgumentTypeError(str(wrong)) from None
 
 
 @contextmanager
@@ -123,7 +114,7 @@ def make_question(
     columns: Sequence[str] | None = None,
     *,
     sort: str = NEWEST_FIRST,
-    since: Instant | None = None,
+    since: datetime | None = None,
 ) -> Question:
     """Return the question of the arguments; `columns` None: all of an inference."""
     return Question(

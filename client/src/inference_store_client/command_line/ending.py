@@ -13,8 +13,8 @@ from dataclasses import replace
 from io import TextIOWrapper
 from typing import Any, Final, TextIO
 
-from inference_store_client.command_line.printing import make_printable
 from inference_store_client.errors import Refused, SettingsError, StoreError, Unauthorized
+from inference_store_client.tables import make_printable
 from inference_store_client.values.answers import Problem
 from inference_store_client_entry import INTERRUPTED, end_at_once
 

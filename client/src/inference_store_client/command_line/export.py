@@ -20,8 +20,10 @@ from inference_store_client.streaming import Chunk, Restart
 from . import export_job
 from .arguments import add_columns, add_conditions, add_store, make_question, open_store
 from .ending import say
-from .export_formats import FORMATS, find_format
+from .export_formats import FORMATS, find_ending
 from .main import Command
+
+_ALL: Final = sorted({*FORMATS, *DATASETS, *export_job.FORMATS})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--format",
-        choices=sorted({*FORMATS, *DATASETS, *export_job.FORMATS}),
+        choices=_ALL,
         help="default: as the name of -o ends; a job whose name says none writes parquet",
     )
     parser.add_argument(
@@ -60,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
         raise SettingsError(f"--format {options.format}: only the store writes it; add --job")
     if options.format in DATASETS:
         return _write_dataset(options)
-    export_format = find_format(options.format, options.output)
+    export_format = FORMATS[options.format or _find_format(options.output)]
     export_format.require()
     _check_output(options.output, force=options.force)
     question = make_question(options, options.columns)
@@ -92,6 +94,14 @@ def _write_dataset(options: argparse.Namespace) -> int:
         summary = transport.run(steps)
     say(f"{progress.describe()}\n{summary}")
     return 0
+
+
+def _find_format(output: Path) -> str:
+    """Return the format that the ending of a name says."""
+    ending = find_ending(output)
+    if ending is None:
+        raise SettingsError(f"{output} does not say its format: --format {'|'.join(_ALL)}")
+    return ending
 
 
 def _refuse_standard_output(path: Path) -> None:

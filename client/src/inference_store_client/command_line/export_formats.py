@@ -2,16 +2,16 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from io import UnsupportedOperation
 from pathlib import Path
-from typing import IO, Any, Final, Literal, TypeAlias
+from typing import IO, Any, Final
 
 from inference_store_client.columns import stream_columns
 from inference_store_client.commands import Steps
 from inference_store_client.csv_records import stream_csv
-from inference_store_client.errors import SettingsError, import_extra
+from inference_store_client.errors import import_extra
 from inference_store_client.private_files import NewFile
 from inference_store_client.question import Question
 from inference_store_client.streaming import Chunk, stream
@@ -85,8 +85,6 @@ def _select(reader: Any, names: list[str], sink: _Sink) -> Iterator[Any]:
         sink.fail(error)
 
 
-FileFormat: TypeAlias = Literal["arrow", "csv", "jsonl", "parquet"]
-_Columns: TypeAlias = Callable[[Question, Sequence[str] | None], Steps[None]]
 _CURSOR: Final = "cursor"
 
 
@@ -111,17 +109,7 @@ class ExportFormat:
             file.convert(self.convert)
 
 
-def find_format(name: FileFormat | None, output: Path) -> ExportFormat:
-    """Return the format of a name, else of the file's ending."""
-    if name is not None:
-        return FORMATS[name]
-    ending = find_ending(output)
-    if ending is not None:
-        return FORMATS[ending]
-    raise SettingsError(f"{output} does not say its format: --format {'|'.join(sorted(FORMATS))}")
-
-
-def find_ending(output: Path) -> FileFormat | None:
+def find_ending(output: Path) -> str | None:
     """Return the name of the format that the ending of a name says; None: it says none."""
     ending = output.suffix.lower()
     return next((name for name, known in FORMATS.items() if ending in known.endings), None)
@@ -140,18 +128,12 @@ def _stream_lines(question: Question) -> Steps[None]:
     return stream(question, encode)
 
 
-def _as_columns(read: _Columns) -> Callable[[Question], Steps[None]]:
-    return lambda question: read(replace(question, fields=None), question.fields)
-
-
-FORMATS: Final[Mapping[FileFormat, ExportFormat]] = {
-    "arrow": ExportFormat(
-        _as_columns(stream_columns), (".arrow", ".arrows"), {"nanoarrow": "arrow"}
-    ),
-    "csv": ExportFormat(_as_columns(stream_csv), (".csv",), {}),
+FORMATS: Final[Mapping[str, ExportFormat]] = {
+    "arrow": ExportFormat(stream_columns, (".arrow", ".arrows"), {"nanoarrow": "arrow"}),
+    "csv": ExportFormat(stream_csv, (".csv",), {}),
     "jsonl": ExportFormat(_stream_lines, (".jsonl", ".ndjson"), {}),
     "parquet": ExportFormat(
-        _as_columns(stream_columns),
+        stream_columns,
         (".parquet",),
         {"nanoarrow": "parquet", "arro3.io": "parquet"},
         write_parquet,

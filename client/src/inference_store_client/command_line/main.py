@@ -16,6 +16,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "models": "List the models that you may read.",
     "query": "Show the inferences that match.",
     "count": "Count the inferences that match.",
+    "aggregate": "Show counts, means and other measures of the inferences that match, by groups.",
     "get": "Show one inference.",
     "tail": "Show the last arrivals, and follow what arrives.",
     "sample": "Show a random sample of the inferences that match.",
@@ -28,7 +29,7 @@ COMMANDS: Final[Mapping[str, str]] = {
 }
 # The modules of commands that share one.
 _MODULES: Final = {
-    **dict.fromkeys(("models", "query", "count", "get", "sample"), "reads"),
+    **dict.fromkeys(("models", "query", "count", "aggregate", "get", "sample"), "reads"),
     **dict.fromkeys(("login", "logout"), "signing"),
 }
 PROGRAM: Final = "istore"

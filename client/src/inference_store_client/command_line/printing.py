@@ -1,68 +1,25 @@
 """Prints results: a table on a terminal, lines of JSON in a pipe."""
 
 import argparse
-import re
-import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import reduce
-from operator import getitem
-from typing import Any, Final, Self
-from unicodedata import east_asian_width
+from typing import Any, Final
 
 from inference_store_client.json_text import Json, write_json
+from inference_store_client.tables import (
+    INFERENCE_COLUMNS,
+    Table,
+    find_path,
+    make_printable,
+    measure,
+    pick,
+)
 from inference_store_client.values.answers import Listing
 from inference_store_client.values.inference import read_value
 
-# Text from outside, for a terminal: without what would steer it.
-
-
-def make_printable(text: str, kept: str = "") -> str:
-    """Return a text whose control and formatting characters are escaped, except those `kept`.
-
-    Escape sequences move a cursor, and marks of direction turn a line around.
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in kept else _escape(c) for c in text)
-
-
-def measure(text: str) -> int:
-    """Return how many columns of a terminal a text takes."""
-    return len(text) if text.isascii() else sum(1 + _is_wide(c) for c in text)
-
-
-def shorten(text: str, width: int) -> str:
-    """Return a text that takes at most so many columns; `…` stands for what is missing."""
-    if measure(text) <= width:
-        return text
-    taken, kept = 0, ""
-    for character in text:
-        taken += 1 + _is_wide(character)
-        if taken > width - 1:
-            break
-        kept += character
-    return f"{kept}…"
-
-
-def _is_wide(character: str) -> bool:
-    return east_asian_width(character) in {"W", "F"}
-
-
-def _escape(character: str) -> str:
-    known: dict[str, Any] = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-    number = ord(character)
-    return str(known.get(character, f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"))
-
-
 # Inferences as the rows of a table, and as lines of JSON with exact numbers.
 
-DEFAULT_COLUMNS: Final = (
-    *("inference_id", "received_at", "ok", "top_label", "top_score", "prediction_count"),
-)
 _METADATA: Final = "metadata"
-_MICROSECONDS: Final = re.compile(r"\.\d{6}(?=Z$)", re.ASCII)
 _TEXTS: Final = frozenset({"timestamp", "datetime", "date"})
 
 
@@ -85,7 +42,7 @@ def _narrow(metadata: Mapping[str, Json], columns: Iterable[str]) -> dict[str, J
     narrowed: dict[str, Json] = {}
     for column in columns:
         field, _, name = column.partition(".")
-        path = _find_path(metadata, name) if field == _METADATA else ()
+        path = find_path(metadata, name) if field == _METADATA else ()
         if path:
             value, target = metadata, narrowed
             for member in path[:-1]:
@@ -113,92 +70,6 @@ def write_line(value: Json) -> str:
     return line
 
 
-def pick(item: Mapping[str, Any], column: str) -> str:
-    """Return the text of a cell."""
-    name, _, part = column.partition(".")
-    text = _format(_take(item.get(name), part))
-    return make_printable(_MICROSECONDS.sub("", text) if name.endswith("_at") else text)
-
-
-def _take(value: Json, part: str) -> Json:
-    if not part:
-        return value
-    if isinstance(value, list):
-        return [element.get(part) for element in value]
-    path = _find_path(value, part) if isinstance(value, Mapping) else ()
-    return reduce(getitem, path, value) if path else None
-
-
-def _find_path(value: Mapping[str, Json], name: str) -> Sequence[str]:
-    """Return the members that lead to what is named; none: it is not there. A path with `[]` leads
-    to the array."""
-    if name in value:
-        return (name,)
-    for end in range(len(name) - 1, 0, -1):
-        inner = value.get(name[:end])
-        if name[end] == "." and isinstance(inner, Mapping):
-            rest = _find_path(inner, name[end + 1 :])
-            return (name[:end], *rest) if rest else ()
-        if name[end:].startswith("[]") and isinstance(inner, list):
-            return (name[:end],)
-    return ()
-
-
-def _format(value: Json) -> str:
-    match value:
-        case None:
-            return ""
-        case str():
-            return value
-        case list():
-            return ", ".join(map(_format, value))
-    return write_line(value)
-
-
-# A table for a terminal.
-
-_GAP: Final = "  "
-_LEAST_WIDTH: Final = 8
-_MOST_WIDTH: Final = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Columns with their widths, in columns of the terminal."""
-
-    columns: Sequence[str]
-    widths: Sequence[int]
-
-    @classmethod
-    def fit(cls, columns: Sequence[str], items: Sequence[Mapping[str, Any]]) -> Self:
-        """Return a table that the items fit into; the widest columns are cut to the terminal."""
-        cells = [[measure(pick(item, column)) for item in items] for column in columns]
-        widths = [
-            min(max([measure(column), *widths]), _MOST_WIDTH)
-            for column, widths in zip(columns, cells, strict=True)
-        ]
-        most = shutil.get_terminal_size().columns - len(_GAP) * (len(columns) - 1)
-        while sum(widths) > most and max(widths) > _LEAST_WIDTH:
-            widths[widths.index(max(widths))] -= 1
-        return cls(columns, widths)
-
-    def format_head(self) -> str:
-        """Return the line above the rows."""
-        return self._join(self.columns)
-
-    def format_row(self, item: Mapping[str, Any]) -> str:
-        """Return the line of an inference."""
-        return self._join([pick(item, column) for column in self.columns])
-
-    def _join(self, cells: Iterable[str]) -> str:
-        return _GAP.join(map(_pad, cells, self.widths)).rstrip()
-
-
-def _pad(cell: str, width: int) -> str:
-    cut = shorten(cell, width)
-    return cut + " " * (width - measure(cut))
-
-
 TABLE, LINES = "table", "jsonl"
 FORMATS: Final = (TABLE, LINES)
 
@@ -219,7 +90,7 @@ def is_table(options: argparse.Namespace) -> bool:
 def choose_columns(options: argparse.Namespace) -> Sequence[str] | None:
     """Return the columns to ask for; None: everything, which only lines of JSON can hold."""
     if options.columns is None and is_table(options):
-        return DEFAULT_COLUMNS
+        return INFERENCE_COLUMNS
     columns: Sequence[str] | None = options.columns
     return columns
 

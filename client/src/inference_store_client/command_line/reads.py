@@ -5,13 +5,16 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Final, TextIO
 
+from inference_store_client.aggregating import Grouping, aggregate
 from inference_store_client.commands import Steps
 from inference_store_client.errors import SettingsError
 from inference_store_client.exchange import exchange
-from inference_store_client.question import NEWEST_FIRST, Question
-from inference_store_client.reading import count, fetch_plain, read_list, read_pages, read_sample
+from inference_store_client.json_text import read_json
+from inference_store_client.question import MOST_OF_A_PAGE, NEWEST_FIRST, Question
+from inference_store_client.reading import count, fetch_plain, read_all, read_list, read_pages
 from inference_store_client.requests import ANY, Request, make_path, make_request
 from inference_store_client.sync import Transport
+from inference_store_client.tables import make_printable
 
 from .arguments import (
     IMPATIENT,
@@ -30,7 +33,6 @@ from .printing import (
     add_format,
     choose_columns,
     is_table,
-    make_printable,
     print_items,
     print_members,
     shape,
@@ -38,7 +40,6 @@ from .printing import (
 )
 
 _COLUMNS: Final = ("model_id", "project_id", "name", "task_type")
-_MOST_OF_A_PAGE: Final = 1000
 
 
 def _add_models(parser: argparse.ArgumentParser) -> None:
@@ -101,7 +102,7 @@ class _Limited:
 
 def _read(transport: Transport, question: Question, limit: int) -> Iterator[Any]:
     """Yield the matches, page by page; one more than the limit, to know of it."""
-    steps = read_pages(question, dict, limit=min(limit + 1, _MOST_OF_A_PAGE))
+    steps = read_pages(question, dict, size=min(limit + 1, MOST_OF_A_PAGE))
     for page in transport.iterate(steps):
         yield from page.items
 
@@ -114,6 +115,47 @@ def _add_count(parser: argparse.ArgumentParser) -> None:
 def _count(options: argparse.Namespace) -> int:
     with open_store(options, IMPATIENT) as transport:
         print(transport.run(count(make_question(options))))
+    return 0
+
+
+def _add_aggregate(parser: argparse.ArgumentParser) -> None:
+    add_conditions(parser)
+    parser.add_argument(
+        "measures",
+        nargs="*",
+        type=_parse_json,
+        help="such as: count 'mean(top_score)'; or JSON as the API takes it (default: count)",
+    )
+    parser.add_argument(
+        "--by",
+        action="append",
+        default=[],
+        type=_parse_json,
+        metavar="NAME",
+        help="a group for each value of a property, a metadata key or `label`; may be repeated",
+    )
+    parser.add_argument("--every", metavar="SPAN", help="a group for each hour, day, PT15M, …")
+    parser.add_argument("--order", metavar="NAME", help="of groups; `-count`: the largest first")
+    parser.add_argument("--limit", type=parse_size, help="at most so many groups (default: 100)")
+    add_format(parser)
+    add_store(parser)
+
+
+def _parse_json(text: str) -> Any:
+    """Return what is JSON as such, and a name as it is."""
+    if not text.startswith("{"):
+        return text
+    try:
+        return read_json(text)
+    except ValueError as wrong:
+        raise argparse.ArgumentTypeError(f"{text!r} is no JSON: {wrong}") from None
+
+
+def _aggregate(options: argparse.Namespace) -> int:
+    grouping = Grouping(options.by, options.every, options.order, options.limit)
+    with open_store(options, IMPATIENT) as transport:
+        rows = transport.run(aggregate(make_question(options), grouping, options.measures, {}))
+    print_items(rows, [*dict.fromkeys(name for row in rows for name in row)], options)
     return 0
 
 
@@ -133,9 +175,9 @@ def _add_sample(parser: argparse.ArgumentParser) -> None:
 
 def _sample(options: argparse.Namespace) -> int:
     question = make_question(options, choose_columns(options))
+    sample = question.take_sample(options.size, options.seed)
     with open_store(options, IMPATIENT) as transport:
-        steps = read_sample(question, dict, options.size, options.seed)
-        RowPrinter(options).print_rows(transport.iterate(steps))
+        RowPrinter(options).print_rows(transport.iterate(read_all(sample, dict)))
     return 0
 
 
@@ -188,5 +230,6 @@ def _read_part(path: str) -> Steps[bytes]:
 MODELS: Final = Command(_add_models, _show_models)
 QUERY: Final = Command(_add_query, _query)
 COUNT: Final = Command(_add_count, _count)
+AGGREGATE: Final = Command(_add_aggregate, _aggregate)
 SAMPLE: Final = Command(_add_sample, _sample)
 GET: Final = Command(_add_get, _get)

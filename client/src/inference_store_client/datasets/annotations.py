@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 from inference_store_client.errors import SettingsError, import_extra
-from inference_store_client.json_text import format_instant
+from inference_store_client.times import format_instant
 from inference_store_client.values.answers import Drawing, Keypoint, Shape
 from inference_store_client.values.inference import InferenceFields, Metadata, Prediction
 
@@ -81,6 +81,15 @@ def _cut_edge(begin: Point, end: Point, measure: Callable[[Point], float]) -> It
         yield end
 
 
+OUTLINED: Final = frozenset(
+    {
+        *("image_segmentation", "instance_segmentation", "keypoint_detection"),
+        *("pose_estimation", "human_pose_estimation", "keypoints"),
+    }
+)
+"""Task types whose contours or keypoints are in the response alone."""
+DETECTING: Final = OUTLINED | {"object_detection", "oriented_object_detection"}
+"""Task types whose predictions have a place: one without is no class of the picture."""
 _IN_SHARES: Final = "box_in_shares"
 UNLABELLED: Final = "unlabelled"
 """The class of predictions without a label."""
@@ -100,21 +109,40 @@ class Annotation:
     is_clipped: bool = False
 
 
-def list_annotations(
+@dataclass(slots=True)
+class Found:
+    """What predictions say of a datum: shapes in it, and classes of the whole, the best first."""
+
+    annotations: list[Annotation] = field(default_factory=list)
+    classes: list[Prediction] = field(default_factory=list)
+
+
+def read_predictions(
     inference: InferenceFields, size: Size, drawing: Drawing | None, dropped: Counter[str]
-) -> list[Annotation]:
-    """Return the predictions that have a shape in the picture; count the others in `dropped`."""
-    shapes = _group_shapes(drawing)
+) -> Found:
+    """Return what the predictions say; count those that say nothing in `dropped`."""
+    found, shapes = Found(), _group_shapes(drawing)
     is_in_shares = _IN_SHARES in inference.flags
-    annotations = []
+    is_detecting = name_task_type(inference) in DETECTING
     for prediction in inference.predictions:
         drawn = _Drawn(prediction, size, shapes.get(prediction.ordinal, ()), is_in_shares)
         annotation = drawn.annotate()
         if annotation is not None:
-            annotations.append(annotation)
+            found.annotations.append(annotation)
+        elif drawn.has_shape:
+            dropped["outside"] += 1
+        elif is_detecting or prediction.label is None or prediction.start is not None:
+            dropped["no_shape"] += 1
         else:
-            dropped["outside" if drawn.has_shape else "no_shape"] += 1
-    return annotations
+            found.classes.append(prediction)
+    found.classes.sort(key=lambda prediction: prediction.rank)
+    return found
+
+
+def name_task_type(inference: InferenceFields) -> str | None:
+    """Return the task type in small letters with underscores; None: the event named none."""
+    task_type = inference.task_type
+    return task_type and re.sub(r"[^a-z0-9]+", "_", task_type.lower()).strip("_")
 
 
 def _group_shapes(drawing: Drawing | None) -> Mapping[int, Sequence[Shape]]:
@@ -275,9 +303,13 @@ SUFFIXES: Final = frozenset(suffix for _, suffix in _SIGNATURES)
 _MOST_PIXELS: Final = 2**31
 
 
+TEXT: Final = "txt"
+NO_SIZE: Final = (0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The bytes of a picture, unchanged, and its size in pixels as it is stored."""
+    """The bytes of a picture, unchanged, and its size in pixels as it is stored; or of a text."""
 
     content: bytes = field(repr=False)
     suffix: str
@@ -308,6 +340,15 @@ def read_picture(content: bytes) -> Picture:
     if not (0 < width < _MOST_PIXELS and 0 < height < _MOST_PIXELS):
         raise NoPicture("unreadable")
     return Picture(content, suffix, (int(width), int(height)))
+
+
+def read_text(content: bytes) -> Picture:
+    """Return a text in UTF-8, such as JSON. Raises NoPicture."""
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        raise NoPicture("not_a_picture") from None
+    return Picture(content, TEXT, NO_SIZE)
 
 
 def _find_suffix(content: bytes) -> str | None:

@@ -2,23 +2,26 @@
 
 import io
 import json
+import re
 import tarfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from itertools import count
+from itertools import count, groupby
+from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, Final
 
-from inference_store_client.datasets.annotations import (
-    Size,
-    format_inference,
-    format_metadata,
-    write_record,
+from inference_store_client.datasets.annotations import TEXT, Size, write_record
+from inference_store_client.datasets.summary import (
+    DatasetWriter,
+    Example,
+    format_annotation,
+    format_example,
 )
-from inference_store_client.datasets.summary import DatasetWriter, Example, format_annotation
 from inference_store_client.errors import SettingsError
 
 from .summary import DatasetSummary
@@ -30,8 +33,16 @@ class CocoWriter:
     """Writes `images/` and `annotations.json`, or what the two are to be called."""
 
     def __init__(
-        self, folder: Path, *, pictures: str = "images", file: str = "annotations.json"
+        self,
+        folder: Path,
+        *,
+        pictures: str = "images",
+        file: str = "annotations.json",
+        classifications: str | None = None,
     ) -> None:
+        """`classifications`: the file of the labels of whole pictures; None: they are annotations
+        without a box."""
+        self._folder, self._classifications = folder, classifications
         self._pictures, self._file = folder / pictures, folder / file
         self._pictures.mkdir()
         self._spool = Spool(folder)
@@ -41,14 +52,7 @@ class CocoWriter:
         """Write the picture, and remember what is on it."""
         with (self._pictures / example.file_name).open("xb") as file:
             file.write(example.picture.content)
-        width, height = example.picture.size
-        image = {
-            "file_name": example.file_name,
-            "width": width,
-            "height": height,
-            **format_inference(example.inference),
-            "metadata": format_metadata(example.inference.metadata),
-        }
+        image = {"file_name": example.file_name, **format_example(example)}
         for annotation in example.annotations:
             names = self._keypoints.setdefault(annotation.label, {})
             for keypoint, _ in annotation.keypoints:
@@ -70,15 +74,29 @@ class CocoWriter:
             images = ({"id": n, **record["image"]} for n, record in enumerate(self._spool, 1))
             _write_items(file, images)
             file.write('], "annotations": [\n')
-            _write_items(file, _list_annotations(self._spool, by_label))
+            is_annotation = self._classifications is None
+            _write_items(file, _list_annotations(self._spool, by_label, is_annotation))
             file.write('], "categories": [\n')
             _write_items(file, categories)
             file.write("]}\n")
+        if self._classifications is not None and summary.labels:
+            labels = {
+                record["image"]["uid"]: _format_class(record["image"])
+                for record in self._spool
+                if record["image"]["label"] is not None
+            }
+            text = write_record({"classes": None, "labels": labels})
+            (self._folder / self._classifications).write_text(text)
         self._spool.remove()
 
     def close(self) -> None:
         """Close what is open."""
         self._spool.close()
+
+
+def _format_class(image: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the label of a picture as FiftyOne reads it."""
+    return {"label": image["label"], "confidence": image["classes"][0]["score"]}
 
 
 def _make_info(summary: DatasetSummary) -> dict[str, Any]:
@@ -104,10 +122,18 @@ def _make_category(number: int, label: str, keypoints: Mapping[int, str | None])
 
 
 def _list_annotations(
-    spool: Iterable[Any], categories: Mapping[str, dict[str, Any]]
+    spool: Iterable[Any], categories: Mapping[str, dict[str, Any]], has_labels: bool
 ) -> Iterator[dict[str, Any]]:
     ids = count(1)
     for image_id, record in enumerate(spool, 1):
+        image = record["image"]
+        if has_labels and image["label"] is not None:
+            yield {
+                "id": next(ids),
+                "image_id": image_id,
+                "category_id": categories[image["label"]]["id"],
+                "score": image["classes"][0]["score"],
+            }
         for annotation in record["annotations"]:
             category = categories[annotation.pop("label")]
             keypoints = annotation.pop("keypoints", ())
@@ -141,7 +167,8 @@ _DIGITS: Final = 6
 
 
 class YoloWriter:
-    """Writes `images/`, `labels/`, `data.yaml`, and `inferences.jsonl`: whose picture is whose."""
+    """Writes `images/`, `labels/` and `data.yaml`, or pictures with a class of the whole into
+    `train/<class>/`; and `inferences.jsonl`: whose picture is whose."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -156,8 +183,7 @@ class YoloWriter:
             file.write(example.picture.content)
         record = {
             "file_name": f"images/{example.file_name}",
-            **format_inference(example.inference),
-            "metadata": format_metadata(example.inference.metadata),
+            **format_example(example),
             "scores": [annotation.score for annotation in example.annotations],
         }
         labels = [
@@ -169,18 +195,48 @@ class YoloWriter:
     def finish(self, summary: DatasetSummary, /) -> None:
         """Write the labels by the index of their class, and the names of the classes."""
         indexes = {label: index for index, label in enumerate(summary.classes)}
+        folders = _name_folders(summary.classes)
         with (self._folder / "inferences.jsonl").open("x", encoding="utf-8") as sidecar:
             for item in self._spool:
-                sidecar.write(write_record(item["record"]))
-                name = Path(item["record"]["file_name"]).with_suffix(".txt").name
-                lines = [f"{indexes[label]} {box}\n" for label, box in item["labels"]]
-                (self._labels / name).write_text("".join(lines))
-        (self._folder / "data.yaml").write_text("".join(_list_lines(summary.classes)))
+                record = item["record"]
+                if record["label"] is not None and not item["labels"]:
+                    self._move(record, f"train/{folders[record['label']]}")
+                else:
+                    name = Path(record["file_name"]).with_suffix(".txt").name
+                    lines = [f"{indexes[label]} {box}\n" for label, box in item["labels"]]
+                    (self._labels / name).write_text("".join(lines))
+                sidecar.write(write_record(record))
+        if summary.labels < summary.pictures or not summary.pictures:
+            (self._folder / "data.yaml").write_text("".join(_list_lines(summary.classes)))
+        else:
+            self._images.rmdir()
+            self._labels.rmdir()
         self._spool.remove()
+
+    def _move(self, record: dict[str, Any], folder: str) -> None:
+        """Move a picture into the folder of its class."""
+        (self._folder / folder).mkdir(parents=True, exist_ok=True)
+        target = f"{folder}/{Path(record['file_name']).name}"
+        (self._folder / record["file_name"]).rename(self._folder / target)
+        record["file_name"] = target
 
     def close(self) -> None:
         """Close what is open."""
         self._spool.close()
+
+
+_PLAIN: Final = re.compile(r"\w[\w .()+-]{0,98}\w|\w")
+
+
+def _name_folders(classes: Sequence[str]) -> Mapping[str, str]:
+    """Return the name of the folder of each class: the label, if every system takes it as such."""
+    spellings = Counter(label.casefold() for label in classes)
+    return {
+        label: label
+        if _PLAIN.fullmatch(label) and spellings[label.casefold()] == 1
+        else f"class-{index}"
+        for index, label in enumerate(classes)
+    }
 
 
 def _format_box(bbox: Sequence[Any], size: Size) -> str:
@@ -219,12 +275,14 @@ def _quote(text: str) -> str:
 
 SHARD_BYTES: Final = 256 * 1024 * 1024
 _BLOCK: Final = tarfile.BLOCKSIZE
+_INDEX_DIGITS: Final = 10
 _END: Final = tarfile.RECORDSIZE
 """The most that the end of a tar file takes."""
 
 
 class WebDatasetWriter:
-    """Writes `shard-000000.tar` and so on: `<uid>.jpg` and `<uid>.json` of each example.
+    """Writes `shard-000000.tar` and so on: `<uid>.jpg` (or `txt`) and `<uid>.json` of each example,
+    and `<uid>.cls` with the index of its class, which is filled in at the end.
 
     A shard has up to `shard_bytes`, or one example. The same examples give the same bytes.
     """
@@ -233,47 +291,59 @@ class WebDatasetWriter:
         if shard_bytes < 1:
             raise SettingsError("shard_bytes is a number of bytes, at least 1")
         self._folder, self._shard_bytes = folder, shard_bytes
+        self._spool = Spool(folder)
         self._shard: tarfile.TarFile | None = None
         self._shards = self._bytes = 0
 
     def add(self, example: Example) -> None:
         """Write an example into the shard that is open, or into the next one."""
-        width, height = example.picture.size
-        record = {
-            **format_inference(example.inference),
-            "width": width,
-            "height": height,
-            "annotations": [*map(format_annotation, example.annotations)],
-            "metadata": format_metadata(example.inference.metadata),
-        }
+        annotations = [*map(format_annotation, example.annotations)]
+        record = {**format_example(example), "annotations": annotations}
         key = str(example.inference.uid)
         members = [
             (example.file_name, example.picture.content),
             (f"{key}.json", write_record(record).encode()),
         ]
+        if example.label is not None:
+            members.append((f"{key}.cls", b" " * _INDEX_DIGITS))
         size = sum(_BLOCK + -(-len(content) // _BLOCK) * _BLOCK for _, content in members)
         shard = self._open_shard(size)
         for name, content in members:
             shard.addfile(_make_header(name, len(content)), io.BytesIO(content))
         self._bytes += size
+        if example.label is not None:
+            # the last member: its content is in the last block
+            at = shard.offset - _BLOCK
+            self._spool.add({"shard": str(shard.name), "at": at, "label": example.label})
 
     def finish(self, summary: DatasetSummary, /) -> None:
-        """Close the last shard, and write the names of the classes."""
-        self.close()
+        """Close the last shard, and write the classes: their indexes and their names."""
+        self._close_shard()
+        indexes = {label: index for index, label in enumerate(summary.classes)}
+        for name, places in groupby(self._spool, key=itemgetter("shard")):
+            with open(name, "r+b") as shard:
+                for place in places:
+                    shard.seek(place["at"])
+                    shard.write(str(indexes[place["label"]]).ljust(_INDEX_DIGITS).encode())
+        self._spool.remove()
         lines = [
             write_record({"index": n, "label": label}) for n, label in enumerate(summary.classes)
         ]
         (self._folder / "classes.jsonl").write_text("".join(lines), encoding="utf-8")
 
     def close(self) -> None:
-        """Close the shard that is open."""
+        """Close what is open."""
+        self._spool.close()
+        self._close_shard()
+
+    def _close_shard(self) -> None:
         if self._shard is not None:
             self._shard.close()
             self._shard = None
 
     def _open_shard(self, size: int) -> tarfile.TarFile:
         if self._shard is not None and self._bytes + size + _END > self._shard_bytes:
-            self.close()
+            self._close_shard()
         if self._shard is None:
             path = self._folder / f"shard-{self._shards:06d}.tar"
             self._shard = tarfile.open(path, "x", format=tarfile.USTAR_FORMAT)  # noqa: SIM115
@@ -288,8 +358,8 @@ def _make_header(name: str, size: int) -> tarfile.TarInfo:
     return header
 
 
-class ImageFolderWriter:
-    """Writes pictures and `metadata.jsonl`.
+class HuggingFaceWriter:
+    """Writes pictures and `metadata.jsonl`, or texts into `data.jsonl`.
 
     Metadata is one text of JSON: Arrow would not hold keys of several types, nor whole numbers
     beyond 64 bits.
@@ -297,36 +367,44 @@ class ImageFolderWriter:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._file = (folder / "metadata.jsonl").open("x", encoding="utf-8")
+        self._files: dict[str, IO[str]] = {}
 
     def add(self, example: Example) -> None:
-        """Write the picture and its line."""
-        with (self._folder / example.file_name).open("xb") as file:
-            file.write(example.picture.content)
-        width, height = example.picture.size
+        """Write the picture and its line, or the line of a text."""
         boxes = [annotation.box for annotation in example.annotations]
+        described = format_example(example)
         record = {
-            "file_name": example.file_name,
-            **format_inference(example.inference),
-            "width": width,
-            "height": height,
+            **described,
+            "score": example.classes[0].score if example.label is not None else None,
             "objects": {
                 "bbox": [[x1, y1, x2 - x1, y2 - y1] for x1, y1, x2, y2 in boxes],
                 "label": [annotation.label for annotation in example.annotations],
                 "score": [annotation.score for annotation in example.annotations],
                 "area": [annotation.area for annotation in example.annotations],
             },
-            "metadata": json.dumps(format_metadata(example.inference.metadata)),
+            "classes": json.dumps(described["classes"]),
+            "metadata": json.dumps(described["metadata"]),
         }
-        self._file.write(write_record(record))
+        if example.picture.suffix == TEXT:
+            self._write("data.jsonl", {"text": example.picture.content.decode(), **record})
+            return
+        with (self._folder / example.file_name).open("xb") as file:
+            file.write(example.picture.content)
+        self._write("metadata.jsonl", {"file_name": example.file_name, **record})
+
+    def _write(self, name: str, record: Mapping[str, Any]) -> None:
+        if name not in self._files:
+            self._files[name] = (self._folder / name).open("x", encoding="utf-8")
+        self._files[name].write(write_record(record))
 
     def finish(self, _: DatasetSummary, /) -> None:
-        """Close the file. The labels are texts: `ClassLabel` can be made of them."""
+        """Close the files. Labels are texts: `class_encode_column` makes a `ClassLabel` of them."""
         self.close()
 
     def close(self) -> None:
         """Close what is open."""
-        self._file.close()
+        for file in self._files.values():
+            file.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,6 +418,8 @@ class DatasetFormat:
     """Whether contours and keypoints are in it; each is a request more for an inference."""
     unsupported: frozenset[str] = frozenset()
     """Suffixes of pictures that its readers skip."""
+    has_texts: bool = False
+    """Whether an input may be a text, such as JSON, in place of a picture."""
     extra: str = "datasets"
     """What must be installed: `'./client[…]'`."""
 
@@ -354,16 +434,22 @@ FORMATS: Final = _list(
     DatasetFormat(
         "fiftyone",
         "FiftyOne",
-        partial(CocoWriter, pictures="data", file="labels.json"),
+        partial(
+            CocoWriter,
+            pictures="data",
+            file="labels.json",
+            classifications="classifications.json",
+        ),
         has_outlines=True,
     ),
     DatasetFormat(
         "huggingface",
         "Hugging Face datasets",
-        ImageFolderWriter,
+        HuggingFaceWriter,
         unsupported=frozenset({"avif"}),
+        has_texts=True,
     ),
-    DatasetFormat("webdataset", "WebDataset", WebDatasetWriter, has_outlines=True),
+    DatasetFormat("webdataset", "WebDataset", WebDatasetWriter, has_outlines=True, has_texts=True),
 )
 """Every format by name."""
 

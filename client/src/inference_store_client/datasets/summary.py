@@ -6,9 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from inference_store_client.datasets.annotations import Annotation, Picture
+from inference_store_client.datasets.annotations import (
+    Annotation,
+    Picture,
+    format_inference,
+    format_metadata,
+)
 from inference_store_client.json_text import write_count
-from inference_store_client.values.inference import InferenceFields
+from inference_store_client.values.inference import InferenceFields, Prediction
 
 LEFT_OUT: Final[Mapping[str, str]] = {
     "no_data": "the store has no datum of them",
@@ -19,11 +24,11 @@ LEFT_OUT: Final[Mapping[str, str]] = {
 }
 """Why inferences that match are not in a dataset."""
 DROPPED: Final[Mapping[str, str]] = {
-    "no_shape": "they are about the whole picture",
+    "no_shape": "they have no place in their picture, or no label for the whole",
     "outside": "they have no area inside their picture",
     "other_class": "their label is not in `classes`",
 }
-"""Why predictions are no annotations."""
+"""Why predictions are neither annotations nor labels."""
 REMARKS: Final[Mapping[str, str]] = {
     "clipped": "annotations were cut at the edge of their picture",
     "unpredicted": "pictures have no predictions that the store could read",
@@ -38,6 +43,7 @@ class Tally:
 
     pictures: int = 0
     annotations: int = 0
+    labels: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
     remarks: Counter[str] = field(default_factory=Counter)
@@ -53,11 +59,14 @@ class DatasetSummary:
     folder: Path
     classes: tuple[str, ...]
     pictures: int
+    """Of a format that takes texts: pictures and texts."""
     annotations: int
+    labels: int
+    """Pictures with a class, which a classifier gave to the whole of them."""
     left_out: Mapping[str, int]
     """Inferences that are not in the dataset, by reason."""
     dropped: Mapping[str, int]
-    """Predictions that are no annotations, by reason."""
+    """Predictions that are neither annotations nor labels, by reason."""
     remarks: Mapping[str, int]
     """What a reader should know of pictures and annotations, by what it is."""
 
@@ -81,7 +90,8 @@ class DatasetSummary:
         inferences = write_count(self.inferences, "inference")
         annotations = write_count(self.annotations, "annotation")
         classes = write_count(len(self.classes), "class", "classes")
-        return f"{self.folder.name}: {pictures} of {inferences}, {annotations} of {classes}"
+        labels = f" and {write_count(self.labels, 'label')}" if self.labels else ""
+        return f"{self.folder.name}: {pictures} of {inferences}, {annotations}{labels} of {classes}"
 
 
 def _describe(title: str, counts: Mapping[str, int], texts: Mapping[str, str]) -> list[str]:
@@ -98,11 +108,29 @@ class Example:
     inference: InferenceFields
     picture: Picture
     annotations: Sequence[Annotation]
+    label: str | None
+    """Its class: the best of `classes`, if it is wanted."""
+    classes: Sequence[Prediction]
+    """Classes of the whole, the best first."""
 
     @property
     def file_name(self) -> str:
         """The name of its file: nothing of it comes from who sent the picture."""
         return f"{self.inference.uid}.{self.picture.suffix}"
+
+
+def format_example(example: Example) -> dict[str, Any]:
+    """Return what every format says of an example."""
+    width, height = example.picture.size
+    scored = [{"label": each.label, "score": each.score} for each in example.classes]
+    return {
+        **format_inference(example.inference),
+        "width": width,
+        "height": height,
+        "label": example.label,
+        "classes": scored,
+        "metadata": format_metadata(example.inference.metadata),
+    }
 
 
 class DatasetWriter(Protocol):

@@ -1,6 +1,5 @@
 """A dataset on its way to disk: what is downloaded goes in, a summary comes out."""
 
-import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -13,11 +12,14 @@ from typing import Any, Final
 from inference_store_client.blob import Blob
 from inference_store_client.commands import MOST_JOBS, Begin, Call, Finish, Steps
 from inference_store_client.datasets.annotations import (
-    Annotation,
+    OUTLINED,
+    Found,
     NoPicture,
     Picture,
-    list_annotations,
+    name_task_type,
     read_picture,
+    read_predictions,
+    read_text,
     require_headers,
 )
 from inference_store_client.datasets.formats import DatasetFormat, find_format
@@ -38,13 +40,6 @@ _MOST_BYTES: Final = 64 * 1024 * 1024
 """Of all pictures that are in memory, as far as their sizes are known."""
 _UNKNOWN_BYTES: Final = 4 * 1024 * 1024
 """The size that is assumed of a picture whose event did not say it."""
-OUTLINED: Final = frozenset(
-    {
-        *("image_segmentation", "instance_segmentation", "keypoint_detection"),
-        *("pose_estimation", "human_pose_estimation", "keypoints"),
-    }
-)
-"""Task types whose contours or keypoints are in the response alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +58,20 @@ class Links:
     work: bool = True
 
 
-def read_download(inference: InferenceFields, links: Links, has_outlines: bool) -> Steps[Download]:
+def read_download(
+    inference: InferenceFields, links: Links, format: DatasetFormat
+) -> Steps[Download]:
     """Read the picture of an inference, and its shapes. Raises the refusals that are no answer."""
     if inference.data_deleted_at is not None:
         return Download(reason="deleted")
     if inference.data_storage_key is None:
         return Download(reason="no_data")
-    if not _may_be_picture(inference.data_content_type):
+    if not _may_be_picture(inference.data_content_type, format):
         return Download(reason="not_a_picture")
     try:
         blob = yield from _read_data(inference, links)
         drawing = None
-        if has_outlines and _has_outlines(inference):
+        if format.has_outlines and _has_outlines(inference):
             request = make_request("GET", inference_path(inference, "drawing"))
             drawing = yield from fetch(Drawing, request)
     except (Gone, NotFound):  # erased since the stream showed it
@@ -121,18 +118,20 @@ def _read_data(inference: InferenceFields, links: Links) -> Steps[Blob]:
     return (yield from read_blob(replace(inference, urls=None), "data"))
 
 
-def _may_be_picture(content_type: str | None) -> bool:
+def _may_be_picture(content_type: str | None, format: DatasetFormat) -> bool:
+    """Return whether it may be a picture, or a text if the format takes some."""
     kind = (content_type or "").partition(";")[0].strip().lower()
+    if format.has_texts and (kind.startswith("text/") or kind.endswith("json")):
+        return True
     return not kind or kind.startswith("image/") or kind == "application/octet-stream"
 
 
 def _has_outlines(inference: InferenceFields) -> bool:
     if not inference.predictions:
         return False
-    task_type = inference.task_type
-    if task_type is None:
-        return True  # that of the registration counts, which the store knows
-    return re.sub(r"[^a-z0-9]+", "_", task_type.lower()).strip("_") in OUTLINED
+    task_type = name_task_type(inference)
+    # None: that of the registration counts, which the store knows
+    return task_type is None or task_type in OUTLINED
 
 
 def _estimate_bytes(inference: InferenceFields) -> int:
@@ -175,7 +174,7 @@ def write_dataset(question: Question, request: DatasetRequest) -> Steps[DatasetS
     with closing(DatasetWriting(request)) as writing:
 
         def begin(inference: InferenceFields) -> Steps[None]:
-            steps = read_download(inference, links, request.format.has_outlines)
+            steps = read_download(inference, links, request.format)
             window.push(inference, (yield Begin(steps)))
             while window.is_full:
                 yield from take()
@@ -238,6 +237,7 @@ class DatasetWriting:
             classes=tuple(classes),
             pictures=tally.pictures,
             annotations=tally.annotations,
+            labels=tally.labels,
             left_out=dict(tally.left_out),
             dropped=dict(tally.dropped),
             remarks=dict(tally.remarks),
@@ -252,30 +252,45 @@ class DatasetWriting:
             self._folder.close()
 
     def _write(self, inference: InferenceFields, picture: Picture, drawing: Drawing | None) -> None:
-        annotations = self._annotate(inference, picture, drawing)
-        self._writer.add(Example(inference, picture, annotations))
+        found = self._read_predictions(inference, picture, drawing)
+        label = found.classes[0].label if found.classes else None
+        if label is not None and not self._is_wanted(label):
+            self._tally.dropped["other_class"] += 1
+            label = None
+        example = Example(inference, picture, found.annotations, label, found.classes)
+        self._writer.add(example)
         self._tally.pictures += 1
-        self._tally.annotations += len(annotations)
-        self._labels.update(annotation.label for annotation in annotations)
+        self._tally.annotations += len(found.annotations)
+        self._tally.labels += label is not None
+        self._labels.update(annotation.label for annotation in found.annotations)
+        self._labels.update([] if label is None else [label])
+
+    def _is_wanted(self, label: str) -> bool:
+        return self._request.classes is None or label in self._request.classes
 
     def _read_picture(self, download: Download) -> Picture:
         if download.content is None:
             raise NoPicture(download.reason)
-        picture = read_picture(download.content)
+        try:
+            picture = read_picture(download.content)
+        except NoPicture as reason:
+            if not (self._request.format.has_texts and str(reason) == "not_a_picture"):
+                raise
+            return read_text(download.content)
         if picture.suffix in self._request.format.unsupported:
             raise NoPicture("unsupported")
         return picture
 
-    def _annotate(
+    def _read_predictions(
         self, inference: InferenceFields, picture: Picture, drawing: Drawing | None
-    ) -> list[Annotation]:
-        tally, classes = self._tally, self._request.classes
-        annotations = list_annotations(inference, picture.size, drawing, tally.dropped)
-        wanted = [item for item in annotations if classes is None or item.label in classes]
-        tally.dropped.update(["other_class"] * (len(annotations) - len(wanted)))
+    ) -> Found:
+        tally = self._tally
+        found = read_predictions(inference, picture.size, drawing, tally.dropped)
+        wanted = [item for item in found.annotations if self._is_wanted(item.label)]
+        tally.dropped.update(["other_class"] * (len(found.annotations) - len(wanted)))
         tally.remarks.update(["clipped"] * sum(item.is_clipped for item in wanted))
         if inference.prediction_count is None:
             tally.remarks["unpredicted"] += 1
         if drawing is not None and drawing.problem is not None:
             tally.remarks["without_outline"] += 1
-        return wanted
+        return replace(found, annotations=wanted)

@@ -1,9 +1,9 @@
 """Answers about many inferences."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 from uuid import UUID
 
 # Problem details: what the API refuses, and why.
@@ -82,6 +82,33 @@ class InferenceCount:
     """How many inferences match."""
 
     count: int
+    warnings: tuple[str, ...]
+    resolved: tuple[ResolvedTime, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A group: what its inferences have in common, and their measures."""
+
+    key: Mapping[str, Any]
+    measures: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OmittedGroups:
+    """What is not among the groups of an answer."""
+
+    groups: int
+    inferences: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregate:
+    """Measures by groups."""
+
+    groups: tuple[Group, ...]
+    others: OmittedGroups
+    approximate: bool
     warnings: tuple[str, ...]
     resolved: tuple[ResolvedTime, ...] | None = None
 

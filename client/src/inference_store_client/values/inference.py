@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from functools import cached_property
 from typing import Any, Final, Literal, TypeAlias, overload
@@ -11,6 +11,7 @@ from uuid import UUID
 
 from inference_store_client.errors import NotIncluded
 from inference_store_client.json_text import read_json
+from inference_store_client.times import read_instant
 
 # The predictions of an inference.
 
@@ -103,12 +104,6 @@ _MOST_EXPONENT: Final = 400
 _NUMBER: Final = re.compile(
     r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE]([+-]?[0-9]{1,6}))?", re.ASCII
 )
-# Without the hour 24, which Python 3.14 reads as midnight of the next day.
-_RFC_3339: Final = re.compile(
-    r"(\d{4}-\d\d-\d\d)"
-    r"(?:[Tt ]((?!24)\d\d:\d\d:\d\d)(?:\.(\d+))?(?:[Zz]|([+-]\d\d:\d\d))?)?",
-    re.ASCII,
-)
 _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -121,17 +116,6 @@ def read_value(type_name: str, text: str | None) -> MetadataValue:
         return read(text)
     except (ValueError, OverflowError, RecursionError):
         return text
-
-
-def read_instant(text: str) -> datetime:
-    """Return an instant in UTC, to the microsecond; without an offset it is UTC. Raises
-    ValueError."""
-    match = _RFC_3339.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"{text!r} is not a timestamp")
-    date, time, fraction, offset = match.groups()
-    spelled = f"{date}T{time or '00:00:00'}.{(fraction or '')[:6]:0<6}{offset or '+00:00'}"
-    return datetime.fromisoformat(spelled).astimezone(UTC)
 
 
 def _read_decimal(text: str) -> Decimal:

@@ -66,13 +66,3 @@ class MetadataKey:
     """Its values came as types that cannot be compared with each other."""
     count: int
     types: tuple[SeenType, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyPage:
-    """Metadata keys, in order of name."""
-
-    items: tuple[MetadataKey, ...]
-    next: str | None
-    capped: bool
-    """The model has as many keys as are indexed; further ones are stored, and not indexed."""

@@ -11,9 +11,9 @@ from typing import IO, Any
 import httpx
 import pytest
 
-from inference_store_client import Store
+from inference_store_client import Store, tables
 from inference_store_client.command_line import printing
-from inference_store_client.command_line.arguments import parse_instant
+from inference_store_client.command_line.arguments import parse_time
 from inference_store_client.command_line.ending import describe, end_quietly
 from inference_store_client.command_line.export_job import download
 from inference_store_client.command_line.main import COMMANDS, import_command, join_values, main
@@ -33,7 +33,7 @@ def test_an_instant() -> None:
         ("2026-11-01T12:00:00+02:00", datetime(2026, 11, 1, 10, tzinfo=UTC)),
         ("2026-11-01T12:00:00.5Z", datetime(2026, 11, 1, 12, 0, 0, 500_000, tzinfo=UTC)),
     ]:
-        assert parse_instant(text) == instant
+        assert parse_time(text) == instant
 
 
 def test_how_long_ago() -> None:
@@ -46,7 +46,7 @@ def test_how_long_ago() -> None:
         ("-1h", timedelta(hours=1)),
     ]:
         before = datetime.now(UTC)
-        assert before <= parse_instant(text) + ago <= datetime.now(UTC), text
+        assert before <= parse_time(text) + ago <= datetime.now(UTC), text
 
 
 def test_a_value_may_begin_with_a_hyphen() -> None:
@@ -157,7 +157,7 @@ def test_what_would_steer_a_terminal_is_escaped() -> None:
         ("a\nb\tc\r", "a\\nb\\tc\\r"),
         ("\x00", "\\x00"),
     ]:
-        assert printing.make_printable(text) == shown, text
+        assert tables.make_printable(text) == shown, text
 
 
 def test_a_text_is_cut_to_its_columns() -> None:
@@ -167,8 +167,8 @@ def test_a_text_is_cut_to_its_columns() -> None:
         ("東京都庁", 6, "東京…"),
         ("東京", 4, "東京"),
     ]:
-        assert printing.shorten(text, width) == shown, text
-        assert printing.measure(shown) <= width, text
+        assert tables.shorten(text, width) == shown, text
+        assert tables.measure(shown) <= width, text
 
 
 def make_entry(key: str, type_name: str, value: str | None) -> dict[str, Any]:
@@ -234,7 +234,7 @@ def test_a_cell() -> None:
         ("predictions.label", "person, car"),
         ("predictions.score", "0.9, "),
     ]:
-        assert printing.pick(printing.shape(_ITEM, [column]), column) == cell, column
+        assert tables.pick(printing.shape(_ITEM, [column]), column) == cell, column
 
 
 def test_a_lone_surrogate_is_escaped() -> None:
@@ -246,7 +246,7 @@ def test_a_table_fits_into_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None
     items = [{"inference_id": "f" * 50, "error": "the model\ntimed out " * 9, "ok": False}] * 2
     for terminal in (40, 200):
         monkeypatch.setenv("COLUMNS", str(terminal))
-        table = printing.Table.fit(["inference_id", "error", "ok"], items)
+        table = tables.Table.fit(["inference_id", "error", "ok"], items)
         lines = [table.format_head(), *map(table.format_row, items)]
         assert max(map(len, lines)) <= terminal
         assert lines[0].split() == ["inference_id", "error", "ok"]

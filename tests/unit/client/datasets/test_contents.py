@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from inference_store_client.datasets import DatasetSummary
+from inference_store_client.datasets import FORMATS, DatasetSummary
 from tests.both_clients import Client
 from tests.console.pictures import HEIGHT, WIDTH, make_png
 
@@ -40,10 +40,9 @@ _EXPECTED = {
 
 
 def write(fake: PictureStore, folder: Path, name: str, **options: Any) -> DatasetSummary:
-    """Write a dataset by the method of its format."""
+    """Write a dataset of a store without a key."""
     inferences = Client("sync").make_answered(fake).model("m").inferences()
-    method = "to_hf_dataset" if name == "huggingface" else f"to_{name}"
-    summary = getattr(inferences, method)(folder, **options)
+    summary = inferences.to_dataset(name, folder, **options)
     assert isinstance(summary, DatasetSummary)
     return summary
 
@@ -136,6 +135,90 @@ def test_image_folder(tmp_path: Path) -> None:
     assert records[0]["objects"]["label"] == ["person", "car", "unlabelled"]
     assert records[1]["objects"] == {"bbox": [], "label": [], "score": [], "area": []}
     assert all((tmp_path / "faces" / record["file_name"]).is_file() for record in records)
+
+
+_SCORES = {"cat": 0.75, "a/..": 0.25}
+
+
+def make_pets() -> PictureStore:
+    """Two pictures with a class, one without; the first has a name that is none for a folder."""
+    best = make_prediction(0, "a/..", score=0.25, rank=2), make_prediction(1, "cat", score=0.75)
+    best[1]["rank"] = 1
+    other = make_prediction(0, "a/..", score=None)
+    return PictureStore(
+        [
+            make_inference(1, *best, task_type="Image Classification"),
+            make_inference(2, other, task_type=None),
+            make_inference(3, make_prediction(0, None, score=0.5, value=3.0), task_type=None),
+        ],
+        drawings={number: make_drawing(number) for number in (2, 3)},
+    )
+
+
+def test_the_best_label_is_the_class_of_the_picture(tmp_path: Path) -> None:
+    for name in FORMATS:
+        summary = write(make_pets(), tmp_path / name, name)
+        assert (summary.pictures, summary.annotations, summary.labels) == (3, 0, 2), name
+        assert (summary.classes, summary.dropped) == (("a/..", "cat"), {"no_shape": 1}), name
+    coco = load(tmp_path / "coco")
+    assert [category["name"] for category in coco["categories"]] == ["a/..", "cat"]
+    assert coco["annotations"] == [
+        {"id": 1, "image_id": 1, "category_id": 2, "score": 0.75},
+        {"id": 2, "image_id": 2, "category_id": 1, "score": None},
+    ]
+    assert {each["label"]: each["score"] for each in coco["images"][0]["classes"]} == _SCORES
+    records = load_lines(tmp_path / "yolo" / "inferences.jsonl")
+    folders = [record["file_name"].rpartition("/")[0] for record in records]
+    assert folders == ["train/cat", "train/class-0", "images"]
+    assert all((tmp_path / "yolo" / record["file_name"]).is_file() for record in records)
+    fiftyone = json.loads((tmp_path / "fiftyone" / "classifications.json").read_text())
+    assert [*fiftyone["labels"].values()] == [
+        {"label": "cat", "confidence": 0.75},
+        {"label": "a/..", "confidence": None},
+    ]
+    rows = load_lines(tmp_path / "huggingface" / "metadata.jsonl")
+    assert [(row["label"], row["score"]) for row in rows] == [
+        ("cat", 0.75),
+        ("a/..", None),
+        (None, None),
+    ]
+    classes = load_lines(tmp_path / "webdataset" / "classes.jsonl")
+    with tarfile.open(tmp_path / "webdataset" / "shard-000000.tar") as shard:
+        files = [shard.extractfile(each) for each in shard if each.name.endswith(".cls")]
+        indexes = [int(file.read()) for file in files if file is not None]
+    assert [classes[index]["label"] for index in indexes] == ["cat", "a/.."]
+
+
+def test_a_class_that_is_not_wanted_is_dropped(tmp_path: Path) -> None:
+    summary = write(make_pets(), tmp_path / "yolo", "yolo", classes=["dog", "cat"])
+    assert (summary.labels, summary.dropped) == (1, {"other_class": 1, "no_shape": 1})
+    whole = make_pets()
+    del whole.items[2]
+    write(whole, tmp_path / "pets", "yolo")
+    names = sorted(path.name for path in (tmp_path / "pets").iterdir())
+    assert names == ["README.md", "inferences.jsonl", "train"]
+
+
+def test_a_text_has_a_class_too(tmp_path: Path) -> None:
+    sentences = {1: b"good", 2: b'{"age": 5}', 3: b"\xff"}
+    kinds = {1: "text/plain", 2: "application/json; charset=utf-8", 3: "text/plain"}
+    items = [
+        make_inference(n, make_prediction(0, "fine"), data_content_type=kinds[n], task_type=task)
+        for n, task in enumerate(("Text Classification", "tabular", None), 1)
+    ]
+    for name in ("huggingface", "webdataset", "coco"):
+        fake = PictureStore(items, contents={**sentences}, drawings={3: make_drawing(3)})
+        summary = write(fake, tmp_path / name, name)
+        texts = 0 if name == "coco" else 2
+        assert (summary.pictures, summary.labels) == (texts, texts), name
+        assert summary.left_out == {"not_a_picture": 3 - texts}, name
+    rows = load_lines(tmp_path / "huggingface" / "data.jsonl")
+    assert [(row["text"], row["label"]) for row in rows] == [
+        ("good", "fine"),
+        ('{"age": 5}', "fine"),
+    ]
+    [members] = read_shards(tmp_path / "webdataset")
+    assert [each.name.rpartition(".")[2] for each in members] == ["txt", "json", "cls"] * 2
 
 
 def read_shards(folder: Path) -> list[list[tarfile.TarInfo]]:

@@ -17,7 +17,6 @@ from inference_store.inference.task_types import TASK_TYPES
 from inference_store_client import Forbidden, SettingsError, StreamIncomplete, Unavailable
 from inference_store_client.commands import MOST_JOBS
 from inference_store_client.datasets import FORMATS, LEFT_OUT, DatasetSummary, annotations
-from inference_store_client.datasets.writing import OUTLINED
 from tests.both_clients import Client, make_problem
 from tests.console.pictures import make_png
 from tests.largest_file import largest_file
@@ -208,7 +207,13 @@ async def test_names_of_files_are_those_of_uids(client: Client, tmp_path: Path) 
 
 def test_the_outlined_task_types_are_those_of_the_store() -> None:
     outlined = [task_type for task_type in TASK_TYPES.values() if task_type.outlined]
-    assert {name for kind in outlined for name in (kind.name, *kind.accepted)} == OUTLINED
+    assert {name for kind in outlined for name in (kind.name, *kind.accepted)} == (
+        annotations.OUTLINED
+    )
+    placed = [task_type for task_type in TASK_TYPES.values() if "xmin" in task_type.columns]
+    assert {name for kind in placed for name in (kind.name, *kind.accepted)} == (
+        annotations.DETECTING
+    )
 
 
 # Pictures are known by their first bytes, and shapes are cut at their edges, exactly.
