@@ -357,7 +357,7 @@ _OF_SHARDS = text(
 BUSY = (UndefinedTableError, LockNotAvailableError, DeadlockDetectedError)
 
 
-async def analyse(engine: AsyncEngine, *, growth: float = 2.0) -> int:
+async def analyse(engine: AsyncEngine) -> int:
     """Gather statistics of open partitions whose rows have doubled; return their number.
 
     A partition without statistics is planned for one row: 60,000 rows then cost 42 ms, not 0.1.
@@ -367,14 +367,14 @@ async def analyse(engine: AsyncEngine, *, growth: float = 2.0) -> int:
     done = 0
     for partition in partitions:
         try:
-            done += await _analyse(engine, partition, growth)
+            done += await _analyse(engine, partition)
         except DBAPIError as error:
             if not isinstance(cause_of(error), BUSY):
                 raise
     return done
 
 
-async def _analyse(engine: AsyncEngine, partition: TimePartition, growth: float) -> bool:
+async def _analyse(engine: AsyncEngine, partition: TimePartition) -> bool:
     here = and_(partition_span.c.name == partition.name, partition_span.c.state == "open")
     async with engine.begin() as connection:
         # One process at a time: a second one has nothing to do.
@@ -383,7 +383,7 @@ async def _analyse(engine: AsyncEngine, partition: TimePartition, growth: float)
             locked.with_for_update(skip_locked=True, key_share=True)
         )
         rows = await _rows(connection, partition)
-        if analysed_rows is None or rows < max(analysed_rows * growth, 1000):
+        if analysed_rows is None or rows < max(2 * analysed_rows, 1000):
             return False
         await connection.execute(text("SET LOCAL lock_timeout = '2s'"))
         for table in partition.tables:

@@ -46,13 +46,11 @@ class Reports:
         engine: AsyncEngine,
         stop: asyncio.Event,
         *,
-        silent_after: timedelta = SILENT_AFTER,
         look_seconds: float = _LOOK_SECONDS,
     ) -> None:
         self._settings = settings
         self._engine = engine
         self._stop = stop
-        self._silent_after = silent_after
         self._look_seconds = look_seconds
         # A backoff of its own: waiting for reports must not make the ingester unready.
         self._backoff = Backoff(stop)
@@ -165,7 +163,7 @@ class Reports:
         except TimeoutError:
             return
         async with self._engine.begin() as connection:
-            await accounting.mark_silent(connection, after=self._silent_after)
+            await accounting.mark_silent(connection, after=SILENT_AFTER)
 
 
 async def _start(consumer: AIOKafkaConsumer) -> None:

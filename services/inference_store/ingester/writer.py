@@ -67,7 +67,6 @@ class Writer:
         schedule: unsettled.Schedule,
         blobs: Blobs,
         *,
-        partition_target: int = partitions.TARGET,
         beat: Callable[[], None] = lambda: None,
     ) -> None:
         """`beat` is called between the PUTs of a long transaction: it is slow, not stuck."""
@@ -75,7 +74,6 @@ class Writer:
         self._dictionary = dictionary
         self._schedule = schedule
         self._blobs = blobs
-        self._target = partition_target
         self._beat = beat
         self._spans = partitions.TimePartitions()
         self._registered: dict[int, datetime] = {}
@@ -102,7 +100,9 @@ class Writer:
         instants = [item.event.received_at for item in items]
         missing = self._spans.missing(instants)
         if missing:
-            self._spans = await partitions.make_missing(self._engine, missing, target=self._target)
+            self._spans = await partitions.make_missing(
+                self._engine, missing, target=partitions.TARGET
+            )
 
     async def write(self, batch: Batch, within_limit: Check) -> Settled:
         """Write a batch. Raises ConsumerFenced, RegistrationGone, ObjectStoreUnavailable, errors of
@@ -249,7 +249,9 @@ class Writer:
             except _REFUSALS as error:
                 if not is_rows_fault(error):
                     raise
-                arrivals.dead.append((read, unindexable(read, error)))
+                event, detail = item_of(read).event, f"Postgres refuses it: {cause_of(error)}"
+                ids = event.model_id, event.inference_id
+                arrivals.dead.append((read, Rejection("unindexable", detail, *ids)))
         return frozenset(written)
 
 
@@ -391,10 +393,3 @@ def waits(missing: MissingBlob) -> Rejection:
     """Return the reason for which an event is parked."""
     detail = missing.detail or f"{missing.storage_key} is not there yet"
     return Rejection(missing.reason, detail, missing.model_id, missing.inference_id)
-
-
-def unindexable(read: ReadRecord, error: Exception) -> Rejection:
-    """Return the reason for which a readable event becomes a dead letter."""
-    event = item_of(read).event
-    detail = f"Postgres refuses it: {cause_of(error)}"
-    return Rejection("unindexable", detail, event.model_id, event.inference_id)

@@ -8,6 +8,4 @@ from .deletion import DeleteFault as DeleteFault
 from .deletion import Listed as Listed
 from .listing import Found as Found
 from .transfers import OVER_BUDGET as OVER_BUDGET
-from .transfers import BlobStream as BlobStream
 from .transfers import Fetched as Fetched
-from .transfers import OverBudget as OverBudget

@@ -9,7 +9,6 @@ from .offsets import ConsumerFenced as ConsumerFenced
 from .offsets import LogEnd as LogEnd
 from .offsets import Outcome as Outcome
 from .offsets import PartitionId as PartitionId
-from .offsets import Position as Position
 from .offsets import add_lost_offsets as add_lost_offsets
 from .offsets import change_outcomes as change_outcomes
 from .offsets import find_position as find_position
@@ -21,10 +20,8 @@ from .offsets import open_partition as open_partition
 from .offsets import store_ends as store_ends
 from .producers import FORMER_AFTER as FORMER_AFTER
 from .producers import STATES as STATES
-from .producers import FormerProducers as FormerProducers
 from .producers import ProducerAccount as ProducerAccount
 from .producers import ReceivedReport as ReceivedReport
-from .producers import StoredReport as StoredReport
 from .producers import add_sequences as add_sequences
 from .producers import count_producer_states as count_producer_states
 from .producers import find_former_producers as find_former_producers

@@ -52,14 +52,12 @@ from .inferences import former_model as former_model
 from .inferences import inference as inference
 from .inferences import inference_alias as inference_alias
 from .inferences import label as label
-from .inferences import metadata_bool as metadata_bool
 from .inferences import metadata_key as metadata_key
 from .inferences import metadata_key_delta as metadata_key_delta
 from .inferences import metadata_key_seen as metadata_key_seen
 from .inferences import metadata_number as metadata_number
 from .inferences import metadata_presence as metadata_presence
 from .inferences import metadata_string as metadata_string
-from .inferences import metadata_timestamp as metadata_timestamp
 from .inferences import model_key as model_key
 from .inferences import model_label as model_label
 from .inferences import outdated_count as outdated_count

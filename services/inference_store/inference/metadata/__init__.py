@@ -16,7 +16,5 @@ from .values import Leaf as Leaf
 from .values import Metadata as Metadata
 from .values import MetadataCaps as MetadataCaps
 from .values import MetadataType as MetadataType
-from .values import MetadataTypeEntry as MetadataTypeEntry
 from .values import Presence as Presence
-from .values import Section as Section
 from .values import type_named as type_named

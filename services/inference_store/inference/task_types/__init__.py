@@ -1,14 +1,11 @@
 """Task types: they turn a model's answer into predictions."""
 
-from .response import Activation as Activation
-from .response import BoxFormat as BoxFormat
 from .response import Outline as Outline
 from .response import Outlines as Outlines
 from .response import OutputMapping as OutputMapping
 from .response import Prediction as Prediction
 from .response import PredictionCaps as PredictionCaps
 from .response import Predictions as Predictions
-from .response import Units as Units
 from .response import predictions_in as predictions_in
 from .table import TASK_TYPES as TASK_TYPES
 from .table import TaskType as TaskType

@@ -14,7 +14,6 @@ from .group import sentences as sentences
 from .group import trusting as trusting
 from .parts import AdminSettings as AdminSettings
 from .parts import BlobSettings as BlobSettings
-from .parts import CapSettings as CapSettings
 from .parts import CertificateSettings as CertificateSettings
 from .parts import ConnectionSettings as ConnectionSettings
 from .parts import KafkaSettings as KafkaSettings
@@ -23,7 +22,6 @@ from .parts import PostgresSettings as PostgresSettings
 from .processes import GROUPS as GROUPS
 from .processes import AccessSettings as AccessSettings
 from .processes import ApiSettings as ApiSettings
-from .processes import AuditSettings as AuditSettings
 from .processes import CaptureSettings as CaptureSettings
 from .processes import Checks as Checks
 from .processes import IngesterSettings as IngesterSettings
