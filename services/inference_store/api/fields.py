@@ -1,4 +1,4 @@
-"""Kinds of fields that several bodies share. Nothing is guessed: `"5"` is no number."""
+"""Spans of time and of scores in bodies, query parameters, and pages of lists."""
 
 import base64
 import binascii

@@ -230,10 +230,11 @@ async def _asking(  # noqa: PLR0917
     filter = await read_requested_filter(body.filter, body.filter_lang)
     question = body.to_query_request(filter)
     prepared, queries = await _prepare(connection, models, extent, question)
+    deadline = set_deadline(body, access.settings)
     members = {"warnings": list(prepared.warnings), **filter.answer_members}
     with recording(body.explain) as recorded:
         with limit_query_time(kind, narrow, prepared.query):
-            yield _Asked(models, queries, set_deadline(body, access.settings), members)
+            yield _Asked(models, queries, deadline, members)
         members |= await explain(connection, access, prepared.query, recorded)
 
 

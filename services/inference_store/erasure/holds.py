@@ -75,11 +75,6 @@ class Hold(Stored):
         return "ended" if self.until is not None and self.until <= now else "in_force"
 
 
-def read_hold(row: Any) -> Hold:
-    """Return the Hold of a row of the table."""
-    return Hold.model_validate(row)
-
-
 def is_in_force() -> ColumnElement[bool]:
     """Return the condition of the holds that protect something now."""
     here = hold.c
@@ -105,7 +100,7 @@ async def get_hold(
     row = (await connection.execute(query.with_for_update() if lock else query)).first()
     if row is None:
         raise NotFound(f"There is no hold {id}.")
-    return read_hold(row)
+    return Hold.model_validate(row)
 
 
 async def list_holds(
@@ -134,7 +129,7 @@ async def list_holds(
     if before is not None:
         query = query.where(tuple_(hold.c.placed_at, hold.c.id) < before)
     query = query.order_by(hold.c.placed_at.desc(), hold.c.id.desc()).limit(limit)
-    return [read_hold(row) for row in await connection.execute(query)]
+    return [Hold.model_validate(row) for row in await connection.execute(query)]
 
 
 async def list_revisions(
@@ -334,7 +329,7 @@ async def list_in_force(
     query = select(hold).where(is_in_force()).order_by(hold.c.placed_at, hold.c.id)
     if models is not None:
         query = query.where(or_(hold.c.model.is_(None), hold.c.model.in_(sorted(set(models)))))
-    return [read_hold(row) for row in await connection.execute(query)]
+    return [Hold.model_validate(row) for row in await connection.execute(query)]
 
 
 async def build_held_condition(
@@ -598,4 +593,4 @@ async def _read_placed(connection: AsyncConnection, body: _Document) -> Placemen
 
 async def _read_current(connection: AsyncConnection, body: _Document) -> Hold:
     query = select(hold).where(hold.c.id == UUID(body["id"]))
-    return read_hold((await connection.execute(query)).one())
+    return Hold.model_validate((await connection.execute(query)).one())

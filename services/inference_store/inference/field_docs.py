@@ -1,6 +1,7 @@
-"""Documents the fields of a model by the docstrings under them in its source.
+"""Models with documented fields, and kinds of fields that bodies of requests share.
 
-pydantic's `use_attribute_docstrings` does the same, but reads the source of each model on import: a
+The docstrings under fields in the source are their descriptions in a JSON schema. pydantic's
+`use_attribute_docstrings` does the same, but reads the source of each model on import: a
 millisecond per model, for a schema that is rarely requested. Here it is read on request.
 """
 
