@@ -26,7 +26,7 @@ from inference_store.index.writing import Indexable
 from inference_store.inference.errors import Fault, HoldUnreadable, Invalid, NotFound, StoreError
 from inference_store.inference.field_docs import Hidden, Stored
 from inference_store.inference.json_text import read_exactly
-from inference_store.query.conditions import compile_condition, read_names, test_flags
+from inference_store.query.conditions import compile_condition, list_labels, read_names, test_flags
 from inference_store.query.cql2 import parse_json, to_text
 from inference_store.query.cql2.tree import Node
 from inference_store.query.deadline import HIGHEST, OutOfTime, ScanRange
@@ -34,7 +34,7 @@ from inference_store.query.filters import certain, from_conditions
 from inference_store.query.filters.certain import FLAGS
 from inference_store.query.filters.names import KnownKeys, find_known_keys, names_in
 from inference_store.query.filters.typed import Predicate
-from inference_store.query.preparation import list_labels, warn_of_unknown_labels
+from inference_store.query.preparation import warn_of_unknown_labels
 from inference_store.query.unstored import Truths, evaluate
 
 State = Literal["in_force", "ended", "released"]
@@ -193,7 +193,7 @@ async def build_filter(
     if certain.names_project(predicate):
         fault = Fault("filter", "name the models, by `model_id`, instead of `project_id`")
         raise Invalid("A hold cannot depend on a project, which a model may leave.", faults=[fault])
-    labels = await warn_of_unknown_labels(connection, models, list_labels([predicate]))
+    labels = await warn_of_unknown_labels(connection, models, list_labels(predicate, "="))
     return HoldFilter(filter.text, (*filter.checked.warnings, *labels))
 
 

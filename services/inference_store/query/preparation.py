@@ -19,7 +19,7 @@ from inference_store.inference.nearest import (
 )
 from inference_store.query.deadline import ScanRange, has_marks, range_of_time
 
-from .conditions import compile_certain, compile_condition, read_names
+from .conditions import compile_certain, compile_condition, list_labels, read_names
 from .conditions.condition import (
     NOTHING,
     All,
@@ -34,15 +34,9 @@ from .filters.check import check
 from .filters.from_conditions import MetadataEntry
 from .filters.names import KnownKeys, find_known_keys, names_in
 from .filters.typed import (
-    Among,
     And,
-    Column,
-    Compared,
-    Constant,
     Predicate,
-    Property,
     comparisons_in,
-    iterate_nodes,
 )
 from .lookup import Extent
 from .matching import Query
@@ -71,18 +65,6 @@ class QueryRequest:
     predicted: bool = False
     newest_first: bool = True
     unknown_keys: UnknownKeys = "refuse"
-
-
-def list_labels(predicates: Sequence[Predicate]) -> list[str]:
-    """Return the labels that typed filters compare by `=` and IN, each once."""
-    names: dict[str, None] = {}
-    for node in iterate_nodes(tuple(predicates)):
-        match node:
-            case Compared("=", Column("label") | Property("top_label"), Constant(value=name)):
-                names[str(name)] = None
-            case Among(Column("label") | Property("top_label"), items):
-                names |= dict.fromkeys(str(item.value) for item in items)
-    return list(names)
 
 
 async def warn_of_unknown_labels(
@@ -135,7 +117,7 @@ async def check_request(
         checked = check(node, keys, source=text, unknown_keys=request.unknown_keys)
         predicates.append(checked.predicate)
         warnings |= dict.fromkeys(checked.warnings)
-    labels = await warn_of_unknown_labels(connection, models, list_labels(predicates))
+    labels = await warn_of_unknown_labels(connection, models, list_labels(tuple(predicates), "="))
     return CheckedRequest(tuple(predicates), (*warnings, *labels))
 
 

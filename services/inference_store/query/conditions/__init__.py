@@ -1,6 +1,7 @@
 """Conditions in SQL, and how a typed filter is compiled to them."""
 
 from .combination import Names as Names
+from .combination import list_labels as list_labels
 from .combination import read_names as read_names
 from .compiled import compile_certain as compile_certain
 from .compiled import compile_condition as compile_condition

@@ -1,6 +1,6 @@
 """One combination of an inference's values: the rows that hold them, as FROM and WHERE."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, TypeAlias
@@ -35,9 +35,11 @@ from inference_store.index.tables import (
 from inference_store.inference.metadata import COORDINATES
 from inference_store.query.deadline import ScanRange, bind_many, bind_one
 from inference_store.query.filters.typed import (
+    COMPARISONS,
     Among,
     Column,
     Compared,
+    Comparison,
     Constant,
     Distance,
     Kind,
@@ -126,9 +128,8 @@ class Names:
 
 async def read_names(connection: AsyncConnection, predicate: Predicate) -> Names:
     """Read the integers of the labels and coordinates that a predicate names."""
-    nodes = list(iterate_nodes(predicate))
-    labels = sorted({name for node in nodes for name in _labels(node)})
-    mapped = any(isinstance(node, (Located, Distance)) for node in nodes)
+    labels = list_labels(predicate, *COMPARISONS)
+    mapped = any(isinstance(node, (Located, Distance)) for node in iterate_nodes(predicate))
     return Names(
         await _integers(connection, label.c.name, label.c.label, labels),
         await _integers(
@@ -147,13 +148,18 @@ def is_label(value: Value) -> bool:
     )
 
 
-def _labels(node: Any) -> Iterator[str]:
-    if isinstance(node, Among) and is_label(node.of):
-        yield from (str(item.value) for item in node.items)
-    if isinstance(node, Compared):
-        for one_side, other in ((node.left, node.right), (node.right, node.left)):
-            if is_label(one_side) and isinstance(other, Constant):
-                yield str(other.value)
+def list_labels(predicate: Any, *ops: Comparison) -> list[str]:
+    """Return the labels that a predicate, or several, compare by IN or one of these operators."""
+    names: set[str] = set()
+    for node in iterate_nodes(predicate):
+        match node:
+            case Among(of, items) if is_label(of):
+                names |= {str(item.value) for item in items}
+            case Compared(op, of, Constant(value=name)) | Compared(
+                op, Constant(value=name), of
+            ) if op in ops and is_label(of):
+                names.add(str(name))
+    return sorted(names)
 
 
 async def _integers(

@@ -72,8 +72,11 @@ def compare(predicate: Compares, names: Names, when: bool) -> Condition:
     if any(map(is_many, _leaves_in(predicate))):
         hit = _found(predicate, names, "true")
         return combine_all([_found(predicate, names, "there"), Negated(hit)])
-    if isinstance(predicate, Outside):
-        return _found(Among(predicate.of, predicate.items), names, "true")
+    match predicate:
+        case Compared(op, left, right):
+            return _found(Compared(OPPOSITE[op], left, right), names, "true")
+        case Outside(of, items):
+            return _found(Among(of, items), names, "true")
     return _found(predicate, names, "false")
 
 

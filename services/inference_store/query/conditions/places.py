@@ -103,8 +103,6 @@ def _box(area: Area) -> _Box:
 
 def _is_box(area: Area) -> bool:
     west, east, south, north = _box(area)
-    corners = [(west, south), (east, south), (east, north), (west, north)]
-    ring = [(x, y) for x, y in area.outer]
-    around = corners * 2
-    turns = [around[n : n + 4] for n in range(4)] + [around[::-1][n : n + 4] for n in range(4)]
-    return not area.holes and [*ring[:4]] in turns and ring[4:] == ring[:1]
+    corners = {(west, south), (east, south), (east, north), (west, north)}
+    is_straight = all(a[0] == b[0] or a[1] == b[1] for a, b in pairwise(area.outer))
+    return not area.holes and len(area.outer) == 5 and {*area.outer} == corners and is_straight

@@ -131,21 +131,23 @@ _MOST_SETTLED: Final = 4_000
 
 
 def calculated(node: Operation, left: Value, right: Value) -> Value:
-    """Return the calculation of two numbers. Raises InvalidFilter for too many digits."""
-    calculation = _make_calculation(node, left, right)
-    if digits(calculation).too_many:
-        message = "the calculation may come to more digits than can be calculated exactly"
-        raise meaningless(node, message)
-    if isinstance(left, Constant) and isinstance(right, Constant):
-        return _settle(calculation, left, right)
-    return calculation
+    """Return the calculation of two numbers. Raises InvalidFilter for too many digits.
 
-
-def _make_calculation(node: Operation, left: Value, right: Value) -> Calculated:
-    """Return the calculation; `^` is exact if it can be, else it becomes `power`, a double."""
+    `^` is exact if it can be, else it becomes `power`, a double.
+    """
     calculation = Calculated(cast(Calculation, node.op.lower()), left, right)
     if calculation.op == "^" and (not _is_few(right) or digits(calculation).too_many):
-        return Calculated("power", left, right)
+        calculation = Calculated("power", left, right)
+    size = digits(calculation)
+    if size.too_many:
+        message = "the calculation may come to more digits than can be calculated exactly"
+        raise meaningless(node, message)
+    match left, right:
+        case Constant(value=Decimal() as a), Constant(value=Decimal() as b) if (
+            sum(size) <= _MOST_SETTLED
+        ):
+            result = calculate(calculation.op, a, b)
+            return calculation if result is None else Constant("number", result)
     return calculation
 
 
@@ -155,15 +157,6 @@ def _is_few(exponent: Value) -> bool:
     if not isinstance(number, Decimal) or not 0 <= number <= MOST_EXPONENT:
         return False
     return number == number.to_integral_value()
-
-
-def _settle(calculation: Calculated, left: Constant, right: Constant) -> Value:
-    if sum(digits(calculation)) > _MOST_SETTLED:
-        return calculation
-    assert isinstance(left.value, Decimal)
-    assert isinstance(right.value, Decimal)
-    result = calculate(calculation.op, left.value, right.value)
-    return calculation if result is None else Constant("number", result)
 
 
 def condition(node: Operation, checking: FilterCheck) -> typed.Predicate | None:

@@ -73,7 +73,8 @@ def check_array_function(node: Operation, checking: FilterCheck) -> Predicate:
     """Return the relation of two sets. Raises InvalidFilter, ImpossibleComparison."""
     operands.refuse_inside(node, checking)
     relation = cast(Relation, node.op.lower().removeprefix("a_"))
-    match node.args:
+    known = checking.known_keys
+    match [elements(arg, known) if isinstance(arg, Named) else arg for arg in node.args]:
         case (Named() as of, Listed() as items) if _is_written(items):
             return _of_constants(of, relation, items, checking)
         case (Listed() as items, Named() as of) if _is_written(items):
@@ -89,7 +90,6 @@ def _is_written(items: Listed) -> bool:
 
 
 def _of_constants(of: Named, relation: Relation, items: Listed, checking: FilterCheck) -> Predicate:
-    of = elements(of, checking.known_keys)
     resolved = names.meaning(of, checking)
     possible = operands.possible(of, checking)
     constants: list[Constant] = []
@@ -179,7 +179,7 @@ def _of_two_arrays(
 ) -> Predicate:
     for of, against in ((left, right), (right, left)):
         if isinstance(of, Named) and isinstance(against, Listed):
-            refuse_one_value(elements(of, checking.known_keys), checking)
+            refuse_one_value(of, checking)
     sides = [_side(array, checking) for array in (left, right)]
     _refuse_long(left, [element for side in sides for element in side])
     _refuse_impossible(left, right, checking)
@@ -207,8 +207,8 @@ def refuse_one_value(of: Named, checking: FilterCheck) -> None:
 
 def _side(array: Named | Listed, checking: FilterCheck) -> list[Element]:
     if isinstance(array, Named):
-        return [_of_name(elements(array, checking.known_keys), checking)]
-    return [_item(item, checking) for item in array.items if not _is_other(item)]
+        return [_of_name(array, checking)]
+    return [_item(item, checking) for item in _compared(array)]
 
 
 def _of_name(node: Named, checking: FilterCheck) -> Element:
@@ -240,14 +240,13 @@ def _refuse_long(node: Node, side: Sequence[Element]) -> None:
 def _refuse_impossible(left: Named | Listed, right: Named | Listed, checking: FilterCheck) -> None:
     if isinstance(left, Listed) and isinstance(right, Listed):
         return
-    for pair in product(_compared(left, checking), _compared(right, checking)):
+    for pair in product(_compared(left), _compared(right)):
         operands.common(pair, checking)
 
 
-def _compared(array: Named | Listed, checking: FilterCheck) -> list[Node]:
-    if isinstance(array, Named):
-        return [elements(array, checking.known_keys)]
-    return [item for item in array.items if not _is_other(item)]
+def _compared(array: Named | Listed) -> list[Node]:
+    items = (array,) if isinstance(array, Named) else array.items
+    return [item for item in items if not _is_other(item)]
 
 
 def _is_other(item: Node) -> bool:
@@ -416,8 +415,7 @@ def check_temporal_relation(node: Operation, checking: FilterCheck) -> Predicate
     if (left.instant or right.instant) and op not in _OF_INSTANTS | _OF_BOTH:
         message = f"{node.op} takes two intervals: INTERVAL('2026-11-01', '2026-11-02')"
         raise meaningless(node, message)
-    starts = (left.start.value, right.start.value)
-    if op in _OF_BOTH and any(isinstance(of, Metadata) and of.many for of in starts):
+    if op in _OF_BOTH and (is_many(left.start.value) or is_many(right.start.value)):
         raise meaningless(node, f"{node.op} takes names that have one value")
     return _relate(op, left, right)
 
@@ -426,15 +424,13 @@ def _span(node: Node, checking: FilterCheck) -> Span:
     if not isinstance(node, Interval):
         end = End(_instant(node, checking))
         return Span(end, end, instant=True)
-    start = End(None, -1) if node.start is None else End(_instant(node.start, checking))
-    end = End(None, 1) if node.end is None else End(_instant(node.end, checking))
-    span = Span(start, end)
-    if any(
-        isinstance(end_of_span.value, Metadata) and end_of_span.value.many
-        for end_of_span in (start, end)
-    ):
+    start, end = (
+        End(None, side) if bound is None else End(_instant(bound, checking))
+        for bound, side in ((node.start, -1), (node.end, 1))
+    )
+    if is_many(start.value) or is_many(end.value):
         raise meaningless(node, "an interval is made of names that have one value")
-    return span
+    return Span(start, end)
 
 
 def _instant(node: Node, checking: FilterCheck) -> Value:

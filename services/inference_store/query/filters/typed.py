@@ -312,7 +312,7 @@ def leaves_of(value: Value) -> Iterator[Value]:
             yield value
 
 
-def is_many(value: Value) -> bool:
+def is_many(value: Value | None) -> bool:
     """Check whether one inference may have several values of a name."""
     if isinstance(value, Metadata):
         return value.many
