@@ -40,7 +40,12 @@ from inference_store.erasure.proofs import (
 )
 from inference_store.export.erased import ExportRecheck
 from inference_store.index.schema import migrated
-from inference_store.inference.errors import LedgerDiverged, NotFound, ObjectStoreUnavailable
+from inference_store.inference.errors import (
+    LedgerDiverged,
+    NotFound,
+    ObjectStoreUnavailable,
+    Unavailable,
+)
 from inference_store.inference.nearest import counted
 from inference_store.objects import Blobs
 from inference_store.objects.listing import inventory
@@ -204,7 +209,7 @@ async def _restart_certificates(
         document = await certificates.introduce_key(ledger, keys, by=by, lost=reason)
     except BrokenChain as why:
         sys.exit(str(why))
-    except LedgerDiverged as why:
+    except Unavailable as why:
         sys.exit(why.detail)
     assert document is not None
     print(

@@ -301,8 +301,8 @@ async def apply_signed(
         signed=signed.text,
         hash=signed.hash,
     )
-    await connection.execute(inserted.on_conflict_do_nothing())
-    if id is not None:
+    is_new = (await connection.execute(inserted.on_conflict_do_nothing())).rowcount > 0
+    if is_new and id is not None:
         certified = erasure_table.update().where(erasure_table.c.id == id)
         await connection.execute(certified.values(certificate=document["number"]))
         await _remove_certified(connection, id, document["leaves"]["count"])

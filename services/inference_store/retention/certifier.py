@@ -83,10 +83,11 @@ class Certifier:
         async with self._engine.connect() as connection:
             entry = await ledger_entries.read_head(connection)
             signed = await certificates.find_head(connection)
+            if signed == self._signed and not (at_once and entry != self._entry):
+                return
             public_keys = await certificates.find_public_keys(connection)
-        is_new = signed != self._signed or (at_once and entry != self._entry)
         # nobody could tell who signed with a key that no document introduces
-        if not is_new or not public_keys or public_keys[-1].id != self.key.id:
+        if not public_keys or public_keys[-1].id != self.key.id:
             return
         failpoint("retention.certify.head.before")
         text = log.sign_head(self.key, signed, entry).text
@@ -119,7 +120,10 @@ class Certifier:
             _log.info("partition is not dropped yet", action="certificate_waits", span=span)
             return "certifying"
         earlier = [log.read_document(row.signed).document for row in rows]
-        if _count_erased(now, uncertified, earlier) < _count_listable(now):
+        name = "objects" if now.scope == "object" else "inferences"
+        named = sum(int(document["erased"][name]) for document in earlier)
+        if named + getattr(uncertified, name) < getattr(now, name):
+            # it began without a key
             return await end_uncertified(self._engine, now, "unlisted")
         if not uncertified.batches and now.state == "partly_held":
             return "partly_held"
@@ -161,19 +165,6 @@ class Certifier:
         failpoint("retention.certify.put.after")
         CERTIFICATES.inc()
         _log.info("certificate", action="certificate", number=signed.number)
-
-
-def _count_listable(erasure: Erasure) -> int:
-    return erasure.objects if erasure.scope == "object" else erasure.inferences
-
-
-def _count_erased(
-    erasure: Erasure, uncertified: Erased, earlier: Sequence[Mapping[str, Any]]
-) -> int:
-    """Return how much is listed of what the erasure counts: less, if it began without a key."""
-    name = "objects" if erasure.scope == "object" else "inferences"
-    listed: int = getattr(uncertified, name)
-    return listed + sum(int(document["erased"][name]) for document in earlier)
 
 
 async def end_erasure(

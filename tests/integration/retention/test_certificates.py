@@ -10,8 +10,9 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure import log, policies
+from inference_store.erasure import erased_lists, log, policies
 from inference_store.erasure.certificates import introduce_key, write_again
+from inference_store.erasure.erased_lists import find_uncertified
 from inference_store.erasure.held_deletions import resume_released
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.policies import RetentionPolicy
@@ -146,14 +147,20 @@ async def test_a_lost_key_is_followed_by_one_that_restarts_the_chain(storing: St
 async def test_what_was_signed_goes_along_to_a_new_prefix(storing: Storing) -> None:
     key = log.new_key()
     storing.certify(key)
-    model = await storing.model()
-    await storing.erase(*await storing.inferences(model, 3, ago(days=1)))
-    storing.ledger = Ledger(storing.engine, storing.blobs, prefix="other/")
-    assert (await storing.ledger.restart(actor="cli:ada")).number == 4
-    await write_again(storing.ledger, by="cli:ada")
-    verification = Verification(storing.ledger, trusted={key.id})
+    members = await storing.inferences(await storing.model(), 3, ago(days=1))
+    erasure = await storing.erase(*members)
+    # its next certificate will have this
+    async with storing.engine.begin() as connection:
+        await erased_lists.record_batch(
+            connection, key, erasure.id, scope="inference", uids=[members[0].uid], objects=()
+        )
+    ledger = Ledger(storing.engine, storing.blobs, prefix="other/")
+    assert (await ledger.restart(actor="cli:ada")).number == 4
+    await write_again(ledger, by="cli:ada")
+    verification = Verification(ledger, trusted={key.id})
     assert [str(wrong) async for wrong in verification.find_failures()] == []
     assert verification.certificates == 1
+    assert (await storing.transact(find_uncertified, erasure.id)).inferences == 1
 
 
 def list_signed_ends(head: log.ChainHead) -> list[int]:

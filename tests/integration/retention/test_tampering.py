@@ -115,8 +115,8 @@ def forge_entries(storing: Storing, forged: Mapping[int, SignedDocument | None])
         assert content is not None
         content = content if document is None else Content.make(document.members, None, None)
         number += 1
-        changes = {"number": number, "previous": previous, "content": content}
-        again = replace(entry, body_hash=content.hash, **changes)
+        again = replace(entry, number=number, previous=previous)
+        again = replace(again, body_hash=content.hash, content=content)
         assert storing.ledger.entries.put(again)
         previous = again.hash
 

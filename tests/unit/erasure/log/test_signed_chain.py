@@ -133,13 +133,15 @@ def test_rejects_a_first_document_without_a_trusted_key() -> None:
 
 
 def test_trust_decides_about_a_restart() -> None:
-    for trusted in ([FIRST.id, SECOND.id], None):
+    both: list[Collection[str] | None] = [[FIRST.id, SECOND.id], None]
+    for trusted in both:
         chain = begin(trusted)
         restart = introduce(SECOND, SECOND, chain.end, **{RESTART: {"reason": "lost"}})
         follow(chain, restart)
         assert chain.keys == (FIRST.public, SECOND.public)
         assert chain.restarts == [restart]
-    for trusted in ([FIRST.id], ()):
+    neither: list[Collection[str] | None] = [[FIRST.id], ()]
+    for trusted in neither:
         chain = begin(trusted)
         restart = introduce(SECOND, SECOND, chain.end, **{RESTART: {"reason": "lost"}})
         assert "restarts with key" in chain.check(restart)[-1]
