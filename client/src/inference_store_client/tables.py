@@ -159,9 +159,11 @@ _MOST_ROWS: Final = 60
 
 
 class Rows(list[T]):
-    """A list that shows itself as a table."""
+    """A list of dataclasses or mappings that shows itself as a table."""
 
     def __repr__(self) -> str:
+        if not self:
+            return "[]"
         columns, items = self._list_cells()
         table = Table.fit(columns, items)
         more = [f"… {len(self):,} in all"] if len(self) > len(items) else []

@@ -224,6 +224,7 @@ async def test_lists_show_themselves(client: Client) -> None:
     assert "&lt;b&gt;" in models._repr_html_()
     inferences = await client.ask(store.model("m").inferences().head)
     assert repr(inferences).split()[0] == "inference_id"
+    assert repr(package.Rows()) == "[]"
 
 
 def test_the_length_of_a_question_is_its_count() -> None:
