@@ -1,19 +1,4 @@
-"""Everything that can go wrong, in one tree.
-
-StoreError
-├── SettingsError        no address, or a file that others may read: nothing was sent
-├── SignInFailed         nobody signed in at the issuer, or the sign-in has ended
-├── FilterError          an expression that Python cannot turn into a filter (also a TypeError)
-├── ExportFailed         an export that failed, or whose parts are deleted or damaged
-├── NotIncluded          a part of an inference that was not asked for
-├── ConnectionFailed     the store cannot be reached, or the connection broke
-│   └── StreamIncomplete   a stream broke off, and could not be resumed
-├── UnexpectedAnswer     an answer that is not the API's
-│   └── Redirected         the store answers at another address
-└── Refused              problem details of the API
-    ├── InvalidRequest 422, Unauthorized 401, Forbidden 403, NotFound 404, Conflict 409, Gone 410
-    └── Unavailable 503, TooManyRequests 429
-"""
+"""Everything that can go wrong: each is a StoreError."""
 
 import json
 import warnings

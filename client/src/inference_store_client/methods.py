@@ -307,7 +307,7 @@ class InferencesMethods(Asking, Generic[InferenceT, GroupsT, ExportT]):
     def aggregate(self, /, *measures: Measure, **named: Measure) -> Steps[dict[str, Any]]:
         """Return measures of all matches by name: `aggregate("count", "mean(top_score)")`."""
         rows = yield from aggregate(self._question, Grouping(), measures, named)
-        return rows[0]
+        return rows[0] if rows else {}
 
     @yields
     def pages(self, size: int | None = None) -> Deliveries[Page[InferenceT]]:

@@ -23,12 +23,13 @@ def read_html(question: Question, build: Build) -> Steps[str]:
     question = replace(question, include=("predictions",))
     try:
         # one more than is shown, to know whether there are more
-        page = yield from read_page(question, build, None, MOST_PICTURES + 1)
+        size = min(MOST_PICTURES + 1, question.limit or MOST_PICTURES + 1)
+        page = yield from read_page(question, build, None, size)
         inferences = page.items[:MOST_PICTURES]
         thumbnails = yield from _read_thumbnails(inferences)
     except StoreError as error:
         return f"<pre>{escape(type(error).__name__)}: {escape(str(error))}</pre>"
-    has_more = len(page.items) > MOST_PICTURES or page.next is not None
+    has_more = len(page.items) > MOST_PICTURES or (page.next is not None and size > MOST_PICTURES)
     by_uid = {thumbnail.uid: thumbnail for thumbnail in thumbnails}
     return _format_preview(inferences, by_uid, has_more=has_more)
 

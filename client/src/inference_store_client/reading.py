@@ -44,7 +44,12 @@ def read_all(question: Question, build: Build) -> Deliveries[Any]:
     """Deliver every match: a few as pages, which need no right `export`, else as a stream."""
     if question.limit is None or question.limit > MOST_OF_A_PAGE:
         yield from stream(question, build)
-        return
+    else:
+        yield from read_items(question, build)
+
+
+def read_items(question: Question, build: Build) -> Deliveries[Any]:
+    """Deliver the matches, page by page."""
 
     def deliver(page: Page[Any]) -> Steps[None]:
         yield Deliver(page.items)

@@ -153,14 +153,17 @@ T = TypeVar("T")
 INFERENCE_COLUMNS: Final = (
     *("inference_id", "received_at", "ok", "top_label", "top_score", "prediction_count"),
 )
-_MOST_COLUMNS: Final = 8
+_MOST_FIELDS: Final = 4
+"""Of a dataclass, those that come first."""
 _MOST_ROWS: Final = 60
 
 
 class Rows(list[T]):
-    """A list that shows itself as a table."""
+    """A list of dataclasses or mappings that shows itself as a table."""
 
     def __repr__(self) -> str:
+        if not self:
+            return "[]"
         columns, items = self._list_cells()
         table = Table.fit(columns, items)
         more = [f"… {len(self):,} in all"] if len(self) > len(items) else []
@@ -183,8 +186,10 @@ class Rows(list[T]):
         names = dict.fromkeys(name for item in items for name in item)
         if names.keys() >= set(INFERENCE_COLUMNS):
             return INFERENCE_COLUMNS, items
-        filled = [name for name in names if any(item.get(name) is not None for item in items)]
-        return filled[:_MOST_COLUMNS], items
+        if not any(map(is_dataclass, self)):
+            return [*names], items
+        filled = [name for name in names if any(item[name] is not None for item in items)]
+        return filled[:_MOST_FIELDS], items
 
 
 def _list_members(item: Any) -> Mapping[str, Any]:

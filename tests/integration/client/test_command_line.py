@@ -133,7 +133,11 @@ _ERRORS = [
     (["count", "no-such-model"], 1, "There is no model 'no-such-model'"),
     (["count", MODEL, "--url", "store.example"], 2, "'store.example' is no address"),
     (["count", MODEL, "--url", "http://127.0.0.1:1", "--key", "ü"], 2, "no header can hold"),
-    (["export", MODEL, "-o", "frames"], 2, "--format arrow|csv|jsonl|parquet"),
+    (
+        ["export", MODEL, "-o", "frames"],
+        2,
+        "--format arrow|chariot|coco|csv|fiftyone|",
+    ),
     (["export", MODEL, "-o", "/no/such/folder/frames.csv"], 2, "is no folder"),
     (["export", MODEL, "-o", "/tmp", "--format", "csv"], 2, "is no ordinary file"),
 ]

@@ -164,9 +164,10 @@ async def test_a_question_is_narrowed_step_by_step(client: Client) -> None:
     assert "(a > 1 OR b) AND (c)" in repr(texts)
     with pytest.raises(package.FilterError, match="in one form"):
         texts.filter(meta.n > 1)
-    for step in (lambda: narrowed.limit(0), lambda: narrowed.limit(5).filter("ok")):
-        with pytest.raises(SettingsError):
-            step()
+    with pytest.raises(SettingsError, match="at least 1"):
+        narrowed.limit(0)
+    with pytest.raises(SettingsError, match="filter before"):
+        narrowed.limit(5).filter("ok")
 
 
 async def test_a_limit_counts(client: Client) -> None:
@@ -223,6 +224,7 @@ async def test_lists_show_themselves(client: Client) -> None:
     assert "&lt;b&gt;" in models._repr_html_()
     inferences = await client.ask(store.model("m").inferences().head)
     assert repr(inferences).split()[0] == "inference_id"
+    assert repr(package.Rows()) == "[]"
 
 
 def test_the_length_of_a_question_is_its_count() -> None:

@@ -33,15 +33,15 @@ _ROWS_OF_CSV = 40
 _TEXTS = ['plain, "quoted"', "two\r\nlines", "", "=1+1", 'ends with "']
 
 
-def encode(begin: int, *, key: str = "metadata.n", warnings: str = "[]") -> bytes:
+def encode(begin: int, *, key: str = "metadata.n", warnings: str = "[]", end: int = _ROWS) -> bytes:
     """Encode rows in batches as the store does: the last of each has a cursor."""
     kinds = na.struct({"inference_id": na.string(), key: na.int64(), "cursor": na.string()})
     written = BytesIO()
     with StreamWriter.from_writable(written) as writer:
         schema = na.Schema(kinds, metadata={"warnings": warnings})
         writer.write_stream(make_batch(schema, range(0)))
-        for page in range(begin, _ROWS, _PAGE):
-            writer.write_stream(make_batch(kinds, range(page, min(page + _PAGE, _ROWS))))
+        for page in range(begin, end, _PAGE):
+            writer.write_stream(make_batch(kinds, range(page, min(page + _PAGE, end))))
     return written.getvalue()
 
 
@@ -105,6 +105,24 @@ def read_csv(store: FakeStore) -> list[list[str]]:
 _EXPECTED = [f"frame-{number}" for number in range(_ROWS)]
 _EXPECTED_CSV = [["inference_id", "metadata.n"]]
 _EXPECTED_CSV += [[f"frame-{n}", _TEXTS[n % 5]] for n in range(_ROWS_OF_CSV)]
+
+
+async def test_a_limit_of_columns_takes_as_many_pages_as_it_needs(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inference_store_client.columns.MOST_OF_A_PAGE", 30)
+    limits: list[int] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.content)
+        limits.append(body["limit"])
+        begin = int(body.get("cursor", 0))
+        return httpx.Response(200, content=encode(begin, end=min(begin + limits[-1], _ROWS)))
+
+    inferences = client.make_answered(answer).model("m").inferences()
+    assert len(await client.ask(inferences.limit(70).to_arrow)) == 70
+    assert len(await client.ask(inferences.limit(100).to_arrow)) == _ROWS
+    assert limits == [30, 30, 10, 30, 30, 30, 10, 5]
 
 
 def test_messages_and_records_are_cut_whatever_the_pieces_are() -> None:

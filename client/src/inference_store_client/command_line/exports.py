@@ -1,27 +1,153 @@
 """`istore exports`: lists the exports that the store writes, downloads, stops or restarts one.
 
-It also lists what erasures took of one.
+It also lists what erasures took of one. `istore export --job` requests one, and downloads it.
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 from uuid import UUID
 
 from inference_store_client.decoding import decode
-from inference_store_client.errors import SettingsError
-from inference_store_client.exporting import read_export
+from inference_store_client.errors import ConnectionFailed, ExportFailed, SettingsError
+from inference_store_client.exporting import make_export_request, read_export
+from inference_store_client.json_text import write_count
 from inference_store_client.reading import fetch, read_list
-from inference_store_client.requests import make_path, make_request
+from inference_store_client.requests import Request, make_path, make_request
 from inference_store_client.sync import Export, Transport
+from inference_store_client.values.exports import ExportBlobs, ExportFormat, ExportPart
 
-from .arguments import IMPATIENT, add_store, open_store, parse_size
+from .arguments import IMPATIENT, REFUSE, add_store, make_question, open_store, parse_size
 from .ending import say
-from .export_job import check_folder, download
 from .main import Command
 from .printing import ListPage, add_format, print_items
+
+JOB_FORMATS: Final[tuple[ExportFormat, ...]] = get_args(ExportFormat)
+"""What a job writes."""
+
+
+def add_job_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of an export that the store carries out."""
+    group = parser.add_argument_group("a job of the store")
+    group.add_argument(
+        "--job", action="store_true", help="let the store write files; -o is then a new folder"
+    )
+    group.add_argument(
+        "--expires-in", metavar="DURATION", help="when the store deletes its files: P7D, PT12H"
+    )
+    group.add_argument(
+        "--blobs",
+        choices=get_args(ExportBlobs),
+        help="beside each inference nothing, presigned links, or the bytes of its input and"
+        " response; default: none, and copy for webdataset",
+    )
+    group.add_argument("--confirm", action="store_true", help="also if very many match")
+
+
+def refuse_job_options(options: argparse.Namespace) -> None:
+    """Raise SettingsError for what a job alone has, if none was asked for."""
+    given = {
+        "--expires-in": options.expires_in is not None,
+        "--blobs": options.blobs is not None,
+        "--confirm": options.confirm,
+    }
+    if names := [name for name, is_given in given.items() if is_given]:
+        raise SettingsError(f"{', '.join(names)}: of a job alone; add --job, or leave it out")
+
+
+def run_job(options: argparse.Namespace, format: str | None) -> int:
+    """Request the export, wait for it, and download its parts."""
+    check_folder(options.output)
+    if options.format not in {None, *JOB_FORMATS}:
+        raise SettingsError(f"--format {options.format}: a job writes {', '.join(JOB_FORMATS)}")
+    if options.columns is not None:
+        raise SettingsError("--columns: a job writes all columns; leave it out, or leave out --job")
+    if options.unknown_keys != REFUSE:
+        raise SettingsError("--unknown-keys: a job refuses them; leave it out, or leave out --job")
+    with open_store(options) as transport:
+        request = make_export_request(
+            make_question(options),
+            format or JOB_FORMATS[0],
+            blobs=options.blobs,
+            expires_in=options.expires_in,
+            confirm=options.confirm,
+        )
+        with _warn_if_lost():
+            export = _ask(transport, request)
+        download(export, options.output, f"Export {export.id}: the store writes it.")
+    return 0
+
+
+def download(export: Export, folder: Path, news: str | None = None) -> None:
+    """Say the news of an export, wait until it is written, and download its parts."""
+    with _name_remedy(export):
+        if news is not None:
+            say(news)
+        parts, files = export._download(folder)
+    say(_describe(parts, files, folder))
+
+
+def _describe(parts: Sequence[ExportPart], files: Sequence[Path], folder: Path) -> str:
+    """Return what was downloaded, and in a second line what is not in it."""
+    rows, gone, missing = (
+        sum(getattr(part, name) or 0 for part in parts) for name in ("rows", "gone", "missing")
+    )
+    lines = [f"{write_count(rows, 'inference')} in {write_count(len(files), 'file')}: {folder}"]
+    left_out = [f"{write_count(gone, 'inference')} (erased)"] if gone else []
+    if missing:
+        left_out.append(
+            f"{write_count(missing, 'blob')} (deleted, not in the bucket, or too large)"
+        )
+    if left_out:
+        lines.append(f"left out: {', '.join(left_out)}")
+    elif not files:
+        lines.append("nothing matches: the folder is empty")
+    return "\n".join(lines)
+
+
+def check_folder(path: Path) -> None:
+    """Raise SettingsError if a folder cannot be made: before anything is asked."""
+    if path.exists() or path.is_symlink():
+        raise SettingsError(f"{path} exists: give a new folder")
+    if not path.parent.is_dir():
+        raise SettingsError(f"{path.parent} is no folder: make it first")
+
+
+@contextmanager
+def _warn_if_lost() -> Iterator[None]:
+    """Say of a request without an answer that it may have been carried out."""
+    try:
+        yield
+    except (ConnectionFailed, KeyboardInterrupt, SystemExit) as error:
+        error.add_note("If the request reached the store, `istore exports list` shows the export.")
+        raise
+
+
+@contextmanager
+def _name_remedy(export: Export) -> Iterator[None]:
+    """Say of an error or a signal that the store goes on or has what it wrote, and the commands for
+    the export."""
+    try:
+        yield
+    except ExportFailed:
+        raise
+    except BaseException as error:
+        error.add_note(_describe_remedy(export))
+        raise
+
+
+def _describe_remedy(export: Export) -> str:
+    get = f"`istore exports get {export.id} -o FOLDER` fetches it"
+    if export.state == "done":
+        return f"Export {export.id} stays in the store until it expires: {get}."
+    cancel = f"`istore exports cancel {export.id}` stops it"
+    return f"The store goes on with export {export.id}: {get}, {cancel}."
+
+
+# The exports of a store.
 
 _COLUMNS: Final = ("id", "model_id", "format", "state", "rows", "expires_at", "filter")
 _ERASED_COLUMNS: Final = ("uid", "inferences", "scope", "erased_at", "erasure")
@@ -100,6 +226,10 @@ def _restart(options: argparse.Namespace) -> None:
 
 def _read(transport: Transport, id: str) -> Export:
     request = make_request("GET", make_path("exports", _parse_id(id)))
+    return _ask(transport, request)
+
+
+def _ask(transport: Transport, request: Request) -> Export:
     build = partial(decode, Export, _transport=transport)
     return transport.run(read_export(request, build))
 

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final, TextIO
 
 from inference_store_client.aggregating import Grouping, aggregate
@@ -10,10 +10,9 @@ from inference_store_client.commands import Steps
 from inference_store_client.errors import SettingsError
 from inference_store_client.exchange import exchange
 from inference_store_client.json_text import read_json
-from inference_store_client.question import MOST_OF_A_PAGE, NEWEST_FIRST, Question
-from inference_store_client.reading import count, fetch_plain, read_all, read_list, read_pages
+from inference_store_client.question import NEWEST_FIRST
+from inference_store_client.reading import count, fetch_plain, read_all, read_items, read_list
 from inference_store_client.requests import ANY, Request, make_path, make_request
-from inference_store_client.sync import Transport
 from inference_store_client.tables import make_printable
 
 from .arguments import (
@@ -78,33 +77,13 @@ def _add_form(parser: argparse.ArgumentParser) -> None:
 def _query(options: argparse.Namespace) -> int:
     question = make_question(options, choose_columns(options), sort=options.sort)
     with open_store(options, IMPATIENT) as transport:
-        items = _Limited(_read(transport, question, options.limit), options.limit)
-        RowPrinter(options).print_rows(items)
-    if items.has_more:
+        # one more than is shown, to know of it
+        items = transport.iterate(read_items(question.take(options.limit + 1), dict))
+        RowPrinter(options).print_rows(islice(items, options.limit))
+        has_more = next(items, None) is not None
+    if has_more:
         say(f"More match: --limit shows more than {options.limit}, `export` writes all to a file.")
     return 0
-
-
-class _Limited:
-    """The first items, and whether there are more."""
-
-    def __init__(self, items: Iterator[Any], limit: int) -> None:
-        self._items, self._limit = items, limit
-        self.has_more = False
-
-    def __iter__(self) -> Iterator[Any]:
-        for number, item in enumerate(self._items):
-            if number == self._limit:
-                self.has_more = True
-                return
-            yield item
-
-
-def _read(transport: Transport, question: Question, limit: int) -> Iterator[Any]:
-    """Yield the matches, page by page; one more than the limit, to know of it."""
-    steps = read_pages(question, dict, size=min(limit + 1, MOST_OF_A_PAGE))
-    for page in transport.iterate(steps):
-        yield from page.items
 
 
 def _add_count(parser: argparse.ArgumentParser) -> None:

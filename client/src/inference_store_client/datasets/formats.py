@@ -206,11 +206,11 @@ class YoloWriter:
                     lines = [f"{indexes[label]} {box}\n" for label, box in item["labels"]]
                     (self._labels / name).write_text("".join(lines))
                 sidecar.write(write_record(record))
-        if summary.labels < summary.pictures or not summary.pictures:
-            (self._folder / "data.yaml").write_text("".join(_list_lines(summary.classes)))
-        else:
+        if summary.labels and not any(self._images.iterdir()):
             self._images.rmdir()
             self._labels.rmdir()
+        else:
+            (self._folder / "data.yaml").write_text("".join(_list_lines(summary.classes)))
         self._spool.remove()
 
     def _move(self, record: dict[str, Any], folder: str) -> None:

@@ -15,7 +15,7 @@ from inference_store_client import Store, tables
 from inference_store_client.command_line import printing
 from inference_store_client.command_line.arguments import parse_time
 from inference_store_client.command_line.ending import describe, end_quietly
-from inference_store_client.command_line.export_job import download
+from inference_store_client.command_line.exports import download
 from inference_store_client.command_line.main import COMMANDS, import_command, join_values, main
 from inference_store_client.errors import make_refusal
 from inference_store_client.private_files import NewFile

@@ -199,6 +199,18 @@ def test_a_class_that_is_not_wanted_is_dropped(tmp_path: Path) -> None:
     assert names == ["README.md", "inferences.jsonl", "train"]
 
 
+def test_a_picture_may_have_a_class_and_boxes(tmp_path: Path) -> None:
+    both = make_prediction(0, "street"), make_prediction(1, "car", (1, 2, 30, 40))
+    fake = PictureStore([make_inference(1, *both, task_type=None)], drawings={1: make_drawing(1)})
+    for name in FORMATS:
+        summary = write(fake, tmp_path / name, name)
+        assert (summary.annotations, summary.labels, summary.dropped) == (1, 1, {}), name
+    [record] = load_lines(tmp_path / "yolo" / "inferences.jsonl")
+    assert record["file_name"].startswith("images/")
+    assert (tmp_path / "yolo" / "data.yaml").is_file()
+    assert len(load(tmp_path / "coco")["annotations"]) == 2
+
+
 def test_a_text_has_a_class_too(tmp_path: Path) -> None:
     sentences = {1: b"good", 2: b'{"age": 5}', 3: b"\xff"}
     kinds = {1: "text/plain", 2: "application/json; charset=utf-8", 3: "text/plain"}
