@@ -202,11 +202,11 @@ class Access:
 
     async def find_inferences(
         self, connection: AsyncConnection, model_id: str, inference_id: str
-    ) -> tuple[Registration, lookup.Same]:
-        """Return the model of the path, and its inferences of that id."""
+    ) -> tuple[Registration, Sequence[UUID]]:
+        """Return the model of the path, and its inferences of that id, the newest first."""
         model, extent = await self.find_model_to_query(connection, model_id)
-        same = await lookup.find_by_id(connection, model.model, inference_id, spans=extent.spans)
-        return model, same
+        uids = await lookup.find_by_id(connection, model.model, inference_id, spans=extent.spans)
+        return model, uids
 
     async def check_project(self, connection: AsyncConnection, project_id: str) -> None:
         """Check the project of the path.

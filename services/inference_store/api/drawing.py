@@ -118,8 +118,8 @@ async def get_drawing(
 ) -> InferenceAnswer[ShownDrawing]:
     """Boxes, oriented boxes, contours and keypoints of the newest inference of that id, in pixels
     of its picture. Contours and keypoints are read from the stored response."""
-    registration, same = await access.find_inferences(connection, model_id, inference_id)
-    inference = await read_one(connection, registration, same.newest, include=[PREDICTIONS])
+    registration, uids = await access.find_inferences(connection, model_id, inference_id)
+    inference = await read_one(connection, registration, uids[0], include=[PREDICTIONS])
     task_type = task_type_of(inference.row["task_type"] or registration.task_type)
     outlines, problem = Outlines(), None
     if task_type.outlined and inference.prediction_values:

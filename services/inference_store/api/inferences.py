@@ -95,11 +95,11 @@ async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
     ] = "list",
 ) -> InferenceAnswer[InferenceDetail]:
     """The newest inference of that id, how many there are, and links to its blobs."""
-    registration, same = await access.find_inferences(connection, model_id, inference_id)
+    registration, uids = await access.find_inferences(connection, model_id, inference_id)
     included = _choose_include(access, registration, include)
-    inference = await read_one(connection, registration, same.newest, include=included)
+    inference = await read_one(connection, registration, uids[0], include=included)
     item = format_inference(model_id, inference, metadata_as=metadata_as)
-    item["count"] = len(same.uids)
+    item["count"] = len(uids)
     if "urls" in included:
         access.note_read(Action.LINKS_MADE, registration, [inference.uid])
         [item["urls"]] = await build_links(access, model_id, [inference])
@@ -119,15 +119,15 @@ async def erase_inference(
         registration = await access.find_model(connection, model_id)
         model = registration.model
         most = _MOST_ERASED + 1
-        same = await lookup.find_by_id(connection, model, inference_id, most=most, hidden=True)
-        if len(same.uids) > _MOST_ERASED:
+        uids = await lookup.find_by_id(connection, model, inference_id, most=most, hidden=True)
+        if len(uids) > _MOST_ERASED:
             raise Conflict(
                 f"More than {_MOST_ERASED} inferences have the id {inference_id!r}: erase them by"
                 " `uid:`, or by a filter."
             )
         noted = {"inference_id": inference_id, "erasure": str(new_erasure.id)}
-        await access.note(connection, Action.INFERENCE_ERASED, registration, same.uids, **noted)
-        return await describe_batch(connection, new_erasure, model, same.uids)
+        await access.note(connection, Action.INFERENCE_ERASED, registration, uids, **noted)
+        return await describe_batch(connection, new_erasure, model, uids)
 
     await access.ledger.write("erasure_batch", build_body, actor=access.who)
     async with access.engine.connect() as connection:
@@ -152,8 +152,8 @@ def _add_blob_route(blob: str, right: Right, action: Action | None) -> None:
     async def stream_blob(
         model_id: ModelId, inference_id: InferenceId, connection: LookingUp, access: Asking
     ) -> StreamingResponse:
-        registration, same = await access.find_inferences(connection, model_id, inference_id)
-        inference = await read_one(connection, registration, same.newest)
+        registration, uids = await access.find_inferences(connection, model_id, inference_id)
+        inference = await read_one(connection, registration, uids[0])
         read_as = action
         if blob == "response" and is_input_too(inference):
             access.require_right(Right.READ_INPUTS, registration)

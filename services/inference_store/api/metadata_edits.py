@@ -539,13 +539,13 @@ async def change_metadata(
 
 
 async def _find_uid(connection: AsyncConnection, model: int, inference_id: str) -> UUID:
-    same = await lookup.find_by_id(connection, model, inference_id, most=2)
-    if len(same.uids) > 1:
+    uids = await lookup.find_by_id(connection, model, inference_id, most=2)
+    if len(uids) > 1:
         raise Conflict(
             f"Several inferences have the id {inference_id!r}: say which one by `uid:`, as"
-            f" in uid:{same.newest}."
+            f" in uid:{uids[0]}."
         )
-    return same.newest
+    return uids[0]
 
 
 def _find_revision(body: MetadataChange, if_match: int | None) -> int | None:

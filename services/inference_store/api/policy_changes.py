@@ -392,14 +392,14 @@ async def get_retention(
     """Which rule of which policy decides about the newest inference of that id, and which one once
     what is pending has begun; when its parts go by both, which limits apply beside, and the oldest
     hold that keeps it."""
-    registration, same = await access.find_inferences(connection, model_id, inference_id)
-    explained = await preview.explain_retention(connection, registration.model, same.newest)
+    registration, uids = await access.find_inferences(connection, model_id, inference_id)
+    explained = await preview.explain_retention(connection, registration.model, uids[0])
     later, limit = _show_rule(explained.decided_later), explained.limit
     pending = explained.begins_at and PendingRule(begins_at=explained.begins_at, decided_by=later)
     return Answer(
         RetentionExplanation.show(
             explained,
-            uid=same.newest,
+            uid=uids[0],
             decided_by=_show_rule(explained.decided_by),
             pending=pending,
             limits=[] if limit is None else [ShownLimit.show(limit, level=limit.of.level)],

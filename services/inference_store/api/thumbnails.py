@@ -354,8 +354,8 @@ async def get_thumbnail(
 ) -> Response:
     """A JPEG thumbnail of the input of the newest inference of that id."""
     async with looking_up(access) as connection:
-        registration, same = await access.find_inferences(connection, model_id, inference_id)
-    uid = same.newest
+        registration, uids = await access.find_inferences(connection, model_id, inference_id)
+    uid = uids[0]
     _, results = await _make_thumbnails(access, model_id, [uid], edge)
     result = results[uid]
     if isinstance(result, StoreError):

@@ -26,11 +26,9 @@ from sqlalchemy import (
     exists,
     func,
     insert,
-    literal,
     select,
     text,
-    true,
-    union_all,
+    union,
     update,
 )
 from sqlalchemy.exc import DBAPIError
@@ -52,6 +50,8 @@ from inference_store.inference.events import uid_floor
 from inference_store.query.deadline import ScanRange
 
 from .aggregates.rows import by_label, without_label
+from .conditions import Names
+from .conditions.keys import OfKey
 from .driving import DrivingIndex
 from .matching import Query
 
@@ -64,9 +64,6 @@ from .matching import Query
 QUIET: Final = timedelta(minutes=15)
 """A partition is counted again only if nothing was written for this long."""
 _TRIGGER: Final = "outdate_counts"
-_THERE: Final = text(
-    "SELECT tgname FROM pg_trigger WHERE tgrelid = to_regclass(:leaf) AND tgname = :name"
-)
 # Each model by one look-up in the primary key.
 _MODELS = (
     "WITH RECURSIVE known AS (SELECT min(model) AS model FROM {leaf} UNION ALL"
@@ -141,14 +138,14 @@ async def _create_trigger(connection: AsyncConnection, partition: TimePartition)
     """
     leaf = _name_leaf(partition)
     await connection.execute(text(f"LOCK TABLE {leaf} IN SHARE ROW EXCLUSIVE MODE NOWAIT"))
-    if await connection.scalar(_THERE, {"leaf": leaf, "name": _TRIGGER}) is None:
-        # Edits raise the revision; the deletion of an input changes nothing that is counted.
-        await connection.execute(
-            text(
-                f"CREATE TRIGGER {_TRIGGER} AFTER INSERT OR DELETE OR UPDATE OF revision ON {leaf}"
-                f" FOR EACH ROW EXECUTE FUNCTION outdate_counts('{partition.name}')"
-            )
+    # Edits raise the revision; the deletion of an input changes nothing that is counted.
+    await connection.execute(
+        text(
+            f"CREATE OR REPLACE TRIGGER {_TRIGGER}"
+            f" AFTER INSERT OR DELETE OR UPDATE OF revision ON {leaf}"
+            f" FOR EACH ROW EXECUTE FUNCTION outdate_counts('{partition.name}')"
         )
+    )
 
 
 def _name_leaf(partition: TimePartition) -> str:
@@ -286,14 +283,7 @@ async def _find_repeated(connection: AsyncConnection, keys: Sequence[int]) -> se
     return set((await connection.execute(query)).scalars())
 
 
-def _select_one_key(scan_range: ScanRange, key: int) -> Select[int, int]:
-    rows = union_all(
-        *(
-            select(
-                table.c.uid, (~table.c.is_null if "is_null" in table.c else true()).label("valued")
-            ).where(scan_range.of(table), table.c.key == literal(key))
-            for table in _TABLES
-        )
-    ).subquery()
-    uids = func.count(rows.c.uid.distinct())
-    return select(uids, uids.filter(rows.c.valued))
+def _select_one_key(scan_range: ScanRange, key: int) -> Select[Any]:
+    of_key = (OfKey(key, Names(), valued=valued, when=True) for valued in (False, True))
+    uids = (union(*having.rows(scan_range)).subquery() for having in of_key)
+    return select(*(select(func.count()).select_from(rows).scalar_subquery() for rows in uids))

@@ -125,18 +125,6 @@ BY_ID: Final[Settings] = MappingProxyType(_PLANNED_ONCE)
 once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Same:
-    """The inferences of one id, newest first."""
-
-    uids: tuple[UUID, ...]
-
-    @property
-    def newest(self) -> UUID:
-        """The inference that the id alone refers to."""
-        return self.uids[0]
-
-
 async def find_by_id(
     connection: AsyncConnection,
     model: int,
@@ -147,8 +135,8 @@ async def find_by_id(
     planned_once: int = MOST_PLANNED_ONCE,
     hidden: bool = False,
     spans: Sequence[Range] | None = None,
-) -> Same:
-    """Find the inferences of that id, up to `most`.
+) -> Sequence[UUID]:
+    """Return the uids of the inferences of that id, the newest first, up to `most`.
 
     `planned_once`: the most partitions that one cached plan may cover; `hidden`: also find
     inferences that are being erased; `spans`: those to search, newest first. Raises NotFound,
@@ -165,7 +153,7 @@ async def find_by_id(
         uids = await _find_by_name(connection, model, inference_id, *ways)
     if not uids:
         raise NotFound(f"The model has no inference {inference_id!r}.")
-    return Same(tuple(uids))
+    return uids
 
 
 def parse_uid(inference_id: str) -> UUID | None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeAlias
 
-from sqlalchemy import BigInteger, ColumnElement, Double, false, func, select, true
+from sqlalchemy import BigInteger, ColumnElement, Double, FromClause, false, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.type_api import TypeEngine
 
@@ -73,27 +73,16 @@ class ByDistance:
         """The SQL type of its values."""
         return Double()
 
-    @property
-    def _nowhere(self) -> bool:
-        return not set(COORDINATES) <= set(self.names.coordinates)
-
     def rows(self, scan_range: ScanRange) -> Rows:
         """Return the range's values."""
-        if self._nowhere:
+        if not set(COORDINATES) <= set(self.names.coordinates):
             # any double: no row is read, and a constant orders nothing
-            return Rows(inference.c.top_score, inference.c.uid, (false(),))
+            row = inference.alias()
+            return Rows(row.c.top_score, row.c.uid, (false(),))
         combination = Combination(scan_range, self.names)
         value = compute_metres(self.to, combination).double
         assert combination.uid is not None, "a coordinate leads"
         return Rows(value, combination.uid, tuple(combination.where))
-
-    def is_missing(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        """Test whether the inference with this uid has no location."""
-        if self._nowhere:
-            return true()
-        combination = Combination(scan_range, self.names, uid)
-        combination.coordinates()
-        return ~combination.exists()
 
 
 # Properties are sorted by this many of their first characters.
@@ -124,21 +113,16 @@ class ByKey:
         return TYPES[self.kind]
 
     def rows(self, scan_range: ScanRange) -> Rows:
-        table = SIDE_TABLES[self.kind]
+        table = SIDE_TABLES[self.kind].alias()
         where = [scan_range.of(table), table.c.key == self.key]
         if self.many:
-            other = table.alias()
+            other = SIDE_TABLES[self.kind].alias()
             before = other.c.value > table.c.value
             if not self.descending:
                 before = other.c.value < table.c.value
             same = (scan_range.of(other), other.c.key == self.key, other.c.uid == table.c.uid)
             where.append(~select(other.c.uid).where(*same, before).exists())
         return Rows(table.c.value, table.c.uid, tuple(where))
-
-    def is_missing(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        table = SIDE_TABLES[self.kind].alias()
-        here = (scan_range.of(table), table.c.key == self.key, table.c.uid == uid)
-        return ~select(table.c.uid).where(*here).exists()
 
     def anti_join(self, scan_range: ScanRange) -> Uids:
         """Select all inferences of the range that have no such value."""
@@ -173,29 +157,19 @@ class ByProperty:
         numbers: dict[str, TypeEngine[Any]] = {"whole": BigInteger(), "double": Double()}
         return numbers.get(self.of.stored) or TYPES[self.kind]
 
-    def _value(self, scan_range: ScanRange, table: Any) -> ColumnElement[Any]:
-        if self.of.sql is None:
-            return self._of_ids(scan_range, table)
-        value = self.of.sql(table)
-        if self.of.kind == "string" and self.of.name not in _INDEXED:
-            return func.left(value, MOST_CHARACTERS)
-        return value
+    def rows(self, scan_range: ScanRange) -> Rows:
+        row = inference.alias()
+        value = self._of_ids(scan_range, row) if self.of.sql is None else self.of.sql(row)
+        if self.of.kind == "string" and self.of.name not in {*_INDEXED, *_ALWAYS}:
+            value = func.left(value, MOST_CHARACTERS)
+        there = () if self.always else (value.is_not(None),)
+        return Rows(value, row.c.uid, (scan_range.of(row), *there))
 
-    def _of_ids(self, scan_range: ScanRange, table: Any) -> ColumnElement[Any]:
+    def _of_ids(self, scan_range: ScanRange, row: FromClause) -> ColumnElement[Any]:
         alias = inference_alias.alias()
         end, choose = (func.max, func.greatest) if self.descending else (func.min, func.least)
-        other = select(end(alias.c.alias)).where(scan_range.of(alias), alias.c.uid == table.c.uid)
-        return choose(table.c.inference_id, other.scalar_subquery())
-
-    def rows(self, scan_range: ScanRange) -> Rows:
-        value = self._value(scan_range, inference)
-        there = () if self.always else (value.is_not(None),)
-        return Rows(value, inference.c.uid, (scan_range.of(inference), *there))
-
-    def is_missing(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        own = inference.alias()
-        here = (scan_range.of(own), own.c.uid == uid, self._value(scan_range, own).is_(None))
-        return select(own.c.uid).where(*here).exists()
+        other = select(end(alias.c.alias)).where(scan_range.of(alias), alias.c.uid == row.c.uid)
+        return choose(row.c.inference_id, other.scalar_subquery())
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +187,10 @@ class AtRandom:
         return BigInteger()
 
     def rows(self, scan_range: ScanRange) -> Rows:
-        uid = inference.c.uid
-        value = func.uuid_hash_extended(uid, bind_one(self.seed, BigInteger()), type_=BigInteger())
-        return Rows(value, uid, (scan_range.of(inference),))
-
-    def is_missing(self, _scope: ScanRange, _uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        return false()
+        row = inference.alias()
+        seed = bind_one(self.seed, BigInteger())
+        value = func.uuid_hash_extended(row.c.uid, seed, type_=BigInteger())
+        return Rows(value, row.c.uid, (scan_range.of(row),))
 
 
 Order: TypeAlias = ByKey | ByProperty | ByDistance | AtRandom
@@ -246,7 +218,8 @@ class MissingValue(Condition):
         return self.order.anti_join(scan_range)
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        return self.order.is_missing(scan_range, uid)
+        rows = self.order.rows(scan_range)
+        return ~select(rows.uid).where(*rows.where, rows.uid == uid).exists()
 
 
 # Resolves `sort`: `-received_at`, `frame_number`, `-metadata.width`, `inference.width`,

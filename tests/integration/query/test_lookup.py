@@ -28,7 +28,7 @@ _OF_ID_3 = (53, 43, 33, 23, 13, 3)
 async def _find(
     connection: AsyncConnection, model: int, name: str, **options: Any
 ) -> tuple[UUID, ...]:
-    return (await lookup.find_by_id(connection, model, name, **{"seconds": 300} | options)).uids
+    return tuple(await lookup.find_by_id(connection, model, name, **{"seconds": 300} | options))
 
 
 async def test_finds_all_of_an_id_newest_first(days: AsyncConnection, twenty_days: Filled) -> None:
