@@ -54,7 +54,6 @@ async def tamper(engine: AsyncEngine, *statements: str) -> None:
 async def _make_checkpoint(
     connection: AsyncConnection, *keys: SigningKey, keep_seconds: float | None = None
 ) -> Checkpoint | None:
-    """Store a checkpoint as a replay of the ledger does."""
     document = await audit_chain.make_checkpoint(connection, keep_seconds=keep_seconds)
     body = None if document is None else await sign_checkpoint(connection, keys, document)
     if body is not None:
@@ -337,7 +336,6 @@ async def _write_signed(engine: AsyncEngine, key: SigningKey) -> None:
 
 
 async def _find_reasons(engine: AsyncEngine, *statements: str) -> list[str]:
-    """Return the faults that are found after some changes."""
     await tamper(engine, *statements)
     return [fault.reason for fault in (await verify_chain(engine)).failures]
 
