@@ -25,7 +25,6 @@ class Client:
     name: str
 
     def make_store(self, url: str | None, key: str | None = None, **options: Any) -> Any:
-        """Make a store at an address."""
         make = Store if self.name == "sync" else AsyncStore
         return make(url, key, **{"retries": QUICK, **options})
 
@@ -33,7 +32,6 @@ class Client:
     async def open_store(
         self, url: str, key: str | None = None, **options: Any
     ) -> AsyncIterator[Any]:
-        """A store at an address, which is closed afterwards."""
         store = self.make_store(url, key, **options)
         try:
             yield store
@@ -56,7 +54,6 @@ class Client:
         return await answer if isawaitable(answer) else answer
 
     async def list(self, call: Callable[[], Any]) -> list[Any]:
-        """Return all that a call yields."""
         if self.name == "sync":
             return await asyncio.to_thread(lambda: [*call()])
         return [item async for item in call()]
@@ -104,7 +101,6 @@ _FIELDS: Final = [each.name for each in fields(InferenceFields) if each.default 
 
 
 def make_problem(status: int, name: str = "some-problem", **headers: str) -> httpx.Response:
-    """Make a refusal of the API."""
     body = {
         "type": f"/docs/errors#{name}",
         "title": "A title",

@@ -25,7 +25,6 @@ def make_payload(**changes: Any) -> bytes:
 
 
 def make_event(**changes: Any) -> InferenceEvent:
-    """Make a decoded event."""
     return decode(make_payload(**changes), record_time=NOW, buckets=BUCKETS)
 
 

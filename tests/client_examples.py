@@ -38,7 +38,6 @@ _BODY: Final = re.compile(r'^  "filter": "(.+)"$', re.MULTILINE)
 
 
 def list_texts() -> Iterator[str]:
-    """Yield every filter in text of the two pages."""
     yield from map(str.strip, _BLOCK.findall(_FILTERS + _QUERY))
     yield from map(str.strip, _LINE.findall(_QUERY))
     yield from _BODY.findall(_QUERY)
@@ -129,7 +128,7 @@ EXAMPLES: Final[Mapping[str, Expression]] = {
         (meta.frame_number > 9000) & prediction(predicted.score < 0.4, label="person")
     ),
 }
-"""Every filter of the two pages. `test_filters.py` compares the trees, and the list with the
+"""Every filter of the two pages. `test_values.py` compares the trees, and the list with the
 pages."""
 SENTENCES: Final[Mapping[str, Expression]] = {
     "A_EQUALS(\"tags[]\", (data_source, 'night'))": (

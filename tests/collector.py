@@ -57,7 +57,6 @@ class Collector:
         return [span for span in self.spans if span.name == name]
 
     def find_descendants(self, span: ReceivedSpan) -> list[ReceivedSpan]:
-        """Return all descendants of a span."""
         children = [other for other in self.spans if other.parent == span.id]
         return children + [
             grandchild for child in children for grandchild in self.find_descendants(child)

@@ -73,7 +73,6 @@ class DeviceIssuer(Issuer):
         return 200, self.make_tokens()
 
     def make_tokens(self) -> dict[str, Any]:
-        """Return new tokens."""
         claims = {"sub": self.subject, "roles": ["analysts"], "jti": secrets.token_hex(8)}
         access = self.token(audience=AUDIENCE, **claims)
         tokens = {"access_token": access, "token_type": "Bearer", "expires_in": self.seconds}

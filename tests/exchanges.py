@@ -72,7 +72,6 @@ def request_body(*images: bytes, metadata: Any = None, **more: Any) -> bytes:
 
 
 def response_body(*scores: float, **more: Any) -> bytes:
-    """Return the body of an answer with a detection for each score."""
     outputs = [
         {"name": "predictions", "datatype": "BYTES", "shape": [1], "data": [detection(score)]}
         for score in scores or (0.9,)
@@ -81,7 +80,6 @@ def response_body(*scores: float, **more: Any) -> bytes:
 
 
 def detection(score: float) -> dict[str, Any]:
-    """Return a detection with a box."""
     return {"label": "person", "score": score, "xmin": 0, "ymin": 0, "xmax": 2, "ymax": 2}
 
 

@@ -21,7 +21,6 @@ def ask(url: str, body: Any = None, **more: Any) -> Any:
 
 
 def answers(url: str, context: SSLContext | None = None) -> bool:
-    """It answers with 200."""
     try:
         with urlopen(url, timeout=10, context=context) as answer:
             return bool(answer.status == 200)

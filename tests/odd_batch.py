@@ -21,7 +21,6 @@ class Name(str):
 
 
 def make_odd_name(raw: bytes) -> Name:
-    """Return a header name with these bytes."""
     name = Name("odd")
     name.raw = raw
     return name
@@ -39,7 +38,6 @@ class OddBatch(BatchBuilder):
         )
 
     def add(self, value: bytes, headers: Headers = ()) -> None:
-        """Add a record."""
         assert self.append(timestamp=None, key=None, value=value, headers=list(headers))
 
     def _set_producer_state(self, *state: int) -> None:
@@ -61,13 +59,11 @@ def add_junk(batch: bytes) -> bytes:
 
 
 def update_length(batch: bytes) -> bytes:
-    """Return a changed batch with its new length and checksum."""
     changed = bytearray(batch)
     changed[8:12] = (len(changed) - 12).to_bytes(4, "big")
     return update_checksum(changed)
 
 
 def update_checksum(batch: bytearray) -> bytes:
-    """Return a changed batch with its new checksum."""
     batch[17:21] = calc_crc32c(bytes(batch[21:])).to_bytes(4, "big")
     return bytes(batch)

@@ -19,8 +19,6 @@ START = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """One inference as a producer captured it."""
-
     number: int
     model_id: str = "people-detector"
     metadata: Sequence[dict[str, Any]] = ()
@@ -36,7 +34,6 @@ class Capture:
 
     @property
     def blobs(self) -> dict[str, bytes]:
-        """Return the three objects by key."""
         response = {
             "outputs": [
                 {
@@ -55,7 +52,6 @@ class Capture:
 
     @property
     def event(self) -> bytes:
-        """Return the message."""
         received_at = self.received_at or START + timedelta(milliseconds=self.number)
         return encode(
             model_id=self.model_id,
@@ -91,8 +87,6 @@ def capture(number: int, **changes: Any) -> Capture:
 
 
 class Producer:
-    """Writes blobs and publishes events."""
-
     def __init__(self, environment: dict[str, str], topic: str, **options: Any) -> None:
         """`options`: how S3 is reached, by default without TLS."""
         self._environment = environment
@@ -130,13 +124,11 @@ class Producer:
             await self._kafka.stop()
 
     async def put(self, capture: Capture, *kinds: str) -> None:
-        """Write a capture's objects, or only some of them."""
         for key, data in capture.blobs.items():
             if not kinds or key.rsplit("/", 1)[1] in kinds:
                 await put_async(self._store, key, data)
 
     async def put_bytes(self, key: str, data: bytes) -> None:
-        """Write one object as it is."""
         await put_async(self._store, key, data)
 
     async def put_all(self, captures: Iterable[Capture], *kinds: str) -> None:
@@ -150,13 +142,11 @@ class Producer:
         await asyncio.gather(*(work() for _ in range(16)))
 
     async def publish(self, payload: bytes, **options: Any) -> None:
-        """Publish a message."""
         if self._kafka is None:
             raise RuntimeError("not started")
         await self._kafka.send_and_wait(self.topic, payload, **options)
 
     async def publish_all(self, payloads: Iterable[bytes]) -> None:
-        """Publish many messages, and wait for all."""
         if self._kafka is None:
             raise RuntimeError("not started")
         for payload in payloads:

@@ -49,7 +49,6 @@ class Proxy(Service):
         self.stop()
 
     def read_log(self, action: str) -> list[dict[str, Any]]:
-        """Return the log entries with an action since the last start."""
         lines = [line for line in self.text.splitlines() if f'"{action}"' in line]
         return [entry for entry in map(json.loads, lines) if entry["action"] == action]
 

@@ -60,7 +60,6 @@ class Service:
         return "" if match is None else match[1] or match[2]
 
     def health(self) -> dict[str, Any]:
-        """Return the body of /health/ready."""
         try:
             with self._get("/health/ready") as answer:
                 return dict(json.load(answer))
@@ -71,8 +70,6 @@ class Service:
         return urllib.request.urlopen(f"{self.admin}{path}", timeout=60, context=self.trusted)
 
     def wait_ready(self, seconds: float = 180) -> "Service":
-        """Wait until every part is ready."""
-
         def ready() -> bool:
             if not self.process.running:
                 raise AssertionError(f"{self.name} ended:\n{self.text[-4000:]}")

@@ -24,7 +24,6 @@ def make_settings(group: type[Settings], **values: Any) -> Settings:
 
 
 def read_settings(kind: type[Settings], environment: Mapping[str, str]) -> Settings:
-    """Make the settings of one kind from a service's environment."""
     prefix = "INFERENCE_STORE_"
     values = {name.removeprefix(prefix).lower(): value for name, value in environment.items()}
     return kind.model_validate({n: v for n, v in values.items() if n in kind.model_fields})

@@ -24,7 +24,6 @@ class StoppedClock:
         self.busy = 0.0
 
     def monotonic(self) -> float:
-        """Return the time in seconds."""
         return self.now
 
     def process_time(self) -> float:

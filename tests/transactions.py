@@ -15,7 +15,6 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def opened(database: str, **options: Any) -> AsyncIterator[AsyncEngine]:
-    """An engine of the product on a database."""
     engine = create_engine(database, **options)
     try:
         yield engine
@@ -29,13 +28,11 @@ async def transact(
     *arguments: P.args,
     **more: P.kwargs,
 ) -> T:
-    """Call a function of a connection in a transaction of its own."""
     async with engine.begin() as connection:
         return await function(connection, *arguments, **more)
 
 
 async def execute(engine: AsyncEngine, *statements: str | Executable, **values: Any) -> None:
-    """Execute statements in one transaction, each with these values."""
     async with engine.begin() as connection:
         for statement in statements:
             await connection.execute(_parse(statement), values or None)
@@ -49,7 +46,6 @@ async def fetch(engine: AsyncEngine, query: str | Executable) -> list[Any]:
 
 
 async def scalar(engine: AsyncEngine, query: str | Executable) -> Any:
-    """Return the first value that a query finds, or None."""
     async with engine.connect() as connection:
         return await connection.scalar(_parse(query))
 

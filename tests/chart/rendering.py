@@ -22,7 +22,6 @@ Values = dict[str, Any]
 
 
 def find_cache_folder() -> Path:
-    """Return the folder of helm and kubeconform, once they are built."""
     default = Path.home() / ".cache" / "inference-store" / "cluster"
     return Path(os.environ.get("BIN") or default)
 
@@ -69,7 +68,6 @@ def _render(values: str, name: str, arguments: tuple[str, ...], chart: Path) -> 
 
 
 def select_kind(objects: list[Object], kind: str) -> dict[str, Object]:
-    """Return the objects of a kind by name."""
     return {
         document["metadata"]["name"]: document for document in objects if document["kind"] == kind
     }
@@ -93,7 +91,6 @@ def list_containers(pod: Object) -> list[Object]:
 
 
 def check_restricted(container: Object) -> None:
-    """Check what the restricted standard of Kubernetes asks of a container, and its limits."""
     closed = container["securityContext"]
     assert closed["allowPrivilegeEscalation"] is False, container
     assert closed["capabilities"] == {"drop": ["ALL"]}, container

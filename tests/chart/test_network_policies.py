@@ -62,8 +62,6 @@ Labels = dict[str, str]
 
 
 class Network:
-    """The connections that the policies of a rendered release allow."""
-
     def __init__(self, values: Values) -> None:
         objects = render_objects(values)
         self.policies = list(select_kind(objects, "NetworkPolicy").values())
@@ -73,7 +71,6 @@ class Network:
         }
 
     def allows(self, source: str, target: str, port: int) -> bool:
-        """Return whether the source may send and the target may receive."""
         names = {number: name for name, number in PROXY_PORTS[target].items()}
         ports = {port, names.get(port)}
         sends = source not in self.labels or any(
@@ -143,7 +140,6 @@ def test_every_pod_has_a_policy() -> None:
 
 
 def find_policy(values: Values, component: str) -> Object:
-    """Return the specification of the policy of a component."""
     (policy,) = (
         document["spec"]
         for name, document in select_kind(render_objects(values), "NetworkPolicy").items()
@@ -153,7 +149,6 @@ def find_policy(values: Values, component: str) -> Object:
 
 
 def list_egress(values: Values, component: str) -> list[tuple[frozenset[Any], Any]]:
-    """Return the ports and peers of the egress of a component."""
     return [
         (frozenset(port["port"] for port in rule["ports"]), rule.get("to"))
         for rule in find_policy(values, component)["egress"]
@@ -161,7 +156,6 @@ def list_egress(values: Values, component: str) -> list[tuple[frozenset[Any], An
 
 
 def list_ports(values: Values, component: str) -> set[Any]:
-    """Return the ports that a component may reach."""
     return {port for ports, _ in list_egress(values, component) for port in ports}
 
 

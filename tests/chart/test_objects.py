@@ -33,13 +33,11 @@ FOREIGN = ("ServiceMonitor", "PodMonitor", "PrometheusRule", "HTTPRoute", "GRPCR
 
 
 def list_services(values: Values) -> dict[str, int]:
-    """Return the services that values install, with their admin ports."""
     services = (SERVICES | {"proxy": 9104}).items()
     return {of: at for of, at in services if values.get(of, {}).get("enabled", of != "proxy")}
 
 
 def list_pods() -> Iterator[tuple[str, Object]]:
-    """Yield every pod of every installation, with the name of both."""
     for row, values in MATRIX.items():
         pods = select_pods(render_objects(values))
         assert len(pods) >= len(list_services(values)), row

@@ -36,7 +36,6 @@ GATEWAYS = {name: values for name, values in MATRIX.items() if "upstreams" in st
 
 
 def render_pod_template(values: Values) -> Object:
-    """Render the pod template of the proxy."""
     return dict(
         select_kind(render_objects(values), "Deployment")[f"{FULL}-proxy"]["spec"]["template"]
     )
@@ -210,7 +209,6 @@ SIDECARS = {
 
 
 def render_patch(values: Values, name: str = "store") -> Object:
-    """Return what the patch adds to the template of a pod."""
     config_maps = select_kind(render_objects(values, name=name), "ConfigMap")
     (text,) = (
         config_map["data"]["patch.yaml"]
@@ -331,7 +329,6 @@ def test_another_chart_can_include_the_sidecar(tmp_path: Path) -> None:
 
 
 def find_pod(name: str, objects: list[Object]) -> dict[str, Any]:
-    """Return the specification of the pod of a manifest."""
     spec = objects[0]["spec"]
     places = {
         "deployment": lambda: spec["template"]["spec"],

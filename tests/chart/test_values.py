@@ -269,7 +269,6 @@ def list_values() -> Iterator[tuple[str, Object]]:
 
 
 def make_value(schema: Object, path: str, number: int) -> Any:
-    """Return a value that is found again."""
     declared, text = schema.get("type", "object"), f"v.{path}.v"
     kinds = {declared} if isinstance(declared, str) else set(declared)
     if "enum" in schema:

@@ -31,7 +31,7 @@ MOVES: dict[str, Callable[[Samples], bool]] = {
     "proxy_captures_total": require_labels("seen", "sampled_out", "dropped", "published"),
     "proxy_captures_dropped_total": require_labels("no_budget"),
     "proxy_events_total": is_above_zero,
-    # It must be zero: tests/integration/proxy/test_grpc_ends.py has calls that are refused.
+    # It must be zero: tests/integration/proxy/test_grpc_limits.py has calls that are refused.
     "proxy_refused_calls_total": lambda samples: samples != {},
     "proxy_unstripped_calls_total": require_labels("no_room"),
     "proxy_incomplete_captures_total": require_labels("request_over_cap"),
@@ -122,7 +122,7 @@ MOVES: dict[str, Callable[[Samples], bool]] = {
     "retention_last_reconciliation_timestamp_seconds": is_above_zero,
     "retention_exports_total": require_labels("done"),
     "retention_exported_bytes_total": is_above_zero,
-    # It must be zero: tests/integration/retention/test_export_jobs.py has one that waits.
+    # It must be zero: tests/integration/retention/test_exports.py has one that waits.
     "retention_exports_waiting": lambda samples: samples != {},
     "retention_exports_unfinished": lambda samples: samples != {},
     "retention_marked": is_above_zero,

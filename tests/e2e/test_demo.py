@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import asyncpg
 import pytest
@@ -22,7 +22,6 @@ from playwright.sync_api import expect, sync_playwright
 from inference_store_client import Store, predicted, prediction
 from tests.console.chromium import CHROMIUM, OPTIONS
 from tests.demo_process import Demo, demo, remove_database, wait_for
-from tests.e2e import tutorial
 from tests.http_requests import answers, ask, send
 from tests.integration.client.test_docs import run_examples
 from tests.proxy_process import Proxy
@@ -83,7 +82,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def count_inferences(api: str, filter_text: str | None = None) -> dict[str, int]:
-    """Count the inferences of each model, or those of them that match."""
     body = {"filter": filter_text} if filter_text else {}
     return {
         model: ask(f"{api}/v1/models/{model}/inferences/count", body)["count"]
@@ -104,7 +102,6 @@ def send_own_picture(printed: str, folder: Path) -> None:
 
 
 def send_pictures(running: Demo, *, name: str) -> None:
-    """Send a picture that the store has many times, and return when all are answered."""
     inferences = f"{running.api}/v1/models/face-detector/inferences"
     [item] = ask(f"{inferences}/query", {"limit": 1})["items"]
     picture = base64.b64encode(send(f"{inferences}/uid:{item['uid']}/data")).decode()
@@ -164,7 +161,7 @@ def test_the_demo_feeds_once_answers_and_leaves_no_process(folder: Path) -> None
         assert run_examples(PAGE, first.api, least=10) == ""
         if demand("readers", find_readers):
             run_notebook(first.api, folder / "notebook")
-        tutorial.follow(first.api, first.proxy, folder)
+        follow(first.api, first.proxy, folder)
         send_own_picture(printed, folder)
         assert_the_doctor_finds_nothing(printed, folder)
         api = first.api
@@ -226,7 +223,6 @@ async def give_up(running: Demo, folder: Path) -> None:
 
 
 def look_at_console(running: Demo, folder: Path) -> None:
-    """Open the console in a browser that has the demo's network."""
     browser = write_entering(CHROMIUM, running.process.pid, folder)
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=browser, args=OPTIONS)
@@ -312,3 +308,66 @@ def replace_addresses(text: str, places: dict[str, str]) -> str:
     for original, address in places.items():
         text = text.replace(f"//{original}", f"//{address}").replace(f'"{original}', f'"{address}')
     return text
+
+
+TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial" / "first-hour.md"
+_BLOCK = re.compile(r"^```(sh|json|text)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_SECONDS = 600
+
+
+class Step(NamedTuple):
+    """A command, and what the page shows as its output; empty if it shows nothing."""
+
+    command: str
+    output: str
+
+
+def read_steps(page: str) -> Iterator[Step]:
+    blocks = [(kind, text) for kind, text in _BLOCK.findall(page)]
+    for number, (kind, text) in enumerate(blocks):
+        after = blocks[number + 1] if number + 1 < len(blocks) else ("sh", "")
+        if kind == "sh":
+            yield Step(text, "" if after[0] == "sh" else after[1])
+
+
+def follow(api: str, proxy: str, folder: Path) -> None:
+    """Run each step beside a demo whose data lie in a folder. Raise AssertionError for the first
+    that fails or prints something else."""
+    (folder / ".venv").mkdir()
+    (folder / ".venv" / "bin").symlink_to(Path(sys.executable).parent)
+    first, *steps = read_steps(TUTORIAL.read_text())
+    assert first.command == "API=http://127.0.0.1:8080\nPROXY=http://127.0.0.1:8090\n"
+    for step in steps:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", step.command],
+            cwd=folder,
+            env=os.environ | {"API": api, "PROXY": proxy},
+            timeout=_SECONDS,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,  # a terminal shows both
+            text=True,
+            check=False,
+        )
+        is_right = done.returncode == 0 and is_shown(step.output, done.stdout)
+        assert is_right, f"{step.command}\n{done.stdout}"
+
+
+def is_shown(expected: str, printed: str) -> bool:
+    """Tell whether a page shows what was printed: all of a text, or a part of a JSON document."""
+    if expected.startswith("{"):
+        return is_part(json.loads(expected), json.loads(printed))
+    return not expected or is_part(expected.strip(), printed.strip())
+
+
+def is_part(expected: Any, actual: Any) -> bool:
+    """Tell whether a value is the real one; it may lack members and last items, `…` is any text."""
+    match expected, actual:
+        case dict(), dict():
+            return all(
+                key in actual and is_part(value, actual[key]) for key, value in expected.items()
+            )
+        case list(), list():
+            return len(expected) <= len(actual) and all(map(is_part, expected, actual))
+        case str(), str():
+            return re.fullmatch(".*".join(map(re.escape, expected.split("…"))), actual) is not None
+    return bool(expected == actual)

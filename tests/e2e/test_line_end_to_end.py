@@ -165,8 +165,6 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
 
 @dataclass
 class Read:
-    """One inference as its event and blobs say."""
-
     inference_id: str
     received_at: datetime
     ok: bool | None
@@ -245,7 +243,6 @@ MEANINGS: Mapping[str, Callable[[set[Any], Any], bool]] = {
 
 
 def matches(inference: Read, body: Mapping[str, Any]) -> bool:
-    """Check whether an inference satisfies every condition of a question's body."""
     window = body.get("received_at", {})
     bounds = (window.get(name) for name in ("from", "to"))
     since, until = (bound and datetime.fromisoformat(bound) for bound in bounds)
@@ -313,7 +310,6 @@ async def ask(http: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> di
 
 
 async def list_all_ids(http: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> list[str]:
-    """The ids of all pages, as they come."""
     ids: list[str] = []
     cursor: dict[str, str] = {}
     while True:

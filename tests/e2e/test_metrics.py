@@ -62,7 +62,6 @@ class Scraped:
         return self.highest.get(name, {})
 
     def still(self) -> list[str]:
-        """The metrics that have not moved yet."""
         short = {entry.name.removeprefix("inference_store_"): entry for entry in METRICS}
         return [name for name, moves in MOVES.items() if not moves(self.of(short[name]))]
 
@@ -79,8 +78,6 @@ def _list_samples(text: str) -> Iterator[tuple[str, str, float]]:
 
 @dataclass
 class Store:
-    """All services and what feeds them."""
-
     services: dict[str, Service]
     producer: Producer
     api: str

@@ -27,7 +27,6 @@ _SECONDS_A_TEST = 300
 
 
 def main(words: Sequence[str]) -> int:
-    """Try the promises that contain a word, or all."""
     chosen = [p for p in read_promises() if not words or any(word in str(p) for word in words)]
     # A warm process would have imported the product.
     with SharedServers({name: start for name, start in STARTS.items() if name != "warm"}):

@@ -113,13 +113,11 @@ def _list_edits_of(node: ast.AST) -> Iterator[tuple[int, str, Callable[[], None]
 
 
 def list_mutants(path: str) -> list[Mutant]:
-    """Return every mutant of a file."""
     edits = enumerate(list_edits(ast.parse(Path(path).read_text())))
     return [Mutant(path, index, line, what) for index, (line, what, _) in edits]
 
 
 def patch(mutant: Mutant) -> None:
-    """Give the functions of this process the code of the mutant."""
     codes = [dict(_list_functions(code)) for code in mutant.compile()]
     for function in gc.get_objects():
         if isinstance(function, FunctionType) and function.__code__.co_filename == mutant.path:

@@ -50,12 +50,10 @@ class Flake:
         return cls(*cells)
 
     def write(self) -> str:
-        """Return the line."""
         return "\t".join(astuple(self))
 
 
 def describe_load() -> str:
-    """Return the load of the last minute."""
     return f"{os.getloadavg()[0]:.1f}"
 
 
@@ -65,7 +63,6 @@ def find_seed() -> str:
 
 
 def read_file(file: Path = FILE) -> list[Flake]:
-    """Return the lines of the file but for the line of the columns."""
     return [Flake.read(line) for line in file.read_text().splitlines()[1:]]
 
 

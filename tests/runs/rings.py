@@ -115,10 +115,10 @@ GROUPS = {
             "tests/integration/query/test_pages.py::test_pages_and_counts",
             "tests/integration/retention/test_erasures.py"
             "::test_a_request_marks_at_once_and_is_worked_off",
-            "tests/integration/api/test_across.py::test_sorts",
-            "tests/integration/api/test_aggregates.py::test_examples",
+            "tests/integration/api/test_across.py::test_pages_of_models_are_sorted",
+            "tests/integration/api/test_aggregates.py::test_examples_and_refusals",
             "tests/integration/api/test_metadata_edits.py::test_changes_and_adds_items",
-            "tests/integration/api/test_streams.py::test_streams_all_matches_in_order",
+            "tests/integration/api/test_streams.py::test_streams_in_order_and_after_any_line",
             "tests/integration/citus/test_one_shard.py"
             "::test_every_route_of_a_model_reads_one_shard",
         ),
@@ -131,9 +131,7 @@ _PARTS = "tests/integration"
 # Parts that take half of the time of all: every landing runs them.
 DEAREST = (
     f"{_PARTS}/api/access/test_every_route.py",
-    f"{_PARTS}/api/test_dry_runs.py",
     f"{_PARTS}/api/test_erased_asides.py",
-    f"{_PARTS}/api/test_erased_mentions.py",
     f"{_PARTS}/api/test_erased_names.py",
     f"{_PARTS}/api/test_erased_unattributed.py",
     f"{_PARTS}/api/test_erased_values.py",
@@ -146,7 +144,6 @@ DEAREST = (
     f"{_PARTS}/ingester/test_dead_letter_limit.py",
     f"{_PARTS}/ingester/test_odd_traffic.py",
     f"{_PARTS}/ingester/test_recreated_topic.py",
-    f"{_PARTS}/ingester/test_reports.py",
     f"{_PARTS}/objects/test_versions.py",
     f"{_PARTS}/operations",
     f"{_PARTS}/platform",
@@ -260,7 +257,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 # After tests.servers.plugin, which marks the faults.
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what is not of the ring."""
     ring = config.getoption("--ring")
     if not ring:
         return
@@ -276,7 +272,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def list_files(group: str) -> list[str]:
-    """Return the files of tests of a group that has paths."""
     files = (path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py"))
     return sorted(path for path in files if find_group(path) == group)
 

@@ -28,8 +28,6 @@ _MOST_REPEATED = 2
 
 
 class Step(TypedDict):
-    """One command of a run."""
-
     name: str
     seconds: float
     cpu_seconds: float
@@ -94,7 +92,6 @@ def add_up(title: str, steps: Sequence[Step]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a step or print the table, as the arguments say."""
     if arguments[0] in {"--table", "--sum"}:
         lines = Path(os.environ[STEPS]).read_text().splitlines()
         steps: list[Step] = [json.loads(line) for line in lines]

@@ -90,7 +90,6 @@ class Citus(Postgres):
         return addresses[0]
 
     def drop_database(self, name: str) -> None:
-        """Drop it on every node."""
         with ThreadPoolExecutor() as threads:
             # a process of Citus may just be starting in it, and needs time to end
             list(threads.map(partial(Postgres.drop_database, name=name), self.nodes))
@@ -108,7 +107,6 @@ def find_cluster(dsn: str) -> Iterator[Citus]:
 
 @contextmanager
 def make_cluster(dsn: str, workers: Sequence[str]) -> Iterator[Citus]:
-    """Yield the cluster of these nodes, with a template that is dropped at the end."""
     citus = Citus(dsn, workers, f"template-{uuid4()}")
     distribute_tables(citus.create_database(citus.template))
     for node in citus.nodes:

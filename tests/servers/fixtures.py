@@ -95,7 +95,6 @@ def migrated_template(postgres_server: Postgres) -> Iterator[str]:
 
 
 def migrate(database: "str | PostgresSettings") -> None:
-    """Bring a database to the newest schema."""
     from inference_store.index.migration import upgrade  # noqa: PLC0415
 
     # In its own thread: migrations may run a loop, and this thread may have one already.
@@ -113,7 +112,6 @@ def database(postgres_server: Postgres, migrated_template: str) -> Iterator[str]
 
 @pytest.fixture
 async def engine(database: str) -> "AsyncIterator[AsyncEngine]":
-    """The product's engine on a fresh migrated database."""
     from inference_store.index.database import create_engine  # noqa: PLC0415
 
     database_engine = create_engine(database)
@@ -136,7 +134,6 @@ def topic(kafka_server: Kafka) -> MakeTopic:
 
 @pytest.fixture
 def bucket(minio_server: S3) -> str:
-    """The name of a fresh bucket."""
     return minio_server.create_bucket(unique())
 
 

@@ -48,7 +48,6 @@ class Issuer:
         return Response(status, json.dumps(body).encode(), "application/json")
 
     def token(self, *, audience: str = CLIENT, **claims: Any) -> str:
-        """Return a token of this issuer."""
         now = int(time.time())
         payload = {"iss": self.url, "sub": CLIENT, "aud": audience, "iat": now}
         payload["exp"] = now + self.seconds
@@ -69,7 +68,6 @@ class Issuer:
         return None
 
     def list_endpoints(self) -> dict[str, Any]:
-        """Return what else discovery names."""
         return {
             "authorization_endpoint": f"{self.url}/authorize",
             "id_token_signing_alg_values_supported": ["RS256"],

@@ -42,8 +42,6 @@ _COPY = "org.apache.maven.plugins:maven-dependency-plugin:{}:copy-dependencies"
 
 
 class Kafka:
-    """A running Kafka, ours or another one."""
-
     real = True
 
     def __init__(self, bootstrap_servers: str) -> None:
@@ -52,7 +50,6 @@ class Kafka:
     def create_topic(
         self, name: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None
     ) -> str:
-        """Create a topic, wait until every partition has a leader, and return its name."""
         admin = self._admin()
         new = NewTopic(name, partitions, 1, config=dict(settings or {}))
         admin.create_topics([new])[name].result(120)
@@ -102,7 +99,6 @@ class KafkaServer(Server, Kafka):
         self._settings = dict(settings or {})
 
     def properties(self) -> dict[str, str]:
-        """Return the contents of server.properties."""
         broker, controller = f"127.0.0.1:{self.port}", f"127.0.0.1:{self._controller_port}"
         return {
             "process.roles": "broker,controller",

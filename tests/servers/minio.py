@@ -28,8 +28,6 @@ _OLDEST_GO_NAME = ".".join(map(str, OLDEST_GO))
 
 
 class S3:
-    """A running S3, ours or another one."""
-
     real = True
     region = "us-east-1"
 
@@ -40,7 +38,6 @@ class S3:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings of a service that uses it."""
         names = ("endpoint", "access_key", "secret_key")
         return {f"s3_{name}": getattr(self, name) for name in names}
 
@@ -56,14 +53,11 @@ class S3:
         )
 
     def create_bucket(self, name: str, *, object_lock: bool = False) -> str:
-        """Create a bucket and return its name."""
         self.client().make_bucket(name, object_lock=object_lock)
         return name
 
 
 class MinioServer(Server, S3):
-    """A MinIO of our own."""
-
     name = "minio"
     options: tuple[str, ...] = ()
     trusted: SSLContext | None = None
@@ -76,7 +70,6 @@ class MinioServer(Server, S3):
         S3.__init__(self, f"http://127.0.0.1:{self.port}", _USER, _PASSWORD)
 
     def environment(self) -> dict[str, str]:
-        """Return additions to the server's environment."""
         return {}
 
     def _launch(self) -> LeashedProcess:

@@ -94,7 +94,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Collect the report of a worker."""
     missing, not_run, notes = getattr(node, "workeroutput", {}).get("missing", ({}, (), ()))
     MISSING.update(missing)
     NOT_RUN.update(not_run)

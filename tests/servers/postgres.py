@@ -125,7 +125,6 @@ class PostgresServer(Server, Postgres):
 
     @property
     def data(self) -> Path:
-        """The folder of the data."""
         return self.folder / "data"
 
     def _launch(self) -> LeashedProcess:
@@ -137,7 +136,6 @@ class PostgresServer(Server, Postgres):
         return self._run(command + options, user=self.user)
 
     def give_folder(self, path: Path) -> None:
-        """Give a folder and its contents to the user that the server runs as."""
         if self.user:
             for item in (path, *path.rglob("*")):
                 shutil.chown(item, self.user)

@@ -65,7 +65,6 @@ class WatchedProcess(ABC):
         return self.wait(60)
 
     def last_lines(self) -> str:
-        """Return the end of its log, for error messages."""
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
 
     def _tree(self) -> list[psutil.Process]:

@@ -99,7 +99,6 @@ class ShortLivedMinio(MinioServer):
     """It has a bucket for each test and enough memory, so it scans and collects garbage rarely."""
 
     def environment(self) -> dict[str, str]:
-        """Return additions to the server's environment."""
         return {"MINIO_SCANNER_SPEED": "slowest", "GOGC": "400"}
 
 

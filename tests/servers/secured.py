@@ -44,7 +44,6 @@ class SecuredKafka(KafkaServer):
         self.java_options = (f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={issuer.url}/jwks",)
 
     def properties(self) -> dict[str, str]:
-        """Return the contents of server.properties."""
         plain = super().properties()
         pair = self._authority.issue("kafka")
         store = self.folder / "kafka.pem"
@@ -171,7 +170,6 @@ class SecuredMinio(MinioServer):
         shutil.copyfile(pair.key, certificates / "private.key")
 
     def environment(self) -> dict[str, str]:
-        """Return additions to the server's environment."""
         openid = {
             "CONFIG_URL": f"{self._issuer.url}/.well-known/openid-configuration",
             "CLIENT_ID": CLIENT,

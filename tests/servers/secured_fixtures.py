@@ -27,7 +27,6 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="session")
 def issuer() -> Iterator[Issuer]:
-    """The issuer of the tokens that the secured servers accept."""
     with Issuer() as running:
         yield running
 

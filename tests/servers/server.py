@@ -78,7 +78,6 @@ class Server:
         return [] if self._process is None else self._process.pids()
 
     def close(self) -> None:
-        """Stop it and remove its data."""
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -44,7 +44,7 @@ def find_names(expression: str) -> set[str]:
     return set(re.findall(r"\b(?:inference_store|process)_\w+", expression))
 
 
-def test_a_query_names_metrics_and_labels_that_exist(subtests: pytest.Subtests) -> None:
+def test_queries_name_what_exists_of_chosen_installations(subtests: pytest.Subtests) -> None:
     """A misspelt label, in `by (…)` or in `{…}`, would match nothing, in silence."""
     for where, expression in QUERIES:
         with subtests.test(where, expression=expression):
@@ -56,10 +56,7 @@ def test_a_query_names_metrics_and_labels_that_exist(subtests: pytest.Subtests) 
             grouped = ",".join(re.findall(r"by \(([^)]*)\)", expression))
             matched = re.findall(r'(\w+)\s*(?:=~|!~|!=|=)\s*"', expression)
             assert set(re.findall(r"\w+", grouped)) | set(matched) <= known_labels
-
-
-def test_a_query_looks_at_chosen_installations() -> None:
-    """Alike everywhere: the dashboard fills in its variable, the chart its own release."""
+    # Alike everywhere: the dashboard fills in its variable, the chart its own release.
     for where, expression in QUERIES:
         matcher = '{inference_store=~".*"' if where in RULES else '{inference_store=~"$store"'
         selected = re.findall(r"\b(?:inference_store|process)_\w+(.{0,30})", expression)
@@ -68,6 +65,9 @@ def test_a_query_looks_at_chosen_installations() -> None:
     [variable] = [item for item in DASHBOARD["templating"]["list"] if item["name"] == "store"]
     assert variable["allValue"] == ".*"  # also if nothing sets the label
     assert variable["current"]["value"] == "$__all"
+    shown_names = {name for _, expression in QUERIES for name in find_names(expression)}
+    unseen = {metric.name for metric in METRICS if shown_names.isdisjoint(metric.samples)}
+    assert not unseen
 
 
 def test_does_not_show_jobs_of_other_programs() -> None:
@@ -80,7 +80,7 @@ def test_does_not_show_jobs_of_other_programs() -> None:
     assert sample_names >= PROCESS
 
 
-def test_a_stalled_loop_is_reported_before_its_pod_restarts() -> None:
+def test_a_stalled_loop_and_late_retention_are_reported_in_time() -> None:
     """The probe ends it soon after the limit. An api's loop is silent: it serves its metrics."""
     rule = RULES["InferenceStoreLoopStands"]
     limits = re.findall(r"> (\d+) and on \(job, instance\) inference_store_([a-z]+)", rule["expr"])
@@ -90,12 +90,11 @@ def test_a_stalled_loop_is_reported_before_its_pod_restarts() -> None:
         allowed = signature(services[service]).parameters["live_seconds"].default
         assert int(seconds) + SCRAPED_SECONDS <= allowed
     assert rule["for"] == "0m"
-
-
-def test_every_metric_is_on_the_dashboard() -> None:
-    shown_names = {name for _, expression in QUERIES for name in find_names(expression)}
-    unseen = {metric.name for metric in METRICS if shown_names.isdisjoint(metric.samples)}
-    assert not unseen
+    # A fixed hour would always fire at an interval of a day; `> 0` would hide what never ran.
+    expression = RULES["InferenceStoreRetentionLate"]["expr"]
+    interval = re.escape('max(inference_store_retention_interval_seconds{inference_store=~".*"})')
+    assert re.search(rf"clamp_min\(3 \* {interval}, 3600\)", expression)
+    assert "last_run_timestamp_seconds > 0" not in expression
 
 
 def test_an_alert_is_whole_and_has_a_runbook_entry() -> None:
@@ -116,11 +115,3 @@ def test_promtool_takes_the_rules() -> None:
     command = ["promtool", "check", "rules", os.fspath(ALERTS)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_retention_is_late_after_three_intervals_and_not_before_an_hour() -> None:
-    """A fixed hour would always fire at an interval of a day; `> 0` would hide what never ran."""
-    expression = RULES["InferenceStoreRetentionLate"]["expr"]
-    interval = re.escape('max(inference_store_retention_interval_seconds{inference_store=~".*"})')
-    assert re.search(rf"clamp_min\(3 \* {interval}, 3600\)", expression)
-    assert "last_run_timestamp_seconds > 0" not in expression

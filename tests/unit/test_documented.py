@@ -1,15 +1,23 @@
-"""Everything that exists is documented, and everything documented exists."""
+"""Everything that exists is documented, and everything documented exists; the docs as a site."""
 
+import hashlib
 import re
+import subprocess
+import sys
+import tomllib
+from base64 import b64encode
 from collections import Counter
 from dataclasses import fields
 from pathlib import Path
 
+import pytest
 from docs.describe import PAGES, fill, find_marks
 from docs.tables import FAMILIES, TABLES
 
+from inference_store.api.answer import list_kinds
 from inference_store.api.inference_models import ShownInference
 from inference_store.api.policies import PolicyBody, RuleBody
+from inference_store.api.site import DOCS_POLICY
 from inference_store.erasure.ledger_entries import KINDS
 from inference_store.index.accounting import STATES, Outcome
 from inference_store.index.tables import inference
@@ -45,21 +53,15 @@ ENVIRONMENT = (ROOT / ".env.example").read_text()
 README = (ROOT / "README.md").read_text()
 
 
-def test_every_setting_is_documented_and_in_the_example() -> None:
+def test_every_setting_is_documented_and_those_of_examples_exist() -> None:
     for text in (OPERATE, ENVIRONMENT):
         assert set(re.findall(rf"{PREFIX}[A-Z0-9_]+", text)) == names()
-
-
-def test_the_sentence_of_a_setting_is_above_it_in_the_example() -> None:
     comment = r"((?:#(?! ?INFERENCE_STORE_).*\n)*)"
     settings = re.findall(rf"{comment}#? ?INFERENCE_STORE_([A-Z0-9_]+)=", ENVIRONMENT)
     above = {name: " ".join(lines.replace("#", " ").split()) for lines, name in settings}
     for group in GROUPS:
         for name, sentence in field_docs(group).items():
             assert above[name.upper()].endswith(" ".join(sentence.split())), name
-
-
-def test_every_setting_of_an_example_exists() -> None:
     examples = "".join(re.findall(r"^```\n(.*?)^```", OPERATE, re.DOTALL | re.MULTILINE))
     given = re.findall(r"^([A-Z0-9_]+)=", examples, re.M)
     setting_names = {name.removesuffix("_FILE") for name in given}
@@ -68,15 +70,12 @@ def test_every_setting_of_an_example_exists() -> None:
     assert setting_names <= known_names
 
 
-def test_every_function_of_filters_is_documented() -> None:
+def test_every_function_entry_error_and_target_is_documented() -> None:
     beyond = FILTERS[FILTERS.index("## Beyond the standard") :]
     section = beyond[: beyond.index("A filter has at most")]
     own_names = [entry.name for entry in OPERATIONS.values() if entry.own]
     assert own_names
     assert not [name for name in own_names if f"`{name}`" not in section]
-
-
-def test_every_entry_of_a_list_is_documented() -> None:
     fields = (*PolicyBody.model_fields, *RuleBody.model_fields)
     assert not [name for name in fields if not re.search(rf'["`]{name}["`]', RETENTION)]
     assert not [prefix for prefix in CLOSED if f"`{prefix}`" not in PRODUCE]
@@ -85,15 +84,9 @@ def test_every_entry_of_a_list_is_documented() -> None:
     assert not [name for name in PROTOCOLS if f"| `{name}` |" not in PROTOCOLS_PAGE]
     rows = [f"| `{kind.name}` | {kind.sentence} |" for kind in KINDS]
     assert not [row for row in rows if row not in OPERATE]
-
-
-def test_documented_errors_are_those_that_exist() -> None:
     classes = [kind for kind in vars(errors).values() if isinstance(kind, type)]
     error_types = {error.type for error in classes if issubclass(error, StoreError)}
     assert set(re.findall(r"^## ([a-z-]+)$", ERRORS, re.MULTILINE)) == error_types
-
-
-def test_every_make_target_of_the_readme_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"make ([a-z-]+)", README)) <= targets
 
@@ -132,28 +125,19 @@ def test_terms_are_sorted_and_name_what_the_api_has() -> None:
 _TEXTS = {str(path.relative_to(PAGES)): path.read_text() for path in PAGES.rglob("*.md")}
 
 
-def test_tables_are_those_of_the_code() -> None:
+def test_tables_are_those_of_the_code_whole_and_on_one_page() -> None:
     assert (
         fill("<!-- checks -->\nold\n<!-- /checks -->") != "<!-- checks -->\nold\n<!-- /checks -->"
     )
     assert not [page for page, text in _TEXTS.items() if text != fill(text)], "run `make reference`"
-
-
-def test_every_table_is_in_one_page() -> None:
     marks = Counter(mark for text in _TEXTS.values() for mark in find_marks(text))
     assert {mark for mark in marks if mark.split()[0] not in FAMILIES} == set(TABLES)
     assert set(marks.values()) == {1}
-
-
-def test_a_family_is_listed_as_a_whole() -> None:
     metric_names = {metric.name for metric in METRICS}
     for page, listed in (("settings", names()), ("metrics", metric_names)):
         lines = _TEXTS[f"reference/{page}.md"].splitlines()
         rows = Counter(line.split("`")[1] for line in lines if "| `" in line[:3])
         assert rows == dict.fromkeys(listed, 1), page
-
-
-def test_every_metric_has_its_line_in_the_test_that_moves_them() -> None:
     metric_names = {entry.name.removeprefix("inference_store_") for entry in METRICS}
     assert set(MOVES) == metric_names, "add it to tests/e2e/metric_moves.py"
 
@@ -167,15 +151,12 @@ _NO_PROPERTY = {"capture_id"}
 _SHOWN_AS = {"data_size": "data_size_bytes"}
 
 
-def test_a_field_of_the_event_is_a_column_a_property_and_part_of_answers() -> None:
+def test_a_field_of_the_event_is_in_columns_answers_and_docs() -> None:
     assert _COLUMNS
     assert set(inference.columns.keys()) >= _COLUMNS, "see index/tables/inferences.py; migrate"
     assert set(PROPERTIES) >= _COLUMNS - _NO_PROPERTY, "give the column a `doc`"
     shown_names = {_SHOWN_AS.get(name, name) for name in _COLUMNS}
     assert shown_names <= set(ShownInference.model_fields), "see api/inference_models.py"
-
-
-def test_it_is_documented_for_producers() -> None:
     page = _PRODUCE.read_text()
     event = page[page.index("## The event") : page.index("## Sidecars")]
     assert not [name for name in FIELDS if not re.search(rf'["`]{name}["`]', event)]
@@ -195,3 +176,77 @@ def test_a_line_names_tests_that_exist() -> None:
         for path, name in tests:
             functions = re.findall(r"^(?:async )?def (\w+)", (ROOT / path).read_text(), re.M)
             assert name in functions, f"{path} has no {name}"
+
+
+# The pages by need, relative to docs; a folder in such a folder has one page that lists its own.
+_PAGES = sorted(
+    str(path.relative_to(ROOT / "docs"))
+    for pattern in ("*/*.md", "*/*/index.md")
+    for path in (ROOT / "docs").glob(pattern)
+)
+_HOST = r"(?:https?:)?//"
+# What a browser loads by itself: links to other sites stay links.
+_LOADED = re.compile(
+    rf'<(?:script|img|source|iframe|video|audio)\b[^>]*\bsrc="{_HOST}'
+    rf'|<link\b(?=[^>]*rel="(?:stylesheet|icon|preload|prefetch)")[^>]*href="{_HOST}'
+    rf"""|url\(\s*["']?{_HOST}|@import\s+["']{_HOST}"""
+)
+
+
+def build_site(source: Path, target: Path) -> subprocess.CompletedProcess[str]:
+    """Build a site as `make docs` does."""
+    options = ["-q", "-W", "-E", "-d", str(target.with_name("doctrees"))]
+    command = [sys.executable, "-m", "sphinx", *options, str(source), str(target)]
+    return subprocess.run(command, check=False, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("built") / "site"
+    built = build_site(ROOT / "docs", target)
+    assert built.returncode == 0, built.stderr
+    return target
+
+
+def test_loads_nothing_from_another_host(site: Path) -> None:
+    files = [path for path in site.rglob("*") if path.suffix in {".html", ".css"}]
+    assert len(files) > 20
+    assert not [path for path in files if _LOADED.search(path.read_text())]
+    for text in (
+        '<script src="https://elsewhere.example/a.js">',
+        '<link rel="stylesheet" type="text/css" href="//elsewhere.example/a.css">',
+        "@font-face { src: url(https://elsewhere.example/a.woff2) }",
+    ):
+        assert _LOADED.search(text)
+
+
+def test_every_page_has_a_name_and_is_reached(site: Path) -> None:
+    """The api finds a page without its folder, since errors link to `/docs/errors`."""
+    names = [path.name for path in (ROOT / "docs").glob("*/*.md")]
+    assert len(set(names)) == len(names)
+    assert _PAGES
+    navigation = (site / "index.html").read_text().partition("sidebar-tree")[2]
+    assert not [
+        page for page in _PAGES if f'href="{page.removesuffix(".md")}.html"' not in navigation
+    ]
+    start = (ROOT / "docs" / "index.md").read_text()
+    assert sorted(re.findall(r"^- \[.*?\]\((.*?)\): ", start, re.MULTILINE)) == _PAGES
+
+
+def test_every_type_of_error_has_its_anchor(site: Path) -> None:
+    page = (site / "reference" / "errors.html").read_text()
+    assert not [kind.type for kind in list_kinds() if f'id="{kind.type}"' not in page]
+
+
+def test_a_build_of_the_package_needs_what_the_locks_have() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["build-system"]["requires"] == project["dependency-groups"]["build"]
+
+
+def test_the_policy_allows_every_script_of_a_page(site: Path) -> None:
+    for path in site.rglob("*.html"):
+        page = path.read_text()
+        for script in re.findall(r"<script>(.*?)</script>", page, re.DOTALL):
+            digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+            assert f"'sha256-{digest}'" in DOCS_POLICY, path
+        assert not re.search(r"<[^>]+\son[a-z]+=", page), path

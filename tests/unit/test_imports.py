@@ -21,7 +21,7 @@ from tests.integration.api.test_edits_and_erasures import PLACES
 from tests.integration.erasure.ledger.test_services import LEDGER_FAILPOINTS
 from tests.integration.operations.reconcile.test_orphans import ORPHAN_FAILPOINTS
 from tests.integration.operations.reconcile.test_rebuild import REBUILD_FAILPOINTS
-from tests.integration.retention.test_export_jobs import EXPORT_FAILPOINTS, REMOVAL_FAILPOINTS
+from tests.integration.retention.test_exports import EXPORT_FAILPOINTS, REMOVAL_FAILPOINTS
 from tests.integration.retention.test_kills import RETENTION_FAILPOINTS
 
 SERVICES = Path(__file__).parents[2] / "services" / "inference_store"

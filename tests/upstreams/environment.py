@@ -32,12 +32,10 @@ def find_upstreams() -> Path:
 
 
 def python_of(environment: Path) -> str:
-    """The Python of an environment."""
     return str(environment / "bin" / "python")
 
 
 def packages_of(environment: Path) -> Path:
-    """The folder of an environment's packages."""
     python = f"python{sys.version_info.major}.{sys.version_info.minor}"
     return environment / "lib" / python / "site-packages"
 

@@ -111,8 +111,6 @@ _START = "from mlserver.cli import main; main()"
 
 
 class MLServer(ModelServer):
-    """An MLServer of our own, with the models of models/mlserver."""
-
     name = "mlserver"
     _variables: ClassVar[Mapping[str, str]] = {}
 

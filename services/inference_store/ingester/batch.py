@@ -115,7 +115,7 @@ class Consumer(Protocol):
     """One member of a group of consumers. Each partition of a topic is assigned to one member.
 
     Every method that calls the broker raises KafkaError while it is unavailable, and is retried.
-    `tests/consumer_contract.py` has the other rules of an implementation.
+    `tests/integration/ingester/test_recreated_topic.py` has the other rules of an implementation.
     """
 
     @property

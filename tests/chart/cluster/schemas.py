@@ -32,7 +32,6 @@ def make_strict(schema: Any) -> Any:
 
 
 def collect_definitions(name: str, definitions: Schemas, collected: Schemas) -> Schemas:
-    """Collect the definitions that a definition needs, with itself."""
     if name not in collected:
         collected[name] = definitions[name]
         for other in _REFERENCE.findall(json.dumps(definitions[name])):
@@ -41,7 +40,6 @@ def collect_definitions(name: str, definitions: Schemas, collected: Schemas) -> 
 
 
 def write_schemas(source: Schemas, folder: Path) -> None:
-    """Write a file for each kind of object."""
     folder.mkdir(parents=True, exist_ok=True)
     definitions = {name: make_strict(schema) for name, schema in source.items()}
     for name, schema in source.items():

@@ -46,7 +46,6 @@ class Cluster:
         """Do nothing: it keeps running."""
 
     def remove(self, namespace: str, *options: str) -> None:
-        """Remove a namespace with everything in it."""
         self.run("kubectl", "delete", "namespace", namespace, "--ignore-not-found", *options)
 
     def command(self, *arguments: str) -> list[str]:
@@ -104,7 +103,6 @@ class OwnCluster(Cluster):
         images.run_script("cluster.sh", "load", str(file), STATE=self._state)
 
     def stop(self) -> None:
-        """End every process of the cluster, and remove its data."""
         images.run_script("cluster.sh", "down", STATE=self._state)
 
     def remove(self, namespace: str, *_: str) -> None:

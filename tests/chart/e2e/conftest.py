@@ -19,7 +19,6 @@ def figures() -> list[str]:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Start a cluster."""
     kind = os.environ.get(TEST_CLUSTER)
     if not kind:
         pytest.skip("needs a cluster: `make chart-e2e`")

@@ -26,7 +26,6 @@ def build_mlserver_archive() -> Path:
 
 
 def save_archive(image: str, file: Path) -> None:
-    """Save an image as a file that a node can load."""
     target = f"docker-archive:{file}:{image}"
     subprocess.run(["buildah", "push", "--quiet", image, target], check=True)
 

@@ -21,8 +21,6 @@ COMPONENTS = ("ingester", "api", "retention")
 
 
 class Release:
-    """A namespace with a release."""
-
     def __init__(self, cluster: Cluster, namespace: str = NAMESPACE) -> None:
         self.cluster = cluster
         self.namespace = namespace
@@ -49,7 +47,6 @@ class Release:
         return self._run_and_wait("install", str(CHART), "--wait-for-jobs", *chosen)
 
     def install_this(self, *options: str) -> None:
-        """Install this version with options of helm."""
         chosen = list_values(self.cluster)
         self._run_and_wait("install", str(CHART), "--wait-for-jobs", *chosen, *options)
 

@@ -84,13 +84,10 @@ def install_model_server(
 
 
 def call_script(release: Release, *arguments: str) -> Any:
-    """Return the output of the caller's script."""
     return json.loads(release.client(*arguments, script=CALLER))
 
 
 def wait_for_call(release: Release, model: str, name: str) -> None:
-    """Wait until a call of the caller's script is stored."""
-
     def is_stored() -> bool:
         body = {"filter": "camera = 'door'"}
         status, answer = release.api("POST", f"/v1/models/{model}/inferences/query", body)

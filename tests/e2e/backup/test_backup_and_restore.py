@@ -1,12 +1,17 @@
 """A backup, life after it, and a new Postgres and object store that read on from the backup."""
 
 import asyncio
+import getpass
+import io
+import shutil
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from sqlalchemy import select
@@ -16,7 +21,6 @@ from inference_store.erasure.progress import FINAL, find_erasure
 from inference_store.index.accounting import Outcome
 from inference_store.index.database import create_engine
 from inference_store.index.tables import metadata_key, registration
-from tests.e2e.backup.copies import METHODS, mirror
 from tests.e2e.faults.traffic import (
     Published,
     check_nothing_waits,
@@ -33,7 +37,7 @@ from tests.servers.environment import service_environment as environment_of
 from tests.servers.fixtures import MakeTopic, migrate, unique
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3, MinioServer
-from tests.servers.postgres import PostgresServer
+from tests.servers.postgres import Postgres, PostgresServer, find_postgres
 from tests.service_process import Service
 from tests.transactions import fetch, transact
 from tests.warm.process import run_command
@@ -52,8 +56,6 @@ def target_s3() -> Iterator[MinioServer]:
 
 @dataclass
 class Site:
-    """A database, an object store, and the services on them."""
-
     environment: dict[str, str]
     engine: AsyncEngine
     bucket: str
@@ -101,49 +103,6 @@ class Site:
 async def opened() -> AsyncIterator[AsyncExitStack]:
     async with AsyncExitStack() as stack:
         yield stack
-
-
-@pytest.mark.parametrize("method", METHODS)
-async def test_a_restored_store_reads_on_and_misses_nothing(
-    method: str,
-    own_postgres: PostgresServer,
-    kafka_server: Kafka,
-    minio_server: S3,
-    target_s3: MinioServer,
-    bucket: str,
-    topic: MakeTopic,
-    tmp_path: Path,
-    opened: AsyncExitStack,
-) -> None:
-    name = unique()
-    changes = {"KAFKA_TOPIC": topic(2), "KAFKA_GROUP": unique(), "INGESTER_BATCH_EVENTS": "50"}
-
-    def site(dsn: str, s3: S3, folder: str) -> Site:
-        engine = create_engine(dsn)
-        opened.push_async_callback(engine.dispose)
-        (tmp_path / folder).mkdir()
-        environment = environment_of(dsn, kafka_server, s3, bucket, **changes)
-        return Site(environment, engine, bucket, tmp_path / folder)
-
-    dsn = own_postgres.create_database(name)
-    await asyncio.to_thread(migrate, dsn)
-    old = site(dsn, minio_server, "old")
-    producer = await opened.enter_async_context(Producer(old.environment, changes["KAFKA_TOPIC"]))
-    published = Published(producer, old.engine, bucket)
-    backup = METHODS[method](tmp_path)
-
-    async def take() -> None:
-        # The database first: what its rows point to is then in the copy of the bucket.
-        await asyncio.to_thread(backup.take, own_postgres, dsn)
-        await asyncio.to_thread(mirror, minio_server, target_s3, bucket)
-
-    await live(old, published, take)
-    await asyncio.to_thread(mirror, minio_server, target_s3, bucket)
-    new_server = PostgresServer()
-    opened.callback(new_server.close)
-    new = site(await asyncio.to_thread(backup.restore, new_server, name), target_s3, "new")
-    assert 250 < (await counted(new.engine)).total() < published.records
-    await live_again(new, published, target_s3)
 
 
 async def live(old: Site, published: Published, take: Callable[[], Awaitable[None]]) -> None:
@@ -223,3 +182,104 @@ async def list_names(engine: AsyncEngine) -> dict[str, Any]:
     for rows in (models, keys):
         assert len({row[0] for row in rows}) == len(rows)
     return {"models": [row.model_id for row in models], "keys": {row.name for row in keys}}
+
+
+def run(name: str, *arguments: str) -> None:
+    command = [str(find_postgres() / name), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, f"{name}: {done.stderr[-2000:]}"
+
+
+class Dump:
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "store.dump"
+
+    def take(self, _server: PostgresServer, dsn: str) -> None:
+        run("pg_dump", "--format=custom", f"--file={self._file}", dsn)
+
+    def restore(self, server: PostgresServer, name: str) -> str:
+        server.start()
+        dsn = Postgres.create_database(server, name)
+        run("pg_restore", "--exit-on-error", f"--dbname={dsn}", str(self._file))
+        return dsn
+
+
+class BaseBackup:
+    """pg_basebackup of the whole server, and another server on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._data = folder / "base"
+
+    def take(self, server: PostgresServer, _dsn: str) -> None:
+        user = urlsplit(server.dsn).username or getpass.getuser()
+        where = ("--host=127.0.0.1", f"--port={server.port}", f"--username={user}")
+        run("pg_basebackup", *where, f"--pgdata={self._data}", "--checkpoint=fast")
+
+    def restore(self, server: PostgresServer, name: str) -> str:
+        data = server.folder / "data"
+        shutil.copytree(self._data, data)
+        data.chmod(0o700)
+        server.give_folder(data)
+        server.start()
+        return server.dsn_of(name)
+
+
+METHODS: dict[str, type[Dump | BaseBackup]] = {"pg_dump": Dump, "pg_basebackup": BaseBackup}
+
+
+def mirror(source: S3, target: S3, bucket: str) -> int:
+    """Copy what a bucket's copy does not have yet, as `mc mirror` does; how many objects."""
+    here, there = source.client(), target.client()
+    if not there.bucket_exists(bucket):
+        there.make_bucket(bucket)
+    copied_names = {item.object_name for item in there.list_objects(bucket, recursive=True)}
+    copied = 0
+    for item in here.list_objects(bucket, recursive=True):
+        if item.object_name not in copied_names:
+            data = here.get_object(bucket, item.object_name).read()
+            there.put_object(bucket, item.object_name, io.BytesIO(data), len(data))
+            copied += 1
+    return copied
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_a_restored_store_reads_on_and_misses_nothing(
+    method: str,
+    own_postgres: PostgresServer,
+    kafka_server: Kafka,
+    minio_server: S3,
+    target_s3: MinioServer,
+    bucket: str,
+    topic: MakeTopic,
+    tmp_path: Path,
+    opened: AsyncExitStack,
+) -> None:
+    name = unique()
+    changes = {"KAFKA_TOPIC": topic(2), "KAFKA_GROUP": unique(), "INGESTER_BATCH_EVENTS": "50"}
+
+    def site(dsn: str, s3: S3, folder: str) -> Site:
+        engine = create_engine(dsn)
+        opened.push_async_callback(engine.dispose)
+        (tmp_path / folder).mkdir()
+        environment = environment_of(dsn, kafka_server, s3, bucket, **changes)
+        return Site(environment, engine, bucket, tmp_path / folder)
+
+    dsn = own_postgres.create_database(name)
+    await asyncio.to_thread(migrate, dsn)
+    old = site(dsn, minio_server, "old")
+    producer = await opened.enter_async_context(Producer(old.environment, changes["KAFKA_TOPIC"]))
+    published = Published(producer, old.engine, bucket)
+    backup = METHODS[method](tmp_path)
+
+    async def take() -> None:
+        # The database first: what its rows point to is then in the copy of the bucket.
+        await asyncio.to_thread(backup.take, own_postgres, dsn)
+        await asyncio.to_thread(mirror, minio_server, target_s3, bucket)
+
+    await live(old, published, take)
+    await asyncio.to_thread(mirror, minio_server, target_s3, bucket)
+    new_server = PostgresServer()
+    opened.callback(new_server.close)
+    new = site(await asyncio.to_thread(backup.restore, new_server, name), target_s3, "new")
+    assert 250 < (await counted(new.engine)).total() < published.records
+    await live_again(new, published, target_s3)

@@ -31,7 +31,6 @@ class RebuiltRequest:
     """The events of its inferences, as they are stored beside the metadata."""
 
     def send_to(self, url: str) -> httpx.Response:
-        """Send its body again, to a server."""
         content, headers = self.messages[0], self.headers
         return httpx.post(url + self.path, content=content, headers=headers, timeout=120)
 
@@ -95,7 +94,6 @@ class RealLine:
     def captured(
         self, model: str, count: int, *, protocol: str | None = None
     ) -> list[dict[str, Any]]:
-        """The inferences of a model, the first one first, once there are so many."""
         query: dict[str, Any] = {"limit": 1000, "include": ["metadata", "predictions"]}
         if protocol is not None:
             query["filter"] = f"protocol = '{protocol}'"
@@ -116,7 +114,6 @@ class RealLine:
         return answer.content
 
     def again(self, model: str) -> list[RebuiltRequest]:
-        """The requests to a model, from the bucket alone."""
         return list_requests(self.s3, self.bucket, model)
 
     def accounting(self) -> Any:
@@ -135,7 +132,6 @@ class RealLine:
 
 
 def read_metadata(item: Mapping[str, Any]) -> dict[str, str]:
-    """An inference's metadata by key, as they were sent."""
     return {entry["key"]: entry["value"] for entry in item["metadata"]}
 
 

@@ -254,7 +254,6 @@ ARGUMENTS = {"max_new_tokens": ("INT64", 5), "do_sample": ("INT8", False)}
 
 
 def make_arguments() -> list[Any]:
-    """A tensor each, as the runtime wants them."""
     return [
         {
             "name": name,

@@ -54,6 +54,5 @@ def environment(
 async def published(
     environment: dict[str, str], engine: AsyncEngine, shared_bucket: str
 ) -> AsyncIterator[Published]:
-    """A producer on the test's topic, and what it has published."""
     async with Producer(environment, environment["INFERENCE_STORE_KAFKA_TOPIC"]) as producer:
         yield Published(producer, engine, shared_bucket)

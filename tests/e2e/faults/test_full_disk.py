@@ -70,7 +70,6 @@ def server(disk_case: DiskCase) -> Iterator[tuple[PostgresServer, SmallDisk]]:
 def full_environment(
     environment: dict[str, str], server: tuple[PostgresServer, SmallDisk], disk_case: DiskCase
 ) -> dict[str, str]:
-    """The ingester's environment with a migrated database of that server."""
     postgres, disk = server
     name = unique()
     dsn = postgres.create_database(name)

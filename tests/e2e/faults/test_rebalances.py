@@ -18,7 +18,6 @@ pytestmark = pytest.mark.real_kafka
 
 @pytest.fixture
 def ingesters(environment: dict[str, str], tmp_path: Path) -> Iterator[list[Service]]:
-    """Two ingesters of one group."""
     folders = [tmp_path / name for name in ("first", "second")]
     for own_folder in folders:
         own_folder.mkdir()

@@ -7,21 +7,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from sqlalchemy import Table, func, select
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.index import accounting
+from inference_store.index import accounting, tables
 from inference_store.index.accounting import Outcome
-from inference_store.index.tables import (
-    PARTITIONED,
-    blob_reference,
-    erasing,
-    metadata_key,
-    metadata_key_delta,
-    metadata_key_seen,
-    partition_span,
-    unsettled_event,
-)
 from inference_store.inference.events import Buckets, decode
 from tests.polling import until
 from tests.producer import START, Capture, Producer, capture
@@ -101,7 +91,7 @@ ROWS = {
     "prediction": 2,
     "blob_reference": 3,
 }
-_TABLES = (*PARTITIONED, blob_reference)
+_TABLES = (*tables.PARTITIONED, tables.blob_reference)
 
 
 def uid_of(capture: Capture, bucket: str) -> UUID:
@@ -133,7 +123,7 @@ async def wait_until_drained(
 
 async def describe_parked(engine: AsyncEngine) -> str:
     """Return why the first parked events wait, and until when, for the message of a failed test."""
-    here = unsettled_event.c
+    here = tables.unsettled_event.c
     query = select(here.detail, here.attempts, here.next_attempt_at).order_by(here.id)
     query = query.where(here.state == "parked").limit(3)
     async with engine.connect() as connection:
@@ -153,7 +143,7 @@ async def check_rows(
     """
     for table in _TABLES:
         expected = dict.fromkeys(uids, ROWS[table.name]) if table.name in ROWS else {}
-        if table is blob_reference:
+        if table is tables.blob_reference:
             expected = dict.fromkeys(uids, referenced)
             expected |= dict.fromkeys(without_input, referenced - 1)
         query = select(table.c.uid, func.count()).group_by(table.c.uid)
@@ -172,32 +162,29 @@ def check_same(actual: Mapping[UUID, int], expected: Mapping[UUID, int], what: s
 
 async def check_nothing_waits(connection: AsyncConnection) -> None:
     """Check that there is no open dead letter, no parked event and no mark of an erasure."""
-    states = await connection.execute(select(unsettled_event.c.state, unsettled_event.c.reason))
+    states = await connection.execute(
+        select(tables.unsettled_event.c.state, tables.unsettled_event.c.reason)
+    )
     assert [row for row in states if row[0] in {"open", "redrive", "parked"}] == []
-    assert await _count(connection, erasing) == 0
+    assert int(await connection.scalar(select(func.count()).select_from(tables.erasing)) or 0) == 0
 
 
 async def check_registry(connection: AsyncConnection, inferences: int) -> None:
     """The key registry has counted each inference once, and every key used has a name."""
-    frame = select(metadata_key.c.key).where(metadata_key.c.name == "frame_number")
+    frame = select(tables.metadata_key.c.key).where(tables.metadata_key.c.name == "frame_number")
     total = 0
-    for table in (metadata_key_delta, metadata_key_seen):
+    for table in (tables.metadata_key_delta, tables.metadata_key_seen):
         query = select(func.sum(table.c.count)).where(table.c.key.in_(frame))
         total += int(await connection.scalar(query) or 0)
     assert total == inferences
 
 
 async def check_partitions(connection: AsyncConnection) -> None:
-    """The catalogue names exactly the partitions that exist."""
-    spans = await connection.execute(select(partition_span.c.name))
-    names = {f"{table.name}_{span}" for span in spans.scalars() for table in PARTITIONED}
+    spans = await connection.execute(select(tables.partition_span.c.name))
+    names = {f"{table.name}_{span}" for span in spans.scalars() for table in tables.PARTITIONED}
     query = "SELECT relname FROM pg_class WHERE relispartition AND relkind = 'r'"
     result = await connection.exec_driver_sql(query)
     assert set(result.scalars()) == names
-
-
-async def _count(connection: AsyncConnection, table: Table) -> int:
-    return int(await connection.scalar(select(func.count()).select_from(table)) or 0)
 
 
 # With waits of 0.2, 0.4, 0.8 … seconds, by the reader, the writer and the retries.

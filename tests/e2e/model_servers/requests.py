@@ -30,7 +30,6 @@ def post(path: str, body: Any, *headers: tuple[str, str]) -> Asked:
 
 
 def compress(path: str, body: Any, *headers: tuple[str, str]) -> Asked:
-    """A request with a body of JSON, compressed by gzip."""
     packed = gzip.compress(json.dumps(body).encode(), mtime=0)
     return post(path, packed, JSON, ("Content-Encoding", "gzip"), *headers)
 
@@ -95,7 +94,6 @@ _TEXT = {"name": "args", "datatype": "BYTES", "shape": [1], "data": ["once upon 
 
 
 def make_argument(name: str, datatype: str, value: Any) -> Any:
-    """A named argument of a Hugging Face pipeline, as a tensor."""
     tensor = {"name": name, "datatype": datatype, "shape": [1], "data": [value]}
     return {**tensor, "parameters": {"content_type": "raw"}}
 

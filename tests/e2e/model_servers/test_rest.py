@@ -93,7 +93,6 @@ async def test_answers_that_an_upstream_has_no_rest(
 
 @pytest.fixture(scope="module")
 def stripping_mlserver(mlserver: model_servers.MLServer, proxy_before: Start) -> Iterator[Proxy]:
-    """A proxy that strips metadata."""
     rules = {"strip_metadata": True}
     with proxy_before("mlserver", "v2", rules=rules, url=mlserver.url) as proxy:
         yield proxy

@@ -39,12 +39,10 @@ def list_boxes(number: int) -> list[tuple[str, list[float], float]]:
 
 @pytest.fixture
 async def stored(engine: AsyncEngine, blobs: Blobs, bucket: str) -> list[NewInference]:
-    """The inferences, the first one received first."""
     return await store_pictures(engine, blobs, bucket)
 
 
 async def write_and_read(make_app: MakeApp, folder: Path, name: str) -> list[Any]:
-    """Write a dataset of all that is stored, and return what its reader sees."""
     async with serve_app(make_app()) as http:
         with Store(str(http.base_url)) as store:
             inferences = store.model(MODEL).inferences().sort("received_at")
@@ -59,7 +57,6 @@ async def write_and_read(make_app: MakeApp, folder: Path, name: str) -> list[Any
 
 
 def check_street(names: Mapping[str, Any], *, has_scores: bool) -> None:
-    """Check the boxes of the street, and their scores if the format has them."""
     for number in range(DETECTIONS):
         expected = {label: (box, score) for label, box, score in list_boxes(number)}
         objects = {item["label"]: item for item in names[f"street-{number}"]["objects"]}

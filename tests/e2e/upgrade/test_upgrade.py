@@ -119,8 +119,6 @@ EVENTS = 100
 
 @dataclass(frozen=True)
 class Step:
-    """The version before, and the migrations of the one after it."""
-
     before: Version
     migrations: Path
 
@@ -141,7 +139,6 @@ def step(tmp_path: Path) -> Step:
 
 @pytest.fixture
 def old_database(postgres_server: Postgres, step: Step) -> Iterator[str]:
-    """A database of the version before, migrated by itself."""
     name = unique()
     dsn = postgres_server.create_database(name)
     environment = step.before.environment({"INFERENCE_STORE_POSTGRES_DSN": dsn})
@@ -159,8 +156,6 @@ async def old_engine(old_database: str) -> AsyncIterator[AsyncEngine]:
 
 @dataclass
 class Line:
-    """An ingester and an api of one version."""
-
     ingester: Service
     api: Service
     url: str

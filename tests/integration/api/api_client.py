@@ -47,15 +47,12 @@ class Api(httpx.AsyncClient, Database):
         return answer.json() if answer.content else None
 
     async def read(self, path: str, *, status: int = 200, **params: Any) -> Any:
-        """Return the JSON of the answer to a GET with parameters."""
         return await self.call("GET", path, status=status, params=params or None)
 
     async def ask(self, path: str, body: Any, *, status: int = 200, **more: Any) -> Any:
-        """Return the JSON of the answer to a POST."""
         return await self.call("POST", path, body, status=status, **more)
 
     async def find_ids(self, path: str = "/v1/models/model/inferences/query", **body: Any) -> Any:
-        """Return the ids of the inferences on the page that a query finds."""
         return [item["inference_id"] for item in (await self.ask(path, body))["items"]]
 
     async def store(self, *inferences: NewInference) -> int:

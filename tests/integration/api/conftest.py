@@ -55,8 +55,6 @@ def forget_apps() -> Iterator[None]:
 
 @pytest.fixture
 def settings(database: str, minio_server: S3, bucket: str) -> Callable[..., ApiSettings]:
-    """A factory of the api's settings on this test's servers."""
-
     def make(**changes: Any) -> ApiSettings:
         return make_settings(
             ApiSettings,
@@ -89,7 +87,6 @@ def make_app(settings: Callable[..., ApiSettings], engine: AsyncEngine, blobs: B
 
 @pytest.fixture
 async def client(make_app: MakeApp) -> AsyncIterator[Api]:
-    """The api without access control."""
     async with make_client(make_app()) as one_api:
         yield one_api
 

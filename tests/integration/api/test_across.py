@@ -46,7 +46,7 @@ async def _read_pages(
         body["cursor"] = page["next"]
 
 
-async def test_which_models(api: Api) -> None:
+async def test_pages_of_models_are_sorted(api: Api) -> None:
     expected = [f"{model}{n}" for n in (3, 2, 1, 0) for model in "cba"]
     ids, pages = await _read_pages(api, limit=5)
     assert ids == expected
@@ -63,9 +63,6 @@ async def test_which_models(api: Api) -> None:
         await api.ask(path, {"model_ids": []}, status=422)
         await api.ask(path, {"model_ids": ["a", "nobody"]}, status=404)
         await api.ask(path, {"project_id": "nothing"}, status=404)
-
-
-async def test_sorts(api: Api) -> None:
     descending = ["b3", "a3", "b2", "a2", "b1", "a1", "b0", "a0", "c3", "c2", "c1", "c0"]
     ids, pages = await _read_pages(api, sort="-rank", limit=5)
     assert ids == descending
@@ -79,9 +76,6 @@ async def test_sorts(api: Api) -> None:
     assert [item["inference_id"] for item in link["items"]] == ["a3", "a2"]
     rest, _ = await _read_pages(api, f"{_ONE}/query", sort="-top_score", limit=3)
     assert rest == ["a3", "a2", "a1", "a0"]
-
-
-async def test_refusals(api: Api) -> None:
     unknown = await api.ask(_QUERY, {"sort": "rnak", "project_id": "p"}, status=422)
     assert unknown["errors"][0]["path"] == "sort"
     assert "rank" in unknown["errors"][0]["known"]

@@ -54,27 +54,30 @@ async def _aggregate(api: Api, body: Any, path: str = _ONE) -> Any:
     return json.loads(answer.text, parse_float=Decimal)
 
 
-async def test_examples(api: Api) -> None:
+async def test_examples_and_refusals(api: Api) -> None:
     await api.store(*_make_inferences())
     assert len(_EXAMPLES) == 5
     for body, expected in _EXAMPLES:
         assert await _aggregate(api, body) == json.loads(expected, parse_float=Decimal), body
-
-
-async def test_nothing_matches(api: Api) -> None:
-    await api.store(*_make_inferences())
     functions = ("min", "max", "sum", "mean", "percentiles", "histogram", "top", "distinct")
     measures = [{"function": function, "of": "frame_number"} for function in functions]
     nothing = {"received_at": {"from": "2027-01-01T00:00:00Z"}}
-    body = {**nothing, "measures": [{"function": "count"}, *measures]}
-    [group] = (await _aggregate(api, body))["groups"]
+    question = {**nothing, "measures": [{"function": "count"}, *measures]}
+    [group] = (await _aggregate(api, question))["groups"]
     measured = group["measures"]
     names = ("count", "mean(frame_number)", "sum(frame_number)")
     assert [measured[name] for name in names] == [0, None, None]
     assert measured["percentiles(frame_number)"]["values"][0] == {"at": 50, "value": None}
     assert measured["histogram(frame_number)"] == {"bins": [], "below": 0, "above": 0}
     for by in ("data_source", "label", {"time": "day"}, {"histogram": {"of": "frame_number"}}):
-        assert (await _aggregate(api, {**body, "group_by": [by]}))["groups"] == []
+        assert (await _aggregate(api, {**question, "group_by": [by]}))["groups"] == []
+    for refused, path, words in _REFUSED:
+        [fault] = (await api.ask(_ONE, refused, status=422))["errors"]
+        assert fault["path"] == path, refused
+        assert words in fault["message"], refused
+    await api.transact(registrations.put, "model", Details(project_id="p"))
+    answer = await _aggregate(api, {"project_id": "p", "group_by": ["project_id"]}, _ACROSS)
+    assert answer["groups"] == [{"key": {"project_id": "p"}, "measures": {"count": 4}}]
 
 
 def _measure(function: str, *of: str, **more: Any) -> dict[str, Any]:
@@ -125,14 +128,6 @@ _REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (_measure("histogram", "n", bounds=[1, "2027-01-01"]), "measures[0].bounds", "not both"),
     ({"order": "-nothing"}, "body", "known are count"),
 ]
-
-
-async def test_rejects_invalid_request(api: Api) -> None:
-    await api.store(*_make_inferences())
-    for body, path, words in _REFUSED:
-        [fault] = (await api.ask(_ONE, body, status=422))["errors"]
-        assert fault["path"] == path, body
-        assert words in fault["message"], body
 
 
 async def _check_too_many(api: Api, *bodies: dict[str, Any]) -> list[str]:
@@ -209,13 +204,6 @@ async def test_measures_share_the_row_budget(api: Api, monkeypatch: pytest.Monke
     last = {"function": "distinct", "of": "c"}
     for detail in await _check_too_many(api, {"measures": tops}, {"measures": [*tops[:2], last]}):
         assert "together" in detail
-
-
-async def test_a_moved_model_has_its_project(api: Api) -> None:
-    await api.store(*_make_inferences())
-    await api.transact(registrations.put, "model", Details(project_id="p"))
-    answer = await _aggregate(api, {"project_id": "p", "group_by": ["project_id"]}, _ACROSS)
-    assert answer["groups"] == [{"key": {"project_id": "p"}, "measures": {"count": 4}}]
 
 
 async def test_explained(api: Api) -> None:

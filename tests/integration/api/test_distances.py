@@ -39,7 +39,7 @@ async def _read_pages(api: Api, path: str, **body: Any) -> list[dict[str, Any]]:
     return items
 
 
-async def test_the_nearest_come_first(api: Api) -> None:
+async def test_the_nearest_come_first_at_the_distance_of_filters(api: Api) -> None:
     names = [f"id-{n}" for n in range(10)]
     for path in (f"{_PATH}/query", "/v1/inferences/query"):
         items = await _read_pages(api, path, sort=_SORT, limit=5)
@@ -53,18 +53,12 @@ async def test_the_nearest_come_first(api: Api) -> None:
         assert ids == [*reversed(names), "nowhere-1", "nowhere-0"], path
     [item, *_] = await _read_pages(api, f"{_PATH}/query", limit=1000)
     assert "distance_metres" not in item
-
-
-async def test_distances_equal_those_of_filters(api: Api) -> None:
     body = {"filter": f"{_SORT} < 250000", "sort": _SORT, "fields": ["distance_metres"]}
     items = await _read_pages(api, f"{_PATH}/query", **body)
     assert [list(item) for item in items] == [["distance_metres"]] * 3
     for item in items:
         exact = f"{_SORT} = {item['distance_metres']!r}"
         assert (await api.ask(f"{_PATH}/count", {"filter": exact}))["count"] == 1
-
-
-async def test_as_a_link_and_as_a_stream(api: Api) -> None:
     link = await api.read(_PATH, sort=f"-{_SORT}", limit=2)
     assert [item["inference_id"] for item in link["items"]] == ["id-9", "id-8"]
     answer = await api.post(f"{_PATH}/query", json={"sort": _SORT}, headers=LINES)
@@ -93,9 +87,6 @@ async def test_refusals(api: Api) -> None:
     assert fault["path"] == "fields"
     words = "only pages sorted by distance have it, as in distance(location"
     assert words in fault["message"]
-
-
-async def test_a_cursor_belongs_to_its_point(api: Api) -> None:
     first = await api.ask(f"{_PATH}/query", {"sort": _SORT, "limit": 2})
     body = {"sort": "distance(location, POINT(13.4 52.6))", "cursor": first["next"]}
     problem = await api.ask(f"{_PATH}/query", body, status=422)

@@ -134,7 +134,6 @@ async def edit(client: httpx.AsyncClient, target: NewInference) -> httpx.Respons
 
 
 async def begin_edit(client: Api, slow: SlowBlobs, target: NewInference) -> Any:
-    """Begin an edit that waits for the object store, and return its task."""
     editing = asyncio.create_task(edit(client, target))
     assert await asyncio.to_thread(slow.arrived.wait, 180)
     return editing

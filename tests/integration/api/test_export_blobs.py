@@ -11,7 +11,7 @@ from sqlalchemy import func, update
 from inference_store.export.part_formats import PART_FORMATS
 from inference_store.index.tables import inference
 from inference_store.inference.events import StorageKey
-from tests.integration.retention.part_reading import JPEG, put_blobs, read_contents, read_links
+from tests.integration.retention.exported import JPEG, put_blobs, read_contents, read_links
 from tests.integration.stored_inferences import NewInference, at
 
 from .conftest import Api, MakeApp, make_client
@@ -125,7 +125,7 @@ async def test_lists_close_at_their_bytes(api: Api) -> None:
         assert {part["rows"] for part in await list_parts(api, without)} == {most}, settings
 
 
-async def test_refuses_what_a_format_cannot_have(api: Api) -> None:
+async def test_refuses_what_a_format_or_the_store_cannot_have(api: Api, make_app: MakeApp) -> None:
     for format, choice, remedy in (
         ("csv", "copy", "parquet"),
         ("chariot", "copy", "links"),
@@ -134,10 +134,7 @@ async def test_refuses_what_a_format_cannot_have(api: Api) -> None:
         problem = await api.ask(EXPORTS, {"format": format, "blobs": choice}, status=422)
         assert [error["path"] for error in problem["errors"]] == ["blobs"], format
         assert remedy in str(problem), format
-
-
-async def test_refuses_links_where_none_are_presigned(make_app: MakeApp) -> None:
-    async with make_client(make_app(presigned_urls="off")) as api:
-        problem = await api.ask(EXPORTS, {"blobs": "links"}, status=422)
+    async with make_client(make_app(presigned_urls="off")) as unsigned:
+        problem = await unsigned.ask(EXPORTS, {"blobs": "links"}, status=422)
         assert "PRESIGNED_URLS" in problem["detail"]
-        await api.ask(EXPORTS, {"blobs": "copy"}, status=202)
+        await unsigned.ask(EXPORTS, {"blobs": "copy"}, status=202)

@@ -195,7 +195,15 @@ async def test_names_who_was_given_links(api: Api) -> None:
     assert [entry["detail"]["export"] for entry in entries] == [export["id"]]
 
 
-async def test_a_policy_ends_it_sooner(make_app: MakeApp) -> None:
+async def test_needs_confirmation_for_very_many_and_a_policy_ends_it_sooner(
+    make_app: MakeApp,
+) -> None:
+    async with make_client(make_app(export_confirm_above=24)) as api:
+        refused = await api.ask(people.EXPORTS, {}, status=409)
+        assert "25 inferences match" in refused["detail"]
+        assert "confirm" in refused["detail"]
+        await api.ask(people.EXPORTS, {"filter": "n < 24"}, status=202)
+        await api.ask(people.EXPORTS, {"confirm": True}, status=202)
     rules = {"rules": [{"keep_input": "P40D", "keep_inference": "P40D"}]}
     async with make_client(make_app(policy_grace_seconds=0)) as api:
         await api.call("PUT", "/v1/models/model/retention-policy", rules)
@@ -207,16 +215,7 @@ async def test_a_policy_ends_it_sooner(make_app: MakeApp) -> None:
             assert abs(expires - requested - timedelta(days=expected)) < timedelta(minutes=1)
 
 
-async def test_needs_confirmation_for_very_many(make_app: MakeApp) -> None:
-    async with make_client(make_app(export_confirm_above=24)) as api:
-        refused = await api.ask(people.EXPORTS, {}, status=409)
-        assert "25 inferences match" in refused["detail"]
-        assert "confirm" in refused["detail"]
-        await api.ask(people.EXPORTS, {"filter": "n < 24"}, status=202)
-        await api.ask(people.EXPORTS, {"confirm": True}, status=202)
-
-
-async def test_refuses_bad_requests(api: Api) -> None:
+async def test_refuses_bad_requests_and_unknown_exports(api: Api) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"format": "xlsx"}, "format"),
         ({"filter": "nn < 3"}, "filter"),
@@ -232,9 +231,6 @@ async def test_refuses_bad_requests(api: Api) -> None:
         problem = await api.ask(people.EXPORTS, body, status=422)
         assert any(error["path"].startswith(fault) for error in problem["errors"]), problem
     assert (await api.read("/v1/exports"))["items"] == []
-
-
-async def test_unknown_exports_are_not_found(api: Api) -> None:
     for method, path in [("GET", ""), ("GET", "/parts"), ("GET", "/parts/1"), ("POST", "/cancel")]:
         await api.call(method, f"/v1/exports/{uuid4()}{path}", status=404)
 

@@ -85,14 +85,6 @@ async def test_a_stale_export_is_started_again_as_another_one(api: Api) -> None:
     assert [part["rows"] for part in await list_parts(api, again)] == [4, 1]
 
 
-async def test_what_lost_its_filter_is_not_started_again(api: Api) -> None:
-    export = await request_export(api, **OF_PLANTED)
-    await api.run_retention()
-    await erase(api, {"subject": {"key": "who", "type": "string", "value": PLANTED}})
-    refused = await api.ask(f"/v1/exports/{export['id']}/restart", {}, status=409)
-    assert "the filter of this export is lost. Request a new export" in refused["detail"]
-
-
 async def test_dry_runs_and_previews_say_in_how_many_exports_it_is(api: Api) -> None:
     both = [
         (await request_export(api, filter=filter))["id"]
@@ -145,8 +137,13 @@ async def test_exports_of_a_removed_model_go_with_it(api: Api) -> None:
         assert await api.fetch(f"SELECT count(*) FROM {table}") == [0], table
 
 
-async def test_refusals(api: Api) -> None:
+async def test_what_lost_its_filter_is_not_started_again_and_other_refusals(api: Api) -> None:
     await api.read("/v1/exports/00000000-0000-4000-8000-000000000000/erased", status=404)
     export = await request_export(api)
     damaged = await api.read(f"/v1/exports/{export['id']}/erased?cursor=x", status=422)
     assert damaged["type"].endswith("#invalid-cursor")
+    export = await request_export(api, **OF_PLANTED)
+    await api.run_retention()
+    await erase(api, {"subject": {"key": "who", "type": "string", "value": PLANTED}})
+    refused = await api.ask(f"/v1/exports/{export['id']}/restart", {}, status=409)
+    assert "the filter of this export is lost. Request a new export" in refused["detail"]

@@ -23,7 +23,7 @@ async def _store_inferences(api: Api) -> None:
     )
 
 
-async def test_every_spelling(api: Api) -> None:
+async def test_every_spelling_in_bodies_links_and_streams(api: Api) -> None:
     def compare(operator: str, number: str) -> str:
         args = f'[{{"property": "frame_number"}}, {number}]'
         return f'{{"op": "{operator}", "args": {args}}}'
@@ -40,9 +40,6 @@ async def test_every_spelling(api: Api) -> None:
         answer = await api.post(_QUERY, content=raw, headers={"Content-Type": "application/json"})
         assert answer.status_code == 200, answer.text
         assert [item["inference_id"] for item in answer.json()["items"]] == ["big"], raw
-
-
-async def test_links(api: Api) -> None:
     text: dict[str, Any] = {"filter": "frame_number > 4", "limit": 1}
     tree = '{"op": ">", "args": [{"property": "frame_number"}, 4]}'
     for link in (text, text | {"filter": tree, "filter-lang": "cql2-json"}):
@@ -50,6 +47,9 @@ async def test_links(api: Api) -> None:
         assert [item["inference_id"] for item in page["items"]] == ["big"]
     wrong = await api.read(_PATH, status=422, filter="frame_number >", limit=1)
     assert wrong["type"] == "/docs/errors#invalid-filter"
+    body = {"filter": "frame_number BETWEEN 1 AND 3", "fields": ["inference_id"]}
+    answer = await api.post(_QUERY, json=body, headers=LINES)
+    assert answer.text.count("\n") == 4
 
 
 async def test_refusals_point_to_the_fault(api: Api) -> None:
@@ -74,9 +74,12 @@ async def test_refusals_point_to_the_fault(api: Api) -> None:
             assert word in answer.text, filter
         count = await api.post(f"{_PATH}/count", json={"filter": filter})
         assert count.json() == problem, filter
-
-
-async def test_unknown_keys_may_count_as_empty(api: Api) -> None:
+    deep: Any = True
+    for _ in range(400):
+        deep = {"op": "not", "args": [deep]}
+    for hostile in ("(" * 50_000, "NOT " * 20_000 + "ok", "a = " * 10_000, deep, "x" * 200_000):
+        answer = await api.post(_QUERY, json={"filter": hostile})
+        assert answer.status_code == 422, answer.text[:500]
     body = {"filter": "nothing = 1 OR frame_number = 3", "unknown_keys": "empty"}
     assert await api.find_ids(**body) == ["id-3"]
 
@@ -91,18 +94,3 @@ async def test_cursor_depends_on_the_filter_but_not_its_spelling(api: Api) -> No
     for other in ({"filter": "frame_number > 2"}, {}, {"filter": "NOT frame_number > 1"}):
         problem = await api.ask(_QUERY, {**other, "cursor": cursor}, status=422)
         assert problem["type"] == "/docs/errors#invalid-cursor", other
-
-
-async def test_hostile_filters_are_refused(api: Api) -> None:
-    deep: Any = True
-    for _ in range(400):
-        deep = {"op": "not", "args": [deep]}
-    for hostile in ("(" * 50_000, "NOT " * 20_000 + "ok", "a = " * 10_000, deep, "x" * 200_000):
-        answer = await api.post(_QUERY, json={"filter": hostile})
-        assert answer.status_code == 422, answer.text[:500]
-
-
-async def test_a_filter_in_a_stream(api: Api) -> None:
-    body = {"filter": "frame_number BETWEEN 1 AND 3", "fields": ["inference_id"]}
-    answer = await api.post(_QUERY, json=body, headers=LINES)
-    assert answer.text.count("\n") == 4

@@ -93,7 +93,7 @@ async def test_holds_are_listed_by_state_and_model(api: Api) -> None:
 
 
 @pytest.mark.usefixtures("model")
-async def test_rejects_invalid_holds(api: Api) -> None:
+async def test_rejects_invalid_holds_and_gives_back_the_declared_types(api: Api) -> None:
     by_id: dict[str, Any] = {"filter": None, "inference_ids": ["a"]}
     cases: list[tuple[str, dict[str, Any]]] = [
         ("exactly one of", {"filter": None}),
@@ -117,11 +117,7 @@ async def test_rejects_invalid_holds(api: Api) -> None:
         ("GET", f"{url}/history", None),
     ):
         await api.call(method, path, body, status=404)
-
-
-@pytest.mark.usefixtures("model")
-async def test_gives_back_the_declared_types(api: Api) -> None:
-    """Also as they may be repeated by a change; the filter's other keys have none."""
+    # Also as they may be repeated by a change; the filter's other keys have none.
     types = {"lens": "string", "stops": "int"}
     filter = "lens = 'wide' AND stops > 3 AND camera = 'a'"
     placed = await _place_hold(api, filter=filter, types=types)

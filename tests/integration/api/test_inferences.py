@@ -1,4 +1,4 @@
-"""Inferences over HTTP: query, count, read, blobs, erasure; the form and the cost of answers."""
+"""Inferences over HTTP: query, read, blobs, erasure; form and cost of answers; repeated keys."""
 
 from datetime import timedelta
 from typing import Any
@@ -16,6 +16,7 @@ from tests.integration.stored_inferences import NewInference, at
 from tests.settings import TOKEN
 
 from .conftest import LINES, OWNER, Api, MakeApp, make_client
+from .people import erase, place_hold, read_erasure, release_hold, request_erasure
 
 _PATH = "/v1/models/model/inferences"
 _QUERY = f"{_PATH}/query"
@@ -30,7 +31,7 @@ _INFERENCES = [
 ]
 
 
-async def test_metadata_filter(api: Api) -> None:
+async def test_queries_by_metadata_ids_and_a_half_open_window(api: Api) -> None:
     await api.store(*_INFERENCES)
     condition = {"key": "frame_number", "type": "int", "operator": "GREATER_THAN", "value": "9000"}
     found = await api.find_ids(metadata_filter=[condition])
@@ -39,17 +40,18 @@ async def test_metadata_filter(api: Api) -> None:
     assert first == ["id-6", "id-7"]
     body = {"prediction": {"label": "person", "score": {"lt": 0.4}}, "metadata_filter": []}
     assert await api.ask(f"{_PATH}/count", body) == {"count": 4, "warnings": []}
-
-
-async def test_query_accepts_ids_and_uids(api: Api) -> None:
-    """Erasures, holds and queries all accept `uid:<uuid>` in the same field."""
-    await api.store(*_INFERENCES)
+    # Erasures, holds and queries all accept `uid:<uuid>` in the same field.
     uid = (await api.read(f"{_PATH}/id-3"))["uid"]
     assert await api.find_ids(inference_ids=[f"uid:{uid.upper()}"]) == ["id-3"]
     both = await api.find_ids(inference_ids=["id-7", f"uid:{uid}", "id-none"])
     assert both == ["id-7", "id-3"]
     refused = await api.ask(_QUERY, {"inference_ids": ["uid:xyz"]}, status=422)
     assert [fault["path"] for fault in refused["errors"]] == ["inference_ids"]
+    begin, end = (_INFERENCES[n].received_at.isoformat() for n in (2, 4))
+    assert await api.find_ids(received_at={"from": begin, "to": end}) == ["id-3", "id-2"]
+    page = await api.read(_PATH, received_from=begin, received_to=end, include="metadata")
+    assert [item["inference_id"] for item in page["items"]] == ["id-3", "id-2"]
+    assert page["items"][0]["metadata"][0]["key"] == "frame_number"
 
 
 async def test_numbers_are_exact(api: Api) -> None:
@@ -61,15 +63,6 @@ async def test_numbers_are_exact(api: Api) -> None:
         raw = f'{{"metadata_filter": [{{"key": "x", "operator": "eq", "value": {value}}}]}}'
         answer = await api.post(_QUERY, content=raw, headers=headers)
         assert [item["inference_id"] for item in answer.json()["items"]] == [value]
-
-
-async def test_a_window_is_half_open(api: Api) -> None:
-    await api.store(*_INFERENCES)
-    begin, end = (_INFERENCES[n].received_at.isoformat() for n in (2, 4))
-    assert await api.find_ids(received_at={"from": begin, "to": end}) == ["id-3", "id-2"]
-    page = await api.read(_PATH, received_from=begin, received_to=end, include="metadata")
-    assert [item["inference_id"] for item in page["items"]] == ["id-3", "id-2"]
-    assert page["items"][0]["metadata"][0]["key"] == "frame_number"
 
 
 async def test_accepts_any_inference_id(api: Api) -> None:
@@ -205,3 +198,67 @@ async def test_an_index_leads_to_what_is_asked_for(api: Api) -> None:
     ):
         [step] = (await api.ask(path, body | {"explain": True}))["explain"]["steps"]
         assert step["what"].endswith(scan), body
+
+
+_M = "/v1/models/model"
+_P1, _P2 = ("person_id", "string", "p-1044"), ("person_id", "string", "p-2000")
+_JSON = ("person_id.of", "string", "flat"), ("person_id", "json", '{"of": "path"}')
+_STORED = (
+    NewInference("both", at(1), [_P1, ("n", "int", "1"), _P2, ("n", "int", "9")]),
+    NewInference("one", at(2), [_P2, ("n", "int", "5")]),
+    NewInference("alike", at(3), _JSON),
+)
+
+
+async def store_repeated(api: Api) -> None:
+    """Store the inference with one value first, so that the key is known with one."""
+    for stored in reversed(_STORED):
+        await api.store(stored)
+
+
+async def test_each_value_is_found_counted_and_shown(api: Api) -> None:
+    await store_repeated(api)
+    found: list[tuple[str, set[str]]] = [
+        ("person_id = 'p-1044'", {"both"}),
+        ("person_id = 'p-2000'", {"both", "one"}),
+        ("person_id <> 'p-2000'", {"both"}),
+        ("NOT (person_id = 'p-1044')", {"one"}),
+        ("n BETWEEN 4 AND 6", {"one"}),
+        ("n > 0", {"both", "one"}),
+        ("\"person_id.of\" = 'flat'", {"alike"}),
+        ("\"person_id.of\" = 'path'", {"alike"}),
+        ("sent(person_id)", {"both", "one", "alike"}),
+    ]
+    for filter_text, expected in found:
+        body = {"filter": filter_text}
+        assert sorted(await api.find_ids(**body)) == sorted(expected), filter_text
+        count = await api.ask(f"{_M}/inferences/count", body)
+        assert count["count"] == len(expected), filter_text
+    for sort, expected_order in (("n", ["both", "one"]), ("-n", ["both", "one"])):
+        assert (await api.find_ids(sort=sort, filter="n > 0")) == expected_order
+    [item] = (
+        await api.ask(f"{_M}/inferences/query", {"filter": "n = 9", "include": ["metadata"]})
+    )["items"]
+    values = [(entry["key"], entry["value"]) for entry in item["metadata"]]
+    assert values == [("person_id", "p-1044"), ("n", "1"), ("person_id", "p-2000"), ("n", "9")]
+    shown = await api.read(f"{_M}/inferences/both", metadata_as="object")
+    assert shown["metadata"] == {"person_id": ["p-1044", "p-2000"], "n": [1, 9]}
+
+
+async def test_each_value_is_held_and_erased(api: Api) -> None:
+    await store_repeated(api)
+    subject: dict[str, Any] = {"subject": {"key": "person_id", "value": "p-1044"}}
+    estimate = await api.ask(f"{_M}/erasures", {**subject, "dry_run": True})
+    assert estimate["inferences"] == 1
+    hold = await place_hold(api, filter="person_id = 'p-2000'")
+    requested = await request_erasure(api, subject)
+    await api.run_retention()
+    assert (await read_erasure(api, requested))["state"] == "partly_held"
+    assert "both" in await api.find_ids()
+    await release_hold(api, hold)
+    await api.run_retention()
+    erased = await read_erasure(api, requested)
+    assert (erased["state"], erased["inferences"]) == ("deleted", 1)
+    assert sorted(await api.find_ids()) == ["alike", "one"]
+    by_path = await erase(api, {"subject": {"key": "person_id.of", "value": "path"}})
+    assert by_path["inferences"] == 1

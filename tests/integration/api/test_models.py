@@ -35,19 +35,7 @@ async def test_accepts_any_model_id(api: Api) -> None:
         await api.read(path, status=404)
 
 
-async def test_refuses_to_remove_model_with_inferences(api: Api) -> None:
-    await api.store(NewInference())
-    refused = await api.call("DELETE", "/v1/models/model", status=409)
-    assert refused["type"] == "/docs/errors#conflict"
-
-
-async def test_no_project_is_a_step_in_a_path(api: Api) -> None:
-    for name in (".", ".."):
-        refused = await api.call("PUT", "/v1/models/m", {"project_id": name}, status=422)
-        assert [error["path"] for error in refused["errors"]] == ["project_id"]
-
-
-async def test_lists_are_paged(api: Api) -> None:
+async def test_lists_are_paged_and_a_name_keeps_its_number(api: Api) -> None:
     for name in "cab":
         await api.call("PUT", f"/v1/models/{name}", {})
     ids, following = [], ""
@@ -57,9 +45,20 @@ async def test_lists_are_paged(api: Api) -> None:
         following = page["next"] and f"&cursor={page['next']}"
     assert ids == ["a", "b", "c"]
     await api.read("/v1/models", status=422, cursor="x")
+    for name in (".", ".."):
+        refused = await api.call("PUT", "/v1/models/m", {"project_id": name}, status=422)
+        assert [error["path"] for error in refused["errors"]] == ["project_id"]
+    query = select(registration.c.model).where(registration.c.model_id == "again")
+    await api.call("PUT", "/v1/models/again", {"name": "one"})
+    first = await api.fetch(query)
+    await api.call("DELETE", "/v1/models/again", status=204)
+    assert await api.fetch(query) == []
+    await api.call("PUT", "/v1/models/other", {})
+    await api.call("PUT", "/v1/models/again", {"name": "two"})
+    assert await api.fetch(query) == first != []
 
 
-async def test_metadata_keys(api: Api) -> None:
+async def test_metadata_keys_and_inferences_keep_a_model(api: Api) -> None:
     await api.store(NewInference("1", at(1), [("k", "int", "5"), ("s", "string", "x")]))
     await api.store(NewInference("2", at(2), [("k", "string", "five")]))
     answer = await api.read("/v1/models/model/metadata-keys")
@@ -69,17 +68,8 @@ async def test_metadata_keys(api: Api) -> None:
     assert examples == {"int": ["5"], "string": ["five"]}
     assert (s["name"], s["compared_as"], s["conflict"]) == ("s", ["string"], False)
     assert answer["capped"] is False
-
-
-async def test_reregistered_model_keeps_its_number(api: Api) -> None:
-    query = select(registration.c.model).where(registration.c.model_id == "again")
-    await api.call("PUT", "/v1/models/again", {"name": "one"})
-    first = await api.fetch(query)
-    await api.call("DELETE", "/v1/models/again", status=204)
-    assert await api.fetch(query) == []
-    await api.call("PUT", "/v1/models/other", {})
-    await api.call("PUT", "/v1/models/again", {"name": "two"})
-    assert await api.fetch(query) == first != []
+    refused = await api.call("DELETE", "/v1/models/model", status=409)
+    assert refused["type"] == "/docs/errors#conflict"
 
 
 _PATH = "/v1/models/model/queryables"
@@ -93,15 +83,12 @@ async def _read_queryables(api: Api) -> dict[str, Any]:
     return dict(answer.json())
 
 
-async def test_conformance_lists_supported_classes(api: Api) -> None:
+async def test_conformance_and_queryables(api: Api) -> None:
     answer = await api.read("/v1/conformance")
     kept_uris = {item["uri"] for item in answer["classes"] if item["kept"]}
     assert set(answer["conformsTo"]) == kept_uris
     assert {item["name"] for item in answer["classes"]} == set(CONFORMANCE)
     assert "http://www.opengis.net/spec/cql2/1.0/conf/basic-cql2" in kept_uris
-
-
-async def test_queryables_of_a_model(api: Api) -> None:
     await api.read("/v1/models/nobody/queryables", status=404)
     await api.store(NewInference())
     assert set((await _read_queryables(api))["properties"]) == set(PROPERTIES)

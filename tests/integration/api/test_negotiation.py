@@ -72,7 +72,6 @@ async def test_pages_and_streams_are_compressed(api: Api, make_app: MakeApp) -> 
 async def _read_raw(
     client: httpx.AsyncClient, body: dict[str, Any], headers: dict[str, str]
 ) -> tuple[bytes, httpx.Response]:
-    """Return the raw bytes of an answer, and the answer."""
     async with client.stream("POST", f"{_PATH}/query", json=body, headers=headers) as answer:
         assert answer.status_code == 200
         return b"".join([piece async for piece in answer.aiter_raw()]), answer

@@ -74,26 +74,7 @@ async def test_neighbours_match_the_page_in_any_order(api: Api) -> None:
             assert neighbours == (ids[index - 1], ids[index + 1]), (question, ids[index])
 
 
-async def test_other_orders_require_the_inference(api: Api) -> None:
-    """An inference that does not match has a position in the order; an erased one has none."""
-    await api.store(*_INFERENCES)
-    question = {"sort": "-n", "filter": "n <> 3"}
-    assert await _find_neighbours(api, _INFERENCES[3].uid, **question) == ("id-4", "id-2")
-    window = {"received_at": {"from": at(160_000).isoformat()}}
-    assert await _find_neighbours(api, _INFERENCES[3].uid, sort="n", **window) == (None, "id-4")
-    await api.call("DELETE", f"{_PATH}/id-3", status=202)
-    await api.ask(f"{_PATH}/neighbours", {"uid": str(_INFERENCES[3].uid), **question}, status=404)
-    assert await _find_neighbours(api, _INFERENCES[2].uid, **question) == ("id-4", "id-1")
-
-
-async def test_refused(api: Api) -> None:
-    await api.store(*_INFERENCES)
-    uid = {"uid": str(UUID(int=1))}
-    for body in ({}, {"uid": "id-3"}, uid | {"filter": "n <"}, uid | {"sort": "m"}):
-        await api.ask(f"{_PATH}/neighbours", body, status=422)
-
-
-async def test_page_continues_after_any_item(api: Api) -> None:
+async def test_pages_continue_after_any_item_and_other_orders_require_it(api: Api) -> None:
     await api.store(*_INFERENCES)
     for sort in ("-received_at", "received_at", "n", "-n"):
         question = {"sort": sort, "limit": 8}
@@ -105,3 +86,14 @@ async def test_page_continues_after_any_item(api: Api) -> None:
             assert rest == cursors[index + 1 :], (sort, index)
         plain = (await api.ask(f"{_PATH}/query", question))["items"]
         assert not any("cursor" in other for other in plain), sort
+    uid = {"uid": str(UUID(int=1))}
+    for wrong in ({}, {"uid": "id-3"}, uid | {"filter": "n <"}, uid | {"sort": "m"}):
+        await api.ask(f"{_PATH}/neighbours", wrong, status=422)
+    # An inference that does not match has a position in the order; an erased one has none.
+    other = {"sort": "-n", "filter": "n <> 3"}
+    assert await _find_neighbours(api, _INFERENCES[3].uid, **other) == ("id-4", "id-2")
+    window = {"received_at": {"from": at(160_000).isoformat()}}
+    assert await _find_neighbours(api, _INFERENCES[3].uid, sort="n", **window) == (None, "id-4")
+    await api.call("DELETE", f"{_PATH}/id-3", status=202)
+    await api.ask(f"{_PATH}/neighbours", {"uid": str(_INFERENCES[3].uid), **other}, status=404)
+    assert await _find_neighbours(api, _INFERENCES[2].uid, **other) == ("id-4", "id-1")

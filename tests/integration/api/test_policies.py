@@ -178,7 +178,7 @@ async def test_undercutting_a_minimum_age_requires_right_and_reason(
     await api.call("DELETE", path, params={"reason": "moved"})
 
 
-async def test_rejects_invalid_policies(api: Api) -> None:
+async def test_rejects_invalid_policies_and_those_of_another_path(api: Api) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"rules": [{"keep_input": "P2D", "keep_inference": "P1D"}]}, "keep_input"),
         ({"rules": [{**REST, "keep_response": "P9Y"}]}, "keep_response"),
@@ -195,20 +195,17 @@ async def test_rejects_invalid_policies(api: Api) -> None:
             for method, more in (("PUT", ""), ("POST", "/preview")):
                 problem = await api.call(method, path + more, body, status=422)
                 assert words in str(problem), (method, path, body)
-
-
-async def test_refuses_a_body_of_another_policy_than_the_path(api: Api) -> None:
-    """A browser sends a change of the model `..` to the path of the default."""
+    # A browser sends a change of the model `..` to the path of the default.
     owners = {"model": "hall", "project": "building", "default": None}
     for level, path in _PATHS.items():
         own = {"level": level, "id": owners[level], "rules": [LOW]}
-        cases: list[tuple[dict[str, Any], str]] = [
+        wrong: list[tuple[dict[str, Any], str]] = [
             ({name: value for name, value in own.items() if name != "level"}, "level"),
             ({name: value for name, value in own.items() if name != "id"}, "id"),
             (own | {"id": ".."}, "id"),
             *((own | {"level": other}, "level") for other in owners if other != level),
         ]
-        for body, field in cases:
+        for body, field in wrong:
             for method, more in (("PUT", ""), ("POST", "/preview")):
                 answer = await api.request(method, path + more, json=body)
                 assert answer.status_code == 422, (method, path, body)
@@ -217,16 +214,13 @@ async def test_refuses_a_body_of_another_policy_than_the_path(api: Api) -> None:
         assert (await api.get(path)).status_code == 404  # nothing was set
 
 
-async def test_warns_about_unknown_key(api: Api) -> None:
+async def test_warns_about_unknown_keys_and_projects_without_models(api: Api) -> None:
     rule = {**LOW, "filter": "reviewed = TRUE", "types": {"reviewed": "bool"}}
     answer = await put(api, "model", {"rules": [rule]})
     assert "reviewed" in " ".join(answer["warnings"])
     wrong = {"rules": [{**rule, "types": {"reviewed": "boat"}}]}
     assert "boat" in str(await api.call("PUT", _PATHS["model"], wrong, status=422))
-
-
-async def test_warns_about_a_project_without_models(api: Api) -> None:
-    """Its policy may come first, or its name may be mistyped."""
+    # Its policy may come first, or its name may be mistyped.
     body = {"rules": [REST]}
     warning = "No model is in the project 'biulding' yet: GET /v1/projects lists those in use."
     asked = [("PUT", "", body), ("POST", "/preview", body), ("POST", "/run", None)]

@@ -59,7 +59,7 @@ async def store_inference(api: Api) -> None:
     await api.store(NewInference(metadata=[("k", "int", "1")]))
 
 
-async def test_bodies(api: Api) -> None:
+async def test_bodies_and_values_are_refused_by_name(api: Api) -> None:
     statuses = {"not-json": 400, "too-large": 413}
     for name, (body, kind, path) in REFUSED.items():
         answer = await api.post(_QUERY, content=body, headers=_JSON)
@@ -70,10 +70,7 @@ async def test_bodies(api: Api) -> None:
         assert set(problem) == {"type", "title", "status", "detail", "errors"}, name
         if path:
             assert problem["errors"][0]["path"].startswith(path), (name, problem)
-
-
-async def test_a_bad_value_is_named_with_what_is_valid(api: Api) -> None:
-    for path, body, message in (
+    for route, asked, message in (
         (
             _QUERY,
             {"limit": 10**23},
@@ -91,10 +88,7 @@ async def test_a_bad_value_is_named_with_what_is_valid(api: Api) -> None:
         ),
         (_QUERY, {"limt": 3}, "limt: unknown field; the nearest is 'limit'."),
     ):
-        assert (await api.ask(path, body, status=422))["detail"] == message
-
-
-async def test_names_known_fields(api: Api) -> None:
+        assert (await api.ask(route, asked, status=422))["detail"] == message
     [fault] = (await api.ask(_QUERY, {"prediction": {"score": {"less": 1}}}, status=422))["errors"]
     assert fault["path"] == "prediction.score.less"
     assert fault["known"] == ["gt", "gte", "lt", "lte", "eq"]
@@ -102,7 +96,7 @@ async def test_names_known_fields(api: Api) -> None:
     assert problem["errors"][0]["known"] == ["cursor", "limit"]
 
 
-async def test_paths(api: Api) -> None:
+async def test_paths_and_names_that_cannot_be_stored(api: Api) -> None:
     for method, path, status in (
         ("GET", "/nowhere", 404),
         ("GET", "/v1/models/", 404),
@@ -119,6 +113,16 @@ async def test_paths(api: Api) -> None:
         answer = await api.request(method, path)
         assert (answer.status_code, answer.json()["status"]) == (status, status), path
         assert status != 405 or answer.headers["allow"]
+    ages = '"keep_input": "P1D", "keep_inference": "P1D"'
+    rule = f'{{"level": "model", "id": "model", "rules": [{{"name": "%s", {ages}}}]}}'
+    for suffix, body, field in (
+        ("", '{"output_mapping": {"boxes": "%s"}}', "output_mapping.boxes"),
+        ("/retention-policy", rule, "rules[0].name"),
+    ):
+        for name in ("a\\u0000", "\\ud800"):
+            answer = await api.put(f"{_MODEL}{suffix}", content=body % name, headers=_JSON)
+            refused = (answer.status_code, answer.json()["errors"][0]["path"])
+            assert refused == (422, field), (name, answer.text)
 
 
 async def test_rejects_cursors_out_of_range(api: Api) -> None:
@@ -136,20 +140,9 @@ async def test_rejects_cursors_out_of_range(api: Api) -> None:
         assert problem["type"] == "/docs/errors#invalid-cursor", (path, key)
 
 
-async def test_names_that_cannot_be_stored(api: Api) -> None:
-    ages = '"keep_input": "P1D", "keep_inference": "P1D"'
-    rule = f'{{"level": "model", "id": "model", "rules": [{{"name": "%s", {ages}}}]}}'
-    for suffix, body, field in (
-        ("", '{"output_mapping": {"boxes": "%s"}}', "output_mapping.boxes"),
-        ("/retention-policy", rule, "rules[0].name"),
-    ):
-        for name in ("a\\u0000", "\\ud800"):
-            answer = await api.put(f"{_MODEL}{suffix}", content=body % name, headers=_JSON)
-            refused = (answer.status_code, answer.json()["errors"][0]["path"])
-            assert refused == (422, field), (name, answer.text)
-
-
-async def test_the_token(make_app: MakeApp) -> None:
+async def test_the_token_postgres_and_the_console_may_be_missing(
+    make_app: MakeApp, blobs: Blobs
+) -> None:
     async with make_client(make_app(auth="on", api_token=TOKEN)) as api:
         refused = await api.get("/v1/models")
         assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
@@ -157,15 +150,16 @@ async def test_the_token(make_app: MakeApp) -> None:
         assert (await api.get("/v1/models", headers=wrong)).status_code == 401
         assert (await api.get("/v1/models", headers=OWNER)).status_code == 200
         assert (await api.get("/openapi.json")).status_code == 200
-
-
-async def test_postgres_is_unavailable(make_app: MakeApp, blobs: Blobs) -> None:
     settings = make_app().state.settings
     away = create_async_engine("postgresql+asyncpg://nobody@127.0.0.1:1/nothing")
     async with make_client(create_app(settings, away, blobs)) as api:
         answer = await api.get("/v1/models")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     await away.dispose()
+    for console, status in (("on", 200), ("off", 404)):
+        async with make_client(make_app(console=console)) as api:
+            assert (await api.get("/console/")).status_code == status, console
+            await api.read("/v1/me")
 
 
 async def test_requests_are_counted_by_route(api: Api) -> None:
@@ -179,16 +173,13 @@ async def test_requests_are_counted_by_route(api: Api) -> None:
     assert count() == before + 1
 
 
-async def test_fault_in_a_filter_has_line_and_column(api: Api) -> None:
+async def test_faults_in_a_filter_have_their_place_and_suggestions(api: Api) -> None:
     text = {"filter": "ok AND\n  frame_no > 9000"}
     [fault] = (await api.ask(_QUERY, text, status=422))["errors"]
     assert (fault["line"], fault["column"], fault["length"]) == (2, 3, 8)
     in_json = {"filter": {"op": "=", "args": [{"property": "frame_no"}, 1]}}
     [fault] = (await api.ask(_QUERY, in_json, status=422))["errors"]
     assert set(fault) == {"path", "message", "known"}
-
-
-async def test_unknown_name_suggests_known_ones(api: Api) -> None:
     greater = {"metadata_filter": [{"key": "k", "operator": "greater", "value": 1}]}
     average = {"measures": [{"function": "avg", "of": "k"}]}
     mode = {"measures": [{"function": "mode", "of": "k"}]}
@@ -210,10 +201,3 @@ async def test_unknown_name_suggests_known_ones(api: Api) -> None:
         if "sort" in body:
             assert "The properties are model_id, " in problem["detail"]
             assert {"model_ms", "received_at", "top_label"} <= set(fault["known"])
-
-
-async def test_setting_switches_console_off(make_app: MakeApp) -> None:
-    for console, status in (("on", 200), ("off", 404)):
-        async with make_client(make_app(console=console)) as api:
-            assert (await api.get("/console/")).status_code == status, console
-            await api.read("/v1/me")

@@ -69,7 +69,7 @@ async def test_accepts_relative_time_for_any_instant(api: Api) -> None:
                 assert answer["explain"]["steps"], (filter, path)
 
 
-async def test_answer_shows_resolved_times(api: Api) -> None:
+async def test_answers_show_resolved_times_which_following_pages_use(api: Api) -> None:
     before = datetime.now(UTC)
     page = await api.ask(f"{_MODEL}/query", {"filter": f"{_RECENT} OR {_RECENT}"})
     after = datetime.now(UTC)
@@ -81,16 +81,6 @@ async def test_answer_shows_resolved_times(api: Api) -> None:
     link = await api.read(_MODEL, filter=_RECENT, limit=2)
     assert link["resolved"][0]["expression"] == _HOUR_AGO
     assert "resolved" not in await api.ask(f"{_MODEL}/query", {"filter": "n = 1"})
-
-
-async def _read_pages(api: Api, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-    pages = [await api.ask(path, body)]
-    while (cursor := pages[-1]["next"]) is not None:
-        pages.append(await api.ask(path, body | {"cursor": cursor}))
-    return pages
-
-
-async def test_following_pages_use_the_same_instant(api: Api) -> None:
     for path in (_MODEL, "/v1/inferences"):
         for sort in ("-received_at", "n"):
             body: dict[str, Any] = {**_FOUR_HOURS, "limit": 3, "sort": sort}
@@ -102,7 +92,14 @@ async def test_following_pages_use_the_same_instant(api: Api) -> None:
                 assert link["resolved"] == pages[0]["resolved"], sort
 
 
-async def test_cursor_belongs_to_its_instant_and_query(api: Api) -> None:
+async def _read_pages(api: Api, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    pages = [await api.ask(path, body)]
+    while (cursor := pages[-1]["next"]) is not None:
+        pages.append(await api.ask(path, body | {"cursor": cursor}))
+    return pages
+
+
+async def test_refusals(api: Api) -> None:
     body = {**_FOUR_HOURS, "limit": 3}
     after = (await api.ask(f"{_MODEL}/query", body))["next"]
     other = {**body, "filter": "received_at > now() - duration('PT3H')"}
@@ -117,6 +114,22 @@ async def test_cursor_belongs_to_its_instant_and_query(api: Api) -> None:
     ):
         problem = await api.ask(f"{_MODEL}/query", {**question, "cursor": cursor}, status=422)
         assert problem["type"] == "/docs/errors#invalid-cursor", (question, cursor)
+    body = {"filter": "received_at > now() - duration('abc')"}
+    for kind in ("query", "count", "aggregate"):
+        [fault] = (await api.ask(f"{_MODEL}/{kind}", body, status=422))["errors"]
+        assert (fault["path"], fault["line"], fault["column"]) == ("filter", 1, 32)
+        assert "'abc' is not an ISO 8601 duration" in fault["message"]
+    hold = {"name": "a", "reason": "b", "model_id": "model", "filter": _RECENT}
+    [fault] = (await api.ask("/v1/holds", hold, status=422))["errors"]
+    assert (fault["path"], fault["line"], fault["column"]) == ("filter", 1, 15)
+    assert "a relative time cannot stand here: a hold keeps the same" in fault["message"]
+    assert "`until`" in fault["message"]
+    rules = [{"keep_inference": "P1D", "filter": filter} for filter in ("ok", _RECENT)]
+    for method, more in (("PUT", ""), ("POST", "/preview")):
+        path = f"/v1/models/model/retention-policy{more}"
+        [fault] = (await api.call(method, path, {"rules": rules}, status=422))["errors"]
+        assert fault["path"] == "rules[1].filter"
+        assert "the ages of a rule say how old something may be" in fault["message"]
 
 
 async def test_erasure_stores_the_instant(api: Api) -> None:
@@ -136,22 +149,3 @@ async def test_erasure_stores_the_instant(api: Api) -> None:
     )
     written = first.removeprefix("received_at < TIMESTAMP('").removesuffix("')")
     assert before <= datetime.fromisoformat(written) < datetime.now(UTC) - timedelta(hours=6)
-
-
-async def test_refusals(api: Api) -> None:
-    body = {"filter": "received_at > now() - duration('abc')"}
-    for kind in ("query", "count", "aggregate"):
-        [fault] = (await api.ask(f"{_MODEL}/{kind}", body, status=422))["errors"]
-        assert (fault["path"], fault["line"], fault["column"]) == ("filter", 1, 32)
-        assert "'abc' is not an ISO 8601 duration" in fault["message"]
-    hold = {"name": "a", "reason": "b", "model_id": "model", "filter": _RECENT}
-    [fault] = (await api.ask("/v1/holds", hold, status=422))["errors"]
-    assert (fault["path"], fault["line"], fault["column"]) == ("filter", 1, 15)
-    assert "a relative time cannot stand here: a hold keeps the same" in fault["message"]
-    assert "`until`" in fault["message"]
-    rules = [{"keep_inference": "P1D", "filter": filter} for filter in ("ok", _RECENT)]
-    for method, more in (("PUT", ""), ("POST", "/preview")):
-        path = f"/v1/models/model/retention-policy{more}"
-        [fault] = (await api.call(method, path, {"rules": rules}, status=422))["errors"]
-        assert fault["path"] == "rules[1].filter"
-        assert "the ages of a rule say how old something may be" in fault["message"]

@@ -27,7 +27,7 @@ async def _sample(api: Api, path: str = _QUERY, **body: Any) -> list[str]:
     return [item["inference_id"] for item in page["items"]]
 
 
-async def test_seed_repeats_the_sample(api: Api) -> None:
+async def test_seed_repeats_the_sample_of_matches(api: Api) -> None:
     first = await _sample(api, sample={"size": 10, "seed": 7})
     assert len(set(first)) == 10
     assert await _sample(api, sample={"size": 10, "seed": 7}) == first
@@ -35,15 +35,14 @@ async def test_seed_repeats_the_sample(api: Api) -> None:
     assert await _sample(api, sample={"size": 10, "seed": 8}) != first
     # A larger sample begins with the smaller one.
     assert (await _sample(api, sample={"size": 30, "seed": 7}))[:10] == first
-
-
-async def test_samples_only_matches(api: Api) -> None:
     ids = await _sample(api, filter="n >= 50", sample={"size": 1000})
     assert sorted(ids) == sorted(f"id-{n}" for n in range(50, 60))
     assert await _sample(api, filter="n >= 50", sample={"size": 3}) == ids[:3]
 
 
-async def test_a_sample_is_uniform(api: Api) -> None:
+async def test_a_sample_is_uniform_and_larger_in_a_stream(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     counts = Counter[str]()
     for seed in range(120):
         sample = {"size": 20, "seed": seed}
@@ -51,9 +50,6 @@ async def test_a_sample_is_uniform(api: Api) -> None:
     # Each is expected 40 times, with a standard deviation of 5.2.
     assert set(counts) == {f"id-{n}" for n in range(60)}
     assert all(18 <= count <= 62 for count in counts.values())
-
-
-async def test_a_stream_has_a_larger_sample(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("inference_store.api.streams._PAGE", 10)
     body: dict[str, Any] = {"sample": {"size": 25, "seed": 3}}
     answer = await api.post(_QUERY, json=body, headers=LINES)

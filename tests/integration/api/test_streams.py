@@ -76,7 +76,7 @@ def _count_connections(engine: AsyncEngine) -> int:
 
 
 @pytest.mark.usefixtures("small_pages")
-async def test_streams_all_matches_in_order(api: Api) -> None:
+async def test_streams_in_order_and_after_any_line(api: Api) -> None:
     await api.store(*_make_inferences(37))
     *items, end = await _read_lines(api, sort="received_at", fields=["inference_id"])
     assert _list_ids(items) == [f"id-{n}" for n in range(37)]
@@ -85,11 +85,6 @@ async def test_streams_all_matches_in_order(api: Api) -> None:
     link = await api.get(_PATH, params={"include": "metadata"}, headers=_LINES)
     metadata = [json.loads(line)["metadata"] for line in link.text.splitlines()[:-1]]
     assert [items[0]["key"] for items in metadata] == ["n"] * 37
-
-
-@pytest.mark.usefixtures("small_pages")
-async def test_continues_after_any_line(api: Api) -> None:
-    await api.store(*_make_inferences(37))
     whole = await _read_lines(api)
     for index in (0, 9, 10, 35, 36):
         rest = await _read_lines(api, cursor=whole[index]["cursor"])
@@ -239,7 +234,7 @@ async def test_revoking_a_key_ends_its_streams(api: Api, make_app: MakeApp) -> N
     assert (first["inference_id"], end["next"] is None) == (_LARGE[-1].inference_id, False)
 
 
-async def test_accept_header_selects_lines(api: Api) -> None:
+async def test_accept_header_selects_lines_or_is_refused(api: Api) -> None:
     await api.store(*_make_inferences(1))
     for accept, is_stream in (
         ("application/x-ndjson", True),
@@ -255,6 +250,9 @@ async def test_accept_header_selects_lines(api: Api) -> None:
     assert refused.headers["content-type"] == "application/problem+json"
     problem = await api.ask(_QUERY, {"explain": True}, status=422, headers=_LINES)
     assert [fault["path"] for fault in problem["errors"]] == ["explain"]
+    headers = {"Accept": "application/parquet"}
+    detail = (await api.ask(_QUERY, {}, status=406, headers=headers))["detail"]
+    assert all(media_type in detail for media_type in FORMATS)
 
 
 def _count_requests(status: str) -> float:
@@ -323,7 +321,7 @@ async def stored(api: Api) -> None:
 
 
 @pytest.mark.usefixtures("stored")
-async def test_arrow_has_what_lines_have(api: Api) -> None:
+async def test_arrow_and_csv_have_what_lines_have(api: Api) -> None:
     lines = (await send(api, _LINES["Accept"], **_EVERYTHING)).text.splitlines()[:-1]
     rows = await read_arrow(api, **_EVERYTHING)
     assert [row["inference_id"] for row in rows] == ["bare", "odd", "plain"]
@@ -331,24 +329,6 @@ async def test_arrow_has_what_lines_have(api: Api) -> None:
         line = json.loads(text, parse_float=Decimal)
         for name in line.keys() - {"metadata", "cursor", "distance_metres", "urls"}:
             assert show(row[name]) == show_line(line[name], row[name]), name
-
-
-def show(value: Any) -> Any:
-    """Return a value of Arrow as JSON shows it, its numbers exact."""
-    if isinstance(value, list):
-        return [show(item) for item in value]
-    if isinstance(value, dict):
-        return {name: show(item) for name, item in value.items()}
-    return Decimal(repr(value)) if isinstance(value, float) else value
-
-
-def show_line(value: Any, beside: Any) -> Any:
-    """Return a value of a line; a time is read as Arrow has it."""
-    return datetime.fromisoformat(value) if isinstance(beside, datetime) else value
-
-
-@pytest.mark.usefixtures("stored")
-async def test_metadata_are_columns_of_their_types(api: Api) -> None:
     bare, odd, plain = await read_arrow(api, include=["metadata"])
     columns = {name: value for name, value in plain.items() if name.startswith("metadata.")}
     assert columns == {
@@ -370,17 +350,27 @@ async def test_metadata_are_columns_of_their_types(api: Api) -> None:
     rest = {item["key"]: item["value"] for item in json.loads(odd["metadata_rest"])}
     assert rest == {key: value for key, _, value in _ODD_ITEMS if key in rest}
     assert set(rest) == {"n", "score", "seen", "night"}
-
-
-@pytest.mark.usefixtures("stored")
-async def test_csv_has_the_same(api: Api) -> None:
-    text = (await send(api, _CSV, fields=["inference_id", "metadata.camera"])).text
-    assert text.splitlines() == [
+    written = (await send(api, _CSV, fields=["inference_id", "metadata.camera"])).text
+    assert written.splitlines() == [
         '"inference_id","metadata.camera","metadata_rest"',
         '"bare",,',
         '"odd","",',
         '"plain","a ""b"", c",',
     ]
+
+
+def show(value: Any) -> Any:
+    """Return a value of Arrow as JSON shows it, its numbers exact."""
+    if isinstance(value, list):
+        return [show(item) for item in value]
+    if isinstance(value, dict):
+        return {name: show(item) for name, item in value.items()}
+    return Decimal(repr(value)) if isinstance(value, float) else value
+
+
+def show_line(value: Any, beside: Any) -> Any:
+    """Return a value of a line; a time is read as Arrow has it."""
+    return datetime.fromisoformat(value) if isinstance(beside, datetime) else value
 
 
 @pytest.mark.usefixtures("stored")
@@ -406,18 +396,11 @@ async def test_only_chosen_fields_and_matches_are_shown(api: Api) -> None:
     assert NAME not in (await send(api, _CSV, fields=["ok"])).headers
 
 
-async def test_another_type_is_refused(api: Api) -> None:
-    await api.store(NewInference())
-    headers = {"Accept": "application/parquet"}
-    detail = (await api.ask(_QUERY, {}, status=406, headers=headers))["detail"]
-    assert all(media_type in detail for media_type in FORMATS)
-
-
 async def test_it_goes_on_after_the_last_cursor(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "_PAGE", 10)
     await api.store(*(NewInference(f"id-{n}", at(n)) for n in range(35)))
     first = await read_arrow(api, limit=25)
-    assert find_page_ends(first) == [9, 19, 24]
+    assert [number for number, row in enumerate(first) if row["cursor"] is not None] == [9, 19, 24]
     rest = await read_arrow(api, cursor=first[-1]["cursor"])
     ids = [row["inference_id"] for row in [*first, *rest]]
     assert ids == [f"id-{n}" for n in reversed(range(35))]
@@ -433,7 +416,3 @@ async def test_a_failed_stream_is_cut_off(api: Api, make_app: MakeApp) -> None:
                 with pytest.raises(httpx.RemoteProtocolError):
                     await client.post(_QUERY, json=body, headers={"Accept": media_type})
             await send(client, media_type, **body)
-
-
-def find_page_ends(rows: list[dict[str, Any]]) -> list[int]:
-    return [number for number, row in enumerate(rows) if row["cursor"] is not None]

@@ -116,15 +116,6 @@ async def test_uses_the_index_before_fetching(api: Api) -> None:
         assert detail in line["problem"]["detail"]
 
 
-async def test_second_request_uses_the_cache(api: Api, uids: dict[str, str]) -> None:
-    """The audit records it again."""
-    first = await _request_thumbnails(api, uids["jpeg"])
-    api.put_blob("jpeg", SVG, "image/jpeg")
-    assert await _request_thumbnails(api, uids["jpeg"]) == first
-    assert len(await _read_audit(api)) == 2
-    assert (await _request_thumbnails(api, uids["jpeg"], edge=64))[0]["data"] is None
-
-
 async def test_hides_erased_inference_and_empties_the_cache(api: Api, uids: dict[str, str]) -> None:
     lines = await _request_thumbnails(api, uids["jpeg"], uids["png"])
     assert all(line["data"] for line in lines)
@@ -157,9 +148,15 @@ async def test_switched_off(make_app: MakeApp) -> None:
     assert "switched off" in refused["detail"]
 
 
-async def test_rejects_invalid_request(api: Api, uids: dict[str, str]) -> None:
+async def test_rejects_invalid_requests_and_caches_others(api: Api, uids: dict[str, str]) -> None:
     many = [str(UUID(int=n)) for n in range(101)]
     oversized = {"uids": [uids["jpeg"]], "edge": 9999}
     bodies: list[dict[str, Any]] = [{}, {"uids": []}, {"uids": ["x"]}, {"uids": many}, oversized]
     for body in bodies:
         await api.ask(_BATCH, body, status=422)
+    # The audit records it again.
+    first = await _request_thumbnails(api, uids["jpeg"])
+    api.put_blob("jpeg", SVG, "image/jpeg")
+    assert await _request_thumbnails(api, uids["jpeg"]) == first
+    assert len(await _read_audit(api)) == 2
+    assert (await _request_thumbnails(api, uids["jpeg"], edge=64))[0]["data"] is None

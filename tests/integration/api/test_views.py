@@ -28,7 +28,7 @@ async def list_names(api: Api, query: str = "") -> list[str]:
     return [view["name"] for view in (await api.read(f"{VIEWS}{query}"))["items"]]
 
 
-async def test_reads_view_as_saved(api: Api) -> None:
+async def test_reads_view_as_saved_and_its_defaults(api: Api) -> None:
     whole = {
         "time": "2026-11-01T00:00:00Z..",
         "sort": "-frame_number",
@@ -43,9 +43,6 @@ async def test_reads_view_as_saved(api: Api) -> None:
     view = read.json()
     assert view | VIEW | whole == view
     assert (view["created_by"], view["faults"], view["may_change"]) == ("anyone", [], True)
-
-
-async def test_the_defaults_are_those_of_a_query(api: Api) -> None:
     view = await api.ask(VIEWS, {"name": "all", "model_id": "model"}, status=201)
     assert (view["filter"], view["time"], view["sort"]) == (None, None, "-received_at")
     assert (view["view"], view["columns"], view["shared"]) == ("grid", [], "private")

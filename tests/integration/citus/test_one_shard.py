@@ -15,17 +15,9 @@ import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index import partitions
+from inference_store.index import distribution, partitions
 from inference_store.index.database import driver_now
 from inference_store.index.dictionary import Dictionary
-from inference_store.index.distribution import (
-    DISTRIBUTED,
-    CannotDistribute,
-    distribute,
-    is_distributed,
-    spread,
-    steps,
-)
 from inference_store.index.tables import inference, metadata_key, partition_count, registration
 from inference_store.query.counting import count_ended
 from tests.integration.api.conftest import *  # noqa: F403  (the api's fixtures)
@@ -39,7 +31,7 @@ from tests.transactions import fetch, opened, transact
 from tests.warm.process import run_command
 
 MODEL = "/v1/models/model"
-NAMES = tuple(table.name for table in DISTRIBUTED)
+NAMES = tuple(table.name for table in distribution.DISTRIBUTED)
 # Only whole names: `partition_count.inferences` belongs to a table of the coordinator.
 TABLE_NAME = re.compile(rf"\b({'|'.join(NAMES)})\b")
 AT_LEAST = {"key": "frame", "type": "int", "operator": "gte", "value": "3"}
@@ -129,7 +121,7 @@ def is_claim_check(statement: str) -> bool:
 async def check_statement(engine: AsyncEngine, statement: str, parameters: tuple[Any, ...]) -> None:
     """Check that a statement is one task on Citus, or scans rows of one model on plain Postgres."""
     async with engine.connect() as connection:
-        distributed = await is_distributed(connection)
+        distributed = await distribution.is_distributed(connection)
         driver = driver_now(connection)
         if distributed:
             plan = [row[0] for row in await driver.fetch(f"EXPLAIN {statement}", *parameters)]
@@ -200,11 +192,11 @@ async def test_distributes_every_table_once(engine: AsyncEngine) -> None:
     first = await store(engine, NewInference("a", model_id="one", metadata=[("k", "int", "1")]))
     await install_stand_in(engine)
     messages: list[str] = []
-    await spread(engine, shards=32, say=messages.append)
-    assert len(messages) == len(steps(set(), shards=32)) + 1
+    await distribution.spread(engine, shards=32, say=messages.append)
+    assert len(messages) == len(distribution.steps(set(), shards=32)) + 1
     assert messages[-1].startswith("The tables are distributed.")
-    assert await transact(engine, is_distributed)
-    await spread(engine, shards=32, say=messages.append)
+    assert await transact(engine, distribution.is_distributed)
+    await distribution.spread(engine, shards=32, say=messages.append)
     assert messages[-1].startswith("The tables are distributed already.")
     second = await store(engine, NewInference("a", model_id="two", metadata=[("l", "int", "1")]))
     models = await fetch(engine, select(registration.c.model))
@@ -231,7 +223,7 @@ async def test_drops_counts_and_their_triggers_first(engine: AsyncEngine) -> Non
     async with engine.connect() as connection:
         assert (await connection.scalar(triggers), await connection.scalar(counts)) == (1, 1)
     await install_stand_in(engine)
-    await spread(engine, shards=32, say=lambda _: None)
+    await distribution.spread(engine, shards=32, say=lambda _: None)
     await count_ended(engine, seconds=60, before=later)
     async with engine.connect() as connection:
         assert (await connection.scalar(triggers), await connection.scalar(counts)) == (0, 0)
@@ -246,9 +238,9 @@ async def test_continues_after_a_crash(engine: AsyncEngine) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        await spread(engine, shards=32, say=crash)
+        await distribution.spread(engine, shards=32, say=crash)
     messages: list[str] = []
-    await spread(engine, shards=32, say=messages.append)
+    await distribution.spread(engine, shards=32, say=messages.append)
     assert messages[0].startswith("model_key")
 
 
@@ -260,8 +252,10 @@ async def test_refuses_while_services_run(engine: AsyncEngine, database: str) ->
         service.connect() as connection,
     ):
         await connection.execute(text("SELECT 1"))
-        with pytest.raises(CannotDistribute, match="use the database: inference-store-ingester"):
-            await spread(engine, shards=32, say=lambda _: None)
+        with pytest.raises(
+            distribution.CannotDistribute, match="use the database: inference-store-ingester"
+        ):
+            await distribution.spread(engine, shards=32, say=lambda _: None)
 
 
 # An installation that grows: it has rows before its tables are distributed to nodes.
@@ -283,7 +277,7 @@ async def grown_engine(postgres_server: Citus) -> AsyncIterator[AsyncEngine]:
             await store(
                 engine, NewInference("before", model_id=model_id, metadata=[("k", "int", "1")])
             )
-    await distribute(dsn, shards=4, say=lambda _: None)
+    await distribution.distribute(dsn, shards=4, say=lambda _: None)
     yield engine
     await engine.dispose()
     postgres_server.drop_database(name)

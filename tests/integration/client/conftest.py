@@ -22,12 +22,10 @@ from tests.integration.stored_inferences import store as store_inferences
 
 @pytest.fixture
 async def frames(engine: AsyncEngine) -> None:
-    """Store the hundred frames of the docs."""
     await store_inferences(engine, *make_frames())
 
 
 @asynccontextmanager
 async def open_api(app: ASGIApp, client: Client, key: str | None = None) -> AsyncIterator[Any]:
-    """A store that is served."""
     async with serve_app(app) as http, client.open_store(str(http.base_url), key) as store:
         yield store

@@ -22,13 +22,11 @@ class Istore:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the process is started with."""
         outer = {name: value for name, value in os.environ.items() if "INFERENCE_STORE" not in name}
         own = {"INFERENCE_STORE_URL": self.url, "HOME": str(self.home), "PYTHONPATH": str(SOURCE)}
         return outer | own | self.variables
 
     async def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end."""
         return await asyncio.to_thread(self._run, words)
 
     def _run(self, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -42,7 +40,6 @@ class Istore:
         )
 
     async def start(self, *words: str) -> asyncio.subprocess.Process:
-        """Start a command that does not end by itself."""
         command = [sys.executable, "-m", MODULE, *words]
         pipe = asyncio.subprocess.PIPE
         return await asyncio.create_subprocess_exec(

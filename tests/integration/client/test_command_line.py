@@ -76,7 +76,7 @@ async def test_query_and_count(istore: Istore) -> None:
     assert (len(everything.stdout.splitlines()), everything.stderr) == (100, "")
 
 
-async def test_models(istore: Istore) -> None:
+async def test_models_and_single_inferences(istore: Istore) -> None:
     listed = await istore.run("models")
     assert [item["model_id"] for item in read_lines(listed.stdout)] == [MODEL]
     table = await istore.run("models", "--format", "table")
@@ -85,9 +85,6 @@ async def test_models(istore: Istore) -> None:
     assert (none.returncode, none.stdout, none.stderr) == (0, "", "")
     misspelt = await istore.run("count", MODEL[:-1])
     assert f"There is no model '{MODEL[:-1]}'. The nearest are {MODEL}." in misspelt.stderr
-
-
-async def test_get_and_sample(istore: Istore) -> None:
     whole = await istore.run("get", MODEL, "req/7")
     [item] = read_lines(whole.stdout)
     assert (item["inference_id"], item["metadata"]["frame_number"]) == ("frame-007", 8957)

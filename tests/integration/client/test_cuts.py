@@ -47,11 +47,9 @@ class CuttingProxy:
 
     @property
     def url(self) -> str:
-        """The address that clients use."""
         return f"http://{_LOOPBACK}:{self.port}"
 
     async def connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection."""
         task = asyncio.current_task()
         assert task is not None
         self.tasks.add(task)

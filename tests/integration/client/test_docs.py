@@ -52,7 +52,6 @@ async def test_every_example_of_the_client_prints_what_the_page_shows(make_app: 
 
 
 def list_examples() -> Iterator[tuple[str, str]]:
-    """Yield each command of the page with what it prints."""
     for block in _BLOCK.findall(_COMMAND_LINE.read_text()):
         for example in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, _, printed = example.partition("\n")

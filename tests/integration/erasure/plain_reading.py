@@ -25,7 +25,6 @@ class KnownInference:
 
     @property
     def received_at(self) -> datetime:
-        """The time at which it arrived."""
         at: datetime = self.facts.properties["received_at"][0]
         return at
 
@@ -71,7 +70,6 @@ class Reading:
         return [replace(self, policies=policies, coming=None) for policies in sets]
 
     def list_expired(self, inference: KnownInference) -> list[str]:
-        """Return the parts of an inference that are too old."""
         if self._stays(inference):
             return []
         due = set.intersection(*(reading.list_due(inference) for reading in self.list_alone()))

@@ -30,7 +30,6 @@ NOW = datetime.now(UTC)
 
 
 async def make(engine: AsyncEngine, at: datetime, target: int = 1000) -> TimePartition:
-    """Make the partition of an instant."""
     span = (await partitions.make_missing(engine, [at], target=target)).find(at)
     assert span is not None
     return span
@@ -43,16 +42,13 @@ async def count_leaves(engine: AsyncEngine) -> int:
     return int(await scalar(engine, query) or 0)
 
 
-async def test_concurrent_calls_make_a_span_once(engine: AsyncEngine) -> None:
+async def test_concurrent_calls_make_a_span_once_and_none_overlap(engine: AsyncEngine) -> None:
     instants = [NOW, NOW - timedelta(days=400), NOW - timedelta(days=1)]
     results = await asyncio.gather(
         *(partitions.make_missing(engine, instants, target=5_000_000) for _ in range(4))
     )
     assert all(spans.find(at) is not None for spans in results for at in instants)
     assert await count_leaves(engine) == 3 * len(PARTITIONED)
-
-
-async def test_spans_never_overlap(engine: AsyncEngine) -> None:
     for days in (0, 90, 3, 61, 62, 1, 60, 89):
         await make(engine, NOW - timedelta(days=days))
     spans = await transact(engine, partitions.list_partitions)

@@ -53,7 +53,6 @@ async def expire_parked(engine: AsyncEngine) -> None:
 
 
 async def read_health(service: Service, name: str) -> str:
-    """Return the health of a part from /health/ready."""
     return str((await asyncio.to_thread(service.health))["parts"][name])
 
 

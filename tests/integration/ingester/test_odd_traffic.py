@@ -196,7 +196,6 @@ BOMB_BYTES = 2 * MOST_BYTES
 
 
 def make_batch(codec: str) -> OddBatch:
-    """Make a batch of ten events, one of them with an odd header."""
     batch = OddBatch(codec)
     for event_capture in SOME[:10]:
         odd = [(make_odd_name(b"caf\xe9"), b"1")] if event_capture.number == ODD else []
@@ -308,7 +307,6 @@ class Odd(Capture):
 
     @property
     def blobs(self) -> dict[str, bytes]:
-        """Return the objects by key."""
         return {self.key(kind): data for kind, data in self.odd.items()}
 
 

@@ -24,7 +24,6 @@ from tests.servers.marks import merged_partitions
 
 @pytest.fixture
 async def ingester(start_ingester: StartIngester) -> RunningIngester:
-    """Start an ingester, and a producer on its topic."""
     return await start_ingester(partitions=3)
 
 

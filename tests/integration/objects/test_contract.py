@@ -24,7 +24,7 @@ from .conftest import make_blob_settings
 TEXT = "text/plain"
 
 
-def test_gets_what_was_put(blobs: Blobs) -> None:
+async def test_gets_and_streams_what_was_put_up_to_a_size(blobs: Blobs) -> None:
     key = blobs.parse("a/b")
     blobs.put(key, b"hello", content_type=TEXT)
     assert blobs.get(key, limit=5) == b"hello"
@@ -33,6 +33,24 @@ def test_gets_what_was_put(blobs: Blobs) -> None:
     blobs.put(key, b"", content_type=TEXT)
     assert blobs.get(key, limit=1) == b""
     assert blobs.get_many([key], limit=1) == [b""]
+    key = blobs.parse("large")
+    blobs.put(key, b"x" * 1000, content_type=TEXT)
+    with pytest.raises(BlobTooLarge, match="1000 bytes; at most 999"):
+        blobs.get(key, limit=999)
+    key = blobs.parse("picture")
+    blobs.put(key, b"x" * 1_000_000, content_type="image/png")
+    stream = await blobs.stream(key)
+    assert (stream.size, stream.content_type) == (1_000_000, "image/png")
+    assert sum([len(piece) async for piece in stream.pieces]) == 1_000_000
+    with pytest.raises(BlobMissing):
+        await blobs.stream(blobs.parse("nothing"))
+
+
+def test_link_can_be_opened_without_a_key(blobs: Blobs) -> None:
+    key = blobs.parse("a b/ü")
+    blobs.put(key, b"linked", content_type=TEXT)
+    with urlopen(blobs.presign(key, 60), timeout=60) as answer:
+        assert answer.read() == b"linked"
 
 
 def test_distinguishes_a_missing_object_from_a_missing_bucket(s3: S3, blobs: Blobs) -> None:
@@ -49,13 +67,6 @@ def test_distinguishes_a_missing_object_from_a_missing_bucket(s3: S3, blobs: Blo
         with pytest.raises(ObjectStoreUnavailable):
             lost.check()
     blobs.check()
-
-
-def test_a_large_object_is_refused_before_it_is_read(blobs: Blobs) -> None:
-    key = blobs.parse("large")
-    blobs.put(key, b"x" * 1000, content_type=TEXT)
-    with pytest.raises(BlobTooLarge, match="1000 bytes; at most 999"):
-        blobs.get(key, limit=999)
 
 
 def test_a_file_is_written_by_one_request(s3: S3, blobs: Blobs) -> None:
@@ -100,24 +111,7 @@ def test_keys_are_taken_as_they_are_written(blobs: Blobs, s3: S3) -> None:
             blobs.get(key, limit=10)
 
 
-async def test_stream_has_its_size_and_type_before_its_pieces(blobs: Blobs) -> None:
-    key = blobs.parse("picture")
-    blobs.put(key, b"x" * 1_000_000, content_type="image/png")
-    stream = await blobs.stream(key)
-    assert (stream.size, stream.content_type) == (1_000_000, "image/png")
-    assert sum([len(piece) async for piece in stream.pieces]) == 1_000_000
-    with pytest.raises(BlobMissing):
-        await blobs.stream(blobs.parse("nothing"))
-
-
-def test_link_can_be_opened_without_a_key(blobs: Blobs) -> None:
-    key = blobs.parse("a b/ü")
-    blobs.put(key, b"linked", content_type=TEXT)
-    with urlopen(blobs.presign(key, 60), timeout=60) as answer:
-        assert answer.read() == b"linked"
-
-
-def test_deleting_is_verified_and_repeatable(blobs: Blobs) -> None:
+def test_deleting_is_verified_repeatable_and_of_that_name_alone(blobs: Blobs) -> None:
     keys = [blobs.parse(f"delete/{number:04}") for number in range(30)]
     for key in keys:
         blobs.put(key, b"x", content_type=TEXT)
@@ -127,15 +121,12 @@ def test_deleting_is_verified_and_repeatable(blobs: Blobs) -> None:
     assert blobs.delete_objects(doomed) == []
     assert blobs.delete_objects(keys) == []
     assert blobs.still_there(keys) == []
-
-
-def test_key_with_a_longer_name_is_no_survivor(blobs: Blobs) -> None:
     blobs.put(blobs.parse("abc"), b"x", content_type=TEXT)
     blobs.put(blobs.parse("abd/e"), b"x", content_type=TEXT)
     assert blobs.still_there([blobs.parse("ab"), blobs.parse("abd")]) == []
 
 
-def test_does_not_touch_a_bucket_that_is_not_allowed(s3: S3, blobs: Blobs) -> None:
+def test_a_forbidden_bucket_or_a_wrong_secret_touches_nothing(s3: S3, blobs: Blobs) -> None:
     key = blobs.parse("kept")
     blobs.put(key, b"x", content_type=TEXT)
     with Blobs(make_blob_settings(s3, "another-bucket")) as stranger:
@@ -143,6 +134,13 @@ def test_does_not_touch_a_bucket_that_is_not_allowed(s3: S3, blobs: Blobs) -> No
         assert [fault.code for fault in faults] == ["BucketNotAllowed"]
         assert stranger.still_there([key]) == [key]
     assert blobs.get(key, limit=1) == b"x"
+    key = blobs.parse("a")
+    blobs.put(key, b"x", content_type=TEXT)
+    with (
+        Blobs(make_blob_settings(s3, key.bucket, s3_secret_key="wrong")) as locked_out,
+        pytest.raises(ObjectStoreUnavailable),
+    ):
+        locked_out.get(key, limit=1)
 
 
 def test_unavailable_server_fails_quickly(s3: S3) -> None:
@@ -161,16 +159,6 @@ def test_unavailable_server_fails_quickly(s3: S3) -> None:
         ):
             with pytest.raises(ObjectStoreUnavailable):
                 ask()
-
-
-def test_wrong_secret_is_not_a_missing_blob(s3: S3, blobs: Blobs) -> None:
-    key = blobs.parse("a")
-    blobs.put(key, b"x", content_type=TEXT)
-    with (
-        Blobs(make_blob_settings(s3, key.bucket, s3_secret_key="wrong")) as locked_out,
-        pytest.raises(ObjectStoreUnavailable),
-    ):
-        locked_out.get(key, limit=1)
 
 
 def test_lists_versions_without_versioning(s3: S3) -> None:

@@ -79,7 +79,7 @@ def test_authenticates_by_keys_or_web_identity(
             check_round_trip(blobs, authority)
 
 
-def test_a_strange_certificate_is_named(
+def test_a_strange_certificate_and_an_unknown_kms_key_are_named(
     bucket_settings: Values, key_settings: Values, stranger: Authority
 ) -> None:
     with open_blobs(bucket_settings, key_settings, {"s3_ca_file": stranger.ca_file}) as blobs:
@@ -88,6 +88,11 @@ def test_a_strange_certificate_is_named(
                 blobs.get(blobs.parse(name), limit=1)
         with pytest.raises(ObjectStoreUnavailable, match=r"(?i)certificate"):
             blobs.check()
+    unknown = {"s3_encryption": "SSE-KMS", "s3_kms_key_id": "none"}
+    with open_blobs(bucket_settings, key_settings, unknown) as blobs:
+        for name in NAMES:
+            with pytest.raises(ObjectStoreUnavailable):
+                blobs.put(blobs.parse(name), b"x", content_type="text/plain")
 
 
 @pytest.mark.usefixtures("identity")
@@ -130,11 +135,3 @@ def test_what_is_written_is_encrypted(
                 assert headers.get("x-amz-server-side-encryption") == header, encryption
                 key_header = headers.get("x-amz-server-side-encryption-aws-kms-key-id") or ""
                 assert key_header.removeprefix("arn:aws:kms:") == key_id
-
-
-def test_an_unknown_kms_key_is_unavailable(bucket_settings: Values, key_settings: Values) -> None:
-    unknown = {"s3_encryption": "SSE-KMS", "s3_kms_key_id": "none"}
-    with open_blobs(bucket_settings, key_settings, unknown) as blobs:
-        for name in NAMES:
-            with pytest.raises(ObjectStoreUnavailable):
-                blobs.put(blobs.parse(name), b"x", content_type="text/plain")

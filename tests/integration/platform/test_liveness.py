@@ -216,7 +216,6 @@ def start_limited_service(
 
 @contextlib.contextmanager
 def open_silent_sockets(port: int, addresses: list[str]) -> Iterator[list[socket.socket]]:
-    """Open sockets that send nothing, from these addresses in turn."""
     with contextlib.ExitStack() as stack:
         sockets = []
         for number in range(SOCKETS):

@@ -62,8 +62,6 @@ async def echo(context: Any) -> None:
 
 @dataclass
 class CallResult:
-    """The result of a call."""
-
     messages: list[bytes] = field(default_factory=list)
     code: grpc.StatusCode | None = None
     details: str | None = None

@@ -120,8 +120,6 @@ async def proxy(
 
 @dataclass
 class Line:
-    """A model server, the proxy in front of it, and their ports."""
-
     direct: int
     port: int
     captures: FakeCaptures
@@ -143,14 +141,11 @@ async def hang(_: web.Request) -> web.StreamResponse:
 
 
 class Caller:
-    """One connection to a server."""
-
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self.send, self.send_eof, self.close = writer.write, writer.write_eof, writer.close
 
     async def read_until(self, end: bytes = b"\r\n\r\n") -> bytes:
-        """Read an answer to the end of its head, or to another end."""
         return await asyncio.wait_for(self._reader.readuntil(end), DEADLINE)
 
     async def read_all(self) -> bytes:

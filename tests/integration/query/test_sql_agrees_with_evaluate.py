@@ -45,16 +45,8 @@ from inference_store.query.properties import OPERATORS, Takes
 from inference_store.query.search import count, find_by_time
 from inference_store.query.stored_counts import read_numbers
 from inference_store.query.unstored import evaluate as evaluate_unstored
+from tests.integration.query import typed_rows
 from tests.integration.query.typed_predicates import PredicateMaker
-from tests.integration.query.typed_rows import (
-    INSTANTS,
-    KEYS,
-    LABELS,
-    NUMBERS,
-    SCORES,
-    InferenceMaker,
-    derive_facts,
-)
 from tests.integration.stored_inferences import START, make_indexable
 from tests.properties import examples
 from tests.unit.query.filters.oracle import Facts, evaluate
@@ -102,7 +94,7 @@ class Relative:
 def draw_relative_time(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Relative:
     """Draw a filter. Its clock is set so that the relative time equals a stored one."""
     name, form = draw(st.sampled_from(["received_at", "when"])), draw(st.sampled_from([*_FORMS]))
-    at, sign = draw(st.sampled_from(INSTANTS)), draw(st.sampled_from("+-"))
+    at, sign = draw(st.sampled_from(typed_rows.INSTANTS)), draw(st.sampled_from("+-"))
     duration = draw(st.sampled_from([*_DURATIONS]))
     by = _DURATIONS[duration]
     time = f"now() {sign} duration('{duration}')"
@@ -137,7 +129,9 @@ async def stored(anything_engine: AsyncEngine, anything: Filled) -> AsyncIterato
     # It does nothing after the first time.
     await count_ended(anything_engine, seconds=300, before=datetime(2100, 1, 1, tzinfo=UTC))
     facts = {
-        model: {entry.uid: derive_facts(entry) for entry in anything.inferences[model_id]}
+        model: {
+            entry.uid: typed_rows.derive_facts(entry) for entry in anything.inferences[model_id]
+        }
         for model_id, model in anything.models.items()
     }
     async with anything_engine.connect() as connection:
@@ -283,12 +277,12 @@ def _draw_value(stored: Stored, model: int, key: str) -> st.SearchStrategy[Any]:
     cut = st.builds(lambda text, n: text[:n] + "%", st.sampled_from(texts), st.integers(0, 520))
     # LIKE leads its index by the text before `_`: the case of the rest it must check itself.
     other_case = st.sampled_from(texts).map(lambda text: "_" + text[1:].swapcase())
-    others = st.sampled_from([*NUMBERS, "1", "0.1", "true", "a_c", True])
+    others = st.sampled_from([*typed_rows.NUMBERS, "1", "0.1", "true", "a_c", True])
     return st.one_of(st.sampled_from(leaves or ["nothing"]), cut, other_case, others)
 
 
 def _draw_entry(stored: Stored, model: int, data: st.DataObject) -> MetadataEntry:
-    key = data.draw(st.sampled_from(KEYS))
+    key = data.draw(st.sampled_from(typed_rows.KEYS))
     operator = OPERATORS[data.draw(st.sampled_from(sorted(OPERATORS)))]
     values = _draw_value(stored, model, key)
     sizes = {Takes.LIST: (1, 3), Takes.PAIR: (2, 2)}
@@ -347,9 +341,9 @@ async def test_conditions_on_metadata_mean_what_the_table_of_operators_says(
     assert page.uids == sorted(expected, reverse=True)
 
 
-_WINDOW_ENDS = st.none() | st.sampled_from(INSTANTS)
-_LABELS = st.lists(st.sampled_from([*LABELS, "nobody"]), min_size=1, max_size=2)
-_SCORES = st.sampled_from([score for score in SCORES if score > 1e-10])
+_WINDOW_ENDS = st.none() | st.sampled_from(typed_rows.INSTANTS)
+_LABELS = st.lists(st.sampled_from([*typed_rows.LABELS, "nobody"]), min_size=1, max_size=2)
+_SCORES = st.sampled_from([score for score in typed_rows.SCORES if score > 1e-10])
 _QUESTIONS = st.builds(
     QueryRequest,
     since=_WINDOW_ENDS,
@@ -414,9 +408,9 @@ _REGISTRATION = Registration(**dict(zip(Registration.model_fields, _VALUES, stri
 @given(data=st.data())
 async def test_what_is_not_stored_is_evaluated_alike(stored: Stored, data: st.DataObject) -> None:
     predicates = [PredicateMaker(stored.keys, data.draw).predicate(2) for _ in range(2)]
-    inferences = InferenceMaker(data.draw(st.integers(0, 99))).make_inferences("one", 5)
+    inferences = typed_rows.InferenceMaker(data.draw(st.integers(0, 99))).make_inferences("one", 5)
     items = [make_indexable(inference, _REGISTRATION) for inference in inferences]
-    facts = [derive_facts(inference, project_id="p") for inference in inferences]
+    facts = [typed_rows.derive_facts(inference, project_id="p") for inference in inferences]
     expected = [[evaluate(predicate, of) for predicate in predicates] for of in facts]
     answers = await evaluate_unstored(stored.connection, items, predicates, indexed_at=START)
     assert answers == expected, predicates
@@ -427,7 +421,7 @@ async def test_any_number_of_filters_asks_what_is_not_stored(stored: Stored) -> 
     k = typed.Metadata(name="k", key=None, kind="number", many=False)
     numbers = (typed.Constant(kind="number", value=Decimal(n)) for n in range(2_000))
     predicates = [typed.Compared(op="=", left=k, right=number) for number in numbers]
-    inferences = InferenceMaker(7).make_inferences("one", 3)
+    inferences = typed_rows.InferenceMaker(7).make_inferences("one", 3)
     items = [make_indexable(inference, _REGISTRATION) for inference in inferences]
     answers = await evaluate_unstored(stored.connection, [*items, *items], predicates)
     assert [len(truths or ()) for truths in answers] == [2_000] * 6

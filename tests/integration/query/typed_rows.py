@@ -161,7 +161,6 @@ class InferenceMaker:
         return self._json([self._pick([*few, self._scalar()]) for _ in range(self._upto(4))])
 
     def _json(self, value: Any) -> str:
-        """Return JSON text with numbers as they are."""
         if isinstance(value, Decimal):
             return str(value)
         if isinstance(value, list):

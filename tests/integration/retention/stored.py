@@ -12,19 +12,12 @@ from obstore.exceptions import PermissionDeniedError
 from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure import holds, policies, runs
+from inference_store.erasure import holds, policies, progress, runs
 from inference_store.erasure.holds import Placement
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.locks import open_election
 from inference_store.erasure.log import SigningKey
 from inference_store.erasure.policies import ErasureScope, RetentionPolicy
-from inference_store.erasure.progress import (
-    Erasure,
-    find_erasure,
-    find_erasures,
-    list_uncertified,
-    list_unfinished,
-)
 from inference_store.erasure.runs import RetentionRun
 from inference_store.index import partitions, sidecars
 from inference_store.index.tables import (
@@ -92,8 +85,6 @@ def environment_of(settings: RetentionSettings) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Stored:
-    """One inference and its objects."""
-
     model: int
     uid: UUID
     keys: tuple[StorageKey | None, StorageKey | None, StorageKey | None]
@@ -156,11 +147,9 @@ def make_leader(
 
 @dataclass(frozen=True)
 class Eraser:
-    """Erases as a leader does."""
-
     leader: Leader
 
-    async def finish(self, erasure: Erasure) -> str | None:
+    async def finish(self, erasure: progress.Erasure) -> str | None:
         return await finish(self.leader, erasure)
 
 
@@ -191,23 +180,22 @@ class Storing(Database):
         self.eraser, self._end = self.make_eraser(certifier=certifier), "certified"
         return certifier
 
-    async def request(self, *those: Stored, scope: ErasureScope = "inference") -> Erasure:
+    async def request(self, *those: Stored, scope: ErasureScope = "inference") -> progress.Erasure:
         """Request an erasure by ids: they are marked at once."""
         uids = [inference.uid for inference in those]
         return await self.transact(request_erasure, model=those[0].model, uids=uids, scope=scope)
 
-    async def erase(self, *those: Stored, scope: ErasureScope = "inference") -> Erasure:
+    async def erase(self, *those: Stored, scope: ErasureScope = "inference") -> progress.Erasure:
         erasure = await self.request(*those, scope=scope)
         assert await self.eraser.finish(erasure) == self._end
         return erasure
 
-    async def reload(self, erasure: Erasure) -> Erasure:
-        again = await self.transact(find_erasure, erasure.id)
+    async def reload(self, erasure: progress.Erasure) -> progress.Erasure:
+        again = await self.transact(progress.find_erasure, erasure.id)
         assert again is not None
         return again
 
     def on(self, engine: AsyncEngine) -> "Storing":
-        """The same of another database."""
         return Storing(engine, self.blobs, self._settings)
 
     async def lead(
@@ -292,6 +280,13 @@ class Storing(Database):
         await self._write(arrivals, objects=objects)
         return [stored for _, _, stored in arrivals]
 
+    async def begin(
+        self, count: int, at: datetime, *, name: str = "model", **more: Any
+    ) -> tuple[int, list[Stored]]:
+        """Make a model, and store so many inferences of it."""
+        model = await self.model(name)
+        return model, await self.inferences(model, count, at, **more)
+
     async def sidecar(self, stored: Stored) -> StorageKey:
         """Give a stored inference a sidecar, whose event tells more than it has to."""
         key = StorageKey(self.bucket, f"sidecars/model/{stored.uid}")
@@ -375,16 +370,14 @@ class Storing(Database):
         return set(await self.fetch(select(inference.c.uid)))
 
     async def until_done(self, seconds: float = 180) -> list[RetentionRun]:
-        """Every run is done and every erasure has ended well."""
-
-        async def ask() -> tuple[list[RetentionRun], list[Erasure]]:
+        async def ask() -> tuple[list[RetentionRun], list[progress.Erasure]]:
             async with self.engine.connect() as connection:
-                unfinished = await list_unfinished(connection, failed=True)
-                unfinished += await find_erasures(connection, states=["partly_held"])
-                unfinished += await list_uncertified(connection)
+                unfinished = await progress.list_unfinished(connection, failed=True)
+                unfinished += await progress.find_erasures(connection, states=["partly_held"])
+                unfinished += await progress.list_uncertified(connection)
                 return await runs.list_runs(connection), unfinished
 
-        def enough(answer: tuple[list[RetentionRun], list[Erasure]]) -> bool:
+        def enough(answer: tuple[list[RetentionRun], list[progress.Erasure]]) -> bool:
             return (
                 bool(answer[0]) and {run.state for run in answer[0]} == {"done"} and not answer[1]
             )

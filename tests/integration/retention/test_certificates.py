@@ -54,8 +54,7 @@ async def list_erasures(engine: AsyncEngine) -> list[Mapping[str, Any]]:
 
 @pytest.mark.usefixtures("certifier")
 async def test_an_erasure_ends_with_a_certificate(storing: Storing) -> None:
-    model = await storing.model()
-    doomed = await storing.inferences(model, 25, ago(days=1))
+    model, doomed = await storing.begin(25, ago(days=1))
     await storing.inferences(model, 1, NOW)
     erasure = await storing.request(*doomed)
     assert await storing.eraser.finish(erasure) == "certified"
@@ -280,8 +279,7 @@ async def test_it_names_what_remains_and_until_when(storing: Storing) -> None:
 async def test_the_exports_are_named_and_who_downloaded_them_before(
     storing: Storing, stranger: Stranger, key: log.SigningKey
 ) -> None:
-    model = await storing.model()
-    members = await storing.inferences(model, 25, ago(days=1))
+    model, members = await storing.begin(25, ago(days=1))
     untouched = await storing.inferences(model, 3, ago(days=2))
     exported = await export_all(storing.engine, storing.blobs, members)
     alone = await export_all(storing.engine, storing.blobs, untouched)
@@ -304,8 +302,7 @@ async def test_the_exports_are_named_and_who_downloaded_them_before(
 
 @pytest.mark.usefixtures("certifier")
 async def test_each_certificate_of_an_erasure_names_what_no_earlier_did(storing: Storing) -> None:
-    model = await storing.model()
-    members = await storing.inferences(model, 12, ago(days=1))
+    model, members = await storing.begin(12, ago(days=1))
     exported = await export_all(storing.engine, storing.blobs, members)
     hold = await storing.hold(model, None, members[11].uid)
     erasure = await storing.request(members[0], members[11])

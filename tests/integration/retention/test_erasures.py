@@ -35,8 +35,7 @@ from .test_holds import Watched, _find_marked
 
 
 async def test_a_request_marks_at_once_and_is_worked_off(storing: Storing) -> None:
-    model = await storing.model()
-    doomed = await storing.inferences(model, 25, ago(days=1))
+    model, doomed = await storing.begin(25, ago(days=1))
     (kept_inference,) = await storing.inferences(model, 1, NOW)
     erasure = await storing.request(*doomed)
     async with storing.engine.connect() as connection:
@@ -63,11 +62,15 @@ async def test_a_shared_object_goes_with_the_last_that_points_to_it(storing: Sto
     await storing.erase(second)
     assert storing.objects() == set()
     assert await storing.rows() == {}
+    inference = await storing.foreign(model, ago(days=1), "both", "both", None)
+    await storing.erase(inference, scope="input")
+    assert storing.objects() == {"both"}
+    await storing.erase(inference)
+    assert storing.objects() == set()
 
 
 async def test_a_stranger_that_points_to_a_capture_does_not_take_it_along(storing: Storing) -> None:
-    model = await storing.model()
-    (owner,) = await storing.inferences(model, 1, ago(days=1))
+    model, (owner,) = await storing.begin(1, ago(days=1))
     names = [key.key for key in owner.objects]
     stranger = await storing.foreign(model, ago(hours=1), *names)
     await storing.erase(stranger)
@@ -80,8 +83,7 @@ async def test_a_stranger_that_points_to_a_capture_does_not_take_it_along(storin
 
 
 async def test_keeps_a_capture_whose_producer_uses_its_own_clock(storing: Storing) -> None:
-    model = await storing.model()
-    (inference,) = await storing.inferences(model, 1, ago(hours=1), clock=timedelta(hours=-9))
+    model, (inference,) = await storing.begin(1, ago(hours=1), clock=timedelta(hours=-9))
     names = [key.key for key in inference.objects]
     capture = names[0].split("/")[-2]
     # the same capture as it might lie under another day, to hide whose it is
@@ -107,18 +109,8 @@ async def test_nor_does_an_event_of_another_model_that_gives_the_same_capture_id
     assert storing.objects() == set()
 
 
-async def test_an_input_that_is_the_answer_too_stays(storing: Storing) -> None:
-    model = await storing.model()
-    inference = await storing.foreign(model, ago(days=1), "both", "both", None)
-    await storing.erase(inference, scope="input")
-    assert storing.objects() == {"both"}
-    await storing.erase(inference)
-    assert storing.objects() == set()
-
-
 async def test_erases_late_arrivals_without_storing_them(storing: Storing) -> None:
-    model = await storing.model()
-    (late,) = await storing.inferences(model, 1, ago(days=9))
+    model, (late,) = await storing.begin(1, ago(days=9))
     async with storing.engine.begin() as connection:
         data, response, metadata = (str(key) for key in late.objects)
         for table in await storing.rows():
@@ -225,8 +217,7 @@ async def leave_claims(engine: AsyncEngine, erasure: Erasure) -> None:
 async def test_deletes_a_part_with_its_last_sharer_unless_held(
     storing: Storing, part: ErasureScope
 ) -> None:
-    model = await storing.model()
-    (owner,) = await storing.inferences(model, 1, ago(days=1))
+    model, (owner,) = await storing.begin(1, ago(days=1))
     shared = owner.objects[PARTS[part]]
     first, last = [await store_sharer(storing, model, shared, part, hours) for hours in (2, 1)]
     await storing.erase(owner, scope=part)
@@ -242,7 +233,7 @@ async def test_deletes_a_part_with_its_last_sharer_unless_held(
     assert await storing.stored() == {owner.uid}
 
 
-async def test_deletes_a_part_that_owner_and_stranger_lose_together(storing: Storing) -> None:
+async def test_takes_a_part_that_the_owner_loses_too_unless_it_is_held(storing: Storing) -> None:
     model = await storing.model()
     for part in PARTS:
         (owner,) = await storing.inferences(model, 1, ago(days=1))
@@ -250,10 +241,6 @@ async def test_deletes_a_part_that_owner_and_stranger_lose_together(storing: Sto
         stranger = await store_sharer(storing, model, shared, part, 1)
         await storing.erase(owner, stranger, scope=part)
         assert shared.key not in storing.objects(), part
-
-
-async def test_takes_a_part_that_the_owner_is_losing_unless_it_is_held(storing: Storing) -> None:
-    model = await storing.model()
     for part in PARTS:
         for is_held in (True, False):
             (owner,) = await storing.inferences(model, 1, ago(days=1))
@@ -267,8 +254,7 @@ async def test_takes_a_part_that_the_owner_is_losing_unless_it_is_held(storing: 
 
 
 async def test_an_input_that_is_the_owners_answer_too_stays(storing: Storing) -> None:
-    model = await storing.model()
-    (owner,) = await storing.inferences(model, 1, ago(days=1))
+    model, (owner,) = await storing.begin(1, ago(days=1))
     shared = owner.objects[1]
     twice = {"data_storage_key": str(shared)}
     await storing.execute(inference.update().values(twice))
@@ -316,7 +302,9 @@ async def test_the_owner_gets_a_copy_and_the_others_keep_the_shared_one(storing:
     ) == (own, METADATA_BLOB)
 
 
-async def test_deletes_the_request_with_the_last_inference_that_shares_it(storing: Storing) -> None:
+async def test_deletes_the_request_with_the_last_that_shares_it_or_its_blob(
+    storing: Storing,
+) -> None:
     model = await storing.model()
     owner, stranger, blob = await store_shared(storing, model)
     await storing.erase(owner, scope="input")
@@ -327,10 +315,6 @@ async def test_deletes_the_request_with_the_last_inference_that_shares_it(storin
     assert storing.objects() == set()
     assert await storing.rows() == {}
     assert storing.blobs.still_there([blob, own]) == []
-
-
-async def test_nothing_of_the_request_is_left_if_the_owner_goes_first(storing: Storing) -> None:
-    model = await storing.model()
     owner, stranger, blob = await store_shared(storing, model)
     await storing.erase(owner, scope="input")
     await storing.erase(owner)
@@ -352,8 +336,7 @@ async def count_marks(engine: AsyncEngine, erasure: Erasure) -> int:
 
 
 async def test_inferences_of_two_erasures_are_counted_once(storing: Storing, mark: Mark) -> None:
-    model = await storing.model()
-    both = await storing.inferences(model, 10, ago(days=1))
+    _, both = await storing.begin(10, ago(days=1))
     first, second = (
         await request_by_ids(storing.engine, *both),
         await request_by_ids(storing.engine, *both),
@@ -370,8 +353,7 @@ async def test_inferences_of_two_erasures_are_counted_once(storing: Storing, mar
 
 
 async def test_both_erasures_report_what_a_hold_keeps(storing: Storing, mark: Mark) -> None:
-    model = await storing.model()
-    both = await storing.inferences(model, 3, ago(days=1))
+    model, both = await storing.begin(3, ago(days=1))
     first, second = (
         await request_by_ids(storing.engine, *both),
         await request_by_ids(storing.engine, *both),
@@ -385,8 +367,7 @@ async def test_both_erasures_report_what_a_hold_keeps(storing: Storing, mark: Ma
 
 
 async def test_takes_inferences_in_a_span_that_is_closing(storing: Storing, mark: Mark) -> None:
-    model = await storing.model()
-    closing = await storing.inferences(model, 3, ago(days=90))
+    _, closing = await storing.begin(3, ago(days=90))
     await _leave_closing_span(storing.engine, closing[0])
     erasure = await request_by_ids(storing.engine, *closing)
     assert await mark(erasure) == "all"

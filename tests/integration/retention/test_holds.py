@@ -40,8 +40,7 @@ async def _resume_marked(connection: AsyncConnection) -> None:
 
 
 async def test_a_hold_placed_after_the_mark_wins_and_its_release_lets_go(storing: Storing) -> None:
-    model = await storing.model()
-    doomed = await storing.inferences(model, 25, ago(days=1))
+    model, doomed = await storing.begin(25, ago(days=1))
     erasure = await storing.request(*doomed)
     held = doomed[7:15]
     placed = await storing.hold(model, None, *(stored.uid for stored in held))
@@ -69,8 +68,7 @@ async def test_a_hold_placed_after_the_mark_wins_and_its_release_lets_go(storing
 
 
 async def test_a_hold_that_is_changed_lets_go_what_it_no_longer_keeps(storing: Storing) -> None:
-    model = await storing.model()
-    doomed = await storing.inferences(model, 4, ago(days=1))
+    model, doomed = await storing.begin(4, ago(days=1))
     wide = await storing.hold(model, "ok")
     erasure = await storing.request(*doomed)
     assert await storing.eraser.finish(erasure) == "partly_held"
@@ -103,8 +101,7 @@ async def test_works_on_what_holds_keep_only_when_one_lets_go(storing: Storing) 
 
 
 async def test_does_not_mark_inferences_that_are_already_held(storing: Storing) -> None:
-    model = await storing.model()
-    doomed = await storing.inferences(model, 4, ago(days=1))
+    model, doomed = await storing.begin(4, ago(days=1))
     await storing.hold(model, None, doomed[2].uid)
     erasure = await storing.request(*doomed)
     marked = set(await storing.fetch(select(erasing.c.uid)))
@@ -174,8 +171,7 @@ async def check_hold_in_the_middle(storing: Storing, blobs: Watched, step: str, 
 
 
 async def test_says_that_there_may_be_more_claims(storing: Storing) -> None:
-    model = await storing.model()
-    doomed = await storing.inferences(model, 3, ago(days=1))
+    model, doomed = await storing.begin(3, ago(days=1))
     erasure = await storing.request(*doomed)
     async with storing.engine.begin() as connection:
         page = await list_pending(connection, erasure.id, after=None, limit=10)
@@ -206,8 +202,7 @@ async def test_an_object_of_a_held_one_stays_though_that_is_marked_too(storing: 
 
 async def test_a_stranger_does_not_take_a_held_owners_capture(storing: Storing) -> None:
     """The owner needs no reference to its own keys, and is marked."""
-    model = await storing.model()
-    (owner,) = await storing.inferences(model, 1, ago(hours=2))
+    model, (owner,) = await storing.begin(1, ago(hours=2))
     names = [key.key for key in owner.objects]
     stranger = await storing.foreign(model, ago(hours=1), *names)
     erasure, _ = await storing.request(stranger), await storing.request(owner)
@@ -217,8 +212,7 @@ async def test_a_stranger_does_not_take_a_held_owners_capture(storing: Storing) 
 
 
 async def test_a_policy_leaves_what_is_held_and_takes_it_once_released(storing: Storing) -> None:
-    model = await storing.model()
-    old = await storing.inferences(model, 12, ago(days=40))
+    model, old = await storing.begin(12, ago(days=40))
     await storing.inferences(model, 1, NOW)
     await storing.keep(model, inference="P30D")
     placed = await storing.hold(model, None, old[4].uid)
@@ -231,8 +225,7 @@ async def test_a_policy_leaves_what_is_held_and_takes_it_once_released(storing: 
 
 
 async def test_the_input_of_what_is_held_stays_too(storing: Storing) -> None:
-    model = await storing.model()
-    old = await storing.inferences(model, 3, ago(days=40))
+    model, old = await storing.begin(3, ago(days=40))
     await storing.keep(model, input="P30D")
     await storing.hold(model, None, old[1].uid)
     await storing.retain()
@@ -297,7 +290,9 @@ async def test_a_hold_that_cannot_be_evaluated_stops_deletion(storing: Storing) 
     assert await storing.eraser.finish(first_erasure) == "deleted"
 
 
-async def test_a_younger_hold_keeps_inferences_that_were_never_stored(storing: Storing) -> None:
+async def test_a_younger_hold_alone_keeps_inferences_that_were_never_stored(
+    storing: Storing,
+) -> None:
     model = await storing.model()
     at = ago(days=40)
     key = StorageKey(storing.bucket, "late")
@@ -312,15 +307,10 @@ async def test_a_younger_hold_keeps_inferences_that_were_never_stored(storing: S
     await storing.transact(_resume_marked)
     assert await storing.eraser.finish(await storing.reload(queued)) == "deleted"
     assert storing.objects() == set()
-
-
-async def test_a_hold_evaluated_before_an_arrival_does_not_keep_it(storing: Storing) -> None:
-    """The ingester has asked it: what it keeps it would have stored."""
-    model = await storing.model()
+    # The ingester has asked it: what it keeps it would have stored.
     await storing.hold(model, "ok")
-    at = ago(days=40)
-    arrival = (model, storing.uid(at), "inference", None, None, None, None)
-    await storing.transact(enqueue_arrivals, [arrival], cause="expired_arrival")
+    kept = (model, storing.uid(at), "inference", None, None, None, None)
+    await storing.transact(enqueue_arrivals, [kept], cause="expired_arrival")
     (queued,) = await storing.transact(progress.list_unfinished, failed=False)
     assert await storing.eraser.finish(await storing.reload(queued)) == "deleted"
 
@@ -359,8 +349,7 @@ async def test_a_hold_before_an_erasure_whose_clock_is_behind_counts_once(storin
 
 async def request_partly_held(storing: Storing) -> tuple[progress.Erasure, list[Stored], Placement]:
     """An erasure of ten by their ids, of which a hold keeps three."""
-    model = await storing.model("m")
-    doomed = await storing.inferences(model, 10, ago(days=1))
+    model, doomed = await storing.begin(10, ago(days=1), name="m")
     ids = {"inference_ids": [f"uid:{inference.uid}" for inference in doomed]}
     erasure = await storing.transact(request_erasure, models=[model], criteria=ids, by="ann")
     held = doomed[4:7]

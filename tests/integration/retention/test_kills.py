@@ -180,8 +180,7 @@ async def test_an_object_store_that_is_away_is_waited_for(
         "INFERENCE_STORE_S3_SECRET_KEY": own_minio.secret_key,
         "INFERENCE_STORE_S3_TIMEOUT_SECONDS": "1",
     }
-    model = await storing.model()
-    inferences = await storing.inferences(model, 3, ago(days=2))
+    model, inferences = await storing.begin(3, ago(days=2))
     await storing.keep(model, inference="P1D")
     own_minio.stop()
     began = time.time()

@@ -56,8 +56,7 @@ async def finish_due(storing: Storing) -> list[str | None]:
 async def test_what_is_locked_is_named_and_goes_when_its_lock_ends(
     storing: Storing, minio_server: S3, mode: str
 ) -> None:
-    model = await storing.model()
-    locked, other = await storing.inferences(model, 2, ago(days=1))
+    model, (locked, other) = await storing.begin(2, ago(days=1))
     key = locked.objects[0]
     end = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
     minio_server.client().set_object_retention(key.bucket, key.key, Retention(mode, end))
@@ -89,8 +88,7 @@ async def test_what_is_locked_is_named_and_goes_when_its_lock_ends(
 
 
 async def test_a_legal_hold_of_s3_has_no_known_end(storing: Storing, minio_server: S3) -> None:
-    model = await storing.model()
-    held, other = await storing.inferences(model, 2, ago(days=1))
+    _, (held, other) = await storing.begin(2, ago(days=1))
     key = held.objects[1]
     minio_server.client().enable_object_legal_hold(key.bucket, key.key)
     erasure = await storing.request(held, other)
@@ -108,8 +106,7 @@ async def test_a_legal_hold_of_s3_has_no_known_end(storing: Storing, minio_serve
 
 
 async def test_deletes_and_counts_every_version(storing: Storing, minio_server: S3) -> None:
-    model = await storing.model()
-    [inference] = await storing.inferences(model, 1, ago(days=1))
+    _, [inference] = await storing.begin(1, ago(days=1))
     first, *_ = inference.objects
     storing.blobs.put(first, b"four", content_type="text/plain")
     minio_server.client().remove_object(first.bucket, first.key)
@@ -148,8 +145,7 @@ def test_versioning_enabled_between_two_listings_hides_nothing(
 async def test_an_erasure_waits_for_a_locked_copy_in_an_export(
     storing: Storing, minio_server: S3, name: str
 ) -> None:
-    model = await storing.model()
-    gone, *others = await storing.inferences(model, 3, ago(days=1))
+    model, (gone, *others) = await storing.begin(3, ago(days=1))
     exported = await export_all(storing.engine, storing.blobs, [gone, *others])
     client, prefix = minio_server.client(), f"exports/{exported.id}/"
     [listed] = client.list_objects(storing.bucket, prefix=prefix + name)
@@ -253,7 +249,6 @@ def user(minio_server: S3) -> MinioUser:
 
 @pytest.fixture
 def refused(settings: RetentionSettings, user: MinioUser) -> Iterator[Blobs]:
-    """The bucket as the user sees it."""
     keys = {"s3_access_key": user.access_key, "s3_secret_key": user.secret_key}
     with Blobs(RetentionSettings.model_validate(settings.model_dump() | keys)) as opened:
         yield opened

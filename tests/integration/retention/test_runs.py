@@ -30,8 +30,7 @@ from .test_holds import Watched
 
 
 async def test_what_has_expired_goes_with_rows_and_objects(storing: Storing) -> None:
-    model = await storing.model()
-    old = await storing.inferences(model, 25, ago(days=10))
+    model, old = await storing.begin(25, ago(days=10))
     new = await storing.inferences(model, 3, ago(days=9, hours=1))
     await storing.keep(model, inference="P9DT2H")
     run = await storing.retain()
@@ -62,8 +61,7 @@ async def test_a_run_of_a_project_is_of_its_models_alone(storing: Storing) -> No
 
 
 async def test_an_input_goes_alone(storing: Storing) -> None:
-    model = await storing.model()
-    (stored,) = await storing.inferences(model, 1, ago(days=2))
+    model, (stored,) = await storing.begin(1, ago(days=2))
     await storing.keep(model, input="P1D", inference="P1M")
     run = await storing.retain()
     assert (run.inputs_deleted, run.inferences_deleted) == (1, 0)
@@ -159,8 +157,7 @@ async def test_forgets_old_tombstones_in_batches(storing: Storing) -> None:
 
 
 async def test_a_closed_span_opens_again_when_the_policy_keeps_it(storing: Storing) -> None:
-    model = await storing.model()
-    inferences = await storing.inferences(model, 4, ago(days=200))
+    model, inferences = await storing.begin(4, ago(days=200))
     async with storing.engine.begin() as connection:
         # as after a crash in the middle of a drop: closed, remembered, and half the parents gone
         await connection.execute(partition_span.update().values(state="dropping"))
@@ -240,8 +237,7 @@ async def test_a_scheduled_run_covers_new_data_and_a_requested_one_all(storing: 
 
 
 async def test_deletes_a_response_at_its_own_age_and_keeps_predictions(storing: Storing) -> None:
-    model = await storing.model()
-    [stored] = await storing.inferences(model, 1, ago(days=5))
+    model, [stored] = await storing.begin(1, ago(days=5))
     shared = await storing.foreign(model, ago(days=5, minutes=1), "d1", "r", None)
     young = await storing.foreign(model, ago(days=1), "d2", "r", None)
     ages = {"keep_input": "forever", "keep_response": "P3D", "keep_inference": "forever"}
@@ -271,7 +267,6 @@ async def test_the_newest_stay_within_a_limit(storing: Storing) -> None:
 
 
 async def put_default(storing: Storing, policy: RetentionPolicy, **more: Any) -> None:
-    """Set the policy of all models."""
     async with storing.engine.begin() as connection:
         body = await policies.describe_change(connection, policies.DEFAULT, policy, **more)
         await policies.apply_set(connection, body, await policies.read_now(connection), "me")
@@ -338,8 +333,7 @@ async def test_a_policy_set_before_looks_at_what_came_under_another(storing: Sto
 async def test_the_next_run_takes_inferences_that_a_hold_released_during_a_run(
     storing: Storing, settings: RetentionSettings
 ) -> None:
-    model = await storing.model()
-    old = await storing.inferences(model, 2, ago(days=3))
+    model, old = await storing.begin(2, ago(days=3))
     await storing.inferences(model, 1, NOW)
     await set_scores(storing, old, 0.1)
     await put(storing, model, make_rule("P1D", LOW))

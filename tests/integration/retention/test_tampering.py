@@ -128,7 +128,6 @@ async def follow_forged(storing: Storing) -> None:
 
 
 async def bring_back(storing: Storing, stored: Stored) -> None:
-    """Store the row of an inference again."""
     values = {"model": stored.model, "uid": stored.uid, "inference_id": "back"}
     at = received_at_of(stored.uid)
     await storing.execute(insert(inference).values(values | {"received_at": at}))

@@ -65,12 +65,10 @@ def split_csv(text: str) -> Iterator[list[str | None]]:
 
 
 def read_arrow(path: Path) -> list[Row]:
-    """Return the rows of an Arrow stream."""
     return list(pyarrow.ipc.open_stream(path).read_all().to_pylist())
 
 
 def read_parquet(path: Path) -> list[Row]:
-    """Return the rows of a Parquet file."""
     return list(pyarrow.parquet.read_table(path).to_pylist())
 
 
@@ -165,7 +163,6 @@ def make_key(item: Row) -> tuple[Any, ...]:
 
 
 def is_held(item: Row, value: Any) -> bool:
-    """Check whether a column has exactly this value."""
     if isinstance(value, str):
         return is_csv_equal(item, value)
     return is_text_equal(item["value"], value)
@@ -223,7 +220,6 @@ def strip(value: Any) -> Any:
 
 
 def compare(lines: list[Row], path: Path) -> Row:
-    """Compare all rows of a part."""
     rows = READERS[path.suffix](path)
     differences: list[str] = []
     if [line["uid"] for line in lines] != [row["uid"] for row in rows]:
@@ -258,7 +254,6 @@ def compare(lines: list[Row], path: Path) -> Row:
 
 
 def main() -> None:
-    """Compare, and print."""
     asked, *parts = map(Path, sys.argv[1:])
     lines = [line for line in read_lines(asked) if "uid" in line]
     print(json.dumps({path.suffix: compare(lines, path) for path in parts}))

@@ -21,7 +21,6 @@ from inference_store_client import Store
 
 
 def read_by_pyarrow(path: str) -> Any:
-    """Return the rows of an Arrow stream."""
     return pyarrow.ipc.open_stream(path).read_all().to_pylist()
 
 
@@ -32,7 +31,6 @@ def read_by_pandas(path: str) -> Any:
 
 
 def read_by_polars(path: str) -> Any:
-    """Return the rows of an Arrow stream."""
     return polars.read_ipc_stream(path).to_dicts()
 
 
@@ -84,7 +82,6 @@ def read_by_client(url: str, model: str) -> dict[str, Any]:
 
 
 def main(arrow: str, url: str, model: str) -> None:
-    """Print what each reader reads."""
     tables = {name: read(arrow) for name, read in _OF_ARROW.items()}
     tables |= read_by_client(url, model)
     print(json.dumps(_make_plain(tables)))

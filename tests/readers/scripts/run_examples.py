@@ -15,7 +15,6 @@ _OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 def main(page: str, url: str) -> None:
-    """Run the page's examples against the api at a URL."""
     text = Path(page).read_text().replace("http://127.0.0.1:8080", url)
     text = text.replace("\n```", "\n\n")  # a fence ends what is printed
     test = doctest.DocTestParser().get_doctest(text, {}, page, page, 0)

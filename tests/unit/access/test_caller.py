@@ -28,7 +28,7 @@ def has_right_on(
     return (caller.scope(Right.READ) & caller.scope(right)).has(model_id, project_id)
 
 
-def test_grants_add_up() -> None:
+def test_grants_add_up_but_what_is_not_read_cannot_be_changed() -> None:
     caller = Caller("x", (READ_A, READ_P, DELETE_A))
     assert has_right_on(caller, Right.READ, "a")
     assert has_right_on(caller, Right.READ, "b", "p")
@@ -37,9 +37,6 @@ def test_grants_add_up() -> None:
     assert not has_right_on(caller, Right.READ, "b", "a")
     assert has_right_on(caller, Right.DELETE, "a", "q")
     assert not has_right_on(caller, Right.DELETE, "b", "p")
-
-
-def test_a_model_that_is_not_read_cannot_be_changed() -> None:
     everywhere = Grant(rights=tuple(right for right in Right if right is not Right.READ))
     assert not has_right_on(Caller("x", (everywhere,)), Right.DELETE, "a", "p")
     assert has_right_on(Caller("x", (everywhere, READ_P)), Right.DELETE, "a", "p")
@@ -82,14 +79,13 @@ def test_ids_that_no_model_can_have(subtests: pytest.Subtests) -> None:
             Grant.model_validate({"rights": ["read"], **ids})
 
 
-def test_reads_roles_from_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_roles_from_environment_and_refuses_what_gives_no_rights(
+    monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
     roles = '{"ops": [{"role": "reader", "project_id": "p"}]}'
     monkeypatch.setenv("INFERENCE_STORE_OIDC_ROLES", roles)
     [grant] = read_roles(RoleSettings())["ops"]
     assert (grant.held, grant.project_id) == (frozenset({Right.READ}), "p")
-
-
-def test_refuses_what_gives_no_rights(subtests: pytest.Subtests) -> None:
     for grants, sentence in (
         ([{"role": "king"}], "ops.0.role: Input should be 'reader', 'analyst' or 'owner'."),
         ([{}], "ops.0: it gives nothing: name a role or rights."),
@@ -109,15 +105,18 @@ def test_a_key_carries_its_id_and_256_random_bits() -> None:
     assert len({text.removeprefix("isk_abcdefghjkmn_") for text in texts}) == 1000
     for text in texts:
         assert id_of(text) == "abcdefghjkmn"
-
-
-def test_rejects_malformed_keys() -> None:
     good = new_secret(new_id()).text
-    for text in ("", "isk_", good[:-1], good + "x", good.upper(), f" {good}", good + "\n", "a.b.c"):
-        assert id_of(text) is None
-
-
-def test_comparison_and_what_is_printed() -> None:
+    for spelt in (
+        "",
+        "isk_",
+        good[:-1],
+        good + "x",
+        good.upper(),
+        f" {good}",
+        good + "\n",
+        "a.b.c",
+    ):
+        assert id_of(spelt) is None
     secret = new_secret(new_id())
     assert Secret(secret.text).hash == secret.hash
     assert Secret(secret.text + "x").hash != secret.hash

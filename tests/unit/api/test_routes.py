@@ -29,7 +29,7 @@ from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
 from inference_store.query.properties import OPERATORS
 from tests.settings import make_settings
-from tests.unit.golden.test_names import NOWHERE
+from tests.unit.golden.test_captures import NOWHERE
 
 
 @pytest.fixture(scope="module")

@@ -33,44 +33,13 @@ def end_command(*arguments: str) -> int | str | None:
     return end.value.code
 
 
-def test_prints_its_version_and_settings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_prints_its_version_and_settings_and_those_of_the_client(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert end_command("--version") == 0
     assert capsys.readouterr().out == f"inference-store {version('inference-store')}\n"
     assert end_command("proxy", "--help") == 0
     assert "  INFERENCE_STORE_PROXY_PORT (default: 8090)\n" in capsys.readouterr().out
-
-
-def test_a_reader_that_has_enough_ends_a_command_without_a_traceback() -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    command = [sys.executable, "-m", "inference_store.cli.main", "completion", "bash"]
-    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
-    os.close(writing)
-    assert (ended.returncode, ended.stderr) == (141, "")
-
-
-def test_what_cannot_be_meant_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    for command, sentence in (
-        ("doctor --deadline=0", "0 seconds are no time: write more than 0, such as 15"),
-        ("ledger show --limit=-2", "'-2' is not 1 or more: write a whole number"),
-        ("ledger show --limit=0", "'0' is not 1 or more: write a whole number"),
-        ("ledger show --after=-5", "'-5' is not 0 or more: write a whole number"),
-        ("keys create --everything --name=", "a name has 1 to 256 characters"),
-        ("keys create --everything --name=\t", "a name has 1 to 256 characters"),
-    ):
-        assert end_command(*command.split(" ")) == 2, command
-        assert sentence in capsys.readouterr().err, command
-
-
-def test_seconds_are_refused_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    for option in ("doctor --deadline", "migrate --wait-seconds"):
-        for text in ("15s", "PT15S", "inf", "-1", ""):
-            assert end_command(*f"{option}={text}".split(" ")) == 2, (option, text)
-            sentence = f"{text!r} is no number of seconds: write a plain number, such as 15"
-            assert sentence in capsys.readouterr().err, option
-
-
-def test_a_command_has_the_clients_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     assert CLIENT_COMMANDS.items() <= client.COMMANDS.items(), "the sentences are the client's"
     for name in CLIENT_COMMANDS:
         words = [name, "list"] if name == "exports" else [name]
@@ -82,7 +51,13 @@ def test_a_command_has_the_clients_arguments(capsys: pytest.CaptureFixture[str])
         assert "--url" in output, name
 
 
-def test_without_the_client_the_remedy_is_named() -> None:
+def test_a_reader_that_has_enough_and_a_missing_client_end_it() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "inference_store.cli.main", "completion", "bash"]
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (141, "")
     hidden = "import sys; sys.modules['inference_store_client'] = None;"
     code = f"{hidden} from inference_store.cli.main import main; sys.exit(main(['count', 'm']))"
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3] / "services")}
@@ -95,17 +70,42 @@ def test_without_the_client_the_remedy_is_named() -> None:
     )
 
 
+def test_what_cannot_be_meant_is_refused_with_an_example(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for command, sentence in (
+        ("doctor --deadline=0", "0 seconds are no time: write more than 0, such as 15"),
+        ("ledger show --limit=-2", "'-2' is not 1 or more: write a whole number"),
+        ("ledger show --limit=0", "'0' is not 1 or more: write a whole number"),
+        ("ledger show --after=-5", "'-5' is not 0 or more: write a whole number"),
+        ("keys create --everything --name=", "a name has 1 to 256 characters"),
+        ("keys create --everything --name=\t", "a name has 1 to 256 characters"),
+    ):
+        assert end_command(*command.split(" ")) == 2, command
+        assert sentence in capsys.readouterr().err, command
+    for option in ("doctor --deadline", "migrate --wait-seconds"):
+        for text in ("15s", "PT15S", "inf", "-1", ""):
+            assert end_command(*f"{option}={text}".split(" ")) == 2, (option, text)
+            sentence = f"{text!r} is no number of seconds: write a plain number, such as 15"
+            assert sentence in capsys.readouterr().err, option
+
+
 def parse(*arguments: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     return parser.parse_args(arguments)
 
 
-def test_the_command_line_wins_over_the_environment() -> None:
+def test_the_command_line_wins_over_the_environment_and_ignores_the_rest() -> None:
     assert read_ports(parse(), {}) == {}
     environment = {"INFERENCE_STORE_API_PORT": "9000", "INFERENCE_STORE_PROXY_PORT": "9001"}
     assert read_ports(parse(), environment) == {"api": 9000, "proxy": 9001}
     assert read_ports(parse("--port", "9002"), environment) == {"api": 9002, "proxy": 9001}
+    assert describe_ignored({"PATH": "/bin", "INFERENCE_STORE_API_PORT": "9000"}) == ""
+    sentence = describe_ignored({"INFERENCE_STORE_POSTGRES_DSN": "postgresql://production/real"})
+    assert "Ignored from your environment: INFERENCE_STORE_POSTGRES_DSN." in sentence
+    assert "takes INFERENCE_STORE_API_PORT and INFERENCE_STORE_PROXY_PORT" in sentence
+    assert "production" not in sentence
 
 
 def test_names_the_setting_of_a_malformed_port(subtests: pytest.Subtests) -> None:
@@ -115,14 +115,6 @@ def test_names_the_setting_of_a_malformed_port(subtests: pytest.Subtests) -> Non
             read_ports(parse(), {"INFERENCE_STORE_API_PORT": text})
         with subtests.test("option", text=text), pytest.raises(SystemExit):
             parse(f"--port={text}")
-
-
-def test_settings_that_are_ignored_are_named_without_their_values() -> None:
-    assert describe_ignored({"PATH": "/bin", "INFERENCE_STORE_API_PORT": "9000"}) == ""
-    sentence = describe_ignored({"INFERENCE_STORE_POSTGRES_DSN": "postgresql://production/real"})
-    assert "Ignored from your environment: INFERENCE_STORE_POSTGRES_DSN." in sentence
-    assert "takes INFERENCE_STORE_API_PORT and INFERENCE_STORE_PROXY_PORT" in sentence
-    assert "production" not in sentence
 
 
 # Completes the words after the script's path as bash does at Tab, the last of them being typed.
@@ -158,24 +150,18 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
 
 
-def test_lists_every_setting_with_its_sentence() -> None:
+def test_lists_every_setting_with_its_sentence_and_its_own_first() -> None:
     for group in GROUPS:
         text = list_settings(group)
         names = re.findall(rf"^  {PREFIX}([A-Z0-9_]+)", text, re.MULTILINE)
         assert sorted(names) == sorted(name.upper() for name in group.model_fields), group
         words = " ".join(text.split())
         assert all(doc in words for doc in field_docs(group).values()), group
-
-
-def test_lists_defaults_and_the_commands_own_settings_first() -> None:
     text = list_settings(ProxySettings)
     numbers = ("PROXY_PORT (default: 8090)", "PROXY_GRACE_SECONDS (default: 20)")
     for line in (*numbers, "PROXY_UPSTREAM", "S3_SECRET_KEY", "LOG_LEVEL (default: info)"):
         assert f"  {PREFIX}{line}\n" in text
     assert text.index("PROXY_PORT") < text.index("LOG_LEVEL")
-
-
-def test_every_command_that_reads_settings_lists_them() -> None:
     commands = {name: import_command(name) for name in COMMANDS}
     reading = {name for name, command in commands.items() if command.settings is not None}
     assert reading == COMMANDS.keys() - {"demo", "completion"}

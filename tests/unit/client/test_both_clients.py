@@ -65,7 +65,7 @@ def ask_count(store: Any) -> Callable[[], Any]:
     return lambda: store.model("hallway/detector").inferences(meta.n > 1).count()
 
 
-async def test_a_count_is_one_request(client: Client) -> None:
+async def test_a_count_is_one_request_of_a_client_that_stays_open(client: Client) -> None:
     recorded = Recorded([answer(_COUNT)])
     store = client.make_answered(recorded, _KEY)
     inferences = store.model("hallway/detector").inferences(
@@ -82,9 +82,13 @@ async def test_a_count_is_one_request(client: Client) -> None:
         "filter_lang": "cql2-json",
         "received_at": {"from": "2026-11-01T00:00:00.000000Z", "to": "2026-12-01T00:00:00.000000Z"},
     }
+    recorded = Recorded([answer(_COUNT), answer(_COUNT)])
+    store = client.make_answered(recorded)
+    await client.ask(store.close)
+    assert await client.ask(ask_count(store)) == 17
 
 
-async def test_pages_go_on_to_the_end_past_an_empty_one(client: Client) -> None:
+async def test_pages_go_on_to_the_end_and_the_first_is_looked_for_there(client: Client) -> None:
     recorded = Recorded([make_page(1, 2, next="a"), make_page(next="b"), make_page(3)])
     store = client.make_answered(recorded)
     pages = await client.list(lambda: store.model("m").inferences("n > 1").pages(2))
@@ -96,9 +100,6 @@ async def test_pages_go_on_to_the_end_past_an_empty_one(client: Client) -> None:
     bodies = [json.loads(request.content) for request in recorded.requests]
     assert [body.get("cursor") for body in bodies] == [None, "a", "b"]
     assert all(body["limit"] == 2 and body["filter"] == "n > 1" for body in bodies)
-
-
-async def test_the_first_is_looked_for_to_the_end(client: Client) -> None:
     recorded = Recorded([make_page(next="a"), make_page(7), make_page()])
     inferences = client.make_answered(recorded).model("m").inferences()
     assert (await client.ask(inferences.first)).inference_id == "frame-7"
@@ -106,7 +107,7 @@ async def test_the_first_is_looked_for_to_the_end(client: Client) -> None:
     assert json.loads(recorded.requests[1].content)["limit"] == 1
 
 
-async def test_a_read_is_sent_again(client: Client) -> None:
+async def test_a_read_is_sent_again_but_not_for_ever(client: Client) -> None:
     troubles: list[httpx.Response | Exception] = [
         make_problem(429),
         make_problem(503, "busy"),
@@ -119,9 +120,6 @@ async def test_a_read_is_sent_again(client: Client) -> None:
     store = client.make_answered(recorded)
     assert [await client.ask(ask_count(store)) for _ in range(2)] == [17, 17]
     assert not recorded.answers
-
-
-async def test_it_is_not_sent_again_for_ever(client: Client) -> None:
     cases: list[tuple[httpx.Response | Exception, type[StoreError]]] = [
         (make_problem(429), TooManyRequests),
         (make_problem(503), Unavailable),
@@ -249,7 +247,7 @@ async def test_retry_after_is_honoured(client: Client, monkeypatch: pytest.Monke
         await client.ask(ask_count(client.make_answered(refused)))
 
 
-async def test_a_refusal_is_raised_at_once(client: Client) -> None:
+async def test_a_refusal_is_raised_at_once_and_a_change_never_sent_again(client: Client) -> None:
     cases: list[tuple[httpx.Response, type[StoreError]]] = [
         (make_problem(422), InvalidRequest),
         (make_problem(403), Forbidden),
@@ -261,14 +259,11 @@ async def test_a_refusal_is_raised_at_once(client: Client) -> None:
         with pytest.raises(error, match="unknown key") as raised:
             await client.ask(ask_count(client.make_answered(Recorded([refusal]))))
         assert "frame_number" in str(raised.value)
-
-
-async def test_a_change_is_never_sent_again(client: Client) -> None:
-    cases: list[tuple[httpx.Response | Exception, type[StoreError]]] = [
+    changes: list[tuple[httpx.Response | Exception, type[StoreError]]] = [
         (make_problem(503), Unavailable),
         (httpx.ReadError("cut"), ConnectionFailed),
     ]
-    for (method, path), (trouble, error) in product(_CHANGES, cases):
+    for (method, path), (trouble, error) in product(_CHANGES, changes):
         recorded = Recorded([trouble])
         store = client.make_answered(recorded)
         with pytest.raises(error):
@@ -356,33 +351,26 @@ async def test_no_answer_of_the_api_is_an_error(client: Client, subtests: pytest
         store = client.make_answered(Recorded([httpx.Response(200, content=content)]))
         with subtests.test(str(content[:20])), pytest.raises(UnexpectedAnswer, match=said):
             await client.ask(ask_count(store))
-
-
-async def test_a_page_of_a_proxy_instead_of_a_stream(client: Client) -> None:
     html = {"Content-Type": "text/html; charset=utf-8"}
     page = httpx.Response(200, content=b"<html>Sign in</html>", headers=html)
     recorded = Recorded([page, page])
     inferences = client.make_answered(recorded).model("m").inferences()
-    said = r"a page of HTML\..* begins: '<html>Sign in"
-    with pytest.raises(UnexpectedAnswer, match=said):
+    shown = r"a page of HTML\..* begins: '<html>Sign in"
+    with pytest.raises(UnexpectedAnswer, match=shown):
         await client.list(inferences.stream)
-    with pytest.raises(UnexpectedAnswer, match=said):
+    with pytest.raises(UnexpectedAnswer, match=shown):
         await client.ask(inferences.to_arrow)
     assert not recorded.answers
 
 
-async def test_a_given_client_is_not_closed(client: Client) -> None:
-    recorded = Recorded([answer(_COUNT), answer(_COUNT)])
-    store = client.make_answered(recorded)
-    await client.ask(store.close)
-    assert await client.ask(ask_count(store)) == 17
-
-
-def test_both_have_the_same_methods() -> None:
+def test_both_have_the_same_methods_and_help() -> None:
     for kind_name in ("Export", "Groups", "Inference", "Inferences", "Model", "Store"):
         blocking, other = (getattr(package, prefix + kind_name) for prefix in ("", "Async"))
         assert list_signatures(blocking) == list_signatures(other), kind_name
         assert blocking.__doc__ == other.__doc__, kind_name
+    for kind in (package.Inferences, package.AsyncInferences):
+        assert str(inspect.signature(kind.count)) == "(self) -> int"
+        assert inspect.getdoc(kind.count) == "Count the matches, exactly."
 
 
 def list_signatures(kind: Any) -> dict[str, str]:
@@ -392,12 +380,6 @@ def list_signatures(kind: Any) -> dict[str, str]:
         name: str(inspect.signature(member)) if callable(member) else ""
         for name, member in members.items()
     }
-
-
-def test_help_says_what_a_method_returns() -> None:
-    for kind in (package.Inferences, package.AsyncInferences):
-        assert str(inspect.signature(kind.count)) == "(self) -> int"
-        assert inspect.getdoc(kind.count) == "Count the matches, exactly."
 
 
 async def check_types(inferences: Inferences, others: AsyncInferences) -> None:

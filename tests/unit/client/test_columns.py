@@ -90,7 +90,6 @@ def read(store: FakeStore, fields: list[str] | None = None) -> list[str]:
 
 
 def read_csv(store: FakeStore) -> list[list[str]]:
-    """Return the records of the file that the steps lead to."""
     content, count = b"", 0
     for item in store.drive(stream_csv(QUESTION)):
         if item is RESTART:
@@ -151,15 +150,12 @@ def test_what_is_not_arrow_is_an_error(subtests: pytest.Subtests) -> None:
             [*MessageDecoder().feed(content)]
 
 
-def test_whole_columns_are_one_connection() -> None:
+def test_whole_columns_or_a_whole_file_are_one_connection() -> None:
     store = make_store(repeat(None))
     assert read(store, ["inference_id", "metadata.n"]) == _EXPECTED
     [body] = store.bodies
     assert (body["fields"], body["include"]) == (["inference_id", "metadata.n"], [])
     assert len(read_array(store.performance.result)) == _ROWS
-
-
-def test_a_whole_file_is_one_connection_without_cursors() -> None:
     store = make_csv(repeat(None))
     assert read_csv(store) == _EXPECTED_CSV
     body, last = store.bodies
@@ -178,23 +174,17 @@ def test_they_are_whole_wherever_they_are_cut() -> None:
         assert read_csv(make_csv(chain(cuts, repeat(None)))) == _EXPECTED_CSV, cuts
 
 
-def test_an_end_after_a_whole_record_is_a_cut_if_more_match() -> None:
+def test_an_end_before_the_last_match_is_a_cut() -> None:
     for records in (1, 12):
         after = encode_csv(0).index(b'"frame-%d"' % records)
         store = make_csv(chain([after], repeat(None)), is_silent=True)
         assert read_csv(store) == _EXPECTED_CSV
         cursors = [body.get("cursor") for body in store.bodies]
         assert cursors == [None, str(records), str(records), "40"]
-
-
-def test_an_end_within_a_record_is_a_cut() -> None:
     within = encode_csv(0).index(b"frame-20")
     store = make_csv(chain([within], repeat(None)), is_silent=True)
     assert read_csv(store) == _EXPECTED_CSV
     assert len(store.bodies) == 3
-
-
-def test_the_end_is_not_awaited_while_inferences_arrive_behind_it() -> None:
     arrival = make_item(_ROWS_OF_CSV) | {"received_at": "2999-01-01T00:00:00Z"}
     store = make_csv(repeat(None), arrivals=[arrival])
     assert read_csv(store) == _EXPECTED_CSV

@@ -107,15 +107,14 @@ async def test_a_stale_export_says_what_went_and_restarts(client: Client, tmp_pa
     assert (await client.ask(export.restart)).id == UUID(int=7)
 
 
-async def test_parts_deleted_meanwhile_are_no_empty_export(client: Client, tmp_path: Path) -> None:
+async def test_what_was_deleted_meanwhile_is_no_empty_export(
+    client: Client, tmp_path: Path
+) -> None:
     before, over = make_export("done", parts=1), make_export("expired", parts=1)
     for parts in ([make_part(1, None)], []):
         with pytest.raises(ExportFailed, match="is expired: its parts are deleted"):
             await download(client, tmp_path, before, make_page(parts), over)
         assert os.listdir(tmp_path) == []
-
-
-async def test_a_link_whose_object_was_deleted_is_an_error(client: Client, tmp_path: Path) -> None:
     for status in (404, 410):
         gone = answer(b"<Error><Code>NoSuchKey</Code></Error>", status)
         with pytest.raises(ExportFailed, match=r"part 1 leads nowhere .* start the export aga"):
@@ -131,16 +130,9 @@ async def test_an_export_that_will_never_be_written_raises(client: Client) -> No
             await client.ask(export.wait)
 
 
-async def test_bytes_that_came_damaged_are_fetched_again(client: Client, tmp_path: Path) -> None:
-    page, good, bad = make_page([make_part(1, b"one")]), answer(b"one"), answer(b"other")
-    [file] = await download(client, tmp_path, _DONE, page, bad, good)
-    assert file.read_bytes() == b"one"
-    export = await get_export(client, page, bad, good)
-    [part] = await client.ask(export.list_parts)
-    assert await client.ask(lambda: export.read_part(part)) == b"one"
-
-
-async def test_other_bytes_than_were_written_are_refused(client: Client, tmp_path: Path) -> None:
+async def test_damaged_bytes_are_fetched_again_and_others_refused(
+    client: Client, tmp_path: Path
+) -> None:
     for came, said in [
         ([b"tampered", b"tampered"], "the bytes in the bucket are not those"),
         ([b"tampered", b"other"], "something on the way changes its bytes"),
@@ -152,15 +144,17 @@ async def test_other_bytes_than_were_written_are_refused(client: Client, tmp_pat
         for content in (b"one", *came):
             assert hashlib.sha256(content).hexdigest() in str(error.value), came
         assert os.listdir(tmp_path) == []
+    page, good, bad = make_page([make_part(1, b"one")]), answer(b"one"), answer(b"other")
+    [file] = await download(client, tmp_path, _DONE, page, bad, good)
+    assert file.read_bytes() == b"one"
+    export = await get_export(client, page, bad, good)
+    [part] = await client.ask(export.list_parts)
+    assert await client.ask(lambda: export.read_part(part)) == b"one"
 
 
-async def test_a_folder_that_exists_is_refused_at_once(client: Client, tmp_path: Path) -> None:
-    (tmp_path / "frames").mkdir()
-    with pytest.raises(SettingsError, match="exists: remove it"):
-        await download(client, tmp_path)
-
-
-async def test_a_disk_that_is_full_leaves_nothing(client: Client, tmp_path: Path) -> None:
+async def test_a_folder_that_exists_or_a_disk_that_is_full_is_refused(
+    client: Client, tmp_path: Path
+) -> None:
     content = bytes(100_000)
     answers = [_DONE, make_page([make_part(1, content)]), answer(content)]
     with largest_file(10_000), pytest.raises(OSError) as error:
@@ -168,9 +162,14 @@ async def test_a_disk_that_is_full_leaves_nothing(client: Client, tmp_path: Path
     assert error.value.errno == errno.EFBIG
     assert error.value.filename == str(tmp_path / "frames" / "part-00001.jsonl")
     assert os.listdir(tmp_path) == []
+    (tmp_path / "frames").mkdir()
+    with pytest.raises(SettingsError, match="exists: remove it"):
+        await download(client, tmp_path)
 
 
-async def test_asks_for_blobs_and_names_each_format(client: Client, tmp_path: Path) -> None:
+async def test_asks_for_blobs_and_a_duration_and_names_each_format(
+    client: Client, tmp_path: Path
+) -> None:
     formats: tuple[ExportFormat, ...] = get_args(ExportFormat)
     for format in formats:
         done = make_export("done", format=format, blobs="links")
@@ -180,9 +179,6 @@ async def test_asks_for_blobs_and_names_each_format(client: Client, tmp_path: Pa
         [file] = await client.ask(partial(export.download, tmp_path / format))
         assert file.name == f"part-00001{PART_FORMATS[format].suffix}"
         assert json.loads(recorded.requests[0].content)["blobs"] == "links", format
-
-
-async def test_an_export_ends_after_a_duration(client: Client) -> None:
     cases: list[tuple[str | timedelta, str]] = [
         (timedelta(days=1), "PT86400S"),
         (timedelta(hours=1, milliseconds=500), "PT3600.5S"),

@@ -57,13 +57,6 @@ def test_an_argument_comes_before_the_environment_and_the_file(file: Path) -> No
         assert chosen is None or chosen not in repr(settings)
 
 
-def test_a_file_that_others_may_read_is_refused(file: Path, subtests: pytest.Subtests) -> None:
-    for mode in (0o640, 0o604, 0o660, 0o610):
-        file.chmod(mode)
-        with subtests.test(oct(mode)), pytest.raises(SettingsError, match=f"chmod 600 {file}"):
-            find_settings(environment={}, file=file)
-
-
 def test_a_file_that_cannot_be_used_is_refused(file: Path, subtests: pytest.Subtests) -> None:
     for text, remedy in [
         ("url = ", "not TOML"),
@@ -79,6 +72,10 @@ def test_a_file_that_cannot_be_used_is_refused(file: Path, subtests: pytest.Subt
             with pytest.raises(SettingsError, match=remedy) as raised:
                 find_settings(environment={}, file=file)
             assert "a b" not in str(raised.value)
+    for mode in (0o640, 0o604, 0o660, 0o610):
+        file.chmod(mode)
+        with subtests.test(oct(mode)), pytest.raises(SettingsError, match=f"chmod 600 {file}"):
+            find_settings(environment={}, file=file)
 
 
 def test_a_store_reads_the_file_of_its_user(
@@ -111,7 +108,9 @@ def test_an_origin_is_scheme_host_and_port() -> None:
         assert Origin("https://store.example/below").has(url) is is_home, url
 
 
-def test_an_address_that_cannot_be_used(client: Client, subtests: pytest.Subtests) -> None:
+async def test_an_address_or_id_that_cannot_be_used(
+    client: Client, subtests: pytest.Subtests
+) -> None:
     console = r"/console is the page of the console: write https://store\.example/a$"
     for url, said in [
         ("https://a.example\n", "is no address"),
@@ -127,15 +126,9 @@ def test_an_address_that_cannot_be_used(client: Client, subtests: pytest.Subtest
     ]:
         with subtests.test(url), pytest.raises(SettingsError, match=said):
             client.make_store(url)
-
-
-async def test_an_address_that_only_httpx_refuses(client: Client) -> None:
     async with client.open_store("https://xn--a.example") as store:
         with pytest.raises(SettingsError, match=r"'https://xn--a\.example/v1/me' is no address: "):
             await client.ask(store.me)
-
-
-def test_an_id_that_no_path_can_hold(subtests: pytest.Subtests) -> None:
     for id in ("", ".", "..", "\udcff"):
         with subtests.test(ascii(id)), pytest.raises(SettingsError, match="is no id"):
             make_path("models", id, "inferences")

@@ -47,12 +47,19 @@ def refuse(status: int, name: str = "some-problem", **headers: str) -> Response:
     return Response(status, headers, response.content)
 
 
-def test_a_whole_stream_is_one_connection() -> None:
+def test_a_whole_stream_is_one_connection_and_a_cut_one_asks_the_same() -> None:
     store = FakeStore(20, whole())
     assert read(store) == expected(20)
     assert len(store.bodies) == store.performance.closed == 1
     assert store.bodies[0]["include"] == ["metadata", "predictions"]
     assert not store.performance.waits
+    store = FakeStore(9, whole(3_000, 3_000))
+    read(store)
+    assert len(store.bodies) == 3
+    assert len({json.dumps(body | {"cursor": ""}) for body in store.bodies}) == 1
+    cursors = [body.get("cursor") for body in store.bodies]
+    assert cursors[0] is None
+    assert len({*cursors}) == 3
 
 
 def test_it_is_whole_wherever_it_is_cut() -> None:
@@ -62,16 +69,6 @@ def test_it_is_whole_wherever_it_is_cut() -> None:
         store = FakeStore(3, whole(cut), is_silent=is_silent)
         assert read(store) == expected(3), (cut, is_silent)
         assert len(store.bodies) == store.performance.closed == 2, (cut, is_silent)
-
-
-def test_the_question_stays_the_same_and_only_the_cursor_moves() -> None:
-    store = FakeStore(9, whole(3_000, 3_000))
-    read(store)
-    assert len(store.bodies) == 3
-    assert len({json.dumps(body | {"cursor": ""}) for body in store.bodies}) == 1
-    cursors = [body.get("cursor") for body in store.bodies]
-    assert cursors[0] is None
-    assert len({*cursors}) == 3
 
 
 def test_without_progress_it_is_an_error() -> None:
@@ -84,14 +81,11 @@ def test_without_progress_it_is_an_error() -> None:
         read(FakeStore(5, chain([3_000], repeat(0))))
 
 
-def test_a_refusal_that_passes_is_waited_for() -> None:
+def test_a_refusal_that_passes_is_waited_for_and_another_raised(subtests: pytest.Subtests) -> None:
     for status in (429, 502, 503):
         store = FakeStore(5, whole(), refusals=[refuse(status, **{"retry-after": "7"})] * 2)
         assert read(store) == expected(5), status
         assert store.performance.waits == [7, 7], status
-
-
-def test_another_refusal_is_raised(subtests: pytest.Subtests) -> None:
     for refusal, error in [
         (refuse(403), Forbidden),
         (refuse(401), Unauthorized),
@@ -110,54 +104,41 @@ def end_with(*store_ends: Line) -> Any:
     return lambda end: end | next(ends, {})
 
 
-def test_a_stream_that_ran_out_of_time_goes_on() -> None:
+def test_a_stream_out_of_time_goes_on_and_one_of_a_revoked_key_ends() -> None:
     """From the cursor of its last line, which may be further than that of an inference."""
     problem = json.loads(refuse(503, "query-timeout").content)
     store = FakeStore(5, whole(), change_end=end_with({"problem": problem, "next": "5"}))
     assert read(store) == expected(5)
     assert [body.get("cursor") for body in store.bodies] == [None, "5"]
-
-
-def test_a_stream_of_a_revoked_key_is_an_error() -> None:
     problem = json.loads(refuse(401).content)
     store = FakeStore(5, whole(), change_end=end_with({"problem": problem, "next": "5"}))
     with pytest.raises(Unauthorized) as raised:
         read(store)
     assert raised.value.__notes__ == ["5 inferences had come"]
-
-
-def test_a_last_line_that_counts_otherwise_is_an_error() -> None:
     for count in (4, 6):
         with pytest.raises(UnexpectedAnswer, match=f"counts {count}"):
             read(FakeStore(5, whole(), change_end=end_with({"count": count})))
 
 
-def test_warnings_come_with_the_last_line() -> None:
+def test_lines_may_warn_say_how_far_the_search_is_or_end_a_sample() -> None:
     with pytest.warns(StoreWarning, match="a remark"):
         read(FakeStore(1, whole(), change_end=end_with({"warnings": ["a remark"]})))
-
-
-def test_a_line_may_say_how_far_the_search_is() -> None:
     assert read(FakeStore(5, whole(2_000), is_searching=True)) == expected(5)
-
-
-def test_a_sample_ends_at_its_size_over_all_connections() -> None:
-    """The store begins to count again with each connection."""
+    # The store begins to count again with each connection.
     for cut in (2_000, 6_000, 9_000):
         store = FakeStore(30, whole(cut))
         assert read(store, QUESTION.take_sample(10, 1)) == expected(10), cut
         assert store.bodies[-1]["sample"] == {"size": 10, "seed": 1}, cut
 
 
-def test_what_is_no_line_or_event_is_an_error(subtests: pytest.Subtests) -> None:
+def test_what_is_no_line_or_event_or_too_long_is_an_error(
+    subtests: pytest.Subtests, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for line in (b"{\n", b"[]\n", b"\xff\n", b"\n"):
         with subtests.test(str(line)), pytest.raises(UnexpectedAnswer, match="a line of the str"):
             [*map(read_line, LineDecoder().feed(line))]
     with pytest.raises(UnexpectedAnswer):
         [*EventDecoder().feed(b"event: begin\ndata: {\n\n")]
-
-
-def test_a_line_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("inference_store_client.streaming.MOST_BYTES", 1000)
     decoder = LineDecoder()
     assert [*decoder.feed(b"x" * 900)] == []
@@ -180,8 +161,6 @@ def test_events_are_cut_whatever_the_pieces_are() -> None:
 
 
 def follow_all(connections: list[Response | list[bytes | Failure]]) -> Performance:
-    """Follow arrivals until the store refuses."""
-
     def open(_: Request) -> tuple[Response, Pieces]:
         connection = connections.pop(0)
         if isinstance(connection, Response):
@@ -195,7 +174,7 @@ def follow_all(connections: list[Response | list[bytes | Failure]]) -> Performan
     return performance
 
 
-def test_arrivals_are_followed_again_until_the_store_refuses() -> None:
+def test_arrivals_are_followed_until_the_store_refuses_or_stands_still() -> None:
     end = b"event: end\ndata: " + refuse(403).content + b"\n\n"
     followed = follow_all(
         [[_BEGIN, _ARRIVED], [_BEGIN, CUT], [_BEGIN, _ARRIVED[:9], CUT], [_BEGIN, end]]
@@ -203,9 +182,6 @@ def test_arrivals_are_followed_again_until_the_store_refuses() -> None:
     names = [event.name for event in followed.delivered]
     assert names == ["begin", "inferences", "begin", "begin", "begin"]
     assert len(followed.waits) == 2
-
-
-def test_following_without_progress_is_an_error() -> None:
     with pytest.raises(Unavailable):
         follow_all([Response(503)] * 4)
     with pytest.raises(ConnectionFailed):

@@ -41,7 +41,6 @@ _ENTRIES = st.lists(
 
 
 def see(name: str, *types: str, flag: str = "") -> KeySeen:
-    """Return a key of the registry."""
     return KeySeen(1, name, tuple(TypeSeen(kind, flag, 1, _NOW, _NOW, ()) for kind in types))
 
 
@@ -60,7 +59,6 @@ def spell(value: Any) -> Any:
 
 
 def parse(value: Any, text: str) -> Any:
-    """Return a text as the type of a value of a column."""
     match value:
         case bool():
             return text.strip().lower() in {"true", "1"}
@@ -109,23 +107,17 @@ def name_columns(keys: Sequence[KeySeen], chosen: set[str] | None = None) -> lis
     return [column.name for column in choose_columns(keys, chosen).columns]
 
 
-def test_paths_into_json_have_no_column() -> None:
+def test_only_chosen_keys_of_types_that_values_have_are_columns() -> None:
     keys = [see(name, "json", flag="present") for name in ("pose", "tags")]
     keys += [see("pose.angle", "int"), see("tags[]", "string"), see("a.b", "int")]
     assert name_columns(keys) == ["metadata.a.b", "metadata.pose", "metadata.tags", "metadata_rest"]
     assert name_columns(keys, {"pose.angle"}) == ["metadata.pose", "metadata_rest"]
-
-
-def test_only_types_that_values_have_are_columns() -> None:
     stray = KeySeen(1, "n", (*see("n", "int").types, *see("n", "bool", flag="not_bool").types))
     assert name_columns([stray]) == ["metadata.n", "metadata_rest"]
     both = [see("n", "int", "float"), see("n:int", "int")]
     assert name_columns(both) == ["metadata.n:float", "metadata.n:int", "metadata_rest"]
     row = read(choose_columns(both, None), [Entry("n:int", "int", "1", "extended", ())])
     assert json.loads(row["metadata_rest"]) == [{"key": "n:int", "type": "int", "value": "1"}]
-
-
-def test_what_was_not_chosen_is_nowhere() -> None:
     entries = [Entry("a", "int", "1", "extended", ()), Entry("c", "int", "2", "extended", ())]
     columns = choose_columns([see("a", "int"), see("c", "int")], {"a"})
     assert read(columns, entries) == {"metadata.a": 1}

@@ -180,7 +180,7 @@ def make_plain_row(number: int) -> Row:
     return make_row(fields, (), ())
 
 
-def test_columns_without_a_value_keep_their_types() -> None:
+def test_columns_keep_their_types_and_have_only_what_is_included() -> None:
     columns = Columns.of(_INCLUDE, _KEYS)
     empty, nulls = (write("parquet", pages, columns) for pages in ([], [[make_plain_row(1)]]))
     schemas = [read_parquet(content).schema for content in (empty, nulls)]
@@ -189,16 +189,13 @@ def test_columns_without_a_value_keep_their_types() -> None:
     (row,) = read_back_parquet(nulls)
     assert row["metadata.never"] is row["metadata_rest"] is row["error"] is None
     assert row["predictions"] == []
-
-
-def test_what_is_not_included_is_in_no_column() -> None:
-    columns, plain = Columns.of((), _KEYS), make_plain_row(1)
+    chosen, plain = Columns.of((), _KEYS), make_plain_row(1)
     # as they are read then
     bare = plain.inference._replace(metadata=None, prediction_values=None)
     page = [plain._replace(inference=bare)]
-    (row,) = read_back_parquet(write("parquet", [page], columns))
+    (row,) = read_back_parquet(write("parquet", [page], chosen))
     assert not [name for name in row if name.startswith(("metadata.", "predictions", "urls"))]
-    assert json.loads(write("jsonl", [page], columns)).keys() == row.keys()
+    assert json.loads(write("jsonl", [page], chosen)).keys() == row.keys()
 
 
 def test_a_format_whose_extra_is_missing_is_refused() -> None:
@@ -250,7 +247,6 @@ _PICTURES = {
 
 
 def read(content: bytes) -> dict[str, bytes]:
-    """Return the contents of the files, in order."""
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
         members = archive.getmembers()
         assert {(m.mtime, m.uid, m.gid, m.uname, m.gname) for m in members} <= {(0, 0, 0, "", "")}
@@ -258,7 +254,6 @@ def read(content: bytes) -> dict[str, bytes]:
 
 
 def copy(row: Row, content: bytes | None, content_type: str | None = None) -> Row:
-    """Return a row with an input."""
     columns: Mapping[str, object] = {**row.inference.row, "data_content_type": content_type}
     inference = row.inference._replace(row=columns)
     return row._replace(inference=inference, contents={"data": content})
@@ -346,7 +341,6 @@ def make_rows(count: int) -> list[Row]:
 
 
 def read_batches(sizes: Sequence[int | None], ends: Sequence[int]) -> list[list[list[int | None]]]:
-    """Return the sizes of the blobs of each row of each batch."""
     source = CopySource(UnsteadyBlobs(sizes, ends), _COPIED, _LIMITS)
     return [
         [

@@ -34,7 +34,7 @@ def test_folders_of_hours_are_in_the_order_of_time(begin: int, later: int) -> No
     assert layout.hour_folder(early) < layout.hour_folder(early + timedelta(hours=later))
 
 
-def test_other_keys_may_be_shared() -> None:
+def test_a_key_names_the_hour_of_some_clock_and_others_may_be_shared() -> None:
     for key in (
         f"{CAPTURE}/data",
         f"m/2026/11/01/{CAPTURE}/data",
@@ -47,9 +47,6 @@ def test_other_keys_may_be_shared() -> None:
         "",
     ):
         assert not layout.belongs_to(key, "m", CAPTURE, AT)
-
-
-def test_a_key_may_name_the_hour_of_a_local_clock_and_no_other_day() -> None:
     for hours, is_own in ((-12, True), (14, True), (15, True), (-16, False), (17, False)):
         key = layout.key_of("p", "m", AT + timedelta(hours=hours), CAPTURE, "data")
         assert layout.belongs_to(key, "m", CAPTURE, AT) is is_own, hours

@@ -13,23 +13,17 @@ from inference_store.inference.nearest import (
 )
 
 
-def test_the_most_alike_come_first() -> None:
+def test_the_most_alike_come_first_and_a_few_are_all_listed() -> None:
     candidates = ["frame_rate", "frame_number", "width"]
     assert nearest("frame_numer", candidates, limit=2) == ["frame_number", "frame_rate"]
     assert nearest("zzz", candidates, limit=2) == []
-
-
-def test_lists_all_of_a_few_names() -> None:
     assert nearest("frame_numer", ["width", "frame_number"]) == ["frame_number", "width"]
     assert nearest("n", ["m"]) == ["m"]
-
-
-def test_all_names_are_called_known_if_none_is_alike() -> None:
     assert describe_nearest(["width"], ["width", "height"]) == "the nearest are width"
     assert describe_nearest([], ["width", "height"]) == "known are width, height"
 
 
-def test_a_long_name_is_compared_with_none_and_none_with_a_long_one() -> None:
+def test_few_and_short_names_are_compared() -> None:
     read = []
 
     def generate_names() -> Iterator[str]:
@@ -41,15 +35,12 @@ def test_a_long_name_is_compared_with_none_and_none_with_a_long_one() -> None:
     assert read == []
     longest = "a" * LONGEST
     assert nearest(longest, [longest + "a", longest]) == [longest]
-
-
-def test_no_more_are_compared_than_a_number() -> None:
     names = iter(["b"] * MOST_COMPARED + ["a"])
     assert nearest("a", names) == []
     assert list(names) == ["a"]
 
 
-def test_a_thousand_long_names_are_told_as_nine_short_warnings() -> None:
+def test_warnings_are_nine_short_ones_or_one_a_name() -> None:
     labels = [f"label-{n}" for n in range(10_000)]
     lookups, names = [], [f"{n:04}" + "x" * 90_000 for n in range(1_000)]
 
@@ -62,8 +53,5 @@ def test_a_thousand_long_names_are_told_as_nine_short_warnings() -> None:
     assert len(warnings) == MOST_WARNED + 1
     assert warnings[-1] == "And 992 more are not there."
     assert sum(map(len, warnings)) < 3_000
-
-
-def test_lists_each_of_a_few_names() -> None:
     assert list_warnings([], str) == []
     assert list_warnings(["a", "b"], str) == ["a", "b"]

@@ -1,18 +1,28 @@
-"""Inferences from pages of a bucket's listing; the bucket is a dictionary."""
+"""Inferences from pages of a bucket's listing, and reports from their topic."""
 
+import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from inference_store.index import sidecars
+from inference_store.index.accounting import PartitionId, ReceivedReport
 from inference_store.inference.events import StorageKey
 from inference_store.inference.layout import Kind, key_of
+from inference_store.inference.producer_reports import ProducerReport, encode
+from inference_store.ingester.batch import read_time
 from inference_store.ingester.rebuild import list_events
+from inference_store.ingester.reports import _read
 from inference_store.objects import Found
 from inference_store.operations.reconcile.stored_reports import BucketPrefix
+from tests.properties import draw_json
 
 AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
 PREFIX = BucketPrefix("b", "captures")
@@ -53,7 +63,7 @@ def _list_all(objects: dict[str, bytes], limit: int, prefix: BucketPrefix = PREF
         after = listing.after
 
 
-def test_no_capture_is_cut_by_the_end_of_a_page() -> None:
+def test_no_capture_is_cut_by_a_page_and_others_carry_no_event() -> None:
     objects: dict[str, bytes] = {}
     for number in range(1, 8):
         objects |= _capture(number)
@@ -63,6 +73,13 @@ def test_no_capture_is_cut_by_the_end_of_a_page() -> None:
         assert ids == [str(number) for number in range(1, 8)], limit
         if limit >= 3:
             assert [event.input_deleted_at for event in carried] == [None] * 7, limit
+    broken = dict.fromkeys(_capture(1, kinds=("metadata",)), b"no json")
+    bare = dict.fromkeys(_capture(2, kinds=("metadata",)), b"[]")
+    stray = {"sidecars/m/2026/11/01/12/no-uid": b"{}"}
+    (page,) = _list_all(broken | bare, 100)
+    assert (page.carried, [key.key for key, _ in page.unreadable]) == ([], [*broken, *bare])
+    (page,) = _list_all(stray, 100, BucketPrefix("b", "sidecars"))
+    assert [key.key for key, _ in page.unreadable] == [*stray]
 
 
 def test_an_input_is_gone_without_request_and_datum() -> None:
@@ -75,16 +92,6 @@ def test_an_input_is_gone_without_request_and_datum() -> None:
     assert [event.input_deleted_at for event in page.carried] == [None, AT]
 
 
-def test_names_objects_that_carry_no_event() -> None:
-    broken = dict.fromkeys(_capture(1, kinds=("metadata",)), b"no json")
-    bare = dict.fromkeys(_capture(2, kinds=("metadata",)), b"[]")
-    stray = {"sidecars/m/2026/11/01/12/no-uid": b"{}"}
-    (page,) = _list_all(broken | bare, 100)
-    assert (page.carried, [key.key for key, _ in page.unreadable]) == ([], [*broken, *bare])
-    (page,) = _list_all(stray, 100, BucketPrefix("b", "sidecars"))
-    assert [key.key for key, _ in page.unreadable] == [*stray]
-
-
 def test_a_sidecar_carries_the_event_of_another_producer() -> None:
     uid = UUID(int=7)
     contents = sidecars.Contents(b'{"model_id": "m"}', b"[]", {"time": AT.isoformat()}, True)
@@ -94,3 +101,70 @@ def test_a_sidecar_carries_the_event_of_another_producer() -> None:
     assert (carried.record.payload, carried.copy) == (contents.event, b"[]")
     assert carried.is_sidecar
     assert (carried.record.time, carried.input_deleted_at) == (AT, AT)
+
+
+RECORDED_AT = datetime(2026, 11, 1, tzinfo=UTC)
+SOUND = ProducerReport(
+    producer="p", reporter="p", number=1, booted_at=RECORDED_AT, reported_at=RECORDED_AT
+)
+JSON = draw_json(leaves=10)
+
+
+@dataclass
+class Record:
+    """A record as aiokafka gives it."""
+
+    value: bytes | None
+    timestamp: Any = 0
+    topic: str = "reports"
+    partition: int = 3
+    offset: int = 7
+    headers: tuple[tuple[str, bytes], ...] = field(default=())
+
+
+def test_a_report_has_its_place_and_values_that_postgres_holds(subtests: pytest.Subtests) -> None:
+    partition_id = PartitionId("cluster", "reports", 0, 3)
+    read = _read(Record(encode(SOUND)), "cluster")
+    assert read == ReceivedReport(SOUND, partition_id, 7)
+    assert (read.values["offset"], read.values["producer"], read.values["dropped"]) == (7, "p", {})
+    for changes in (
+        b'"seen":1e400',
+        b'"producer":"\\ud800"',
+        b'"producer":"\\u0000"',
+        b'"dropped":{"\\u0000":1}',
+        b'"dropped":{"\\ud800":1}',
+        b'"booted_at":"0001-01-01T00:00:00+14:00"',
+        b'"reported_at":"9999-12-31T23:59:59-14:00"',
+        b'"x":' + b"[" * 20_000,
+        b'"x":"' + b"y" * 70_000 + b'"',
+    ):
+        payload = encode(SOUND)[:-1] + b"," + changes + b"}"
+        with subtests.test(changes=changes[:50]), pytest.raises(ValueError):
+            _read(Record(payload), "cluster")
+
+
+@given(st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
+def test_any_bytes_are_no_report(payload: bytes) -> None:
+    with pytest.raises(ValueError):
+        _read(Record(payload), "cluster")
+
+
+@given(st.sampled_from(sorted(orjson.loads(encode(SOUND)))), JSON)
+def test_any_value_of_a_field_is_kept_or_refused(name: str, value: Any) -> None:
+    payload = json.dumps(orjson.loads(encode(SOUND)) | {name: value}).encode()
+    try:
+        read = _read(Record(payload), "cluster")
+    except ValueError:
+        return
+    written = orjson.dumps(read.values["dropped"])
+    assert b"\\u0000" not in written
+    assert "\0" not in read.report.producer + read.report.reporter
+    for count in (read.report.seen, read.report.highest_sequence, read.report.number):
+        assert 0 <= count < 2**63
+    read.report.booted_at.astimezone(UTC)
+
+
+def test_any_time_of_a_record_is_a_time() -> None:
+    latest = datetime.now(UTC) + timedelta(days=365_000)
+    for timestamp in (None, -1, 0, 2**63, 10**30, 1_790_000_000_000):
+        assert read_time(timestamp) < latest, timestamp

@@ -50,7 +50,7 @@ def encode(name: str, data: bytes) -> bytes:
     return bytes(getattr(codec, f"{name}_encode")(data))
 
 
-def test_a_bomb_is_refused_and_a_batch_is_read(subtests: pytest.Subtests) -> None:
+def test_a_bomb_is_refused_and_batches_within_the_bound_are_read(subtests: pytest.Subtests) -> None:
     bound_decompression()
     bound_decompression()
     for (name, kind), records in product(CODECS.items(), (default_records, fast)):
@@ -65,15 +65,12 @@ def test_a_bomb_is_refused_and_a_batch_is_read(subtests: pytest.Subtests) -> Non
             finally:
                 tracemalloc.stop()
             assert read(records, good) == [b"x" * 900_000]
-
-
-def test_decompresses_batches_within_the_bound() -> None:
     for name, size in product(CODECS, (0, 1, 300, 999_000)):
         data = (b"0123456789" * (size // 10 + 1))[:size]
         assert decode(name, encode(name, data)) == data, (name, size)
 
 
-def test_blocks_of_snappy_and_members_of_gzip_count_together() -> None:
+def test_blocks_count_together_and_every_damage_is_one_error(subtests: pytest.Subtests) -> None:
     blocks = bytes(codec.snappy_encode(b"\0" * 1_200_000, xerial_compatible=True))
     with pytest.raises(BatchTooLarge):
         decode("snappy", blocks)
@@ -81,9 +78,6 @@ def test_blocks_of_snappy_and_members_of_gzip_count_together() -> None:
     assert decode("snappy", raw) == b"\0" * 900_000
     with pytest.raises(BatchTooLarge):
         decode("gzip", encode("gzip", b"\0" * 600_000) * 2)
-
-
-def test_every_damage_is_one_error(subtests: pytest.Subtests) -> None:
     for name in CODECS:
         for damaged in (b"no such thing" * 10, encode(name, b"x" * 999)[:-5]):
             with (

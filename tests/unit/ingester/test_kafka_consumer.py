@@ -106,6 +106,19 @@ async def test_partitions_are_placed_and_read_without_the_one_whose_broker_is_aw
     # and it is not asked at every poll
     assert await read(topic, brokers) == [0]
     assert 1 not in brokers.node_requests
+    brokers = Brokers()
+    topic = make_consumer(brokers)
+    await topic.poll()
+    assert list_placed(topic) == [0, 1]
+    brokers.away = {1}
+    assert await read(topic, brokers) == [0]
+    brokers = Brokers(away={0, 1})
+    topic = make_consumer(brokers)
+    for _ in range(2):
+        with pytest.raises(KafkaError, match="broker"):
+            await topic.poll()
+    brokers.away = set()
+    assert await read(topic, brokers) == [0]
 
 
 async def test_it_is_placed_once_its_broker_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,30 +131,11 @@ async def test_it_is_placed_once_its_broker_is_back(monkeypatch: pytest.MonkeyPa
     assert list_placed(topic) == [0, 1]
 
 
-async def test_does_not_ask_an_unavailable_broker_about_other_partitions() -> None:
-    brokers = Brokers()
-    topic = make_consumer(brokers)
-    await topic.poll()
-    assert list_placed(topic) == [0, 1]
-    brokers.away = {1}
-    assert await read(topic, brokers) == [0]
-
-
 async def test_a_silent_broker_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_consumer, "_ANSWER_SECONDS", 0)
     monkeypatch.setattr(batch, "_BOUNDS_SECONDS", 0)
     brokers = Brokers(silent={1})
     assert await read(make_consumer(brokers), brokers) == [0]
-
-
-async def test_reports_that_all_brokers_are_away() -> None:
-    brokers = Brokers(away={0, 1})
-    topic = make_consumer(brokers)
-    for _ in range(2):
-        with pytest.raises(KafkaError, match="broker"):
-            await topic.poll()
-    brokers.away = set()
-    assert await read(topic, brokers) == [0]
 
 
 async def test_a_recreated_topic_is_noticed_by_the_leaders_of_its_records() -> None:

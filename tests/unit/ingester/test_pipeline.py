@@ -1,34 +1,39 @@
-"""The pipeline cuts what was polled into batches."""
+"""The pipeline cuts what was polled into batches; which sources fail, and how it waits."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_store.index.accounting import PartitionId
+from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.index.sidecars import Sidecar
 from inference_store.index.unsettled import Record, Rejection
 from inference_store.index.writing import Indexable
+from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey
 from inference_store.inference.metadata import read_metadata
 from inference_store.inference.task_types import Predictions
 from inference_store.ingester.batch import (
     AssignedPartition,
+    MissingBlob,
     ReadRecord,
     build_range,
     read_headers,
     read_sequence,
 )
-from inference_store.ingester.failures import Backoff
+from inference_store.ingester.failures import FAILS_AFTER, Backoff, Sources, Stopped, source_of
 from inference_store.ingester.pipeline import MOST_SIDECARS, BatchBuilder, Pipeline
 from inference_store.platform.serving import Heartbeat
 from inference_store.platform.settings import IngesterSettings
 from tests.builders import make_event
 from tests.settings import make_settings
+from tests.stopped_clock import CallableClock
 
 PARTITION = PartitionId("default", "events", 0, 0)
 NOTHING: Any = None
@@ -72,14 +77,11 @@ async def measure_batches(sidecars: str, events: int, *, written_before: int = 2
     return [len(batch.reads) for batch in batches]
 
 
-async def test_batch_has_a_bounded_number_of_sidecars() -> None:
+async def test_batches_are_bounded_by_sidecars_or_begin_small() -> None:
     for events in (1, MOST_SIDECARS, MOST_SIDECARS + 1, 1000):
         full, rest = divmod(events, MOST_SIDECARS)
         expected = [MOST_SIDECARS] * full + ([rest] if rest else [])
         assert await measure_batches("on", events) == expected, events
-
-
-async def test_without_sidecars_only_the_first_batches_are_smaller_than_their_poll() -> None:
     assert await measure_batches("off", 1000) == [1000]
     assert await measure_batches("off", 1000, written_before=0) == [8, 16, 32, 64, 128, 256, 496]
 
@@ -138,7 +140,7 @@ def test_batches_cover_the_same_offsets_without_a_gap(
     assert all(len(batch.reads) < most_rows + slice for batch in batches)
 
 
-def test_sequences_are_grouped_by_producer() -> None:
+def test_sequences_headers_and_passed_offsets_are_kept() -> None:
     records = [
         make_numbered_record(0, ("producer", "p"), ("sequence", "3")),
         make_numbered_record(1),
@@ -153,15 +155,9 @@ def test_sequences_are_grouped_by_producer() -> None:
         (("producer", "p" * 257), ("sequence", "1")),
     ):
         assert read_sequence(headers) is None, headers
-
-
-def test_headers_become_text_that_postgres_accepts() -> None:
     read = read_headers([("a\0", b"\xff\0"), ("b", None)])
     assert read == (("a\ufffd", "\ufffd\ufffd"), ("b", ""))
     assert len(read_headers([("a", b"1")] * 100)) == 32
-
-
-def test_passed_offsets_are_a_batch_of_their_own() -> None:
     offset_range = build_range(AssignedPartition(0), PARTITION, lo=3, hi=7, lost=1)
     builder = BatchBuilder()
     assert not builder.has_begun
@@ -169,3 +165,111 @@ def test_passed_offsets_are_a_batch_of_their_own() -> None:
     assert builder.has_begun
     [part] = builder.build().ranges
     assert (part.lo, part.hi, part.lost, part.not_delivered, part.last) == (3, 7, 1, 3, None)
+
+
+def read(producer: str, model_id: str | None) -> ReadRecord:
+    headers = [("producer", producer)] if producer else []
+    record = Record(PARTITION, 0, datetime(2026, 1, 1, tzinfo=UTC), None, b"x", headers)
+    return ReadRecord(record, Rejection("not_json", "", model_id, None))
+
+
+def note(sources: Sources, producer: str, model_id: str, outcome: Outcome, count: int = 1) -> float:
+    """Note so many events of a source; return which share fails then."""
+    sources.note([(read(producer, model_id), outcome)] * count)
+    return sources.failing_share
+
+
+def test_a_source_fails_after_many_in_a_row() -> None:
+    assert source_of(read("p", "m")) == ("p", "m")
+    assert source_of(read("", None)) == ("", "")
+    waiting = MissingBlob("key", "m", "i")
+    assert source_of(ReadRecord(read("p", None).record, waiting)) == ("p", "m")
+    sources = Sources(60)
+    assert sources.failing_share == 1
+    assert note(sources, "p", "m", Outcome.DEAD, 3) == 1
+    for outcome in (Outcome.DEAD, Outcome.PARKED):
+        sources = Sources(60)
+        note(sources, "p", "large", Outcome.STORED, 90)
+        note(sources, "p", "small", Outcome.DUPLICATE, 10)
+        assert note(sources, "p", "large", outcome, FAILS_AFTER - 1) == 0, outcome
+        assert note(sources, "p", "large", outcome) == 0.9, outcome
+        assert sources.worst == ("p", "large"), outcome
+        assert note(sources, "p", "large", Outcome.STORED, 10) == 0, outcome
+    sources = Sources(60)
+    note(sources, "p", "m", Outcome.STORED)
+    for number in range(100):
+        assert note(sources, f"p{number}", "m", Outcome.DEAD, 20) == 0
+    # a copy is tried on without the original
+    tried = sources.copied()
+    assert note(tried, "p", "m", Outcome.DEAD, 20) == 1
+    assert sources.failing_share == 0
+
+
+def test_events_stored_long_ago_do_not_count() -> None:
+    clock = CallableClock()
+    sources = Sources(60, clock)
+    note(sources, "p", "old", Outcome.STORED, 90)
+    clock.now += 61
+    note(sources, "p", "new", Outcome.STORED, 10)
+    assert note(sources, "p", "new", Outcome.DEAD, 20) == 0.1
+    clock.now += 60
+    sources.note(())
+    assert sources.failing_share == 1
+    clock.now += 120
+    assert note(sources, "p", "old", Outcome.STORED) == 0, "older than two windows"
+
+
+# Backoff: each piece of work clears only what it waited for itself.
+
+
+def make_failing_work(times: int) -> Callable[[], Awaitable[str]]:
+    """Return work that fails `times` times because the object store is unavailable."""
+    failures = iter(range(times))
+
+    async def work() -> str:
+        if next(failures, None) is not None:
+            raise ObjectStoreUnavailable("gone")
+        return "done"
+
+    return work
+
+
+async def test_retries_until_the_server_is_back_or_it_is_stopped() -> None:
+    backoff = Backoff(asyncio.Event(), first_seconds=0)
+    assert await backoff.retry(make_failing_work(3)) == "done"
+    assert backoff.unavailable == {}
+    stop = asyncio.Event()
+    stop.set()
+    with pytest.raises(Stopped):
+        await Backoff(stop, first_seconds=300).retry(make_failing_work(1))
+    for unavailable in (make_failing_work(0), make_failing_work(1)):
+        backoff = Backoff(asyncio.Event(), first_seconds=0)
+
+        async def work(before: Callable[[], Awaitable[str]] = unavailable) -> None:
+            await before()
+            raise KeyError
+
+        with pytest.raises(KeyError):
+            await backoff.retry(work)
+        assert backoff.unavailable == {}
+
+
+async def test_success_does_not_hide_other_waiting_work() -> None:
+    backoff = Backoff(asyncio.Event(), first_seconds=300)
+    waiting = asyncio.create_task(backoff.retry(make_failing_work(1)))
+    await asyncio.sleep(0)
+    assert "gone" in str(await backoff.find_reason("object store"))
+    await backoff.retry(make_failing_work(0))
+    assert list(backoff.unavailable) == ["object store"]
+    waiting.cancel()
+
+
+async def test_finished_work_does_not_hide_work_that_waits_for_the_same_server() -> None:
+    backoff = Backoff(asyncio.Event(), first_seconds=0)
+    endless = asyncio.create_task(backoff.retry(make_failing_work(1_000_000)))
+    await backoff.retry(make_failing_work(3))
+    assert list(backoff.unavailable) == ["object store"]
+    endless.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await endless
+    assert backoff.unavailable == {}

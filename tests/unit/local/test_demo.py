@@ -37,7 +37,6 @@ def serving() -> Serving:
 
 @pytest.fixture
 async def address(serving: Serving) -> AsyncIterator[tuple[str, str]]:
-    """Yield the addresses of REST and of gRPC."""
     # outside the range from which the system gives ports to whoever connects
     rest = over_grpc = free_port()
     while over_grpc == rest:
@@ -90,7 +89,9 @@ async def test_a_picture_has_the_same_output_over_rest_and_grpc(
     assert output["data"] == [orjson.loads(finding) for finding in tensor.contents.bytes_contents]
 
 
-async def test_answers_each_path_with_its_status(session: aiohttp.ClientSession) -> None:
+async def test_answers_each_path_or_bad_body_with_its_status(
+    session: aiohttp.ClientSession,
+) -> None:
     for path, status in (
         ("/v2/health/live", 200),
         ("/v2/health/ready", 200),
@@ -107,9 +108,6 @@ async def test_answers_each_path_with_its_status(session: aiohttp.ClientSession)
             assert answer.status == status, path
             if status != 200:
                 assert set(await answer.json()) == {"error"}, path
-
-
-async def test_a_bad_body_is_refused_as_the_protocol_has_it(session: aiohttp.ClientSession) -> None:
     for body in (
         b"{",
         b"[]",
@@ -145,13 +143,10 @@ async def test_answers_over_grpc_with_the_status_of_the_case(channel: grpc.aio.C
 REST = Rest("http://127.0.0.1:8080")
 
 
-def test_every_query_is_a_command_that_a_shell_reads() -> None:
+def test_queries_and_ones_own_picture_are_commands_of_a_shell(tmp_path: Path) -> None:
     for query in QUERIES:
         words = shlex.split(REST.curl(query.path, query.body).replace("\\\n", " "))
         assert words[:3] == ["curl", "-s", REST.address + query.path]
-
-
-def test_ones_own_picture_is_sent_as_the_protocol_has_it(tmp_path: Path) -> None:
     printed = own_picture("http://127.0.0.1:8090", REST)
     send, _, _ = printed.partition("\\\n  | curl")
     (tmp_path / "frame.jpg").write_bytes(bytes(range(256)) * 8)

@@ -37,28 +37,22 @@ def folder(tmp_path: Path) -> LocalFolder:
     return local_folder
 
 
-def test_passwords_are_made_once_and_for_us_alone(folder: LocalFolder) -> None:
+def test_passwords_and_settings_are_made_for_us_alone(folder: LocalFolder) -> None:
     first = folder.passwords()
     assert folder.passwords() == first
     assert len({first.postgres, first.s3_access_key, first.s3_secret_key}) == 3
     assert (folder.path / "passwords.json").stat().st_mode & 0o077 == 0
-
-
-def test_a_shell_can_read_the_settings_and_other_users_cannot(folder: LocalFolder) -> None:
     folder.write_settings({"INFERENCE_STORE_POSTGRES_PASSWORD": "a 'quoted' $word"})
     assert folder.settings.stat().st_mode & 0o077 == 0
     read = f'. {folder.settings}; printf %s "$INFERENCE_STORE_POSTGRES_PASSWORD"'
     assert subprocess.check_output(read, shell=True, text=True) == "a 'quoted' $word"
 
 
-def test_a_second_stack_in_the_same_folder_is_refused(folder: LocalFolder) -> None:
+def test_a_second_stack_or_a_closed_folder_is_noticed(folder: LocalFolder, tmp_path: Path) -> None:
     with folder.taken(), pytest.raises(LocalStackError, match="another folder"), folder.taken():
         pass
     with folder.taken():
         pass
-
-
-def test_detects_a_folder_closed_to_others(tmp_path: Path) -> None:
     inner = tmp_path / "closed" / "open"
     inner.mkdir(parents=True)
     (tmp_path / "closed").chmod(0o700)
@@ -80,7 +74,6 @@ PARTS = ("api", "proxy", "s3")
 
 @contextmanager
 def occupy(port: int) -> Iterator[None]:
-    """Occupy the port as another program does."""
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind((HOST, port))
@@ -99,15 +92,14 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "ports.json"
 
 
-def test_ports_are_those_of_the_last_start(file: Path, requested: dict[str, int]) -> None:
+def test_ports_are_those_of_the_last_start_unless_one_is_taken(
+    file: Path, requested: dict[str, int]
+) -> None:
     first = choose_ports(file, PARTS, requested)
     assert len(set(first.ports.values())) == len(PARTS)
     second = choose_ports(file, PARTS, {})
     assert second.ports == first.ports
     assert not [sentence for sentence in second.sentences if "taken" in sentence]
-
-
-def test_reports_a_taken_port_and_keeps_the_next(file: Path, requested: dict[str, int]) -> None:
     choose_ports(file, PARTS, requested)
     with occupy(requested["api"]):
         second = choose_ports(file, PARTS, {})
@@ -131,15 +123,12 @@ def test_refuses_a_requested_port_that_is_taken(file: Path, requested: dict[str,
 SERVICES = Path(__file__).parents[3] / "services"
 
 
-def test_a_failure_quotes_pip(tmp_path: Path) -> None:
+def test_a_failure_quotes_pip_and_nothing_installed_is_needed(tmp_path: Path) -> None:
     lock = tmp_path / "a.lock"
     lock.write_text("no-such-folder @ file:///nowhere/no-such-folder\n")
     out = io.StringIO()
     assert install(lock, Screen(out)) != 0
     assert "ERROR" in out.getvalue()
-
-
-def test_it_needs_nothing_that_is_installed(tmp_path: Path) -> None:
     code = "import inference_store.local.installing, sys; print(*sys.modules)"
     command = (sys.executable, "-S", "-c", code)
     environment = os.environ | {"PYTHONPATH": str(SERVICES)}
@@ -164,13 +153,10 @@ def list_pid_files(folder: LocalFolder) -> list[str]:
     return [file.name for file in folder.run.iterdir()]
 
 
-def test_reports_a_part_that_ends_with_the_end_of_its_log(folder: LocalFolder) -> None:
+def test_a_part_that_ends_or_is_never_ready_is_reported(folder: LocalFolder) -> None:
     running = start(folder, "raise SystemExit('no such disk')")
     with pytest.raises(PartEnded, match="no such disk"):
         running.wait_ready(lambda: "not yet", 300)
-
-
-def test_stops_a_part_that_is_never_ready_and_reports_the_last_reason(folder: LocalFolder) -> None:
     running = start(folder, SLEEPS)
     with pytest.raises(PartNotReady, match="database is unavailable"):
         running.wait_ready(lambda: "database is unavailable", 0)
@@ -208,24 +194,18 @@ def test_on_linux_a_part_dies_with_its_starter(folder: LocalFolder) -> None:
     wait_until(lambda: is_gone(pid), seconds=300, what="its end")
 
 
-def test_ends_a_leftover_process_by_its_pid_file(folder: LocalFolder) -> None:
+def test_a_leftover_process_is_ended_by_its_pid_file_and_no_other(folder: LocalFolder) -> None:
     running = start(folder, SLEEPS)
     assert end_leftovers(folder, {"one": signal.SIGTERM}) == ["one"]
     wait_until(lambda: is_gone(running.pid), seconds=300, what="its end")
     assert list_pid_files(folder) == []
     running.stop()
-
-
-def test_a_pid_that_is_another_process_now_is_left_alone(folder: LocalFolder) -> None:
     running = start(folder, SLEEPS)
     file = folder.run / "one.pid.json"
     file.write_text(file.read_text().replace("600", "6000"))  # the command differs
     assert end_leftovers(folder, {"one": signal.SIGTERM}) == []
     assert not is_gone(running.pid)
     running.stop()
-
-
-def test_a_broken_or_old_pid_file_is_removed(folder: LocalFolder) -> None:
     for content in ("", "{", '{"pid": 999999999, "started": 1, "command": []}'):
         (folder.run / "one.pid.json").write_text(content)
         assert end_leftovers(folder, {"one": signal.SIGTERM}) == [], content

@@ -27,11 +27,14 @@ def make_blob_settings(**changes: str) -> BlobSettings:
     return BlobSettings.model_validate(keys | {"s3_endpoint": "http://127.0.0.1:1"} | changes)
 
 
-def test_nothing_connects_before_the_first_request() -> None:
+def test_nothing_connects_before_the_first_request_and_links_are_public() -> None:
     Blobs(make_blob_settings()).close()
     for endpoint in ("http://host/path", "host:9000"):
         with pytest.raises(ValueError, match="http://host:port"):
             Blobs(make_blob_settings(s3_endpoint=endpoint))
+    with Blobs(make_blob_settings(s3_public_endpoint="https://s3.example.com")) as blobs:
+        link = blobs.presign(blobs.parse("a b"), 60)
+    assert link.startswith("https://s3.example.com/ours/a%20b?")
 
 
 def test_a_bucket_off_the_list_is_refused_by_name() -> None:
@@ -40,12 +43,6 @@ def test_a_bucket_off_the_list_is_refused_by_name() -> None:
         assert str(blobs.parse("s3://third/a")) == "s3://third/a"
         with pytest.raises(ValueError, match="ours, theirs, third"):
             blobs.parse("s3://stranger/a")
-
-
-def test_a_link_points_to_where_clients_are() -> None:
-    with Blobs(make_blob_settings(s3_public_endpoint="https://s3.example.com")) as blobs:
-        link = blobs.presign(blobs.parse("a b"), 60)
-    assert link.startswith("https://s3.example.com/ours/a%20b?")
 
 
 def test_clients_share_what_they_trust() -> None:
@@ -66,7 +63,7 @@ def find_identity(variables: dict[str, str], **fields: Any) -> WebIdentity | Non
     return web_identity(make_settings(BlobSettings, **fields), variables)
 
 
-def test_uses_the_identity_that_a_cluster_injects() -> None:
+def test_uses_the_identity_that_a_cluster_injects_or_refuses_half_of_it() -> None:
     ours = WebIdentity("arn:cluster", Path("/var/token"), AWS, "inference-store")
     assert find_identity(CLUSTER) == ours
     china = find_identity(CLUSTER, s3_region="cn-north-1")
@@ -76,16 +73,10 @@ def test_uses_the_identity_that_a_cluster_injects() -> None:
     assert named == replace(ours, sts_endpoint="https://sts")
     assert find_identity(CLUSTER, s3_access_key="a", s3_secret_key="s") is None
     assert find_identity({}) is None
-
-
-def test_half_an_identity_or_an_open_endpoint_is_refused() -> None:
     with pytest.raises(WrongSetting, match=r"AWS_ROLE_ARN is set and AWS_WEB_ID.* is not"):
         find_identity({"AWS_ROLE_ARN": "r"})
     with pytest.raises(WrongSetting, match=r"must begin with https"):
         find_identity(CLUSTER | {"AWS_ENDPOINT_URL_STS": "http://sts"})
-
-
-def test_no_token_is_printed() -> None:
     text = without_secrets("exceeded with url: /?WebIdentityToken=eyJ.abc&X-Amz-Signature=ff (x)")
     assert text == "exceeded with url: /?WebIdentityToken=…&X-Amz-Signature=… (x)"
 
@@ -115,13 +106,10 @@ def fetch(*names: str | None, threads: int = 4, budget: int = 1000) -> list[Fetc
         return get_many(executor, get, keys, threads=threads, budget=budget)
 
 
-def test_results_are_in_the_order_of_the_keys() -> None:
+def test_results_are_in_the_order_of_the_keys_up_to_a_budget() -> None:
     names = [str(number) for number in range(50)]
     assert fetch(*names) == [name.encode() for name in names]
     assert fetch() == []
-
-
-def test_a_missing_or_too_large_blob_does_not_affect_the_others() -> None:
     a, none, missing, large, b, forbidden = fetch("a", None, "missing", "large", "b", "forbidden")
     assert (a, none, b) == (b"a", None, b"b")
     assert isinstance(missing, errors.BlobMissing)
@@ -129,9 +117,6 @@ def test_a_missing_or_too_large_blob_does_not_affect_the_others() -> None:
     assert isinstance(forbidden, errors.BlobForbidden)
     with pytest.raises(errors.ObjectStoreUnavailable):
         fetch("a", "away", "b")
-
-
-def test_nothing_is_asked_for_once_the_budget_is_full() -> None:
     assert fetch("four", "five5", "six666", threads=1, budget=5) == [b"four", b"five5", OVER_BUDGET]
 
 
@@ -195,7 +180,12 @@ def world() -> Iterator[World]:
             yield World(blobs, endpoint.removeprefix("http://"), asked)
 
 
-def test_it_is_a_key_in_our_bucket(world: World) -> None:
+def test_it_is_a_key_in_our_bucket_or_refused(world: World, subtests: pytest.Subtests) -> None:
+    refused = r"not allowed|storage key|resolved away"
+    for text in REFUSED:
+        with subtests.test(text), pytest.raises(ValueError, match=refused):
+            world.blobs.parse(text)
+    assert world.asked == []
     for text in INSIDE:
         key = world.blobs.parse(text)
         assert key == StorageKey("ours", text)
@@ -207,14 +197,6 @@ def test_it_is_a_key_in_our_bucket(world: World) -> None:
             assert host == world.host, text
             assert unquote(path.split("?")[0]) in {f"/ours/{text}", "/ours", "/ours/"}, text
             assert "versionId" not in urlsplit(path).query, text
-
-
-def test_it_is_refused(world: World, subtests: pytest.Subtests) -> None:
-    refused = r"not allowed|storage key|resolved away"
-    for text in REFUSED:
-        with subtests.test(text), pytest.raises(ValueError, match=refused):
-            world.blobs.parse(text)
-    assert world.asked == []
 
 
 async def test_a_bucket_that_is_allowed_no_more_is_not_asked(world: World) -> None:

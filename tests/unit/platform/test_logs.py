@@ -49,20 +49,14 @@ def log_hostile(log_format: str) -> tuple[str, str]:
     return text, error
 
 
-def test_a_json_log_is_one_object_a_line() -> None:
+def test_a_log_is_one_object_or_line_a_message() -> None:
     text, error = log_hostile("json")
     lines = (text + error).splitlines()
     assert [json.loads(line)["service"] for line in lines] == ["t"] * 4
     assert json.loads(lines[0])["key"] == HOSTILE
-
-
-def test_a_text_log_is_one_line_a_message() -> None:
     text, _ = log_hostile("text")
     assert len(text.splitlines()) == 3
     assert "forged" in text
-
-
-def test_an_error_in_a_text_log_stays_beneath_its_message() -> None:
     _, error = log_hostile("text")
     first, *others = error.splitlines()
     assert "it failed" in first
@@ -108,18 +102,15 @@ def test_the_host_of_an_address_is_no_secret(settings: IngesterSettings) -> None
     assert not [secret for secret in secrets if "db:5432" in secret or secret == "someone"]
 
 
-def test_a_long_text_is_cut_and_a_line_is_whole(stream: io.StringIO) -> None:
+def test_a_long_text_is_cut_and_a_library_tells_nothing_at_debug(stream: io.StringIO) -> None:
+    logging.getLogger().setLevel(logging.DEBUG)
+    logging.getLogger("aiokafka.conn").debug("response: %r", b"a record")
+    assert stream.getvalue() == ""
     structlog.get_logger().info("long", error="x" * 10_000)
     event = json.loads(stream.getvalue())
     assert len(event["error"]) == 2000
     assert event["service"] == "ingester"
     assert "trace_id" not in event
-
-
-def test_a_library_at_debug_does_not_tell_what_it_receives(stream: io.StringIO) -> None:
-    logging.getLogger().setLevel(logging.DEBUG)
-    logging.getLogger("aiokafka.conn").debug("response: %r", b"a record")
-    assert stream.getvalue() == ""
 
 
 def test_logs_each_kind_of_message_of_a_library_once() -> None:
@@ -144,7 +135,7 @@ def test_logs_each_kind_of_message_of_a_library_once() -> None:
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
 
 
-def test_the_environment_decides() -> None:
+def test_the_environment_decides_whether_the_sdk_is_imported() -> None:
     for environment, is_requested in (
         ({}, False),
         (ENDPOINT, True),
@@ -156,6 +147,13 @@ def test_the_environment_decides() -> None:
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": " "}, False),
     ):
         assert traces.is_requested(environment) is is_requested, environment
+    # tests/unit/cli/test_imports.py says the same of each service.
+    assert run(SDK, {}).strip().endswith("False False")
+    assert run(SDK, ENDPOINT).strip().endswith("True True")
+    # one that is not supported is logged
+    output = run(SDK, ENDPOINT | {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
+    assert "only http/protobuf is spoken" in output
+    assert "False False" in output
 
 
 def run(code: str, environment: dict[str, str]) -> str:
@@ -171,16 +169,6 @@ SDK = (
     "print(traces.is_on(), any(name.startswith('opentelemetry.sdk') for name in sys.modules))\n"
     "traces.stop()"
 )
-
-
-def test_imports_the_sdk_only_if_traces_are_enabled() -> None:
-    """tests/unit/cli/test_imports.py says the same of each service."""
-    assert run(SDK, {}).strip().endswith("False False")
-    assert run(SDK, ENDPOINT).strip().endswith("True True")
-    # one that is not supported is logged
-    output = run(SDK, ENDPOINT | {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
-    assert "only http/protobuf is spoken" in output
-    assert "False False" in output
 
 
 # `/metrics` of a service with two processes has one sample for both.

@@ -71,7 +71,6 @@ class Obstacles:
         self.locked.clear()
 
     async def compare(self) -> None:
-        """Compare the bucket with the index, beside the deletions."""
         answer = await self.world.asking.call_api("POST", "/v1/reconciliations", json={})
         self.reconciliations.append(answer["id"])
 

@@ -71,7 +71,6 @@ async def asking(living: dict[str, str]) -> AsyncIterator[world.Asking]:
 
 
 async def kill_often(services: Sequence[Service], moments: random.Random) -> None:
-    """Kill and start again, each time another one."""
     for turn in range(KILLS):
         service = services[turn % len(services)]
         await asyncio.to_thread(getattr, service, "admin")
@@ -154,7 +153,6 @@ async def set_aside(published: Published) -> int:
 
 
 async def wait_until_settled(engine: AsyncEngine, captures: Sequence[Capture], bucket: str) -> None:
-    """Wait until retention has done its work."""
     expected = {uid_of(capture, bucket) for capture in captures if world.survives(capture)}
     without = {
         uid_of(capture, bucket)

@@ -43,7 +43,6 @@ async def start_stopped_at(world: World, step: str, *, is_requested: bool = True
 
 
 async def check_everything_went(world: World) -> None:
-    """Check the end of a deletion that nothing has changed."""
     await world.settled()
     goes = [*world.whole, *world.swept, *world.requested]
     await check_deletions(world, stays=[*world.held, *world.untouched, *world.inputs], goes=goes)

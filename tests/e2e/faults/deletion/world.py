@@ -124,7 +124,6 @@ class Asking:
         self.erasures.append(erasure["id"])
 
     async def begin(self, stored: Sequence[Capture]) -> None:
-        """Set what is in force from the start, and what stays so."""
         ids = [f"inference-{item.number}" for item in stored if is_held_by_id(item)]
         await self.hold("by ids", "asked", inference_ids=ids)
         await self.hold("by a filter", "expires", filter="data_source = 'camera-2'")
@@ -168,8 +167,6 @@ def show_time(at: datetime) -> str:
 
 @dataclass
 class World:
-    """The stored inferences, and those who act on them."""
-
     storing: Storing
     settings: RetentionSettings
     asking: Asking
@@ -256,7 +253,6 @@ class World:
         await self.asking.erase("asked", filter=make_age_filter(10) + recent)
 
     def service(self, failpoint: str | None = None) -> Service:
-        """Start one more replica of the retention service."""
         changes = {
             "RETENTION_INTERVAL_SECONDS": "0.2",
             "CERTIFICATE_KEY": self.key.pem,
@@ -297,8 +293,6 @@ async def wait_until_at_rest(engine: AsyncEngine) -> None:
 
 
 async def wait_until_stopped(service: Service) -> None:
-    """Wait until a service has stopped itself, or a task of it is held up."""
-
     async def stopped() -> bool:
         assert service.process.running, service.text[-4000:]
         status = psutil.Process(service.process.pid).status()

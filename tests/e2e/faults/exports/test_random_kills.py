@@ -23,8 +23,13 @@ from inference_store.objects import Blobs
 from inference_store.platform.failpoints import FAILPOINTS
 from inference_store.platform.settings import ApiSettings, RetentionSettings
 from tests.integration.api.conftest import make_client
-from tests.integration.retention.exported import Exporting
-from tests.integration.retention.part_reading import get, list_versions, read_uids, read_versions
+from tests.integration.retention.exported import (
+    Exporting,
+    get,
+    list_versions,
+    read_uids,
+    read_versions,
+)
 from tests.integration.stored_inferences import NewInference, at, store
 from tests.polling import until
 from tests.servers.environment import service_environment
@@ -119,7 +124,6 @@ class Killing:
             await asyncio.to_thread(self.service.kill)
 
     async def _prepare(self) -> None:
-        """Request more if all have ended."""
         if {export["state"] for export in await self._list()} <= ENDED:
             self.rounds.append(await self.exporting.request_all())
 

@@ -20,8 +20,6 @@ SECRET, OPEN = "secret-model", "open-model"
 
 
 class Keys:
-    """Creates keys and sends requests with them."""
-
     def __init__(self, api: Api) -> None:
         self._api = api
         self._shared: dict[str, str] = {}

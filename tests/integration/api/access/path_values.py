@@ -140,7 +140,6 @@ async def add_hold(connection: AsyncConnection, model_id: str) -> UUID:
 
 
 async def add_view(connection: AsyncConnection, model_id: str, number: int) -> UUID:
-    """Save a view of a model for its project, and return its id."""
     model = (await registrations.find_by_ids(connection, [model_id]))[model_id]
     values = {
         "name": f"{model_id}'s {number}",

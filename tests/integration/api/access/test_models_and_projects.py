@@ -1,4 +1,4 @@
-"""Rights to models and projects: registered, moved, listed; and one's own rights."""
+"""Rights to models and projects, one's own rights, and the audit of changes and reads."""
 
 import asyncio
 from contextlib import suppress
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inference_store.access.rights import Right
+from inference_store.access.rights import Action, Right
 from inference_store.erasure import certificates, erased_lists
 from inference_store.erasure.log import KIND, make_key_document, new_key, sign_document
 from inference_store.erasure.progress import advance_erasure, find_erasures
@@ -17,15 +17,9 @@ from inference_store.index.registrations import Details
 from inference_store.platform.settings import CaptureSettings
 from inference_store.proxy.capture.registrations import RegisteredModel, Registrations
 from tests.builders import make_event
+from tests.integration.api import people
 from tests.integration.api.app_server import serve_app
 from tests.integration.api.conftest import OWNER, Api, MakeApp, make_client
-from tests.integration.api.people import (
-    ACROSS,
-    SUBJECT,
-    add_quarantined,
-    make_rejected,
-    read_letters,
-)
 from tests.integration.stored_inferences import NewInference, at
 from tests.integration.waiting import count_lock_waiters
 from tests.polling import until
@@ -126,8 +120,8 @@ async def test_suggests_only_names_that_the_caller_may_read(keys: Keys) -> None:
 
 @pytest.mark.usefixtures("two_models")
 async def test_the_bytes_of_a_dead_letter_are_input(keys: Keys, guarded: Api) -> None:
-    letters = [make_rejected(n, b"a-payload", model) for n, model in enumerate((OPEN, None))]
-    await add_quarantined(guarded, letters)
+    letters = [people.make_rejected(n, b"a-payload", model) for n, model in enumerate((OPEN, None))]
+    await people.add_quarantined(guarded, letters)
     items = (await keys.call(TOKEN, "GET", "/v1/dead-letters"))["items"]
     ids = {item["model_id"]: item["id"] for item in items}
     inputs: dict[str, Any] = {"rights": ["read_inputs"]}
@@ -150,21 +144,23 @@ async def test_the_bytes_of_a_dead_letter_are_input(keys: Keys, guarded: Api) ->
 async def test_only_who_may_erase_everything_reaches_them(keys: Keys, guarded: Api) -> None:
     await guarded.store(NewInference("p", at(1), [("person", "string", "ann")], model_id=OPEN))
     payload = f'{{"model_id":"{OPEN}","person":"ann","pet":"cat","broken'.encode()
-    await add_quarantined(guarded, [make_rejected(0, payload, None)])
+    await people.add_quarantined(guarded, [people.make_rejected(0, payload, None)])
     narrow = await keys.make({"role": "owner", "model_id": OPEN})
-    for path in (f"/v1/models/{OPEN}/erasures", ACROSS):
+    for path in (f"/v1/models/{OPEN}/erasures", people.ACROSS):
         # nor does the refusal of a key say whether such a letter has it
         unseen = {"subject": {"key": "pet", "value": "cat"}, "dry_run": True}
         for key, counted, status in ((narrow, 0, 422), (TOKEN, 1, 200)):
-            dry = await keys.call(key, "POST", path, {**SUBJECT, "dry_run": True}, status=200)
+            dry = await keys.call(
+                key, "POST", path, {**people.SUBJECT, "dry_run": True}, status=200
+            )
             assert dry["dead_letters"] == counted, path
             await keys.call(key, "POST", path, unseen, status=status)
     for key, state in ((narrow, ("open", True)), (TOKEN, ("discarded", False))):
-        requested = await keys.call(key, "POST", ACROSS, SUBJECT, status=202)
+        requested = await keys.call(key, "POST", people.ACROSS, people.SUBJECT, status=202)
         await guarded.run_retention()
-        erasure = await keys.call(key, "GET", f"{ACROSS}/{requested['id']}")
+        erasure = await keys.call(key, "GET", f"{people.ACROSS}/{requested['id']}")
         assert erasure["state"] == "deleted", erasure
-        assert await read_letters(guarded) == {0: state}
+        assert await people.read_letters(guarded) == {0: state}
 
 
 _ALL = [right.value for right in Right]
@@ -325,3 +321,112 @@ async def test_proxy_reads_registrations_with_a_reader_key(
         with suppress(asyncio.CancelledError):
             await task
     assert await find_models() == [RegisteredModel(task_type="object_detection", batched=True)] * 2
+
+
+_MODEL = f"/v1/models/{OPEN}"
+_ONE = f"{_MODEL}/inferences/one"
+_ITEM = {"metadata": [{"key": "reviewed", "type": "bool", "value": "true"}]}
+_RULES = {"rules": [{"keep_input": "P30D", "keep_inference": "P1Y"}]}
+_POLICY = {"level": "model", "id": OPEN, **_RULES}
+_URLS = {"include": ["urls"]}
+
+# (method, path, body, actions that it adds to the audit)
+REQUESTS: list[tuple[str, str, Any, list[Action]]] = [
+    ("GET", _ONE, None, [Action.LINKS_MADE]),
+    ("GET", f"{_ONE}?include=metadata", None, []),
+    ("POST", f"{_MODEL}/inferences/query", _URLS, [Action.LINKS_MADE]),
+    ("POST", f"{_MODEL}/inferences/query", {}, []),
+    ("GET", f"{_MODEL}/inferences?include=urls", None, [Action.LINKS_MADE]),
+    ("GET", f"{_ONE}/data", None, [Action.DATA_READ]),
+    ("GET", f"{_ONE}/metadata", None, [Action.METADATA_READ]),
+    ("GET", f"{_ONE}/response", None, []),
+    ("POST", f"{_ONE}/metadata", _ITEM, [Action.METADATA_CHANGED]),
+    ("DELETE", _ONE, None, [Action.INFERENCE_ERASED]),
+    ("GET", f"{_ONE}/data", None, []),  # erased, so nothing was read
+    ("PUT", _MODEL, {"project_id": "p"}, [Action.MODEL_MOVED]),
+    ("PUT", _MODEL, {"project_id": "p", "name": "x"}, [Action.MODEL_CHANGED]),
+    ("PUT", "/v1/models/new", {}, [Action.MODEL_REGISTERED]),
+    ("PUT", f"{_MODEL}/retention-policy", _POLICY, [Action.POLICY_SET]),
+    ("POST", f"{_MODEL}/retention-policy/run", None, [Action.RETENTION_REQUESTED]),
+    ("POST", "/v1/retention-policy/run", None, [Action.RETENTION_REQUESTED]),
+    ("DELETE", f"{_MODEL}/retention-policy", None, [Action.POLICY_REMOVED]),
+    ("DELETE", f"{_MODEL}/retention-policy", None, []),  # there is none: no change
+    ("DELETE", "/v1/models/new", None, [Action.MODEL_REMOVED]),
+    ("POST", "/v1/dead-letters/redrive", {}, [Action.DEAD_LETTERS_REDRIVEN]),
+    ("POST", "/v1/parked-events/retry", {}, [Action.PARKED_RETRIED]),
+    ("POST", "/v1/keys", {"name": "x", "grants": [{"role": "reader"}]}, [Action.KEY_CREATED]),
+    ("POST", "/v1/keys/nobody/revoke", None, []),  # refused
+]
+
+
+async def _read_entries(keys: Keys, **filters: Any) -> list[dict[str, Any]]:
+    query = "&".join(f"{name}={value}" for name, value in filters.items())
+    return list((await keys.call(TOKEN, "GET", f"/v1/audit?{query}"))["items"])
+
+
+@pytest.mark.usefixtures("two_models")
+async def test_audits_every_change_and_every_read_of_an_input(keys: Keys) -> None:
+    key = await keys.make({"role": "owner"})
+    name = f"key:{key.split('_')[1]}"
+    expected: list[tuple[str, str]] = []
+    for method, path, body, actions in REQUESTS:
+        await keys.ask(key, method, path, body)
+        expected += [(name, action.value) for action in actions]
+        entries = await _read_entries(keys)
+        found = [(entry["actor"], entry["action"]) for entry in entries[::-1]]
+        assert found == expected, (method, path)
+    assert {entry["client"] for entry in entries} == {"127.0.0.1"}
+    assert len([entry for entry in entries if entry["model_id"] == OPEN]) == 12
+    read = next(entry for entry in entries if entry["action"] == "data_read")
+    assert read["uid"] is not None
+    policy = next(entry for entry in entries if entry["action"] == "policy_set")
+    assert policy["detail"].pop("effective_at") is not None
+    change = {"level": "model", "undercuts_minimum_age": False, "revision": 1}
+    assert policy["detail"] == {**_RULES, **change}
+
+
+@pytest.mark.usefixtures("two_models")
+async def test_filters_and_pages(keys: Keys, guarded: Api) -> None:
+    more = [NewInference(f"more-{n}", at(n + 1), model_id=OPEN) for n in range(3)]
+    await guarded.store(*more)
+    await keys.call(TOKEN, "POST", f"{_MODEL}/inferences/query", _URLS)
+    for model_id in (OPEN, SECRET):
+        await keys.ask(TOKEN, "GET", f"/v1/models/{model_id}/inferences/one/data")
+    cases: list[tuple[dict[str, Any], int]] = [
+        ({}, 6),
+        ({"action": "links_made"}, 4),
+        ({"model_id": SECRET}, 1),
+        ({"uid": more[0].uid}, 1),
+        ({"actor": "token", "model_id": OPEN, "action": "data_read"}, 1),
+        ({"actor": "key:nobody"}, 0),
+        ({"at_from": "2026-01-01T00:00:00Z"}, 6),
+        ({"at_to": "2026-01-01T00:00:00Z"}, 0),
+    ]
+    for filters, number in cases:
+        assert len(await _read_entries(keys, **filters)) == number, filters
+    first = await keys.call(TOKEN, "GET", "/v1/audit?limit=4")
+    rest = await keys.call(TOKEN, "GET", f"/v1/audit?limit=4&cursor={first['next']}")
+    ids = [entry["id"] for entry in first["items"] + rest["items"]]
+    assert ids == sorted(ids, reverse=True)
+    assert (len(ids), rest["next"]) == (6, None)
+    for wrong in ("action=data_reed", "uid=1", "at_from=now", "actr=x"):
+        await keys.call(TOKEN, "GET", f"/v1/audit?{wrong}", status=422)
+
+
+@pytest.mark.usefixtures("two_models")
+async def test_serves_no_input_without_the_right_or_the_audit_entry(
+    keys: Keys, guarded: Api
+) -> None:
+    reader = await keys.make({"rights": ["read"], "model_id": OPEN})
+    inference = await keys.call(reader, "GET", _ONE)
+    assert inference["metadata"]
+    assert "urls" not in inference
+    await keys.call(reader, "GET", f"{_ONE}?include=urls", status=403)
+    await keys.call(reader, "GET", f"{_MODEL}/inferences?include=urls", status=403)
+    await keys.call(reader, "POST", f"{_MODEL}/inferences/query", _URLS, status=403)
+    assert await _read_entries(keys) == []
+    await guarded.execute("ALTER TABLE audit ADD CHECK (action <> 'data_read')")
+    answer = await keys.ask(TOKEN, "GET", f"{_ONE}/data")
+    assert answer.status_code == 500
+    assert b"extended_metadata" not in answer.content
+    assert (await keys.ask(TOKEN, "GET", f"{_ONE}/response")).status_code == 200

@@ -123,7 +123,9 @@ async def test_signing_in(visitor: Visitor, issuer: OidcIssuer) -> None:
     assert await visitor.status() == 401
 
 
-async def test_sends_state_nonce_and_challenge_to_the_issuer(visitor: Visitor, client: Api) -> None:
+async def test_sends_state_nonce_and_challenge_and_offers_sign_in_without_a_key(
+    visitor: Visitor, client: Api, guarded: Api
+) -> None:
     answer = await client.get(_BEGIN)
     line = answer.headers["set-cookie"]
     assert {"HttpOnly", "Secure", "Path=/", "SameSite=lax", "Max-Age=600"} <= set(line.split("; "))
@@ -133,9 +135,6 @@ async def test_sends_state_nonce_and_challenge_to_the_issuer(visitor: Visitor, c
     assert len({*values, _read_cookies(answer)[_ATTEMPT]}) == 4
     again = parse_qs(urlsplit(await visitor.begin()).query)
     assert not {*values} & {value for values in again.values() for value in values}
-
-
-async def test_offers_sign_in_without_a_key(client: Api, guarded: Api) -> None:
     assert await client.read("/v1/session/ways") == {
         "oidc": {"name": "127.0.0.1", "url": _HERE + _BEGIN},
         "device": None,
@@ -208,22 +207,21 @@ async def test_an_issuer_that_names_itself_in_its_answers_does_so_in_each(
                 assert await visitor.come_back(url) == f"{_HERE}/console/", supported
 
 
-async def test_issuer_refuses(visitor: Visitor) -> None:
-    """The log says why."""
+async def test_a_code_works_once_and_a_refusal_ends_its_attempt(
+    visitor: Visitor, client: Api
+) -> None:
+    url = await visitor.visit(await visitor.begin())
+    other = Visitor(client)
+    state = _read_state(await other.begin())
+    await _check_refused(other, _change_query(url, state=state))  # a stolen code: PKCE
+    await _check_refused(visitor, url)  # the issuer gives tokens for a code once
+    # The log says why.
     state = _read_state(await visitor.begin())
     with capture_logs() as lines:
         await _check_refused(visitor, f"{_CALLBACK}?error=access_denied&state={state}")
     [refusal] = [line for line in lines if line["action"] == "sign_in_refused"]
     assert refusal["error"] == "The issuer refused: access_denied."
     assert refusal["client"]
-
-
-async def test_a_code_works_once_and_for_its_attempt(visitor: Visitor, client: Api) -> None:
-    url = await visitor.visit(await visitor.begin())
-    other = Visitor(client)
-    state = _read_state(await other.begin())
-    await _check_refused(other, _change_query(url, state=state))  # a stolen code: PKCE
-    await _check_refused(visitor, url)  # the issuer gives tokens for a code once
 
 
 async def test_refuses_invalid_id_tokens(visitor: Visitor, issuer: OidcIssuer) -> None:

@@ -23,7 +23,7 @@ async def list_names(keys: Keys, key: str) -> set[str]:
     return {view["name"] for view in (await keys.call(key, "GET", "/v1/views"))["items"]}
 
 
-async def test_only_its_creator_sees_a_private_view(keys: Keys) -> None:
+async def test_only_its_creator_sees_or_makes_a_private_view(keys: Keys) -> None:
     mine, colleague = await keys.make(READER), await keys.make({"role": "owner"})
     path = await save_view(keys, mine)
     await save_view(keys, colleague)  # of the same name
@@ -32,9 +32,15 @@ async def test_only_its_creator_sees_a_private_view(keys: Keys) -> None:
         await keys.call(colleague, method, path, body, status=404)
     await keys.call(mine, "PATCH", path, {}, status=200)
     await keys.call(mine, "DELETE", path, status=204)
+    maker, another = await keys.make(ANALYST), await keys.make(ANALYST)
+    path = await save_view(keys, maker, shared="project")
+    await keys.call(another, "PATCH", path, {"name": "theirs"}, status=200)
+    await keys.call(another, "PATCH", path, {"shared": "private"}, status=403)
+    await keys.call(maker, "PATCH", path, {"shared": "private"}, status=200)
+    await keys.call(another, "GET", path, status=404)
 
 
-async def test_readers_of_the_model_see_a_project_view(keys: Keys) -> None:
+async def test_readers_of_the_model_see_a_project_view_and_analysts_change_it(keys: Keys) -> None:
     analyst, reader, other = [await keys.make(grant) for grant in (ANALYST, READER, OTHER)]
     path = await save_view(keys, analyst, name="secret-of-open", shared="project")
     assert await list_names(keys, reader) == {"secret-of-open"}
@@ -45,9 +51,6 @@ async def test_readers_of_the_model_see_a_project_view(keys: Keys) -> None:
     await keys.call(other, "GET", f"/v1/views?model_id={OPEN}", status=404)
     # projects may use the same name
     await save_view(keys, other, name="secret-of-open", model_id=SECRET, shared="project")
-
-
-async def test_without_annotate_nothing_is_shared_or_changed(keys: Keys) -> None:
     analyst, reader = await keys.make(ANALYST), await keys.make(READER)
     body = {"name": "x", "model_id": OPEN, "shared": "project"}
     await keys.call(reader, "POST", "/v1/views", body, status=403)
@@ -55,15 +58,6 @@ async def test_without_annotate_nothing_is_shared_or_changed(keys: Keys) -> None
     await keys.call(reader, "PATCH", own, {"shared": "project"}, status=403)
     await keys.call(reader, "PATCH", path, {"name": "y"}, status=403)
     await keys.call(reader, "DELETE", path, status=403)
-
-
-async def test_only_its_creator_makes_a_view_private(keys: Keys) -> None:
-    maker, another = await keys.make(ANALYST), await keys.make(ANALYST)
-    path = await save_view(keys, maker, shared="project")
-    await keys.call(another, "PATCH", path, {"name": "theirs"}, status=200)
-    await keys.call(another, "PATCH", path, {"shared": "private"}, status=403)
-    await keys.call(maker, "PATCH", path, {"shared": "private"}, status=200)
-    await keys.call(another, "GET", path, status=404)
 
 
 async def test_losing_access_to_the_model_hides_its_views(keys: Keys) -> None:

@@ -323,7 +323,6 @@ async def _write_and_mark(engine: AsyncEngine) -> None:
 
 
 async def _find_reasons(engine: AsyncEngine, *statements: str) -> list[str]:
-    """Return the faults that are found after some changes."""
     await tamper(engine, *statements)
     return [fault.reason for fault in (await verify_chain(engine)).failures]
 

@@ -86,8 +86,6 @@ def hand_over(captures: Captures, number: int, *, images: int = 1) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PublishedEvent:
-    """An event as a consumer reads it."""
-
     producer: str
     sequence: int
     key: str

@@ -17,7 +17,6 @@ pytestmark = [pytest.mark.faults, pytest.mark.real_kafka, pytest.mark.real_minio
 
 @pytest.fixture
 def own_settings(own_kafka: KafkaServer, own_minio: MinioServer) -> ProxySettings:
-    """The settings of a proxy on servers that may be stopped."""
     own_kafka.start_if_ended()
     topics = {
         f"kafka_{name}": own_kafka.create_topic(unique()) for name in ("topic", "reports_topic")

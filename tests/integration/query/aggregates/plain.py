@@ -88,7 +88,6 @@ def _bin(value: Any, edges: Sequence[Any]) -> tuple[Any, Any]:
 def group_inferences(
     inferences: Iterable[NewInference], by: Sequence[Values]
 ) -> dict[tuple[Any, ...], list[NewInference]]:
-    """Group inferences, each by every one of its values, or by None if it has none."""
     groups: dict[tuple[Any, ...], list[NewInference]] = {}
     for inference in inferences:
         for key in product(*(values(inference) or [None] for values in by)):

@@ -13,17 +13,8 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.index import partitions, registrations
+from inference_store.index import partitions, registrations, tables
 from inference_store.index.database import cause_of
-from inference_store.index.tables import (
-    PARTITIONED,
-    erasing,
-    inference,
-    metadata_number,
-    outdated_count,
-    partition_count,
-    partition_span,
-)
 from inference_store.query import aggregates
 from inference_store.query.counting import MOST, begin, count_ended
 from inference_store.query.counting import count as store_counts
@@ -98,10 +89,9 @@ async def _count_by_label(connection: AsyncConnection, model_id: str, until: Any
 async def check_counts(
     engine: AsyncEngine, models: dict[str, int], filters: Sequence[str | None] = FEW_FILTERS
 ) -> dict[Any, Any]:
-    """Return the counts, and check that they are the same without stored counts."""
     async with engine.connect() as connection:
         collected = await _collect_counts(connection, models, filters)
-        await connection.execute(update(partition_count).values(counted_at=None))
+        await connection.execute(update(tables.partition_count).values(counted_at=None))
         assert collected == await _collect_counts(connection, models, filters)
         await connection.rollback()
     return collected
@@ -116,7 +106,7 @@ async def count_usable_partitions(engine: AsyncEngine, model: int) -> int:
 
 async def count_partition_counts(engine: AsyncEngine) -> int:
     """Return the number of stored counts, usable or outdated."""
-    return int(await scalar(engine, select(func.count()).select_from(partition_count)) or 0)
+    return int(await scalar(engine, select(func.count()).select_from(tables.partition_count)) or 0)
 
 
 _DAY = 86_400
@@ -151,7 +141,6 @@ def _metadata(n: int) -> list[tuple[str, str, Any]]:
 
 @pytest.fixture
 async def models(engine: AsyncEngine) -> dict[str, int]:
-    """Store two models in three spans."""
     return {
         model_id: await store(engine, *_make_inferences(model_id)) for model_id in ("one", "other")
     }
@@ -210,21 +199,21 @@ async def test_deletions_and_edits_outdate_counts(
     """A deleted input and a transaction that is rolled back do not."""
     await _count(engine)
     first, second = (_make_inferences("one")[n].uid for n in (5, 9))
-    here = (inference.c.model == models["one"], inference.c.uid == first)
-    await execute(engine, update(inference).where(*here).values(data_deleted_at=func.now()))
+    here = (tables.inference.c.model == models["one"], tables.inference.c.uid == first)
+    await execute(engine, update(tables.inference).where(*here).values(data_deleted_at=func.now()))
     with pytest.raises(RuntimeError):
         async with _writing(engine, NewInference("late", at(1), model_id="one"), models["one"]):
             raise RuntimeError
     assert await _count_usable(engine, models) == [3, 3]
     async with engine.begin() as connection:
-        there = metadata_number.c
-        row = delete(metadata_number).where(there.model == models["one"], there.uid == first)
+        there = tables.metadata_number.c
+        row = delete(tables.metadata_number).where(there.model == models["one"], there.uid == first)
         await connection.execute(row)
-        await connection.execute(update(inference).where(*here).values(revision=2))
+        await connection.execute(update(tables.inference).where(*here).values(revision=2))
     assert await _count_usable(engine, models) == [2, 3]
     assert (await check_counts(engine, models))["n IS NULL", "one", None] == 5
     async with engine.begin() as connection:
-        for table in reversed(PARTITIONED):
+        for table in reversed(tables.PARTITIONED):
             await connection.execute(delete(table).where(table.c.uid == second))
     assert await _count_usable(engine, models) == [1, 3]
     counts = await check_counts(engine, models)
@@ -244,7 +233,7 @@ async def test_what_is_marked_is_not_counted(engine: AsyncEngine, models: dict[s
         )
     ]
     async with engine.begin() as connection:
-        await connection.execute(erasing.insert(), marks)
+        await connection.execute(tables.erasing.insert(), marks)
     counts = await check_counts(engine, models)
     assert counts[None, "one", None] == 11
     assert counts[None, None] == 23
@@ -257,7 +246,7 @@ async def _writing(engine: AsyncEngine, entry: NewInference, model: int) -> Asyn
     """Open a transaction that has written an inference and commits at the end."""
     row = {"model": model, "uid": entry.uid, "inference_id": "x", "received_at": entry.received_at}
     async with engine.begin() as connection:
-        await connection.execute(inference.insert().values(row))
+        await connection.execute(tables.inference.insert().values(row))
         yield
 
 
@@ -275,7 +264,7 @@ async def test_leaves_out_spans_being_written(engine: AsyncEngine, models: dict[
     await _count(engine)
     assert await _count_usable(engine, models) == [3, 3]
     assert (await check_counts(engine, models))[None, "one", None] == 13
-    outdated = select(func.count()).select_from(outdated_count)
+    outdated = select(func.count()).select_from(tables.outdated_count)
     async with (
         asyncio.timeout(300),
         _writing(engine, NewInference("a", at(2), model_id="one"), models["one"]),
@@ -336,15 +325,17 @@ async def test_merge_and_drop_delete_counts(engine: AsyncEngine, models: dict[st
 async def test_a_span_that_goes_is_not_counted(engine: AsyncEngine, models: dict[str, int]) -> None:
     async with engine.begin() as connection:
         [*_, oldest] = await partitions.list_partitions(connection)
-        middle = (partition_span.c.lo <= at(_DAY)) & (partition_span.c.hi > at(_DAY))
-        await connection.execute(update(partition_span).where(middle).values(state="dropping"))
+        middle = (tables.partition_span.c.lo <= at(_DAY)) & (tables.partition_span.c.hi > at(_DAY))
+        await connection.execute(
+            update(tables.partition_span).where(middle).values(state="dropping")
+        )
     await _count(engine)
     assert await count_partition_counts(engine) == 4
     assert (await check_counts(engine, models))[None, None] == 16
     # Nor is one begun that was closed in between.
     async with engine.begin() as connection:
-        await connection.execute(delete(partition_count))
-        await connection.execute(update(partition_span).values(state="dropping"))
+        await connection.execute(delete(tables.partition_count))
+        await connection.execute(update(tables.partition_span).values(state="dropping"))
     assert await begin(engine, oldest, models["one"]) is None
     assert await count_partition_counts(engine) == 0
 
@@ -385,7 +376,7 @@ async def test_stores_no_labels_or_keys_if_there_are_too_many(
     await store(engine, *keys, NewInference("labels", at(99), [], labels, model_id="one"))
     await _count(engine)
     async with engine.connect() as connection:
-        here = partition_count.c
+        here = tables.partition_count.c
         query = select(here.model, here.labels.is_(None), here["keys"].is_(None))
         rows = sorted(map(tuple, await connection.execute(query)))
     (first, second), few = models.values(), (False, False)

@@ -18,7 +18,6 @@ class Echo:
     bodies: list[bytes] = field(default_factory=list)
 
     def make_url(self, answer: Any) -> str:
-        """Return the address of a store with this answer."""
         return f"{self.url}/{quote(json.dumps(answer), safe='')}"
 
     def answer(self, request: Request) -> Response:
@@ -29,7 +28,6 @@ class Echo:
 
 @contextmanager
 def serve() -> Iterator[Echo]:
-    """Yield a server that runs."""
     server = Echo()
     with serve_http(server.answer) as server.url:
         yield server

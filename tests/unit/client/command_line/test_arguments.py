@@ -27,16 +27,13 @@ from tests.unit.client.fake_exports import EXPORT, make_export, make_page, make_
 from .http_server import serve
 
 
-def test_an_instant() -> None:
+def test_an_instant_or_how_long_ago() -> None:
     for text, instant in [
         ("2026-11-01", datetime(2026, 11, 1, tzinfo=UTC)),
         ("2026-11-01T12:00:00+02:00", datetime(2026, 11, 1, 10, tzinfo=UTC)),
         ("2026-11-01T12:00:00.5Z", datetime(2026, 11, 1, 12, 0, 0, 500_000, tzinfo=UTC)),
     ]:
         assert parse_time(text) == instant
-
-
-def test_how_long_ago() -> None:
     for text, ago in [
         ("90s", timedelta(seconds=90)),
         ("30m", timedelta(minutes=30)),
@@ -108,10 +105,7 @@ def test_what_is_called_wrongly_is_refused(
                 main(words)
             assert end.value.code == 2
             assert remedy in capsys.readouterr().err
-
-
-def test_an_export_refuses_what_it_cannot_do(capsys: pytest.CaptureFixture[str]) -> None:
-    cases: list[tuple[list[str], str]] = [
+    exports: list[tuple[list[str], str]] = [
         (["-o", "a.csv", "--expires-in", "P1D"], "--expires-in: of a job alone; add --job"),
         (["-o", "a.csv", "--confirm"], "--confirm: of a job alone; add --job"),
         (["-o", "a", "--format", "coco", "--confirm"], "--confirm: of a job alone; add --job"),
@@ -121,12 +115,12 @@ def test_an_export_refuses_what_it_cannot_do(capsys: pytest.CaptureFixture[str])
         (["-o", "a", "--format", "coco", "--force"], "--force replaces a file alone"),
         (["-o", "a", "--job", "--unknown-keys", "empty"], "--unknown-keys: a job refuses them"),
     ]
-    for words, remedy in cases:
+    for words, remedy in exports:
         assert main(["export", "m", "--url", "https://store.example", *words]) == 2, words
         assert remedy in capsys.readouterr().err, words
 
 
-def test_every_command_explains_itself(
+def test_every_command_explains_itself_and_a_shell_completes_it(
     capsys: pytest.CaptureFixture[str], subtests: pytest.Subtests
 ) -> None:
     for name in COMMANDS:
@@ -136,9 +130,6 @@ def test_every_command_explains_itself(
             assert end.value.code == 0
             assert COMMANDS[name] in " ".join(capsys.readouterr().out.split())
             assert callable(import_command(name).run)
-
-
-def test_a_shell_completes_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     for shell in ["bash", "zsh", "fish"]:
         assert main(["completion", shell]) == 0, shell
         script = capsys.readouterr().out
@@ -148,7 +139,7 @@ def test_a_shell_completes_every_command(capsys: pytest.CaptureFixture[str]) -> 
 # Text from outside cannot steer a terminal, and a table fits into it.
 
 
-def test_what_would_steer_a_terminal_is_escaped() -> None:
+def test_what_would_steer_a_terminal_is_escaped_and_a_text_cut() -> None:
     for text, shown in [
         ("plain", "plain"),
         ("über 東京", "über 東京"),
@@ -158,9 +149,6 @@ def test_what_would_steer_a_terminal_is_escaped() -> None:
         ("\x00", "\\x00"),
     ]:
         assert tables.make_printable(text) == shown, text
-
-
-def test_a_text_is_cut_to_its_columns() -> None:
     for text, width, shown in [
         ("abcdef", 6, "abcdef"),
         ("abcdefg", 6, "abcde…"),
@@ -169,6 +157,8 @@ def test_a_text_is_cut_to_its_columns() -> None:
     ]:
         assert tables.shorten(text, width) == shown, text
         assert tables.measure(shown) <= width, text
+    assert printing.write_line("a\ud800ü") == '"a\\ud800\\u00fc"'
+    assert printing.write_line("ü") == '"ü"'
 
 
 def make_entry(key: str, type_name: str, value: str | None) -> dict[str, Any]:
@@ -193,7 +183,7 @@ _ITEM = {
 }
 
 
-def test_a_line_has_exact_numbers_and_metadata_by_key() -> None:
+def test_a_line_has_exact_numbers_and_the_metadata_that_is_named() -> None:
     line = printing.write_line(
         printing.shape(_ITEM, ["inference_id", "metadata", "metadata.n", "top_score"])
     )
@@ -203,9 +193,6 @@ def test_a_line_has_exact_numbers_and_metadata_by_key() -> None:
         ' "at": "2026-11-01T06:00:00+02:00", "bad": "n/a"}, "top_score": 0.1}'
     )
     assert "cursor" not in printing.shape(_ITEM, None)
-
-
-def test_a_line_has_the_metadata_that_is_named_alone() -> None:
     cases: list[tuple[list[str], str]] = [
         (["n"], '{"n": 123456789012345678901234567890}'),
         (["camera.angle", "bad"], '{"camera": {"angle": 12.750}, "bad": "n/a"}'),
@@ -235,11 +222,6 @@ def test_a_cell() -> None:
         ("predictions.score", "0.9, "),
     ]:
         assert tables.pick(printing.shape(_ITEM, [column]), column) == cell, column
-
-
-def test_a_lone_surrogate_is_escaped() -> None:
-    assert printing.write_line("a\ud800ü") == '"a\\ud800\\u00fc"'
-    assert printing.write_line("ü") == '"ü"'
 
 
 def test_a_table_fits_into_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,21 +266,20 @@ def test_ctrl_c_says_what_becomes_of_the_export(
         assert [*tmp_path.iterdir()] == [], state
 
 
-def test_an_export_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_became_of_an_export_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "frames"
     assert get(folder, make_export("done"), make_page([]), make_export("done")) == 0
     assert capsys.readouterr().err == (
         f"0 inferences in 0 files: {folder}\nnothing matches: the folder is empty\n"
     )
     assert [*folder.iterdir()] == []
-
-
-def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     part = make_part(1, b"one") | {"gone": 1, "missing": 2}
     page, content = make_page([part]), httpx.Response(200, content=b"one")
-    assert get(tmp_path / "frames", make_export("done"), page, content) == 0
+    assert get(tmp_path / "parts", make_export("done"), page, content) == 0
     assert capsys.readouterr().err == (
-        f"1 inference in 1 file: {tmp_path / 'frames'}\n"
+        f"1 inference in 1 file: {tmp_path / 'parts'}\n"
         "left out: 1 inference (erased), 2 blobs (deleted, not in the bucket, or too large)\n"
     )
 
@@ -339,7 +320,7 @@ def test_a_request_without_an_answer_may_have_been_carried_out(
 # An export's file appears when it is whole, and not at all otherwise.
 
 
-def test_it_appears_whole_and_for_its_owner_alone(tmp_path: Path) -> None:
+def test_a_file_appears_whole_or_the_one_before_stays(tmp_path: Path) -> None:
     path = tmp_path / "frames.csv"
     with closing(NewFile(path)) as file:
         file.write(b"void")
@@ -351,9 +332,6 @@ def test_it_appears_whole_and_for_its_owner_alone(tmp_path: Path) -> None:
     assert path.read_bytes() == b"ab"
     assert path.stat().st_mode & 0o777 == 0o600
     assert [*tmp_path.iterdir()] == [path]
-
-
-def test_an_error_leaves_the_file_before(tmp_path: Path) -> None:
     path = tmp_path / "frames.csv"
     path.write_bytes(b"before")
     with pytest.raises(KeyboardInterrupt), closing(NewFile(path)):

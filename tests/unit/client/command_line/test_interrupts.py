@@ -224,31 +224,29 @@ def list_names(lines: str) -> list[str]:
     return [json.loads(line)["inference_id"] for line in lines.splitlines()]
 
 
-def test_if_the_last_are_not_found_in_time_it_follows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_follows_past_a_search_out_of_time_and_an_erased_key(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     slow = make_problem(503, "query-timeout")
     FakeApi([_BEGIN + write_arrived([7])], [slow]).run()
     shown = capsys.readouterr()
     assert json.loads(shown.out) == {"inference_id": "frame-7"}
     assert "503" in shown.err
-
-
-def test_a_key_that_is_erased_meanwhile_does_not_end_it() -> None:
     api = FakeApi([_BEGIN + write_arrived([2]), _BEGIN], [[1], [3]])
     api.run(columns=["metadata.n"])
     asked = [body.get("unknown_keys", "refuse") for body in api.bodies]
     assert asked == ["refuse", "empty", "empty"]
 
 
-def test_it_waits_for_a_store_that_is_away(capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_waits_for_a_store_that_is_away_if_it_was_there(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     FakeApi([_BEGIN, *[_AWAY] * 20, _BEGIN + write_arrived([7])], [[1], [1]]).run()
     shown = capsys.readouterr()
     assert list_names(shown.out) == ["frame-1", "frame-7"]
     [line] = shown.err.splitlines()
     assert "Connection refused" in line
     assert "Ctrl-C ends" in line
-
-
-def test_a_store_that_was_never_there_is_an_error() -> None:
     http = httpx.Client(transport=httpx.MockTransport(FakeApi([_AWAY] * 3, [])))
     options = argparse.Namespace(model="m", filter=None, columns=None, format="jsonl")
     with http, pytest.raises(ConnectionFailed):

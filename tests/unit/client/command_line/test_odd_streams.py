@@ -104,8 +104,6 @@ def print_row(printer: RowPrinter, item: dict[str, Any]) -> int:
 
 
 class Terminal(TextIOWrapper):
-    """A terminal."""
-
     def isatty(self) -> bool:
         return True
 

@@ -40,7 +40,6 @@ _EXPECTED = {
 
 
 def write(fake: PictureStore, folder: Path, name: str, **options: Any) -> DatasetSummary:
-    """Write a dataset of a store without a key."""
     inferences = Client("sync").make_answered(fake).model("m").inferences()
     summary = inferences.to_dataset(name, folder, **options)
     assert isinstance(summary, DatasetSummary)
@@ -73,7 +72,7 @@ def make_street() -> PictureStore:
     )
 
 
-def test_coco(tmp_path: Path) -> None:
+def test_coco_with_all_or_given_classes(tmp_path: Path) -> None:
     summary = write(make_street(), tmp_path / "coco", "coco")
     assert summary.dropped == {"outside": 1, "no_shape": 1}
     assert summary.remarks == {"clipped": 1, "unpredicted": 1}
@@ -95,13 +94,10 @@ def test_coco(tmp_path: Path) -> None:
         [4, 3, 1, 0.5, 0, half],
     ]
     assert [annotation["area"] for annotation in coco["annotations"][:2]] == [5000, WIDTH * 120]
-
-
-def test_classes_that_are_given_are_in_their_order_and_alone(tmp_path: Path) -> None:
-    summary = write(make_street(), tmp_path / "coco", "coco", classes=["person", "bike", "bus"])
+    summary = write(make_street(), tmp_path / "given", "coco", classes=["person", "bike", "bus"])
     assert summary.classes == ("person", "bike", "bus")
     assert summary.dropped == {"outside": 1, "no_shape": 1, "other_class": 2}
-    assert [item["category_id"] for item in load(tmp_path / "coco")["annotations"]] == [1, 3]
+    assert [item["category_id"] for item in load(tmp_path / "given")["annotations"]] == [1, 3]
 
 
 def test_yolo(tmp_path: Path) -> None:

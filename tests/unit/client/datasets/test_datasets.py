@@ -34,7 +34,6 @@ def make_street(count: int) -> list[dict[str, Any]]:
 async def write(
     client: Client, fake: Any, folder: Path, format: str = "coco", **options: Any
 ) -> DatasetSummary:
-    """Write a dataset of a store with a key."""
     store = client.make_answered(fake, "the-key")
     inferences = store.model("hallway/detector").inferences()
     summary = await client.ask(lambda: inferences.to_dataset(format, folder, **options))
@@ -92,7 +91,7 @@ async def test_what_is_left_out_is_counted_by_its_reason(client: Client, tmp_pat
     assert summary.inferences == 11
 
 
-async def test_without_an_answer_there_is_no_folder(client: Client, tmp_path: Path) -> None:
+async def test_without_an_answer_or_room_there_is_no_folder(client: Client, tmp_path: Path) -> None:
     faults: list[tuple[dict[str, Any], type[Exception]]] = [
         ({"is_cut": True}, StreamIncomplete),
         ({"contents": {30: make_problem(403)}}, Forbidden),
@@ -102,14 +101,11 @@ async def test_without_an_answer_there_is_no_folder(client: Client, tmp_path: Pa
         with pytest.raises(error):
             await write(client, PictureStore(make_street(40), **fault), tmp_path / "street")
         assert not list_all(tmp_path), fault
-
-
-async def test_on_a_full_disk_there_is_no_folder(client: Client, tmp_path: Path) -> None:
     # one format for the other client: the files are written by the same code
     for name in FORMATS if client.name == "sync" else ("coco",):
-        with largest_file(10_000), pytest.raises(OSError, match="File too large") as error:
+        with largest_file(10_000), pytest.raises(OSError, match="File too large") as full:
             await write(client, PictureStore(make_street(100)), tmp_path / "street", name)
-        assert error.value.filename == str(tmp_path / "street"), name
+        assert full.value.filename == str(tmp_path / "street"), name
         assert not list_all(tmp_path), name
 
 
@@ -233,15 +229,12 @@ def encode(kind: str, *, orientation: int | None = None) -> bytes:
     return file.getvalue()
 
 
-def test_each_kind_has_its_suffix_and_size() -> None:
+def test_each_kind_has_its_suffix_and_the_size_of_its_pixels() -> None:
     for kind, suffix in _KINDS.items():
         content = encode(kind)
         picture = annotations.read_picture(content)
         found = (picture.suffix, picture.size, picture.content)
         assert found == (suffix, (40, 20), content), kind
-
-
-def test_the_size_is_that_of_the_pixels_as_they_are_stored() -> None:
     for orientation in [3, 6, 8]:
         assert annotations.read_picture(encode("JPEG", orientation=orientation)).size == (40, 20), (
             orientation
@@ -281,7 +274,7 @@ _SIZE = (100, 50)
 _SQUARE = [(10.0, 10.0), (30.0, 10.0), (30.0, 30.0), (10.0, 30.0)]
 
 
-def test_a_box_is_clipped() -> None:
+def test_shapes_are_clipped_at_the_edges() -> None:
     cases: list[tuple[annotations.Box, annotations.Box | None]] = [
         ((10, 10, 20, 20), (10, 10, 20, 20)),
         ((-5, -5, 200, 200), (0, 0, 100, 50)),
@@ -293,16 +286,10 @@ def test_a_box_is_clipped() -> None:
     ]
     for box, expected in cases:
         assert annotations.clip_box(box, _SIZE) == expected, box
-
-
-def test_a_polygon_inside_stays() -> None:
     assert sorted(annotations.clip_polygon(_SQUARE, _SIZE)) == sorted(_SQUARE)
     assert annotations.measure_polygon(_SQUARE) == 400
     assert annotations.find_extent(_SQUARE) == (10, 10, 30, 30)
-
-
-def test_what_has_no_area_in_the_picture_is_nothing() -> None:
-    cases: list[list[tuple[float, float]]] = [
+    outside: list[list[tuple[float, float]]] = [
         [],
         [(1.0, 1.0)],
         [(1.0, 1.0), (2.0, 2.0)],
@@ -310,7 +297,7 @@ def test_what_has_no_area_in_the_picture_is_nothing() -> None:
         [(x + 200, y) for x, y in _SQUARE],
         [(x, y - 30) for x, y in _SQUARE],
     ]
-    for points in cases:
+    for points in outside:
         assert annotations.clip_polygon(points, _SIZE) == [], points
 
 

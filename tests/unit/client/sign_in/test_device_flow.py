@@ -85,7 +85,9 @@ class FakeIssuer:
             return wait_for_tokens(issuer, "istore", code, sleep=sleep, clock=clock)
 
 
-def test_it_asks_until_somebody_has_entered_the_code() -> None:
+def test_it_asks_until_somebody_has_entered_the_code_or_it_has_ended(
+    subtests: pytest.Subtests,
+) -> None:
     down = httpx.ConnectError("down")
     replies: list[Reply] = ["authorization_pending", "slow_down", "authorization_pending", down]
     fake = FakeIssuer(replies=[*replies, _TOKENS])
@@ -96,9 +98,6 @@ def test_it_asks_until_somebody_has_entered_the_code() -> None:
     assert "a.b.c" not in repr(tokens)
     assert fake.forms[0] == "client_id=istore&scope=openid"
     assert "device_code=secret-code" in fake.forms[-1]
-
-
-def test_a_refusal_ends_it(subtests: pytest.Subtests) -> None:
     for error, said in [
         ("access_denied", "refused in the browser"),
         ("expired_token", "has ended before anybody entered it"),
@@ -106,13 +105,10 @@ def test_a_refusal_ends_it(subtests: pytest.Subtests) -> None:
     ]:
         with subtests.test(error), pytest.raises(SignInFailed, match=said):
             FakeIssuer(replies=["authorization_pending", error]).sign_in()
-
-
-def test_it_does_not_wait_longer_than_the_code_is_good() -> None:
-    fake = FakeIssuer(replies=["authorization_pending"] * 100)
+    waiting = FakeIssuer(replies=["authorization_pending"] * 100)
     with pytest.raises(SignInFailed, match="has ended"):
-        fake.sign_in()
-    assert sum(fake.sleeps) < 100
+        waiting.sign_in()
+    assert sum(waiting.sleeps) < 100
 
 
 def test_an_answer_that_cannot_be_trusted_is_refused(subtests: pytest.Subtests) -> None:
@@ -191,18 +187,17 @@ def test_a_sign_in_is_kept_by_origin(cache: TokenCache, issuer: DeviceIssuer) ->
     assert cache.find(Origin("https://other.example:8443")) is not None
 
 
-def test_a_file_that_others_may_read_is_refused(cache: TokenCache) -> None:
+def test_a_file_that_is_none_or_that_others_may_read_is_refused(
+    cache: TokenCache, subtests: pytest.Subtests
+) -> None:
+    for content in ("", "[]", "{", f'{{{_NAME}: {{"issuer": "a"}}}}', f"{{{_NAME}: 1}}"):
+        write_file(cache, content)
+        with subtests.test(content), pytest.raises(SettingsError, match="istore login"):
+            cache.find(_ORIGIN)
     write_file(cache, "{}")
     for mode in (0o640, 0o604):
         cache.path.chmod(mode)
         with pytest.raises(SettingsError, match="chmod 600"):
-            cache.find(_ORIGIN)
-
-
-def test_a_file_that_is_none_is_refused(cache: TokenCache, subtests: pytest.Subtests) -> None:
-    for content in ("", "[]", "{", f'{{{_NAME}: {{"issuer": "a"}}}}', f"{{{_NAME}: 1}}"):
-        write_file(cache, content)
-        with subtests.test(content), pytest.raises(SettingsError, match="istore login"):
             cache.find(_ORIGIN)
 
 
@@ -241,18 +236,17 @@ def test_what_is_ending_is_renewed_once(cache: TokenCache, issuer: DeviceIssuer)
     assert not sign_ins[0].is_ending
 
 
-def test_what_has_ended_names_the_remedy(cache: TokenCache, issuer: DeviceIssuer) -> None:
+def test_what_has_ended_names_the_remedy_and_what_has_not_is_used(
+    cache: TokenCache, issuer: DeviceIssuer
+) -> None:
     for issuer.gives_refresh_tokens in (True, False):
         tokens = make_tokens(issuer, seconds_left=-1)
         cache.put(_ORIGIN, tokens)
         issuer.refresh_tokens.clear()
         with pytest.raises(SignInFailed, match="istore login"):
             SignIn(_ORIGIN, cache, tokens).renew()
-
-
-def test_while_the_issuer_is_away_a_token_is_used_to_its_end(cache: TokenCache) -> None:
-    with DeviceIssuer() as issuer:
-        tokens = make_tokens(issuer, seconds_left=30)
+    with DeviceIssuer() as away:
+        tokens = make_tokens(away, seconds_left=30)
     cache.put(_ORIGIN, tokens)
     sign_in = SignIn(_ORIGIN, cache, tokens)
     sign_in.renew()

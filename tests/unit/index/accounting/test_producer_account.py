@@ -94,7 +94,7 @@ def test_every_hole_has_its_reason(subtests: pytest.Subtests) -> None:
             assert result.missing == arrivals["highest"] - arrivals["arrived"]
 
 
-def test_a_spool_that_was_found_settles_what_was_queued() -> None:
+def test_a_spool_settles_what_was_queued_and_may_hold_more() -> None:
     dead = make_report(
         seen=20, sampled_out=5, queued=6, spooled=4, published=9, highest_sequence=15
     )
@@ -107,38 +107,29 @@ def test_a_spool_that_was_found_settles_what_was_queued() -> None:
     assert (result.totals.published, result.totals.dropped) == (12, {"torn": 1})
     assert not result.closes, "two were in memory alone"
     assert result.gaps == SequenceGaps(dropped=1, waiting=0, unknown_tail=2, unexplained=0)
-
-
-def test_a_spool_may_hold_more_than_was_reported() -> None:
-    dead = make_report(seen=10, queued=2, published=8)
-    finder = make_report("q", seen=5, published=4, queued=1, spooled=1)
-    both = sum_reports([dead, finder])
+    less = make_report(seen=10, queued=2, published=8)
+    other = make_report("q", seen=5, published=4, queued=1, spooled=1)
+    both = sum_reports([less, other])
     assert (both.seen, both.published, both.queued, both.spooled) == (13, 12, 1, 1)
     assert both.unsettled == 0
-
-
-def test_a_producer_without_a_report_of_its_own() -> None:
-    found = make_account(make_report("q", seen=1, published=1), arrived=1, highest=1)
-    assert found.state == "dead", "only the finder of its spool reported it"
-    result = make_account(arrived=7, highest=10, reported=0)
-    assert (result.state, result.heard_at, result.given) == ("unreported", None, 10)
-    assert result.gaps == SequenceGaps(dropped=0, waiting=0, unknown_tail=0, unexplained=3)
-
-
-def test_reports_books_that_do_not_close() -> None:
-    for field in ("seen", "sampled_out", "queued", "published"):
-        account = make_account(make_report("p", **{field: 1}), arrived=0, highest=0)
-        assert not account.totals.add_up, field
-        assert not account.closes, field
-
-
-def test_what_a_dead_producer_had_in_hand_is_open_until_its_spool_is_found() -> None:
-    """No sequence number was given yet: nothing is missing, and 1,017 exchanges are gone."""
+    # No sequence number was given yet: nothing is missing, and 1,017 exchanges are gone.
     killed = make_report(seen=1058, queued=1017, spooled=1017, published=41, highest_sequence=41)
     alone = make_account(killed, arrived=41, highest=41, silent=True)
     assert (alone.state, alone.missing, alone.closes) == ("dead", 0, False)
     heir = make_report("q", seen=1017, published=1017, highest_sequence=1058, final=True)
     assert make_account(killed, heir, arrived=1058, highest=1058).closes
+
+
+def test_reports_books_that_do_not_close_or_have_no_report() -> None:
+    for field in ("seen", "sampled_out", "queued", "published"):
+        account = make_account(make_report("p", **{field: 1}), arrived=0, highest=0)
+        assert not account.totals.add_up, field
+        assert not account.closes, field
+    found = make_account(make_report("q", seen=1, published=1), arrived=1, highest=1)
+    assert found.state == "dead", "only the finder of its spool reported it"
+    result = make_account(arrived=7, highest=10, reported=0)
+    assert (result.state, result.heard_at, result.given) == ("unreported", None, 10)
+    assert result.gaps == SequenceGaps(dropped=0, waiting=0, unknown_tail=0, unexplained=3)
 
 
 @st.composite

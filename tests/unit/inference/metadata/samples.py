@@ -11,7 +11,6 @@ def make_item(key: str, kind: str, value: Any) -> dict[str, Any]:
 
 
 def read(document: Any, **caps: int) -> Metadata:
-    """A document written as JSON and read as metadata."""
     return read_metadata(json.dumps(document).encode(), caps=MetadataCaps(**caps))
 
 

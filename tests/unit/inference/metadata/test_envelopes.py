@@ -44,22 +44,16 @@ def test_missing_metadata_is_no_problem() -> None:
     for blob in (None, b"", b" \n", b"null", b"[]", b"{}", b'""'):
         metadata = read_metadata(blob)
         assert (metadata.entries, metadata.flags, metadata.problem) == ((), (), None), blob
-
-
-def test_a_proxy_blob_without_metadata_has_none() -> None:
     assert read({"event": {}, "request": {}}).problem is None
     assert read({"metadata": None, "event": {}}).problem is None
 
 
-def test_standard_metadata_of_a_client_is_accepted_and_flagged() -> None:
+def test_standard_metadata_has_types_and_is_flagged_if_the_client_sent_it() -> None:
     metadata = read({"standard_metadata": {"site": "north", "count": 3}, "extended_metadata": []})
     assert list_leaves(metadata) == [("site", "string", "north"), ("count", "number", 3)]
     assert list_flags(metadata)["site"] == ("standard_from_client",)
     assert metadata.flags == ("standard_from_client",)
     assert {entry.section for entry in metadata.entries} == {"standard"}
-
-
-def test_standard_metadata_of_a_proxy_is_not_the_clients() -> None:
     of_client = {"standard_metadata": {"mine": "x"}, "extended_metadata": [FRAME]}
     metadata = read({"standard_metadata": {"site": "n"}, "metadata": of_client, "event": {}})
     assert list_flags(metadata) == {
@@ -67,15 +61,9 @@ def test_standard_metadata_of_a_proxy_is_not_the_clients() -> None:
         "mine": ("standard_from_client",),
         "frame_number": (),
     }
-
-
-def test_standard_metadata_as_a_list_has_declared_types() -> None:
     metadata = read({"standard_metadata": [make_item("n", "int", "5")]})
     assert list_leaves(metadata) == [("n", "number", 5)]
     assert metadata.entries[0].section == "standard"
-
-
-def test_standard_values_have_the_type_of_their_json() -> None:
     values = {"s": "1", "i": 1, "f": 1.5, "b": True, "o": {"x": 2}, "n": None}
     metadata = read({"standard_metadata": values})
     assert list_leaves(metadata) == [
@@ -88,7 +76,7 @@ def test_standard_values_have_the_type_of_their_json() -> None:
     assert list_presences(metadata) == {"n": True, "o": False}
 
 
-def test_every_value_of_a_key_given_twice_is_indexed_and_shown_in_order() -> None:
+def test_every_value_of_a_key_given_twice_is_indexed_but_of_a_coordinate() -> None:
     metadata = read(
         [make_item("a", "int", "1"), make_item("b", "int", "2"), make_item("a", "int", "3")]
     )
@@ -99,9 +87,6 @@ def test_every_value_of_a_key_given_twice_is_indexed_and_shown_in_order() -> Non
     equal = read([make_item("a", "int", "1"), make_item("a", "float", "1.0")])
     assert list_leaves(equal) == [("a", "number", 1)]
     assert (len(equal.entries), equal.several) == (2, ())
-
-
-def test_a_place_has_one_coordinate_of_each_axis() -> None:
     items = [make_item("latitude", "float", value) for value in ("1", "2")]
     metadata = read(items)
     assert list_leaves(metadata) == [("latitude", "number", 2)]
@@ -149,54 +134,42 @@ def test_an_item_is_indexed_as_if_it_were_alone(items: list[Any]) -> None:
     }
 
 
-def test_the_reserved_alias_is_indexed_under_the_reserved_name() -> None:
-    metadata = read([make_item("dataset_split", "str", "train")])
-    assert list_leaves(metadata) == [("dataset_snapshot_split", "string", "train")]
-    assert metadata.entries[0].key == "dataset_split"
-
-
-def test_a_bad_item_does_not_affect_the_others() -> None:
+def test_a_bad_item_or_alias_does_not_affect_the_others() -> None:
     for bad in (5, "x", {"type": "int", "value": "1"}, {"key": 7, "value": "1"}):
         metadata = read([bad, FRAME])
         assert list_leaves(metadata) == EXPECTED_LEAVES, bad
         assert metadata.flags == ("metadata_partly_unreadable",), bad
         assert "item 0" in (metadata.problem or ""), bad
         assert list_flags(metadata)[""] == ("malformed",), bad
+    metadata = read([make_item("dataset_split", "str", "train")])
+    assert list_leaves(metadata) == [("dataset_snapshot_split", "string", "train")]
+    assert metadata.entries[0].key == "dataset_split"
 
 
-def test_reports_values_that_are_no_envelope() -> None:
+def test_reports_what_is_no_envelope_and_where_json_is_malformed() -> None:
     for document in (5, "text", {"frame_number": 987}, True, [[[[[[1]]]]]]):
         metadata = read(document)
         assert "metadata_unreadable" in metadata.flags, document
         assert metadata.problem, document
         assert metadata.leaves == (), document
-
-
-def test_reports_a_standard_section_of_another_kind() -> None:
     for section in (5, "x", True):
         metadata = read({"standard_metadata": section, "extended_metadata": [FRAME]})
         assert list_leaves(metadata) == EXPECTED_LEAVES, section
         assert metadata.flags == ("metadata_partly_unreadable",), section
-
-
-def test_reports_the_position_of_malformed_json() -> None:
     metadata = read_metadata(b'[{"key": "a", "type": "int", "value": "1"')
     assert metadata.flags == ("metadata_unreadable",)
     assert "line 1, column" in (metadata.problem or "")
 
 
-def test_latin_1_costs_one_value_and_not_the_others() -> None:
+def test_other_encodings_are_read_and_latin_1_costs_one_value() -> None:
+    for encoding in ("utf-8-sig", "utf-16", "utf-32"):
+        assert list_leaves(read_metadata(json.dumps([FRAME]).encode(encoding))) == EXPECTED_LEAVES
     blob = json.dumps([make_item("city", "str", "Orléans"), FRAME], ensure_ascii=False)
     metadata = read_metadata(blob.encode("latin-1"))
     assert list_leaves(metadata) == EXPECTED_LEAVES
     assert list_presences(metadata) == {"city": False}
     assert metadata.flags == ("metadata_not_utf8",)
     assert "0xe9" in (metadata.problem or "")
-
-
-def test_reads_other_encodings_of_json() -> None:
-    for encoding in ("utf-8-sig", "utf-16", "utf-32"):
-        assert list_leaves(read_metadata(json.dumps([FRAME]).encode(encoding))) == EXPECTED_LEAVES
 
 
 # The examples that the reference system publishes: with their quoting repaired, and unchanged.
@@ -228,29 +201,12 @@ EXPECTED = [
 ]
 
 
-def test_the_list_repaired() -> None:
+def test_what_was_published_is_read_once_its_quotes_are_repaired() -> None:
     for blob in (REPAIRED, json.dumps(REPAIRED), json.dumps({"metadata": REPAIRED, "event": {}})):
         metadata = read_metadata(blob.encode())
         assert list_leaves(metadata) == EXPECTED
         assert list_presences(metadata) == {"camera_position": False}
         assert (metadata.flags, metadata.problem) == ((), None)
-
-
-def test_the_list_as_published_is_kept_and_flagged() -> None:
-    metadata = read_metadata(AS_PUBLISHED.encode())
-    assert metadata.flags == ("metadata_unreadable",)
-    assert "line 8, column" in (metadata.problem or "")
-    assert "angle" in (metadata.problem or "")
-
-
-def test_the_parameters_as_published_are_kept_and_flagged() -> None:
-    blob = '{"action":"predict","metadata": "' + AS_PUBLISHED + '",}'
-    metadata = read_metadata(blob.encode())
-    assert metadata.flags == ("metadata_unreadable",)
-    assert "line 2, column" in (metadata.problem or "")
-
-
-def test_two_sections_as_published() -> None:
     document = {
         "standard_metadata": {},
         "extended_metadata": [
@@ -258,9 +214,20 @@ def test_two_sections_as_published() -> None:
             make_item("score_threshold", "float", "0.55"),
         ],
     }
-    expected = [("a", "number", Decimal(1)), ("score_threshold", "number", Decimal("0.55"))]
-    assert list_leaves(read(document)) == expected
-    assert list_leaves(read(json.dumps(document))) == expected
+    leaves = [("a", "number", Decimal(1)), ("score_threshold", "number", Decimal("0.55"))]
+    assert list_leaves(read(document)) == leaves
+    assert list_leaves(read(json.dumps(document))) == leaves
+
+
+def test_what_was_published_with_broken_quotes_is_kept_and_flagged() -> None:
+    metadata = read_metadata(AS_PUBLISHED.encode())
+    assert metadata.flags == ("metadata_unreadable",)
+    assert "line 8, column" in (metadata.problem or "")
+    assert "angle" in (metadata.problem or "")
+    blob = '{"action":"predict","metadata": "' + AS_PUBLISHED + '",}'
+    metadata = read_metadata(blob.encode())
+    assert metadata.flags == ("metadata_unreadable",)
+    assert "line 2, column" in (metadata.problem or "")
 
 
 # Metadata that an engine puts into the parameters of its answer.
@@ -271,20 +238,14 @@ def _make_response(*parameters: Any, root: Any = None) -> bytes:
     return json.dumps({"outputs": outputs, "parameters": root or {}}).encode()
 
 
-def test_metadata_copied_into_an_output() -> None:
-    for metadata in ([FRAME], json.dumps([FRAME]), {"extended_metadata": [FRAME]}):
-        result = read_metadata(None, response=_make_response({"metadata": metadata}))
+def test_metadata_copied_into_outputs_is_indexed_once() -> None:
+    for sent in ([FRAME], json.dumps([FRAME]), {"extended_metadata": [FRAME]}):
+        result = read_metadata(None, response=_make_response({"metadata": sent}))
         assert list_leaves(result) == [("frame_number", "number", 987)]
         assert result.problem is None
-
-
-def test_equal_copies_in_several_outputs_are_one() -> None:
     copy = {"metadata": json.dumps([FRAME])}
     metadata = read_metadata(None, response=_make_response(copy, copy))
     assert list_flags(metadata) == {"frame_number": ()}
-
-
-def test_copies_that_differ_are_all_indexed() -> None:
     metadata = read_metadata(
         None,
         response=_make_response(
@@ -299,9 +260,6 @@ def test_copies_that_differ_are_all_indexed() -> None:
         ("c", "number", 3),
         ("frame_number", "number", 987),
     ]
-
-
-def test_no_metadata_in_the_response() -> None:
     for response in (
         _make_response({}),
         b"[]",
@@ -312,7 +270,7 @@ def test_no_metadata_in_the_response() -> None:
         assert read_metadata(None, response=response) == Metadata()
 
 
-def test_other_parameters_become_standard_metadata() -> None:
+def test_other_parameters_become_standard_metadata_or_a_remark() -> None:
     response = _make_response(
         {"action": "predict", "metadata": [FRAME]}, root={"semantic_score": 0.25}
     )
@@ -325,6 +283,11 @@ def test_other_parameters_become_standard_metadata() -> None:
     assert str(metadata.leaves[1].value) == "0.25"
     assert [entry.section for entry in metadata.entries] == ["extended", "standard", "standard"]
     assert list_flags(metadata)["action"] == ("from_response",)
+    for remark in ("v1", 7, {"latency": 3}):
+        own = json.dumps([FRAME]).encode()
+        result = read_metadata(own, response=_make_response({"metadata": remark}))
+        assert (result.flags, result.problem) == ((), None)
+        assert list_flags(result) == {"frame_number": (), "metadata": ("from_response",)}
 
 
 def test_the_caller_wins_over_the_engine() -> None:
@@ -333,6 +296,15 @@ def test_the_caller_wins_over_the_engine() -> None:
     metadata = read_metadata(blob, response=response)
     assert list_leaves(metadata) == [("action", "string", "explain")]
     assert list_flags(metadata) == {"action": ()}
+    own = json.dumps([make_item("dataset_split", "string", "train")]).encode()
+    copied = {"metadata": [make_item("dataset_snapshot_split", "string", "test")]}
+    metadata = read_metadata(own, response=_make_response(copied))
+    assert list_leaves(metadata) == [("dataset_snapshot_split", "string", "train")]
+    own = json.dumps([make_item("mine", "int", "1")]).encode()
+    many = [make_item(f"k{number}", "int", "1") for number in range(300)]
+    metadata = read_metadata(own, response=_make_response({"metadata": many}))
+    assert metadata.leaves[0].name == "mine"
+    assert "metadata_keys_capped" in metadata.flags
 
 
 def test_metadata_copied_by_the_engine_counts_beside_a_blob() -> None:
@@ -353,32 +325,9 @@ def test_metadata_copied_by_the_engine_counts_beside_a_blob() -> None:
         assert set().union(*list_flags(metadata).values()) == set(), blob
 
 
-def test_the_callers_alias_of_a_key_wins_too() -> None:
-    own = json.dumps([make_item("dataset_split", "string", "train")]).encode()
-    copied = {"metadata": [make_item("dataset_snapshot_split", "string", "test")]}
-    metadata = read_metadata(own, response=_make_response(copied))
-    assert list_leaves(metadata) == [("dataset_snapshot_split", "string", "train")]
-
-
 def test_reads_the_engines_copy_if_the_blob_is_over_its_cap() -> None:
     blob = json.dumps([make_item("a", "string", "x" * 100)]).encode()
     caps = MetadataCaps(blob_bytes=50)
     metadata = read_metadata(blob, caps=caps, response=_make_response({"metadata": [FRAME]}))
     assert list_leaves(metadata) == [("frame_number", "number", 987)]
     assert metadata.flags == ("metadata_too_large",)
-
-
-def test_a_cap_cuts_off_the_engines_keys_before_the_callers() -> None:
-    own = json.dumps([make_item("mine", "int", "1")]).encode()
-    many = [make_item(f"k{number}", "int", "1") for number in range(300)]
-    metadata = read_metadata(own, response=_make_response({"metadata": many}))
-    assert metadata.leaves[0].name == "mine"
-    assert "metadata_keys_capped" in metadata.flags
-
-
-def test_other_text_is_a_remark_of_the_engine() -> None:
-    for metadata in ("v1", 7, {"latency": 3}):
-        own = json.dumps([FRAME]).encode()
-        result = read_metadata(own, response=_make_response({"metadata": metadata}))
-        assert (result.flags, result.problem) == ((), None)
-        assert list_flags(result) == {"frame_number": (), "metadata": ("from_response",)}

@@ -114,66 +114,51 @@ def test_the_table() -> None:
         assert list_flags(metadata) == {"k": flags}, case
 
 
-def test_a_number_in_a_text_is_flagged_and_anything_else_is_text_only() -> None:
+def test_objects_and_strings_of_json_say_the_same() -> None:
+    for kind in ("json", "dict", "object"):
+        for value in ('{"a": {"b": 1.10}}', {"a": {"b": 1.1}}):
+            metadata = read_item(kind, value)
+            assert list_leaves(metadata) == [("k.a.b", "number", Decimal("1.1"))], (kind, value)
+    for document, text in (({"a": 1}, '{"a": 1}'), ([1], "[1]"), ('{"a": 1}', '{"a": 1}')):
+        assert read_item("json", document).entries[0].value == text
+    assert read_item("json", "null").entries[0].value == "null"
+
+
+def test_numbers_are_exact_and_others_are_found_as_text() -> None:
+    text = "[12345678901234567890123, 0.1000000000000000055511]"
+    for value in (f'"{text}"', text):
+        metadata = read_metadata(b'[{"key":"k","type":"json","value":%s}]' % value.encode())
+        assert [str(leaf.value) for leaf in metadata.leaves] == text[1:-1].split(", ")
+    for spelt in ("NaN", "Infinity", "-Infinity"):
+        metadata = read_item("json", f"[1, {spelt}]")
+        assert list_leaves(metadata) == [("k[]", "number", 1), ("k[]", "string", spelt)]
+        assert list_presences(metadata) == {"k": False, "k[]": False}, spelt
+        assert list_flags(metadata) == {"k": ("not_finite",)}, spelt
     metadata = read_item("json", '{"angle": "10.5", "tilt": 1.6}')
     assert [leaf.flags for leaf in metadata.leaves] == [(), ("from_text",), ()]
     for text in ("10.5 ", "x10", "NaN", "1_0", "2026-11-01", ""):
         assert list_leaves(read_item("json", {"a": text})) == [("k.a", "string", text)]
 
 
-def test_objects_and_strings_of_json_say_the_same() -> None:
-    for kind in ("json", "dict", "object"):
-        for value in ('{"a": {"b": 1.10}}', {"a": {"b": 1.1}}):
-            metadata = read_item(kind, value)
-            assert list_leaves(metadata) == [("k.a.b", "number", Decimal("1.1"))], (kind, value)
-
-
-def test_numbers_are_exact() -> None:
-    text = "[12345678901234567890123, 0.1000000000000000055511]"
-    for value in (f'"{text}"', text):
-        metadata = read_metadata(b'[{"key":"k","type":"json","value":%s}]' % value.encode())
-        assert [str(leaf.value) for leaf in metadata.leaves] == text[1:-1].split(", ")
-
-
-def test_a_key_with_dots_and_a_path_are_both_indexed() -> None:
+def test_names_are_unique_and_a_key_with_dots_is_one_with_its_path() -> None:
     metadata = read([make_item("a.b", "float", "NaN"), make_item("a", "json", {"b": 1})])
     assert list_leaves(metadata) == [("a.b", "string", "NaN"), ("a.b", "number", 1)]
     assert list_presences(metadata) == {"a": False, "a.b": False}
+    value = [[], [], {"x": None}, {"x": []}]
+    metadata = read([make_item("a", "json", value), make_item("a.x", "int", "no")])
+    names = [presence.name for presence in metadata.presences]
+    assert len(names) == len(set(names))
 
 
-def test_numbers_of_json_that_are_not_finite_are_found_as_text() -> None:
-    for spelt in ("NaN", "Infinity", "-Infinity"):
-        metadata = read_item("json", f"[1, {spelt}]")
-        assert list_leaves(metadata) == [("k[]", "number", 1), ("k[]", "string", spelt)]
-        assert list_presences(metadata) == {"k": False, "k[]": False}, spelt
-        assert list_flags(metadata) == {"k": ("not_finite",)}, spelt
-
-
-def test_the_value_is_kept_as_json_text() -> None:
-    for value, text in (({"a": 1}, '{"a": 1}'), ([1], "[1]"), ('{"a": 1}', '{"a": 1}')):
-        assert read_item("json", value).entries[0].value == text
-    assert read_item("json", "null").entries[0].value == "null"
-
-
-def test_null_is_present_and_null() -> None:
+def test_null_or_no_value_is_present_and_null() -> None:
     for kind in ("string", "int", "float", "bool", "timestamp", "json", "", "x"):
         metadata = read_item(kind, None)
         assert list_presences(metadata) == IS_NULL, kind
         assert list_leaves(metadata) == [], kind
         assert metadata.entries[0].value is None, kind
-
-
-def test_a_missing_value_is_null_and_flagged() -> None:
     metadata = read([{"key": "k", "type": "int"}])
     assert list_presences(metadata) == IS_NULL
     assert list_flags(metadata) == {"k": ("no_value",)}
-
-
-def test_names_are_unique() -> None:
-    value = [[], [], {"x": None}, {"x": []}]
-    metadata = read([make_item("a", "json", value), make_item("a.x", "int", "no")])
-    names = [presence.name for presence in metadata.presences]
-    assert len(names) == len(set(names))
 
 
 # Whatever the bytes: no error, nothing that Postgres could not hold, nothing twice.

@@ -73,12 +73,11 @@ def test_values() -> None:
         metadata = read_item(kind, value)
         assert list_leaves(metadata) == [("k", family, expected)], kind
         assert metadata.entries[0].flags == (), kind
-
-
-def test_numbers_are_as_exact_as_they_were_written() -> None:
     metadata = read_item("float", "0.10")
     assert str(metadata.leaves[0].value) == "0.10"
     assert metadata.entries[0].value == "0.10"
+    text = "".join(chr(33 + number * 7919 % 90) for number in range(10_000))
+    assert list_leaves(read_item("string", text)) == [("k", "string", text)]
 
 
 def test_timestamps() -> None:
@@ -120,7 +119,7 @@ def test_a_value_of_another_type_is_flagged_and_found_as_text() -> None:
         assert list_presences(metadata) == {"k": False}, kind
 
 
-def test_not_finite_is_kept_flagged_and_found_as_text() -> None:
+def test_what_is_not_finite_or_over_a_cap_is_kept_and_flagged() -> None:
     for text in ("NaN", "nan", "Infinity", "-inf"):
         for kind in ("int", "float"):
             metadata = read_item(kind, text)
@@ -129,9 +128,6 @@ def test_not_finite_is_kept_flagged_and_found_as_text() -> None:
             assert (leaf.family, leaf.type, leaf.value, leaf.flags) == ("string", kind, text, flags)
             assert metadata.entries[0][2:] == (text, "extended", ("not_finite",))
             assert list_presences(metadata) == {"k": False}, text
-
-
-def test_a_number_over_a_cap_is_kept_flagged_and_present() -> None:
     for kind in ("int", "float", "json"):
         for text in ("1e999", "1e200000", "1e-999", "9" * 1001, "1e" + "9" * 9999):
             metadata = read_item(kind, text)
@@ -141,7 +137,7 @@ def test_a_number_over_a_cap_is_kept_flagged_and_present() -> None:
             assert list_presences(metadata) == {"k": False}, kind
 
 
-def test_text_that_postgres_cannot_hold_is_present_only() -> None:
+def test_text_and_keys_that_postgres_cannot_hold() -> None:
     for kind in ("string", "json", "int"):
         for text, flag in (("a\0", "nul_character"), ("\ud800", "lone_surrogate")):
             metadata = read_item(
@@ -150,9 +146,16 @@ def test_text_that_postgres_cannot_hold_is_present_only() -> None:
             assert metadata.leaves == (), kind
             assert flag in metadata.entries[0].flags, kind
             assert list_presences(metadata) == {"k": False}, kind
+    metadata = read(
+        [make_item("a\0", "int", "1"), make_item("\ud800", "int", "1"), make_item("", "int", "1")]
+    )
+    assert list_leaves(metadata) == []
+    assert list_presences(metadata) == {}
+    assert set(list_flags(metadata).values()) == {("key_not_text",)}
+    assert len(metadata.entries) == 3
 
 
-def test_without_a_known_type_the_json_decides() -> None:
+def test_types_are_those_of_json_or_of_reserved_names() -> None:
     for kind, flag in (("tensor", "unknown_type"), ("", "no_type")):
         for value in ("x", 1, 1.5, True, ["a"]):
             families = {str: "string", int: "number", float: "number", bool: "bool", list: "string"}
@@ -160,9 +163,6 @@ def test_without_a_known_type_the_json_decides() -> None:
             assert metadata.leaves[0].family == families[type(value)], kind
             assert list_flags(metadata) == {"k": (flag,)}, kind
             assert metadata.entries[0].type == kind
-
-
-def test_latitude_and_longitude() -> None:
     for key, inside, outside in (("latitude", "-90", "90.1"), ("longitude", "180", "-180.5")):
         assert read_item("float", inside, key).leaves[0].flags == ()
         metadata = read_item("float", outside, key)
@@ -175,16 +175,13 @@ def test_latitude_and_longitude() -> None:
 # Over a cap: kept, not indexed, flagged.
 
 
-def test_keys_an_inference() -> None:
+def test_keys_an_inference_and_characters_a_key() -> None:
     metadata = read([make_item(f"k{number}", "int", "1") for number in range(300)])
     assert len(metadata.entries) == 300
     assert len(metadata.leaves) == 256
     assert list_flags(metadata)["k255"] == ()
     assert list_flags(metadata)["k256"] == ("keys_capped",)
     assert metadata.flags == ("metadata_keys_capped",)
-
-
-def test_characters_a_key() -> None:
     metadata = read([make_item("x" * 256, "int", "1"), make_item("y" * 257, "int", "2")])
     assert list_leaves(metadata) == [("x" * 256, "number", 1)]
     assert list_flags(metadata)["y" * 257] == ("key_too_long",)
@@ -204,28 +201,12 @@ def test_keys_that_are_too_long_are_present_by_their_beginning() -> None:
     assert by_name["k." + "z" * 253 + "…"].flags == ("key_too_long",)
     assert set(by_name) == {"k", "y" * 255 + "…", "k." + "z" * 253 + "…"}
     assert list_leaves(metadata) == []
-
-
-def test_a_few_keys_that_are_too_long_are_present() -> None:
     metadata = read_item("json", {f"{n:03}" + "x" * 300: 1 for n in range(100)})
     assert len(metadata.presences) == 1 + MOST_TOO_LONG
-
-
-def test_a_key_that_is_spelt_like_the_beginning_is_itself() -> None:
     name = "y" * 255 + "…"
     metadata = read([make_item(name, "json", {}), make_item("y" * 257, "int", "2")])
     assert [presence.name for presence in metadata.presences] == [name]
     assert metadata.presences[0].flags == ()
-
-
-def test_keys_that_postgres_cannot_hold() -> None:
-    metadata = read(
-        [make_item("a\0", "int", "1"), make_item("\ud800", "int", "1"), make_item("", "int", "1")]
-    )
-    assert list_leaves(metadata) == []
-    assert list_presences(metadata) == {}
-    assert set(list_flags(metadata).values()) == {("key_not_text",)}
-    assert len(metadata.entries) == 3
 
 
 def test_levels() -> None:
@@ -238,16 +219,10 @@ def test_levels() -> None:
     assert list_presences(metadata)["k" + ".a" * 8] is False
     assert list_flags(metadata) == {"k": ("too_deep",)}
     assert metadata.flags == ("metadata_too_deep",)
-
-
-def test_a_value_nested_beyond_all_reading() -> None:
     metadata = read_item("json", "[" * 100_000)
     assert list_flags(metadata) == {"k": ("too_deep",)}
     assert list_presences(metadata) == {"k": False}
     assert metadata.entries[0].value == "[" * 100_000
-
-
-def test_a_blob_nested_beyond_all_reading() -> None:
     metadata = read_metadata(b"[" * 100_000)
     assert metadata.flags == ("metadata_unreadable",)
     assert "deeper than 128" in (metadata.problem or "")
@@ -260,35 +235,21 @@ def test_leaves_of_all_json_values_together() -> None:
     assert (names.count("a[]"), names.count("b[]"), names.count("c")) == (200, 56, 1)
     assert list_flags(metadata) == {"a": (), "b": ("leaves_capped",), "c": ()}
     assert metadata.flags == ("metadata_leaves_capped",)
-
-
-def test_nulls_and_empties_count_as_leaves() -> None:
     metadata = read_item(
         "json", {f"n{number}": None if number % 2 else [] for number in range(300)}
     )
     assert len(metadata.presences) == 1 + 256
     assert list_flags(metadata) == {"k": ("leaves_capped",)}
-
-
-def test_a_cap_that_is_just_reached_is_not_flagged() -> None:
     assert list_flags(read_item("json", list(range(256)))) == {"k": ()}
     assert list_flags(read_item("json", list(range(257)))) == {"k": ("leaves_capped",)}
 
 
-def test_bytes_of_a_blob() -> None:
+def test_large_blobs_and_sections_are_bounded() -> None:
     blob = json.dumps([make_item("a", "str", "x" * 2_000_000)]).encode()
     metadata = read_metadata(blob)
     assert (metadata.entries, metadata.flags) == ((), ("metadata_too_large",))
     assert "1048576" in (metadata.problem or "")
-
-
-def test_ten_kilobytes_of_text_are_one_leaf() -> None:
-    text = "".join(chr(33 + number * 7919 % 90) for number in range(10_000))
-    assert list_leaves(read_item("string", text)) == [("k", "string", text)]
-
-
-def test_a_large_standard_section_takes_no_long_time() -> None:
-    """Looking for each name in the whole text would be quadratic: half a minute."""
+    # Looking for each name in the whole text would be quadratic: half a minute.
     section = {f"k{number}": number for number in range(60_000)}
     metadata = read({"standard_metadata": section})
     assert len(metadata.leaves) == 256
@@ -312,12 +273,9 @@ def test_there_and_back(entries: list[Entry]) -> None:
     assert decode_entries(encode_entries(entries)) == tuple(entries)
 
 
-def test_the_column_is_the_familiar_list() -> None:
+def test_entries_are_stored_as_the_familiar_list_with_all_of_their_parts() -> None:
     stored = encode_entries([Entry("a", "int", "1", "extended")])
     assert stored == b'[{"key":"a","type":"int","value":"1"}]'
-
-
-def test_entries_are_listed_with_all_of_their_parts() -> None:
     for value in ("1", None, "\ud800"):
         for flags in ((), ("one", "two")):
             for section in ("extended", "standard"):

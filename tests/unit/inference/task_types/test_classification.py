@@ -23,10 +23,19 @@ def list_classes(predictions: Predictions) -> list[tuple[Any, ...]]:
     return list_columns(predictions, "label", "score")
 
 
-def test_the_published_example() -> None:
+def test_published_examples_and_pipelines() -> None:
     cat, dog = {"label": "cat", "score": 0.7}, {"label": "dog", "score": 0.3}
     predictions = read("IMAGE_CLASSIFICATION", make_v2([cat, dog]))
     assert list_columns(predictions, "label", "score", "rank") == [("cat", 0.7, 1), ("dog", 0.3, 2)]
+    data = ['{"label": "POSITIVE", "score": 0.99}']
+    response = make_v2(data, parameters={"content_type": "hg_jsonlist"})
+    assert list_classes(read("text_classification", response)) == [("POSITIVE", 0.99)]
+    zero_shot = [{"sequence": "hello", "labels": ["a", "b"], "scores": [0.9]}]
+    predictions = read("zero-shot-classification", make_v2(zero_shot))
+    assert list_classes(predictions) == [("a", 0.9), ("b", None)]
+    mask = [{"score": 0.4, "token": 7, "token_str": "sea", "sequence": "the sea"}]
+    predictions = read("fill-mask", make_v2(mask))
+    assert list_columns(predictions, "label", "score", "text") == [("sea", 0.4, "the sea")]
 
 
 def test_one_number_for_each_class() -> None:
@@ -34,20 +43,11 @@ def test_one_number_for_each_class() -> None:
         predictions = classify(make_tensors(p=data), labels=LABELS)
         assert list_classes(predictions) == LABELLED
         assert list_columns(predictions, "rank") == [(3,), (1,), (2,)]
-
-
-def test_several_rows_of_classes_are_all_kept() -> None:
     predictions = classify(make_tensors(p=[0.1, 0.7, 0.2, 1, 0, 0]), labels=LABELS)
     assert list_classes(predictions) == [*LABELLED, ("ant", 1.0), ("bee", 0.0), ("cat", 0.0)]
-
-
-def test_without_class_labels_a_class_is_its_index() -> None:
     predictions = classify(make_tensors(p=[[0.1, 0.9]]))
     assert list_classes(predictions) == [("0", 0.1), ("1", 0.9)]
     assert predictions.flags == ("no_class_labels",)
-
-
-def test_numbers_that_do_not_fit_the_class_labels_are_unknown() -> None:
     predictions = classify(make_tensors(p=[[0.1, 0.9]]), labels=LABELS)
     assert predictions.items is None
     assert predictions.flags == ("class_labels_mismatch",)
@@ -100,9 +100,6 @@ def test_softmax_and_sigmoid() -> None:
         mapping = OutputMapping.model_validate({"activation": activation})
         predictions = classify(logits, labels=LABELS, mapping=mapping)
         assert [score for (score,) in list_columns(predictions, "score")] == pytest.approx(expected)
-
-
-def test_a_softmax_with_an_unknown_number_is_unknown() -> None:
     response = b'{"outputs": [{"name": "p", "data": [0.5, NaN, 1]}]}'
     mapping = OutputMapping(activation="softmax")
     predictions = classify(response, labels=LABELS, mapping=mapping)
@@ -110,22 +107,10 @@ def test_a_softmax_with_an_unknown_number_is_unknown() -> None:
     assert predictions.flags == ("not_finite",)
 
 
-def test_the_hugging_face_pipelines() -> None:
-    data = ['{"label": "POSITIVE", "score": 0.99}']
-    response = make_v2(data, parameters={"content_type": "hg_jsonlist"})
-    assert list_classes(read("text_classification", response)) == [("POSITIVE", 0.99)]
-    zero_shot = [{"sequence": "hello", "labels": ["a", "b"], "scores": [0.9]}]
-    predictions = read("zero-shot-classification", make_v2(zero_shot))
-    assert list_classes(predictions) == [("a", 0.9), ("b", None)]
-    mask = [{"score": 0.4, "token": 7, "token_str": "sea", "sequence": "the sea"}]
-    predictions = read("fill-mask", make_v2(mask))
-    assert list_columns(predictions, "label", "score", "text") == [("sea", 0.4, "the sea")]
-
-
 BROKEN = '[\n{"label": "cat", "score": 0.9},\n{"label": "do'
 
 
-def test_text_that_is_broken_json_is_no_label() -> None:
+def test_text_that_is_broken_json_is_no_label_but_a_bracket_is() -> None:
     for text in (BROKEN, '{"label": "cat"', "[", " [0.1, 0.9", "{'label': 'cat'", '{"name": "x"'):
         for task_type in ("image_classification", "text_classification", "tabular"):
             predictions = read(task_type, make_v2([text]))
@@ -134,16 +119,13 @@ def test_text_that_is_broken_json_is_no_label() -> None:
             predictions = read(task_type, make_v2(["cat", text]))
             assert list_columns(predictions, "label") == [("cat",)], (task_type, text)
             assert predictions.flags == ("elements_unreadable",), (task_type, text)
-
-
-def test_labels_may_begin_with_a_bracket() -> None:
     data = ["[UNK]", "{other}", "[MASK] x"]
     predictions = classify(make_v2(data))
     assert [label for (label,) in list_columns(predictions, "label")] == data
     assert predictions.flags == ()
 
 
-def test_common_names_need_no_mapping() -> None:
+def test_common_names_need_no_mapping_and_mix_no_scores() -> None:
     for labels in ("label", "labels", "class", "classes", "Classes"):
         for scores in (
             *("score", "scores", "Score"),
@@ -153,9 +135,6 @@ def test_common_names_need_no_mapping() -> None:
             predictions = classify(make_tensors(**answer))
             assert list_classes(predictions) == [("bee", 0.6), ("cat", 0.4)], (labels, scores)
             assert predictions.flags == (), (labels, scores)
-
-
-def test_a_label_never_gets_a_score_of_another() -> None:
     predictions = classify(make_tensors(label=["bee"], probabilities=[0.1, 0.7, 0.2]))
     assert list_classes(predictions) == [("bee", None)]
     assert predictions.flags == ("tensor_mismatch",)
@@ -187,22 +166,19 @@ def test_values_and_labels_per_output_name() -> None:
         (1, "grade", None, "B"),
         (2, "ok", None, "true"),
     ]
-
-
-def test_numbers_are_exact() -> None:
     predictions = read("tabular", _make_response(("id", "UINT64", "[[18446744073709551616.10]]")))
     assert [str(value) for (value,) in list_columns(predictions, "value")] == [
         "18446744073709551616.10"
     ]
-
-
-def test_numbers_that_cannot_be_kept_are_unknown_and_flagged() -> None:
     predictions = read("tabular", _make_response(("x", "FP64", "[NaN, 1e999, -Infinity, 1]")))
     assert list_columns(predictions, "value") == [(None,), (None,), (None,), (Decimal(1),)]
     assert predictions.flags == ("not_finite", "number_too_large")
+    predictions = read("tabular", make_v2([None, 1]))
+    assert list_columns(predictions, "value") == [(Decimal(1),)]
+    assert predictions.flags == ("elements_unreadable",)
 
 
-def test_the_mapping_says_which_output_is_labels_or_class_scores() -> None:
+def test_objects_and_mappings_name_outputs_and_scores() -> None:
     mapping = OutputMapping(labels="predict", class_probabilities="predict_proba")
     response = _make_response(
         ("predict", "INT64", "[1]"), ("predict_proba", "FP64", "[[0.2, 0.8]]")
@@ -213,9 +189,6 @@ def test_the_mapping_says_which_output_is_labels_or_class_scores() -> None:
         ("predict_proba", None, "no", 0.2),
         ("predict_proba", None, "yes", 0.8),
     ]
-
-
-def test_objects_name_their_outputs_or_have_scores() -> None:
     for data in ([{"price": 12.5, "grade": "B"}], [json.dumps({"price": 12.5, "grade": "B"})]):
         assert list_columns(read("tabular_regression", make_v2(data)), *ALL) == [
             (0, "price", Decimal("12.5"), None),
@@ -223,12 +196,6 @@ def test_objects_name_their_outputs_or_have_scores() -> None:
         ]
     predictions = read("tabular", make_v2([{"label": "churn", "score": 0.5}]))
     assert list_columns(predictions, "label", "score") == [("churn", 0.5)]
-
-
-def test_nulls_are_no_values() -> None:
-    predictions = read("tabular", make_v2([None, 1]))
-    assert list_columns(predictions, "value") == [(Decimal(1),)]
-    assert predictions.flags == ("elements_unreadable",)
 
 
 # Texts: the Hugging Face pipelines' objects, prompts with answers, and Modzy's result format.
@@ -335,27 +302,21 @@ def test_the_table() -> None:
             assert predictions.flags == flags, case
 
 
-def test_an_answer_that_is_text_stays_text_even_when_it_is_json() -> None:
+def test_text_stays_text_and_is_cut_at_the_cap() -> None:
     for text in ("two dogs", '{"animals": ["dog"]}', "[1]", '["a"]', "{", ""):
         assert list_columns(read("image_text_to_text", make_v2([text])), "answer") == [(text,)]
         assert list_columns(read("text_generation", make_v2([text])), "text") == [(text,)]
-
-
-def test_texts_are_cut_at_the_cap() -> None:
     short = read("text_generation", make_v2(["é" * 9]), caps=PredictionCaps(text_characters=3))
     assert list_columns(short, "text") == [("ééé",)]
 
 
-def test_elements_of_another_shape_make_it_unknown() -> None:
+def test_what_has_another_shape_is_unknown() -> None:
     for task_type in ("ner", "question_answering", "text_generation"):
         for element in (5, {"weather": "fine"}, None):
             predictions = read(task_type, make_v2([element]))
             assert predictions.items is None, (task_type, element)
             assert predictions.flags == ("response_unreadable",), (task_type, element)
     assert read("ner", f'{{"error": {DEEP}}}'.encode()).flags == ("response_error",)
-
-
-def test_other_results_in_modzys_form_have_no_predictions() -> None:
     for result in (None, 5, {}, {"classPredictions": 5}, [1]):
         predictions = read("image_classification", json.dumps({"result": result}).encode())
         assert predictions.items is None, result

@@ -20,7 +20,7 @@ def detect(response: bytes, **more: Any) -> task_types.Predictions:
     return read("object_detection", response, **more)
 
 
-def test_the_published_example() -> None:
+def test_the_published_example_and_a_box_one_deeper() -> None:
     data = [
         {"label": "cat", "score": 0.6, "xmin": 7, "xmax": 17, "ymin": 50, "ymax": 77},
         {"label": "dog", "score": 0.2, "xmin": 12, "xmax": 21, "ymin": 17, "ymax": 71},
@@ -36,9 +36,6 @@ def test_the_published_example() -> None:
             ("dog", 0.2, 12, 17, 21, 71, 486),
         ]
         assert predictions.flags == ()
-
-
-def test_the_hugging_face_pipeline_has_its_box_one_deeper() -> None:
     corners = {"xmin": 1, "ymin": 2, "xmax": 3, "ymax": 5}
     predictions = detect(make_v2([{"label": "cat", "score": 0.5, "box": corners}]))
     assert list_columns(predictions, *BOX) == [(1, 2, 3, 5, 6)]
@@ -72,6 +69,16 @@ def test_tensors_by_the_output_mapping() -> None:
             expected = [("bee", 0.5, 10, 20, 30, 60, 800)]
             assert list_columns(predictions, "label", "score", *BOX) == expected, form
             assert list_columns(predictions, "output", "output_name") == [(2, "b")]
+    mapping = task_types.OutputMapping(boxes="b", class_probabilities="p", activation="softmax")
+    response = make_tensors(b=[[0, 0, 1, 1], [0, 0, 2, 2]], p=[[[0, 5], [9, 0]]])
+    predictions = detect(response, labels=("ant", "bee"), mapping=mapping)
+    assert list_columns(predictions, "label") == [("bee",), ("ant",)]
+    assert list_columns(predictions, "score")[0][0] == pytest.approx(0.9933, abs=1e-4)
+    mapping = task_types.OutputMapping(boxes="b", scores="s", labels="c")
+    response = make_tensors(b=[0, 0, 1, 1, 0, 0, 2, 2, 9], s=[0.5], c=["x", "y", "z"])
+    predictions = detect(response, mapping=mapping)
+    assert list_columns(predictions, "label", "score") == [("x", 0.5), ("y", None)]
+    assert predictions.flags == ("tensor_mismatch",)
 
 
 def test_shares_become_pixels_when_the_size_is_known() -> None:
@@ -92,22 +99,6 @@ def test_shares_of_an_unknown_size_stay_as_given_without_area(size: Any) -> None
         assert "box_in_shares" in predictions.flags
 
 
-def test_class_scores_of_each_box() -> None:
-    mapping = task_types.OutputMapping(boxes="b", class_probabilities="p", activation="softmax")
-    response = make_tensors(b=[[0, 0, 1, 1], [0, 0, 2, 2]], p=[[[0, 5], [9, 0]]])
-    predictions = detect(response, labels=("ant", "bee"), mapping=mapping)
-    assert list_columns(predictions, "label") == [("bee",), ("ant",)]
-    assert list_columns(predictions, "score")[0][0] == pytest.approx(0.9933, abs=1e-4)
-
-
-def test_tensors_that_do_not_fit_each_other_are_flagged() -> None:
-    mapping = task_types.OutputMapping(boxes="b", scores="s", labels="c")
-    response = make_tensors(b=[0, 0, 1, 1, 0, 0, 2, 2, 9], s=[0.5], c=["x", "y", "z"])
-    predictions = detect(response, mapping=mapping)
-    assert list_columns(predictions, "label", "score") == [("x", 0.5), ("y", None)]
-    assert predictions.flags == ("tensor_mismatch",)
-
-
 LEGACY: dict[str, Any] = {
     "detection_boxes": [[10, 20, 30, 60], [0, 0, 5, 5], [1, 1, 2, 2]],
     "detection_scores": [0.9, 0.8, 0.1],
@@ -116,7 +107,7 @@ LEGACY: dict[str, Any] = {
 }
 
 
-def test_legacy_boxes_have_y_first() -> None:
+def test_legacy_boxes_have_y_first_and_shares_are_assumed() -> None:
     for response in (
         make_tensors(**{**LEGACY, "num_detections": [2]}),
         make_v2([LEGACY]),
@@ -135,9 +126,6 @@ def test_legacy_boxes_have_y_first() -> None:
             ("cat", 0.9, 20, 10, 60, 30, 800),
             ("dog", 0.8, 0, 0, 5, 5, 25),
         ]
-
-
-def test_legacy_boxes_within_0_and_1_are_taken_for_shares_and_flagged() -> None:
     response = make_tensors(detection_boxes=[[0, 0.5, 1, 1]], detection_scores=[1])
     predictions = detect(response, size=(10, 10))
     assert list_columns(predictions, *BOX) == [(5, 0, 10, 10, 50)]
@@ -146,15 +134,12 @@ def test_legacy_boxes_within_0_and_1_are_taken_for_shares_and_flagged() -> None:
     assert list_columns(mapped, *BOX) == [(0.5, 0, 1, 1, 0.5)]
 
 
-def test_boxes_are_capped() -> None:
+def test_boxes_are_capped_and_a_mapping_refuses_what_it_does_not_know() -> None:
     response = make_tensors(b=[0, 0, 1, 1] * 20)
     mapping = task_types.OutputMapping(boxes="b")
     predictions = detect(response, mapping=mapping, caps=task_types.PredictionCaps(predictions=7))
     assert len(find_items(predictions)) == 7
     assert predictions.flags == ("predictions_capped",)
-
-
-def test_a_mapping_refuses_what_it_does_not_know() -> None:
     with pytest.raises(ValidationError):
         task_types.OutputMapping.model_validate({"boxs": "b"})
     with pytest.raises(ValidationError):
@@ -195,12 +180,6 @@ def test_every_way_to_write_keypoints() -> None:
         )
 
 
-def test_a_box_that_is_given_stays() -> None:
-    box = {"xmin": 0, "ymin": 0, "xmax": 10, "ymax": 10}
-    predictions = read("keypoints", make_v2([{"label": "x", "box": box, "keypoints": NAMED}]))
-    assert list_columns(predictions, *BOX) == [(0, 0, 10, 10, 100)]
-
-
 def test_keypoints_that_cannot_be_read_leave_the_label() -> None:
     for keypoints, flag in (
         (None, "keypoints_missing"),
@@ -216,26 +195,23 @@ def test_keypoints_that_cannot_be_read_leave_the_label() -> None:
         )
         assert list_columns(predictions, "label", "score") == [("x", 1)], keypoints
         assert flag in predictions.flags, keypoints
+    box = {"xmin": 0, "ymin": 0, "xmax": 10, "ymax": 10}
+    predictions = read("keypoints", make_v2([{"label": "x", "box": box, "keypoints": NAMED}]))
+    assert list_columns(predictions, *BOX) == [(0, 0, 10, 10, 100)]
 
 
-def test_contours_are_kept_whole() -> None:
+def test_contours_are_kept_whole_and_points_bounded() -> None:
     inner, outer = [[1, 1], [2, 1], [2, 2]], [[0, 0], [9, 0], [9, 9]]
     data = [{"label": "a", "contour": []}, {"label": "b", "contour": [outer, inner]}]
     kept_outlines = read_keypoint_outlines(make_v2(data), "image_segmentation").found
     assert list(kept_outlines) == [1]
     expected = tuple(tuple((x, y) for x, y in contour) for contour in (outer, inner))
     assert kept_outlines[1].contours == expected
-
-
-def test_points_are_bounded() -> None:
     bounded = Outlines(most=5)
     bounded.add_contours(0, [[(0, 0), (1, 1), (2, 2)]])
     bounded.add_contours(1, [[(0, 0), (1, 1), (2, 2)]])
     bounded.add_keypoints(2, [Keypoint(0, (1, 1))])
     assert (list(bounded.found), bounded.points, bounded.capped) == ([0, 2], 4, True)
-
-
-def test_an_unreadable_response_has_no_outlines() -> None:
     for response in (b"", b"{", b"5", b'{"error": "x"}', b"[[[[[["):
         assert read_keypoint_outlines(response).found == {}
         assert read_keypoint_outlines(make_v2([{"label": "x"}]), "object_detection").found == {}
@@ -248,7 +224,7 @@ def segment(contour: Any) -> task_types.Predictions:
     return read("image_segmentation", make_v2([{"label": "x", "score": 1, "contour": contour}]))
 
 
-def test_the_published_oriented_example() -> None:
+def test_the_published_oriented_and_segmentation_examples() -> None:
     data = [
         {"label": "cat", "score": 0.99, "cx": 0.5, "cy": 0.5, "w": 0.01, "h": 0.01, "r": 0.123},
         {"label": "dog", "score": 0.99, "cx": 0.3, "cy": 0.7, "w": 0.08, "h": 0.04, "r": -0.1},
@@ -259,6 +235,19 @@ def test_the_published_oriented_example() -> None:
         ("dog", 0.3, 0.7, 0.08, 0.04, -0.1, None, None),
     ]
     assert predictions.flags == ("size_unknown",)
+
+    def line(first: float) -> list[dict[str, float]]:
+        return [{"x": first, "y": first + 1}, {"x": first + 2, "y": first + 3}]
+
+    data = [
+        {"label": "cat", "score": 0.5, "contour": [line(1), line(5)]},
+        {"label": "dog", "score": 0.75, "contour": [line(9), line(13)]},
+    ]
+    predictions = read("IMAGE_SEGMENTATION", make_v2(data))
+    assert list_columns(predictions, "label", "score", "rank", *BOX) == [
+        ("cat", 0.5, 2, 1, 2, 7, 8, 0),
+        ("dog", 0.75, 1, 9, 10, 15, 16, 0),
+    ]
 
 
 def test_oriented_boxes_turn_in_pixel_space() -> None:
@@ -272,29 +261,11 @@ def test_oriented_boxes_turn_in_pixel_space() -> None:
     half = 100 * math.cos(math.pi / 6) + 100 * math.sin(math.pi / 6)
     assert (tilted.xmin, tilted.ymax) == pytest.approx((500 - half, 250 + half))
     assert (level.cx, level.w) == (0.5, 0.2)
-
-
-def test_an_oriented_box_with_a_number_missing_is_kept_and_flagged() -> None:
     predictions = read(
         "oriented_object_detection", make_v2([{"label": "x", "cx": 0.5}, 7]), size=(9, 9)
     )
     assert list_columns(predictions, "label", "cx", "area") == [("x", 0.5, None)]
     assert predictions.flags == ("box_incomplete", "elements_unreadable")
-
-
-def test_the_published_segmentation_example() -> None:
-    def line(first: float) -> list[dict[str, float]]:
-        return [{"x": first, "y": first + 1}, {"x": first + 2, "y": first + 3}]
-
-    data = [
-        {"label": "cat", "score": 0.5, "contour": [line(1), line(5)]},
-        {"label": "dog", "score": 0.75, "contour": [line(9), line(13)]},
-    ]
-    predictions = read("IMAGE_SEGMENTATION", make_v2(data))
-    assert list_columns(predictions, "label", "score", "rank", *BOX) == [
-        ("cat", 0.5, 2, 1, 2, 7, 8, 0),
-        ("dog", 0.75, 1, 9, 10, 15, 16, 0),
-    ]
 
 
 SQUARE = [{"x": 0, "y": 0}, {"x": 2, "y": 0}, {"x": 2, "y": 2}, {"x": 0, "y": 2}]
@@ -310,9 +281,6 @@ def test_the_area_of_contours_is_their_sum() -> None:
         predictions = segment(contour)
         assert list_columns(predictions, *BOX) == [(0, 0, 13, 14, 10)], contour
         assert predictions.flags == (), contour
-
-
-def test_reads_a_single_contour_without_its_list() -> None:
     predictions = segment(SQUARE)
     assert list_columns(predictions, *BOX) == [(0, 0, 2, 2, 4)]
 

@@ -38,19 +38,13 @@ def test_flags_unreadable_responses() -> None:
         assert predictions.problem or flag == "response_missing", response
 
 
-def test_a_failed_request_has_unknown_predictions() -> None:
+def test_unknown_is_not_zero() -> None:
     predictions = read("image_classification", make_v2([CAT]), ok=False)
     assert (predictions.items, predictions.flags) == (None, ("response_failed",))
     assert find_items(read("image_classification", make_v2([CAT]), ok=True))
-
-
-def test_an_unknown_task_type_has_unknown_predictions() -> None:
     predictions = read("unknown", make_v2([CAT]))
     assert (predictions.items, predictions.flags) == (None, ("task_type_unknown",))
     assert predictions.problem is None
-
-
-def test_an_empty_response_has_no_predictions() -> None:
     for task_type in ("object_detection", "image_classification", "ner"):
         for response in (make_v2([]), make_v2([[]]), make_v2(["[]"]), b"[]", b'{"outputs": []}'):
             assert read(task_type, response).items == ()
@@ -80,15 +74,15 @@ def test_all_wrappings_have_the_same_meaning() -> None:
         predictions = read("image_classification", json.dumps(document).encode())
         assert list_columns(predictions, "label", "score") == [("cat", 0.7), ("dog", 0.3)], document
         assert predictions.flags == (), document
-
-
-def test_reads_a_single_object_as_one_prediction() -> None:
     assert list_columns(read("image_classification", json.dumps(CAT).encode()), "label") == [
         ("cat",)
     ]
+    for encoding in ("utf-8-sig", "utf-16", "utf-32"):
+        response = json.dumps([{"label": "Käse", "score": 1}], ensure_ascii=False).encode(encoding)
+        assert list_columns(read("image_classification", response), "label") == [("Käse",)]
 
 
-def test_several_outputs_keep_their_index_and_name() -> None:
+def test_outputs_keep_their_index_and_predictions_are_ranked_by_score() -> None:
     outputs = [{"name": "first", "data": [CAT]}, {"name": "second", "data": [DOG, CAT]}]
     predictions = read("image_classification", json.dumps({"outputs": outputs}).encode())
     assert list_columns(predictions, "ordinal", "output", "output_name", "rank") == [
@@ -96,9 +90,6 @@ def test_several_outputs_keep_their_index_and_name() -> None:
         (1, 1, "second", 3),
         (2, 1, "second", 2),
     ]
-
-
-def test_rank_is_by_score_then_order_and_without_scores_by_order() -> None:
     scores = [0.2, None, 0.9, 0.2, None]
     data = [{"label": "x", "score": score} for score in scores]
     ranks = list_columns(read("image_classification", make_v2(data)), "rank")
@@ -106,27 +97,18 @@ def test_rank_is_by_score_then_order_and_without_scores_by_order() -> None:
     assert list_columns(read("image_classification", make_v2(["a", "b"])), "rank") == [(1,), (2,)]
 
 
-def test_a_score_that_is_not_finite_is_unknown_and_flagged() -> None:
+def test_a_score_or_label_that_cannot_be_kept_is_unknown_and_flagged() -> None:
     for score in ("NaN", "Infinity", "-Infinity", "1e999", "9" * 400):
         response = b'{"outputs": [{"name": "o", "data": [{"label": "cat", "score": %s}]}]}'
         predictions = read("image_classification", response % score.encode())
         assert list_columns(predictions, "label", "score", "rank") == [("cat", None, 1)], score
         assert predictions.flags == ("not_finite",), score
-
-
-def test_a_score_that_is_no_number_is_unknown_and_flagged() -> None:
-    for score in ("high", True, [0.5], {"v": 1}):
-        predictions = read("image_classification", make_v2([{"label": "cat", "score": score}]))
-        assert list_columns(predictions, "label", "score") == [("cat", None)], score
-        assert predictions.flags == ("not_a_number",), score
-
-
-def test_a_score_as_text_is_a_score() -> None:
+    for other in ("high", True, [0.5], {"v": 1}):
+        predictions = read("image_classification", make_v2([{"label": "cat", "score": other}]))
+        assert list_columns(predictions, "label", "score") == [("cat", None)], other
+        assert predictions.flags == ("not_a_number",), other
     predictions = read("image_classification", make_v2([{"label": "cat", "score": "0.5"}]))
     assert list_columns(predictions, "score") == [(0.5,)]
-
-
-def test_a_label_that_cannot_be_kept_is_unknown_and_flagged() -> None:
     for label in ("a\0", "\ud800", "x" * 257):
         predictions = read(
             "image_classification", make_v2([{"label": label, "score": 0.5}], name=label)
@@ -135,24 +117,15 @@ def test_a_label_that_cannot_be_kept_is_unknown_and_flagged() -> None:
         assert predictions.flags in {("text_unstorable",), ("label_too_long",)}, label
 
 
-def test_some_unreadable_elements_do_not_take_the_others_with_them() -> None:
+def test_unreadable_elements_are_left_out_and_predictions_capped() -> None:
     predictions = read("object_detection", make_v2([5, CAT, {"weather": "fine"}]))
     assert list_columns(predictions, "ordinal", "label") == [(0, "cat")]
     assert "elements_unreadable" in predictions.flags
     assert (predictions.problem or "").startswith("2 elements are not")
-
-
-def test_predictions_are_capped() -> None:
     predictions = read("image_classification", make_v2(["x"] * 10_001))
     assert len(find_items(predictions)) == 10_000
     assert predictions.flags == ("predictions_capped",)
     assert read("image_classification", make_v2(["x"] * 10_000)).flags == ()
-
-
-def test_reads_other_encodings_of_json() -> None:
-    for encoding in ("utf-8-sig", "utf-16", "utf-32"):
-        response = json.dumps([{"label": "Käse", "score": 1}], ensure_ascii=False).encode(encoding)
-        assert list_columns(read("image_classification", response), "label") == [("Käse",)]
 
 
 # Whatever the bytes: no error, and nothing that Postgres could not hold.
@@ -255,26 +228,27 @@ NAMES = _VISION | {
 }
 
 
-def test_every_task_type_is_there_under_its_own_name() -> None:
+def test_the_table_is_whole_and_its_names_belong_to_one_type() -> None:
     assert set(task_types.TASK_TYPES) == NAMES
     assert all(name == entry.name for name, entry in task_types.TASK_TYPES.items())
-
-
-def test_columns_are_columns_of_a_prediction() -> None:
     for entry in task_types.TASK_TYPES.values():
         assert set(entry.columns) <= set(task_types.Prediction._fields)
         assert (entry.read is None) == (entry.name == "unknown")
+    accepted = [
+        name for entry in task_types.TASK_TYPES.values() for name in (entry.name, *entry.accepted)
+    ]
+    assert len(accepted) == len(set(accepted))
+    assert all(task_types.task_type_of(name).name in NAMES - {"unknown"} for name in accepted[:-1])
+    vision = {entry.name for entry in task_types.TASK_TYPES.values() if entry.vision}
+    assert vision == _VISION
 
 
-def test_any_spelling() -> None:
+def test_any_spelling_and_other_names_are_read() -> None:
     for name in sorted(NAMES):
         spaced = name.replace("_", " ").title()
         for spelling in (name, name.upper(), name.replace("_", "-"), spaced):
             assert task_types.task_type_of(spelling).name == name
-
-
-def test_reads_other_names() -> None:
-    for spelling, name in (
+    for other, name in (
         ("ImageText2Text", "image_text_to_text"),
         ("sentiment-analysis", "text_classification"),
         ("summarization", "text_generation"),
@@ -284,17 +258,4 @@ def test_reads_other_names() -> None:
         ("astrology", "unknown"),
         ("\ud800", "unknown"),
     ):
-        assert task_types.task_type_of(spelling).name == name
-
-
-def test_accepted_names_are_plain_and_belong_to_one_type() -> None:
-    accepted = [
-        name for entry in task_types.TASK_TYPES.values() for name in (entry.name, *entry.accepted)
-    ]
-    assert len(accepted) == len(set(accepted))
-    assert all(task_types.task_type_of(name).name in NAMES - {"unknown"} for name in accepted[:-1])
-
-
-def test_vision_types_have_one_datum_an_input() -> None:
-    vision = {entry.name for entry in task_types.TASK_TYPES.values() if entry.vision}
-    assert vision == _VISION
+        assert task_types.task_type_of(other).name == name

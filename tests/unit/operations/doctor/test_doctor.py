@@ -17,6 +17,7 @@ from inference_store.operations.doctor import (
     Subject,
     examine,
     failed,
+    send,
 )
 from inference_store.operations.doctor.checks import check_buckets, compare_clocks
 from inference_store.operations.doctor.findings import (
@@ -48,22 +49,16 @@ async def breaks(_: Any) -> list[Finding]:
     raise RuntimeError("a defect")
 
 
-async def test_each_has_its_own_deadline() -> None:
+async def test_checks_have_deadlines_and_skip_what_depends_on_a_failed_one() -> None:
     checks = [Check(str(n), "", hangs) for n in range(5)] + [Check("fine", "", fine)]
     report = await examine(checks, NOBODY, deadline_seconds=0)
     assert [result.state for result in report.results] == [State.FAILED] * 5 + [State.OK]
     assert "no answer within 0 s" in report.results[0].findings[0].seen
-
-
-async def test_reports_a_broken_check_and_the_worst_state() -> None:
     checks = [Check("a", "", breaks), Check("b", "", fine), Check("c", "", bad)]
     report = await examine(checks, NOBODY)
     assert [result.state for result in report.results] == ["failed", "ok", "failed"]
     assert "RuntimeError: a defect" in report.results[0].findings[0].seen
     assert report.state is State.FAILED
-
-
-async def test_skips_checks_that_depend_on_a_failed_one() -> None:
     checks = [
         Check("a", "", bad), Check("b", "", breaks, ("a",)), Check("c", "", breaks, ("b",)),
         Check("d", "", fine),
@@ -73,15 +68,12 @@ async def test_skips_checks_that_depend_on_a_failed_one() -> None:
     assert report.results[2].findings[0].seen == "not looked at, because of the check 'b'"
 
 
-def test_checks_follow_those_that_they_need() -> None:
+def test_checks_follow_those_that_they_need_and_judge_a_clock() -> None:
     names: set[str] = set()
     for check in CHECKS:
         assert names.issuperset(check.needs)
         assert check.name not in names
         names.add(check.name)
-
-
-def test_a_clock_is_judged() -> None:
     cases = ((0, "ok"), (-4.9, "ok"), (5.2, "warning"), (-299, "warning"), (301, "failed"))
     for seconds, state in cases:
         now = datetime(2026, 1, 1, tzinfo=UTC)
@@ -107,8 +99,15 @@ def make_subject(**changes: object) -> Subject:
     return Subject(settings, create_async_engine("postgresql+asyncpg://nobody@127.0.0.1:1/x"))
 
 
-async def test_by_default_nothing_fights() -> None:
+async def test_settings_that_fight_are_reported_and_by_default_none() -> None:
     assert [finding.state for finding in await check_settings(make_subject())] == [State.OK]
+    assert len(PLANTED) == len(SETTING_CONFLICTS)
+    for number in range(len(PLANTED)):
+        findings = await check_settings(make_subject(**PLANTED[number]))
+        assert SETTING_CONFLICTS[number].remedy in [finding.remedy for finding in findings], number
+        seen = " ".join(finding.seen for finding in findings)
+        assert "{" not in seen, number
+        assert "not-in-a" not in seen, number
 
 
 async def test_a_line_to_postgres_that_may_be_in_the_clear() -> None:
@@ -125,19 +124,6 @@ async def test_a_line_to_postgres_that_may_be_in_the_clear() -> None:
         assert any("sslmode=" in finding.seen for finding in findings) == is_warned, changes
 
 
-def test_every_fight_is_planted() -> None:
-    assert len(PLANTED) == len(SETTING_CONFLICTS)
-
-
-async def test_reports_settings_that_conflict() -> None:
-    for number in range(len(PLANTED)):
-        findings = await check_settings(make_subject(**PLANTED[number]))
-        assert SETTING_CONFLICTS[number].remedy in [finding.remedy for finding in findings], number
-        seen = " ".join(finding.seen for finding in findings)
-        assert "{" not in seen, number
-        assert "not-in-a" not in seen, number
-
-
 _NO_BUCKET = b"<Error><Code>NoSuchBucket</Code><Message>none</Message></Error>"
 _DENIED = b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>"
 _LISTED = b"<ListBucketResult><Name>b</Name><IsTruncated>false</IsTruncated></ListBucketResult>"
@@ -151,30 +137,24 @@ def check_with(**changes: Any) -> Finding:
     return finding
 
 
-def test_accepts_any_content_type() -> None:
+def test_names_what_answers_and_a_bucket_as_s3_would() -> None:
     sentence = "inference-store: there is no such bucket (NoSuchBucket: none)"
     for kind in ("application/xml", "text/xml; charset=utf-8", "text/plain", None):
         missing = Response(404, _NO_BUCKET, kind)
         with serve_http(lambda _, missing=missing: missing) as endpoint:  # type: ignore[misc]
             assert check_with(s3_endpoint=endpoint).seen.startswith(sentence), kind
-
-
-def test_reports_a_server_that_is_not_s3() -> None:
     for body in (b"", b"<html>nginx</html>"):
         page = Response(404, body, "text/html")
         with serve_http(lambda _, page=page: page) as endpoint:  # type: ignore[misc]
             finding = check_with(s3_endpoint=endpoint)
         assert "what answers is no S3 server" in finding.seen, body
         assert "INFERENCE_STORE_S3_ENDPOINT" in finding.remedy, body
-
-
-def test_a_name_that_no_bucket_can_have_is_not_a_server_that_is_away() -> None:
     for name in ("s3://there", "a/b", "Bad_Bucket!", "ab", "10.0.0.1"):
-        finding = check_with(s3_endpoint="http://127.0.0.1:1", s3_bucket=name)
-        assert finding.state is State.FAILED, name
+        refused = check_with(s3_endpoint="http://127.0.0.1:1", s3_bucket=name)
+        assert refused.state is State.FAILED, name
         sentence = f"{name}: no bucket can have this name (InvalidBucketName"
-        assert finding.seen.startswith(sentence)
-        assert "INFERENCE_STORE_S3_BUCKET" in finding.remedy, name
+        assert refused.seen.startswith(sentence)
+        assert "INFERENCE_STORE_S3_BUCKET" in refused.remedy, name
 
 
 def check_refusing(*refused: str) -> Finding:
@@ -205,3 +185,26 @@ def test_warns_about_settings_it_may_not_read() -> None:
     finding = check_refusing("list-type")
     assert finding.state is State.FAILED, "it may not be listed"
     assert "AccessDenied" in finding.seen
+
+
+_TOKEN = "sesame, open again"
+_GIVEN = {"kafka_bootstrap_servers": "k:9092", "s3_endpoint_url": "http://s3:9000"}
+
+
+def test_the_api_of_the_settings_is_asked_by_its_name() -> None:
+    for settings, address in (
+        ({}, "http://127.0.0.1:8080"),
+        ({"api_port": 18780}, "http://127.0.0.1:18780"),
+        ({"api_host": "0.0.0.0", "api_port": 18780}, "http://127.0.0.1:18780"),
+        ({"api_host": "::", "api_port": 18780}, "http://[::1]:18780"),
+        ({"api_port": 18780, "url": "https://store.example/"}, "https://store.example"),
+    ):
+        found = send.find_api(DoctorSettings.model_validate(_GIVEN | settings), None, None)
+        assert found.address == address, settings
+    # Else an api without access control, in a cluster say, refuses it.
+    with serve_http(lambda request: Response(body=request.headers["Host"].encode())) as api:
+        for token, name in ((None, "localhost"), (_TOKEN, api.removeprefix("http://"))):
+            given = DoctorSettings.model_validate({**_GIVEN, "api_token": token})
+            there = send.find_api(given, api, None)
+            assert there.read("GET", "/") == name.encode(), token
+            assert _TOKEN not in repr(there)

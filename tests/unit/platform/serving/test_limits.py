@@ -163,15 +163,12 @@ async def test_a_head_that_does_not_end_is_not_waited_for(http: Any) -> None:
                 assert await exchange(port, head, drip=drip, step=SHORT / 10) == b"", drip
 
 
-async def test_bounds_the_head_without_the_body_that_arrives_with_it() -> None:
+async def test_bounds_the_head_alone_and_ends_an_answer_without_a_length() -> None:
     body = b"a" * 50_000
     async with serve(partial(BoundedHeads, most_head_bytes=1000)) as port:
         assert await exchange(port, b"GET / HTTP/1.1\r\n", b"X: y\r\n" * 500) == b""
         whole = HEAD % (b"", len(body)) + body + GET.replace(b"\r\n\r\n", CLOSE)
         assert (await exchange(port, whole)).count(b"HTTP/1.1 200") == 2
-
-
-async def test_an_answer_without_a_length_ends_with_a_connection_of_http_1_0() -> None:
     async with serve() as port:
         response = await exchange(port, b"GET /chunked HTTP/1.0\r\nHost: x\r\n\r\n")
     assert b"transfer-encoding" not in response.lower()
@@ -179,24 +176,16 @@ async def test_an_answer_without_a_length_ends_with_a_connection_of_http_1_0() -
 
 
 @BOTH
-async def test_a_body_that_does_not_come_is_not_waited_for(http: Any) -> None:
+async def test_a_body_is_waited_for_by_its_size_and_an_answer_may_take_its_time(http: Any) -> None:
     with late_once("body"):
         async with serve(http, body=SHORT) as port:
             assert await exchange(port, HEAD % (b"", BIG), drip=b"a", step=SHORT / 10) == b""
-
-
-@BOTH
-async def test_a_body_may_take_longer_the_more_there_is_of_it(http: Any) -> None:
     first = b"a" * 1_000_000  # gives it 2000 s
     async with serve(http, body=SHORT, idle=SHORT) as port, connect(port) as (reader, writer):
         writer.write(HEAD % (b"", len(first) + 1) + first)
         await pass_timer(4 * SHORT, 20 * SHORT, seconds=2 * SHORT)
         writer.write(b"a")
         assert await reader.readuntil(b"1000001")
-
-
-@BOTH
-async def test_an_answer_may_take_its_time(http: Any) -> None:
     async with serve(http, head=SHORT, idle=SHORT) as port, connect(port) as (reader, writer):
         writer.write(HEAD % (b"later", 2) + b"{}")
         assert await reader.readuntil(b"\r\n\r\n2")
@@ -229,21 +218,24 @@ async def test_gives_up_an_answer_that_is_not_read(http: Any) -> None:
         await until(is_counted, bool)
 
 
-async def test_there_are_so_many_connections_at_once_and_no_more() -> None:
+async def test_connections_are_bounded_and_a_failed_handshake_leaves_none(tmp_path: Path) -> None:
     async with serve(most=2) as port:
         connections = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
         assert await exchange(port, GET) == b""  # refused
         connections[0][1].close()
         await until(partial(ask_status, "127.0.0.1", port), b"HTTP/1.1 200".__eq__)
         connections[1][1].close()
+    authority = Authority(tmp_path)
+    async with serve(most=1, own=authority.issue("server")) as port:
+        for _ in range(3):
+            await exchange(port, b"no TLS at all\r\n\r\n")
+        trusting = ssl.create_default_context(cafile=str(authority.ca_file))
+        await until(partial(ask_status, "localhost", port, trusting), b"HTTP/1.1 200".__eq__)
 
 
-def test_connections_leave_open_files_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
-    assert [serving.connections_within(wanted, shares=2) for wanted in (9, 9999)] == [9, 384]
-
-
-def test_one_address_cannot_take_more_than_its_share() -> None:
+async def test_there_are_so_many_connections_at_once_and_for_one_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     connections = serving.Connections("proxy", 4, 2)
     assert [connections.take("a") for _ in range(3)] == [True, True, False]
     assert [connections.take("b") for _ in range(3)] == [True, True, False]
@@ -251,22 +243,12 @@ def test_one_address_cannot_take_more_than_its_share() -> None:
     connections.release("a")
     assert connections.take("c")
     assert not connections.take("a")
-
-
-async def test_a_port_that_is_full_is_not_ready() -> None:
-    connections = serving.Connections("proxy", 1, 1)
-    assert await connections.why_full() is None
-    connections.take("a")
-    assert "all 1 connections are taken" in str(await connections.why_full())
-
-
-async def test_a_handshake_that_fails_leaves_no_connection_counted(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    async with serve(most=1, own=authority.issue("server")) as port:
-        for _ in range(3):
-            await exchange(port, b"no TLS at all\r\n\r\n")
-        trusting = ssl.create_default_context(cafile=str(authority.ca_file))
-        await until(partial(ask_status, "localhost", port, trusting), b"HTTP/1.1 200".__eq__)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
+    assert [serving.connections_within(wanted, shares=2) for wanted in (9, 9999)] == [9, 384]
+    full = serving.Connections("proxy", 1, 1)
+    assert await full.why_full() is None
+    full.take("a")
+    assert "all 1 connections are taken" in str(await full.why_full())
 
 
 def test_a_port_that_is_taken_is_named_with_its_settings() -> None:

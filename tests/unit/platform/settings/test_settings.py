@@ -137,7 +137,7 @@ def test_they_are_refused_by_name(files: dict[str, Path], subtests: pytest.Subte
         make_settings(CaptureSettings, proxy_registry_url="http://api:8080")
 
 
-def test_accepts_settings_that_fit_together() -> None:
+def test_accepts_settings_that_fit_together(tmp_path: Path) -> None:
     for fields in (
         LOGIN | USER,
         NO_TLS,
@@ -147,9 +147,6 @@ def test_accepts_settings_that_fit_together() -> None:
         {"s3_encryption": "SSE-KMS", "s3_kms_key_id": "k"},
     ):
         make_settings(IngesterSettings, **fields)
-
-
-def test_accepts_a_key_with_a_password(tmp_path: Path) -> None:
     pair: Pair = Authority(tmp_path).issue("client", password="open sesame")
     files = {"kafka_certificate_file": pair.certificate, "kafka_key_file": pair.key}
     encrypted: dict[str, Any] = {"kafka_security_protocol": "SSL", **files}
@@ -158,29 +155,23 @@ def test_accepts_a_key_with_a_password(tmp_path: Path) -> None:
         make_settings(IngesterSettings, **encrypted)
 
 
-def test_an_unknown_setting_is_refused_with_the_nearest() -> None:
+def test_an_unknown_setting_is_refused_with_the_nearest_unless_it_is_anothers() -> None:
     [sentence] = list_unknown({"INFERENCE_STORE_POSTGRESS_DSN": "x"})
     assert "INFERENCE_STORE_POSTGRES_DSN" in sentence
     lines = list_unknown({"INFERENCE_STORE_API_PROT": "1", "INFERENCE_STORE_S3_BUKET": "x"})
     for line, name in zip(lines, ("API_PROT", "S3_BUKET"), strict=True):
         assert line.startswith(f"There is no setting INFERENCE_STORE_{name}.")
-
-
-def test_names_of_others_are_left_alone() -> None:
-    """Who asks the store and starts it does so in one shell: names of the client are there."""
+    # Who asks the store and starts it does so in one shell: names of the client are there.
     names = ("PATH", "INFERENCE_STORE_API_PORT", "INFERENCE_STORE_URL", "INFERENCE_STORE_KEY")
     assert list_unknown(dict.fromkeys(names, "x")) == []
 
 
-def test_the_default_bucket_is_always_allowed() -> None:
+def test_buckets_and_shares_follow_from_others() -> None:
     settings = IngesterSettings(s3_bucket="a", s3_allowed_buckets=" b, ,c")
     assert settings.buckets == {"a", "b", "c"}
-
-
-def test_queries_have_a_share_of_the_pool() -> None:
     for pool, most, of_one in ((1, 1, 1), (2, 1, 1), (5, 3, 1), (10, 6, 3), (40, 24, 12)):
-        settings = make_settings(ApiSettings, postgres_pool_size=pool)
-        assert (settings.most_queries, settings.most_queries_of_one) == (most, of_one), pool
+        pooled = make_settings(ApiSettings, postgres_pool_size=pool)
+        assert (pooled.most_queries, pooled.most_queries_of_one) == (most, of_one), pool
 
 
 PASSWORD = "INFERENCE_STORE_POSTGRES_PASSWORD"
