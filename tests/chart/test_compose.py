@@ -127,9 +127,7 @@ def test_the_services_have_the_documented_rights() -> None:
 
 
 @pytest.mark.real_minio
-def test_first_start_makes_bucket_key_and_users(
-    minio_server: S3, tmp_path: Path
-) -> None:
+def test_first_start_makes_bucket_key_and_users(minio_server: S3, tmp_path: Path) -> None:
     (script,) = SERVICES["first-start"]["command"]
     server, bucket = minio_server, unique()
     given = {"ENDPOINT": server.endpoint, "BUCKET": bucket}

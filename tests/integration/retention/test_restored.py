@@ -133,7 +133,7 @@ async def check_audit(storing: Storing, settings: RetentionSettings) -> None:
     failures += [str(wrong) async for wrong in verification.find_head_failures(head)]
     number, checkpoint = max(verification.checkpoints.items())
     assert (failures, number <= verification.signed_to) == ([], True)
-    assert await storing.scalar(select(audit_head.c.checkpoint)) == checkpoint
+    assert await storing.scalar(select(tables.audit_head.c.checkpoint)) == checkpoint
     copies = [Copy("the ledger", checkpoint, is_signed=True)]
     verdict = await storing.transact(audit_verification.verify, copies)
     assert (verdict.failures, verdict.signed) == ([], 1)
