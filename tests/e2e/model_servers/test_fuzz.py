@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from inference_store.grpc_messages import message
-from inference_store.proxy.capture.capture_builder import ID_HEADER
+from inference_store.proxy.capture.prepare import ID_HEADER
 from tests.properties import examples
 from tests.proxy_process import Proxy
 from tests.upstreams.asking import HOP_BY_HOP, Asked, by_socket, differences

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inference_store.proxy.capture.capture_builder import ID_HEADER
+from inference_store.proxy.capture.prepare import ID_HEADER
 from tests.proxy_process import Proxy
 from tests.upstreams import model_servers
 from tests.upstreams.asking import Asked, by_socket, differences

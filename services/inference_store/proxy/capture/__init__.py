@@ -1,6 +1,6 @@
 """Captures exchanges, from the answer that the caller received to the event on Kafka."""
 
-from inference_store.proxy.capture.capture_builder import ID_HEADER, id_for_answer
+from inference_store.proxy.capture.prepare import ID_HEADER, id_for_answer
 
 from .captures import Captures, Reservation, head_size
 

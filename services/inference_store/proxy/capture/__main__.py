@@ -52,12 +52,12 @@ from inference_store.proxy.capture.publisher import (
     Deliveries,
     Held,
     Publisher,
-    Spooled,
+    Reporting,
     Store,
     Topic,
 )
 from inference_store.proxy.capture.registrations import Registrations
-from inference_store.proxy.capture.spools import Reporting, Spools
+from inference_store.proxy.capture.spool import Spooled, Spools
 from inference_store.proxy.configuration import Configuration
 from inference_store.proxy.protocols import PROTOCOLS, Protocol
 

@@ -27,7 +27,7 @@ from inference_store.platform.metrics import (
     from_zero,
 )
 from inference_store.platform.settings import ProxySettings
-from inference_store.proxy.capture.capture_builder import uuid7
+from inference_store.proxy.capture.prepare import uuid7
 from inference_store.proxy.capture.process import Buffers, Handshake, write_exchange
 from inference_store.proxy.configuration import Rules
 from inference_store.proxy.exchange import Exchange
@@ -250,8 +250,8 @@ class Captures:
         """Count what a capture process held that was killed or never began, and send the final
         report: what is in the spool waits for the next proxy, the rest is lost."""
         # Imported here, because a capture process nearly always ends by itself.
-        from .publisher import Publisher  # noqa: PLC0415
-        from .spools import Reporting, Spools  # noqa: PLC0415
+        from .publisher import Publisher, Reporting  # noqa: PLC0415
+        from .spool import Spools  # noqa: PLC0415
 
         topic = Publisher(self._settings)
         spools = Spools(self._settings, self._counts, self._lock if self._lock >= 0 else None)

@@ -1,34 +1,222 @@
-"""Prepares an exchange for writing: read, name, sample, redact."""
+"""Prepares an exchange for writing: read, name, sample, redact, and build the objects and the event
+of each inference.
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from hashlib import blake2b
-from typing import Any
+Pure except for the clock and randomness.
+"""
 
+import hashlib
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from io import BytesIO
+from typing import Any, TypeAlias
+from uuid import UUID
+
+import imagesize
+
+from inference_store.inference.events import gravest
 from inference_store.inference.json_text import (
     UnreadableJson,
     is_json_number,
     read_json,
     write_json,
 )
+from inference_store.inference.layout import (
+    MOST_CHARACTERS,
+    Kind,
+    find_image_type,
+    is_id,
+    key_of,
+    model_segment,
+)
 from inference_store.inference.metadata import read_metadata
 from inference_store.inference.task_types import read_predictions, task_type_of
 from inference_store.platform.settings import CaptureSettings
-from inference_store.proxy.capture.capture_builder import storable_name, uuid7
-from inference_store.proxy.capture.registrations import Registry, Work, remove_cut_bodies
-from inference_store.proxy.configuration import Sampling
-from inference_store.proxy.protocols.protocol import Inference
+from inference_store.proxy.configuration import Rules, Sampling, find_rules, join_redactions
+from inference_store.proxy.exchange import Exchange, Headers, from_header, header
+from inference_store.proxy.protocols.protocol import Inference, Model, Reading, list_gaps
 
-from .capture_builder import (
-    CaptureBuilder,
-    ChosenExchange,
-    apply_named_rules,
-    is_ok,
-    read_by_protocol,
-    standard_metadata,
+from .prepared_capture import (
+    Blob,
+    Message,
+    PreparedCapture,
+    event_bytes,
+    metadata_blob,
+    metadata_text,
+    plain_text,
 )
-from .prepared_capture import PreparedCapture
-from .redaction import Redactor
+from .redaction import Redactor, find_trace, metadata_from_headers
+from .registrations import Registry, Work, remove_cut_bodies
+from .stored_request import build_requests
+
+# The id of an inference: the caller's own, if it sent one.
+
+
+def uuid7() -> UUID:
+    """Return a new UUID: 48 bits of Unix milliseconds, 74 random bits."""
+    milliseconds = time.time_ns() // 1_000_000
+    random = int.from_bytes(os.urandom(10), "big")
+    return UUID(
+        int=(milliseconds & (1 << 48) - 1) << 80
+        | 7 << 76
+        | (random >> 68) << 64
+        | 2 << 62
+        | random & (1 << 62) - 1
+    )
+
+
+ID_HEADER = "inference-store-id"
+"""The header that names the id in the answer, if it came from a header or was made here."""
+BASE_ID, REQUEST_ID = "chariot-inference-base-id", "x-request-id"
+# Leaves room for `-<index>`: a longer name is not used.
+_LONGEST_BASE = MOST_CHARACTERS - 8
+_MOST_ALIASES = 8
+
+
+OwnNames: TypeAlias = tuple[str | None, str | None]
+"""The ids that one inference has in the request and in the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """An inference's id, and its aliases."""
+
+    inference_id: str
+    aliases: tuple[str, ...]
+
+
+def id_for_answer(request_headers: Headers) -> tuple[str, str]:
+    """Return the id header that the answer should carry, known before anything is decoded.
+
+    If the request's body has an id, that one is used, and this one is an alias. Put it into
+    `Exchange.response_headers`, too: from there it is read, and not made a second time.
+    """
+    names = (header(request_headers, name) for name in (BASE_ID, REQUEST_ID))
+    return ID_HEADER, next(iter(_distinct(names)), None) or str(uuid7())
+
+
+def ids_of(
+    exchange: Exchange,
+    reading: Reading,
+    clean: Callable[[str | None], str | None] = lambda name: name,
+) -> Sequence[Ids]:
+    """Return the ids of an exchange's inferences, in order: the request's, else the base id's
+    header, else the answer's, else the request id's header, else the one made here.
+
+    Several inferences share the exchange's ids as aliases, and are distinguished by the ids that
+    only one of them has, else by `-<index>`. So do the exchanges of a gRPC stream, by their
+    `position`, but the first one is named as if it were alone. `clean` removes redacted values from
+    an id; it returns None if nothing is left.
+    """
+    position, request_headers = exchange.position, exchange.request_headers
+    own: list[OwnNames] = [(each.request_id, each.response_id) for each in reading.inferences]
+    request_id, response_id = reading.request_id, reading.response_id
+    if position:
+        own, request_id, response_id = [(request_id, response_id)], None, None
+    candidates = (
+        request_id,
+        header(request_headers, BASE_ID),
+        response_id,
+        header(request_headers, REQUEST_ID),
+        header(exchange.response_headers, ID_HEADER),
+    )
+    names = _distinct(map(clean, candidates)) or (str(uuid7()),)
+    if len(own) == 1 and not position:
+        return (Ids(names[0], names[1:_MOST_ALIASES]),)
+    cleaned = [_distinct(map(clean, names_of_one)) for names_of_one in own]
+    times = Counter(name for own_names in cleaned for name in own_names)
+    distinct = {name for name, count in times.items() if count == 1}
+    numbered = enumerate(cleaned, start=position)
+    return [_choose_ids(number, own_names, names, distinct) for number, own_names in numbered]
+
+
+def _choose_ids(index: int, own: Sequence[str], shared: Sequence[str], distinct: set[str]) -> Ids:
+    """Return the ids of one of several inferences. `distinct`: names that only one of them has."""
+    alone = [name for name in own if name in distinct]
+    others = [name for name in (*own, *shared) if name not in distinct]
+    if alone:
+        return Ids(alone[0], (*alone[1:], *others)[:_MOST_ALIASES])
+    indexed = f"{others[0]}-{index}" if others else str(uuid7())
+    return Ids(str(uuid7()) if indexed in distinct else indexed, tuple(others[:_MOST_ALIASES]))
+
+
+def storable_name(text: str | None, otherwise: str) -> str:
+    """Return a model's name as an event may carry it."""
+    name = plain_text(text, MOST_CHARACTERS)
+    return name if name and is_id(name) else otherwise
+
+
+def _distinct(names: Iterable[str | None]) -> tuple[str, ...]:
+    usable = (name for name in names if name and is_id(name) and len(name) <= _LONGEST_BASE)
+    return tuple(dict.fromkeys(usable))
+
+
+def read_by_protocol(work: Work, exchange: Exchange) -> Reading:
+    """Read an exchange by its protocol, redacted or not; at least one inference."""
+    rules = work.rules
+    model = Model(
+        task_type=rules.task_type or work.registered.task_type,
+        batched=rules.batched or work.registered.batched,
+        dialect=work.dialect,
+    )
+    reading = work.call.protocol.read(exchange, work.call, model)
+    # A header's metadata are about every inference; what the body says of one wins.
+    envelope = from_header(exchange.request_headers)
+    if envelope is None:
+        return reading
+    inferences = [
+        replace(inference, metadata=(envelope, *inference.metadata))
+        for inference in reading.inferences
+    ]
+    return replace(reading, inferences=inferences)
+
+
+def _apply_named_rules(work: Work, reading: Reading) -> Work:
+    """Return the exchange with the rules of the model's name, if only the body names the model."""
+    if work.by_name is None:
+        return work
+    if reading.model:
+        rules = find_rules(work.by_name, reading.model, reading.version)
+        return replace(work, rules=rules, model=reading.model)
+    # it is unknown whose rules apply
+    redactions = join_redactions(work.by_name)
+    return replace(work, rules=work.rules.model_copy(update={"redactions": redactions}))
+
+
+def standard_metadata(reading: Reading, exchange: Exchange, rules: Rules) -> dict[str, Any]:
+    """Return the standard metadata: those the protocol reads, and those of headers."""
+    trace = find_trace(exchange.request_headers)
+    standard = dict(reading.standard)
+    standard |= metadata_from_headers(exchange.request_headers, rules.metadata_headers)
+    return standard if trace is None else standard | {"traceparent": trace[0]}
+
+
+def is_ok(exchange: Exchange, reading: Reading, inference: Inference) -> bool:
+    """Return whether an inference succeeded: by its own statement, else its answer's, else its
+    status."""
+    stated = inference.ok if inference.ok is not None else reading.ok
+    if exchange.error is not None or exchange.grpc_code:
+        return False
+    if exchange.transport == "rest" and not 200 <= (exchange.http_status or 0) < 400:
+        return False
+    if exchange.transport == "grpc" and exchange.grpc_code is None:
+        return False
+    return stated is not False
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenExchange:
+    """An exchange to publish."""
+
+    work: Work
+    reading: Reading
+    model: str
+    """The name that callers use."""
+    model_id: str
 
 
 class Preparation:
@@ -54,7 +242,7 @@ class Preparation:
         )
         if sum(sizes) > self._limit:
             raise OverflowError("what is about all of its inferences would be written too often")
-        work = apply_named_rules(work, reading)
+        work = _apply_named_rules(work, reading)
         rules, exchange = work.rules, work.exchange
         if not rules.capture:
             return None
@@ -76,16 +264,7 @@ class Preparation:
 
     def prepare(self, chosen: ChosenExchange, producer: str, sequence: int) -> PreparedCapture:
         """Return the objects and events of a chosen exchange."""
-        work, reading = chosen.work, chosen.reading
-        redactor = Redactor(work.rules.redactions, self._key, limit=self._limit)
-        exchange = work.exchange
-        if work.rules.redactions:
-            # Data read from a redacted request cannot contain what was removed from it.
-            exchange = redactor.request(exchange)
-            reading = redactor.reading(read_by_protocol(work, exchange), exchange)
-        builder = CaptureBuilder(
-            chosen, exchange, reading, redactor, prefix=self._prefix, limit=self._limit
-        )
+        builder = CaptureBuilder(chosen, key=self._key, prefix=self._prefix, limit=self._limit)
         return builder.build(producer, sequence)
 
 
@@ -111,7 +290,7 @@ def is_sampled(
     value = None if sampling.key is None else _find_value(sampling.key, inferences, standard)
     token = chance if value is None else f"{sampling.key}\0{value}".encode("utf-8", "replace")
     model = model_id.encode("utf-8", "replace")
-    digest = blake2b(len(model).to_bytes(4, "big") + model + token, digest_size=8).digest()
+    digest = hashlib.blake2b(len(model).to_bytes(4, "big") + model + token, digest_size=8).digest()
     if int.from_bytes(digest, "big") < sampling.share * _WHOLE:
         return True
     limit = sampling.always_below
@@ -161,3 +340,234 @@ def _find_scores(response: bytes) -> Iterator[float]:
                 yield float(value["score"])
         elif isinstance(value, list):
             waiting.extend(value)
+
+
+_LONGEST_ERROR = 4096
+_LONGEST_WORD = 256
+_LONGEST_SEGMENT = 200
+_JSON = "application/json"
+
+
+INLINE_BYTES = 16 * 1024
+"""Largest metadata, and largest response, that travel in the event beside their blobs."""
+
+
+class CaptureBuilder:
+    """Builds the objects and events of one exchange."""
+
+    def __init__(self, chosen: ChosenExchange, *, key: str, prefix: str, limit: int) -> None:
+        """`key`: of the redactions' hashes; `prefix`: the beginning of all keys; `limit`: the most
+        bytes of a decoded body."""
+        self._work, self._model, self._model_id = chosen.work, chosen.model, chosen.model_id
+        self._prefix, self._limit = prefix, limit
+        exchange, reading, redactions = (
+            chosen.work.exchange,
+            chosen.reading,
+            self._work.rules.redactions,
+        )
+        self._redactor = redactor = Redactor(redactions, key, limit=limit)
+        if redactions:
+            # Data read from a redacted request cannot contain what was removed from it.
+            exchange = redactor.request(exchange)
+            reading = redactor.reading(read_by_protocol(chosen.work, exchange), exchange)
+        self._exchange, self._reading = exchange, reading
+        self._inferences = [
+            replace(inference, data=None) if redactor.drops_input else inference
+            for inference in reading.inferences
+        ]
+        gaps = *list_gaps(exchange.request, "request"), *list_gaps(exchange.response, "response")
+        reasons = () if reading.problem is None else reading.problem.reasons
+        self._problems = gravest([*gaps, *reasons])
+        self._captures = [uuid7() for _ in self._inferences]
+        standard = standard_metadata(reading, exchange, self._work.rules)
+        self._standard = redactor.metadata(standard) if redactions else standard
+
+    def build(self, producer: str, sequence: int) -> PreparedCapture:
+        blobs: list[Blob] = []
+        messages: list[Message] = []
+        requests = self._build_requests()
+        chosen_ids = ids_of(self._exchange, self._reading, self._redactor.id)
+        for index, (inference, ids) in enumerate(zip(self._inferences, chosen_ids, strict=True)):
+            # The rest of a batch's request is stored once: it is as large as all inferences
+            # together.
+            first = {"of": self._make_key(0, "metadata")} if index else {}
+            inference_blobs, message = self._build_inference(
+                index, inference, ids, first | requests[index]
+            )
+            blobs += inference_blobs
+            messages.append(message)
+        return PreparedCapture(
+            producer=producer,
+            sequence=sequence,
+            blobs=tuple(blobs),
+            messages=tuple(messages),
+            problems=tuple(self._problems),
+        )
+
+    def _build_requests(self) -> list[dict[str, Any]]:
+        first, *others = build_requests(
+            self._exchange,
+            self._reading,
+            self._work.rules.metadata_headers,
+            limit=self._limit,
+        )
+        if self._redactor.keeps_body(self._exchange.transport):
+            return [first, *others]
+        return [first | {"messages": None, "why": "a redaction removes it"}, *({} for _ in others)]
+
+    def _build_inference(
+        self, index: int, inference: Inference, ids: Ids, request: Mapping[str, Any]
+    ) -> tuple[list[Blob], Message]:
+        blobs: list[Blob] = []
+        event = self._build_event(index, inference, ids)
+        if inference.data is not None:
+            content_type = event["data_content_type"]
+            blobs.append(Blob(self._make_key(index, "data"), content_type, inference.data))
+        if inference.response is not None:
+            kind = _JSON if inference.response[:1] in (b"{", b"[") else None
+            content_type = kind or content_type_of(inference.response)
+            blobs.append(Blob(self._make_key(index, "response"), content_type, inference.response))
+        blob = metadata_blob(
+            self._standard,
+            inference.metadata,
+            event=event,
+            request=request,
+            capture=self._describe_capture(),
+        )
+        blobs.append(Blob(self._make_key(index, "metadata"), _JSON, blob))
+        value = event_bytes(event | self._inline(inference))
+        return blobs, Message(f"{self._model_id}/{ids.inference_id}".encode(), value)
+
+    def _build_event(self, index: int, inference: Inference, ids: Ids) -> dict[str, Any]:
+        exchange, reading, work = self._exchange, self._reading, self._work
+        trace = find_trace(exchange.request_headers)
+        error = inference.error or reading.error or exchange.error
+        return {
+            "model_id": self._model_id,
+            "inference_id": ids.inference_id,
+            "received_at": exchange.received_at,
+            "forwarded_at": exchange.forwarded_at,
+            "responded_at": exchange.responded_at,
+            "published_at": datetime.now(UTC),
+            "data_storage_key": "" if inference.data is None else self._make_key(index, "data"),
+            "inference_storage_key": (
+                "" if inference.response is None else self._make_key(index, "response")
+            ),
+            "metadata_storage_key": self._make_key(index, "metadata"),
+            "schema_version": 1,
+            "aliases": list(ids.aliases) or None,
+            "capture_id": str(self._captures[index]),
+            "project_id": plain_text(work.rules.project_id, _LONGEST_WORD),
+            "model_name": plain_text(self._model, _LONGEST_WORD),
+            "model_version": plain_text(work.call.version or reading.version, _LONGEST_WORD),
+            "task_type": plain_text(work.rules.task_type or reading.task_type, _LONGEST_WORD),
+            "protocol": work.call.protocol.name,
+            "action": plain_text(reading.action, _LONGEST_WORD),
+            "ok": is_ok(exchange, reading, inference),
+            "http_status": exchange.http_status,
+            "grpc_code": exchange.grpc_code,
+            "error": plain_text(error, _LONGEST_ERROR),
+            "capture_problems": self._problems or None,
+            "trace_id": None if trace is None else trace[1],
+            "flags": ["batch_not_split"] if reading.not_split else None,
+            "batch_index": index,
+            "batch_size": len(self._inferences),
+            **self._describe_datum(index, inference),
+        }
+
+    def _describe_datum(self, index: int, inference: Inference) -> dict[str, Any]:
+        """Return the description of the datum; for a dropped one, at most its keyed hash."""
+        original = self._reading.inferences[index].data
+        if original is None:
+            return {}
+        if self._redactor.drops_input:
+            return {"data_hash": self._redactor.hash_of_input(original)}
+        content_type = plain_text(inference.data_content_type, _LONGEST_WORD)
+        content_type = content_type or content_type_of(original)
+        width, height = size_of(original, content_type)
+        return {
+            "data_hash": hashlib.sha256(original).hexdigest(),
+            "data_size": len(original),
+            "data_content_type": content_type,
+            "width": width,
+            "height": height,
+        }
+
+    def _inline(self, inference: Inference) -> dict[str, str]:
+        inlined: dict[str, str] = {}
+        metadata = metadata_text(self._standard, inference.metadata)
+        for name, blob in (("metadata", metadata), ("response", inference.response)):
+            if blob is not None and len(blob) <= INLINE_BYTES:
+                try:
+                    inlined[name] = blob.decode("utf-8")
+                except UnicodeDecodeError:
+                    continue
+        return inlined
+
+    def _describe_capture(self) -> dict[str, Any]:
+        exchange = self._exchange
+        return {
+            "transport": exchange.transport,
+            "kind": self._work.call.kind,
+            "problem": plain_text(self._reading.problem, _LONGEST_ERROR),
+            "request_bytes": exchange.request.size,
+            "request_whole": exchange.request.whole,
+            "response_bytes": exchange.response.size,
+            "response_whole": exchange.response.whole,
+            "response_parts": len(exchange.response.parts),
+        }
+
+    def _make_key(self, index: int, kind: Kind) -> str:
+        model = self._model_id
+        if len(model_segment(model)) > _LONGEST_SEGMENT or model in {".", ".."}:
+            # Such a key has no segment that names the model: it is looked up like a foreign key.
+            digest = hashlib.blake2b(model.encode(), digest_size=16).hexdigest()
+            model = re.sub(r"[^A-Za-z0-9_-]", "_", model)[:100] + "~" + digest
+        at = self._exchange.received_at
+        return key_of(self._prefix, model, at, self._captures[index], kind)
+
+
+OCTETS = "application/octet-stream"
+_BINARY = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
+_MOST_JSON = 64 * 1024
+
+
+def content_type_of(data: bytes) -> str:
+    """Return the content type that the bytes indicate."""
+    if (image := find_image_type(data)) is not None:
+        return image
+    if _BINARY.search(data):
+        return OCTETS
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return OCTETS
+    return "application/json" if _is_json(data) else "text/plain; charset=utf-8"
+
+
+def size_of(data: bytes, content_type: str) -> tuple[int, int] | tuple[None, None]:
+    """Return the width and height of an image in pixels, as it is stored; (None, None) if
+    unknown."""
+    if not content_type.startswith("image/"):
+        return None, None
+    try:
+        width, height = imagesize.get(BytesIO(data), exif_rotation=False)
+    except Exception:  # a library reads untrusted bytes: whatever it raises, the size is unknown
+        return None, None
+    if not 0 < width < 2**31 or not 0 < height < 2**31:
+        return None, None
+    return int(width), int(height)
+
+
+def _is_json(data: bytes) -> bool:
+    """Return whether bytes are a JSON object or array; large ones are judged by both ends."""
+    trimmed = data[:64].lstrip()[:1] + data[-64:].rstrip()[-1:]
+    if trimmed not in {b"{}", b"[]"}:
+        return False
+    if len(data) > _MOST_JSON:
+        return True
+    try:
+        read_json(data)
+    except UnreadableJson:
+        return False
+    return True

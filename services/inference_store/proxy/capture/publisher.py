@@ -1,4 +1,5 @@
-"""Publishes events and reports to Kafka with an idempotent producer."""
+"""Publishes events and reports to Kafka with an idempotent producer, after the objects of the
+events."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -6,7 +7,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
+from math import inf
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import structlog
@@ -21,6 +22,8 @@ from aiokafka.errors import (
 from inference_store.inference.errors import ObjectStoreUnavailable
 from inference_store.inference.events import StorageKey
 from inference_store.inference.events.wire import rfc3339
+from inference_store.inference.producer_reports import ProducerReport
+from inference_store.inference.producer_reports import encode as encode_report
 from inference_store.platform.kafka import client_arguments
 from inference_store.platform.metrics import CAPTURE_SECONDS, CAPTURE_TROUBLE
 from inference_store.platform.settings import KafkaSettings
@@ -31,7 +34,7 @@ from inference_store.proxy.capture.prepared_capture import (
     PreparedCapture,
     set_published_at,
 )
-from inference_store.proxy.capture.spool import Folder
+from inference_store.proxy.capture.spool import Folder, Spooled, Spools
 
 Server: TypeAlias = Literal["object store", "kafka"]
 SERVERS: Sequence[Server] = ("object store", "kafka")
@@ -246,19 +249,6 @@ class Held:
         budget.free(self.reserved)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Spooled:
-    """An exchange on disk."""
-
-    folder: Folder
-    path: Path
-
-    @property
-    def counts(self) -> Counts:
-        """The counts of the producer that captured it."""
-        return self.folder.counts
-
-
 class Deliveries:
     """Writes and publishes one exchange at a time for each of its callers."""
 
@@ -341,3 +331,79 @@ class Deliveries:
 def _settle_spooled(item: Spooled, events: int) -> None:
     item.folder.remove(item.path)
     item.counts.publish(events)
+
+
+# Longest wait for an acknowledgement before others get a turn.
+_SECONDS = 5.0
+# Longest wait for that of the final report, if nobody else can send it.
+_FINAL_SECONDS = 15.0
+
+
+class Reporting:
+    """Sends reports, one at a time: none is sent while another waits for Kafka."""
+
+    def __init__(self, topic: Topic, counts: Counts, spools: Spools) -> None:
+        self._topic, self._counts, self._spools = topic, counts, spools
+        self._waiting: asyncio.Task[None] | None = None
+        self._until = inf
+        self._longest = _SECONDS
+
+    async def report_all(self) -> None:
+        """Send one report of every producer; close an empty spool after its final report."""
+        await self._send(self._counts.report(spooled=self._spools.own_waiting))
+        for folder in self._spools.adopted:
+            empty = folder.is_settled
+            if await self._report_on(folder, final=empty) and empty:
+                self._spools.close_folder(folder)
+
+    async def send_final_reports(self, seconds: float = inf) -> ProducerReport:
+        """Send the final reports within `seconds`, and return our own; if Kafka is unavailable, our
+        own is stored for the process that adopts the spool. Without a spool nobody else can send
+        it, and it waits longer."""
+        self._until = asyncio.get_running_loop().time() + seconds
+        self._longest = _SECONDS if self._spools.is_on else _FINAL_SECONDS
+        report = self._counts.report(spooled=self._spools.own_waiting, final=True)
+        if not await self._send(report):
+            self._spools.store_report(encode_report(report))
+            return report
+        for folder in self._spools.adopted:
+            if not await self._report_on(folder, final=folder.is_settled):
+                break
+        return report
+
+    async def _report_on(self, folder: Folder, *, final: bool) -> bool:
+        stored = folder.read_stored_report()
+        if stored is not None:
+            if not await self._send_bytes(folder.counts.producer, stored):
+                return False
+            folder.remove_report()
+        return await self._send(folder.counts.report(spooled=folder.waiting, final=final))
+
+    async def _send(self, report: ProducerReport) -> bool:
+        """Send a report; return whether Kafka took it in time. If not, it may arrive later as an
+        old one."""
+        return await self._send_bytes(report.producer, encode_report(report))
+
+    async def _send_bytes(self, producer: str, report: bytes) -> bool:
+        """Send an encoded report; return as `_send` does."""
+        if self._waiting is not None and not await self._is_done(self._waiting):
+            return False
+        # Not cancelled when time is up: an idempotent producer would keep the message anyway.
+        task = self._waiting = asyncio.create_task(self._topic.report(producer.encode(), report))
+        if not await self._is_done(task) or task.cancelled():
+            return False
+        error = task.exception()
+        if error is not None and not isinstance(error, KAFKA_ERRORS):
+            raise error
+        if error is not None:
+            _log.warning("a report waits", action="reporting", error=str(error)[:500])
+        return error is None
+
+    def cancel(self) -> None:
+        """Stop waiting for an acknowledgement."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    async def _is_done(self, task: asyncio.Task[None]) -> bool:
+        seconds_left = max(0.0, self._until - asyncio.get_running_loop().time())
+        return bool((await asyncio.wait({task}, timeout=min(self._longest, seconds_left)))[0])

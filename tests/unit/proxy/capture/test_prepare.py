@@ -14,7 +14,14 @@ from PIL import Image
 from inference_store.index.sidecars import without_request
 from inference_store.inference.layout import belongs_to
 from inference_store.inference.metadata import read_metadata
-from inference_store.proxy.capture import capture_builder
+from inference_store.proxy.capture.prepare import (
+    ID_HEADER,
+    INLINE_BYTES,
+    content_type_of,
+    id_for_answer,
+    ids_of,
+    size_of,
+)
 from inference_store.proxy.capture.prepared_capture import decode, encode
 from inference_store.proxy.configuration import Redaction, Rules
 from inference_store.proxy.exchange import Body, Exchange
@@ -107,7 +114,7 @@ def test_the_event_in_the_blob_is_the_one_on_kafka_without_what_travels_in_it() 
 
 
 def test_large_values_are_not_in_the_event() -> None:
-    large = {"id": "a", "text": "x" * capture_builder.INLINE_BYTES}
+    large = {"id": "a", "text": "x" * INLINE_BYTES}
     (event,) = prepare(exchange(request_body(metadata=large))).events
     assert event.inline_metadata is None
 
@@ -192,7 +199,7 @@ def test_the_id_for_the_answer_is_the_one_of_the_headers() -> None:
         ([("x-request-id", "x")], "x"),
         ([("chariot-inference-base-id", ""), ("x-request-id", "x")], "x"),
     ):
-        assert capture_builder.id_for_answer(headers) == (capture_builder.ID_HEADER, expected)
+        assert id_for_answer(headers) == (ID_HEADER, expected)
 
 
 def test_ids_by_precedence_and_the_others_as_aliases() -> None:
@@ -209,7 +216,7 @@ def test_ids_by_precedence_and_the_others_as_aliases() -> None:
     ):
         body = request_body(**({} if request_id is None else {"id": request_id}))
         answer = response_body(**({} if response_id is None else {"id": response_id}))
-        made = [(capture_builder.ID_HEADER, "made")]
+        made = [(ID_HEADER, "made")]
         sample = exchange(body, answer, request_headers=headers, response_headers=made)
         (event,) = prepare(sample).events
         assert (event.inference_id, event.aliases) == expected, (request_id, response_id)
@@ -222,7 +229,7 @@ def test_the_inferences_of_a_stream_have_their_own_ids() -> None:
     inferences = [
         Inference(request_id=ours, response_id=its) for ours, its in [*pairs, ("b", None)]
     ]
-    first, second, made, *others = capture_builder.ids_of(sample, Reading(inferences=inferences))
+    first, second, made, *others = ids_of(sample, Reading(inferences=inferences))
     assert UUID(made.inference_id).version == 7  # `a-2` is the id of another
     assert [(ids.inference_id, ids.aliases) for ids in (first, second, *others)] == [
         ("s1", ("a", "x")),
@@ -286,24 +293,24 @@ def test_content_types() -> None:
         (b"\xff\xfe\xfd", "application/octet-stream"),
         (b"", "text/plain; charset=utf-8"),
     ):
-        assert capture_builder.content_type_of(data) == expected
+        assert content_type_of(data) == expected
 
 
 def test_the_size_of_an_image() -> None:
-    assert capture_builder.size_of(png(17, 5), "image/png") == (17, 5)
-    assert capture_builder.size_of(b"GIF89a\x01\x00\x02\x00\x00\x00\x00;", "image/gif") == (1, 2)
-    assert capture_builder.size_of(b"text", "text/plain") == (None, None)
-    assert capture_builder.size_of(png()[:12], "image/png") == (None, None)
+    assert size_of(png(17, 5), "image/png") == (17, 5)
+    assert size_of(b"GIF89a\x01\x00\x02\x00\x00\x00\x00;", "image/gif") == (1, 2)
+    assert size_of(b"text", "text/plain") == (None, None)
+    assert size_of(png()[:12], "image/png") == (None, None)
     # that of the stored pixels, however they are turned for people
     exif, file = Image.Exif(), BytesIO()
     exif[0x0112] = 6  # the orientation: a quarter turn
     Image.new("RGB", (40, 20)).save(file, "JPEG", exif=exif)
-    assert capture_builder.size_of(file.getvalue(), "image/jpeg") == (40, 20)
+    assert size_of(file.getvalue(), "image/jpeg") == (40, 20)
 
 
 @given(st.sampled_from(MAGIC), st.binary(max_size=200))
 def test_nothing_is_raised_on_any_bytes(start: bytes, rest: bytes) -> None:
-    kind = capture_builder.content_type_of(start + rest)
-    width, height = capture_builder.size_of(start + rest, kind)
+    kind = content_type_of(start + rest)
+    width, height = size_of(start + rest, kind)
     assert (width is None) == (height is None)
     assert width is None or 0 < width < 2**31

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from inference_store.proxy.capture.capture_builder import ID_HEADER
+from inference_store.proxy.capture.prepare import ID_HEADER
 from inference_store.proxy.configuration import Redaction, Rules
 from inference_store.proxy.exchange import Body, Exchange, Headers
 from tests.exchanges import exchange

@@ -21,8 +21,13 @@ from inference_store.proxy.capture.prepared_capture import (
     decode,
     encode,
 )
-from inference_store.proxy.capture.spool import Folder, Room, lock_dead_producers, make_folder
-from inference_store.proxy.capture.spools import Spools
+from inference_store.proxy.capture.spool import (
+    Folder,
+    Room,
+    Spools,
+    lock_dead_producers,
+    make_folder,
+)
 from tests.settings import make_settings
 
 LIVING, DYING = "01a1ff47-0b17-7d6f-930b-cec9fa95422f", "01a1ff47-0b18-7f20-8f0b-cec9fa95422e"
