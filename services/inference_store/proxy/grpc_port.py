@@ -1,6 +1,7 @@
 """The gRPC port, which is open if an upstream answers gRPC."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -19,71 +20,62 @@ from inference_store.proxy.routing import Routing
 _log = structlog.get_logger()
 
 
-class GrpcPort:
-    """One server, and a channel to each upstream; made inside the running loop."""
+async def open_grpc_port(
+    settings: ProxySettings,
+    configuration: Configuration,
+    routing: Routing,
+    captures: Captures,
+    *,
+    connections: Connections,
+    calls: Calls,
+) -> Callable[[float], Awaitable[object]]:
+    """Open the port, with a channel to each upstream, inside the running loop. Return what closes
+    it: it takes no new calls, and gives those in progress so many seconds. Raises PortTaken."""
+    upstreams = [entry for entry in configuration.upstreams if entry.grpc is not None]
+    most = settings.proxy_grpc_message_bytes
+    channels: dict[str, grpc.aio.Channel] = {}
+    if not upstreams:
+        return _close_nothing
+    grpc_server = server(
+        partial(routing.route, "grpc", "POST"),
+        channels,
+        captures,
+        message_bytes=most,
+        calls=calls,
+        most_connections=connections.most,
+    )
+    port = _listen(grpc_server, settings)
+    channels |= {entry.name: open_channel(entry, entry.grpc or "", most) for entry in upstreams}
+    await grpc_server.start()
+    work = (limit_connections(port, connections), keep_releasing())
+    tasks = [asyncio.create_task(task) for task in work]
+    _log.info("proxy open to gRPC", action="proxy_grpc_listening", port=port)
 
-    def __init__(
-        self,
-        settings: ProxySettings,
-        configuration: Configuration,
-        routing: Routing,
-        captures: Captures,
-        *,
-        connections: Connections,
-        calls: Calls,
-    ) -> None:
-        self._connections = connections
-        self._calls = calls
-        self._settings = settings
-        self._routing = routing
-        self._captures = captures
-        self._upstreams = [entry for entry in configuration.upstreams if entry.grpc is not None]
-        self._channels: dict[str, grpc.aio.Channel] = {}
-        self._server: grpc.aio.Server | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-
-    async def start(self) -> None:
-        """Open the port. Raises PortTaken."""
-        if not self._upstreams:
-            return
-        settings = self._settings
-        for entry in self._upstreams:
-            most = settings.proxy_grpc_message_bytes
-            self._channels[entry.name] = open_channel(entry, entry.grpc or "", most)
-        self._server = server(
-            partial(self._routing.route, "grpc", "POST"),
-            self._channels,
-            self._captures,
-            message_bytes=settings.proxy_grpc_message_bytes,
-            calls=self._calls,
-            most_connections=self._connections.most,
-        )
-        port = self._listen(self._server, f"{settings.proxy_host}:{settings.proxy_grpc_port}")
-        await self._server.start()
-        work = (limit_connections(port, self._connections), keep_releasing())
-        self._tasks = [asyncio.create_task(task) for task in work]
-        _log.info("proxy open to gRPC", action="proxy_grpc_listening", port=port)
-
-    def _listen(self, server: grpc.aio.Server, address: str) -> int:
-        certificate = self._settings.proxy_tls_certificate_file
-        key = self._settings.proxy_tls_key_file
-        try:
-            if certificate is None or key is None:
-                return server.add_insecure_port(address)
-            return server.add_secure_port(address, read_server_credentials(certificate, key))
-        except RuntimeError:  # gRPC writes its reason to stderr
-            raise PortTaken(
-                f"cannot listen on {address} for gRPC."
-                " Change INFERENCE_STORE_PROXY_HOST and INFERENCE_STORE_PROXY_GRPC_PORT."
-            ) from None
-
-    async def stop(self, grace_seconds: float) -> None:
-        """Take no new calls; give those in progress `grace_seconds` to end."""
-        for task in self._tasks:
+    async def close(grace_seconds: float) -> None:
+        for task in tasks:
             task.cancel()
-        if self._server is not None:
-            await self._server.stop(grace_seconds)
-        await asyncio.gather(*(channel.close() for channel in self._channels.values()))
+        await grpc_server.stop(grace_seconds)
+        await asyncio.gather(*(channel.close() for channel in channels.values()))
+
+    return close
+
+
+async def _close_nothing(_: float) -> None:
+    pass
+
+
+def _listen(grpc_server: grpc.aio.Server, settings: ProxySettings) -> int:
+    address = f"{settings.proxy_host}:{settings.proxy_grpc_port}"
+    certificate, key = settings.proxy_tls_certificate_file, settings.proxy_tls_key_file
+    try:
+        if certificate is None or key is None:
+            return grpc_server.add_insecure_port(address)
+        return grpc_server.add_secure_port(address, read_server_credentials(certificate, key))
+    except RuntimeError:  # gRPC writes its reason to stderr
+        raise PortTaken(
+            f"cannot listen on {address} for gRPC."
+            " Change INFERENCE_STORE_PROXY_HOST and INFERENCE_STORE_PROXY_GRPC_PORT."
+        ) from None
 
 
 def read_server_credentials(certificate: Path, key: Path) -> grpc.ServerCredentials:

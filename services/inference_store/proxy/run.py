@@ -27,7 +27,7 @@ from inference_store.proxy.configuration import (
     read_configuration_file,
 )
 from inference_store.proxy.grpc import Calls
-from inference_store.proxy.grpc_port import GrpcPort
+from inference_store.proxy.grpc_port import open_grpc_port
 from inference_store.proxy.omi_bridge import open_bridges
 from inference_store.proxy.rest import Forwarding, Server, build_server
 from inference_store.proxy.rest_messages import Stripping, Upstreams
@@ -104,19 +104,18 @@ async def _serve(
     routing = Routing(configuration, prefixes)
     upstreams = Upstreams(configuration.upstreams)
     grace = settings.proxy_grace_seconds * _CALLS_SHARE
-    grpc = GrpcPort(
-        settings,
-        configuration,
-        routing,
-        captures,
-        connections=ports.connections,
-        calls=ports.calls,
-    )
     stripping = Stripping(settings.proxy_capture_bytes)
     app = Forwarding(routing, upstreams, captures.begin, stripping)
     rest = build_server(app, settings, ports.connections, grace_seconds=grace)
     try:
-        await grpc.start()
+        close_grpc = await open_grpc_port(
+            settings,
+            configuration,
+            routing,
+            captures,
+            connections=ports.connections,
+            calls=ports.calls,
+        )
         ports.rest = rest
         serving = asyncio.create_task(rest.serve())
         stopping = asyncio.create_task(stop.wait())
@@ -124,7 +123,7 @@ async def _serve(
         ended = time.monotonic()
         rest.should_exit = True
         captures.speed_up()
-        await asyncio.gather(serving, grpc.stop(grace))
+        await asyncio.gather(serving, close_grpc(grace))
         stopping.cancel()
         return ended
     finally:

@@ -22,7 +22,7 @@ from inference_store.proxy.configuration import (
 )
 from inference_store.proxy.exchange import Transport, from_header
 from inference_store.proxy.grpc import Calls
-from inference_store.proxy.grpc_port import GrpcPort
+from inference_store.proxy.grpc_port import open_grpc_port
 from inference_store.proxy.routing import PathPrefixes, Routing, normalize
 from tests.settings import make_settings
 
@@ -175,14 +175,10 @@ async def test_a_port_that_is_taken_is_named_with_its_settings() -> None:
         )
         connections = Connections("proxy", 10, 10)
         routing = Routing(configuration)
-        port = GrpcPort(
-            settings, configuration, routing, nobody, connections=connections, calls=Calls()
-        )
-        try:
-            with pytest.raises(PortTaken) as refused:
-                await port.start()
-        finally:
-            await port.stop(0)
+        with pytest.raises(PortTaken) as refused:
+            await open_grpc_port(
+                settings, configuration, routing, nobody, connections=connections, calls=Calls()
+            )
     assert str(refused.value) == (
         f"cannot listen on 127.0.0.1:{port_number} for gRPC."
         " Change INFERENCE_STORE_PROXY_HOST and INFERENCE_STORE_PROXY_GRPC_PORT."

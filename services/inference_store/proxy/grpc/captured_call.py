@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 import grpc
 from grpc import StatusCode
 
-from inference_store.proxy.capture import Captures, Reservation, head_size
+from inference_store.proxy.capture import Reservation
 from inference_store.proxy.exchange import Body, Exchange, Headers
 from inference_store.proxy.routing import Route
 
@@ -49,60 +49,19 @@ FindTarget: TypeAlias = Callable[[bytes], Route | None]
 """Returns the route by a request's message; None if no upstream serves the model."""
 
 
-IdHeader: TypeAlias = tuple[str, str]
-
-
-def id_trailers(id_header: IdHeader) -> tuple[IdHeader, ...]:
-    """Return the trailer of an id; none if it cannot be one: outside HTTP an id may be any text."""
-    _, value = id_header
-    return (id_header,) if value.isascii() and value.isprintable() else ()
-
-
 class CapturedExchange:
     """A request and its answers, with the memory that is reserved for them."""
 
     def __init__(
-        self, reservation: Reservation, target: Route, exchange: Exchange, id_header: IdHeader
+        self, reservation: Reservation, target: Route, exchange: Exchange, request: bytes | None
     ) -> None:
-        self._reservation, self._target = reservation, target
-        self.exchange, self.id_header = exchange, id_header
+        """`request`: its first message; None if it is not known."""
+        self._reservation, self._target, self.exchange = reservation, target, exchange
         self._requests: list[bytes] = []
         self._answers: list[bytes] = []
         exchange.request, exchange.response = Body(parts=self._requests), Body(parts=self._answers)
-
-    @classmethod
-    def begin(
-        cls,
-        captures: Captures,
-        target: Route | None,
-        request: bytes | None,
-        *,
-        path: str,
-        headers: Headers,
-        id_header: IdHeader,
-        position: int = 0,
-    ) -> "CapturedExchange | None":
-        """Begin with a request, or without one if it is not known; None if it is not captured, or
-        there is no room. `position`: its number in a stream, from 0."""
-        if target is None or not target.call:
-            return None
-        reservation = captures.begin(len(request or b""), head_size(headers))
-        if reservation is None:
-            return None
-        now = datetime.now(UTC)
-        exchange = Exchange(
-            transport="grpc",
-            method=path,
-            path=path,
-            position=position,
-            request_headers=headers,
-            received_at=now,
-            forwarded_at=now,
-        )
-        begun = cls(reservation, target, exchange, id_header)
         if request is not None:
-            begun._keep(exchange.request, begun._requests, request, room=not reservation.refused)
-        return begun
+            self._keep(exchange.request, self._requests, request, room=not reservation.refused)
 
     def _keep(self, body: Body, parts: list[bytes], message: bytes, *, room: bool) -> None:
         """Count a message, and keep it if there is room for it, and was for all before."""

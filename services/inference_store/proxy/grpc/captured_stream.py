@@ -17,26 +17,23 @@ from typing import Any, Final
 import grpc
 from grpc import StatusCode
 
-from inference_store.proxy.capture import Captures, id_for_answer
-from inference_store.proxy.grpc.captured_call import (
-    METHODS,
-    AnswerHead,
-    RequestHead,
-    read_answer,
-    read_request,
-)
+from inference_store.proxy.capture import Captures, head_size, id_for_answer
+from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.routing import Route
 
 from .captured_call import (
+    METHODS,
+    AnswerHead,
     CapturedExchange,
     Context,
     FindTarget,
-    IdHeader,
     Metadata,
+    RequestHead,
     UpstreamCall,
-    id_trailers,
     metadata_as_headers,
     number,
+    read_answer,
+    read_request,
     select_metadata,
 )
 
@@ -320,7 +317,7 @@ class RecordedCall:
         self._captures, self._find_target = captures, find_target
         self._path, self._context = path, context
         self._headers = metadata_as_headers(context.invocation_metadata())
-        self._id_header: IdHeader = id_for_answer(self._headers)
+        self._id_header = id_for_answer(self._headers)
         self._target: Route | None = None
         self._is_captured = self._is_whole = False
         self._whole: CapturedExchange | None = None
@@ -339,10 +336,13 @@ class RecordedCall:
         return self._next > 0
 
     @property
-    def id_trailers(self) -> tuple[IdHeader, ...]:
+    def id_trailers(self) -> tuple[tuple[str, str], ...]:
         """The trailers to add to the answer: an id by which all its inferences are found. Trailers,
         because initial metadata may be sent before the request arrives."""
-        return id_trailers(self._id_header) if self._is_captured else ()
+        _, value = self._id_header
+        # outside HTTP an id may be any text
+        is_plain = value.isascii() and value.isprintable()
+        return (self._id_header,) if self._is_captured and is_plain else ()
 
     def record_request(self, message: bytes) -> None:
         """Record a request. `hand_over_complete` hands over what it shows to be complete."""
@@ -364,17 +364,26 @@ class RecordedCall:
         self._next += 1
 
     def _begin(self, message: bytes | None) -> CapturedExchange | None:
-        capture = CapturedExchange.begin(
-            self._captures,
-            self._target,
-            message,
+        """Begin an exchange; None if it is not captured, or there is no room. `message`: its
+        request; None if that is not known."""
+        target = self._target
+        if target is None or not target.call:
+            return None
+        reservation = self._captures.begin(len(message or b""), head_size(self._headers))
+        if reservation is None:
+            return None
+        self._is_captured = True
+        now = datetime.now(UTC)
+        exchange = Exchange(
+            transport="grpc",
+            method=self._path,
             path=self._path,
-            headers=self._headers,
-            id_header=self._id_header,
             position=self._next,
+            request_headers=self._headers,
+            received_at=now,
+            forwarded_at=now,
         )
-        self._is_captured = self._is_captured or capture is not None
-        return capture
+        return CapturedExchange(reservation, target, exchange, message)
 
     def _begin_stray(self) -> CapturedExchange | None:
         capture = self._begin(None)

@@ -24,24 +24,22 @@ from inference_store.platform import traces
 from inference_store.platform.metrics import REFUSED_CALLS
 from inference_store.platform.serving import Connections, Shares
 from inference_store.proxy.capture import Captures
-from inference_store.proxy.grpc.captured_call import (
-    METHODS,
-    SHUTDOWN,
-    STATUS,
-    UNKNOWN,
-    Method,
-    read_names,
-)
 from inference_store.proxy.protocols.omi import RUN
 from inference_store.proxy.routing import TRACE_HEADERS, ObservedCall, Outcome, Route
 
 from .captured_call import (
+    METHODS,
+    SHUTDOWN,
+    STATUS,
+    UNKNOWN,
     Context,
     FindRoute,
+    Method,
     UpstreamCall,
     cancelled_if_gone,
     fail,
     number,
+    read_names,
     refuse,
     select_metadata,
 )
