@@ -14,8 +14,7 @@ from .omi import OMI
 from .openai import ANTHROPIC, EMBEDDINGS, OPENAI, RESPONSES
 from .protocol import Call, Inference, Model, Protocol, Reading
 from .raw import RAW, RAW_GRPC
-from .v2 import V2_REST
-from .v2_grpc import V2_GRPC
+from .v2 import V2_GRPC, V2_REST
 
 # The Open Inference Protocol's repository, and Triton's extensions of it; OMI's own; what language
 # models do besides answering.

@@ -3,8 +3,8 @@
 | inputs | datum |
 |---|---|
 | one, BYTES, one element | the element: decoded where it is base64, else its text |
-| one, BYTES, several elements | their JSON text |
-| one, numeric | its bytes as they came: JSON text, or raw |
+| one, BYTES, several elements | their JSON text; raw if they are no texts |
+| one, numeric | its bytes as they came: JSON text, or raw; of gRPC's typed contents JSON |
 | several, one of them BYTES with one element | that one; the others are `arguments` |
 | several, any others, or a text beside large ones | V2's JSON of all |
 
@@ -33,11 +33,11 @@ from .tensors import (
     CODES,
     MOST_ELEMENTS,
     Tensor,
+    Value,
     bytes_values,
     decoded,
     elements_at_most,
     encoded,
-    parameter_text,
 )
 
 _BINARY: Final = ("binary_data_size", "binary_data")
@@ -54,26 +54,23 @@ class WrittenJson(NamedTuple):
 def tensor_json(tensor: Tensor, side: CaptureSide) -> WrittenJson:
     """Write `{"name", "shape", "datatype", "parameters", "data"}`; without `parameters` if empty.
 
-    Data that cannot be JSON (unknown datatype, bytes that do not fit it, too many elements) are
+    Raw data that cannot be JSON (unknown datatype, bytes that do not fit it, too many elements) are
     `data_base64`; a BYTES element that is not UTF-8 is `{"b64": …}`. NaN and infinities are
     written as Python does.
     """
-    data, raw, why = data_json(tensor), tensor.raw, None
+    data, problem = data_json(tensor), None
     parameters = {k: v for k, v in tensor.parameters.items() if k not in _BINARY}
     members = {"name": _write_value(tensor.name), "shape": _write_value(list(tensor.shape))}
     members["datatype"] = _write_value(tensor.datatype)
     if parameters:
         members["parameters"] = object_json(parameters)
-    if data is None and raw is None and tensor.values is not None:
-        raw = encoded(tensor.datatype, tensor.values)
-        why = "is left out: it is too large"
     if data is not None:
         members["data"] = data
-    elif raw is not None:
-        members["data_base64"] = b'"' + b64encode(raw) + b'"'
-        why = "is kept as data_base64"
-    sentence = f"tensor {tensor.name[:80]!r} ({tensor.datatype[:20]!r}) {why}"
-    return WrittenJson(object_json(members), unreadable(sentence, side) if why else None)
+    elif tensor.raw is not None:
+        members["data_base64"] = b'"' + b64encode(tensor.raw) + b'"'
+        about = f"tensor {tensor.name[:80]!r} ({tensor.datatype[:20]!r})"
+        problem = unreadable(f"{about} is kept as data_base64", side)
+    return WrittenJson(object_json(members), problem)
 
 
 def envelope_json(
@@ -103,13 +100,16 @@ def object_json(members: Mapping[str, bytes]) -> bytes:
 
 def data_json(tensor: Tensor) -> bytes | None:
     """Return the tensor's data as JSON text; None if it has none, or they cannot be JSON."""
-    if tensor.data is not None:
+    if tensor.data is not None or tensor.raw is None:
         return tensor.data
-    values = tensor.values
-    if tensor.raw is not None and elements_at_most(tensor.datatype, tensor.raw) <= MOST_ELEMENTS:
-        values = decoded(tensor.datatype, tensor.raw)
-    if values is None or len(values) > MOST_ELEMENTS:
+    if elements_at_most(tensor.datatype, tensor.raw) > MOST_ELEMENTS:
         return None
+    values = decoded(tensor.datatype, tensor.raw)
+    return None if values is None else values_json(values)
+
+
+def values_json(values: Sequence[Value]) -> bytes:
+    """Write values as a JSON list."""
     if any(isinstance(value, bytes) for value in values):
         elements = [value if isinstance(value, bytes) else _write_value(value) for value in values]
         return orjson.dumps(list(map(text_or_base64, elements)))
@@ -187,7 +187,7 @@ def has_image(tensor: Tensor) -> bool:
     return _is_image(data)
 
 
-def may_be_file(tensor: Tensor, element: Any) -> bool:
+def may_be_file(tensor: Tensor, element: bytes) -> bool:
     """Return whether an element may be a file of any kind: base64, or bytes that are no text."""
     content, is_text = element_bytes(tensor, element)
     if not is_text and (_is_image(content) or _is_binary(content)):
@@ -213,11 +213,11 @@ def _is_binary(data: bytes) -> bool:
         return True
 
 
-def select_element(tensor: Tensor, element: Any) -> Tensor:
+def select_element(tensor: Tensor, element: bytes) -> Tensor:
     """Return the tensor with only this element of `bytes_values`."""
     if tensor.data is not None:
         return replace(tensor, shape=(1,), data=b"[" + element + b"]")
-    return replace(tensor, shape=(1,), raw=None, values=[element])
+    return replace(tensor, shape=(1,), raw=encoded(BYTES, [element]))
 
 
 def _find_main(inputs: Sequence[Tensor]) -> Tensor | None:
@@ -233,7 +233,7 @@ def _find_main(inputs: Sequence[Tensor]) -> Tensor | None:
 
 
 def _estimate_size(tensor: Tensor) -> int:
-    return len(tensor.data or tensor.raw or b"") + 8 * len(tensor.values or ())
+    return len(tensor.data or tensor.raw or b"")
 
 
 def _read_single(tensor: Tensor, vision: bool) -> Datum:
@@ -242,16 +242,13 @@ def _read_single(tensor: Tensor, vision: bool) -> Datum:
         if elements is not None and len(elements) == 1:
             text, is_text = element_bytes(tensor, elements[0])
             return _decode(text, is_text, vision or _is_declared_base64(tensor))
+        if tensor.raw is not None and elements and not any(map(_is_binary, elements)):
+            return Datum(values_json(elements), _describe_type(_JSON, tensor))
     if tensor.data is not None:
         return Datum(tensor.data, _describe_type(_JSON, tensor))
     if tensor.raw is not None:
         return Datum(tensor.raw, _describe_type("application/octet-stream", tensor))
-    if tensor.values is None:
-        return Datum(None, problem=no_input(f"input {tensor.name[:80]!r} has no data"))
-    data = data_json(tensor)
-    if data is not None:
-        return Datum(data, _describe_type(_JSON, tensor))
-    return _build_json([tensor])
+    return Datum(None, problem=no_input(f"input {tensor.name[:80]!r} has no data"))
 
 
 def _build_json(inputs: Sequence[Tensor]) -> Datum:
@@ -259,11 +256,11 @@ def _build_json(inputs: Sequence[Tensor]) -> Datum:
     return Datum(written.text, _JSON, written.problem)
 
 
-def element_bytes(tensor: Tensor, element: Any) -> tuple[bytes, bool]:
+def element_bytes(tensor: Tensor, element: bytes) -> tuple[bytes, bool]:
     """Return the bytes of an element, and whether it is text: JSON that is not a string stays
     JSON."""
     if tensor.data is None:
-        return (element, False) if isinstance(element, bytes) else (parameter_text(element), True)
+        return element, False
     try:
         value = read_json(element)
     except UnreadableJson:  # impossible: the whole was read
@@ -306,7 +303,7 @@ def _describe_type(name: str, tensor: Tensor) -> str | None:
 
 
 def _read_argument(tensor: Tensor) -> Any:
-    if len(tensor.raw or b"") > _MOST_ARGUMENT or len(tensor.values or ()) > _MOST_ARGUMENT:
+    if len(tensor.raw or b"") > _MOST_ARGUMENT:
         return None
     data = data_json(tensor)
     if data is None or len(data) > _MOST_ARGUMENT:
