@@ -23,7 +23,7 @@ from inference_store.inference.json_text import UnreadableJson, read_json
 from inference_store.platform.uvicorn_server import MOST_HEAD_BYTES
 from inference_store.proxy.configuration import Configuration, UpstreamEntry
 from inference_store.proxy.exchange import Body, Headers, from_base64
-from inference_store.proxy.grpc import is_connected
+from inference_store.proxy.grpc import is_connected, options
 from inference_store.proxy.grpc.captured_call import Context, fields_of
 from inference_store.proxy.grpc_port import open_channel
 from inference_store.proxy.protocols.documents import JSON, output, v2_answer_json
@@ -412,11 +412,7 @@ async def start_bridge(
     await web.TCPSite(runner, _HERE, 0).start()
     server = grpc.aio.server(
         handlers=(handlers(container),),
-        options=(
-            ("grpc.max_receive_message_length", message_bytes),
-            ("grpc.max_send_message_length", message_bytes),
-            ("grpc.so_reuseport", 0),
-        ),
+        options=(*options(message_bytes), ("grpc.so_reuseport", 0)),
     )
     target = f"{_HERE}:{server.add_insecure_port(f'{_HERE}:0')}"
     await server.start()

@@ -164,7 +164,11 @@ class Captures:
         self._last_status: Mapping[str, Any] = {}
         self.metrics = MultiprocessMetrics("proxy", lambda: self._read_status().get("metrics", ()))
         """The metrics of both processes, for `/metrics`."""
-        self._begin_metrics()
+        from_zero(CAPTURES, ("seen", "dropped"))
+        from_zero(CAPTURES_DROPPED, DROP_REASONS)
+        CAPTURE_BUDGET.set(self._budget.limit)
+        CAPTURE_BYTES.set_function(lambda: self._budget.held)
+        CAPTURE_QUEUE.set_function(lambda: self._counts.queued)
 
     @property
     def waits(self) -> Mapping[str, Callable[[], Awaitable[str | None]]]:
@@ -305,10 +309,3 @@ class Captures:
     async def _find_server_error(self, server: Server) -> str | None:
         why: str | None = self._read_status().get("unavailable", {}).get(server)
         return why
-
-    def _begin_metrics(self) -> None:
-        from_zero(CAPTURES, ("seen", "dropped"))
-        from_zero(CAPTURES_DROPPED, DROP_REASONS)
-        CAPTURE_BUDGET.set(self._budget.limit)
-        CAPTURE_BYTES.set_function(lambda: self._budget.held)
-        CAPTURE_QUEUE.set_function(lambda: self._counts.queued)

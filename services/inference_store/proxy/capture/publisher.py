@@ -28,7 +28,7 @@ from inference_store.platform.kafka import client_arguments
 from inference_store.platform.metrics import CAPTURE_SECONDS, CAPTURE_TROUBLE
 from inference_store.platform.settings import KafkaSettings
 from inference_store.platform.traces import stage, throttle_logs
-from inference_store.proxy.capture.counts import Budget, Counts
+from inference_store.proxy.capture.counts import Counts
 from inference_store.proxy.capture.prepared_capture import (
     Message,
     PreparedCapture,
@@ -243,10 +243,6 @@ class Held:
     prepared: PreparedCapture
     counts: Counts
     reserved: int
-
-    def release(self, budget: Budget) -> None:
-        """Free its memory: it was delivered or given up."""
-        budget.free(self.reserved)
 
 
 class Deliveries:

@@ -1,6 +1,6 @@
 """gRPC in front of any model server: bytes pass both ways without being decoded."""
 
-from .server import MESSAGE_BYTES, Calls, channel, is_connected, limit_connections, server
+from .server import MESSAGE_BYTES, Calls, channel, is_connected, limit_connections, options, server
 
 __all__ = [
     "MESSAGE_BYTES",
@@ -8,5 +8,6 @@ __all__ = [
     "channel",
     "is_connected",
     "limit_connections",
+    "options",
     "server",
 ]
