@@ -363,7 +363,7 @@ class Forwarding:
         name = route.upstream.name
         forwarded = ForwardedCall(
             route,
-            self._upstreams.session(name),
+            self._upstreams.get(name),
             exchange,
             reservation=reservation,
             stripping=self._stripping,

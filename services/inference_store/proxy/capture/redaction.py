@@ -377,10 +377,9 @@ class Redactor:
 
     def _redact_id(self, reading: Reading) -> None:
         """Redact the id if a path names it: over gRPC the request that holds it is not redacted."""
-        names = (reading.request_id, *(inference.request_id for inference in reading.inferences))
-        for change in (change for steps, change in self._paths if steps == _ID):
-            for name in filter(None, names):
-                change(name)
+        for steps, change in self._paths:
+            if steps == _ID and reading.request_id:
+                change(reading.request_id)
 
     def _redact_inference(self, inference: Inference, exchange: Exchange) -> Inference:
         data, metadata = inference.data, inference.metadata

@@ -161,7 +161,8 @@ def datum_of(inputs: Sequence[Tensor], *, vision: bool) -> Datum:
         return _read_single(main, vision)
     if not inputs:
         return Datum(None, problem=no_input("the request has no inputs"))
-    return _build_json(inputs)
+    written = envelope_json({}, {}, "inputs", inputs, "request")
+    return Datum(written.text, _JSON, written.problem)
 
 
 def arguments_of(inputs: Sequence[Tensor]) -> Mapping[str, Any]:
@@ -228,12 +229,8 @@ def _find_main(inputs: Sequence[Tensor]) -> Tensor | None:
     elements = bytes_values(main, 1)
     if elements is None or len(elements) != 1:
         return None
-    beside = sum(_estimate_size(tensor) for tensor in inputs if tensor is not main)
+    beside = sum(len(each.data or each.raw or b"") for each in inputs if each is not main)
     return main if beside <= _MOST_BESIDE or has_image(main) else None
-
-
-def _estimate_size(tensor: Tensor) -> int:
-    return len(tensor.data or tensor.raw or b"")
 
 
 def _read_single(tensor: Tensor, vision: bool) -> Datum:
@@ -249,11 +246,6 @@ def _read_single(tensor: Tensor, vision: bool) -> Datum:
     if tensor.raw is not None:
         return Datum(tensor.raw, _describe_type("application/octet-stream", tensor))
     return Datum(None, problem=no_input(f"input {tensor.name[:80]!r} has no data"))
-
-
-def _build_json(inputs: Sequence[Tensor]) -> Datum:
-    written = envelope_json({}, {}, "inputs", inputs, "request")
-    return Datum(written.text, _JSON, written.problem)
 
 
 def element_bytes(tensor: Tensor, element: bytes) -> tuple[bytes, bool]:
