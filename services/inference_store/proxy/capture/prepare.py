@@ -95,9 +95,7 @@ def id_for_answer(request_headers: Headers) -> tuple[str, str]:
 
 
 def ids_of(
-    exchange: Exchange,
-    reading: Reading,
-    clean: Callable[[str | None], str | None] = lambda name: name,
+    exchange: Exchange, reading: Reading, clean: Callable[[str | None], str | None]
 ) -> list[Ids]:
     """Return the id of each inference: the request's own, else the base id's header, else the
     answer's own, else the request id's header, else the one made here.
@@ -128,10 +126,10 @@ def ids_of(
     return [Ids(f"{names[0]}-{index}", names[:_MOST_ALIASES]) for index in indexes]
 
 
-def storable_name(text: str | None, otherwise: str) -> str:
-    """Return a model's name as an event may carry it."""
+def storable_name(text: str | None) -> str:
+    """Return a model's name as an event may carry it; `unknown` if it has none."""
     name = plain_text(text, MOST_CHARACTERS)
-    return name if name and is_id(name) else otherwise
+    return name if name and is_id(name) else "unknown"
 
 
 def _distinct(names: Iterable[str | None]) -> tuple[str, ...]:
@@ -215,7 +213,7 @@ class Preparation:
 
     def choose(self, work: Work) -> ChosenExchange | None:
         """Read an exchange; None if the sampling leaves it out."""
-        registered = self._registered(storable_name(work.rules.model_id or work.model, "unknown"))
+        registered = self._registered(storable_name(work.rules.model_id or work.model))
         work = replace(remove_cut_bodies(work), registered=registered or work.registered)
         reading = read_by_protocol(work, work.exchange)
         sizes = (
@@ -234,7 +232,7 @@ class Preparation:
         # `work.model` is the upstream's name then.
         is_unnamed = exchange.transport == "rest" and work.call.model is None
         model = (reading.model if is_unnamed else None) or work.model or reading.model or ""
-        model_id = storable_name(rules.model_id or model, "unknown")
+        model_id = storable_name(rules.model_id or model)
         is_chosen = is_sampled(
             rules.sampling,
             model_id=model_id,

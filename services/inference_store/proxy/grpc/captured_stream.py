@@ -484,26 +484,22 @@ def _is_whole(path: str, target: Route | None) -> bool:
 
 _FAILED: Final = (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 _STATUS_SECONDS: Final = 5.0
+_FIRST_MESSAGE_SECONDS: Final = 1.0
 
 
 async def exchange_messages(
-    first: Any,
-    context: Context,
-    call: UpstreamCall,
-    recorded: RecordedCall,
-    *,
-    first_message_seconds: float,
+    first: Any, context: Context, call: UpstreamCall, recorded: RecordedCall
 ) -> None:
     """Forward messages until the upstream has ended the call; `first`: a message that was already
-    read, or EOF; None if nothing was read. A call that failed before its request arrived waits at
-    most `first_message_seconds` for it."""
+    read, or EOF; None if nothing was read."""
     forwarding = asyncio.create_task(_forward_requests(first, context, call, recorded))
     try:
         await _forward_answers(context, call, recorded)
     except grpc.aio.AioRpcError:  # the call has its status
-        # an unavailable upstream answers before the request arrives
+        # An unavailable upstream answers before the request arrives: without that the call has no
+        # model, and is not captured.
         if not recorded.has_request:
-            await asyncio.wait([forwarding], timeout=first_message_seconds)
+            await asyncio.wait([forwarding], timeout=_FIRST_MESSAGE_SECONDS)
     finally:
         forwarding.cancel()
         call.cancel()

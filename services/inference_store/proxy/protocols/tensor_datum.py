@@ -31,12 +31,10 @@ from .protocol import Problem, join_problems, no_input, unreadable
 from .tensors import (
     BYTES,
     CODES,
-    MOST_ELEMENTS,
     Tensor,
     Value,
     bytes_values,
     decoded,
-    elements_at_most,
     encoded,
 )
 
@@ -102,8 +100,6 @@ def data_json(tensor: Tensor) -> bytes | None:
     """Return the tensor's data as JSON text; None if it has none, or they cannot be JSON."""
     if tensor.data is not None or tensor.raw is None:
         return tensor.data
-    if elements_at_most(tensor.datatype, tensor.raw) > MOST_ELEMENTS:
-        return None
     values = decoded(tensor.datatype, tensor.raw)
     return None if values is None else values_json(values)
 

@@ -131,18 +131,13 @@ def bytes_elements(raw: bytes) -> list[bytes] | None:
     return elements
 
 
-def elements_at_most(datatype: str, raw: bytes) -> int:
-    """Return how many elements raw bytes can hold."""
-    return len(raw) // (_LENGTH.size if datatype == BYTES else size_of(datatype) or 1)
-
-
 def decoded(datatype: str, raw: bytes) -> Sequence[Value] | None:
-    """Return the elements of a raw tensor; None if the datatype is unknown or the bytes do not
-    fit."""
+    """Return the elements of a raw tensor; None if the datatype is unknown, the bytes do not fit,
+    or there are too many."""
     if datatype == BYTES:
         return bytes_elements(raw)
     size = size_of(datatype)
-    if size is None or len(raw) % size:
+    if size is None or len(raw) % size or len(raw) // size > MOST_ELEMENTS:
         return None
     if datatype == "BF16":
         wide = bytearray(2 * len(raw))

@@ -104,6 +104,14 @@ def test_keeps_data_that_is_not_json_as_base64() -> None:
         assert "'x'" in written.problem, case
 
 
+def test_a_large_text_is_json() -> None:
+    text = "a" * (4 * MOST_ELEMENTS + 4)
+    tensor = Tensor(datatype="BYTES", raw=prefix_lengths(text.encode()))
+    written = tensor_json(tensor, "response")
+    assert written.problem is None
+    assert json.loads(written.text)["data"] == [text]
+
+
 def test_lengths_that_do_not_add_up() -> None:
     odd = (b"\1", b"\1\0\0\0", b"\2\0\0\0a", b"\xff\xff\xff\xffabc")
     for raw in (*odd, prefix_lengths(b"a") + b"\0"):
