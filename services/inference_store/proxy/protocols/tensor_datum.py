@@ -32,12 +32,15 @@ from .tensors import (
     BYTES,
     CODES,
     Tensor,
+    V2Message,
     Value,
     bytes_values,
     decoded,
     encoded,
 )
 
+LISTS: Final[dict[CaptureSide, str]] = {"request": "inputs", "response": "outputs"}
+"""The name of the list of tensors in a message."""
 _BINARY: Final = ("binary_data_size", "binary_data")
 """Parameters that describe binary data, which are in the JSON now."""
 
@@ -61,39 +64,32 @@ def tensor_json(tensor: Tensor, side: CaptureSide) -> WrittenJson:
     members = {"name": _write_value(tensor.name), "shape": _write_value(list(tensor.shape))}
     members["datatype"] = _write_value(tensor.datatype)
     if parameters:
-        members["parameters"] = object_json(parameters)
+        members["parameters"] = _object_json(parameters)
     if data is not None:
         members["data"] = data
     elif tensor.raw is not None:
         members["data_base64"] = b'"' + b64encode(tensor.raw) + b'"'
         about = f"tensor {tensor.name[:80]!r} ({tensor.datatype[:20]!r})"
         problem = unreadable(f"{about} is kept as data_base64", side)
-    return WrittenJson(object_json(members), problem)
+    return WrittenJson(_object_json(members), problem)
 
 
-def envelope_json(
-    members: Mapping[str, str | None],
-    parameters: Mapping[str, bytes],
-    list_name: str,
-    tensors: Sequence[Tensor],
-    side: CaptureSide,
-) -> WrittenJson:
-    """Write `{…members that are not None, "parameters", list_name: [tensors]}`."""
-    written = [tensor_json(tensor, side) for tensor in tensors]
-    texts = {name: _write_value(value) for name, value in members.items() if value is not None}
-    if parameters:
-        texts["parameters"] = object_json(parameters)
-    texts[list_name] = b"[" + b",".join(tensor.text for tensor in written) + b"]"
-    return WrittenJson(object_json(texts), join_problems(tensor.problem for tensor in written))
+def message_json(message: V2Message, side: CaptureSide) -> WrittenJson:
+    """Write a request or an answer, without members that are None or empty."""
+    written = [tensor_json(tensor, side) for tensor in message.tensors]
+    named = {"model_name": message.model, "model_version": message.version, "id": message.id}
+    named["error"] = message.error
+    texts = {name: _write_value(value) for name, value in named.items() if value is not None}
+    if message.parameters:
+        texts["parameters"] = _object_json(message.parameters)
+    texts[LISTS[side]] = b"[" + b",".join(tensor.text for tensor in written) + b"]"
+    return WrittenJson(_object_json(texts), join_problems(tensor.problem for tensor in written))
 
 
-def object_json(members: Mapping[str, bytes]) -> bytes:
+def _object_json(members: Mapping[str, bytes]) -> bytes:
     """Write an object of values that are JSON text."""
-    return (
-        b"{"
-        + b",".join(_write_value(name) + b":" + value for name, value in members.items())
-        + b"}"
-    )
+    pairs = (_write_value(name) + b":" + value for name, value in members.items())
+    return b"{" + b",".join(pairs) + b"}"
 
 
 def data_json(tensor: Tensor) -> bytes | None:
@@ -106,8 +102,8 @@ def data_json(tensor: Tensor) -> bytes | None:
 
 def values_json(values: Sequence[Value]) -> bytes:
     """Write values as a JSON list."""
-    if any(isinstance(value, bytes) for value in values):
-        elements = [value if isinstance(value, bytes) else _write_value(value) for value in values]
+    elements = [value for value in values if isinstance(value, bytes)]
+    if elements:  # all of them, or none
         return orjson.dumps(list(map(text_or_base64, elements)))
     try:
         text = orjson.dumps(list(values))
@@ -157,7 +153,7 @@ def datum_of(inputs: Sequence[Tensor], *, vision: bool) -> Datum:
         return _read_single(main, vision)
     if not inputs:
         return Datum(None, problem=no_input("the request has no inputs"))
-    written = envelope_json({}, {}, "inputs", inputs, "request")
+    written = message_json(V2Message(tensors=inputs), "request")
     return Datum(written.text, _JSON, written.problem)
 
 

@@ -34,9 +34,9 @@ from .tensor_datum import (
     arguments_of,
     datum_of,
     element_bytes,
-    envelope_json,
     has_image,
     may_be_file,
+    message_json,
     select_element,
 )
 from .tensors import (
@@ -382,12 +382,9 @@ def _build_answer(share: Share, answered: ParsedBody, *, alone: bool) -> Written
         return WrittenJson(answered.whole) if answered.whole else None
     if response.text is not None and (alone or share.outputs is None):
         return WrittenJson(response.text)
-    members = {"model_name": response.model, "model_version": response.version, "id": response.id}
     error = share.error if response.error is None else response.error
-    if error is not None:
-        members["error"] = error
     outputs = response.tensors if share.outputs is None else share.outputs
-    return envelope_json(members, response.parameters, "outputs", outputs, "response")
+    return message_json(replace(response, tensors=outputs, error=error), "response")
 
 
 def _find_action(request: V2Message) -> str | None:

@@ -41,7 +41,7 @@ from .protocol import (
     join_problems,
     unreadable,
 )
-from .tensor_datum import values_json
+from .tensor_datum import LISTS, values_json
 from .tensor_reading import ParsedBody, read_inferences, read_run
 from .tensors import (
     BYTES,
@@ -58,7 +58,6 @@ from .tensors import (
 _MOST_TENSORS: Final = 4096
 _MOST_DIMENSIONS: Final = 32
 _MOST_SHAPE: Final = 4096
-_LISTS: Final[dict[CaptureSide, str]] = {"request": "inputs", "response": "outputs"}
 _NOT_TENSORS: Final = ("id", "parameters", "model_name", "model_version", "error")
 
 
@@ -217,7 +216,7 @@ def _parse(
         length = json_part(body, headers)
         if length == 0 and body and side == "request":  # the body is the only tensor's bytes
             return ParsedBody(message=V2Message(tensors=[Tensor(raw=body)]), whole=body)
-        message = parse_message(utf8(body[:length]), _LISTS[side], flat=flat)
+        message = parse_message(utf8(body[:length]), LISTS[side], flat=flat)
         tensors, problem = _attach_bytes(message.tensors, body[length:], side)
         text = message.text if length == len(body) else None
         message = replace(message, tensors=tensors, text=text)
