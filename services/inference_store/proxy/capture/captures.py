@@ -28,7 +28,7 @@ from inference_store.platform.metrics import (
 )
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.prepare import uuid7
-from inference_store.proxy.capture.process import Buffers, Handshake, write_exchange
+from inference_store.proxy.capture.process import Handshake, write_exchange
 from inference_store.proxy.configuration import Rules
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols.protocol import Call
@@ -144,7 +144,7 @@ class Captures:
         self.budget = Budget(self._counters.values, settings.proxy_capture_bytes)
         self.body_bytes = settings.proxy_body_bytes
         self._lock = -1
-        self._process = CaptureProcess(self._start_process, self._first_frames, self._has_ended)
+        self._process = CaptureProcess(self._start_process, self._write_handshake, self._has_ended)
         self._stopping = self._has_begun = False
         self._unpublished: int | None = None
         self._last_status: Mapping[str, Any] = {}
@@ -256,7 +256,7 @@ class Captures:
     def _start_process(self, connection: socket.socket) -> StartedProcess:
         return self._start(connection, self._counters.file, self._lock)
 
-    def _first_frames(self, handed: int) -> Buffers:
+    def _write_handshake(self, handed: int) -> bytes:
         handshake = Handshake(
             settings=self._settings,
             models=self._models,
@@ -264,7 +264,7 @@ class Captures:
             booted_at=self.counts.booted_at,
             handed=handed,
         )
-        return [handshake.frame()]
+        return handshake.frame()
 
     def _has_ended(self, handed_bytes: int) -> None:
         self._counters.values[CounterId.FREED] = handed_bytes

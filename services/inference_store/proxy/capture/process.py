@@ -215,10 +215,10 @@ class CaptureProcess(asyncio.Protocol):
     def __init__(
         self,
         start: Callable[[socket.socket], StartedProcess],
-        first: Callable[[int], Buffers],
+        first: Callable[[int], bytes],
         ended: Callable[[int], None],
     ) -> None:
-        """`first` returns the first frames for a process, from the number of exchanges handed over
+        """`first` returns the first frame for a process, from the number of exchanges handed over
         before. `ended` is called when a process has ended, with the bytes handed over so far."""
         self._start, self._first, self._ended = start, first, ended
         self._frames: deque[tuple[Buffers, int]] = deque()
@@ -293,23 +293,23 @@ class CaptureProcess(asyncio.Protocol):
             self._flushing.cancel()
             self._flushing = None
         while self._frames and self._transport is not None and not self._paused:
-            self._transport.writelines(_merge_small(self._batch(_AT_ONCE)))
+            self._write_batch(self._transport)
 
-    def _batch(self, most: int) -> Buffers:
-        """Return frames of about `most` bytes; they count as handed over."""
+    def _write_batch(self, transport: asyncio.Transport) -> None:
+        """Write frames of about a megabyte; they count as handed over."""
         buffers: Buffers = []
         size = 0
-        while self._frames and size < most:
+        while self._frames and size < _AT_ONCE:
             frame, reserved = self._frames.popleft()
             buffers += frame
             size += reserved
             self._handed += 1
             self._handed_bytes += reserved
-        return buffers
+        transport.writelines(_merge_small(buffers))
 
     def _write_last(self, transport: asyncio.Transport) -> None:
         while self._frames:
-            transport.writelines(_merge_small(self._batch(_AT_ONCE)))
+            self._write_batch(transport)
         transport.write_eof()
 
     async def _keep_running(self) -> None:
@@ -363,13 +363,13 @@ class CaptureProcess(asyncio.Protocol):
         except BaseException:
             ours.close()
             raise
-        self._send_first_frames(transport)
+        self._send_first_frame(transport)
         return process
 
-    def _send_first_frames(self, transport: asyncio.Transport) -> None:
+    def _send_first_frame(self, transport: asyncio.Transport) -> None:
         transport.set_write_buffer_limits(high=_AT_ONCE)
         try:
-            transport.writelines(self._first(self._handed))
+            transport.write(self._first(self._handed))
         except BaseException:
             transport.abort()
             raise

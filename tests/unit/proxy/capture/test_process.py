@@ -61,11 +61,11 @@ class Trial:
         self.started.append(Silent(connection))
         return self.started[-1]
 
-    def _first(self, handed: int) -> list[bytes]:
+    def _first(self, handed: int) -> bytes:
         if self._fail_first:
             self._fail_first = False
             raise ValueError("a defect")
-        return [b"hello %d " % handed]
+        return b"hello %d " % handed
 
     async def why(self) -> str | None:
         return self.process.find_failure
