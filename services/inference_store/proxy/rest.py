@@ -38,6 +38,7 @@ from inference_store.proxy.rest_messages import (
     EMPTY_QUERY,
     CapturedBody,
     ForwardedHeads,
+    HeldRequest,
     Raw,
     Receive,
     Scope,
@@ -82,7 +83,7 @@ class ForwardedCall:
         self._upstream = route.upstream
         is_stripped = route.call is not None and route.rules.strip_metadata
         self._strip = route.call.protocol.strip if route.call and is_stripped else None
-        self._held = stripping.hold()
+        self._held = HeldRequest(stripping)
         self._session = session
         self._exchange = exchange
         self._reservation = reservation

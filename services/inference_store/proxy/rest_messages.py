@@ -152,13 +152,9 @@ class Stripping:
         self.threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="strip")
         from_zero(UNSTRIPPED, _REASONS)
 
-    def hold(self) -> "HeldRequest":
-        """Begin to hold a request, which the caller must release."""
-        return HeldRequest(self)
-
 
 class HeldRequest:
-    """The parts of one request."""
+    """The parts of one request, which the caller must release."""
 
     def __init__(self, stripping: Stripping) -> None:
         self._stripping = stripping
