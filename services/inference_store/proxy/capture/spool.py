@@ -16,7 +16,7 @@ import contextlib
 import fcntl
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -73,18 +73,6 @@ def lock_dead_producers(root: Path) -> Iterator[tuple[str, int]]:
             with contextlib.suppress(OSError):
                 (root / f"{entry.name}{LOCK}").unlink(missing_ok=True)
             os.close(lock)
-
-
-def sum_bytes_of_others(root: Path, ours: Collection[str]) -> int:
-    """Return how many bytes the folders of all other producers hold, living or dead."""
-    total = 0
-    for entry in os.scandir(root):
-        name, lock, _ = entry.name.partition(LOCK)
-        # a folder that somebody removed by hand leaves its lock, which still says what was in it
-        if lock and name not in ours and (root / name).is_dir():
-            with contextlib.suppress(OSError, ValueError):
-                total += int(Path(entry.path).read_bytes())
-    return total
 
 
 def _is_producer(name: str) -> bool:
@@ -450,13 +438,19 @@ class Spools:
         self._own, self.adopted = None, ()
 
     def _bytes_of_others(self) -> int:
-        """Return the bytes in folders of other processes: the limit is the directory's."""
-        try:
-            return sum_bytes_of_others(
-                self._root, [folder.counts.producer for folder in self._list_folders()]
-            )
-        except OSError:  # ours cannot be written then, either: that says why
-            return 0
+        """Return how many bytes the folders of all other producers hold, living or dead: the limit
+        is the directory's."""
+        ours = [folder.counts.producer for folder in self._list_folders()]
+        total = 0
+        # ours cannot be written, either, where the directory cannot be read: that says why
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(self._root):
+                name, lock, _ = entry.name.partition(LOCK)
+                # a folder that was removed by hand leaves its lock, which still has its size
+                if lock and name not in ours and (self._root / name).is_dir():
+                    with contextlib.suppress(OSError, ValueError):
+                        total += int(Path(entry.path).read_bytes())
+        return total
 
     def _list_folders(self) -> Sequence[Folder]:
         return self.adopted if self._own is None else (*self.adopted, self._own)

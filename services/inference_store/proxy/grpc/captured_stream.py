@@ -26,7 +26,6 @@ from .captured_call import (
     AnswerHead,
     CapturedExchange,
     Context,
-    FindTarget,
     Metadata,
     RequestHead,
     UpstreamCall,
@@ -309,11 +308,12 @@ class RecordedCall:
     def __init__(
         self,
         captures: Captures,
-        find_target: FindTarget,
+        find_target: Callable[[bytes], Route | None],
         path: str,
         context: Any,
         limits: Limits = Limits(),
     ) -> None:
+        """`find_target`: the route by a request's message; None if no upstream serves the model."""
         self._captures, self._find_target = captures, find_target
         self._path, self._context = path, context
         self._headers = metadata_as_headers(context.invocation_metadata())

@@ -271,17 +271,13 @@ def _build_share(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Share:
     return Share(inputs, [output for output, content in contents if content])
 
 
-def _transpose_elements(tensors: Sequence[Tensor]) -> list[list[Tensor]] | None:
+def _transpose_elements(tensors: Sequence[Tensor]) -> list[Sequence[Tensor]] | None:
     """Turn tensors of items into items of tensors; None if their numbers of elements differ."""
-    columns = [bytes_values(tensor, MOST_INFERENCES) for tensor in tensors]
-    counts = {0 if column is None else len(column) for column in columns}
+    columns = [(tensor, bytes_values(tensor, MOST_INFERENCES) or ()) for tensor in tensors]
+    counts = {len(elements) for _, elements in columns}
     if len(counts) != 1 or not 0 < min(counts) <= MOST_INFERENCES:
         return None
-    pairs = list(zip(tensors, columns, strict=True))
-    return [
-        [select_element(tensor, (column or ())[at]) for tensor, column in pairs]
-        for at in range(*counts)
-    ]
+    return _transpose([[select_element(each, it) for it in found] for each, found in columns])
 
 
 def _read_content(tensor: Tensor) -> bytes:

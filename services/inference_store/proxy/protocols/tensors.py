@@ -281,12 +281,8 @@ def _cut_text(data: bytes, count: int) -> list[bytes]:
 
 def _cut_raw(tensor: Tensor, count: int) -> list[bytes]:
     raw = tensor.raw or b""
-    if tensor.datatype != BYTES:
-        size = len(raw) // count
-        return [raw[at : at + size] for at in range(0, size * count, size)]
-    sizes = [len(element) + 4 for element in bytes_elements(raw) or ()]
-    parts, at = [], 0
-    for part_sizes in _cut(sizes, count):
-        parts.append(raw[at : at + sum(part_sizes)])
-        at += sum(part_sizes)
-    return parts
+    if tensor.datatype == BYTES:
+        parts = _cut(bytes_elements(raw) or (), count)
+        return [encoded(BYTES, part) or b"" for part in parts]
+    size = len(raw) // count
+    return [raw[at : at + size] for at in range(0, size * count, size)]

@@ -438,8 +438,9 @@ def _decode_tensor(read: Any, raw: bytes | None, position: int) -> Tensor:
     if raw is None and read.HasField("contents"):
         field = contents_field(read)
         values: Sequence[Value] = list(getattr(read.contents, field)) if field else ()
-        # JSON of very many numbers would be too large
-        if read.datatype == BYTES or len(values) > MOST_ELEMENTS:
+        # JSON of very many numbers would be too large; of other datatypes raw bytes would round
+        is_exact = field == _CONTENTS.get(read.datatype)
+        if is_exact and (read.datatype == BYTES or len(values) > MOST_ELEMENTS):
             raw = encoded(read.datatype, values)
         data = values_json(values) if raw is None else None
     return Tensor(
