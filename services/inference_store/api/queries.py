@@ -9,9 +9,8 @@ from inference_store.access.rights import Right
 from inference_store.index.registrations import Registration
 from inference_store.query.explain import recording
 from inference_store.query.lookup import Extent
-from inference_store.query.matching import Query as ModelQuery
-from inference_store.query.preparation import PreparedQuery, QueryRequest, prepare
-from inference_store.query.search import build_queries, count
+from inference_store.query.preparation import prepare
+from inference_store.query.search import count
 
 from .access import Access, Asking, Needs, Over
 from .answer import Answer
@@ -131,15 +130,13 @@ async def _answer_query(
         models, extent = await _find_models(connection, access, body, model_id)
         sort = await resolve_page_sort(connection, [model.model for model in models], page_body)
         question = page_body.to_query_request(filter.tree, newest_first=sort.descending)
-        prepared, queries = await _prepare(connection, models, extent, question)
+        prepared = await prepare(connection, [model.model for model in models], question, extent)
         bound_to = "/inferences" if model_id is None else model_id
         fingerprint = compute_fingerprint(bound_to, page_body, filter.tree)
         warnings = list(prepared.warnings)
         if is_first and isinstance(body, Models):
             warnings += await warn_of_left_out(connection, access, body)
-        page_request = PageRequest(
-            models, prepared.query, queries, sort, fingerprint, warnings, filter
-        )
+        page_request = PageRequest(models, prepared.query, sort, fingerprint, warnings, filter)
         return await build_page(connection, access, page_body, page_request)
 
     return await answer_page_or_stream(connection, access, body, ask)
@@ -151,11 +148,11 @@ async def _answer_count(
     models, extent = await _find_models(connection, access, body, model_id)
     filter = await read_requested_filter(body.filter, body.filter_lang)
     question = body.to_query_request(filter.tree)
-    prepared, queries = await _prepare(connection, models, extent, question)
+    prepared = await prepare(connection, [model.model for model in models], question, extent)
     deadline = set_deadline(body, access.settings)
     with recording(body.explain) as recorded:
         with limit_query_time("count", _NARROW[extent is None], prepared.query):
-            number = await count(connection, queries, deadline=deadline)
+            number = await count(connection, prepared.query, deadline=deadline)
         members = await explain(connection, access, prepared.query, recorded)
     members = {**filter.answer_members, **members}
     return Answer(InferenceCount(count=number, warnings=list(prepared.warnings), **members))
@@ -169,17 +166,3 @@ async def _find_models(
         return await choose_models(connection, access, body), None
     registration, extent = await access.find_model_to_query(connection, model_id)
     return [registration], extent
-
-
-async def _prepare(
-    connection: AsyncConnection,
-    models: Sequence[Registration],
-    extent: Extent | None,
-    question: QueryRequest,
-) -> tuple[PreparedQuery, Sequence[ModelQuery]]:
-    """`extent`: where the inferences of the one model of a path are."""
-    numbers = [model.model for model in models]
-    prepared = await prepare(connection, numbers, question, extent)
-    if extent is not None:
-        return prepared, [prepared.query]
-    return prepared, await build_queries(connection, prepared.query, numbers)

@@ -21,7 +21,6 @@ from inference_store.query.order import SORTABLE, ByKey, ByProperty, resolve_sor
 from inference_store.query.pages import find_page, find_sorted
 from inference_store.query.preparation import QueryRequest, prepare
 from inference_store.query.properties import OPERATORS, PROPERTIES
-from inference_store.query.search import build_queries
 from tests.integration.stored_inferences import NewInference, at, store
 from tests.unit.query.filters.oracle import Facts, compute_distance
 
@@ -72,7 +71,7 @@ async def _fetch_pages(
         query = prepared.query if order.descending else prepared.query.in_order()
         page = await find_page(
             connection,
-            await build_queries(connection, query, models),
+            query,
             order,
             fingerprint=_FINGERPRINT,
             cursor=after,
@@ -188,8 +187,7 @@ async def test_every_form_of_a_query_gives_the_same_page(
         mark = {"model": model, "uid": marked, "scope": "inference", "erasure": uuid4()}
         await connection.execute(insert(erasing).values(mark))
         for question, matches in QUESTIONS:
-            base = (await prepare(connection, model, question)).query
-            [query] = await build_queries(connection, base, [model])
+            query = (await prepare(connection, model, question)).query
             seen = {uid: of for uid, of in facts.items() if matches(of) and uid != marked}
             for sort, read in (
                 ("n", _read_key("n", "number")),
@@ -204,7 +202,7 @@ async def test_every_form_of_a_query_gives_the_same_page(
                 for few in (0, 3, 4_000):
                     deadline = Deadline.after(300)
                     hits = await find_sorted(
-                        connection, [query], order, limit=50, deadline=deadline, few=few
+                        connection, query, order, limit=50, deadline=deadline, few=few
                     )
                     assert [hit.uid for hit in hits] == expected, (sort, question, few)
 

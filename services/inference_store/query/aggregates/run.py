@@ -27,7 +27,6 @@ from inference_store.query.deadline import (
 from inference_store.query.filters.typed import Kind
 from inference_store.query.matching import find_pieces
 from inference_store.query.preparation import PreparedQuery, QueryRequest, UnknownKeys, prepare
-from inference_store.query.search import build_queries
 
 from .aggregation import (
     AGGREGATES,
@@ -321,11 +320,12 @@ async def _find_end(run: _Run, *, newest: bool) -> datetime | None:
     uid, ends = inference.c.uid, list[UUID]()
     what = f"find the {'last' if newest else 'first'} inference"
     for target in run.targets:
-        parts = await find_pieces(run.connection, target.query, newest_first=newest)
+        ordered = replace(target.query, newest_first=newest)
+        parts = await find_pieces(run.connection, ordered)
         for group in split_unbroken(parts):
             here = select(uid).where(span_around(group).of(inference)).limit(1)
-            ordered = here.order_by(uid.desc() if newest else uid)
-            rows = await fetch(run.connection, ordered, run.deadline, what=what)
+            first = here.order_by(uid.desc() if newest else uid)
+            rows = await fetch(run.connection, first, run.deadline, what=what)
             if rows:
                 ends.append(rows[0][0])
                 break
@@ -344,5 +344,5 @@ async def build_targets(
     """
     numbers = [registration.model for registration in models]
     prepared = await prepare(connection, numbers, request)
-    queries = await build_queries(connection, prepared.query, numbers)
-    return [Target(*pair) for pair in zip(models, queries, strict=True)], prepared
+    query = prepared.query
+    return [Target(of, query.of_model(of.model)) for of in models], prepared
