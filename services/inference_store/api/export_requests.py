@@ -191,7 +191,7 @@ async def _require_few(
     query = await build_question(connection, model, document)
     try:
         deadline = Deadline.after(settings.query_timeout_seconds)
-        matches = await count(connection, [query], deadline=deadline)
+        matches = await count(connection, query, deadline=deadline)
     except OutOfTime:
         text = "An unknown number of inferences match: counting them takes too long."
     else:

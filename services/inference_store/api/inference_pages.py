@@ -175,8 +175,6 @@ class PageRequest:
 
     models: Sequence[Registration]
     query: Query
-    """The query of any of the models: the conditions are the same."""
-    queries: Sequence[Query]
     sort: Sort
     fingerprint: bytes
     warnings: Sequence[str]
@@ -270,7 +268,7 @@ async def _search(
     with limit_query_time("page", describe_narrowing(page_request.sort), page_request.query):
         page = await find_page(
             connection,
-            page_request.queries,
+            page_request.query,
             page_request.sort,
             fingerprint=page_request.fingerprint,
             cursor=body.cursor,

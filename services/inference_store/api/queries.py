@@ -17,8 +17,8 @@ from inference_store.query.deadline import Deadline
 from inference_store.query.explain import recording
 from inference_store.query.lookup import Extent
 from inference_store.query.matching import Query as ModelQuery
-from inference_store.query.preparation import PreparedQuery, QueryRequest, prepare
-from inference_store.query.search import build_queries, count
+from inference_store.query.preparation import prepare
+from inference_store.query.search import count
 
 from .access import Access, Asking, Needs, Over
 from .answer import Answer
@@ -166,15 +166,13 @@ async def _answer_query(
         models, extent = await _find_models(connection, access, body, model_id)
         sort = await resolve_page_sort(connection, [model.model for model in models], page_body)
         question = page_body.to_query_request(filter, newest_first=sort.descending)
-        prepared, queries = await _prepare(connection, models, extent, question)
+        prepared = await prepare(connection, [model.model for model in models], question, extent)
         bound_to = "/inferences" if model_id is None else model_id
         fingerprint = compute_fingerprint(bound_to, page_body, filter.tree)
         warnings = list(prepared.warnings)
         if is_first and isinstance(body, Models):
             warnings += await warn_of_left_out(connection, access, body)
-        page_request = PageRequest(
-            models, prepared.query, queries, sort, fingerprint, warnings, filter
-        )
+        page_request = PageRequest(models, prepared.query, sort, fingerprint, warnings, filter)
         return await build_page(connection, access, page_body, page_request)
 
     return await answer_page_or_stream(connection, access, body, ask)
@@ -185,7 +183,7 @@ async def _answer_count(
 ) -> Answer[InferenceCount]:
     narrow = _NARROW[model_id is not None]
     async with _asking(connection, access, body, model_id, "count", narrow) as asked:
-        number = await count(connection, asked.queries, deadline=asked.deadline)
+        number = await count(connection, asked.query, deadline=asked.deadline)
     return Answer(InferenceCount(count=number, **asked.members))
 
 
@@ -197,7 +195,7 @@ async def _answer_aggregate(
 ) -> Answer[ShownAggregate]:
     kind, narrow = "aggregate", _NARROW_AGGREGATE
     async with _asking(connection, access, body, model_id, kind, narrow) as asked:
-        targets = [Target(*pair) for pair in zip(asked.models, asked.queries, strict=True)]
+        targets = [Target(of, asked.query.of_model(of.model)) for of in asked.models]
         deadline, unknown_keys = asked.deadline, body.unknown_keys
         result = await aggregate(
             connection, targets, body, deadline=deadline, unknown_keys=unknown_keys
@@ -211,7 +209,7 @@ class _Asked:
     """A question that is answered by numbers. `members`: of its answer, beside them."""
 
     models: Sequence[Registration]
-    queries: Sequence[ModelQuery]
+    query: ModelQuery
     deadline: Deadline
     members: dict[str, Any]
 
@@ -229,12 +227,12 @@ async def _asking(  # noqa: PLR0917
     models, extent = await _find_models(connection, access, body, model_id)
     filter = await read_requested_filter(body.filter, body.filter_lang)
     question = body.to_query_request(filter)
-    prepared, queries = await _prepare(connection, models, extent, question)
+    prepared = await prepare(connection, [model.model for model in models], question, extent)
     deadline = set_deadline(body, access.settings)
     members = {"warnings": list(prepared.warnings), **filter.answer_members}
     with recording(body.explain) as recorded:
         with limit_query_time(kind, narrow, prepared.query):
-            yield _Asked(models, queries, deadline, members)
+            yield _Asked(models, prepared.query, deadline, members)
         members |= await explain(connection, access, prepared.query, recorded)
 
 
@@ -246,17 +244,3 @@ async def _find_models(
         return await choose_models(connection, access, body), None
     registration, extent = await access.find_model_to_query(connection, model_id)
     return [registration], extent
-
-
-async def _prepare(
-    connection: AsyncConnection,
-    models: Sequence[Registration],
-    extent: Extent | None,
-    question: QueryRequest,
-) -> tuple[PreparedQuery, Sequence[ModelQuery]]:
-    """`extent`: where the inferences of the one model of a path are."""
-    numbers = [model.model for model in models]
-    prepared = await prepare(connection, numbers, question, extent)
-    if extent is not None:
-        return prepared, [prepared.query]
-    return prepared, await build_queries(connection, prepared.query, numbers)

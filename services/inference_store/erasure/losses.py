@@ -57,7 +57,7 @@ from inference_store.query.deadline import (
     range_of_time,
 )
 from inference_store.query.matching import Query, count_matches, match_by_index
-from inference_store.query.preparation import find_doubtful
+from inference_store.query.preparation import build_query
 
 _SUMMED = ("inferences", "objects", "bytes", "unknown_sizes", "held")
 _BESIDE = ("dead_letters", "parked_events", "undecided")
@@ -211,8 +211,9 @@ async def count_requested(
     loss = await _count_pieces(connection, pieces, find, deadline, large=going.large)
     if not loss.partial:
         where = range_of_time(requested.model, None, None)
-        doubts = await find_doubtful(connection, where, [requested.predicate])
-        if doubts is not None:
+        about = [requested.predicate]
+        doubts = await build_query(connection, where, about, matches="doubtful")
+        if not doubts.nothing:
             loss = await _count_undecided(connection, loss, doubts, deadline)
     try:
         after, of_model = 0, unsettled_event.c.model_id == model_id

@@ -254,7 +254,7 @@ async def find_part(
     because its span is closed. Raises as `build_predicate` and `build_query` do."""
     predicate = await build_predicate(connection, model, criteria)
     where = range_of_time(model, None, None)
-    query = await build_query(connection, where, [predicate], certain=True)
+    query = await build_query(connection, where, [predicate], matches="certain")
     return RequestedPart(model, criteria, predicate, replace(query, marks=False, closed=True))
 
 
@@ -285,7 +285,7 @@ async def find_requested(
     query = requested.query.in_order()
     if after is not None:
         query = query.after(after)
-    page = await find_by_time(connection, [query], limit=limit, deadline=Deadline.after(_SECONDS))
+    page = await find_by_time(connection, query, limit=limit, deadline=Deadline.after(_SECONDS))
     uids = await limit_to_few_spans(connection, page.uids)
     if len(uids) < len(page.uids) or len(uids) == limit:
         return uids, uids[-1]

@@ -167,7 +167,7 @@ class Listing:
             space = self.most - len(begun)
             page = await find_by_time(
                 connection,
-                [query],
+                query,
                 limit=space,
                 deadline=Deadline.after(_SECONDS),
                 goes_on=job.listed_to is not None,

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from asyncpg.exceptions import InterfaceError, PostgresError, QueryCanceledError
-from sqlalchemy import ColumnElement, FromClause, and_, bindparam, select, text
+from sqlalchemy import ColumnElement, FromClause, and_, any_, bindparam, select, text
 from sqlalchemy.dialects.postgresql import ARRAY, INTEGER
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.exc import DBAPIError
@@ -83,6 +83,10 @@ class Deadline:
         """A deadline that ends at its soft end; the same one if it has none."""
         return self if self.soft is None else replace(self, at=self.soft, soft=None)
 
+    def part(self, share: float) -> "Deadline":
+        """Return a deadline at the end of a share of the remaining time."""
+        return replace(self, at=time.monotonic() + self.left_seconds * share, soft=None)
+
     @property
     def left_seconds(self) -> float:
         """The remaining time in seconds; zero when it is over."""
@@ -106,14 +110,13 @@ async def fetch(
     deadline: Deadline,
     *,
     large: bool = False,
-    share: float = 1.0,
     what: str = "",
     plain: bool = False,
     workers: int = 0,
     settings: Mapping[str, str] | None = None,
     parameters: Mapping[str, Any] | None = None,
 ) -> list[Any]:
-    """Return the statement's rows, within a share of the remaining time.
+    """Return the statement's rows, within the remaining time.
 
     Raises OutOfTime, which is Overloaded if other requests kept this process busy meanwhile.
 
@@ -123,10 +126,9 @@ async def fetch(
     parallel workers UNION ALL returns its parts in the order in which they are written.
     """
     if plain and isinstance(building, PreparedStatement) and _is_alone(connection):
-        return await _fetch_plain(connection, building, deadline, share, parameters or {})
-    seconds = deadline.left_seconds * share
-    statement = await build_statement(connection, building, seconds, large=large)
-    milliseconds = int(deadline.left_seconds * share * 1000)
+        return await _fetch_plain(connection, building, deadline, parameters or {})
+    statement = await build_statement(connection, building, deadline.left_seconds, large=large)
+    milliseconds = int(deadline.left_seconds * 1000)
     if milliseconds < _LEAST_SECONDS * 1000:
         raise deadline.make_error()
     limits = {
@@ -161,7 +163,6 @@ async def _fetch_plain(
     connection: AsyncConnection,
     statement: PreparedStatement,
     deadline: Deadline,
-    share: float,
     parameters: Mapping[str, Any],
 ) -> list[Any]:
     """Return the rows of a statement that runs under the connection's own settings.
@@ -169,13 +170,12 @@ async def _fetch_plain(
     Raises OutOfTime, by this process's clock, after cancelling the statement in Postgres, or by
     the connection's own statement_timeout, which applies as well.
     """
-    seconds = deadline.left_seconds * share
-    if seconds < _LEAST_SECONDS:
+    if deadline.is_over:
         raise deadline.make_error()
     began = _measure_unoccupied()
     late: Exception
     try:
-        return await statement.fetch(connection, parameters, seconds=seconds)
+        return await statement.fetch(connection, parameters, seconds=deadline.left_seconds)
     except TimeoutError as exc:
         late = exc
     except DBAPIError as exc:
@@ -387,15 +387,15 @@ def span_around(pieces: Sequence[ScanRange]) -> ScanRange:
     return ScanRange(pieces[0].model, min(s.lo for s in pieces), max(s.hi for s in pieces))
 
 
-async def has_marks(connection: AsyncConnection, model: int) -> bool:
-    """Check whether any of its inferences is being erased; if not, no query tests for it."""
-    return bool(await _select_first_mark().fetch(connection, {"of": model}))
+async def has_marks(connection: AsyncConnection, models: Sequence[int]) -> bool:
+    """Check whether any inference of the models is being erased; if not, no query tests for it."""
+    return bool(await _select_first_mark().fetch(connection, {"of": models}))
 
 
 @cache
 def _select_first_mark() -> PreparedStatement:
     here = erasing.c
-    mine = here.model == bindparam("of", type_=INTEGER())
+    mine = here.model == any_(bindparam("of", type_=ARRAY(INTEGER())))
     return PreparedStatement(select(here.uid).where(mine, here.scope == "inference").limit(1))
 
 

@@ -7,7 +7,7 @@ so that each is read once, whatever the planner estimates. A single long list is
 planner, which may scan until the page is full.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -93,11 +93,7 @@ def build_matches(query: Query, piece: DrivingIndex) -> Select[Any]:
         return build_anti_join(query, piece.scan_range)
     if not piece.sizes or (piece.shortest is None and not piece.joins):
         return match_by_index(query, piece.scan_range)
-    if piece.pairs:
-        return _join_two(query, piece)
-    if piece.shortest is not None:
-        return _drive_by_one(query, piece.scan_range, piece.sizes.index(piece.shortest))
-    return _join_all(query, piece.scan_range)
+    return _read_lists(query, piece)
 
 
 def settings_for(pieces: Sequence[DrivingIndex]) -> Mapping[str, str]:
@@ -110,9 +106,28 @@ def settings_for(pieces: Sequence[DrivingIndex]) -> Mapping[str, str]:
     return {**_JOINING, "work_mem": f"{max(_LEAST_MB, _HASHES_MB // joins)}MB"}
 
 
+async def iterate_pieces(
+    connection: AsyncConnection,
+    query: Query,
+    parts: Sequence[ScanRange],
+    deadline: Deadline,
+    *,
+    known: Collection[ScanRange] = (),
+) -> AsyncIterator[Sequence[DrivingIndex]]:
+    """Yield the pieces that one statement reads as a whole, of all models, in which anything can
+    match, without the `known` ones. Raises OutOfTime."""
+    for ranges in query.split(parts):
+        others = [scan_range for scan_range in ranges if scan_range not in known]
+        for pieces in group_by_joins(await count_lists(connection, query, others, deadline)):
+            yield pieces
+
+
 def group_by_joins(pieces: Sequence[DrivingIndex]) -> Iterator[Sequence[DrivingIndex]]:
-    """Yield the pieces that one statement reads as a whole: few of those whose lists are joined."""
-    light = [piece for piece in pieces if not piece.joins]
+    """Yield the pieces that one statement reads as a whole: few of those whose lists are joined.
+
+    Those in which nothing can match are left out.
+    """
+    light = [piece for piece in pieces if not (piece.joins or piece.empty)]
     if light:
         yield light
     joined = [piece for piece in pieces if piece.joins]
@@ -120,15 +135,25 @@ def group_by_joins(pieces: Sequence[DrivingIndex]) -> Iterator[Sequence[DrivingI
         yield joined[start : start + MOST_JOINED]
 
 
-def _drive_by_one(query: Query, scan_range: ScanRange, index: int) -> Select[Any]:
-    """Select from one short list, and test each of its inferences.
-
-    It may have grown since it was counted; it is cut at `_GROWN`.
-    """
-    first = split_driving(query.conditions)[0][index]
+def _read_lists(query: Query, piece: DrivingIndex) -> Select[Any]:
+    """Select from the shortest list, or from some or all that are joined, and test the rest."""
+    driving, _ = split_driving(query.conditions)
+    by_length = sorted(range(len(driving)), key=piece.sizes.__getitem__)[: piece.joins + 1]
+    first, *others = (select_list(driving[index], piece.scan_range) for index in by_length)
     # OFFSET: the planner does not rewrite it; LIMIT tells the planner how short it is
-    rows = select_list(first, scan_range).limit(_GROWN).offset(0).subquery()
-    return _test_others(query, [first], scan_range, select(rows.c.uid))
+    if piece.shortest is None:
+        rows: Any = first.offset(0).subquery()
+    else:
+        short = first.limit(_GROWN).offset(0).subquery()
+        rows = _mark_short(first, "short") if others else short
+    joined = rows
+    for uids in others:
+        other = uids.offset(0).subquery()
+        joined = joined.join(other, other.c.uid == rows.c.uid)
+    found = select(rows.c.uid).select_from(joined)
+    if others and piece.shortest is not None:
+        found = select(_mark_short(found, "both").c.uid)
+    return _test_others(query, [driving[index] for index in by_length], piece.scan_range, found)
 
 
 def _test_others(
@@ -141,35 +166,14 @@ def _test_others(
     return matches if all(condition.unique for condition in read) else matches.distinct()
 
 
-def _join_two(query: Query, piece: DrivingIndex) -> Select[Any]:
-    driving, _ = split_driving(query.conditions)
-    shortest = sorted(range(len(driving)), key=piece.sizes.__getitem__)[:2]
-    first, second = (driving[index] for index in shortest)
-    short = _mark_short(select_list(first, piece.scan_range), "short")
-    other = select_list(second, piece.scan_range).offset(0).subquery()
-    both = _mark_short(select(other.c.uid).join(short, short.c.uid == other.c.uid), "both")
-    return _test_others(query, [first, second], piece.scan_range, select(both.c.uid))
-
-
 def _mark_short(uids: Select[Any], name: str) -> Any:
     """Return the same list as an array, so that the planner expects it to be short.
 
-    The planner then hashes this list, not the other one, and tests one by one.
+    The planner then hashes this list, not another one, and tests one by one.
     """
     array = func.array(uids.scalar_subquery(), type_=ARRAY(UUID(as_uuid=True)))
     uid = column("uid", UUID(as_uuid=True))
     return func.unnest(array).table_valued(uid, name=name).render_derived()
-
-
-def _join_all(query: Query, scan_range: ScanRange) -> Select[Any]:
-    driving, _ = split_driving(query.conditions)
-    first, *more = [
-        select_list(condition, scan_range).offset(0).subquery() for condition in driving
-    ]
-    joined: Any = first
-    for rows_of_list in more:
-        joined = joined.join(rows_of_list, rows_of_list.c.uid == first.c.uid)
-    return _test_others(query, driving, scan_range, select(first.c.uid).select_from(joined))
 
 
 def select_list(condition: Condition, scan_range: ScanRange) -> Select[Any]:
@@ -182,25 +186,12 @@ def select_list(condition: Condition, scan_range: ScanRange) -> Select[Any]:
 # counted: counting locations, or inferences with a key, takes longer than testing a few inferences.
 
 
-async def find_candidates(
-    connection: AsyncConnection,
-    query: Query,
-    group: Sequence[ScanRange],
-    deadline: Deadline,
-    **limits: Any,
-) -> list[DrivingIndex]:
-    """Return the result of `count_lists` without the pieces in which nothing can match."""
-    pieces = await count_lists(connection, query, group, deadline, **limits)
-    return [piece for piece in pieces if not piece.empty]
-
-
 async def count_lists(
     connection: AsyncConnection,
     query: Query,
     group: Sequence[ScanRange],
     deadline: Deadline,
     *,
-    share: float = 1.0,
     most: int = FEW,
     some: int = SOME,
     alone: bool = False,
@@ -212,61 +203,49 @@ async def count_lists(
     `some`. If a key must be missing, return the pieces with inferences without it. `driven_by`: the
     index of the list that was very short in the pieces before. Raises OutOfTime.
     """
+    if query.others:  # of many models the partitions are many: this would double the statements
+        return [DrivingIndex(scan_range) for scan_range in group]
     driving, _ = split_driving(query.conditions)
     if not driving and alone and find_anti_joins(query):
-        with_matches = await _keep_pieces_with_matches(connection, query, group, deadline, share)
+        with_matches = await _keep_pieces_with_matches(connection, query, group, deadline)
         return [DrivingIndex(scan_range, anti_join=True) for scan_range in with_matches]
     # its list is cheap to read, but not in the order of a page
     by_value = any(isinstance(one, Found) and one.by_value for one in driving)
     if len(driving) < 2 and not (alone and by_value):
         return [DrivingIndex(scan_range) for scan_range in group]
-    counting = partial(_count_sizes, connection, query, deadline, share)
     every, counted = range(len(driving)), dict[ScanRange, DrivingIndex]()
+
+    async def count_some(
+        indexes: Sequence[int], ranges: Sequence[ScanRange], most: int, few: int = FEW
+    ) -> None:
+        if not (indexes and ranges):
+            return
+        rows = await fetch(
+            connection,
+            lambda: _select_sizes([driving[index] for index in indexes], ranges, most),
+            deadline,
+            large=query.large,
+            what="see which index leads",
+            workers=WORKERS,
+        )
+        found = iter([row.size for row in sorted(rows)])
+        for scan_range in ranges:
+            sizes = dict(zip(indexes, found, strict=False))
+            of_all = tuple(sizes.get(index, most) for index in every)
+            counted[scan_range] = DrivingIndex(scan_range, of_all, most, few)
+
     cheap = [index for index in every if driving[index].scans == 1]
     if driven_by is not None:
         cheap = [driven_by]
-    if 0 < len(cheap) < len(driving):
-        # the other lists only in pieces in which none of these is very short
-        pieces = await counting(cheap, group, most)
-        counted = {piece.scan_range: piece for piece in pieces if piece.is_very_short}
-    rest = [scan_range for scan_range in group if scan_range not in counted]
-    if rest:
-        counted |= {piece.scan_range: piece for piece in await counting(every, rest, most)}
-    long = [piece.scan_range for piece in counted.values() if piece.joins > 1]
-    if long and most < some:
-        pieces = await counting(every, long, some, few=most)
-        counted |= {piece.scan_range: piece for piece in pieces}
+    if len(cheap) < len(driving):
+        await count_some(cheap, group, most)
+    # the other lists only in pieces in which none of these is very short
+    rest = [place for place in group if place not in counted or not counted[place].is_very_short]
+    await count_some(every, rest, most)
+    if most < some:
+        long = [scan_range for scan_range in group if counted[scan_range].joins > 1]
+        await count_some(every, long, some, few=most)
     return [counted[scan_range] for scan_range in group]
-
-
-async def _count_sizes(  # noqa: PLR0917
-    connection: AsyncConnection,
-    query: Query,
-    deadline: Deadline,
-    share: float,
-    indexes: Sequence[int],
-    group: Sequence[ScanRange],
-    most: int,
-    few: int = FEW,
-) -> list[DrivingIndex]:
-    driving, _ = split_driving(query.conditions)
-    rows = await fetch(
-        connection,
-        lambda: _select_sizes([driving[index] for index in indexes], group, most),
-        deadline,
-        large=query.large,
-        share=share,
-        what="see which index leads",
-        workers=WORKERS,
-    )
-    counted = [row.size for row in sorted(rows)]
-    pieces = []
-    for number, scan_range in enumerate(group):
-        start = number * len(indexes)
-        sizes = dict(zip(indexes, counted[start : start + len(indexes)], strict=True))
-        of_all = tuple(sizes.get(index, most) for index in range(len(driving)))
-        pieces.append(DrivingIndex(scan_range, of_all, most, few))
-    return pieces
 
 
 def _select_sizes(
@@ -362,11 +341,11 @@ async def _keep_pieces_with_matches(
     query: Query,
     group: Sequence[ScanRange],
     deadline: Deadline,
-    share: float,
 ) -> Sequence[ScanRange]:
     for key in find_anti_joins(query):
         alone = replace(query, conditions=(key,))
-        numbers = await read_numbers(connection, [alone], group, deadline)
+        stored = await read_numbers(connection, alone, group, deadline)
+        numbers = {scan_range: stored[scan_range] for scan_range in group if scan_range in stored}
         building = partial(_select_lacking, query, key, group, numbers)
         some = {scan_range for scan_range, number in numbers.items() if number > 0}
         if len(numbers) < len(group):
@@ -374,7 +353,6 @@ async def _keep_pieces_with_matches(
                 connection,
                 building,
                 deadline,
-                share=share,
                 what="see where a key is lacking",
                 workers=WORKERS,
                 settings=JOINING,

@@ -82,7 +82,7 @@ async def model_with_extent(
     """
     if await is_distributed_cached(connection):  # Citus cannot join these tables in one statement
         model = await get(connection, model_id, within=within)
-        marks = await has_marks(connection, model.model)
+        marks = await has_marks(connection, [model.model])
         return model, Extent(await find_ranges(connection), marks)
     row = await find(connection, _build_statement(within), model_id)
     bounds = zip(row["since"], row["until"], strict=True)

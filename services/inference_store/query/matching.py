@@ -1,6 +1,6 @@
 """The SQL that finds inferences: by a scan, and by driving indexes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -17,11 +17,15 @@ from inference_store.query.deadline import (
     ScanRange,
     cut_range,
     find_pieces_of,
+    split_groups,
     test_unmarked,
 )
 
 from .conditions.condition import Condition, match_all
 
+# Models of one statement; fewer if the conditions take many index scans or comparisons.
+_MODELS = 8
+_FEW_SCANS = 4
 # Comparisons of one statement, if it can be split: each costs a millisecond before it runs.
 MOST_COMPARISONS = 100
 _LARGE = 50
@@ -37,13 +41,14 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query of one model: conditions that must all hold, in a range."""
+    """Conditions that must all hold, in a range, of the inferences of one model or of several."""
 
     scan_range: ScanRange
+    """The range of the first model."""
     conditions: tuple[Condition, ...] = ()
     newest_first: bool = True
     marks: bool = False
-    """Whether any inference is being erased."""
+    """Whether any inference of the models is being erased."""
     closed: bool = False
     """Whether it searches spans that are being dropped, too."""
     nothing: bool = False
@@ -52,6 +57,13 @@ class Query:
     """The number of comparisons in the conditions."""
     spans: Sequence[Range] | None = field(default=None, compare=False)
     """The open spans, the newest first, if they are known already."""
+    others: tuple[int, ...] = ()
+    """The other models that are asked together with the first."""
+
+    @property
+    def models(self) -> tuple[int, ...]:
+        """All of the models."""
+        return (self.scan_range.model, *self.others)
 
     @property
     def is_driven(self) -> bool:
@@ -64,14 +76,13 @@ class Query:
         return self.size > _LARGE
 
     @property
-    def at_once(self) -> int:
-        """The number of pieces that one statement may search, at least one."""
-        return max(1, MOST_COMPARISONS // max(1, self.size))
-
-    @property
     def group(self) -> int:
         """The number of partitions that one statement searches."""
-        return min(GROUP, self.at_once)
+        return min(GROUP, self._at_once)
+
+    @property
+    def _at_once(self) -> int:
+        return max(1, MOST_COMPARISONS // max(1, self.size))
 
     @property
     def form(self) -> str:
@@ -81,6 +92,20 @@ class Query:
     def in_order(self) -> "Query":
         """Return the same query, the oldest first."""
         return replace(self, newest_first=False)
+
+    def of_model(self, model: int) -> "Query":
+        """Return the same query, of one of the models."""
+        return replace(self, scan_range=replace(self.scan_range, model=model), others=())
+
+    def split(self, parts: Sequence[ScanRange]) -> Iterator[list[ScanRange]]:
+        """Yield what one statement searches: a few models in a few of these parts."""
+        scans = sum(condition.scans for condition in self.conditions)
+        size = _MODELS * _FEW_SCANS // max(scans, _FEW_SCANS)
+        size = max(1, min(size, self._at_once // self.group))
+        for group in split_groups(parts, self.group):
+            for start in range(0, len(self.models), size):
+                models = self.models[start : start + size]
+                yield [replace(part, model=model) for part in group for model in models]
 
     def after(self, uid: UUID) -> "Query":
         """Return the same query, after `uid`."""
@@ -95,17 +120,15 @@ class Query:
         return uid.desc() if self.newest_first else uid.asc()
 
 
-async def find_pieces(
-    connection: AsyncConnection, query: Query, *, newest_first: bool
-) -> list[ScanRange]:
-    """Cut the query's range into the partitions' spans, as `find_pieces_of` does; none if nothing
-    can match."""
+async def find_pieces(connection: AsyncConnection, query: Query) -> list[ScanRange]:
+    """Cut the first model's range into the partitions' spans, as `find_pieces_of` does; none if
+    nothing can match."""
     if query.nothing or query.scan_range.empty:
         return []
     if query.spans is None or query.closed:
-        how = {"newest_first": newest_first, "closed": query.closed}
+        how = {"newest_first": query.newest_first, "closed": query.closed}
         return await find_pieces_of(connection, query.scan_range, **how)
-    return cut_range(query.scan_range, query.spans, newest_first=newest_first)
+    return cut_range(query.scan_range, query.spans, newest_first=query.newest_first)
 
 
 def match_by_scan(query: Query, scan_range: ScanRange) -> Select[Any]:

@@ -11,12 +11,11 @@ among those without: if time runs out earlier, the order of the hits is not cert
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from operator import attrgetter
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Integer, Select, any_, literal, select, tuple_, union_all
+from sqlalchemy import ColumnElement, Select, any_, select, tuple_
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -37,17 +36,17 @@ from .deadline import (
     fetch,
     test_unmarked,
 )
+from .driving import DrivingIndex, build_matches, iterate_pieces
 from .explain import record_form
-from .matching import Hit, Query, find_pieces, match_by_index
+from .matching import Hit, Query, find_pieces
 from .order import MissingValue, Order, Rows, Sort
 from .read import Inference, make_ahead
-from .search import Search, Unit, add_model, find_by_time, iterate_units, pair_units
+from .search import Search, find_by_time
 
 FEW = 4_000
 _UNITS = 64
-Uids: TypeAlias = Mapping[int, Sequence[UUID]]
-"""Matches by model."""
-Parts: TypeAlias = Sequence[Callable[[], Select[Any]]]
+Tests: TypeAlias = Callable[[DrivingIndex, ColumnElement[Any]], list[ColumnElement[bool]]]
+"""Returns the tests that an inference of a piece, with this uid, matches."""
 
 
 class OnlyWithValue(OutOfTime):
@@ -66,19 +65,30 @@ class _Sorted(Search):
     descending: bool
     after: Cursor | None
 
-    async def take(self, parts: Parts, what: str, deadline: Deadline) -> None:
-        """Merge the hits of these statements with the others, and drop what is beyond the page."""
-        found = await self.read(parts, what, deadline)
-        both = [*self.hits, *(hit._replace(value=add_time_zone(hit.value)) for hit in found)]
+    async def take(
+        self, pieces: Sequence[DrivingIndex], tested: Tests, what: str, deadline: Deadline
+    ) -> None:
+        """Merge the first hits of these pieces with the others, and drop those beyond the page."""
+        worst = self.hits[-1] if len(self.hits) == self.limit else None
+
+        def select_first(piece: DrivingIndex) -> Select[Any]:
+            rows = self.order.rows(piece.scan_range)
+            matches = select(rows.uid.label("uid"), rows.value.label("value"))
+            matches = matches.where(*rows.where, *tested(piece, rows.uid))
+            if self.after is not None:
+                matches = matches.where(self._test_beyond(rows, self.after, after=True))
+            if worst is not None:
+                matches = matches.where(self._test_beyond(rows, worst, after=False))
+            keys = (rows.value, rows.uid)
+            ordered = matches.order_by(*(k.desc() if self.descending else k.asc() for k in keys))
+            return ordered.limit(self.limit)
+
+        found = await self.read(pieces, select_first, what, deadline)
+        both = [*self.hits, *(hit._replace(value=add_time_zone(hit.value)) for _, hit in found)]
         both.sort(key=attrgetter("value", "uid"), reverse=self.descending)
         self.hits = both[: self.limit]
 
-    @property
-    def worst(self) -> Hit | None:
-        """The last hit of a full page."""
-        return self.hits[-1] if len(self.hits) == self.limit else None
-
-    def test_beyond(
+    def _test_beyond(
         self, rows: Rows, position: Hit | Cursor, *, after: bool
     ) -> ColumnElement[bool]:
         """Test that a row comes after a position in the order, or before it."""
@@ -91,7 +101,7 @@ class _Sorted(Search):
 
 async def find_sorted(
     connection: AsyncConnection,
-    queries: Sequence[Query],
+    query: Query,
     order: Order,
     *,
     limit: int,
@@ -102,17 +112,13 @@ async def find_sorted(
 ) -> list[Hit]:
     """Find up to `limit` hits in that order, beyond `after`. Raises OutOfTime, OnlyWithValue.
 
-    The queries are one request of several models; `few`: how many matches are looked up at most.
-    `backwards`: from the order's end to its beginning; of several values an inference is at the
-    one that the order takes.
+    `few`: how many matches are looked up at most. `backwards`: from the order's end to its
+    beginning; of several values an inference is at the one that the order takes.
     """
-    if not queries:
-        return []
-    parts = await find_pieces(connection, queries[0], newest_first=True)
     lacking = after if after is not None and after.value is None else None
     search = _Sorted(
         connection=connection,
-        queries=queries,
+        query=query,
         limit=limit,
         deadline=deadline,
         order=order,
@@ -122,7 +128,7 @@ async def find_sorted(
     last = await _find_without_value(search, lacking) if backwards and lacking else []
     search.limit -= len(last)
     if search.limit and (backwards or lacking is None):
-        await _find_with_value(search, parts, few)
+        await _find_with_value(search, await find_pieces(connection, query), few)
     hits = [*last, *search.hits]
     if len(search.hits) < search.limit and not (order.always or backwards):
         try:
@@ -135,35 +141,54 @@ async def find_sorted(
 
 
 async def _find_with_value(search: _Sorted, parts: Sequence[ScanRange], few: int) -> None:
-    led_to = await _find_few(search, parts, few) if search.first.is_driven else None
-    if led_to is not None:
-        record_form("few: the matches were looked up and sorted")
-        await _look_up(search, parts, led_to)
-        return
+    query = search.query
+    if query.is_driven:
+        uids = await _find_few(search, parts, few)
+        if uids is not None:
+            record_form("few: the matches were looked up and sorted")
+            await _look_up(search, uids)
+            return
     if search.order.is_scannable:
         try:
             record_form("walk: the order's index was walked, what it named was tested")
-            await _merge(search, parts, _test_scanned, "walk the order", share=0.5)
+            await _walk(search, parts, "walk the order", search.deadline.part(0.5))
         except OutOfTime:
-            if not search.first.is_driven:
+            if not query.is_driven:
                 raise
             search.hits = []
         else:
             return
     record_form("sort: all matches were sorted")
-    tested = _test_driven if search.first.is_driven else _test_scanned
-    await _merge(search, parts, tested, "sort the matches")
+    if not query.is_driven:
+        await _walk(search, parts, "sort the matches", search.deadline)
+        return
+    async for pieces in iterate_pieces(search.connection, query, parts, search.deadline):
+        await search.take(
+            pieces,
+            lambda piece, uid: [uid.in_(build_matches(query, piece))],
+            "sort the matches",
+            search.deadline,
+        )
 
 
-async def _find_few(search: _Sorted, parts: Sequence[ScanRange], most: int) -> Uids | None:
-    uids: dict[int, list[UUID]] = {}
-    remaining = most + 1
-    deadline = Deadline.after(search.deadline.left_seconds * 0.25)
+async def _find_few(
+    search: _Sorted, parts: Sequence[ScanRange], most: int
+) -> dict[ScanRange, list[UUID]] | None:
+    """Return the matches by piece; None if there are more, or they are not found soon."""
+    uids: dict[ScanRange, list[UUID]] = {}
+    query, remaining = search.query, most + 1
+    deadline = search.deadline.part(0.25)
+    what = "see whether the matches are few"
+
+    def select_some(piece: DrivingIndex) -> Select[Any]:
+        return build_matches(query, piece).limit(remaining)
+
     try:
-        for units in iterate_units(search.queries, parts):
-            lists = partial(_select_all_matches, units, remaining)
-            for hit in await search.read([lists], "see whether the matches are few", deadline):
-                uids.setdefault(hit.model, []).append(hit.uid)
+        async for pieces in iterate_pieces(search.connection, query, parts, deadline):
+            for part, hit in await search.read(
+                pieces, select_some, what, deadline, limit=remaining
+            ):
+                uids.setdefault(pieces[part].scan_range, []).append(hit.uid)
                 remaining -= 1
             if remaining <= 0:
                 return None
@@ -172,67 +197,29 @@ async def _find_few(search: _Sorted, parts: Sequence[ScanRange], most: int) -> U
     return uids
 
 
-def _select_all_matches(units: Sequence[Unit], limit: int) -> Select[Any]:
-    matches = (add_model(unit[0], match_by_index(*unit).limit(limit)) for unit in units)
-    together = union_all(*matches).subquery()
-    return select(together.c.model, together.c.uid).limit(limit)
+async def _look_up(search: _Sorted, uids: Mapping[ScanRange, Sequence[UUID]]) -> None:
+    pieces = [DrivingIndex(scan_range) for scan_range in uids]
+    kind = UUID_TYPE(as_uuid=True)
+    for start in range(0, len(pieces), _UNITS):
+        await search.take(
+            pieces[start : start + _UNITS],
+            lambda piece, uid: [uid == any_(bind_many(uids[piece.scan_range], kind))],
+            "look up and sort few matches",
+            search.deadline,
+        )
 
 
-async def _look_up(search: _Sorted, parts: Sequence[ScanRange], uids: Uids) -> None:
-    matching = [query for query in search.queries if query.scan_range.model in uids]
-    selects: list[Callable[[], Select[Any]]] = []
-    for query, scan_range in pair_units(matching, parts):
-        found = uids[query.scan_range.model]
-        here = [uid for uid in found if scan_range.lo <= uid < scan_range.hi]
-        if here:
-            unit = query, scan_range
-            selects.append(partial(_select_ordered, search, unit, partial(_test_named, here)))
-    for start in range(0, len(selects), _UNITS):
-        some, what = selects[start : start + _UNITS], "look up and sort few matches"
-        await search.take(some, what, search.deadline)
+async def _walk(search: _Sorted, parts: Sequence[ScanRange], what: str, deadline: Deadline) -> None:
+    query = search.query
 
+    def test_each(piece: DrivingIndex, uid: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+        scan_range = piece.scan_range
+        tests = [condition.holds(scan_range, uid) for condition in query.conditions]
+        return [*tests, test_unmarked(scan_range, uid)] if query.marks else tests
 
-Tested: TypeAlias = Callable[[Unit, ColumnElement[Any]], list[ColumnElement[bool]]]
-
-
-def _test_named(
-    uids: Sequence[UUID], _: Unit, uid: ColumnElement[Any]
-) -> list[ColumnElement[bool]]:
-    return [uid == any_(bind_many(uids, UUID_TYPE(as_uuid=True)))]
-
-
-def _test_scanned(unit: Unit, uid: ColumnElement[Any]) -> list[ColumnElement[bool]]:
-    query, scan_range = unit
-    tests = [condition.holds(scan_range, uid) for condition in query.conditions]
-    return [*tests, test_unmarked(scan_range, uid)] if query.marks else tests
-
-
-def _test_driven(unit: Unit, uid: ColumnElement[Any]) -> list[ColumnElement[bool]]:
-    return [uid.in_(match_by_index(*unit))]
-
-
-async def _merge(
-    search: _Sorted, parts: Sequence[ScanRange], tested: Tested, what: str, *, share: float = 1.0
-) -> None:
-    deadline = Deadline.after(search.deadline.left_seconds * share)
-    for units in iterate_units(search.queries, parts):
-        selects = [partial(_select_ordered, search, unit, tested) for unit in units]
-        await search.take(selects, what, deadline)
-
-
-def _select_ordered(search: _Sorted, unit: Unit, tested: Tested) -> Select[Any]:
-    query, scan_range = unit
-    rows = search.order.rows(scan_range)
-    model = literal(query.scan_range.model, Integer).label("model")
-    matches = select(model, rows.uid.label("uid"), rows.value.label("value"))
-    matches = matches.where(*rows.where, *tested(unit, rows.uid))
-    if search.after is not None:
-        matches = matches.where(search.test_beyond(rows, search.after, after=True))
-    if search.worst is not None:
-        matches = matches.where(search.test_beyond(rows, search.worst, after=False))
-    keys = (rows.value, rows.uid)
-    ordered = matches.order_by(*(k.desc() if search.descending else k.asc() for k in keys))
-    return ordered.limit(search.limit)
+    for ranges in query.split(parts):
+        pieces = [DrivingIndex(scan_range) for scan_range in ranges]
+        await search.take(pieces, test_each, what, deadline)
 
 
 def add_time_zone(value: Any) -> Any:
@@ -242,17 +229,12 @@ def add_time_zone(value: Any) -> Any:
 
 
 async def _find_without_value(search: _Sorted, after: Cursor | None) -> list[Hit]:
-    lacks = MissingValue(search.order, drives=not search.first.is_driven)
-    without_value = [
-        replace(query, conditions=(*query.conditions, lacks), newest_first=search.descending)
-        for query in search.queries
-    ]
+    query, lacks = search.query, MissingValue(search.order, drives=not search.query.is_driven)
+    query = replace(query, conditions=(*query.conditions, lacks), newest_first=search.descending)
     if after is not None:
-        without_value = [query.after(after.uid) for query in without_value]
+        query = query.after(after.uid)
     limit = search.limit - len(search.hits)
-    found = await find_by_time(
-        search.connection, without_value, limit=limit, deadline=search.deadline
-    )
+    found = await find_by_time(search.connection, query, limit=limit, deadline=search.deadline)
     if found.out_of_time:
         raise OutOfTime
     return found.hits
@@ -260,21 +242,24 @@ async def _find_without_value(search: _Sorted, after: Cursor | None) -> list[Hit
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The hits of a page, and the cursor of the next one.
-
-    `searched_back_to`: the time down to which it searched before time ran out.
-    """
+    """The hits of a page, and the cursor of the next one."""
 
     hits: Sequence[Hit]
     next: str | None = None
     read: Mapping[UUID, Inference] = field(default_factory=dict)
     """The inferences that were read with the hits: all are of one model."""
-    searched_back_to: datetime | None = None
+    searched: UUID | None = None
+    """The uid up to which it searched before time ran out."""
+
+    @property
+    def searched_back_to(self) -> datetime | None:
+        """The time down to which it searched before time ran out."""
+        return None if self.searched is None else received_at_of(self.searched)
 
 
 async def find_page(
     connection: AsyncConnection,
-    queries: Sequence[Query],
+    query: Query,
     sort: Sort,
     *,
     fingerprint: bytes,
@@ -283,7 +268,7 @@ async def find_page(
     deadline: Deadline,
     include: Collection[str] | None = None,
 ) -> Page:
-    """Find a page of one request, by a query of each model. Raises OutOfTime, InvalidCursor.
+    """Find a page. Raises OutOfTime, InvalidCursor.
 
     `include`: the parts to show with the hits, if they may be read together. `fingerprint`: of the
     request; a cursor of another one is refused. The deadline's soft end applies in order of time,
@@ -294,21 +279,22 @@ async def find_page(
         kind, type_ = (None, None) if order is None else (order.kind, order.type)
         after = cursors.decode(fingerprint, cursor, kind, type_)
     if order is None:
-        ways = limit + 1, deadline, include
-        result = await _find_by_time(connection, queries, fingerprint, after, *ways)
+        page = await _find_by_time(connection, query, after, limit + 1, deadline, include)
     else:
-        ends = deadline.whole
         try:
-            hits = await find_sorted(
-                connection, queries, order, limit=limit + 1, deadline=ends, after=after
+            page = Page(
+                await find_sorted(
+                    connection, query, order, limit=limit + 1, deadline=deadline.whole, after=after
+                )
             )
         except OnlyWithValue as some:
             return Page(some.hits, make_cursor(sort, fingerprint, some.hits[-1]))
-        result = Page(hits)
-    if len(result.hits) <= limit:
-        return result
-    following = make_cursor(sort, fingerprint, result.hits[limit - 1])
-    return replace(result, hits=result.hits[:limit], next=following)
+    if page.searched is not None:
+        return replace(page, next=cursors.encode(fingerprint, Cursor(page.searched)))
+    if len(page.hits) <= limit:
+        return page
+    following = make_cursor(sort, fingerprint, page.hits[limit - 1])
+    return replace(page, hits=page.hits[:limit], next=following)
 
 
 def describe_narrowing(sort: Sort) -> str:
@@ -329,29 +315,27 @@ def make_cursor(sort: Sort, fingerprint: bytes, hit: Hit) -> str:
 
 async def _find_by_time(  # noqa: PLR0917
     connection: AsyncConnection,
-    queries: Sequence[Query],
-    fingerprint: bytes,
+    query: Query,
     after: Cursor | None,
     limit: int,
     deadline: Deadline,
     include: Collection[str] | None,
 ) -> Page:
-    goes_on = after is not None
-    if after is not None:
-        queries = [query.after(after.uid) for query in queries]
     record_form("time: inferences in order of time")
     ahead = None
-    if len(queries) == 1 and include is not None:
+    if include is not None and not query.others:
         ahead = await make_ahead(connection, include, limit)
     search = await find_by_time(
-        connection, queries, limit=limit, deadline=deadline, goes_on=goes_on, ahead=ahead
+        connection,
+        query if after is None else query.after(after.uid),
+        limit=limit,
+        deadline=deadline,
+        goes_on=after is not None,
+        ahead=ahead,
     )
-    page = Page(search.hits, read={} if ahead is None else ahead.inferences)
-    if search.out_of_time and search.searched is not None and len(search.hits) < limit:
-        back_to = received_at_of(search.searched)
-        following = cursors.encode(fingerprint, Cursor(search.searched))
-        return replace(page, next=following, searched_back_to=back_to)
-    return page
+    is_partial = search.out_of_time and len(search.hits) < limit
+    read = {} if ahead is None else ahead.inferences
+    return Page(search.hits, read=read, searched=search.searched if is_partial else None)
 
 
 Side = tuple[UUID | None, bool]
@@ -376,7 +360,7 @@ async def find_neighbours(
     for backwards in (True, False):
         hits = await find_sorted(
             connection,
-            [query],
+            query,
             sort.order,
             limit=1,
             deadline=deadline,
@@ -391,7 +375,7 @@ async def _find_beside(
     connection: AsyncConnection, query: Query, newest_first: bool, uid: UUID, deadline: Deadline
 ) -> Side:
     beyond = replace(query, newest_first=newest_first).after(uid)
-    search = await find_by_time(connection, [beyond], limit=1, deadline=deadline)
+    search = await find_by_time(connection, beyond, limit=1, deadline=deadline)
     return (search.hits[0].uid if search.hits else None), not search.out_of_time
 
 

@@ -92,18 +92,12 @@ def _make_warning(name: str, names: Sequence[str]) -> str:
     return f"No prediction of this model has the label {shortened(name)}.{suggestion}"
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedRequest:
-    """The predicates that must hold, and warnings for the caller."""
-
-    predicates: tuple[Predicate, ...]
-    warnings: tuple[str, ...]
-
-
 async def check_request(
     connection: AsyncConnection, models: Models, request: QueryRequest
-) -> CheckedRequest:
-    """Check the request's conditions, and return them typed, for one model or several together.
+) -> tuple[Sequence[Predicate], tuple[str, ...]]:
+    """Check the request's conditions, for one model or several together.
+
+    Returns the predicates that must hold, and warnings for the caller.
 
     Raises UnknownKey, ImpossibleComparison, Invalid, NotKept.
     """
@@ -118,7 +112,7 @@ async def check_request(
         predicates.append(checked.predicate)
         warnings |= dict.fromkeys(checked.warnings)
     labels = await warn_of_unknown_labels(connection, models, list_labels(tuple(predicates), "="))
-    return CheckedRequest(tuple(predicates), (*warnings, *labels))
+    return predicates, (*warnings, *labels)
 
 
 def _list_conditions(request: QueryRequest, keys: KnownKeys) -> Iterator[tuple[Node, str | None]]:
@@ -145,18 +139,19 @@ class PreparedQuery:
 
 
 async def prepare(
-    connection: AsyncConnection, model: Models, request: QueryRequest, extent: Extent | None = None
+    connection: AsyncConnection, models: Models, request: QueryRequest, extent: Extent | None = None
 ) -> PreparedQuery:
     """Resolve the names of a request. Raises UnknownKey, ImpossibleComparison, Invalid, NotKept.
 
-    With several models (`build_queries` then returns a query for each) a name is known if any of
-    them has it. `extent`: of the one model, if it is known.
+    With several models a name is known if any of them has it. `extent`: of the one model, if it is
+    known.
     """
-    checked = await check_request(connection, model, request)
-    first = model if isinstance(model, int) else next(iter(model), 0)
+    predicates, warnings = await check_request(connection, models, request)
+    first, *others = [models] if isinstance(models, int) else models or [0]
     scan_range = range_of_time(first, request.since, request.until)
-    query = await build_query(connection, scan_range, checked.predicates, extent=extent)
-    return PreparedQuery(replace(query, newest_first=request.newest_first), checked.warnings)
+    query = await build_query(connection, scan_range, predicates, extent=extent, others=others)
+    query = replace(query, newest_first=request.newest_first, nothing=query.nothing or not first)
+    return PreparedQuery(query, warnings)
 
 
 async def build_query(
@@ -164,40 +159,23 @@ async def build_query(
     scan_range: ScanRange,
     predicates: Sequence[Predicate],
     *,
-    certain: bool = False,
+    matches: Literal["possible", "certain", "doubtful"] = "possible",
     extent: Extent | None = None,
+    others: Sequence[int] = (),
 ) -> Query:
     """Return the query that matches all of the predicates; time conditions narrow its range.
 
-    `certain`: only certain matches. `extent`: of the model, if it is known.
+    `certain`: whatever the index lacks; `doubtful`: possible, and not certain. `extent`: of the
+    model, if it is known. `others`: more models.
     """
-    whole = And(tuple(predicates))
+    whole, models = And(tuple(predicates)), [scan_range.model, *others]
     names = await read_names(connection, whole)
-    condition = compile_certain(whole, names) if certain else compile_condition(whole, names)
-    return await _make_query(connection, scan_range, whole, condition, extent)
-
-
-async def find_doubtful(
-    connection: AsyncConnection, scan_range: ScanRange, predicates: Sequence[Predicate]
-) -> Query | None:
-    """Return the query of matches that are not certain; None if there can be none."""
-    whole = And(tuple(predicates))
-    names = await read_names(connection, whole)
-    possible, certain = compile_condition(whole, names), compile_certain(whole, names)
-    if possible == certain:
-        return None
-    return await _make_query(
-        connection, scan_range, whole, combine_all([possible, Negated(certain)])
-    )
-
-
-async def _make_query(
-    connection: AsyncConnection,
-    scan_range: ScanRange,
-    whole: Predicate,
-    condition: Condition,
-    extent: Extent | None = None,
-) -> Query:
+    condition = compile_condition(whole, names)
+    if matches != "possible":
+        possible, condition = condition, compile_certain(whole, names)
+        if matches == "doubtful":
+            doubts = combine_all([possible, Negated(condition)])
+            condition = NOTHING if possible == condition else doubts
     conditions: list[Condition] = []
     for part in condition.parts if isinstance(condition, All) else (condition,):
         if isinstance(part, Received):
@@ -207,8 +185,9 @@ async def _make_query(
     return Query(
         scan_range,
         tuple(conditions),
-        marks=extent.has_marks if extent else await has_marks(connection, scan_range.model),
+        marks=extent.has_marks if extent else await has_marks(connection, models),
         nothing=condition == NOTHING,
         size=comparisons_in(whole),
         spans=extent.spans if extent else None,
+        others=tuple(others),
     )

@@ -5,28 +5,24 @@ and has no pending deletion. All other partitions are counted as if nothing were
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
-    CompoundSelect,
-    Integer,
     Select,
     Uuid,
     case,
     cast,
     exists,
     func,
-    literal,
     select,
-    union_all,
 )
 from sqlalchemy.dialects.postgresql import INTEGER
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.index.distribution import is_distributed_cached
 from inference_store.index.tables import erasing, outdated_count, partition_count
 
 from .conditions.combination import Found
@@ -37,91 +33,55 @@ from .filters.typed import Predicate
 from .matching import Query
 
 WHAT: Final = "read stored counts"
-_LOOKS: Final = 50
 Number: TypeAlias = ColumnElement[Any]
 
 
 async def read_stored(
     connection: AsyncConnection,
-    queries: Sequence[Query],
+    query: Query,
     parts: Sequence[ScanRange],
     column: Number,
     deadline: Deadline,
 ) -> dict[ScanRange, Any]:
-    """Return a column of the valid counts, by model and piece, if it is not NULL.
+    """Return a column of the valid counts, by model and part, if it is not NULL.
 
     Raises OutOfTime.
     """
-    if not (queries and parts):
+    if not parts or await is_distributed_cached(connection):  # nothing is stored there
         return {}
-    # Marks first: a deletion after this has outdated its counts before they are read.
-    marking = [query.scan_range.model for query in queries if query.marks]
-    marked = await _find_marked(connection, marking, parts, deadline)
-    holding = partial(_select_valid, [query.scan_range.model for query in queries], parts, column)
-    rows = await fetch(connection, holding, deadline, what=WHAT)
+    select_valid = partial(_select_valid, query, parts, column)
+    rows = await fetch(connection, select_valid, deadline, what=WHAT)
     whole = {(part.lo, part.hi) for part in parts}
-    stored = {
+    return {
         ScanRange(row.model, row.lo, row.hi): row.number
         for row in rows
         if (row.lo, row.hi) in whole and row.number is not None
     }
-    return {piece: number for piece, number in stored.items() if piece not in marked}
 
 
-def _select_valid(models: Sequence[int], parts: Sequence[ScanRange], column: Number) -> Select[Any]:
-    here = partition_count.c
+def _select_valid(query: Query, parts: Sequence[ScanRange], column: Number) -> Select[Any]:
+    here, mark = partition_count.c, erasing.c
     starts = bind_many([part.lo for part in parts], Uuid())
     outdated = exists().where(outdated_count.c.partition_count == here.id)
+    # a deletion outdates the counts when it takes the marks: one of both is seen
+    within = (mark.model == here.model, mark.uid >= here.lo, mark.uid < here.hi)
+    marked = exists().where(*within, mark.scope == "inference")
     return select(here.model, here.lo, here.hi, column.label("number")).where(
-        here.model == bind_many(models, INTEGER()).any_(),
+        here.model == bind_many(query.models, INTEGER()).any_(),
         here.lo == starts.any_(),
         here.counted_at.is_not(None),
         ~outdated,
-    )
-
-
-async def _find_marked(
-    connection: AsyncConnection,
-    models: Sequence[int],
-    parts: Sequence[ScanRange],
-    deadline: Deadline,
-) -> set[ScanRange]:
-    scopes = [replace(part, model=model) for model in models for part in parts]
-    marked: set[ScanRange] = set()
-    for start in range(0, len(scopes), _LOOKS):
-        batch = scopes[start : start + _LOOKS]
-        rows = await fetch(
-            connection, partial(_select_marks, batch), deadline, what="look for marks"
-        )
-        marked |= {batch[row.place] for row in rows}
-    return marked
-
-
-def _select_marks(scopes: Sequence[ScanRange]) -> CompoundSelect[Any]:
-    return union_all(
-        *(
-            select(literal(index, Integer).label("place"))
-            .where(scan_range.of(erasing), erasing.c.scope == "inference")
-            .limit(1)
-            for index, scan_range in enumerate(scopes)
-        )
+        *([~marked] if query.marks else ()),
     )
 
 
 async def read_numbers(
-    connection: AsyncConnection,
-    queries: Sequence[Query],
-    parts: Sequence[ScanRange],
-    deadline: Deadline,
+    connection: AsyncConnection, query: Query, parts: Sequence[ScanRange], deadline: Deadline
 ) -> dict[ScanRange, int]:
-    """Return the number of matches in each piece whose counts are stored. Raises OutOfTime.
-
-    The queries are one request of several models.
-    """
-    number = choose_column(queries[0]) if queries else None
-    if number is None:
-        return {}
-    return await read_stored(connection, queries, parts, number, deadline)
+    """Return the number of matches, by model and part, where counts are stored. Raises
+    OutOfTime."""
+    column = choose_column(query)
+    return {} if column is None else await read_stored(connection, query, parts, column, deadline)
 
 
 def choose_column(query: Query) -> Number | None:

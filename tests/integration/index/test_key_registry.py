@@ -74,7 +74,7 @@ async def test_shortens_a_key_that_is_too_long(engine: AsyncEngine) -> None:
         [seen] = entries[shortened].types
         assert (seen.flag, seen.count) == ("key_too_long", 1)
         prepared = await prepare(connection, model, QueryRequest(filter=parse_text(text)))
-        assert await count(connection, [prepared.query], deadline=Deadline.after(60)) == 1
+        assert await count(connection, prepared.query, deadline=Deadline.after(60)) == 1
         for key, refusal in ((shortened, "key_too_long"), (name, "cap of length")):
             with pytest.raises(Invalid, match=refusal):
                 await prepare(connection, model, QueryRequest(filter=parse_text(f'"{key}" = 7')))

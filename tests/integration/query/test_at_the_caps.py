@@ -173,9 +173,9 @@ async def test_the_largest_filters(anything_engine: AsyncEngine, anything: Fille
             predicate = _replace_keys(unkeyed, keys)
             expected = {uid for uid, of in facts.items() if evaluate(predicate, of)}
             query = await build_query(connection, range_of_time(model, None, None), [predicate])
-            page = await find_by_time(connection, [query], limit=100, deadline=deadline)
+            page = await find_by_time(connection, query, limit=100, deadline=deadline)
             assert set(page.uids) == expected, name
-            assert await count(connection, [query], deadline=deadline) == len(expected), name
+            assert await count(connection, query, deadline=deadline) == len(expected), name
 
 
 # The letters of every Unicode version in use: those of Python and Postgres differ.

@@ -16,7 +16,7 @@ from inference_store.query.filters.from_conditions import MetadataEntry
 from inference_store.query.matching import Query
 from inference_store.query.preparation import QueryRequest, prepare
 from inference_store.query.properties import OPERATORS
-from inference_store.query.search import build_queries, count, find_by_time
+from inference_store.query.search import count, find_by_time
 from tests.integration.query.aggregates.targets import build_targets
 from tests.integration.stored_inferences import at
 
@@ -68,7 +68,8 @@ QUESTIONS: dict[str, tuple[QueryRequest, Callable[[int], bool]]] = {
     ),
 }
 _SOME = ("everything", "one comparison", "ok", "an index and none")
-_ACROSS = ("everything", "one comparison", "prediction", "ok", "a window", "two lists")
+_NUMBERED_ONLY = ("one comparison", "two comparisons", "an index and none")
+_ACROSS = ("everything", *_NUMBERED_ONLY, "prediction", "ok", "a window", "two lists")
 
 
 async def _fetch_pages(
@@ -77,24 +78,11 @@ async def _fetch_pages(
     uids: list[UUID] = []
     while True:
         deadline = Deadline.after(_SECONDS)
-        page = await find_by_time(connection, [query], limit=limit, deadline=deadline, scan=walk)
+        page = await find_by_time(connection, query, limit=limit, deadline=deadline, scan=walk)
         uids += page.uids
         if len(page.uids) < limit:
             return uids
         query = query.after(page.uids[-1])
-
-
-async def _fetch_pages_across(
-    connection: AsyncConnection, queries: tuple[Query, ...], walk: int
-) -> list[UUID]:
-    uids: list[UUID] = []
-    while True:
-        deadline = Deadline.after(_SECONDS)
-        page = await find_by_time(connection, queries, limit=17, deadline=deadline, scan=walk)
-        uids += [hit.uid for hit in page.hits]
-        if len(page.hits) < 17:
-            return uids
-        queries = tuple(query.after(page.hits[-1].uid) for query in queries)
 
 
 async def test_pages_and_counts(days: AsyncConnection, twenty_days: Filled) -> None:
@@ -102,7 +90,7 @@ async def test_pages_and_counts(days: AsyncConnection, twenty_days: Filled) -> N
         inferences = enumerate(twenty_days.inferences["one"])
         expected = [inference.uid for n, inference in inferences if matches(n)]
         query = (await prepare(days, twenty_days.one, question)).query
-        assert await count(days, [query], deadline=Deadline.after(_SECONDS)) == len(expected), name
+        assert await count(days, query, deadline=Deadline.after(_SECONDS)) == len(expected), name
         # The walks take turns.
         walks = ((1, 4_000), (7, 1), (4_000, 7))[turn % 3]
         found = await _fetch_pages(days, query, walks[0])
@@ -129,15 +117,13 @@ async def test_pages_and_counts_across_models(days: AsyncConnection, twenty_days
             for n, inference in enumerate(inferences)
             if matches(n)
             and (model_id, n) != ("one", _MARKED)
-            and not (name == "one comparison" and inference.metadata[0][0] != "n")
+            and not (name in _NUMBERED_ONLY and inference.metadata[0][0] != "n")
         )
-        prepared = (await prepare(days, models, question)).query
-        queries = await build_queries(days, prepared, models)
-        counted = await count(days, queries, deadline=Deadline.after(_SECONDS))
-        assert counted == len(expected), name
-        oldest = await build_queries(days, prepared.in_order(), models)
+        query = (await prepare(days, models, question)).query
+        assert await count(days, query, deadline=Deadline.after(_SECONDS)) == len(expected), name
         for newest_first, walk in ((True, 1), (False, 40), (True, 4_000)):
-            found = await _fetch_pages_across(days, queries if newest_first else oldest, walk)
+            ordered = query if newest_first else query.in_order()
+            found = await _fetch_pages(days, ordered, walk, limit=17)
             assert found == sorted(expected, reverse=newest_first), (name, walk)
 
 
@@ -156,7 +142,7 @@ async def test_hides_what_is_marked_or_in_a_span_being_dropped(
         seen = [n for n in range(3 * DAYS) if matches(n) and n not in hidden]
         expected = [twenty_days.inferences["one"][n].uid for n in seen]
         query = (await prepare(days, twenty_days.one, question)).query
-        assert await count(days, [query], deadline=Deadline.after(_SECONDS)) == len(expected), name
+        assert await count(days, query, deadline=Deadline.after(_SECONDS)) == len(expected), name
         for walk in (1, 4_000):
             found = await _fetch_pages(days, query, walk, limit=100)
             assert found == sorted(expected, reverse=True), (name, walk)
@@ -165,12 +151,10 @@ async def test_hides_what_is_marked_or_in_a_span_being_dropped(
         other = twenty_days.inferences["other"]
         spans = hidden - {_MARKED}
         expected += [other[n].uid for n in range(3 * DAYS) if matches(n) and n not in spans]
-        prepared = (await prepare(days, both, question)).query
-        queries = await build_queries(days, prepared, both)
-        counted = await count(days, queries, deadline=Deadline.after(_SECONDS))
-        assert counted == len(expected), name
+        query = (await prepare(days, both, question)).query
+        assert await count(days, query, deadline=Deadline.after(_SECONDS)) == len(expected), name
         for walk in (1, 4_000):
-            found = await _fetch_pages_across(days, queries, walk)
+            found = await _fetch_pages(days, query, walk, limit=17)
             assert found == sorted(expected, reverse=True), (name, walk)
         await _check_aggregates(days, question, seen, name)
 

@@ -26,7 +26,6 @@ from inference_store.query.order import SORTABLE, ByKey, ByProperty, resolve_sor
 from inference_store.query.pages import find_page, find_sorted
 from inference_store.query.preparation import QueryRequest, prepare
 from inference_store.query.properties import OPERATORS, PROPERTIES
-from inference_store.query.search import build_queries
 from tests.integration.query.held_partition import (
     PATIENT_SECONDS,
     hold_partition,
@@ -83,7 +82,7 @@ async def _fetch_pages(
         query = prepared.query if order.descending else prepared.query.in_order()
         page = await find_page(
             connection,
-            await build_queries(connection, query, models),
+            query,
             order,
             fingerprint=_FINGERPRINT,
             cursor=after,
@@ -199,8 +198,7 @@ async def test_every_form_of_a_query_gives_the_same_page(
         mark = {"model": model, "uid": marked, "scope": "inference", "erasure": uuid4()}
         await connection.execute(insert(erasing).values(mark))
         for question, matches in QUESTIONS:
-            base = (await prepare(connection, model, question)).query
-            [query] = await build_queries(connection, base, [model])
+            query = (await prepare(connection, model, question)).query
             seen = {uid: of for uid, of in facts.items() if matches(of) and uid != marked}
             for sort, read in (
                 ("n", _read_key("n", "number")),
@@ -215,7 +213,7 @@ async def test_every_form_of_a_query_gives_the_same_page(
                 for few in (0, 3, 4_000):
                     deadline = Deadline.after(300)
                     hits = await find_sorted(
-                        connection, [query], order, limit=50, deadline=deadline, few=few
+                        connection, query, order, limit=50, deadline=deadline, few=few
                     )
                     assert [hit.uid for hit in hits] == expected, (sort, question, few)
 
@@ -289,16 +287,15 @@ SLOW_QUESTIONS: dict[str, tuple[QueryRequest, Table]] = {
 }
 
 
-async def _build_queries(
+async def _build_query(
     connection: AsyncConnection, models: Sequence[int], question: QueryRequest
-) -> Sequence[Query]:
-    query = (await prepare(connection, models if len(models) > 1 else models[0], question)).query
-    return await search.build_queries(connection, query, models)
+) -> Query:
+    return (await prepare(connection, models, question)).query
 
 
 async def _fetch_page(
     connection: AsyncConnection,
-    queries: Sequence[Query],
+    query: Query,
     deadline: Deadline,
     *,
     limit: int = 500,
@@ -307,15 +304,15 @@ async def _fetch_page(
 ) -> tuple[search.TimeSearch, list[UUID]]:
     options: dict[str, Any] = {"limit": limit, "deadline": deadline, "scan": scan}
     options["goes_on"] = goes_on
-    page = await search.find_by_time(connection, queries, **options)
+    page = await search.find_by_time(connection, query, **options)
     return page, page.uids
 
 
 async def _find(
-    engine: AsyncEngine, queries: Sequence[Query], seconds: float
+    engine: AsyncEngine, query: Query, seconds: float
 ) -> tuple[list[UUID], UUID | None]:
     """Return a page, and how far it searched if time ran out."""
-    page, uids = await transact(engine, _fetch_page, queries, Deadline.after(seconds))
+    page, uids = await transact(engine, _fetch_page, query, Deadline.after(seconds))
     return uids, page.searched if page.out_of_time else None
 
 
@@ -329,12 +326,12 @@ async def test_next_page_continues_where_time_ran_out(
         for newest_first in (True, False):
             case = (name, newest_first)
             ordered = replace(question, newest_first=newest_first)
-            queries = await transact(days_engine, _build_queries, models, ordered)
-            everything, _ = await _find(days_engine, queries, 600)
+            query = await transact(days_engine, _build_query, models, ordered)
+            everything, _ = await _find(days_engine, query, 600)
             assert len(everything) >= 2 * DAYS, case
             held_at = at(_HELD_DAY * DAY)
             async with hold_partition_until_late(days_engine, table, held_at) as span:
-                uids, searched = await _find(days_engine, queries, PATIENT_SECONDS)
+                uids, searched = await _find(days_engine, query, PATIENT_SECONDS)
             assert searched is not None, case
             reached = searched.int if newest_first else searched.int + 1
             edge = uid_floor(span.hi if newest_first else span.lo).int
@@ -343,7 +340,7 @@ async def test_next_page_continues_where_time_ran_out(
             assert reached == edge or before, case
             assert uids == [uid for uid in everything if (uid.int >= reached) == newest_first]
             assert 0 < len(uids) < len(everything), case
-            rest, _ = await _find(days_engine, [query.after(searched) for query in queries], 600)
+            rest, _ = await _find(days_engine, query.after(searched), 600)
             assert uids + rest == everything, case
 
 
@@ -351,21 +348,21 @@ async def test_raises_when_a_lock_or_nothing_read_ends_the_time(
     days_engine: AsyncEngine, twenty_days: Filled
 ) -> None:
     models = [twenty_days.models[name] for name in ("one", "other")]
-    everything = await transact(days_engine, _build_queries, models, QueryRequest())
-    unindexed = await transact(days_engine, _build_queries, models[:1], QueryRequest(ok=True))
+    everything = await transact(days_engine, _build_query, models, QueryRequest())
+    unindexed = await transact(days_engine, _build_query, models[:1], QueryRequest(ok=True))
     async with hold_partition_until_late(days_engine, inference, at((DAYS - 1) * DAY)):
-        for queries in (everything, unindexed):
+        for query in (everything, unindexed):
             with pytest.raises(OutOfTime):
-                await _find(days_engine, queries, PATIENT_SECONDS)
+                await _find(days_engine, query, PATIENT_SECONDS)
         async with days_engine.connect() as connection:
             deadline = Deadline.after(PATIENT_SECONDS)
             with pytest.raises(OutOfTime):
                 await search.count(connection, everything, deadline=deadline)
     # Here the limit of the statement ends it, as it does in production.
-    queries = await transact(days_engine, _build_queries, [twenty_days.one], QueryRequest())
+    query = await transact(days_engine, _build_query, [twenty_days.one], QueryRequest())
     async with hold_partition(days_engine, inference, at((DAYS - 1) * DAY)):
         with pytest.raises(OutOfTime):
-            await _find(days_engine, queries, 0.5)
+            await _find(days_engine, query, 0.5)
 
 
 async def test_restores_the_statement_timeout(days_engine: AsyncEngine) -> None:
@@ -392,7 +389,7 @@ FILTERS = {
 
 
 async def _fetch_everything(
-    connection: AsyncConnection, queries: Sequence[Query], random: Random, scan: int
+    connection: AsyncConnection, query: Query, random: Random, scan: int
 ) -> tuple[list[UUID], list[UUID]]:
     """Return all uids, page by page as a client follows cursors, and where each page ended."""
     uids: list[UUID] = []
@@ -402,7 +399,7 @@ async def _fetch_everything(
         seconds = random.choice([0, 0, 0, 0.01 * random.random()])
         deadline, limit = Deadline.after(300).softly(seconds), random.randrange(1, 30)
         far, page_uids = await _fetch_page(
-            connection, queries, deadline, limit=limit, scan=scan, goes_on=bool(reached)
+            connection, query, deadline, limit=limit, scan=scan, goes_on=bool(reached)
         )
         uids += page_uids
         if len(page_uids) == limit:
@@ -412,7 +409,7 @@ async def _fetch_everything(
             reached.append(far.searched)
         else:
             return uids, reached
-        queries = [query.after(reached[-1]) for query in queries]
+        query = query.after(reached[-1])
 
 
 @pytest.mark.long
@@ -425,18 +422,18 @@ async def test_pages_together_hold_everything_once(
     for (name, filter), newest_first in product(FILTERS.items(), (True, False)):
         node = None if filter is None else parse_text(filter)
         question = QueryRequest(filter=node, newest_first=newest_first)
-        queries = await _build_queries(days, numbers, question)
-        whole, uids = await _fetch_page(days, queries, Deadline.after(300), scan=4_000)
+        query = await _build_query(days, numbers, question)
+        whole, uids = await _fetch_page(days, query, Deadline.after(300), scan=4_000)
         assert not whole.out_of_time
         assert uids == sorted(uids, reverse=newest_first)
         for scan in (1 if newest_first else 5, 4_000) if len(models) == 1 else (5,):
             case = f"{name} {scan} {len(models)} {newest_first}"
-            all_uids, reached = await _fetch_everything(days, queries, Random(case), scan)
+            all_uids, reached = await _fetch_everything(days, query, Random(case), scan)
             assert all_uids == uids, case
             in_order = ((first > second) == newest_first for first, second in pairwise(reached))
             assert all(in_order), case
             # Each page reads a partition at least if an index leads, otherwise one scan.
-            at_most = len(uids) if queries[0].is_driven else 3 * DAYS * len(models)
+            at_most = len(uids) if query.is_driven else 3 * DAYS * len(models)
             assert len(reached) <= at_most + DAYS + 1, case
             ended_early += len(reached)
     assert ended_early > 200

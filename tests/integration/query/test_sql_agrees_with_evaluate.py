@@ -30,8 +30,8 @@ from inference_store.query.deadline import (
 )
 from inference_store.query.driving import (
     build_matches,
+    count_lists,
     find_anti_joins,
-    find_candidates,
     settings_for,
 )
 from inference_store.query.filters import typed
@@ -213,12 +213,12 @@ async def test_pages_and_counts_agree_and_leave_out_marked_inferences(
         event(f"lists taken from all: {len(find_anti_joins(query))}")
         deadline = Deadline.after(300)
         parts = await find_pieces_of(connection, query.scan_range, newest_first=True)
-        stored_numbers = await read_numbers(connection, [query], parts, deadline)
+        stored_numbers = await read_numbers(connection, query, parts, deadline)
         event(f"counts that are stored: {'some' if stored_numbers else 'none'}")
         for walk in (3, 4_000):
-            page = await find_by_time(connection, [query], limit=100, deadline=deadline, scan=walk)
+            page = await find_by_time(connection, query, limit=100, deadline=deadline, scan=walk)
             assert page.uids == sorted(expected, reverse=True)
-        assert await count(connection, [query], deadline=deadline) == len(expected)
+        assert await count(connection, query, deadline=deadline) == len(expected)
         assert await _find_by_long_lists(connection, query, data.draw) == sorted(expected)
         await savepoint.rollback()
 
@@ -242,9 +242,9 @@ async def test_relative_times_agree(stored: Stored, data: st.DataObject) -> None
     assert _sort_by_truth(facts, predicate)[True] == expected
     query = await build_query(stored.connection, range_of_time(model, None, None), [predicate])
     deadline = Deadline.after(300)
-    page = await find_by_time(stored.connection, [query], limit=100, deadline=deadline)
+    page = await find_by_time(stored.connection, query, limit=100, deadline=deadline)
     assert page.uids == sorted(expected, reverse=True)
-    assert await count(stored.connection, [query], deadline=deadline) == len(expected)
+    assert await count(stored.connection, query, deadline=deadline) == len(expected)
 
 
 async def _find_by_long_lists(connection: AsyncConnection, query: Query, draw: Any) -> list[UUID]:
@@ -253,7 +253,7 @@ async def _find_by_long_lists(connection: AsyncConnection, query: Query, draw: A
     parts = await find_pieces_of(connection, query.scan_range, newest_first=True)
     most, some = draw(st.sampled_from([(1, 1), (1, 100), (1, 100)]))
     for group in [] if query.nothing else split_groups(parts):
-        candidates = await find_candidates(
+        candidates = await count_lists(
             connection, query, group, deadline, most=most, some=some, alone=True
         )
         for candidate in candidates:
@@ -337,7 +337,7 @@ async def test_conditions_on_metadata_mean_what_the_table_of_operators_says(
     event(f"{entry.operator.name}: {'some' if expected else 'none'}")
     assert _sort_by_truth(facts, predicate)[True] == expected
     query = await build_query(stored.connection, range_of_time(model, None, None), [predicate])
-    page = await find_by_time(stored.connection, [query], limit=100, deadline=Deadline.after(300))
+    page = await find_by_time(stored.connection, query, limit=100, deadline=Deadline.after(300))
     assert page.uids == sorted(expected, reverse=True)
 
 
@@ -392,11 +392,9 @@ async def test_conditions_on_predictions_and_time_agree(
     rows = await stored.connection.execute(match_by_index(query, query.scan_range))
     assert set(rows.scalars()) == matching
     deadline = Deadline.after(300)
-    assert await count(stored.connection, [query], deadline=deadline) == len(expected)
+    assert await count(stored.connection, query, deadline=deadline) == len(expected)
     for scan in (1, 4_000):
-        page = await find_by_time(
-            stored.connection, [query], limit=100, deadline=deadline, scan=scan
-        )
+        page = await find_by_time(stored.connection, query, limit=100, deadline=deadline, scan=scan)
         assert page.uids == expected
 
 

@@ -243,7 +243,7 @@ async def test_counts_are_made_and_outdated(storing: Storing) -> None:
     assert (await storing.retain()).inferences_deleted == 25
     assert await count_usable_partitions(storing.engine, model) == 0
     query = (await storing.transact(prepare, model, QueryRequest())).query
-    assert await storing.transact(count, [query], deadline=Deadline.after(60)) == 1
+    assert await storing.transact(count, query, deadline=Deadline.after(60)) == 1
 
 
 @stored_counts

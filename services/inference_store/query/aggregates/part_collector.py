@@ -20,13 +20,11 @@ from inference_store.query.deadline import (
     bind_many,
     fetch,
     span_around,
-    split_groups,
     split_unbroken,
 )
 from inference_store.query.driving import (
     DrivingIndex,
-    find_candidates,
-    group_by_joins,
+    iterate_pieces,
     settings_for,
 )
 from inference_store.query.matching import Query, find_pieces
@@ -99,7 +97,7 @@ class Naming:
         for query in self._queries:
             if not missing:
                 return
-            parts = await find_pieces(self._connection, query, newest_first=True)
+            parts = await find_pieces(self._connection, query)
             for group in split_unbroken(parts):
                 if missing:
                     statement = _select_whole(span_around(group), operand, missing)
@@ -318,10 +316,10 @@ class PartCollector:
 
     async def _rows(self, query: Query, reading: Reading) -> AsyncIterator[Any]:
         """Yield the rows of all parts. Raises TooManyGroups."""
-        parts = await find_pieces(self._connection, query, newest_first=True)
+        parts = await find_pieces(self._connection, query)
         column = reading.stored(query)
         if column is not None:
-            stored = await read_stored(self._connection, [query], parts, column, self._deadline)
+            stored = await read_stored(self._connection, query, parts, column, self._deadline)
             parts = [part for part in parts if part not in stored]
             for number in stored.values():
                 numbers = number if isinstance(number, Mapping) else {None: number}
@@ -337,15 +335,12 @@ class PartCollector:
                 async for row in self._fetched(statements, what, reading.settings, large=False):
                     yield row
             return
-        for group in split_groups(parts, query.group):
-            for there in group_by_joins(
-                await find_candidates(self._connection, query, group, self._deadline)
+        async for pieces in iterate_pieces(self._connection, query, parts, self._deadline):
+            statements = [partial(build, query, leading) for leading in pieces]
+            async for row in self._fetched(
+                statements, what, settings_for(pieces), large=query.large
             ):
-                statements = [partial(build, query, leading) for leading in there]
-                async for row in self._fetched(
-                    statements, what, settings_for(there), large=query.large
-                ):
-                    yield row
+                yield row
 
     async def _fetched(
         self,

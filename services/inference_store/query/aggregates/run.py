@@ -324,11 +324,12 @@ async def _find_end(run: _Run, *, newest: bool) -> datetime | None:
     uid, ends = inference.c.uid, list[UUID]()
     what = f"find the {'last' if newest else 'first'} inference"
     for target in run.targets:
-        parts = await find_pieces(run.connection, target.query, newest_first=newest)
+        ordered = replace(target.query, newest_first=newest)
+        parts = await find_pieces(run.connection, ordered)
         for group in split_unbroken(parts):
             here = select(uid).where(span_around(group).of(inference)).limit(1)
-            ordered = here.order_by(uid.desc() if newest else uid)
-            rows = await fetch(run.connection, ordered, run.deadline, what=what)
+            first = here.order_by(uid.desc() if newest else uid)
+            rows = await fetch(run.connection, first, run.deadline, what=what)
             if rows:
                 ends.append(rows[0][0])
                 break

@@ -7,7 +7,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.index.registrations import Registration
 from inference_store.query.aggregates import Target
 from inference_store.query.preparation import QueryRequest, prepare
-from inference_store.query.search import build_queries
 
 
 async def build_targets(
@@ -16,5 +15,4 @@ async def build_targets(
     """Return the query of each model."""
     numbers = [registration.model for registration in models]
     prepared = await prepare(connection, numbers, request)
-    queries = await build_queries(connection, prepared.query, numbers)
-    return [Target(*pair) for pair in zip(models, queries, strict=True)]
+    return [Target(of, prepared.query.of_model(of.model)) for of in models]

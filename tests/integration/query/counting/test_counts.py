@@ -21,7 +21,7 @@ from inference_store.query.counting import count as store_counts
 from inference_store.query.cql2 import parse_text
 from inference_store.query.deadline import Deadline, find_pieces_of
 from inference_store.query.preparation import QueryRequest, prepare
-from inference_store.query.search import build_queries, count
+from inference_store.query.search import count
 from inference_store.query.stored_counts import read_numbers
 from tests.integration.query.aggregates.targets import build_targets
 from tests.integration.stored_inferences import NewInference, at, store
@@ -66,12 +66,9 @@ async def _collect_counts(
             question = QueryRequest(filter=parse_text(text) if text else None, until=until)
             for model_id, model in models.items():
                 query = (await prepare(connection, model, question)).query
-                collected[text, model_id, until] = await count(
-                    connection, [query], deadline=deadline
-                )
+                collected[text, model_id, until] = await count(connection, query, deadline=deadline)
             query = (await prepare(connection, numbers, question)).query
-            queries = await build_queries(connection, query, numbers)
-            collected[text, until] = await count(connection, queries, deadline=deadline)
+            collected[text, until] = await count(connection, query, deadline=deadline)
         for model_id in models:
             collected["label", model_id, until] = await _count_by_label(connection, model_id, until)
     return collected
@@ -101,7 +98,7 @@ async def count_usable_partitions(engine: AsyncEngine, model: int) -> int:
     """Return the number of partitions whose stored counts can be used for a model."""
     query = (await transact(engine, prepare, model, QueryRequest())).query
     parts = await transact(engine, find_pieces_of, query.scan_range, newest_first=True)
-    return len(await transact(engine, read_numbers, [query], parts, Deadline.after(300)))
+    return len(await transact(engine, read_numbers, query, parts, Deadline.after(300)))
 
 
 async def count_partition_counts(engine: AsyncEngine) -> int:

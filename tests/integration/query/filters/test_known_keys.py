@@ -73,7 +73,7 @@ async def test_combines_filter_with_other_conditions(engine: AsyncEngine) -> Non
     )
     async with engine.connect() as connection:
         prepared = await prepare(connection, model, question)
-        assert await count(connection, [prepared.query], deadline=Deadline.after(60)) == 2
+        assert await count(connection, prepared.query, deadline=Deadline.after(60)) == 2
         assert prepared.warnings == ()
         typo = "prediction(label = 'cta') OR top_label IN ('cat', 'dgo')"
         warned = await prepare(connection, [model], QueryRequest(filter=parse_text(typo)))
@@ -81,7 +81,7 @@ async def test_combines_filter_with_other_conditions(engine: AsyncEngine) -> Non
         assert "cat" in warned.warnings[0]
         empty = QueryRequest(filter=parse_text("nobody = 1"), unknown_keys="empty")
         nothing = await prepare(connection, model, empty)
-        assert await count(connection, [nothing.query], deadline=Deadline.after(60)) == 0
+        assert await count(connection, nothing.query, deadline=Deadline.after(60)) == 0
         with pytest.raises(UnknownKey):
             await prepare(connection, model, QueryRequest(filter=parse_text("nobody = 1")))
 
@@ -134,7 +134,7 @@ STRAY = (
 
 async def _count(engine: AsyncEngine, model: int, question: QueryRequest) -> int:
     query = (await transact(engine, prepare, model, question)).query
-    return await transact(engine, count, [query], deadline=Deadline.after(300))
+    return await transact(engine, count, query, deadline=Deadline.after(300))
 
 
 async def test_finds_non_finite_numbers_as_text(engine: AsyncEngine) -> None:
