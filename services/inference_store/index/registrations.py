@@ -162,11 +162,28 @@ async def register_missing(
         }
         for model_id in sorted(missing)
     ]
-    numbers = await former(connection, missing)
-    for row in rows:
-        values = row | numbers.get(str(row["model_id"]), {})
-        await connection.execute(upsert(registration).values(values).on_conflict_do_nothing())
+    await _add(connection, rows)
     return await find_by_ids(connection, events)
+
+
+async def _add(connection: AsyncConnection, rows: list[dict[str, Any]]) -> list[Registration]:
+    """Register models, with their former integers if any; return those that were not there."""
+    numbers = await former(connection, [row["model_id"] for row in rows])
+    added: list[Registration] = []
+    for row in rows:
+        new = upsert(registration).values(row | numbers.get(row["model_id"], {}))
+        inserted = await connection.execute(new.on_conflict_do_nothing().returning(registration))
+        added += map(registration_of, inserted.mappings())
+    return added
+
+
+async def _change(connection: AsyncConnection, model: int, **values: Any) -> Registration:
+    """Set columns of a registration, as its next revision."""
+    revision = registration.c.revision + 1
+    changed = registration.update().where(registration.c.model == model)
+    changed = changed.values(values | {"revision": revision, "updated_at": func.now()})
+    rows = await connection.execute(changed.returning(registration))
+    return registration_of(rows.mappings().one())
 
 
 async def ensure(connection: AsyncConnection, model_id: str) -> int:
@@ -175,9 +192,7 @@ async def ensure(connection: AsyncConnection, model_id: str) -> int:
     model = await connection.scalar(query)
     if model is not None:
         return int(model)
-    number = (await former(connection, [model_id])).get(model_id, {})
-    values = {"model_id": model_id, "registered_by": "ledger", **number}
-    await connection.execute(upsert(registration).values(values).on_conflict_do_nothing())
+    await _add(connection, [{"model_id": model_id, "registered_by": "ledger"}])
     return int((await connection.execute(query)).scalar_one())
 
 
@@ -295,32 +310,18 @@ async def put(
     query = select(registration).where(registration.c.model_id == model_id)
     row = (await connection.execute(query.with_for_update())).first()
     if row is None and revision in (None, 0):
-        number = (await former(connection, [model_id])).get(model_id, {})
-        values = {"model_id": model_id, "registered_by": "api", **details.values, **number}
-        new = upsert(registration).values(values)
-        inserted = new.on_conflict_do_nothing().returning(registration)
-        row = (await connection.execute(inserted)).first()
-        if row is not None:
-            return registration_of(row._mapping), True
+        new = {"model_id": model_id, "registered_by": "api", **details.values}
+        if added := await _add(connection, [new]):
+            return added[0], True
         return await put(connection, model_id, details, revision=revision, must_be_new=must_be_new)
     if row is not None and must_be_new:
         raise Conflict(f"The model {model_id!r} has just been registered: try again.")
     if row is None or revision not in (None, row.revision):
         present = 0 if row is None else row.revision
         raise PreconditionFailed(f"The registration has revision {present}, not {revision}.")
-    changed = (
-        registration.update()
-        .where(registration.c.model == row.model)
-        .values(
-            **details.values,
-            # a change of one that is to be removed keeps it
-            registered_by="api" if row.registered_by == GOES else row.registered_by,
-            revision=row.revision + 1,
-            updated_at=func.now(),
-        )
-        .returning(registration)
-    )
-    return registration_of((await connection.execute(changed)).mappings().one()), False
+    # a change of one that is to be removed keeps it
+    by = "api" if row.registered_by == GOES else row.registered_by
+    return await _change(connection, row.model, registered_by=by, **details.values), False
 
 
 async def move(
@@ -336,19 +337,9 @@ async def move(
     The policy of the project that it `left` decides until `at`, if that is given.
     """
     model = await ensure(connection, model_id)
-    changed = (
-        registration.update()
-        .where(registration.c.model == model)
-        .values(
-            project_id=project_id,
-            left_project_id=left,
-            moves_at=at,
-            revision=registration.c.revision + 1,
-            updated_at=func.now(),
-        )
-        .returning(registration)
+    return await _change(
+        connection, model, project_id=project_id, left_project_id=left, moves_at=at
     )
-    return registration_of((await connection.execute(changed)).mappings().one())
 
 
 async def names(connection: AsyncConnection, models: Collection[int | None]) -> dict[int, str]:

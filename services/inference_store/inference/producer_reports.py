@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated, Final
 
+import orjson
 from pydantic import AwareDatetime, Field, StringConstraints, TypeAdapter
 
 DROP_REASONS: Final[Mapping[str, str]] = MappingProxyType(
@@ -81,7 +82,7 @@ _REPORT: Final = TypeAdapter(ProducerReport)
 
 def encode(report: ProducerReport) -> bytes:
     """Return the message's bytes: an object with the fields' names; times in RFC 3339."""
-    return _REPORT.dump_json(report)
+    return orjson.dumps(report, default=dict)
 
 
 def decode(payload: bytes) -> ProducerReport:
