@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain, repeat
 from random import Random
 from typing import Any
@@ -169,10 +168,10 @@ async def test_a_stream_that_is_cut_at_random_bytes_is_whole(
 
 async def test_a_sample_that_is_cut_is_the_same(proxy: CuttingProxy, both: Client) -> None:
     async with both.open_store(proxy.url) as store:
-        whole = await both.ask(partial(store.model("model").inferences().sample, 1500, seed=3))
+        whole = await both.list(store.model("model").inferences().sample(1500, seed=3).stream)
     proxy.budgets = draw_budgets(1, 40_000)
     async with both.open_store(proxy.url, retries=_PATIENT) as store:
-        cut = await both.ask(partial(store.model("model").inferences().sample, 1500, seed=3))
+        cut = await both.list(store.model("model").inferences().sample(1500, seed=3).stream)
     assert proxy.cuts > 3
     assert cut == whole
     assert len({inference.uid for inference in cut}) == 1500

@@ -71,6 +71,16 @@ async def test_pages_streams_and_counts_agree(make_app: MakeApp, both: Client) -
         taken = await read_ids(both, inferences_of(store).sample(5, seed=7))
         assert len(taken) == 5
         assert taken == await read_ids(both, inferences_of(store).sample(5, seed=7))
+        every = store.model(MODEL).inferences()
+        narrowed = every.filter(wanted).sort("frame_number")
+        assert await read_ids(both, narrowed) == streamed
+        assert await read_ids(both, narrowed.limit(3)) == streamed[:3]
+        assert [each.inference_id for each in await both.ask(narrowed.head)] == streamed[:5]
+        assert len(await both.ask(narrowed.limit(4).to_arrow)) == 4
+        groups = await both.ask(lambda: every.group_by("ok").aggregate("count", n="count(ok)"))
+        assert groups == [{"ok": True, "count": 90, "n": 90}, {"ok": False, "count": 10, "n": 10}]
+        whole = await both.ask(lambda: every.aggregate("min(frame_number)"))
+        assert [*whole] == ["min(frame_number)"]
         across = store.inferences(wanted, model_ids=[MODEL])
         assert sorted(await read_ids(both, across)) == sorted(streamed)
         assert await both.ask(across.count) == 10
@@ -152,6 +162,7 @@ async def test_rights(make_app: MakeApp, engine: AsyncEngine, both: Client) -> N
         assert caller == decode(Caller, await both.ask(lambda: reader.request("GET", "/v1/me")))
         pages = await both.list(reader.model(MODEL).inferences().pages)
         assert [len(page.items) for page in pages] == [3]
+        assert len(await read_ids(both, reader.model(MODEL).inferences().limit(2))) == 2
         with pytest.raises(inference_store_client.Forbidden, match="export"):
             await read_ids(both, reader.model(MODEL).inferences())
         for no_key in ("no-such-key", None):

@@ -61,7 +61,7 @@ def read_fiftyone(folder: Path) -> Iterator[Any]:
     with FiftyOneImageClassificationDatasetImporter(
         data_path=str(folder / "data"), labels_path=str(folder / "classifications.json")
     ) as classified:
-        classes = {Path(path).name: label.label for path, _, label in classified if label}
+        classes = {Path(path).name: label.label for path, _, label in classified}
     types = ["detections", "segmentations", "keypoints"]
     importer = COCODetectionDatasetImporter(dataset_dir=str(folder), label_types=types)
     with importer:

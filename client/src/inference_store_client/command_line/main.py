@@ -99,7 +99,7 @@ def _run(name: str, arguments: Sequence[str], program: str) -> int:
         return command.run(options)
 
 
-_OPTIONS: Final = frozenset({"--sort", "--since", "--until"})
+_OPTIONS: Final = frozenset({"--order", "--sort", "--since", "--until"})
 
 
 def join_values(arguments: Sequence[str]) -> list[str]:

@@ -51,6 +51,7 @@ def test_a_value_may_begin_with_a_hyphen() -> None:
         (["m", "--sort", "-top_score", "--limit", "5"], ["m", "--sort=-top_score", "--limit", "5"]),
         (["m", "--since", "-1h", "--until", "-5m"], ["m", "--since=-1h", "--until=-5m"]),
         (["m", "--sort", "--limit", "5"], ["m", "--sort", "--limit", "5"]),
+        (["m", "--by", "ok", "--order", "-count"], ["m", "--by", "ok", "--order=-count"]),
         (["m", "-o", "frames.csv"], ["m", "-o", "frames.csv"]),
     ]
     for words, joined in cases:
@@ -93,6 +94,7 @@ def test_what_is_called_wrongly_is_refused(
         (["query", "m", "--limit", "0"], "'0' is no number of at least 1"),
         (["query", "m", "--columns", ","], "it names no column"),
         (["query", "m", "--format", "xml"], "invalid choice: 'xml'"),
+        (["aggregate", "m", "{function"], "'{function' is no JSON"),
         (["erase", "m"], "one of the arguments --id --subject --filter is required"),
         (["erase", "m", "--id", "a", "--filter", "ok"], "not allowed with"),
         (["export", "m"], "required: -o/--output"),
