@@ -152,8 +152,8 @@ class Eraser:
 
     async def _find_ended_run(self, requested: RetentionRun) -> RetentionRun | None:
         async with self._engine.connect() as connection:
-            run = await runs.find_run(connection, requested.id)
-        return run if run is not None and run.started_at and run.finished_at else None
+            run = await runs.get_run(connection, requested.id)
+        return run if run.started_at and run.finished_at else None
 
     async def _find_ended_erasure(self, number: str) -> dict[str, Any] | None:
         erasure: dict[str, Any] = (await self._http.get(f"/v1/erasures/{number}")).json()
