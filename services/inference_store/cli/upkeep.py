@@ -352,7 +352,7 @@ def _format_erasure_text(erasure: Erasure) -> str:
 
 
 def _format_erasure_json(erasure: Erasure) -> str:
-    return orjson.dumps(asdict(erasure), default=str, option=orjson.OPT_INDENT_2).decode()
+    return orjson.dumps(dict(erasure), default=str, option=orjson.OPT_INDENT_2).decode()
 
 
 def format_text(
