@@ -231,7 +231,7 @@ class _Command:
             with Blobs(self._settings, threads=_FETCH_THREADS) as blobs:
                 if self._report is not None:
                     erasure = await self._erase(engine, blobs, self._report)
-                    print(_dump(asdict(erasure)) if self._json else _format_erasure(erasure))
+                    print(_dump(dict(erasure)) if self._json else _format_erasure(erasure))
                     return 0 if erasure.state in ENDED else 2
                 async with open_election(engine, RECONCILING) as lock:
                     while not await lock.take():
