@@ -64,6 +64,9 @@ from .matching import Query
 QUIET: Final = timedelta(minutes=15)
 """A partition is counted again only if nothing was written for this long."""
 _TRIGGER: Final = "outdate_counts"
+_THERE: Final = text(
+    "SELECT tgname FROM pg_trigger WHERE tgrelid = to_regclass(:leaf) AND tgname = :name"
+)
 # Each model by one look-up in the primary key.
 _MODELS = (
     "WITH RECURSIVE known AS (SELECT min(model) AS model FROM {leaf} UNION ALL"
@@ -138,14 +141,14 @@ async def _create_trigger(connection: AsyncConnection, partition: TimePartition)
     """
     leaf = _name_leaf(partition)
     await connection.execute(text(f"LOCK TABLE {leaf} IN SHARE ROW EXCLUSIVE MODE NOWAIT"))
-    # Edits raise the revision; the deletion of an input changes nothing that is counted.
-    await connection.execute(
-        text(
-            f"CREATE OR REPLACE TRIGGER {_TRIGGER}"
-            f" AFTER INSERT OR DELETE OR UPDATE OF revision ON {leaf}"
-            f" FOR EACH ROW EXECUTE FUNCTION outdate_counts('{partition.name}')"
+    if await connection.scalar(_THERE, {"leaf": leaf, "name": _TRIGGER}) is None:
+        # Edits raise the revision; the deletion of an input changes nothing that is counted.
+        await connection.execute(
+            text(
+                f"CREATE TRIGGER {_TRIGGER} AFTER INSERT OR DELETE OR UPDATE OF revision ON {leaf}"
+                f" FOR EACH ROW EXECUTE FUNCTION outdate_counts('{partition.name}')"
+            )
         )
-    )
 
 
 def _name_leaf(partition: TimePartition) -> str:

@@ -7,7 +7,7 @@ the same one only by a collision of 62-bit hashes.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, TypeAlias
 
 from sqlalchemy import BigInteger, ColumnElement, Double, FromClause, false, func, select
@@ -218,7 +218,9 @@ class MissingValue(Condition):
         return self.order.anti_join(scan_range)
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        rows = self.order.rows(scan_range)
+        order = self.order
+        # which of several values is the first one changes nothing
+        rows = (replace(order, many=False) if isinstance(order, ByKey) else order).rows(scan_range)
         return ~select(rows.uid).where(*rows.where, rows.uid == uid).exists()
 
 

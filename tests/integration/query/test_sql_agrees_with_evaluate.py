@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from itertools import product
 from typing import Any, Final
 from uuid import UUID, uuid4
 
@@ -245,6 +246,19 @@ async def test_relative_times_agree(stored: Stored, data: st.DataObject) -> None
     page = await find_by_time(stored.connection, query, limit=100, deadline=deadline)
     assert page.uids == sorted(expected, reverse=True)
     assert await count(stored.connection, query, deadline=deadline) == len(expected)
+
+
+async def test_a_range_whose_end_is_unknown_is_unknown(stored: Stored) -> None:
+    decided = dict.fromkeys([True, False, None], 0)
+    for (model, facts), end in product(stored.facts.items(), ("model_ms", "100 / model_ms")):
+        tree = parse_text(f"NOT (prediction_count BETWEEN 1 AND {end})")
+        predicate = check(tree, await find_known_keys(stored.connection, model, set())).predicate
+        by_truth = _sort_by_truth(facts, predicate)
+        decided = {truth: count + len(by_truth[truth]) for truth, count in decided.items()}
+        query = await build_query(stored.connection, range_of_time(model, None, None), [predicate])
+        page = await find_by_time(stored.connection, query, limit=100, deadline=Deadline.after(300))
+        assert page.uids == sorted(by_truth[True], reverse=True)
+    assert min(decided.values())
 
 
 async def _find_by_long_lists(connection: AsyncConnection, query: Query, draw: Any) -> list[UUID]:

@@ -167,9 +167,11 @@ class PredicateMaker:
 
     def _between(self) -> Predicate:
         kind = self._kind()
-        value, low = self._value(kind), self._constant(kind)
-        high = self._value(kind) if self.draw(st.integers(0, 4)) == 0 else self._constant(kind)
-        return Between(value, low, high)
+        low, high = (
+            self._value(kind) if self.draw(st.integers(0, 3)) == 0 else self._constant(kind)
+            for _ in range(2)
+        )
+        return Between(self._value(kind), low, high)
 
     def _among(self) -> Predicate:
         kind = self._kind()

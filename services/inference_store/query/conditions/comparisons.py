@@ -114,8 +114,8 @@ def _test(predicate: Compares, which: Which, rows: Combination) -> Sequence[Colu
     if which == "there" or predicate == Outside(list_values(predicate)[0], ()):
         return there
     hit = _hit(predicate, sides)
-    # without a value the comparison is NULL, and so is its opposite
-    return [~and_(*hit)] if which == "false" else hit
+    # without a value it is unknown, even if one of two bounds alone is enough to make it false
+    return [*there, ~and_(*hit)] if which == "false" else hit
 
 
 def _hit(predicate: Compares, sides: Sequence[Side]) -> Sequence[ColumnElement[bool]]:
