@@ -68,7 +68,8 @@ HOMES = {
     "prometheus_client": {"platform"},
     "google": {"grpc_messages"},
     "grpc": {
-        *("proxy/grpc", "proxy/grpc_port.py", "proxy/omi_bridge.py", "local/demo"),
+        *("proxy/grpc", "proxy/grpc_port.py"),
+        *("proxy/omi_bridge.py", "proxy/omi_container.py", "local/demo"),
     },
     "shtab": {"cli/completion.py"},
     "yaml": {"proxy/configuration.py"},

@@ -4,13 +4,12 @@ Its two ports listen only on this machine; for the proxy it is an upstream like 
 calls are routed and captured as usual. File names are tensor names, both ways.
 """
 
-import asyncio
 import re
 from base64 import b64encode
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 import grpc
@@ -19,305 +18,17 @@ from aiohttp import web
 from grpc import StatusCode
 
 from inference_store.grpc_messages import message, parsed
-from inference_store.inference.json_text import UnreadableJson, read_json
 from inference_store.platform.uvicorn_server import MOST_HEAD_BYTES
+from inference_store.proxy import omi_container as omi
 from inference_store.proxy.configuration import Configuration, UpstreamEntry
-from inference_store.proxy.exchange import Body, Headers, from_base64
-from inference_store.proxy.grpc import is_connected, options
-from inference_store.proxy.grpc.captured_call import Context, fields_of
+from inference_store.proxy.exchange import Body, Headers
 from inference_store.proxy.grpc_port import open_channel
-from inference_store.proxy.protocols.documents import JSON, output, v2_answer_json
-from inference_store.proxy.protocols.protocol import MOST_INFERENCES
-from inference_store.proxy.protocols.tensor_reading import ERROR, MODEL_VERSION, STATUS_CODE, Run
-from inference_store.proxy.protocols.tensors import BYTES, Tensor, V2Message, bytes_values, encoded
-from inference_store.proxy.protocols.v2 import message_in, request_in
-
-# The container behind the bridge: its Status, requested once, and its Run.
-
-_DURATION: Final = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h)?[a-z]*\s*", re.ASCII)
-_SECONDS: Final = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0}
-_BINARY: Final = ("image/", "audio/", "video/", "application/octet-stream", "application/pdf")
-_MOST_TOGETHER: Final = 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerStatus:
-    """A model in a container."""
-
-    version: str
-    inputs: Mapping[str, bool]
-    """Its files, and whether each is binary: not text, whatever its bytes look like."""
-    outputs: Sequence[str]
-    batch_size: int = 1
-    """The most input items that one Run takes."""
-    run_seconds: float | None = None
-    """How long one Run may take; None if the container does not state it."""
-
-    def outcome(self, code: int) -> Run:
-        """Return the outcome of a Run."""
-        return Run(code, self.version or None)
-
-
-def read_status(status: Any) -> ContainerStatus:
-    """Return the status in a StatusResponse."""
-    size = status.features.batch_size
-    return ContainerStatus(
-        version=status.model_info.model_version,
-        inputs={
-            file.filename: any(
-                kind.lower().startswith(_BINARY) for kind in file.accepted_media_types
-            )
-            for file in status.inputs
-        },
-        outputs=[file.filename for file in status.outputs],
-        batch_size=max(1, min(size, _MOST_TOGETHER)),
-        run_seconds=parse_seconds(status.timeout.run),
-    )
-
-
-def parse_seconds(duration: str) -> float | None:
-    """Return the seconds of `60s`, `1.5m`, `500ms`, `2 h`, or a number of seconds; None for any
-    other text."""
-    match = _DURATION.fullmatch(duration.lower())
-    if match is None:
-        return None
-    return float(match[1]) * _SECONDS[match[2]] or None
-
-
-_STATUSES: Final = {
-    StatusCode.DEADLINE_EXCEEDED: 504,
-    StatusCode.UNAVAILABLE: 503,
-    StatusCode.RESOURCE_EXHAUSTED: 503,
-    StatusCode.INVALID_ARGUMENT: 422,
-    StatusCode.UNIMPLEMENTED: 501,
-}
-LEAST_FAILED: Final = 400
-_REACHED_SECONDS: Final = 1.0
-
-
-class ContainerFailed(Exception):
-    """The container cannot answer, or refuses; `str()` of the error is its own text.
-
-    `status` is an HTTP status: 400 or 422 for a wrong request, 500 for the model's failure, 503 if
-    the container is unavailable, 504 if it is too late.
-    """
-
-    def __init__(self, sentence: str, status: int = 400, *, run: Run | None = None) -> None:
-        """`run`: the container's own outcome; None if it gave none."""
-        super().__init__(sentence)
-        self.status = status
-        self.run = run
-
-
-class Container:
-    """An OMI container. `seconds`: the limit for its model to start, and for a Run if the container
-    does not state how long it may take."""
-
-    def __init__(self, channel: grpc.aio.Channel, *, seconds: float = 600.0) -> None:
-        self._channel = channel
-        self._seconds = seconds
-        self._status: asyncio.Task[ContainerStatus] | None = None
-
-    async def is_reachable(self) -> bool:
-        """Return whether there is a connection. Status is not used as a probe: it starts the
-        model."""
-        return await is_connected(self._channel, _REACHED_SECONDS)
-
-    async def status(self) -> ContainerStatus:
-        """Return the container's Status: requested once, and again after it failed or the container
-        was unavailable. Raises ContainerFailed."""
-        if self._status is None or _has_failed(self._status):
-            self._status = asyncio.create_task(self._request_status())
-            self._status.add_done_callback(_has_failed)  # also if no caller waits any more
-        # a caller that leaves does not cancel it for others
-        return await asyncio.shield(self._status)
-
-    async def _request_status(self) -> ContainerStatus:
-        answer = await self._call("Status", message("StatusRequest")(), self._seconds)
-        status = read_status(answer)
-        _expect_good(answer, status)
-        return status
-
-    async def infer(self, request: V2Message) -> "Answer":
-        """Answer one call, by Runs of the size that the container takes. Raises ContainerFailed:
-        if one Run is refused, or all items fail, the call fails."""
-        status = await self.status()
-        items = _read_items(request, status)
-        flags = {
-            name: any(holder.get(name) in (b"true", b'"true"') for holder in request.all_parameters)
-            for name in ("explain", "detect_drift")
-        }
-        outputs: list[Any] = []
-        codes: list[int] = []
-        for first in range(0, len(items), status.batch_size):
-            batch = items[first : first + status.batch_size]
-            inputs = [message("InputItem")(input=item) for item in batch]
-            asked = message("RunRequest")(inputs=inputs, **flags)
-            answer = await self._call("Run", asked, status.run_seconds or self._seconds)
-            outputs.extend(_check_outputs(answer, len(batch), status))
-            codes.append(answer.status_code)
-        return _build_answer(outputs, status, status.outcome(max(codes)))
-
-    async def _call(self, name: str, request: Any, seconds: float) -> Any:
-        ask: Any = self._channel.unary_unary(
-            f"/ModzyModel/{name}",
-            request_serializer=type(request).SerializeToString,
-            response_deserializer=message(f"{name}Response").FromString,
-        )
-        try:
-            return await ask(request, timeout=seconds)
-        except grpc.aio.AioRpcError as exc:
-            if exc.code() is StatusCode.UNAVAILABLE and name != "Status":
-                self._status = None  # a container that comes back has to start its model again
-            sentence = f"{name} of the container: {exc.details() or exc.code().name}"
-            raise ContainerFailed(sentence, _STATUSES.get(exc.code(), 500)) from None
-
-    async def close(self) -> None:
-        """Cancel a pending request; the owner of the channel closes it."""
-        if self._status is not None:
-            self._status.cancel()
-            await asyncio.gather(self._status, return_exceptions=True)
-
-
-def _has_failed(task: "asyncio.Task[ContainerStatus]") -> bool:
-    return task.done() and (task.cancelled() or task.exception() is not None)
-
-
-def _check_outputs(answer: Any, count: int, status: ContainerStatus) -> Sequence[Any]:
-    """Return an output for each item, even if the Run refused every item."""
-    outputs: Sequence[Any] = answer.outputs
-    if len(outputs) == count and not any(output.success for output in outputs):
-        return outputs
-    _expect_good(answer, status)
-    if len(outputs) == count:
-        return outputs
-    sentence = f"the container answered {len(outputs)} items to {count}"
-    raise ContainerFailed(sentence, 500, run=status.outcome(answer.status_code))
-
-
-def _expect_good(answer: Any, status: ContainerStatus) -> None:
-    if answer.status_code >= LEAST_FAILED:
-        sentence = answer.message or answer.status or f"status_code {answer.status_code}"
-        raise ContainerFailed(sentence, answer.status_code, run=status.outcome(answer.status_code))
-
-
-# An inference of V2 as a Run: the items of its request, the files of its answer.
-
-
-class Answer(NamedTuple):
-    """The answer to a call."""
-
-    files: Mapping[str, list[bytes]]
-    """Those of all items by name; if some items failed, `error` has their reasons."""
-    run: Run
-
-
-def _read_items(request: V2Message, status: ContainerStatus) -> list[dict[str, bytes]]:
-    """Return the input items of a request. Raises ContainerFailed, which says what to send."""
-    names = ", ".join(map(repr, status.inputs))
-    if not request.tensors:
-        raise ContainerFailed(f"there are no inputs: send BYTES tensors named {names}")
-    columns: dict[str, list[bytes]] = {}
-    for tensor in request.tensors:
-        name = tensor.name
-        if status.inputs and name not in status.inputs:
-            # a single tensor is a single file, whatever its name
-            if not len(status.inputs) == 1 == len(request.tensors):
-                sentence = f"the model has no input {name[:80]!r}: its inputs are {names}"
-                raise ContainerFailed(sentence)
-            (name,) = status.inputs
-        if name in columns:
-            sentence = f"input {name[:80]!r} comes twice: send all its elements in one"
-            raise ContainerFailed(sentence)
-        columns[name] = _read_elements(tensor, is_binary=status.inputs.get(name, False))
-    counts = {len(column) for column in columns.values()}
-    if len(counts) > 1:
-        sentence = f"the inputs have {sorted(counts)} elements: each item needs one of each"
-        raise ContainerFailed(sentence)
-    (count,) = counts
-    if not 0 < count <= MOST_INFERENCES:
-        raise ContainerFailed(f"there are {count} items: send 1 to {MOST_INFERENCES}")
-    return [{name: column[i] for name, column in columns.items()} for i in range(count)]
-
-
-def _read_elements(tensor: Tensor, *, is_binary: bool) -> list[bytes]:
-    name = f"input {tensor.name[:80]!r}"
-    if tensor.datatype != BYTES:
-        sentence = f"{name} is {tensor.datatype[:20]!r}: the model takes files, send BYTES with"
-        raise ContainerFailed(f"{sentence} a file's content as an element")
-    elements = bytes_values(tensor)
-    if elements is None:
-        raise ContainerFailed(f"the elements of {name} cannot be read")
-    if tensor.data is None:
-        return [*elements]
-    is_coded = is_binary or tensor.parameters.get("content_type") == b'"base64"'
-    files: list[bytes] = []
-    for element in elements:
-        try:
-            text = read_json(element)
-        except UnreadableJson:
-            text = None
-        if type(text) is not str:
-            raise ContainerFailed(f"an element of {name} is no string: send text or base64")
-        decoded = from_base64(text) if is_coded else None
-        files.append(text.encode("utf-8", "surrogatepass") if decoded is None else decoded)
-    return files
-
-
-def _build_answer(outputs: Sequence[Any], status: ContainerStatus, run: Run) -> Answer:
-    errors = [_read_error(item) for item in outputs]
-    if all(errors):
-        code = run.status_code if run.status_code >= LEAST_FAILED else 422
-        raise ContainerFailed("; ".join(dict.fromkeys(errors)), code, run=run)
-    names = {name for item in outputs for name in item.output if name != ERROR}
-    declared = [name for name in status.outputs if name in names]
-    files = {
-        name: [item.output.get(name, b"") for item in outputs]
-        for name in dict.fromkeys([*declared, *sorted(names)])
-    }
-    if any(errors):
-        files[ERROR] = [error.encode() for error in errors]
-    return Answer(files, run)
-
-
-def _read_error(item: Any) -> str:
-    """Return why an item failed; empty if it did not."""
-    if item.success:
-        return ""
-    text: str = item.output.get(ERROR, b"").decode("utf-8", "replace")
-    return text.strip() or "the model says that it failed, and not why"
-
-
-def _headers_of(run: Run | None) -> dict[str, str]:
-    """Return as headers what V2 has no field for."""
-    if run is None:
-        return {}
-    version = run.version or ""
-    is_plain = version.isascii() and version.isprintable() and version.strip()
-    code = {STATUS_CODE: str(max(run.status_code, 0))}
-    return code | ({MODEL_VERSION: version} if is_plain else {})
-
-
-async def _describe(container: Container, method: str, model: str) -> dict[str, Any]:
-    """Return the fields of an answer about the container, the same over REST and gRPC."""
-    if method == "ServerLive":
-        return {"live": True}
-    if method == "ServerMetadata":
-        return {"name": "inference-store-omi-bridge", "version": "1", "extensions": []}
-    if method != "ModelMetadata":
-        return {"ready": await container.is_reachable()}
-    status = await container.status()
-    # files are tensors of any number of elements
-    inputs, outputs = (
-        [{"name": name, "datatype": BYTES, "shape": [-1]} for name in files]
-        for files in (status.inputs, status.outputs)
-    )
-    versions = [status.version] if status.version else []
-    about = {"name": model, "versions": versions, "platform": "omi"}
-    return about | {"inputs": inputs, "outputs": outputs}
-
-
-# V2 over gRPC in front of a container.
+from inference_store.proxy.omi_container import Container, ContainerFailed
+from inference_store.proxy.protocols.tensor_datum import envelope_json
+from inference_store.proxy.protocols.tensor_reading import Run
+from inference_store.proxy.protocols.tensors import BYTES, Tensor, encoded
+from inference_store.proxy.protocols.v2 import request_in
+from inference_store.proxy.protocols.v2_grpc import request_in as grpc_request_in
 
 _SERVICE: Final = "inference.GRPCInferenceService"
 _METHODS: Final = (
@@ -331,8 +42,23 @@ _CODES: Final = {
     503: StatusCode.UNAVAILABLE,
     504: StatusCode.DEADLINE_EXCEEDED,
 }
-_RAW_INPUTS: Final = 7
-"""The field of a request's raw contents."""
+_Reply: TypeAlias = tuple[dict[str, Any], Run | None]
+"""The fields of a message, and the container's outcome of a Run."""
+Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+
+
+async def _describe(container: Container, method: str, model: str) -> dict[str, Any]:
+    """Return the fields of an answer about the container, the same over REST and gRPC."""
+    if method == "ServerLive":
+        return {"live": True}
+    if method == "ServerMetadata":
+        return {"name": "inference-store-omi-bridge", "version": "1", "extensions": []}
+    if method == "ModelMetadata":
+        return (await container.status()).describe(model)
+    return {"ready": await container.is_reachable()}
+
+
+# V2 over gRPC in front of a container.
 
 
 def handlers(container: Container) -> grpc.GenericRpcHandler:
@@ -350,37 +76,36 @@ def _build_handler(container: Container, name: str) -> Any:
             else:
                 asked = parsed(f"inference.{name}Request", request)
                 if asked is None:
-                    raise ContainerFailed(f"the request is no {name}Request")
+                    raise ContainerFailed(400, f"the request is no {name}Request")
                 fields = await _describe(container, name, getattr(asked, "name", ""))
             written = message(f"inference.{name}Response")(**fields).SerializeToString()
         except ContainerFailed as exc:
             run = exc.run
             context.set_code(_CODES.get(exc.status, StatusCode.INTERNAL))
             context.set_details(str(exc))
-        context.set_trailing_metadata(tuple(_headers_of(run).items()))
+        context.set_trailing_metadata(tuple(omi.headers_of(run).items()))
         return written
 
     return grpc.unary_unary_rpc_method_handler(handle)
 
 
-async def _answer_grpc_infer(container: Container, request: bytes) -> tuple[dict[str, Any], Run]:
-    asked = message_in(request)
-    if asked.message is None:
-        raise ContainerFailed(asked.problem or "the request is no ModelInferRequest")
-    files, run = await container.infer(asked.message)
+async def _answer_grpc_infer(container: Container, request: bytes) -> _Reply:
+    decoded = grpc_request_in(request)
+    if decoded.request is None:
+        raise ContainerFailed(400, decoded.problem or "the request is no ModelInferRequest")
+    answer, run = await omi.infer(container, decoded.request, decoded.request.model or "")
     outputs: list[dict[str, Any]] = [
-        {"name": name, "datatype": BYTES, "shape": [len(contents)]}
-        for name, contents in files.items()
+        {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
+        for tensor in answer.outputs
     ]
-    names = {"model_name": asked.message.model, "id": asked.message.id}
-    fields = names | {"model_version": run.version, "outputs": outputs}
+    fields = {"model_name": answer.model, "model_version": answer.version, "id": answer.id}
     # in the form of the request; Triton's clients read the raw form best
-    if any(number == _RAW_INPUTS for number, _ in fields_of(request)):
-        raw = [encoded(BYTES, contents) for contents in files.values()]
-        return {**fields, "raw_output_contents": raw}, run
-    for tensor, contents in zip(outputs, files.values(), strict=True):
-        tensor["contents"] = {"bytes_contents": contents}
-    return fields, run
+    if any(tensor.raw is not None for tensor in decoded.request.inputs):
+        raw = [encoded(BYTES, tensor.values or ()) for tensor in answer.outputs]
+        return {**fields, "outputs": outputs, "raw_output_contents": raw}, run
+    for output, tensor in zip(outputs, answer.outputs, strict=True):
+        output["contents"] = {"bytes_contents": tensor.values}
+    return {**fields, "outputs": outputs}, run
 
 
 _HERE: Final = "127.0.0.1"
@@ -412,7 +137,11 @@ async def start_bridge(
     await web.TCPSite(runner, _HERE, 0).start()
     server = grpc.aio.server(
         handlers=(handlers(container),),
-        options=(*options(message_bytes), ("grpc.so_reuseport", 0)),
+        options=(
+            ("grpc.max_receive_message_length", message_bytes),
+            ("grpc.max_send_message_length", message_bytes),
+            ("grpc.so_reuseport", 0),
+        ),
     )
     target = f"{_HERE}:{server.add_insecure_port(f'{_HERE}:0')}"
     await server.start()
@@ -429,6 +158,7 @@ _PATH: Final = re.compile(
 )
 _SERVER: Final = {None: "ServerMetadata", "live": "ServerLive", "ready": "ServerReady"}
 _MODEL: Final = {None: "ModelMetadata", "/ready": "ModelReady", "/infer": "ModelInfer"}
+_JSON: Final = "application/json"
 
 
 def application(container: Container, *, most_bytes: int) -> web.Application:
@@ -439,7 +169,7 @@ def application(container: Container, *, most_bytes: int) -> web.Application:
         try:
             return await _answer(container, request)
         except ContainerFailed as exc:
-            return _json({"error": str(exc)}, exc.status, _headers_of(exc.run))
+            return _json({"error": str(exc)}, exc.status, omi.headers_of(exc.run))
 
     app = web.Application(client_max_size=most_bytes)
     app.router.add_route("*", "/{path:.*}", answer)
@@ -452,8 +182,7 @@ async def _answer(container: Container, request: web.Request) -> web.Response:
     named = match and match[2]
     method = match and (_MODEL.get(match[3]) if named else _SERVER.get(match[1]))
     if method is None:
-        sentence = f"{path[:200]} is not here: the bridge answers /v2/models/…"
-        raise ContainerFailed(sentence, 404)
+        raise ContainerFailed(404, f"{path[:200]} is not here: the bridge answers /v2/models/…")
     model = unquote(named or "")
     if method == "ModelInfer":
         return await _infer(container, request, model)
@@ -462,36 +191,38 @@ async def _answer(container: Container, request: web.Request) -> web.Response:
     return _json({"name": model} | fields if named else fields, 200 if is_ready else 503)
 
 
-async def _infer(container: Container, request: web.Request, model: str) -> web.Response:
+async def _infer(container: Container, request: web.Request, name: str) -> web.Response:
     if request.method != "POST":
-        raise ContainerFailed("infer takes a POST", 405)
+        raise ContainerFailed(405, "infer takes a POST")
     raw = await request.read()
     headers: Headers = [(key.lower(), value) for key, value in request.headers.items()]
     # aiohttp has already decoded the body
     plain = [(name, value) for name, value in headers if name != "content-encoding"]
     read = request_in(Body(parts=[raw], size=len(raw)), plain, flat=False)
-    if read.message is None:
-        raise ContainerFailed(read.problem or "the request is no V2")
-    files, run = await container.infer(read.message)
-    outputs = [_write_output(*pair) for pair in files.items()]
-    members = {"model_name": model, "model_version": run.version, "id": read.message.id}
-    body = v2_answer_json(outputs, **members)
-    return web.Response(body=body, content_type=JSON, headers=_headers_of(run))
+    if read.request is None:
+        raise ContainerFailed(400, read.problem or "the request is no V2")
+    answer, run = await omi.infer(container, read.request, name)
+    members = {"model_name": answer.model, "model_version": answer.version, "id": answer.id}
+    outputs = [_write_as_texts(output) for output in answer.outputs]
+    written = envelope_json(members, answer.parameters, "outputs", outputs, "response")
+    added = omi.headers_of(run)
+    return web.Response(body=written.text, content_type=_JSON, headers=added)
 
 
-def _write_output(name: str, files: Sequence[bytes]) -> dict[str, Any]:
-    """Return an output of texts; if one file is no text, all are base64."""
+def _write_as_texts(output: Tensor) -> Tensor:
+    files = [file for file in output.values or () if isinstance(file, bytes)]
     try:
-        return output(name, [file.decode() for file in files])
+        b"".join(files).decode()
     except UnicodeDecodeError:
-        coded = output(name, [b64encode(file).decode() for file in files])
-        return coded | {"parameters": {"content_type": "base64"}}
+        coded = list(map(b64encode, files))
+        return replace(output, values=coded, parameters={"content_type": b'"base64"'})
+    return output
 
 
 def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
     http_status = status if 400 <= status < 600 or status == 200 else 500
     body = orjson.dumps(value)
-    return web.Response(body=body, status=http_status, content_type=JSON, headers=headers)
+    return web.Response(body=body, status=http_status, content_type=_JSON, headers=headers)
 
 
 @asynccontextmanager

@@ -357,14 +357,11 @@ class Forwarding:
             request_headers=as_text(headers) if route.call else (),
             received_at=datetime.now(UTC),
         )
-        reservation = None
-        if route.call:
-            head = len(path) + len(exchange.query) + head_size(exchange.request_headers)
-            reservation = self._begin(read_length(headers) or 0, head)
+        reservation = self._reserve(exchange, read_length(headers) or 0) if route.call else None
         name = route.upstream.name
         forwarded = ForwardedCall(
             route,
-            self._upstreams.get(name),
+            self._upstreams.session(name),
             exchange,
             reservation=reservation,
             stripping=self._stripping,
@@ -387,6 +384,10 @@ class Forwarding:
             observed.end(classify(exchange), exchange.http_status)
             if reservation is not None:
                 reservation.finish(exchange, route)
+
+    def _reserve(self, exchange: Exchange, size: int) -> Reservation | None:
+        target = len(exchange.path) + len(exchange.query)
+        return self._begin(size, target + head_size(exchange.request_headers))
 
 
 _METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})

@@ -8,17 +8,8 @@ comes first.
 
 import asyncio
 import ssl
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Mapping,
-    MutableMapping,
-    Sequence,
-)
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, TypeAlias
 
 from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
@@ -230,19 +221,24 @@ class CapturedBody:
 # The client adds nothing to the caller's headers.
 _OURS: Final = frozenset({"Accept", "Accept-Encoding", "User-Agent", "Content-Type"})
 _LONGEST_HEADER: Final = 64 * 1024
-Upstreams: TypeAlias = Mapping[str, ClientSession]
-"""By the upstream's name; one that answers only gRPC has none."""
 
 
-@asynccontextmanager
-async def open_upstreams(entries: Sequence[UpstreamEntry]) -> AsyncIterator[Upstreams]:
-    """Yield a session for each upstream that answers REST, inside the running loop."""
-    async with AsyncExitStack() as sessions:
-        yield {
-            entry.name: await sessions.enter_async_context(_open_session(entry))
-            for entry in entries
-            if entry.url is not None
+class Upstreams:
+    """A session for each upstream that answers REST; opened inside the running loop."""
+
+    def __init__(self, entries: Sequence[UpstreamEntry]) -> None:
+        self._sessions = {
+            entry.name: _open_session(entry) for entry in entries if entry.url is not None
         }
+
+    def session(self, name: str) -> ClientSession | None:
+        """Return an upstream's session; None if it answers only gRPC."""
+        return self._sessions.get(name)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for session in self._sessions.values():
+            await session.close()
 
 
 def _open_session(entry: UpstreamEntry) -> ClientSession:

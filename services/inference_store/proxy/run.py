@@ -30,7 +30,7 @@ from inference_store.proxy.grpc import Calls
 from inference_store.proxy.grpc_port import open_grpc_port
 from inference_store.proxy.omi_bridge import open_bridges
 from inference_store.proxy.rest import Forwarding, Server, build_server
-from inference_store.proxy.rest_messages import Stripping, Upstreams, open_upstreams
+from inference_store.proxy.rest_messages import Stripping, Upstreams
 from inference_store.proxy.routing import PathPrefixes, Routing
 
 _BEAT_SECONDS = 1.0
@@ -69,9 +69,8 @@ async def serve(settings: ProxySettings) -> None:
         async with (
             _keep_beating(heartbeat),
             open_bridges(configuration, message_bytes) as bridged,
-            open_upstreams(bridged.upstreams) as upstreams,
         ):
-            ended = await _serve(settings, bridged, captures, stop, ports, upstreams=upstreams)
+            ended = await _serve(settings, bridged, captures, stop, ports)
     finally:
         spent_seconds = 0.0 if ended is None else time.monotonic() - ended
         await captures.stop(max(1.0, settings.proxy_grace_seconds - spent_seconds))
@@ -99,34 +98,36 @@ async def _serve(
     captures: Captures,
     stop: asyncio.Event,
     ports: _Ports,
-    *,
-    upstreams: Upstreams,
 ) -> float:
     """Serve both ports until they have to stop; return when that was (monotonic seconds)."""
     prefixes = PathPrefixes(_split_names(settings.proxy_path_prefixes))
     routing = Routing(configuration, prefixes)
+    upstreams = Upstreams(configuration.upstreams)
     grace = settings.proxy_grace_seconds * _CALLS_SHARE
     stripping = Stripping(settings.proxy_capture_bytes)
     app = Forwarding(routing, upstreams, captures.begin, stripping)
     rest = build_server(app, settings, ports.connections, grace_seconds=grace)
-    close_grpc = await open_grpc_port(
-        settings,
-        configuration,
-        routing,
-        captures,
-        connections=ports.connections,
-        calls=ports.calls,
-    )
-    ports.rest = rest
-    serving = asyncio.create_task(rest.serve())
-    stopping = asyncio.create_task(stop.wait())
-    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    ended = time.monotonic()
-    rest.should_exit = True
-    captures.speed_up()
-    await asyncio.gather(serving, close_grpc(grace))
-    stopping.cancel()
-    return ended
+    try:
+        close_grpc = await open_grpc_port(
+            settings,
+            configuration,
+            routing,
+            captures,
+            connections=ports.connections,
+            calls=ports.calls,
+        )
+        ports.rest = rest
+        serving = asyncio.create_task(rest.serve())
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        ended = time.monotonic()
+        rest.should_exit = True
+        captures.speed_up()
+        await asyncio.gather(serving, close_grpc(grace))
+        stopping.cancel()
+        return ended
+    finally:
+        await upstreams.close()
 
 
 def read_configuration(settings: UpstreamSettings) -> Configuration:

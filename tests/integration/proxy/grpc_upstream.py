@@ -14,7 +14,7 @@ from inference_store.proxy.configuration import UpstreamEntry
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.grpc import channel, server
 from inference_store.proxy.protocols import Call
-from inference_store.proxy.protocols.v2 import V2_GRPC
+from inference_store.proxy.protocols.v2_grpc import V2_GRPC
 from inference_store.proxy.routing import Route
 from tests.servers.ports import free_port
 

@@ -14,7 +14,7 @@ from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.configuration import Configuration, Rules, UpstreamEntry
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.rest import Forwarding, build_server
-from inference_store.proxy.rest_messages import Stripping, open_upstreams
+from inference_store.proxy.rest_messages import Stripping, Upstreams
 from inference_store.proxy.routing import PathPrefixes, Route, Routing
 from tests.servers.certificates import Pair
 from tests.servers.ports import free_port
@@ -95,8 +95,10 @@ async def proxy(
         **upstream,
     }
     entry = UpstreamEntry(name="one", protocols=("v2",), **fields)
+    upstreams = Upstreams([entry])
     prefixes = PathPrefixes(["/api/serve/serve-model-*-pred"])
     routing = Routing(Configuration([entry], [model] if model else []), prefixes)
+    app = Forwarding(routing, upstreams, captures.begin, stripping := Stripping(strip_bytes))
     settings = make_settings(
         ProxySettings,
         proxy_upstream="http://up",
@@ -105,16 +107,15 @@ async def proxy(
         proxy_tls_certificate_file=None if own is None else own.certificate,
         proxy_tls_key_file=None if own is None else own.key,
     )
-    async with open_upstreams([entry]) as upstreams:
-        app = Forwarding(routing, upstreams, captures.begin, stripping := Stripping(strip_bytes))
-        server = build_server(app, settings, Connections("proxy", 1000, 1000), grace_seconds=1)
-        serving = asyncio.create_task(server.serve())
-        try:
-            await asyncio.wait_for(server.listening.wait(), DEADLINE)
-            yield server.port
-        finally:
-            server.should_exit = True
-            await serving
+    server = build_server(app, settings, Connections("proxy", 1000, 1000), grace_seconds=1)
+    serving = asyncio.create_task(server.serve())
+    try:
+        await asyncio.wait_for(server.listening.wait(), DEADLINE)
+        yield server.port
+    finally:
+        server.should_exit = True
+        await serving
+        await upstreams.close()
         assert stripping.free == strip_bytes
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from io import BufferedReader
 from queue import SimpleQueue
-from typing import Any, Final
+from typing import Final
 
 import orjson
 import structlog
@@ -43,8 +43,8 @@ from inference_store.proxy.capture.prepared_capture import PreparedCapture
 from inference_store.proxy.capture.process import (
     Handshake,
     Reader,
+    SentExchange,
     read_handshake,
-    read_work,
     set_niceness,
 )
 from inference_store.proxy.capture.publisher import (
@@ -164,10 +164,7 @@ class Recorder:
         self._spooled = asyncio.Event()
         # one is counted in the decoding thread, the other in the loop's
         self._queued, self._finished = 0, 0
-        from_zero(CAPTURES, ("sampled_out", "dropped", "published"))
-        from_zero(CAPTURES_DROPPED, DROP_REASONS)
-        from_zero(INCOMPLETE_CAPTURES, CAPTURE_PROBLEMS)
-        from_zero(CAPTURE_TROUBLE, SERVERS)
+        begin_metrics()
 
     async def run(self, began: Callable[[], None] = lambda: None) -> None:
         """Publish exchanges until the socket ends, then the remaining ones as long as there is
@@ -227,16 +224,16 @@ class Recorder:
     def _unpublished(self) -> int:
         return self._counts.queued + self._spools.adopted_waiting
 
-    def _prepare(self, sent: Mapping[str, Any]) -> None:
+    def _prepare(self, sent: SentExchange) -> None:
         """Prepare an exchange for writing; in the decoding thread."""
         sequence = 0
         try:
             with stage(CAPTURE_SECONDS, "prepare"):
-                work = read_work(sent, self._protocols, self._configuration)
+                work = sent.work(self._protocols, self._configuration)
                 chosen = self._preparation.choose(work)
                 if chosen is None:
                     self._counts.sample_out()
-                    self._budget.free(sent["reserved"])
+                    self._budget.free(sent.reserved)
                     return
                 sequence = self._counts.next_sequence()
                 prepared = self._preparation.prepare(chosen, self._counts.producer, sequence)
@@ -246,15 +243,15 @@ class Recorder:
             _log.error(
                 "an exchange cannot be captured",
                 action="capture_failed",
-                protocol=sent["protocol"],
+                protocol=sent.head["protocol"],
                 error=type(error).__name__,
             )
-            self._budget.free(sent["reserved"])
+            self._budget.free(sent.reserved)
             self._counts.drop("unreadable")
         else:
             for reason in prepared.problems:
                 INCOMPLETE_CAPTURES.labels(reason).inc()
-            self._enqueue(prepared, sent["reserved"])
+            self._enqueue(prepared, sent.reserved)
 
     def _enqueue(self, prepared: PreparedCapture, reserved: int) -> None:
         """Put an exchange into the spool, or into the queue in memory; in the decoding thread."""
@@ -290,7 +287,7 @@ class Recorder:
         # Not if it was cancelled: `_end` handles what is still in hand.
         self._in_hand.discard(item)
         if isinstance(item, Held):
-            self._budget.free(item.reserved)
+            item.release(self._budget)
             self._finished += 1
 
     def _should_spool(self) -> bool:
@@ -308,7 +305,7 @@ class Recorder:
             held.append(self._queue.get_nowait())
         for item in held:
             self._spools.write(item.prepared, half_full=True)
-            self._budget.free(item.reserved)
+            item.release(self._budget)
         self._counts.give_up(self._spools.own_waiting)
 
     async def _report(self) -> None:
@@ -356,6 +353,14 @@ class Recorder:
         )
 
 
+def begin_metrics() -> None:
+    """Show metrics with known labels from zero."""
+    from_zero(CAPTURES, ("sampled_out", "dropped", "published"))
+    from_zero(CAPTURES_DROPPED, DROP_REASONS)
+    from_zero(INCOMPLETE_CAPTURES, CAPTURE_PROBLEMS)
+    from_zero(CAPTURE_TROUBLE, SERVERS)
+
+
 class Arrivals:
     """The queue between the thread that reads and the one that decodes, bounded by the budget."""
 
@@ -366,7 +371,7 @@ class Arrivals:
         died."""
         self._reader, self._counters, self._counts = reader, counters, counts
         self._grace_seconds = grace_seconds
-        self._came: SimpleQueue[Mapping[str, Any] | None] = SimpleQueue()
+        self._came: SimpleQueue[SentExchange | None] = SimpleQueue()
         self._ended: float | None = None
 
     def read(self) -> None:
@@ -379,7 +384,7 @@ class Arrivals:
             self._ended = time.monotonic()
             self._came.put(None)
 
-    def next(self) -> Mapping[str, Any] | None:
+    def next(self) -> SentExchange | None:
         """Wait for the next exchange and return it; None if there are no more, or the time is
         up."""
         sent = self._came.get()

@@ -8,11 +8,12 @@ import hashlib
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from io import BytesIO
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import imagesize
@@ -76,6 +77,10 @@ _LONGEST_BASE = MOST_CHARACTERS - 8
 _MOST_ALIASES = 8
 
 
+OwnNames: TypeAlias = tuple[str | None, str | None]
+"""The ids that one inference has in the request and in the answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ids:
     """An inference's id, and its aliases."""
@@ -95,41 +100,54 @@ def id_for_answer(request_headers: Headers) -> tuple[str, str]:
 
 
 def ids_of(
-    exchange: Exchange, reading: Reading, clean: Callable[[str | None], str | None]
-) -> list[Ids]:
-    """Return the id of each inference: the request's own, else the base id's header, else the
-    answer's own, else the request id's header, else the one made here.
+    exchange: Exchange,
+    reading: Reading,
+    clean: Callable[[str | None], str | None] = lambda name: name,
+) -> Sequence[Ids]:
+    """Return the ids of an exchange's inferences, in order: the request's, else the base id's
+    header, else the answer's, else the request id's header, else the one made here.
 
-    Several inferences share the exchange's ids as aliases, and are distinguished by `-<index>`. So
-    are the exchanges of a gRPC stream, by their `position`, unless the request or the answer has an
-    id of its own; the first one is named as if it were alone. `clean` removes redacted values from
+    Several inferences share the exchange's ids as aliases, and are distinguished by the ids that
+    only one of them has, else by `-<index>`. So do the exchanges of a gRPC stream, by their
+    `position`, but the first one is named as if it were alone. `clean` removes redacted values from
     an id; it returns None if nothing is left.
     """
-    position, headers = exchange.position, exchange.request_headers
-    own = reading.request_id, reading.response_id
-    request_id, response_id = (None, None) if position else own
+    position, request_headers = exchange.position, exchange.request_headers
+    own: list[OwnNames] = [(each.request_id, each.response_id) for each in reading.inferences]
+    request_id, response_id = reading.request_id, reading.response_id
+    if position:
+        own, request_id, response_id = [(request_id, response_id)], None, None
     candidates = (
         request_id,
-        header(headers, BASE_ID),
+        header(request_headers, BASE_ID),
         response_id,
-        header(headers, REQUEST_ID),
+        header(request_headers, REQUEST_ID),
         header(exchange.response_headers, ID_HEADER),
     )
     names = _distinct(map(clean, candidates)) or (str(uuid7()),)
-    if position:
-        own_names = _distinct(map(clean, own)) or (f"{names[0]}-{position}",)
-        first, *aliases = dict.fromkeys((*own_names, *names))
-        return [Ids(first, tuple(aliases[:_MOST_ALIASES]))]
-    if len(reading.inferences) == 1:
-        return [Ids(names[0], names[1:_MOST_ALIASES])]
-    indexes = range(len(reading.inferences))
-    return [Ids(f"{names[0]}-{index}", names[:_MOST_ALIASES]) for index in indexes]
+    if len(own) == 1 and not position:
+        return (Ids(names[0], names[1:_MOST_ALIASES]),)
+    cleaned = [_distinct(map(clean, names_of_one)) for names_of_one in own]
+    times = Counter(name for own_names in cleaned for name in own_names)
+    distinct = {name for name, count in times.items() if count == 1}
+    numbered = enumerate(cleaned, start=position)
+    return [_choose_ids(number, own_names, names, distinct) for number, own_names in numbered]
 
 
-def storable_name(text: str | None) -> str:
-    """Return a model's name as an event may carry it; `unknown` if it has none."""
+def _choose_ids(index: int, own: Sequence[str], shared: Sequence[str], distinct: set[str]) -> Ids:
+    """Return the ids of one of several inferences. `distinct`: names that only one of them has."""
+    alone = [name for name in own if name in distinct]
+    others = [name for name in (*own, *shared) if name not in distinct]
+    if alone:
+        return Ids(alone[0], (*alone[1:], *others)[:_MOST_ALIASES])
+    indexed = f"{others[0]}-{index}" if others else str(uuid7())
+    return Ids(str(uuid7()) if indexed in distinct else indexed, tuple(others[:_MOST_ALIASES]))
+
+
+def storable_name(text: str | None, otherwise: str) -> str:
+    """Return a model's name as an event may carry it."""
     name = plain_text(text, MOST_CHARACTERS)
-    return name if name and is_id(name) else "unknown"
+    return name if name and is_id(name) else otherwise
 
 
 def _distinct(names: Iterable[str | None]) -> tuple[str, ...]:
@@ -213,7 +231,7 @@ class Preparation:
 
     def choose(self, work: Work) -> ChosenExchange | None:
         """Read an exchange; None if the sampling leaves it out."""
-        registered = self._registered(storable_name(work.rules.model_id or work.model))
+        registered = self._registered(storable_name(work.rules.model_id or work.model, "unknown"))
         work = replace(remove_cut_bodies(work), registered=registered or work.registered)
         reading = read_by_protocol(work, work.exchange)
         sizes = (
@@ -232,7 +250,7 @@ class Preparation:
         # `work.model` is the upstream's name then.
         is_unnamed = exchange.transport == "rest" and work.call.model is None
         model = (reading.model if is_unnamed else None) or work.model or reading.model or ""
-        model_id = storable_name(rules.model_id or model)
+        model_id = storable_name(rules.model_id or model, "unknown")
         is_chosen = is_sampled(
             rules.sampling,
             model_id=model_id,

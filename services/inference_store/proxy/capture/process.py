@@ -78,21 +78,27 @@ def _plain(value: Any) -> Any:
     return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
 
 
-def read_work(
-    head: Mapping[str, Any], protocols: Mapping[str, Protocol], configuration: Configuration
-) -> Work:
-    """Return the exchange that came with a head. Raises KeyError if its protocol is none of
-    these."""
-    upstream = head["upstream"]
-    model = head["model"] or upstream
-    return Work(
-        exchange=_EXCHANGE.validate_python(head["exchange"]),
-        call=Call(protocols[head["protocol"]], *head["call"]),
-        rules=configuration.rules(upstream, model, head["version"]),
-        model=model,
-        dialect=head["dialect"],
-        by_name=None if head["model"] else configuration.list_rules(upstream),
-    )
+@dataclass(frozen=True, slots=True)
+class SentExchange:
+    """An exchange as it came through."""
+
+    head: Mapping[str, Any]
+    reserved: int
+    """Bytes reserved for it."""
+
+    def work(self, protocols: Mapping[str, Protocol], configuration: Configuration) -> Work:
+        """Return the exchange. Raises KeyError if its protocol is none of these."""
+        head = self.head
+        upstream = head["upstream"]
+        model = head["model"] or upstream
+        return Work(
+            exchange=_EXCHANGE.validate_python(head["exchange"]),
+            call=Call(protocols[head["protocol"]], *head["call"]),
+            rules=configuration.rules(upstream, model, head["version"]),
+            model=model,
+            dialect=head["dialect"],
+            by_name=None if head["model"] else configuration.list_rules(upstream),
+        )
 
 
 class Reader:
@@ -111,9 +117,8 @@ class Reader:
         raw = self._source.read(length)
         return orjson.loads(raw) if len(raw) == length else None
 
-    def exchange(self) -> dict[str, Any] | None:
-        """Return the head of the next exchange, which has its bodies' parts in place of their
-        lengths; None if there are no more, or it did not come whole."""
+    def exchange(self) -> SentExchange | None:
+        """Return the next exchange; None if there are no more, or it did not come whole."""
         head = self.head()
         if head is None:
             return None
@@ -122,7 +127,7 @@ class Reader:
             # Compare all sizes: after a part that was cut off, an empty part has its full size.
             if sizes != [len(part) for part in body["parts"]]:
                 return None
-        return head
+        return SentExchange(head, head["reserved"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

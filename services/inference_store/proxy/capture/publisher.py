@@ -28,7 +28,7 @@ from inference_store.platform.kafka import client_arguments
 from inference_store.platform.metrics import CAPTURE_SECONDS, CAPTURE_TROUBLE
 from inference_store.platform.settings import KafkaSettings
 from inference_store.platform.traces import stage, throttle_logs
-from inference_store.proxy.capture.counts import Counts
+from inference_store.proxy.capture.counts import Budget, Counts
 from inference_store.proxy.capture.prepared_capture import (
     Message,
     PreparedCapture,
@@ -244,6 +244,10 @@ class Held:
     counts: Counts
     reserved: int
 
+    def release(self, budget: Budget) -> None:
+        """Free its memory: it was delivered or given up."""
+        budget.free(self.reserved)
+
 
 class Deliveries:
     """Writes and publishes one exchange at a time for each of its callers."""
@@ -346,8 +350,7 @@ class Reporting:
 
     async def report_all(self) -> None:
         """Send one report of every producer; close an empty spool after its final report."""
-        report = self._counts.report(spooled=self._spools.own_waiting)
-        await self._send(report.producer, encode_report(report))
+        await self._send(self._counts.report(spooled=self._spools.own_waiting))
         for folder in self._spools.adopted:
             empty = folder.is_settled
             if await self._report_on(folder, final=empty) and empty:
@@ -360,7 +363,7 @@ class Reporting:
         self._until = asyncio.get_running_loop().time() + seconds
         self._longest = _SECONDS if self._spools.is_on else _FINAL_SECONDS
         report = self._counts.report(spooled=self._spools.own_waiting, final=True)
-        if not await self._send(report.producer, encode_report(report)):
+        if not await self._send(report):
             self._spools.store_report(encode_report(report))
             return report
         for folder in self._spools.adopted:
@@ -371,15 +374,18 @@ class Reporting:
     async def _report_on(self, folder: Folder, *, final: bool) -> bool:
         stored = folder.read_stored_report()
         if stored is not None:
-            if not await self._send(folder.counts.producer, stored):
+            if not await self._send_bytes(folder.counts.producer, stored):
                 return False
             folder.remove_report()
-        report = folder.counts.report(spooled=folder.waiting, final=final)
-        return await self._send(report.producer, encode_report(report))
+        return await self._send(folder.counts.report(spooled=folder.waiting, final=final))
 
-    async def _send(self, producer: str, report: bytes) -> bool:
+    async def _send(self, report: ProducerReport) -> bool:
         """Send a report; return whether Kafka took it in time. If not, it may arrive later as an
         old one."""
+        return await self._send_bytes(report.producer, encode_report(report))
+
+    async def _send_bytes(self, producer: str, report: bytes) -> bool:
+        """Send an encoded report; return as `_send` does."""
         if self._waiting is not None and not await self._is_done(self._waiting):
             return False
         # Not cancelled when time is up: an idempotent producer would keep the message anyway.

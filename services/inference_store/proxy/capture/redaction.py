@@ -359,7 +359,7 @@ class Redactor:
     def _redact_read(self, raw: bytes | None) -> bytes | None:
         """Redact an answer, or the datum of a gRPC request: unchanged if nothing is taken out of
         it; None if it is no JSON and has one of the names in quotes."""
-        if raw is None or not (self._names and self._quotes(text_of(raw))):
+        if raw is None or not (self._names and self._finds_name(raw)):
             return raw
         written = self._redact_json(raw, self._answer_paths)
         unchanged = written is not None and written == _rewrite(raw, lambda document: document)
@@ -377,9 +377,10 @@ class Redactor:
 
     def _redact_id(self, reading: Reading) -> None:
         """Redact the id if a path names it: over gRPC the request that holds it is not redacted."""
-        for steps, change in self._paths:
-            if steps == _ID and reading.request_id:
-                change(reading.request_id)
+        names = (reading.request_id, *(inference.request_id for inference in reading.inferences))
+        for change in (change for steps, change in self._paths if steps == _ID):
+            for name in filter(None, names):
+                change(name)
 
     def _redact_inference(self, inference: Inference, exchange: Exchange) -> Inference:
         data, metadata = inference.data, inference.metadata
@@ -423,8 +424,15 @@ class Redactor:
         except UnreadableJson:
             return True
         # bytes that are no text stand as base64
-        plain = [text_of(from_base64(text) or b"") for text in texts]
-        return any(self._quotes(text) for text in (*texts, *plain))
+        decoded_texts = (from_base64(text) or b"" for text in texts)
+        return any(map(self._quotes, texts)) or any(map(self._finds_name, decoded_texts))
+
+    def _finds_name(self, raw: bytes) -> bool:
+        """Return whether bytes quote one of the names: as a text, or as texts between lengths.
+
+        Lengths look like UTF-32.
+        """
+        return any(map(self._quotes, (text_of(raw), raw.decode("utf-8", "replace"))))
 
     def _quotes(self, text: str) -> bool:
         """Return whether a text has one of the names in quotes, as JSON has it at any depth."""

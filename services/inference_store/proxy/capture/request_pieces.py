@@ -1,15 +1,16 @@
 """The pieces of a stored request: its own text, and references to data blobs.
 
-A reference is `{"data": <batch index>}`: the whole datum, or its bytes between `from` and `to`.
-`as` says how they are written:
+A reference is `{"data": <batch index>}`. With `at`, it names a value inside the datum's JSON by its
+path, and with `as` how the value is written:
 
 | as | written |
 |---|---|
-| nothing | the bytes |
+| nothing | the bytes; of a value in JSON, those of its text or its `{"b64": …}` |
+| `slice` | the bytes between `from` and `to` |
 | `text` | a text inside a JSON string |
 | `base64` | base64, in lines of `line` characters between `ends` if these are there |
-| `unescaped` | the text of a JSON string |
-| `decoded` | the bytes of base64 |
+| `items` | a JSON list without its brackets |
+| `decoded` | the bytes of a base64 text |
 | a datatype | a JSON list as a raw tensor |
 | `…_contents` | a JSON list as the serialized `InferTensorContents` |
 """
@@ -30,8 +31,6 @@ from inference_store.proxy.protocols.tensors import encoded
 _MOST_LEVELS: Final = 32
 _MOST_VALUES: Final = 10_000
 """The most values of a list or an object that are compared with the datum."""
-_SHORTEST: Final = 64
-"""The fewest bytes of a part that is referred to: the reference would take as many."""
 _LONGEST_ESCAPE: Final = 6
 """The most characters of a byte in a JSON string: `\\u0000`."""
 _LONGEST_HEAD: Final = 1024
@@ -56,8 +55,7 @@ class Datum:
     def __init__(self, index: int, data: bytes | None, tensors: int = 1) -> None:
         """`tensors`: the number of tensors; the datum of several may be V2's JSON of them."""
         self.index, self._data = index, data or b""
-        self._has_parts = tensors == 1 or self._data.startswith(b'{"inputs":')
-        self._at = 0
+        self._paths = [[]] if tensors == 1 else [["inputs", at] for at in range(tensors)]
 
     def whole(self, content: bytes) -> Piece | None:
         """Return a reference to the whole datum if it is the content."""
@@ -65,35 +63,38 @@ class Datum:
             return Piece(self.index, content, {"data": self.index})
         return None
 
-    def slices(self, parts: Sequence[bytes]) -> list[Piece] | None:
+    def slices(self, parts: Sequence[bytes]) -> list[list[Piece]] | None:
         """Return a reference for each part if the datum is all of them."""
         if not self._data or b"".join(parts) != self._data:
             return None
         pieces, at = [], 0
         for part in parts:
-            reference = {"data": self.index, "from": at, "to": at + len(part)}
-            pieces.append(Piece(self.index, part, reference))
+            ends = {"as": "slice", "from": at, "to": at + len(part)}
+            pieces.append([Piece(self.index, part, {"data": self.index, **ends})])
             at += len(part)
         return pieces
 
-    def part(self, written: bytes, content: bytes, form: str | None = None) -> Piece | None:
-        """Return a reference to what the datum has as `written`, if that is the content in a form.
-        Call it for the parts in their order: each is looked for behind the last one first."""
-        is_whole = 0 < len(written) >= len(self._data) - len("[]")
-        if not self._has_parts or (len(written) < _SHORTEST and not is_whole):
-            return None
-        at = self._data.find(written, self._at)
-        at = self._data.find(written) if at < 0 else at
-        if at < 0:
-            return None
-        self._at = at + len(written)
-        reference: dict[str, Any] = {"data": self.index, "from": at, "to": self._at}
-        reference |= {"as": form} if form else {}
-        try:
-            is_same = write(reference, self._data) == content
-        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
-            return None
-        return Piece(self.index, content, reference) if is_same else None
+    def items(self, number: int, lists: Sequence[bytes]) -> Piece | None:
+        """Return a reference to a tensor's JSON list without its brackets if the datum has one of
+        `lists`, which are equal."""
+        for path in self._list_paths(number, "data"):
+            text = text_at(self._data, path)
+            if text and text in lists:
+                reference = self._refer(path, "items")
+                return Piece(self.index, write(reference, self._data), reference)
+        return None
+
+    def member(self, name: str, content: bytes) -> Piece | None:
+        """Return a reference to a member of the datum's JSON, a text or `{"b64": …}`."""
+        return self._check(self._refer([name], None), content)
+
+    def values(self, number: int, content: bytes, form: str) -> Piece | None:
+        """Return a reference to a tensor's JSON list, written in a form, if that is the content."""
+        references = [self._refer(path, form) for path in self._list_paths(number, "data")]
+        paths = self._list_paths(number, "data_base64")
+        references += [self._refer(path, "decoded") for path in paths if path]
+        checked = (self._check(reference, content) for reference in references)
+        return next((piece for piece in checked if piece), None)
 
     def element(self, content: bytes) -> list[Piece]:
         """Return the pieces of bytes that may be the datum, or its base64."""
@@ -163,6 +164,25 @@ class Datum:
                 return [Piece(self.index, around[0]), base64, Piece(self.index, around[1])]
         return [Piece(self.index, content.encode("utf-8", "surrogatepass"))]
 
+    def _list_paths(self, number: int, name: str) -> Iterator[list[Any]]:
+        """Yield the paths at which the datum's JSON may have the list of a tensor."""
+        path = self._paths[number]
+        if self._data.startswith((b"[", b"{")):
+            yield [*path, name] if path else []
+            if not path:  # a single tensor whose list cannot be JSON
+                yield ["inputs", 0, name]
+
+    def _refer(self, path: Sequence[Any], form: str | None) -> dict[str, Any]:
+        at = {"at": [*path]} if path else {}
+        return {"data": self.index, **at, **({"as": form} if form else {})}
+
+    def _check(self, reference: Mapping[str, Any], content: bytes) -> Piece | None:
+        try:
+            written = write(reference, self._data)
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
+            return None
+        return Piece(self.index, content, reference) if written == content else None
+
 
 def store(pieces: Sequence[Piece], own: Sequence[list[Any]]) -> list[Any]:
     """Return the parts of a message. What another inference than the first owns is added to its
@@ -184,17 +204,21 @@ def store(pieces: Sequence[Piece], own: Sequence[list[Any]]) -> list[Any]:
 def write(reference: Mapping[str, Any], datum: bytes) -> bytes:
     """Write what a reference refers to. Raises ValueError, TypeError and the like if the datum does
     not have it."""
-    form = reference.get("as")
-    value = datum[reference.get("from", 0) : reference.get("to", len(datum))]
+    path, form = reference.get("at"), reference.get("as")
+    value = text_at(datum, path) if path else datum
+    if value is None:
+        raise ValueError(f"the datum has nothing at {path}")
     if form is None:
-        return value
+        content: bytes = _bytes_of(json.loads(value)) if path else value
+        return content
+    if form == "slice":
+        return value[reference["from"] : reference["to"]]
     if form == "base64":
         return _write_base64(value, reference.get("line"), reference.get("ends", ""))
-    return _FORMS[form](value) if form in _FORMS else write_tensor(value, form)
+    return _FORMS[form](value) if form in _FORMS else _write_tensor(value, form)
 
 
-def write_tensor(text: bytes, form: str) -> bytes:
-    """Write a JSON list as a raw tensor of a datatype, or as typed contents. Raises as `write`."""
+def _write_tensor(text: bytes, form: str) -> bytes:
     values = [_bytes_of(item) for item in json.loads(text)]
     if form.endswith("_contents"):
         built = message("inference.InferTensorContents")(**{form: values})
@@ -203,6 +227,19 @@ def write_tensor(text: bytes, form: str) -> bytes:
     if raw is None:
         raise ValueError(f"the values are not {form}")
     return raw
+
+
+def text_at(text: bytes, path: Sequence[Any]) -> bytes | None:
+    """Return the JSON text at a path; None if there is none."""
+    span: Span | None = json_text.root(text)
+    for step in path:
+        if span is None:
+            return None
+        if isinstance(step, str):
+            span = json_text.by_name(text, span).get(step)
+        else:
+            span = next(islice(json_text.items(text, span), step, None), None)
+    return None if span is None else text[slice(*span)]
 
 
 def _bytes_of(value: Any) -> Any:
@@ -232,6 +269,6 @@ def _encode(content: bytes) -> Any:
 
 _FORMS: Final[Mapping[str, Callable[[bytes], bytes]]] = {
     "text": lambda value: _escape(value.decode("utf-8", "surrogatepass")).encode(),
-    "unescaped": lambda value: str(json.loads(value)).encode("utf-8", "surrogatepass"),
-    "decoded": b64decode,
+    "items": lambda value: value.strip()[1:-1],
+    "decoded": lambda value: b64decode(json.loads(value)),
 }

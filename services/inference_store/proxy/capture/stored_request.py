@@ -13,31 +13,22 @@ item, its tensor, or its row. That is in the `parts` of the other one's request,
 and `{"of": <batch index>, "part": <number>}` refers to it.
 """
 
-from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
-
-import orjson
 
 from inference_store.grpc_messages import message, parsed
 from inference_store.inference import json_text
 from inference_store.inference.json_text import Span, UnreadableJson, read_json
 from inference_store.proxy.capture.redaction import remove_secrets, select_headers
 from inference_store.proxy.exchange import Exchange
-from inference_store.proxy.protocols.documents import decoded, text_or_base64
+from inference_store.proxy.protocols.documents import decoded
 from inference_store.proxy.protocols.omi import RUN
 from inference_store.proxy.protocols.protocol import Reading
-from inference_store.proxy.protocols.tensor_datum import data_json
-from inference_store.proxy.protocols.tensors import BYTES, Tensor, bytes_elements
-from inference_store.proxy.protocols.v2 import (
-    JSON_LENGTH,
-    assign_raw,
-    contents_field,
-    json_part,
-    utf8,
-)
+from inference_store.proxy.protocols.tensors import BYTES, Tensor, encoded
+from inference_store.proxy.protocols.v2 import JSON_LENGTH, json_part, utf8
+from inference_store.proxy.protocols.v2_grpc import assign_raw, contents_field
 
-from .request_pieces import Datum, Piece, store, write_tensor
+from .request_pieces import Datum, Piece, store
 
 MOST_BYTES: Final = 256 * 1024
 """The most bytes of a request without its data: the metadata blob has to stay readable."""
@@ -157,17 +148,17 @@ def _members(text: bytes, span: Span) -> dict[str, Span]:
 
 # V2: a column holds, of one of the request's tensors, the part of each inference.
 
-_Column = Sequence[tuple[Datum, Tensor]]
-"""Of each inference that has a part: its datum, and the part."""
+_Column = Sequence[tuple[Datum, int, Tensor]]
+"""Of each inference that has a part: its datum, the tensor's number among its tensors, the part."""
 
 
 def _list_columns(
     shares: Sequence[Sequence[Tensor]], data: Sequence[Datum], count: int
 ) -> list[_Column]:
-    columns: list[list[tuple[Datum, Tensor]]] = [[] for _ in range(count)]
+    columns: list[list[tuple[Datum, int, Tensor]]] = [[] for _ in range(count)]
     for datum, inputs in zip(data, shares, strict=True):
-        for tensor in inputs:
-            columns[tensor.position].append((datum, tensor))
+        for number, tensor in enumerate(inputs):
+            columns[tensor.position].append((datum, number, tensor))
     return [*columns]
 
 
@@ -192,9 +183,9 @@ def _divide_v2(
     tail = [
         piece
         for column in columns
-        for datum, tensor in column
-        if tensor.raw is not None
-        for piece in _divide_raw(datum, tensor, tensor.raw)
+        for cell in column
+        if _is_binary(cell[2])
+        for piece in _divide_raw(*cell)
     ]
     if sum(len(piece.content) for piece in tail) == len(body) - length:
         return [[*pieces, *tail]], None if length == len(body) else json_length
@@ -203,12 +194,16 @@ def _divide_v2(
     return [[*pieces, Piece(0, body[length:])]], json_length
 
 
+def _is_binary(tensor: Tensor) -> bool:
+    return tensor.data is None and (tensor.raw is not None or tensor.values is not None)
+
+
 def _divide_object(text: bytes, span: Span, column: _Column) -> list[Piece]:
     owner = column[0][0].index
     is_single = len(column) == 1
     members = json_text.by_name(text, span) if is_single else _members(text, span)
     found = members.get("data")
-    if found is None or column[0][1].data is None:
+    if found is None or column[0][2].data is None:
         return [Piece(owner, text[slice(*span)])]
     before, after = text[span.start : found.start], text[found.end : span.end]
     values = _divide_list(text[slice(*found)], column)
@@ -225,16 +220,11 @@ def _divide_list(text: bytes, column: _Column) -> list[Piece]:
             break
         text, layers = text[slice(*items[0])], layers + 1
     pieces = [Piece(0, b"[" * (layers + 1))]
-    for position, (datum, tensor) in enumerate(column):
+    for position, (datum, number, tensor) in enumerate(column):
+        lists = [tensor.data or b"", text] if len(column) == 1 else [tensor.data or b""]
         pieces += [Piece(0, b",")] if position else []
-        listed = text if len(column) == 1 else tensor.data or b""
-        inside = listed[1:-1]
-        if part := datum.part(inside, inside):
-            pieces.append(part)
-        elif datum.whole(listed):  # empty, or a text that is the same as a list
-            pieces.append(Piece(datum.index, inside))
-        else:
-            pieces += _without_brackets(datum.in_json(listed))
+        items_piece = datum.items(number, lists)
+        pieces += [items_piece] if items_piece else _without_brackets(datum.in_json(lists[-1]))
     return [*pieces, Piece(0, b"]" * (layers + 1))]
 
 
@@ -244,20 +234,17 @@ def _without_brackets(pieces: list[Piece]) -> list[Piece]:
     return pieces
 
 
-def _divide_raw(datum: Datum, tensor: Tensor, raw: bytes) -> list[Piece]:
+def _divide_raw(datum: Datum, number: int, tensor: Tensor) -> list[Piece]:
     """Divide a tensor's raw bytes; each element of BYTES follows its length."""
+    raw = tensor.raw if tensor.raw is not None else encoded(BYTES, tensor.values or ()) or b""
     if (whole := datum.whole(raw)) is not None:
         return [whole]
     if raw and len(raw) == _LENGTH + int.from_bytes(raw[:_LENGTH], "little"):
         element = datum.element(raw[_LENGTH:])
         if any(piece.reference for piece in element):
             return [Piece(datum.index, raw[:_LENGTH]), *element]
-    written = data_json(tensor)
-    if written is None:
-        part = datum.part(b64encode(raw), raw, "decoded")
-    else:
-        part = datum.part(written, raw, tensor.datatype)
-    return [part or Piece(datum.index, raw)]
+    form = BYTES if tensor.raw is None else tensor.datatype
+    return [datum.values(number, raw, form) or Piece(datum.index, raw)]
 
 
 # gRPC
@@ -266,7 +253,7 @@ def _divide_raw(datum: Datum, tensor: Tensor, raw: bytes) -> list[Piece]:
 def _divide_grpc(exchange: Exchange, reading: Reading, data: Sequence[Datum]) -> list[list[Piece]]:
     parts = exchange.request.parts
     if len(data) == 1 and (slices := data[0].slices(parts)) is not None:
-        return [[piece] for piece in slices]
+        return slices
     if len(parts) == 1 and reading.shares:
         return [_divide_message(parts[0], reading.shares, data)]
     if len(parts) == 1 and exchange.path == RUN:
@@ -293,8 +280,7 @@ def _divide_message(
             raise _NotKept("the message has values that were not read")
         inputs += _wrap(5, owner, [Piece(owner, tensor.SerializeToString()), *typed])
         if content is not None:
-            cells = [(datum, part, part.raw or b"") for datum, part in column]
-            divided = [piece for cell in cells for piece in _divide_raw(*cell)]
+            divided = [piece for cell in column for piece in _divide_raw(*cell)]
             contents += _wrap(7, owner, divided)
     del read.inputs[:]
     read.raw_input_contents[:] = left
@@ -306,26 +292,21 @@ def _divide_typed(tensor: Any, column: _Column) -> list[Piece]:
     field = contents_field(tensor)
     if field is None:
         return []
-    pieces = [piece for cell in column for piece in _divide_contents(*cell, field)]
+    pieces: list[Piece] = []
+    for datum, number, part in column:
+        values = message("inference.InferTensorContents")(**{field: part.values})
+        content = bytes(values.SerializeToString(deterministic=True))
+        piece = datum.values(number, content, field)
+        pieces += [piece] if piece else _divide_texts(datum, content, values)
     tensor.contents.ClearField(field)
     return _wrap(5, column[0][0].index, pieces)
 
 
-def _divide_contents(datum: Datum, part: Tensor, field: str) -> list[Piece]:
-    elements = bytes_elements(part.raw or b"") if part.datatype == BYTES else None
-    if part.data is None and elements is not None:
-        if len(elements) == 1:
-            return _wrap(8, datum.index, datum.element(elements[0]))
-        lengths = [len(element).to_bytes(_LENGTH, "little") for element in elements]
-        raw = [item for pair in zip(lengths, elements, strict=True) for item in pair]
-        if (slices := datum.slices(raw)) is not None:
-            wrapped = [_wrap(8, datum.index, [piece]) for piece in slices[1::2]]
-            return [piece for pieces in wrapped for piece in pieces]
-    written = data_json(part)
-    if written is None:
-        raise _NotKept("the message has too many values")
-    content = write_tensor(written, field)
-    return [datum.part(written, content, field) or Piece(datum.index, content)]
+def _divide_texts(datum: Datum, content: bytes, values: Any) -> list[Piece]:
+    texts = values.bytes_contents
+    if len(texts) != 1:
+        return [Piece(datum.index, content)]
+    return _wrap(8, datum.index, datum.element(texts[0]))
 
 
 def _divide_run(written: bytes, data: Sequence[Datum]) -> list[Piece]:
@@ -340,21 +321,13 @@ def _divide_run(written: bytes, data: Sequence[Datum]) -> list[Piece]:
         owner, files = datum.index, dict(item.input)
         item.input.clear()
         inside = [Piece(owner, item.SerializeToString())]
-        for name, content in sorted(files.items()):
-            piece = datum.whole(content) or _find_file(datum, content) or Piece(owner, content)
+        for name, content in files.items():
+            piece = datum.whole(content) or datum.member(name, content) or Piece(owner, content)
             key = _wrap(1, owner, [Piece(owner, name.encode())])
             inside += _wrap(1, owner, [*key, *_wrap(2, owner, [piece])])
         pieces += _wrap(1, owner, inside)
     del read.inputs[:]
     return [Piece(0, read.SerializeToString()), *pieces]
-
-
-def _find_file(datum: Datum, content: bytes) -> Piece | None:
-    """Return a reference to a file in the datum's JSON, a text or `{"b64": …}`."""
-    value = text_or_base64(content)
-    if type(value) is str:
-        return datum.part(orjson.dumps(value), content, "unescaped")
-    return datum.part(b64encode(content), content, "decoded")
 
 
 def _wrap(field: int, owner: int, pieces: Sequence[Piece]) -> list[Piece]:

@@ -1,6 +1,6 @@
 """gRPC in front of any model server: bytes pass both ways without being decoded."""
 
-from .server import MESSAGE_BYTES, Calls, channel, is_connected, limit_connections, options, server
+from .server import MESSAGE_BYTES, Calls, channel, is_connected, limit_connections, server
 
 __all__ = [
     "MESSAGE_BYTES",
@@ -8,6 +8,5 @@ __all__ = [
     "channel",
     "is_connected",
     "limit_connections",
-    "options",
     "server",
 ]

@@ -45,6 +45,10 @@ FindRoute: TypeAlias = Callable[[str, str | None, str | None], Route]
 """Returns the route of a method, a model and a version (None if the request does not name it)."""
 
 
+FindTarget: TypeAlias = Callable[[bytes], Route | None]
+"""Returns the route by a request's message; None if no upstream serves the model."""
+
+
 class CapturedExchange:
     """A request and its answers, with the memory that is reserved for them."""
 

@@ -26,6 +26,7 @@ from .captured_call import (
     AnswerHead,
     CapturedExchange,
     Context,
+    FindTarget,
     Metadata,
     RequestHead,
     UpstreamCall,
@@ -308,12 +309,11 @@ class RecordedCall:
     def __init__(
         self,
         captures: Captures,
-        find_target: Callable[[bytes], Route | None],
+        find_target: FindTarget,
         path: str,
         context: Any,
         limits: Limits = Limits(),
     ) -> None:
-        """`find_target`: the route by a request's message; None if no upstream serves the model."""
         self._captures, self._find_target = captures, find_target
         self._path, self._context = path, context
         self._headers = metadata_as_headers(context.invocation_metadata())
@@ -484,22 +484,26 @@ def _is_whole(path: str, target: Route | None) -> bool:
 
 _FAILED: Final = (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 _STATUS_SECONDS: Final = 5.0
-_FIRST_MESSAGE_SECONDS: Final = 1.0
 
 
 async def exchange_messages(
-    first: Any, context: Context, call: UpstreamCall, recorded: RecordedCall
+    first: Any,
+    context: Context,
+    call: UpstreamCall,
+    recorded: RecordedCall,
+    *,
+    first_message_seconds: float,
 ) -> None:
     """Forward messages until the upstream has ended the call; `first`: a message that was already
-    read, or EOF; None if nothing was read."""
+    read, or EOF; None if nothing was read. A call that failed before its request arrived waits at
+    most `first_message_seconds` for it."""
     forwarding = asyncio.create_task(_forward_requests(first, context, call, recorded))
     try:
         await _forward_answers(context, call, recorded)
     except grpc.aio.AioRpcError:  # the call has its status
-        # An unavailable upstream answers before the request arrives: without that the call has no
-        # model, and is not captured.
+        # an unavailable upstream answers before the request arrives
         if not recorded.has_request:
-            await asyncio.wait([forwarding], timeout=_FIRST_MESSAGE_SECONDS)
+            await asyncio.wait([forwarding], timeout=first_message_seconds)
     finally:
         forwarding.cancel()
         call.cancel()

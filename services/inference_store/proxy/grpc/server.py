@@ -162,6 +162,7 @@ def _find_caller(connection: socket.socket, port: int) -> Caller | None:
 
 MOST_CALLS: Final = 4096
 MESSAGE_SECONDS: Final = 300.0
+FIRST_MESSAGE_SECONDS: Final = 1.0
 
 
 class Calls(Shares):
@@ -174,11 +175,15 @@ class Calls(Shares):
         *,
         most_of_one: int | None = None,
         message_seconds: float = MESSAGE_SECONDS,
+        first_message_seconds: float = FIRST_MESSAGE_SECONDS,
     ) -> None:
         """`most` in total, `most_of_one` from one address (None: half of them); a call with a
-        single message may take `message_seconds` to send it."""
+        single message may take `message_seconds` to send it. A stream that the upstream refused
+        before its first message arrived waits `first_message_seconds` for it: without it the call
+        has no model, and is not captured."""
         super().__init__("gRPC calls", most, most_of_one or max(1, most // 2))
         self.message_seconds = message_seconds
+        self.first_message_seconds = first_message_seconds
 
     def take(self, peer: str) -> str | None:
         """Count a call until its task ends, and return None; or return why there is no room for it.
@@ -264,7 +269,13 @@ class Forwarding:
         upstream = self._channels[target.upstream.name]
         call: UpstreamCall = upstream.stream_stream(path)(**_options(target, context))
         try:
-            await exchange_messages(first, context, call, recorded)
+            await exchange_messages(
+                first,
+                context,
+                call,
+                recorded,
+                first_message_seconds=self._calls.first_message_seconds,
+            )
         except asyncio.CancelledError:
             recorded.record_cut_off()
             raise

@@ -3,8 +3,8 @@
 | inputs | datum |
 |---|---|
 | one, BYTES, one element | the element: decoded where it is base64, else its text |
-| one, BYTES, several elements | their JSON text; raw if they are no texts |
-| one, numeric | its bytes as they came: JSON text, or raw; of gRPC's typed contents JSON |
+| one, BYTES, several elements | their JSON text |
+| one, numeric | its bytes as they came: JSON text, or raw |
 | several, one of them BYTES with one element | that one; the others are `arguments` |
 | several, any others, or a text beside large ones | V2's JSON of all |
 
@@ -31,16 +31,15 @@ from .protocol import Problem, join_problems, no_input, unreadable
 from .tensors import (
     BYTES,
     CODES,
+    MOST_ELEMENTS,
     Tensor,
-    V2Message,
-    Value,
     bytes_values,
     decoded,
+    elements_at_most,
     encoded,
+    parameter_text,
 )
 
-LISTS: Final[dict[CaptureSide, str]] = {"request": "inputs", "response": "outputs"}
-"""The name of the list of tensors in a message."""
 _BINARY: Final = ("binary_data_size", "binary_data")
 """Parameters that describe binary data, which are in the JSON now."""
 
@@ -55,55 +54,64 @@ class WrittenJson(NamedTuple):
 def tensor_json(tensor: Tensor, side: CaptureSide) -> WrittenJson:
     """Write `{"name", "shape", "datatype", "parameters", "data"}`; without `parameters` if empty.
 
-    Raw data that cannot be JSON (unknown datatype, bytes that do not fit it, too many elements) are
+    Data that cannot be JSON (unknown datatype, bytes that do not fit it, too many elements) are
     `data_base64`; a BYTES element that is not UTF-8 is `{"b64": …}`. NaN and infinities are
     written as Python does.
     """
-    data, problem = data_json(tensor), None
+    data, raw, why = data_json(tensor), tensor.raw, None
     parameters = {k: v for k, v in tensor.parameters.items() if k not in _BINARY}
     members = {"name": _write_value(tensor.name), "shape": _write_value(list(tensor.shape))}
     members["datatype"] = _write_value(tensor.datatype)
     if parameters:
-        members["parameters"] = _object_json(parameters)
+        members["parameters"] = object_json(parameters)
+    if data is None and raw is None and tensor.values is not None:
+        raw = encoded(tensor.datatype, tensor.values)
+        why = "is left out: it is too large"
     if data is not None:
         members["data"] = data
-    elif tensor.raw is not None:
-        members["data_base64"] = b'"' + b64encode(tensor.raw) + b'"'
-        about = f"tensor {tensor.name[:80]!r} ({tensor.datatype[:20]!r})"
-        problem = unreadable(f"{about} is kept as data_base64", side)
-    return WrittenJson(_object_json(members), problem)
+    elif raw is not None:
+        members["data_base64"] = b'"' + b64encode(raw) + b'"'
+        why = "is kept as data_base64"
+    sentence = f"tensor {tensor.name[:80]!r} ({tensor.datatype[:20]!r}) {why}"
+    return WrittenJson(object_json(members), unreadable(sentence, side) if why else None)
 
 
-def message_json(message: V2Message, side: CaptureSide) -> WrittenJson:
-    """Write a request or an answer, without members that are None or empty."""
-    written = [tensor_json(tensor, side) for tensor in message.tensors]
-    named = {"model_name": message.model, "model_version": message.version, "id": message.id}
-    named["error"] = message.error
-    texts = {name: _write_value(value) for name, value in named.items() if value is not None}
-    if message.parameters:
-        texts["parameters"] = _object_json(message.parameters)
-    texts[LISTS[side]] = b"[" + b",".join(tensor.text for tensor in written) + b"]"
-    return WrittenJson(_object_json(texts), join_problems(tensor.problem for tensor in written))
+def envelope_json(
+    members: Mapping[str, str | None],
+    parameters: Mapping[str, bytes],
+    list_name: str,
+    tensors: Sequence[Tensor],
+    side: CaptureSide,
+) -> WrittenJson:
+    """Write `{…members that are not None, "parameters", list_name: [tensors]}`."""
+    written = [tensor_json(tensor, side) for tensor in tensors]
+    texts = {name: _write_value(value) for name, value in members.items() if value is not None}
+    if parameters:
+        texts["parameters"] = object_json(parameters)
+    texts[list_name] = b"[" + b",".join(tensor.text for tensor in written) + b"]"
+    return WrittenJson(object_json(texts), join_problems(tensor.problem for tensor in written))
 
 
-def _object_json(members: Mapping[str, bytes]) -> bytes:
+def object_json(members: Mapping[str, bytes]) -> bytes:
     """Write an object of values that are JSON text."""
-    pairs = (_write_value(name) + b":" + value for name, value in members.items())
-    return b"{" + b",".join(pairs) + b"}"
+    return (
+        b"{"
+        + b",".join(_write_value(name) + b":" + value for name, value in members.items())
+        + b"}"
+    )
 
 
 def data_json(tensor: Tensor) -> bytes | None:
     """Return the tensor's data as JSON text; None if it has none, or they cannot be JSON."""
-    if tensor.data is not None or tensor.raw is None:
+    if tensor.data is not None:
         return tensor.data
-    values = decoded(tensor.datatype, tensor.raw)
-    return None if values is None else values_json(values)
-
-
-def values_json(values: Sequence[Value]) -> bytes:
-    """Write values as a JSON list."""
-    elements = [value for value in values if isinstance(value, bytes)]
-    if elements:  # all of them, or none
+    values = tensor.values
+    if tensor.raw is not None and elements_at_most(tensor.datatype, tensor.raw) <= MOST_ELEMENTS:
+        values = decoded(tensor.datatype, tensor.raw)
+    if values is None or len(values) > MOST_ELEMENTS:
+        return None
+    if any(isinstance(value, bytes) for value in values):
+        elements = [value if isinstance(value, bytes) else _write_value(value) for value in values]
         return orjson.dumps(list(map(text_or_base64, elements)))
     try:
         text = orjson.dumps(list(values))
@@ -153,8 +161,7 @@ def datum_of(inputs: Sequence[Tensor], *, vision: bool) -> Datum:
         return _read_single(main, vision)
     if not inputs:
         return Datum(None, problem=no_input("the request has no inputs"))
-    written = message_json(V2Message(tensors=inputs), "request")
-    return Datum(written.text, _JSON, written.problem)
+    return _build_json(inputs)
 
 
 def arguments_of(inputs: Sequence[Tensor]) -> Mapping[str, Any]:
@@ -180,7 +187,7 @@ def has_image(tensor: Tensor) -> bool:
     return _is_image(data)
 
 
-def may_be_file(tensor: Tensor, element: bytes) -> bool:
+def may_be_file(tensor: Tensor, element: Any) -> bool:
     """Return whether an element may be a file of any kind: base64, or bytes that are no text."""
     content, is_text = element_bytes(tensor, element)
     if not is_text and (_is_image(content) or _is_binary(content)):
@@ -206,11 +213,11 @@ def _is_binary(data: bytes) -> bool:
         return True
 
 
-def select_element(tensor: Tensor, element: bytes) -> Tensor:
+def select_element(tensor: Tensor, element: Any) -> Tensor:
     """Return the tensor with only this element of `bytes_values`."""
     if tensor.data is not None:
         return replace(tensor, shape=(1,), data=b"[" + element + b"]")
-    return replace(tensor, shape=(1,), raw=encoded(BYTES, [element]))
+    return replace(tensor, shape=(1,), raw=None, values=[element])
 
 
 def _find_main(inputs: Sequence[Tensor]) -> Tensor | None:
@@ -221,8 +228,12 @@ def _find_main(inputs: Sequence[Tensor]) -> Tensor | None:
     elements = bytes_values(main, 1)
     if elements is None or len(elements) != 1:
         return None
-    beside = sum(len(each.data or each.raw or b"") for each in inputs if each is not main)
+    beside = sum(_estimate_size(tensor) for tensor in inputs if tensor is not main)
     return main if beside <= _MOST_BESIDE or has_image(main) else None
+
+
+def _estimate_size(tensor: Tensor) -> int:
+    return len(tensor.data or tensor.raw or b"") + 8 * len(tensor.values or ())
 
 
 def _read_single(tensor: Tensor, vision: bool) -> Datum:
@@ -231,20 +242,28 @@ def _read_single(tensor: Tensor, vision: bool) -> Datum:
         if elements is not None and len(elements) == 1:
             text, is_text = element_bytes(tensor, elements[0])
             return _decode(text, is_text, vision or _is_declared_base64(tensor))
-        if tensor.raw is not None and elements and not any(map(_is_binary, elements)):
-            return Datum(values_json(elements), _describe_type(_JSON, tensor))
     if tensor.data is not None:
         return Datum(tensor.data, _describe_type(_JSON, tensor))
     if tensor.raw is not None:
         return Datum(tensor.raw, _describe_type("application/octet-stream", tensor))
-    return Datum(None, problem=no_input(f"input {tensor.name[:80]!r} has no data"))
+    if tensor.values is None:
+        return Datum(None, problem=no_input(f"input {tensor.name[:80]!r} has no data"))
+    data = data_json(tensor)
+    if data is not None:
+        return Datum(data, _describe_type(_JSON, tensor))
+    return _build_json([tensor])
 
 
-def element_bytes(tensor: Tensor, element: bytes) -> tuple[bytes, bool]:
+def _build_json(inputs: Sequence[Tensor]) -> Datum:
+    written = envelope_json({}, {}, "inputs", inputs, "request")
+    return Datum(written.text, _JSON, written.problem)
+
+
+def element_bytes(tensor: Tensor, element: Any) -> tuple[bytes, bool]:
     """Return the bytes of an element, and whether it is text: JSON that is not a string stays
     JSON."""
     if tensor.data is None:
-        return element, False
+        return (element, False) if isinstance(element, bytes) else (parameter_text(element), True)
     try:
         value = read_json(element)
     except UnreadableJson:  # impossible: the whole was read
@@ -287,7 +306,7 @@ def _describe_type(name: str, tensor: Tensor) -> str | None:
 
 
 def _read_argument(tensor: Tensor) -> Any:
-    if len(tensor.raw or b"") > _MOST_ARGUMENT:
+    if len(tensor.raw or b"") > _MOST_ARGUMENT or len(tensor.values or ()) > _MOST_ARGUMENT:
         return None
     data = data_json(tensor)
     if data is None or len(data) > _MOST_ARGUMENT:

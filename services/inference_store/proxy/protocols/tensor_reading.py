@@ -34,15 +34,17 @@ from .tensor_datum import (
     arguments_of,
     datum_of,
     element_bytes,
+    envelope_json,
     has_image,
     may_be_file,
-    message_json,
     select_element,
 )
 from .tensors import (
     BYTES,
+    InferRequest,
+    InferResponse,
+    Parameters,
     Tensor,
-    V2Message,
     bytes_values,
     contradicts_shape,
     divide,
@@ -78,7 +80,7 @@ class Split:
 
 
 def split(
-    request: V2Message, response: V2Message | None, model: Model, stream: bool = False
+    request: InferRequest, response: InferResponse | None, model: Model, stream: bool = False
 ) -> Split:
     """Split a request into inferences, unless its answer is a stream. An answer that is an error
     counts as none."""
@@ -87,12 +89,12 @@ def split(
         return whole
     outputs = whole.shares[0].outputs
     try:
-        inputs = _divide_inputs(request.tensors, outputs, model)
+        inputs = _divide_inputs(request.inputs, outputs, model)
     except _TooMany as exc:
         problem = Problem(str(exc), ("request", "not_divided"))
         return replace(whole, problem=problem, not_split=True)
     if not inputs or len(inputs) == 1:
-        return replace(whole, not_split=_may_be_batch(request.tensors, outputs, model))
+        return replace(whole, not_split=_may_be_batch(request.inputs, outputs, model))
     if outputs is None:
         return Split([Share(part, None) for part in inputs])
     parts = _divide_outputs(outputs, inputs)
@@ -104,10 +106,10 @@ def split(
     return Split(shares)
 
 
-def keep_whole(request: V2Message, response: V2Message | None) -> Split:
+def keep_whole(request: InferRequest, response: InferResponse | None) -> Split:
     """Return a request as one inference, whatever it contains."""
-    outputs = None if response is None or response.error is not None else response.tensors
-    return Split([Share(request.tensors, outputs)])
+    outputs = None if response is None or response.error is not None else response.outputs
+    return Split([Share(request.inputs, outputs)])
 
 
 def _divide_inputs(
@@ -246,11 +248,11 @@ def read_run(headers: Headers) -> Run | None:
     return Run(int(code), header(headers, MODEL_VERSION) or None)
 
 
-def split_items(request: V2Message, response: V2Message | None) -> Split:
+def split_items(request: InferRequest, response: InferResponse | None) -> Split:
     """Split a request into one inference per item; if the answer is an error, the items have no
     outputs."""
     whole = keep_whole(request, response)
-    outputs, inputs = whole.shares[0].outputs, _transpose_elements(request.tensors)
+    outputs, inputs = whole.shares[0].outputs, _transpose_elements(request.inputs)
     if inputs is None:
         return whole
     if outputs is None:
@@ -293,7 +295,8 @@ _MOST_PROMPTS: Final = 64 * 1024
 class ParsedBody:
     """The content of a body: of a request or of an answer, or neither if it could not be read."""
 
-    message: V2Message | None = None
+    request: InferRequest | None = None
+    response: InferResponse | None = None
     whole: bytes | None = field(default=None, repr=False)
     """The bytes without their coding, if they can be decoded; None if no byte was kept."""
     problem: Problem | None = None
@@ -314,17 +317,17 @@ def read_inferences(
     read one inference, whatever the request contains; `merge` joins the answers of a stream before.
     `problems`: further ones. `run`: the outcome that an OMI container reports through a bridge.
     """
-    request, response = asked.message or V2Message(), answered.message
+    request, response = asked.request or InferRequest(), answered.response
     divided = split_items(request, response) if run else split(request, response, model, stream)
     vision = task_type_of(model.task_type).vision
     inferences, all_problems = [], [*problems, asked.problem, answered.problem, divided.problem]
     for share in divided.shares:
-        is_read = asked.message is not None
+        is_read = asked.request is not None
         data = datum_of(share.inputs, vision=vision) if is_read else Datum(asked.whole)
         answer = _build_answer(share, answered, alone=len(divided.shares) == 1)
         inferences.append(_build_inference(request, share, data, answer))
         all_problems += [data.problem, answer and answer.problem]
-    read = response or V2Message()
+    read = response or InferResponse()
     return Reading(
         inferences=inferences,
         model=read.model or request.model or None,
@@ -335,16 +338,16 @@ def read_inferences(
         ok=None if read.error is None else False,
         error=read.error,
         standard=_find_standard(request, run, alone=len(inferences) == 1),
-        shares=[share.inputs for share in divided.shares] if asked.message else (),
+        shares=[share.inputs for share in divided.shares] if asked.request else (),
         not_split=divided.not_split,
         problem=join_problems([*all_problems, *_list_misshapen(request, response)]),
     )
 
 
-def _list_misshapen(request: V2Message, response: V2Message | None) -> Iterator[Problem]:
+def _list_misshapen(request: InferRequest, response: InferResponse | None) -> Iterator[Problem]:
     sides: tuple[tuple[CaptureSide, str, Sequence[Tensor]], ...] = (
-        ("request", "input", request.tensors),
-        ("response", "output", () if response is None else response.tensors),
+        ("request", "input", request.inputs),
+        ("response", "output", () if response is None else response.outputs),
     )
     for side, name, tensors in sides:
         tensor = next(filter(contradicts_shape, tensors), None)
@@ -354,7 +357,7 @@ def _list_misshapen(request: V2Message, response: V2Message | None) -> Iterator[
 
 
 def _build_inference(
-    request: V2Message, share: Share, data: Datum, answer: WrittenJson | None
+    request: InferRequest, share: Share, data: Datum, answer: WrittenJson | None
 ) -> Inference:
     holders = (request.parameters, *(tensor.parameters for tensor in share.inputs))
     envelopes = [
@@ -373,30 +376,37 @@ def _build_inference(
 def _build_answer(share: Share, answered: ParsedBody, *, alone: bool) -> WrittenJson | None:
     """Return the answer to one inference; unchanged if it is about this inference alone, or cannot
     be divided."""
-    response = answered.message
+    response = answered.response
     if response is None:
         return WrittenJson(answered.whole) if answered.whole else None
     if response.text is not None and (alone or share.outputs is None):
         return WrittenJson(response.text)
+    members = {"model_name": response.model, "model_version": response.version, "id": response.id}
     error = share.error if response.error is None else response.error
-    outputs = response.tensors if share.outputs is None else share.outputs
-    return message_json(replace(response, tensors=outputs, error=error), "response")
+    if error is not None:
+        members["error"] = error
+    outputs = response.outputs if share.outputs is None else share.outputs
+    return envelope_json(members, response.parameters, "outputs", outputs, "response")
 
 
-def _find_action(request: V2Message) -> str | None:
+def _list_parameters(request: InferRequest) -> list[Parameters]:
+    return [request.parameters, *(tensor.parameters for tensor in request.inputs)]
+
+
+def _find_action(request: InferRequest) -> str | None:
     """Return the first `action` that is a text: the request's, then its inputs'."""
     actions = [
-        value_of(holder["action"]) for holder in request.all_parameters if "action" in holder
+        value_of(holder["action"]) for holder in _list_parameters(request) if "action" in holder
     ]
     return next((action for action in actions if type(action) is str), None)
 
 
-def _find_standard(request: V2Message, run: Run | None, *, alone: bool) -> Mapping[str, Any]:
+def _find_standard(request: InferRequest, run: Run | None, *, alone: bool) -> Mapping[str, Any]:
     standard: dict[str, Any] = {} if run is None else {"status_code": run.status_code}
     prompts = next(
-        (holder["prompts"] for holder in request.all_parameters if "prompts" in holder), b""
+        (holder["prompts"] for holder in _list_parameters(request) if "prompts" in holder), b""
     )
     if prompts and len(prompts) <= _MOST_PROMPTS:
         standard["prompts"] = value_of(prompts)
-    arguments = arguments_of(request.tensors) if alone else {}
+    arguments = arguments_of(request.inputs) if alone else {}
     return standard | ({"arguments": arguments} if arguments else {})

@@ -1,9 +1,10 @@
-"""Tensors of the Open Inference Protocol: JSON or raw bytes, in messages of either transport.
+"""Tensors of the Open Inference Protocol: JSON, raw bytes, or typed values.
 
-Nothing here raises on untrusted input. A tensor is divided along its first dimension; `shape` is
-used only if the data agree with it.
+Both transports use them. Nothing here raises on untrusted input. A tensor is divided along its
+first dimension; `shape` is used only if the data agree with it.
 """
 
+import json
 import re
 import struct
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from inference_store.inference import json_text
 
 Value: TypeAlias = bool | int | float | bytes
 Parameters: TypeAlias = Mapping[str, bytes]
-"""Each value as JSON text, so that nothing in it is rounded."""
+"""Each value as JSON text, so that nothing in it is rounded (`parameter_text`)."""
 
 CODES: Final[Mapping[str, str]] = {
     "BOOL": "?",
@@ -43,7 +44,7 @@ _LENGTH: Final = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
-    """An input or an output. It has `data` or `raw`; neither if it has no data.
+    """An input or an output. At most one of `data`, `raw`, `values` is set; none if it has no data.
 
     `shape` is what the sender claims: it need not match the data.
     """
@@ -56,49 +57,61 @@ class Tensor:
     position: int = field(default=0, compare=False)
     """Its place among the tensors of the request or the answer."""
     data: bytes | None = field(default=None, repr=False)
-    """The JSON text of `data`, nested or flat: unchanged over REST, made of gRPC's typed ones."""
+    """The unchanged JSON text of `data`, nested or flat (REST)."""
     raw: bytes | None = field(default=None, repr=False)
     """Little-endian and row-major; each BYTES element follows a 4-byte length (binary extension,
-    `raw_input_contents`, typed contents of BYTES)."""
+    `raw_input_contents`)."""
+    values: Sequence[Value] | None = field(default=None, repr=False)
+    """One value per element, flat (gRPC's typed contents); bytes for BYTES."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class V2Message:
-    """A request, or an answer to it. Empty texts of protobuf are None here."""
+class InferRequest:
+    """A request. Empty texts of protobuf are None here."""
 
     model: str | None = None
     version: str | None = None
     id: str | None = None
     parameters: Parameters = field(default_factory=dict)
-    tensors: Sequence[Tensor] = ()
-    """The inputs of a request, the outputs of an answer."""
+    inputs: Sequence[Tensor] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferResponse:
+    """An answer, or an error in its body. Empty texts of protobuf are None here."""
+
+    model: str | None = None
+    version: str | None = None
+    id: str | None = None
+    parameters: Parameters = field(default_factory=dict)
+    outputs: Sequence[Tensor] = ()
     error: str | None = None
-    """The reason of a failure that an answer reports in its body."""
+    """The reason of a failure that the answer reports in its body."""
     text: bytes | None = field(default=None, repr=False)
-    """The unchanged message, if it is only JSON; None over gRPC."""
-
-    @property
-    def all_parameters(self) -> Sequence[Parameters]:
-        """Its own parameters, then those of its tensors."""
-        return (self.parameters, *(tensor.parameters for tensor in self.tensors))
+    """The unchanged answer, if it is only JSON; None over gRPC."""
 
 
-def merge(responses: Sequence[V2Message]) -> V2Message:
-    """Merge the answers of a stream: all tensors and parameters in order, else the first value.
+def merge(responses: Sequence[InferResponse]) -> InferResponse:
+    """Merge the answers of a stream: all outputs and parameters in order, else the first value.
 
     Of parameters with the same name, the last one wins.
     """
     parameters: dict[str, bytes] = {}
     for response in responses:
         parameters |= response.parameters
-    return V2Message(
+    return InferResponse(
         model=next((response.model for response in responses if response.model), None),
         version=next((response.version for response in responses if response.version), None),
         id=next((response.id for response in responses if response.id), None),
         parameters=parameters,
-        tensors=[output for response in responses for output in response.tensors],
+        outputs=[output for response in responses for output in response.outputs],
         error=next((response.error for response in responses if response.error is not None), None),
     )
+
+
+def parameter_text(value: bool | int | float | str) -> bytes:
+    """Return a parameter's value as JSON text, in ASCII."""
+    return json.dumps(value).encode()
 
 
 def value_of(text: bytes) -> object:
@@ -131,13 +144,18 @@ def bytes_elements(raw: bytes) -> list[bytes] | None:
     return elements
 
 
+def elements_at_most(datatype: str, raw: bytes) -> int:
+    """Return how many elements raw bytes can hold."""
+    return len(raw) // (_LENGTH.size if datatype == BYTES else size_of(datatype) or 1)
+
+
 def decoded(datatype: str, raw: bytes) -> Sequence[Value] | None:
-    """Return the elements of a raw tensor; None if the datatype is unknown, the bytes do not fit,
-    or there are too many."""
+    """Return the elements of a raw tensor; None if the datatype is unknown or the bytes do not
+    fit."""
     if datatype == BYTES:
         return bytes_elements(raw)
     size = size_of(datatype)
-    if size is None or len(raw) % size or len(raw) // size > MOST_ELEMENTS:
+    if size is None or len(raw) % size:
         return None
     if datatype == "BF16":
         wide = bytearray(2 * len(raw))
@@ -186,14 +204,14 @@ def texts(data: bytes, most: int | None = None) -> list[bytes]:
     return [data[start:end] for start, end in spans]
 
 
-def bytes_values(tensor: Tensor, most: int = MOST_ELEMENTS) -> Sequence[bytes] | None:
+def bytes_values(tensor: Tensor, most: int = MOST_ELEMENTS) -> Sequence[bytes | Value] | None:
     """Return the elements of a BYTES tensor: JSON texts, or bytes (`tensor.data` is None).
 
     `[["a", "b"]]` has two. If there are more than `most`, one more is returned, or all. None if it
     has no data, or they cannot be read.
     """
     if tensor.data is None:
-        return None if tensor.raw is None else bytes_elements(tensor.raw)
+        return tensor.values if tensor.raw is None else bytes_elements(tensor.raw)
     elements = texts(tensor.data, most)
     for _ in range(_LAYERS):
         if len(elements) != 1 or not elements[0].startswith(b"["):
@@ -236,6 +254,8 @@ def divide(tensor: Tensor, count: int) -> list[Tensor] | None:
     if tensor.data is not None:
         cut = _cut_text(tensor.data, count)
         return [replace(tensor, shape=shape, data=b"[" + part + b"]") for part in cut]
+    if tensor.values is not None:
+        return [replace(tensor, shape=shape, values=part) for part in _cut(tensor.values, count)]
     return [replace(tensor, shape=shape, raw=part) for part in _cut_raw(tensor, count)]
 
 
@@ -255,7 +275,7 @@ def _find_first_dimension(tensor: Tensor, count: int) -> int | None:
 
 def _count_elements(tensor: Tensor) -> int | None:
     if tensor.raw is None:
-        return None
+        return None if tensor.values is None else len(tensor.values)
     if tensor.datatype == BYTES:
         elements = bytes_elements(tensor.raw)
         return None if elements is None else len(elements)
@@ -281,8 +301,12 @@ def _cut_text(data: bytes, count: int) -> list[bytes]:
 
 def _cut_raw(tensor: Tensor, count: int) -> list[bytes]:
     raw = tensor.raw or b""
-    if tensor.datatype == BYTES:
-        parts = _cut(bytes_elements(raw) or (), count)
-        return [encoded(BYTES, part) or b"" for part in parts]
-    size = len(raw) // count
-    return [raw[at : at + size] for at in range(0, size * count, size)]
+    if tensor.datatype != BYTES:
+        size = len(raw) // count
+        return [raw[at : at + size] for at in range(0, size * count, size)]
+    sizes = [len(element) + 4 for element in bytes_elements(raw) or ()]
+    parts, at = [], 0
+    for part_sizes in _cut(sizes, count):
+        parts.append(raw[at : at + sum(part_sizes)])
+        at += sum(part_sizes)
+    return parts

@@ -1,5 +1,5 @@
-"""The Open Inference Protocol (V2). Over REST: content codings, the binary tensor extension, and
-streams of answers; over gRPC: messages, read as the same tensors.
+"""The Open Inference Protocol (V2) over REST: content codings, the binary tensor extension, streams
+of answers.
 
 The extension: `inference-header-content-length` is the length of the JSON part; after it follow, in
 order, the tensors that have `parameters.binary_data_size`.
@@ -7,12 +7,11 @@ order, the tensors that have `parameters.binary_data_size`.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, pairwise
 from typing import Any, Final
 
-from inference_store.grpc_messages import parsed as parse_protobuf
 from inference_store.inference import json_text
 from inference_store.inference.events import CaptureKind, CaptureSide
 from inference_store.inference.json_text import Span, UnreadableJson, read_json, text_of
@@ -37,23 +36,11 @@ from .protocol import (
     Problem,
     Protocol,
     Reading,
-    describe_missing,
     join_problems,
     unreadable,
 )
-from .tensor_datum import LISTS, values_json
 from .tensor_reading import ParsedBody, read_inferences, read_run
-from .tensors import (
-    BYTES,
-    MOST_ELEMENTS,
-    Parameters,
-    Tensor,
-    V2Message,
-    Value,
-    encoded,
-    merge,
-    value_of,
-)
+from .tensors import BYTES, InferRequest, InferResponse, Tensor, merge, value_of
 
 _MOST_TENSORS: Final = 4096
 _MOST_DIMENSIONS: Final = 32
@@ -65,46 +52,69 @@ class NotV2(ValueError):
     """Not a document of V2; `str()` of the error gives the reason."""
 
 
-def parse_message(text: bytes, name: str, *, flat: bool = False) -> V2Message:
-    """Parse a request or an answer, whose tensors are in the list `name`. Raises UnreadableJson,
-    NotV2.
+class Document:
+    """A JSON object and the spans of its members. Raises UnreadableJson, NotV2."""
 
-    `flat`: of a `generate` call, which may be `{"text_input": …, "parameters": {…}}`.
-    """
-    read_json(text)
-    members = json_text.by_name(text, json_text.root(text))
-    if not text.lstrip().startswith(b"{"):
-        raise NotV2("it is no JSON object")
-    model, version, id_, error = (
-        _read_text(text[span.start : span.end]) if (span := members.get(member)) else None
-        for member in ("model_name", "model_version", "id", "error")
-    )
-    if name in members or name == "inputs":
-        error = None
-    is_flat = flat and name not in members and error is None
-    if is_flat:  # each member that is not a name of the protocol is a tensor
-        others = ((each, span) for each, span in members.items() if each not in _NOT_TENSORS)
-        tensors = [_read_flat_tensor(each, text[span.start : span.end]) for each, span in others]
-    else:
-        tensors = [] if error is not None else _read_tensors(text, members.get(name), name)
-    return V2Message(
-        model=model,
-        version=version,
-        id=id_,
-        parameters=_read_members(text, members.get("parameters")),
-        tensors=tensors,
+    def __init__(self, text: bytes) -> None:
+        read_json(text)
+        self.text = text
+        self._members = json_text.by_name(text, json_text.root(text))
+        if not text.lstrip().startswith(b"{"):
+            raise NotV2("it is no JSON object")
+
+    def read_text(self, name: str) -> str | None:
+        """Return a member as text; a number as it was written. None if it is absent or null."""
+        span = self._members.get(name)
+        return None if span is None else _read_text(self.text[span.start : span.end])
+
+    def has(self, name: str) -> bool:
+        """Return whether the object has this member."""
+        return name in self._members
+
+    def head(self) -> dict[str, Any]:
+        """Return what a request and an answer have beside tensors."""
+        return {
+            "model": self.read_text("model_name"),
+            "version": self.read_text("model_version"),
+            "id": self.read_text("id"),
+            "parameters": _read_members(self.text, self._members.get("parameters")),
+        }
+
+    def tensors(self, name: str) -> list[Tensor]:
+        """Return the tensors of a list. Raises NotV2 if it is not a list, or has other elements."""
+        span = self._members.get(name)
+        if span is None or self.text[span.start : span.start + 1] != b"[":
+            raise NotV2(f"`{name}` is not a list")
+        spans = list(islice(json_text.items(self.text, span), _MOST_TENSORS + 1))
+        if len(spans) > _MOST_TENSORS:
+            raise NotV2(f"`{name}` has more than {_MOST_TENSORS} elements")
+        return [_read_tensor(self.text, item, name, at) for at, item in enumerate(spans)]
+
+    def flat_tensors(self) -> list[Tensor]:
+        """Return each member that is not a name of the protocol as a tensor: `generate`'s form."""
+        members = ((name, span) for name, span in self._members.items() if name not in _NOT_TENSORS)
+        return [_read_flat_tensor(name, self.text[span.start : span.end]) for name, span in members]
+
+
+def request_of(document: Document, *, flat: bool = False) -> InferRequest:
+    """Return the request in a document; `flat`: of a `generate` call, which may be `{"text_input":
+    …, "parameters": {…}}`. Raises NotV2."""
+    is_flat = flat and not document.has("inputs")
+    inputs = document.flat_tensors() if is_flat else document.tensors("inputs")
+    return InferRequest(inputs=inputs, **document.head())
+
+
+def response_of(document: Document, *, flat: bool = False) -> InferResponse:
+    """Return an answer, or an error; `flat`: to a `generate` call. Raises NotV2."""
+    error = None if document.has("outputs") else document.read_text("error")
+    flat = flat and not document.has("outputs")
+    outputs = [] if error is not None else document.flat_tensors() if flat else None
+    return InferResponse(
+        outputs=document.tensors("outputs") if outputs is None else outputs,
         error=error and error[:MOST_ERROR],
-        text=None if is_flat and tensors else text,
+        text=None if flat and outputs else document.text,
+        **document.head(),
     )
-
-
-def _read_tensors(text: bytes, span: Span | None, name: str) -> list[Tensor]:
-    if span is None or text[span.start : span.start + 1] != b"[":
-        raise NotV2(f"`{name}` is not a list")
-    spans = list(islice(json_text.items(text, span), _MOST_TENSORS + 1))
-    if len(spans) > _MOST_TENSORS:
-        raise NotV2(f"`{name}` has more than {_MOST_TENSORS} elements")
-    return [_read_tensor(text, item, name, at) for at, item in enumerate(spans)]
 
 
 def _read_tensor(text: bytes, span: Span, of: str, position: int) -> Tensor:
@@ -165,7 +175,7 @@ def request_in(body: Body, headers: Headers, *, flat: bool) -> ParsedBody:
     plain = _read(body, headers, "request")
     if plain.problem or plain.whole is None:
         return plain
-    return _parse(plain.whole, headers, "request", flat=flat)
+    return _parse_request(plain.whole, headers, flat)
 
 
 def response_in(body: Body, headers: Headers, status: int | None, *, flat: bool) -> ParsedBody:
@@ -180,14 +190,11 @@ def response_in(body: Body, headers: Headers, status: int | None, *, flat: bool)
         return _parse_stream(plain, plain.whole, flat)
     if plain.problem:
         return plain
-    answer = _parse(plain.whole, headers, "response", flat=flat)
+    parsed_answer = _parse_response(plain.whole, headers, "the answer", flat)
     failed = status is not None and status >= 400
-    if failed and (answer.message is None or answer.message.error is None):
-        # its text gives the reason
-        error = describe_failure(parsed(plain.whole, "response")) or ""
-        message = replace(answer.message or V2Message(), error=error, text=plain.whole)
-        return ParsedBody(message=message, whole=plain.whole)
-    return answer
+    if failed and (parsed_answer.response is None or parsed_answer.response.error is None):
+        return _parse_failure(parsed_answer, plain.whole)
+    return parsed_answer
 
 
 def json_part(body: bytes, headers: Headers) -> int:
@@ -208,28 +215,33 @@ def _read(body: Body, headers: Headers, side: CaptureSide) -> ParsedBody:
     return ParsedBody(whole=plain.raw if body.whole or body.parts else None, problem=plain.problem)
 
 
-def _parse(
-    body: bytes, headers: Headers, side: CaptureSide, what: str | None = None, *, flat: bool
-) -> ParsedBody:
-    """Parse a request or an answer; `what`: its name in a sentence."""
+def _parse_request(body: bytes, headers: Headers, flat: bool) -> ParsedBody:
     try:
         length = json_part(body, headers)
-        if length == 0 and body and side == "request":  # the body is the only tensor's bytes
-            return ParsedBody(message=V2Message(tensors=[Tensor(raw=body)]), whole=body)
-        message = parse_message(utf8(body[:length]), LISTS[side], flat=flat)
-        tensors, problem = _attach_bytes(message.tensors, body[length:], side)
-        text = message.text if length == len(body) else None
-        message = replace(message, tensors=tensors, text=text)
-        return ParsedBody(message=message, whole=body, problem=problem)
+        if length == 0 and body:  # the whole body is the only tensor's bytes
+            return ParsedBody(request=InferRequest(inputs=[Tensor(raw=body)]), whole=body)
+        request = request_of(Document(utf8(body[:length])), flat=flat)
+        inputs, problem = _attach_bytes(request.inputs, body[length:], "request")
+        return ParsedBody(request=replace(request, inputs=inputs), whole=body, problem=problem)
     except (NotV2, UnreadableJson) as exc:
-        kind: CaptureKind = "not_json" if isinstance(exc, UnreadableJson) else "unreadable"
-        return ParsedBody(
-            whole=body, problem=Problem(f"{what or NAMES[side]}: {exc}", (side, kind))
-        )
+        problem = _describe_unreadable(NAMES["request"], "request", exc)
+        return ParsedBody(whole=body, problem=problem)
+
+
+def _parse_response(body: bytes, headers: Headers, what: str, flat: bool) -> ParsedBody:
+    try:
+        length = json_part(body, headers)
+        response = response_of(Document(utf8(body[:length])), flat=flat)
+        outputs, problem = _attach_bytes(response.outputs, body[length:], "response")
+        text = response.text if length == len(body) else None
+        response = replace(response, outputs=outputs, text=text)
+        return ParsedBody(response=response, whole=body, problem=problem)
+    except (NotV2, UnreadableJson) as exc:
+        return ParsedBody(whole=body, problem=_describe_unreadable(what, "response", exc))
 
 
 def _parse_stream(plain: ParsedBody, body: bytes, flat: bool) -> ParsedBody:
-    responses: list[V2Message] = []
+    responses: list[InferResponse] = []
     problems = [plain.problem]
     for position, event in enumerate(events(body)):
         if position == _MOST_EVENTS:
@@ -238,11 +250,19 @@ def _parse_stream(plain: ParsedBody, body: bytes, flat: bool) -> ParsedBody:
             break
         if event.strip() == b"[DONE]":
             continue
-        part = _parse(event, (), "response", f"part {position} of the answer", flat=flat)
+        part = _parse_response(event, (), f"part {position} of the answer", flat)
         problems.append(part.problem)
-        responses += [part.message] if part.message is not None else []
-    message = merge(responses) if responses else None
-    return ParsedBody(message=message, whole=body, problem=join_problems(problems))
+        responses += [part.response] if part.response is not None else []
+    response = merge(responses) if responses else None
+    return ParsedBody(response=response, whole=body, problem=join_problems(problems))
+
+
+def _parse_failure(parsed_answer: ParsedBody, body: bytes) -> ParsedBody:
+    """Return an answer with a status of failure that is not an error of V2: its text gives the
+    reason."""
+    response = parsed_answer.response or InferResponse()
+    error = describe_failure(parsed(body, "response")) or ""
+    return ParsedBody(response=replace(response, error=error, text=body), whole=body)
 
 
 def utf8(body: bytes) -> bytes:
@@ -250,6 +270,11 @@ def utf8(body: bytes) -> bytes:
     if json.detect_encoding(body).startswith("utf-8"):
         return body.removeprefix(_BYTE_ORDER_MARK)
     return text_of(body).encode("utf-8", "surrogatepass")
+
+
+def _describe_unreadable(what: str, side: CaptureSide, why: NotV2 | UnreadableJson) -> Problem:
+    kind: CaptureKind = "not_json" if isinstance(why, UnreadableJson) else "unreadable"
+    return Problem(f"{what}: {why}", (side, kind))
 
 
 def _attach_bytes(
@@ -364,176 +389,4 @@ V2_REST: Final = Protocol(
     streams=("infer_stream", "generate_stream"),
     read=read,
     strip=strip,
-)
-
-
-# Over gRPC.
-
-# The field of a tensor's values, by its datatype; FP16 and unknown datatypes have only raw bytes.
-_CONTENTS: Final[Mapping[str, str]] = {
-    "BOOL": "bool_contents",
-    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
-    "INT64": "int64_contents",
-    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
-    "UINT64": "uint64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
-    "BYTES": "bytes_contents",
-}
-_SHARED_MEMORY: Final = "shared_memory_region"
-"""Triton's parameter for a tensor whose bytes are not in the message."""
-
-
-def message_in(
-    written: bytes, name: str = "ModelInferRequest", what: str | None = None
-) -> ParsedBody:
-    """Decode a message of this name; `what`: what it is called in a sentence."""
-    side: CaptureSide = "request" if name == "ModelInferRequest" else "response"
-    what = what or NAMES[side]
-    read, error = parse_protobuf(f"inference.{name}", written), None
-    if read is None:
-        return ParsedBody(problem=unreadable(f"{what} is no {name}", side))
-    if name == "ModelStreamInferResponse":
-        read, error = read.infer_response, read.error_message or None
-    is_request = side == "request"
-    tensors = read.inputs if is_request else read.outputs
-    raw = read.raw_input_contents if is_request else read.raw_output_contents
-    pairs = enumerate(zip(tensors, assign_raw(tensors, raw), strict=True))
-    expected, problem = sum(_has_raw(tensor, tensors, raw) for tensor in tensors), None
-    if raw and len(raw) != expected:
-        sentence = f"{what} has {len(raw)} raw contents for {expected} tensors"
-        problem = unreadable(sentence, side)
-    message = V2Message(
-        model=read.model_name or None,
-        version=read.model_version or None,
-        id=read.id or None,
-        parameters=_decode_parameters(read.parameters),
-        tensors=[_decode_tensor(*pair, at) for at, pair in pairs],
-        error=error,
-    )
-    return ParsedBody(message=message, problem=problem)
-
-
-def assign_raw(tensors: Sequence[Any], raw: Sequence[bytes]) -> list[bytes | None]:
-    """Return the raw contents of each tensor. They are in the order of the tensors; those in
-    shared memory may be left out."""
-    remaining = iter(raw)
-    return [next(remaining, None) if _has_raw(tensor, tensors, raw) else None for tensor in tensors]
-
-
-def contents_field(read: Any) -> str | None:
-    """Return the field of a tensor's typed values: that of its datatype; if it is empty, any
-    other."""
-    own = _CONTENTS.get(read.datatype)
-    names: Iterable[str] = (*([own] if own else []), *_CONTENTS.values())
-    return next((name for name in names if getattr(read.contents, name)), None)
-
-
-def _has_raw(tensor: Any, tensors: Sequence[Any], raw: Sequence[bytes]) -> bool:
-    return len(raw) == len(tensors) or _SHARED_MEMORY not in tensor.parameters
-
-
-def _decode_tensor(read: Any, raw: bytes | None, position: int) -> Tensor:
-    data = None
-    if raw is None and read.HasField("contents"):
-        field = contents_field(read)
-        values: Sequence[Value] = list(getattr(read.contents, field)) if field else ()
-        # JSON of very many numbers would be too large; of other datatypes raw bytes would round
-        is_exact = field == _CONTENTS.get(read.datatype)
-        if is_exact and (read.datatype == BYTES or len(values) > MOST_ELEMENTS):
-            raw = encoded(read.datatype, values)
-        data = values_json(values) if raw is None else None
-    return Tensor(
-        position=position,
-        name=read.name,
-        datatype=read.datatype,
-        shape=tuple(read.shape),
-        parameters=_decode_parameters(read.parameters),
-        data=data,
-        raw=raw,
-    )
-
-
-def _decode_parameters(read: Mapping[str, Any]) -> Parameters:
-    """Return parameters as JSON; a value of an unknown kind is null."""
-    parameters: dict[str, bytes] = {}
-    for name, value in read.items():
-        kind = value.WhichOneof("parameter_choice")
-        parameters[name] = json.dumps(getattr(value, kind)).encode() if kind else b"null"
-    return parameters
-
-
-_IN_DOUBT = Problem(
-    "neither ids nor the order tell which answers of the stream are this request's",
-    ("response", "not_divided"),
-)
-
-
-# The message that answers a stream: ModelInferResponse of MLServer, ModelStreamInferResponse of
-# Triton.
-#
-# Both answer the same method. Triton's has only the fields 1 and 2, a text and a message; in the
-# other, these are its name and version, both texts, and its content follows.
-
-DIALECTS: Final = {"mlserver": "ModelInferResponse", "triton": "ModelStreamInferResponse"}
-
-
-def find_dialect(answers: Iterable[bytes]) -> str:
-    """Return the dialect of the first answer that shows it; if none does, both read the same."""
-    return next((dialect for answer in answers if (dialect := _find_in(answer))), "mlserver")
-
-
-def _find_in(answer: bytes) -> str | None:
-    plain = parse_protobuf("inference.ModelInferResponse", answer)
-    if plain and (plain.id or plain.parameters or plain.outputs or plain.raw_output_contents):
-        return "mlserver"
-    wrapped = parse_protobuf("inference.ModelStreamInferResponse", answer)
-    if wrapped is not None and (wrapped.error_message or wrapped.HasField("infer_response")):
-        return "triton"
-    return None if plain is None or not plain.ByteSize() else "mlserver"
-
-
-def read_grpc(exchange: Exchange, call: Call, model: Model) -> Reading:
-    """Read the inferences of a call, or the one of a request of ModelStreamInfer, which has any
-    number of answers."""
-    sent, came, is_stream = exchange.request, exchange.response, call.kind == "stream"
-    request = ParsedBody()
-    if sent.parts if is_stream else sent.whole:
-        request = message_in(sent.bytes)
-    answers: list[ParsedBody] = []
-    if is_stream:
-        name = DIALECTS[model.dialect or find_dialect(came.parts)]
-        answers = [message_in(part, name, f"answer {at}") for at, part in enumerate(came.parts)]
-    elif came.whole and came.parts:
-        answers = [message_in(came.bytes, "ModelInferResponse")]
-    responses = [answer.message for answer in answers if answer.message is not None]
-    reading = read_inferences(
-        replace(request, whole=sent.bytes or None),
-        ParsedBody(
-            message=merge(responses) if responses else None,
-            whole=came.bytes or None,
-            problem=join_problems(answer.problem for answer in answers),
-        ),
-        model,
-        stream=is_stream,
-        problems=[
-            describe_missing(sent, "request"),
-            describe_missing(came, "response"),
-            _IN_DOUBT if exchange.is_matched_in_doubt else None,
-        ],
-        run=None if is_stream else read_run(exchange.response_trailers),
-    )
-    # the id may be another request's
-    return replace(reading, response_id=None) if exchange.is_matched_in_doubt else reading
-
-
-V2_GRPC: Final = Protocol(
-    name="v2-grpc",
-    transport="grpc",
-    calls="`ModelInfer`, `ModelStreamInfer` of `inference.GRPCInferenceService`",
-    datum="the same",
-    answer="the same, in JSON",
-    path=re.compile(r"/inference\.GRPCInferenceService/(?P<operation>ModelInfer|ModelStreamInfer)"),
-    streams=("ModelStreamInfer",),
-    read=read_grpc,
 )

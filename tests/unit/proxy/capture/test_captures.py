@@ -69,7 +69,7 @@ async def test_every_exchange_is_published_once_under_its_own_sequence() -> None
     async with run_captures(log) as captures:
         hand_over(captures, 50)
         await wait_for_report(log, lambda report: report.published == 50)
-        assert captures.budget.held == 0
+        assert captures._budget.held == 0
     assert sorted(sequence for _, sequence, _ in log.events) == list(range(1, 51))
     assert {producer for producer, _, _ in log.events} == {captures.producer}
     last = log.reports[-1]
@@ -102,12 +102,12 @@ async def test_does_not_count_calls_that_are_not_captured() -> None:
     async with run_captures(log) as captures:
         reservation = captures.begin(100)
         assert reservation is not None
-        assert captures.budget.held == 100 + OVERHEAD
+        assert captures._budget.held == 100 + OVERHEAD
         reservation.pass_through()
         reservation.finish(exchange(), ROUTE)
         forgotten = captures.begin(100)
         del reservation, forgotten
-        assert captures.budget.held == 0
+        assert captures._budget.held == 0
         report = await wait_for_report(log, lambda _: True)
     assert report.seen == 0
     assert log.events == []
@@ -122,7 +122,7 @@ async def test_while_a_server_is_away_the_budget_holds_and_drops_are_counted(awa
         for _ in range(40):
             accepted += hand_over(captures, 10)
             # what an exchange becomes may be a little more than it was
-            assert captures.budget.held < 300_000
+            assert captures._budget.held < 300_000
             await asyncio.sleep(0)
         assert 5 < accepted < 100
         waits = captures.waits["object store" if away == "s3" else "kafka"]
@@ -130,7 +130,7 @@ async def test_while_a_server_is_away_the_budget_holds_and_drops_are_counted(awa
         log.is_away = log.bucket.is_away = False
         report = await wait_for_report(log, lambda report: report.published == accepted)
         assert report.dropped == {"no_budget": 400 - accepted}
-        assert captures.budget.held == 0
+        assert captures._budget.held == 0
         assert hand_over(captures) == 1
         await wait_for_report(log, lambda report: report.published == accepted + 1)
     assert log.reports[-1].highest_sequence == 401
@@ -145,13 +145,13 @@ async def test_an_exchange_that_grows_waits_in_its_original_form() -> None:
         answer = orjson.dumps({"outputs": [{"data": "x" * 14_000}]})
         accepted = hand_over(captures, 100, answer=answer)
         assert 20 < accepted < 100
-        await wait_until_true(lambda: captures.budget.held > 200_000)
+        await wait_until_true(lambda: captures._budget.held > 200_000)
         waits = captures.waits["object store"]
         await until(waits, lambda why: why is not None)
-        assert captures.budget.held < 240_000
+        assert captures._budget.held < 240_000
         log.bucket.is_away = False
         await wait_for_report(log, lambda report: report.published == accepted)
-        assert captures.budget.held == 0
+        assert captures._budget.held == 0
 
 
 async def test_bodies_over_a_cap_and_too_many_chunks_are_not_kept() -> None:
@@ -182,7 +182,7 @@ async def test_counts_exchanges_that_cannot_become_events() -> None:
         hand_over_one(captures, exchange(), Call(DEFECT, "infer"))
         hand_over(captures)
         report = await wait_for_report(log, lambda report: report.published == 1)
-        assert captures.budget.held == 0
+        assert captures._budget.held == 0
     assert report.dropped == {"unreadable": 1}
     assert report.highest_sequence == 2
 
@@ -192,7 +192,7 @@ async def test_counts_events_that_kafka_refuses() -> None:
     async with run_captures(log) as captures:
         hand_over(captures, 2)
         report = await wait_for_report(log, lambda report: report.dropped.get("refused") == 2)
-        assert captures.budget.held == 0
+        assert captures._budget.held == 0
     assert (report.published, report.queued) == (0, 0)
 
 
@@ -299,14 +299,14 @@ async def test_heads_and_parts_count_against_the_budget() -> None:
         for head, held in ((OVERHEAD - 100, OVERHEAD + 10), (50_000, 50_010)):
             reservation = captures.begin(10, head)
             assert reservation is not None
-            assert captures.budget.held == held, head
+            assert captures._budget.held == held, head
             reservation.pass_through()
         reservation = captures.begin(0)
         assert reservation is not None
         assert all(reservation.reserve_more(1) for _ in range(10))
-        assert captures.budget.held == OVERHEAD + 10 * (1 + PART)
+        assert captures._budget.held == OVERHEAD + 10 * (1 + PART)
         reservation.pass_through()
-        assert captures.budget.held == 0
+        assert captures._budget.held == 0
 
 
 async def test_an_answer_whose_head_has_no_room_is_dropped_and_counted() -> None:
@@ -315,7 +315,7 @@ async def test_an_answer_whose_head_has_no_room_is_dropped_and_counted() -> None
         large = exchange(response_headers=[("x", "y" * 200_000)])
         assert hand_over_one(captures, large)
         report = await wait_for_report(log, lambda report: bool(report.dropped))
-        assert (report.dropped, captures.budget.held) == ({"no_budget": 1}, 0)
+        assert (report.dropped, captures._budget.held) == ({"no_budget": 1}, 0)
 
 
 class Silent:

@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture import ID_HEADER
-from inference_store.proxy.capture.process import (
-    Handshake,
-    Reader,
-    read_handshake,
-    read_work,
-    write_exchange,
-)
+from inference_store.proxy.capture.process import Handshake, Reader, read_handshake, write_exchange
 from inference_store.proxy.capture.registrations import Work
 from inference_store.proxy.configuration import Configuration, Redaction, Rules, Sampling
 from inference_store.proxy.exchange import Body, Exchange, Headers
@@ -89,14 +83,14 @@ def test_frames_are_read_back_as_written(sent: list[tuple[Exchange, str]]) -> No
         assert came is not None
         rules = RULES if model == "m" else Rules()
         expected = Work(sample, CALL, rules, model, dialect="triton")
-        assert (read_work(came, PROTOCOLS, CONFIGURATION), came["reserved"]) == (expected, 7)
+        assert (came.work(PROTOCOLS, CONFIGURATION), came.reserved) == (expected, 7)
     assert result.exchange() is None
 
 
 def test_a_call_that_names_no_model_comes_with_the_rules_of_all() -> None:
     came = make_reader(write(exchange(error="\ud800"), None)).exchange()
     assert came is not None
-    work = read_work(came, PROTOCOLS, CONFIGURATION)
+    work = came.work(PROTOCOLS, CONFIGURATION)
     assert (work.model, work.rules, work.by_name) == ("up", Rules(), [RULES])
     assert work.exchange.error == "?"
 

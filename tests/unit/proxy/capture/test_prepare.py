@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import replace
 from io import BytesIO
 from typing import Any
+from uuid import UUID
 
 import orjson
 from hypothesis import given
@@ -18,11 +19,13 @@ from inference_store.proxy.capture.prepare import (
     INLINE_BYTES,
     content_type_of,
     id_for_answer,
+    ids_of,
     size_of,
 )
 from inference_store.proxy.capture.prepared_capture import decode, encode
 from inference_store.proxy.configuration import Redaction, Rules
 from inference_store.proxy.exchange import Body, Exchange
+from inference_store.proxy.protocols import Inference, Reading
 from tests.exchanges import CALL, exchange, png, request_body, response_body
 from tests.unit.inference.metadata.samples import make_item
 
@@ -217,6 +220,25 @@ def test_ids_by_precedence_and_the_others_as_aliases() -> None:
         sample = exchange(body, answer, request_headers=headers, response_headers=made)
         (event,) = prepare(sample).events
         assert (event.inference_id, event.aliases) == expected, (request_id, response_id)
+
+
+def test_the_inferences_of_a_stream_have_their_own_ids() -> None:
+    """An id that one of them has is no name of another; one that repeats is shared."""
+    pairs = [("a", "s1"), ("b", None), ("a", None), (None, "s4"), (None, None), ("a-2", "b")]
+    sample = exchange(request_headers=[("x-request-id", "x")], response_headers=[])
+    inferences = [
+        Inference(request_id=ours, response_id=its) for ours, its in [*pairs, ("b", None)]
+    ]
+    first, second, made, *others = ids_of(sample, Reading(inferences=inferences))
+    assert UUID(made.inference_id).version == 7  # `a-2` is the id of another
+    assert [(ids.inference_id, ids.aliases) for ids in (first, second, *others)] == [
+        ("s1", ("a", "x")),
+        ("b-1", ("b", "x")),
+        ("s4", ("x",)),
+        ("x-4", ("x",)),
+        ("a-2", ("b", "x")),
+        ("b-6", ("b", "x")),
+    ]
 
 
 OVER = Body(size=10**9, whole=False)

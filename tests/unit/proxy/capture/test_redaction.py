@@ -181,6 +181,17 @@ def test_finds_a_key_at_any_depth() -> None:
                 assert (b"hall" in result) is (levels < 10), transport
 
 
+def test_finds_a_key_in_texts_between_their_lengths() -> None:
+    item = orjson.dumps(ITEM)
+    # the first length looks like UTF-32
+    for other in (b"", b"hall", b"\xff\xd8\xff\x00"):
+        raw = b"".join(len(part).to_bytes(4, "little") + part for part in (item, other))
+        redaction = make_redactor(Redaction(what="metadata", name="user"))
+        reading = Reading(inferences=[Inference(data=raw)])
+        (redacted,) = redaction.reading(reading, exchange(transport="grpc")).inferences
+        assert redacted.data is None, other
+
+
 def test_metadata_that_are_not_named_stay_as_they_were() -> None:
     value = '{"a":  [1.50, "\\u00e9"]}'
     items = [{"key": "trip", "type": "object", "value": value}, {"key": "b", "value": "{user"}]

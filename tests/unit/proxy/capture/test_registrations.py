@@ -24,10 +24,9 @@ from inference_store.proxy.capture.registrations import (
 from inference_store.proxy.configuration import Rules
 from inference_store.proxy.protocols import PROTOCOLS, Call, Model
 from inference_store.proxy.protocols.tensor_reading import split
-from inference_store.proxy.protocols.tensors import Tensor, V2Message
+from inference_store.proxy.protocols.tensors import InferRequest, InferResponse, Tensor
 from tests.exchanges import exchange, png
 from tests.settings import make_settings
-from tests.unit.proxy.protocols.v2.calls import prefix_lengths
 
 from .recording import Log, hand_over_one, make_start, wait_until_true
 
@@ -110,10 +109,10 @@ def test_flags_files_of_every_kind(name: str) -> None:
         for inputs in ([make_tensor("BYTES", [text] * 2)], [element, element]):
             (event,) = make_events(inputs, [make_tensor("FP32", [0.1])])
             assert event["flags"] == ["batch_not_split"]
-    raw = Tensor(datatype="BYTES", raw=prefix_lengths(FILES[name]))
-    two = replace(raw, raw=prefix_lengths(FILES[name], FILES[name]))
-    for request in (V2Message(tensors=[raw, raw]), V2Message(tensors=[two])):
-        assert split(request, V2Message(tensors=[raw]), Model()).not_split
+    raw = Tensor(datatype="BYTES", values=[FILES[name]])
+    two = replace(raw, values=[FILES[name]] * 2)
+    for request in (InferRequest(inputs=[raw, raw]), InferRequest(inputs=[two])):
+        assert split(request, InferResponse(outputs=[raw]), Model()).not_split
 
 
 class Api:

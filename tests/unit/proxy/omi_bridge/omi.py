@@ -10,7 +10,8 @@ import grpc
 import orjson
 
 from inference_store.grpc_messages import message
-from inference_store.proxy.omi_bridge import Bridge, Container, start_bridge
+from inference_store.proxy.omi_bridge import Bridge, start_bridge
+from inference_store.proxy.omi_container import Container
 
 NAMES = ("Status", "Run", "Shutdown")
 

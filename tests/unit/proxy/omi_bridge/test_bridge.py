@@ -12,13 +12,8 @@ from aiohttp import ClientSession
 from grpc import StatusCode
 
 from inference_store.grpc_messages import message
-from inference_store.proxy.omi_bridge import (
-    Bridge,
-    Container,
-    parse_seconds,
-    read_status,
-    start_bridge,
-)
+from inference_store.proxy.omi_bridge import Bridge, start_bridge
+from inference_store.proxy.omi_container import Container, parse_seconds, read_status
 
 from .omi import Omi, open_bridge
 

@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 
 from inference_store.proxy.exchange import Exchange, Headers
 from inference_store.proxy.protocols.protocol import Call, Model, Reading
-from inference_store.proxy.protocols.tensors import V2Message
-from inference_store.proxy.protocols.v2 import V2_REST, parse_message
+from inference_store.proxy.protocols.tensors import InferRequest, InferResponse
+from inference_store.proxy.protocols.v2 import V2_REST, Document, request_of, response_of
 from tests.unit.proxy.protocols import exchanged
 
 JPEG = b"\xff\xd8\xff\xe0 a photograph \xff\xd9"
@@ -49,12 +49,12 @@ def read(request: Any, response: Any = b"", model: Model | None = None, **more: 
     return read_exchange(make_exchange(request, response, **more), model)
 
 
-def parse_request(document: dict[str, Any]) -> V2Message:
-    return parse_message(encode_body(document), "inputs")
+def parse_request(document: dict[str, Any]) -> InferRequest:
+    return request_of(Document(encode_body(document)))
 
 
-def parse_response(document: dict[str, Any]) -> V2Message:
-    return parse_message(encode_body(document), "outputs")
+def parse_response(document: dict[str, Any]) -> InferResponse:
+    return response_of(Document(encode_body(document)))
 
 
 def make_tensor(datatype: str, shape: list[int], *, name: str = "x", **more: Any) -> dict[str, Any]:

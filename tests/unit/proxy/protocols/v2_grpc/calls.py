@@ -6,7 +6,7 @@ from typing import Any
 from inference_store.grpc_messages import message
 from inference_store.proxy.exchange import Body
 from inference_store.proxy.protocols.protocol import Call, Model, Reading
-from inference_store.proxy.protocols.v2 import V2_GRPC
+from inference_store.proxy.protocols.v2_grpc import V2_GRPC
 from tests.unit.proxy.protocols.exchanged import make_grpc_exchange
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_store.proxy.protocols.protocol import Model, Reading
-from inference_store.proxy.protocols.v2 import find_dialect, message_in
+from inference_store.proxy.protocols.v2_grpc import find_dialect, request_in, response_in
 from tests.unit.proxy.protocols.exchanged import list_data
-from tests.unit.proxy.protocols.v2.calls import prefix_lengths
 from tests.unit.proxy.protocols.v2_grpc.calls import (
     INFER,
     JPEG,
@@ -46,14 +45,12 @@ def test_typed_contents() -> None:
         written = Request()
         tensor = written.inputs.add(name="x", datatype=datatype, shape=[len(values)])
         getattr(tensor.contents, member).extend(values)
-        result = message_in(written.SerializeToString())
-        assert result.message is not None, datatype
-        (read,) = result.message.tensors
+        result = request_in(written.SerializeToString())
+        assert result.request is not None, datatype
+        (read,) = result.request.inputs
         assert (read.name, read.datatype, read.shape) == ("x", datatype, (len(values),))
-        if datatype == "BYTES":
-            assert (read.raw, read.data) == (prefix_lengths(*values), None)
-        else:
-            assert (read.raw, json.loads(read.data or b"")) == (None, values), datatype
+        assert (read.values, read.raw, read.data) == (values, None, None), datatype
+        assert [type(value) for value in read.values or ()] == [type(value) for value in values]
 
 
 def add_tensors(tensors: Any, *names: str) -> Any:
@@ -64,9 +61,9 @@ def add_tensors(tensors: Any, *names: str) -> Any:
 def test_raw_contents_belong_to_tensors_in_order() -> None:
     written = Response(raw_output_contents=[b"\1\2", b"\3"])
     add_tensors(written.outputs, "a", "b")
-    result = message_in(written.SerializeToString(), "ModelInferResponse")
-    assert result.message is not None
-    assert [output.raw for output in result.message.tensors] == [b"\1\2", b"\3"]
+    result = response_in(written.SerializeToString())
+    assert result.response is not None
+    assert [output.raw for output in result.response.outputs] == [b"\1\2", b"\3"]
     assert result.problem is None
 
 
@@ -75,9 +72,9 @@ def test_a_tensor_in_shared_memory_has_no_raw_contents() -> None:
     shared = add_tensors(written.inputs, "a")
     shared.parameters["shared_memory_region"].string_param = "r"
     add_tensors(written.inputs, "b")
-    result = message_in(written.SerializeToString())
-    assert result.message is not None
-    assert [tensor.raw for tensor in result.message.tensors] == [None, b"\3"]
+    result = request_in(written.SerializeToString())
+    assert result.request is not None
+    assert [tensor.raw for tensor in result.request.inputs] == [None, b"\3"]
     assert result.problem is None
 
 
@@ -98,7 +95,7 @@ def test_every_kind_of_parameter() -> None:
     parameters["double"].double_param = 0.1
     parameters["uint"].uint64_param = (1 << 64) - 1
     parameters["none"].SetInParent()
-    result = message_in(written.SerializeToString()).message
+    result = request_in(written.SerializeToString()).request
     assert result is not None
     assert dict(result.parameters) == {
         "bool": b"true",
