@@ -39,7 +39,7 @@ from inference_store_client import (
     meta,
 )
 from inference_store_client.commands import Failure
-from inference_store_client.retries import read_retry_after
+from inference_store_client.retries import DEFAULT_RETRIES, read_retry_after
 from inference_store_client.tables import Rows
 from inference_store_client.values.answers import Page
 from inference_store_client.values.models import Registration
@@ -138,7 +138,10 @@ async def test_an_address_where_nothing_has_answered_is_given_up_at_once(client:
     recorded = Recorded([httpx.ConnectError("refused")])
     said = r"https://store\.example: refused .*is the store running, and is this its address\?"
     with pytest.raises(ConnectionFailed, match=said):
-        await client.ask(ask_count(client.make_answered(recorded)))
+        await client.ask(ask_count(client.make_answered(recorded, retries=DEFAULT_RETRIES)))
+    recorded = Recorded([httpx.ConnectError("refused"), answer(_COUNT)])
+    given = Retries(attempts=2, first_wait_seconds=0)
+    assert await client.ask(ask_count(client.make_answered(recorded, retries=given))) == 17
     elsewhere = Recorded([httpx.Response(404, text="<h1>Not Found</h1>")])
     said = r"(?s)Is the store at https://store\.example/v1/me\? .* begins: '<h1>Not Found"
     with pytest.raises(NotFound, match=said):
