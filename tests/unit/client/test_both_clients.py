@@ -37,6 +37,7 @@ from inference_store_client import (
     Unavailable,
     UnexpectedAnswer,
     meta,
+    tables,
 )
 from inference_store_client.commands import Failure
 from inference_store_client.retries import DEFAULT_RETRIES, read_retry_after
@@ -215,15 +216,37 @@ async def test_lists_show_themselves(client: Client) -> None:
     times = dict.fromkeys(("registered_at", "updated_at"), "2026-11-01T00:00:00Z")
     more = {"output_mapping": None, "registered_by": "key:a", "revision": 1, "pending_move": None}
     item = {"model_id": "m", **known, **times, **more}
-    recorded = Recorded([answer({"items": [item], "next": None}), make_page(1)])
+    items = [item, item | {"model_id": "n", "output_mapping": {"boxes": "b"}}]
+    moved = {"pending_move": {"from_project_id": None, "effective_at": "2026-11-01T00:00:00Z"}}
+    bare = dict.fromkeys(("project_id", "name", "task_type")) | moved
+    recorded = Recorded(
+        [
+            *(answer({"items": listed, "next": None}) for listed in ([item | bare, item], items)),
+            make_page(1),
+        ]
+    )
     store = client.make_answered(recorded)
+async def test_groups_of_a_name_with_a_dot_are_rows(client: Client) -> None:
+    key = {"metadata.site": "north", "metadata": {"site": "of another"}}
+    group = {"key": key, "measures": {"mean(prediction.score)": 0.5}}
+    body = {"groups": [group], "others": {"groups": 0, "inferences": 0}}
+    recorded = Recorded([answer({**body, "approximate": False, "warnings": []})])
+    grouped = client.make_answered(recorded).model("m").inferences().group_by("metadata.site")
+    rows = await client.ask(lambda: grouped.aggregate("mean(prediction.score)"))
+    columns = ["metadata.site", "mean(prediction.score)"]
+    assert [tables.pick(rows[0], column) for column in columns] == ["north", "0.5"]
+    assert "<td>north</td>" in rows._repr_html_()
+
+
     models = await client.ask(store.models)
-    assert [model.model_id for model in models] == ["m"]
-    head, row = repr(models).splitlines()
+    assert [model.model_id for model in models] == ["m", "n"]
+    head, row, _ = repr(models).splitlines()
     assert head.split()[:2] == ["model_id", "name"]
     assert row.split()[:2] == ["m", "<b>"]
     assert "&lt;b&gt;" in models._repr_html_()
     inferences = await client.ask(store.model("m").inferences().head)
+    moving = await client.ask(store.models)
+    assert "pending_move" not in repr(moving)
     assert repr(inferences).split()[0] == "inference_id"
     assert repr(package.Rows()) == "[]"
 
