@@ -173,10 +173,17 @@ async def test_a_question_is_narrowed_step_by_step(client: Client) -> None:
 
 
 async def test_a_limit_counts(client: Client) -> None:
-    recorded = Recorded([answer(_COUNT), answer(_COUNT)])
+    """A few are read, so that nothing counts the others; many are counted."""
+    recorded = Recorded([make_page(1, 2, next="a"), make_page(3), make_page(4), answer(_COUNT)])
     inferences = client.make_answered(recorded).model("m").inferences()
-    assert await client.ask(inferences.limit(5).count) == 5
-    assert await client.ask(inferences.limit(50).count) == 17
+    assert await client.ask(inferences.sort("-n").limit(3).count) == 3
+    assert await client.ask(inferences.sample(50, seed=2).count) == 1
+    bodies = [json.loads(request.content) for request in recorded.requests]
+    assert [body["limit"] for body in bodies] == [3, 1, 50]
+    assert all(body["sort"] == "-received_at" for body in bodies)
+    assert all((body["include"], body["fields"]) == ([], ["uid"]) for body in bodies)
+    assert await client.ask(inferences.limit(2_000).count) == 17
+    assert recorded.requests[-1].url.path.endswith("/count")
 
 
 async def test_measures_are_rows(client: Client) -> None:
@@ -211,6 +218,18 @@ async def test_measures_are_rows(client: Client) -> None:
             await client.ask(wrong)
 
 
+async def test_groups_of_a_name_with_a_dot_are_rows(client: Client) -> None:
+    key = {"metadata.site": "north", "metadata": {"site": "of another"}}
+    group = {"key": key, "measures": {"mean(prediction.score)": 0.5}}
+    body = {"groups": [group], "others": {"groups": 0, "inferences": 0}}
+    recorded = Recorded([answer({**body, "approximate": False, "warnings": []})])
+    grouped = client.make_answered(recorded).model("m").inferences().group_by("metadata.site")
+    rows = await client.ask(lambda: grouped.aggregate("mean(prediction.score)"))
+    columns = ["metadata.site", "mean(prediction.score)"]
+    assert [tables.pick(rows[0], column) for column in columns] == ["north", "0.5"]
+    assert "<td>north</td>" in rows._repr_html_()
+
+
 async def test_lists_show_themselves(client: Client) -> None:
     known = {"project_id": None, "name": "<b>", "task_type": None, "class_labels": ["a"]}
     times = dict.fromkeys(("registered_at", "updated_at"), "2026-11-01T00:00:00Z")
@@ -226,18 +245,8 @@ async def test_lists_show_themselves(client: Client) -> None:
         ]
     )
     store = client.make_answered(recorded)
-async def test_groups_of_a_name_with_a_dot_are_rows(client: Client) -> None:
-    key = {"metadata.site": "north", "metadata": {"site": "of another"}}
-    group = {"key": key, "measures": {"mean(prediction.score)": 0.5}}
-    body = {"groups": [group], "others": {"groups": 0, "inferences": 0}}
-    recorded = Recorded([answer({**body, "approximate": False, "warnings": []})])
-    grouped = client.make_answered(recorded).model("m").inferences().group_by("metadata.site")
-    rows = await client.ask(lambda: grouped.aggregate("mean(prediction.score)"))
-    columns = ["metadata.site", "mean(prediction.score)"]
-    assert [tables.pick(rows[0], column) for column in columns] == ["north", "0.5"]
-    assert "<td>north</td>" in rows._repr_html_()
-
-
+    moving = await client.ask(store.models)
+    assert "pending_move" not in repr(moving)
     models = await client.ask(store.models)
     assert [model.model_id for model in models] == ["m", "n"]
     head, row, _ = repr(models).splitlines()
@@ -245,15 +254,21 @@ async def test_groups_of_a_name_with_a_dot_are_rows(client: Client) -> None:
     assert row.split()[:2] == ["m", "<b>"]
     assert "&lt;b&gt;" in models._repr_html_()
     inferences = await client.ask(store.model("m").inferences().head)
-    moving = await client.ask(store.models)
-    assert "pending_move" not in repr(moving)
     assert repr(inferences).split()[0] == "inference_id"
     assert repr(package.Rows()) == "[]"
 
 
 def test_the_length_of_a_question_is_its_count() -> None:
-    recorded = Recorded([answer(_COUNT)])
-    assert len(Client("sync").make_answered(recorded).model("m").inferences()) == 17
+    recorded = Recorded([])
+    inferences = Client("sync").make_answered(recorded).model("m").inferences()
+    assert inferences  # a question is true, and asks nothing for that
+    recorded.answers.append(answer(_COUNT))
+    assert len(inferences) == 17
+    recorded.answers += [make_page(1, 2, next="a") for _ in range(3)]
+    assert len(inferences.limit(2)) == 2
+    assert len(list(inferences.limit(2))) == 2
+    paths = [request.url.path.rpartition("/")[2] for request in recorded.requests]
+    assert paths == ["count", "query", "query", "query"]
 
 
 async def test_retry_after_is_honoured(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
