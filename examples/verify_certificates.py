@@ -19,6 +19,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 ENTRY_BYTES = 33
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 def canonical(value: Any) -> bytes:
@@ -93,7 +94,7 @@ class Chain:
 
     def faults(self) -> Iterator[str]:
         """What is wrong with the documents from the first to the last, and with their lists."""
-        last = max((int(path.stem) for path in self.copy.glob("[0-9]*.json")), default=0)
+        last = max((int(path.stem) for path in self.copy.glob("[0-9]" * 10 + ".json")), default=0)
         if last == 0:
             yield "there is no certificate"
         for number in range(1, last + 1):
@@ -101,7 +102,7 @@ class Chain:
             try:
                 text = (self.copy / f"{number:010}.json").read_bytes()
                 yield from (f"certificate {number}: {f}" for f in self._next(number, text))
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
+            except UNREADABLE as exc:
                 yield f"certificate {number}: it cannot be read: {exc}"
             self.hashes.append(sha256(text).hexdigest())
 
@@ -130,17 +131,26 @@ class Chain:
     def head_faults(self) -> Iterator[str]:
         """Where the versions of the locked head say that the chain ended, and it did not. After
         `faults`."""
-        versions = list((self.copy / "heads").iterdir())
+        try:
+            versions = sorted((self.copy / "heads").iterdir())
+        except OSError:
+            versions = []
         if not versions:
-            yield "no version of the head is there: nothing tells whether the chain's end was cut"
+            yield "there is no version of the head: nothing tells whether the chain's end was cut"
         for path in versions:
-            head = envelope_of(path.read_bytes())
-            end = head["document"]["signed"]
-            number = end["number"]
-            if head["kind"] != "head" or not any(is_signed(head, key) for key in self.keys):
-                yield f"no key of the chain has signed the head {path.name}"
-            elif number >= len(self.hashes) or self.hashes[number] != end["hash"]:
-                yield f"the head {path.name} names certificate {number}, and it is not in the chain"
+            try:
+                yield from self._faults_of_head(path)
+            except UNREADABLE as exc:
+                yield f"the head {path.name} cannot be read: {exc}"
+
+    def _faults_of_head(self, path: Path) -> Iterator[str]:
+        head = envelope_of(path.read_bytes())
+        end = head["document"]["signed"]
+        number = end["number"]
+        if head["kind"] != "head" or not any(is_signed(head, key) for key in self.keys):
+            yield f"no key of the chain has signed the head {path.name}"
+        elif number >= len(self.hashes) or self.hashes[number] != end["hash"]:
+            yield f"the head {path.name} names certificate {number}, and it is not in the chain"
 
 
 def main() -> int:

@@ -50,13 +50,14 @@ def make_failure(
     error: httpx.RequestError, settings: ClientSettings, *, is_known: bool = True
 ) -> Failure:
     """Return a failure of the connection; `error` is its cause. `is_known` False: the store has
-    never answered, so that a refused connection is a wrong address, and not tried again."""
+    never answered, so that a refused connection may be a wrong address."""
     name = type(error).__name__
     hint = _find_hint(error, settings.origin.url)
     failure = ConnectionFailed(f"{settings.origin.url}: {str(error) or name} ({name}){hint}")
     failure.__cause__ = error
-    is_wrong = not is_known and isinstance(error, httpx.ConnectError)
-    return Failure(failure, is_transient=not is_wrong and not _has_final_cause(error))
+    is_tried = is_known or settings.retries.at_first_contact
+    is_transient = is_tried or not isinstance(error, httpx.ConnectError)
+    return Failure(failure, is_transient=is_transient and not _has_final_cause(error))
 
 
 def _find_hint(error: httpx.RequestError, url: str) -> str:

@@ -26,6 +26,8 @@ class Retries:
     first_wait_seconds: float = 0.5
     longest_wait_seconds: float = 30.0
     longest_retry_after_seconds: float = 300.0
+    at_first_contact: bool = True
+    """Whether a refused connection is tried again before the store has ever answered."""
 
     def find_wait(self, failure: Failure, attempt: int) -> float | None:
         """Return how long to wait before the next attempt; None: there is none.
@@ -41,7 +43,8 @@ class Retries:
         return max(wait * random.uniform(0.5, 1.0), least)
 
 
-DEFAULT_RETRIES: Final = Retries()
+DEFAULT_RETRIES: Final = Retries(at_first_contact=False)
+"""Of who gives none: where nothing has answered yet, the address is probably wrong."""
 
 
 def read_retry_after(text: str, *, now: datetime | None = None) -> float:

@@ -140,6 +140,10 @@ class Inferences(methods.InferencesMethods[Inference, Groups, Export], methods.B
     def __len__(self) -> int:
         return self.count()
 
+    def __bool__(self) -> bool:
+        """Ask nothing: a question is always true, as `AsyncInferences` is."""
+        return True
+
     def _repr_html_(self) -> str:
         return self.html()
 

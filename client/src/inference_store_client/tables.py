@@ -61,7 +61,8 @@ _MICROSECONDS: Final = re.compile(r"\.\d{6}(?=Z$)", re.ASCII)
 def pick(item: Mapping[str, Any], column: str) -> str:
     """Return the text of a cell."""
     name, _, part = column.partition(".")
-    text = _format(_take(item.get(name), part))
+    value = item[column] if column in item else _take(item.get(name), part)
+    text = _format(value)
     return make_printable(_MICROSECONDS.sub("", text) if name.endswith("_at") else text)
 
 
@@ -181,24 +182,30 @@ class Rows(list[T]):
         return f"<table>{more}<tr>{head}</tr>{rows}</table>"
 
     def _list_cells(self) -> tuple[Sequence[str], list[Mapping[str, Any]]]:
-        """Return the columns that have a value, and the first rows."""
+        """Return the columns that have a value, of dataclasses without those that hold more than
+        one in some row; and the first rows."""
         items = [*map(_list_members, self[:_MOST_ROWS])]
         names = dict.fromkeys(name for item in items for name in item)
         if names.keys() >= set(INFERENCE_COLUMNS):
             return INFERENCE_COLUMNS, items
         if not any(map(is_dataclass, self)):
             return [*names], items
-        filled = [name for name in names if any(item[name] is not None for item in items)]
-        return filled[:_MOST_FIELDS], items
+        values = {name: [item.get(name) for item in items] for name in names}
+        shown = [
+            name
+            for name, cells in values.items()
+            if any(cell is not None for cell in cells) and not any(map(_has_parts, cells))
+        ]
+        return shown[:_MOST_FIELDS], items
 
 
 def _list_members(item: Any) -> Mapping[str, Any]:
-    """Return the members of a row; of a dataclass without what holds more than a value."""
+    """Return the members of a row."""
     if not is_dataclass(item):
         return dict(item)
-    members = {each.name: getattr(item, each.name) for each in fields(item)}
-    return {name: value for name, value in members.items() if not _has_parts(name, value)}
+    names = (each.name for each in fields(item))
+    return {name: getattr(item, name) for name in names if not name.startswith("_")}
 
 
-def _has_parts(name: str, value: Any) -> bool:
-    return name.startswith("_") or isinstance(value, tuple) or is_dataclass(value)
+def _has_parts(value: Any) -> bool:
+    return isinstance(value, tuple) or is_dataclass(value)

@@ -84,6 +84,8 @@ async def test_pages_streams_and_counts_agree(make_app: MakeApp, both: Client) -
         across = store.inferences(wanted, model_ids=[MODEL])
         assert sorted(await read_ids(both, across)) == sorted(streamed)
         assert await both.ask(across.count) == 10
+        few = (across.limit(4), narrowed.limit(40), every.sample(7, seed=1), every.limit(1_001))
+        assert [await both.ask(each.count) for each in few] == [4, 10, 7, 100]
         with pytest.raises(inference_store_client.InvalidRequest, match="frame_number"):
             await both.ask(
                 store.model(MODEL).inferences(inference_store_client.meta.frame_numer > 1).count

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 from uuid import uuid4
 
@@ -463,6 +464,15 @@ async def test_what_a_stranger_runs(
         assert (
             run_example("verify_entry.py", "proof", copy, 2, input_text=content).returncode == code
         )
+    (copy / "heads" / "damaged").write_text("{}")
+    (copy / "heads" / "folder").mkdir()
+    damaged = run_example("verify_certificates.py", copy, "--trust", KEY.id)
+    assert (damaged.returncode, damaged.stdout.count("cannot be read: ")) == (1, 2), damaged.stderr
+    rmtree(copy / "heads")
+    (copy / "1 of mine.json").touch()
+    headless = run_example("verify_certificates.py", copy, "--trust", "0" * 32)
+    assert (headless.returncode, "2 faults" in headless.stderr) == (1, True), headless.stderr
+    assert all(fault in headless.stdout for fault in ("is not trusted", "there is no version"))
     (copy / "0000000002.json").unlink()
     cut = run_example("verify_certificates.py", copy, "--trust", "0" * 32)
     assert (cut.returncode, "is not trusted" in cut.stdout) == (1, True)

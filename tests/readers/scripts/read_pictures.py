@@ -1,7 +1,8 @@
 """Read a dataset with the library that it is for: read_pictures.py FORMAT FOLDER.
 
 Prints a list of pictures as JSON: the stem of the file, the size, and each object with label, box
-(left, top, width, height in pixels) and what else the reader gives; and the class of the whole.
+(left, top, width, height in pixels) and what else the reader gives; and the class of the whole. Of
+a text, which some formats hold too: the stem and the text.
 """
 
 import json
@@ -95,6 +96,8 @@ def read_huggingface(folder: Path) -> Iterator[Any]:
         whole = None if row["label"] is None else names[row["label"]]
         picture = _make_picture(row["uid"], row["image"].size, objects, whole)
         yield picture | {"metadata": json.loads(row["metadata"])}
+    texts = load_dataset("json", data_files=str(folder / "data.jsonl"), split="train")
+    yield from ({"uid": row["uid"], "text": row["text"]} for row in texts)
 
 
 def read_webdataset(folder: Path) -> Iterator[Any]:
@@ -106,6 +109,9 @@ def read_webdataset(folder: Path) -> Iterator[Any]:
     shards = [str(path) for path in sorted(folder.glob("*.tar"))]
     for sample in webdataset.WebDataset(shards, shardshuffle=False).decode("pil"):
         record = sample["json"]
+        if "txt" in sample:
+            yield {"uid": sample["__key__"], "text": sample["txt"]}
+            continue
         objects = [
             {"label": each["label"], "box": each["bbox"], "score": each["score"]}
             for each in record["annotations"]

@@ -37,9 +37,10 @@ from inference_store_client import (
     Unavailable,
     UnexpectedAnswer,
     meta,
+    tables,
 )
 from inference_store_client.commands import Failure
-from inference_store_client.retries import read_retry_after
+from inference_store_client.retries import DEFAULT_RETRIES, read_retry_after
 from inference_store_client.tables import Rows
 from inference_store_client.values.answers import Page
 from inference_store_client.values.models import Registration
@@ -138,7 +139,10 @@ async def test_an_address_where_nothing_has_answered_is_given_up_at_once(client:
     recorded = Recorded([httpx.ConnectError("refused")])
     said = r"https://store\.example: refused .*is the store running, and is this its address\?"
     with pytest.raises(ConnectionFailed, match=said):
-        await client.ask(ask_count(client.make_answered(recorded)))
+        await client.ask(ask_count(client.make_answered(recorded, retries=DEFAULT_RETRIES)))
+    recorded = Recorded([httpx.ConnectError("refused"), answer(_COUNT)])
+    given = Retries(attempts=2, first_wait_seconds=0)
+    assert await client.ask(ask_count(client.make_answered(recorded, retries=given))) == 17
     elsewhere = Recorded([httpx.Response(404, text="<h1>Not Found</h1>")])
     said = r"(?s)Is the store at https://store\.example/v1/me\? .* begins: '<h1>Not Found"
     with pytest.raises(NotFound, match=said):
@@ -169,10 +173,17 @@ async def test_a_question_is_narrowed_step_by_step(client: Client) -> None:
 
 
 async def test_a_limit_counts(client: Client) -> None:
-    recorded = Recorded([answer(_COUNT), answer(_COUNT)])
+    """A few are read, so that nothing counts the others; many are counted."""
+    recorded = Recorded([make_page(1, 2, next="a"), make_page(3), make_page(4), answer(_COUNT)])
     inferences = client.make_answered(recorded).model("m").inferences()
-    assert await client.ask(inferences.limit(5).count) == 5
-    assert await client.ask(inferences.limit(50).count) == 17
+    assert await client.ask(inferences.sort("-n").limit(3).count) == 3
+    assert await client.ask(inferences.sample(50, seed=2).count) == 1
+    bodies = [json.loads(request.content) for request in recorded.requests]
+    assert [body["limit"] for body in bodies] == [3, 1, 50]
+    assert all(body["sort"] == "-received_at" for body in bodies)
+    assert all((body["include"], body["fields"]) == ([], ["uid"]) for body in bodies)
+    assert await client.ask(inferences.limit(2_000).count) == 17
+    assert recorded.requests[-1].url.path.endswith("/count")
 
 
 async def test_measures_are_rows(client: Client) -> None:
@@ -207,16 +218,38 @@ async def test_measures_are_rows(client: Client) -> None:
             await client.ask(wrong)
 
 
+async def test_groups_of_a_name_with_a_dot_are_rows(client: Client) -> None:
+    key = {"metadata.site": "north", "metadata": {"site": "of another"}}
+    group = {"key": key, "measures": {"mean(prediction.score)": 0.5}}
+    body = {"groups": [group], "others": {"groups": 0, "inferences": 0}}
+    recorded = Recorded([answer({**body, "approximate": False, "warnings": []})])
+    grouped = client.make_answered(recorded).model("m").inferences().group_by("metadata.site")
+    rows = await client.ask(lambda: grouped.aggregate("mean(prediction.score)"))
+    columns = ["metadata.site", "mean(prediction.score)"]
+    assert [tables.pick(rows[0], column) for column in columns] == ["north", "0.5"]
+    assert "<td>north</td>" in rows._repr_html_()
+
+
 async def test_lists_show_themselves(client: Client) -> None:
     known = {"project_id": None, "name": "<b>", "task_type": None, "class_labels": ["a"]}
     times = dict.fromkeys(("registered_at", "updated_at"), "2026-11-01T00:00:00Z")
     more = {"output_mapping": None, "registered_by": "key:a", "revision": 1, "pending_move": None}
     item = {"model_id": "m", **known, **times, **more}
-    recorded = Recorded([answer({"items": [item], "next": None}), make_page(1)])
+    items = [item, item | {"model_id": "n", "output_mapping": {"boxes": "b"}}]
+    moved = {"pending_move": {"from_project_id": None, "effective_at": "2026-11-01T00:00:00Z"}}
+    bare = dict.fromkeys(("project_id", "name", "task_type")) | moved
+    recorded = Recorded(
+        [
+            *(answer({"items": listed, "next": None}) for listed in ([item | bare, item], items)),
+            make_page(1),
+        ]
+    )
     store = client.make_answered(recorded)
+    moving = await client.ask(store.models)
+    assert "pending_move" not in repr(moving)
     models = await client.ask(store.models)
-    assert [model.model_id for model in models] == ["m"]
-    head, row = repr(models).splitlines()
+    assert [model.model_id for model in models] == ["m", "n"]
+    head, row, _ = repr(models).splitlines()
     assert head.split()[:2] == ["model_id", "name"]
     assert row.split()[:2] == ["m", "<b>"]
     assert "&lt;b&gt;" in models._repr_html_()
@@ -226,8 +259,16 @@ async def test_lists_show_themselves(client: Client) -> None:
 
 
 def test_the_length_of_a_question_is_its_count() -> None:
-    recorded = Recorded([answer(_COUNT)])
-    assert len(Client("sync").make_answered(recorded).model("m").inferences()) == 17
+    recorded = Recorded([])
+    inferences = Client("sync").make_answered(recorded).model("m").inferences()
+    assert inferences  # a question is true, and asks nothing for that
+    recorded.answers.append(answer(_COUNT))
+    assert len(inferences) == 17
+    recorded.answers += [make_page(1, 2, next="a") for _ in range(3)]
+    assert len(inferences.limit(2)) == 2
+    assert len(list(inferences.limit(2))) == 2
+    paths = [request.url.path.rpartition("/")[2] for request in recorded.requests]
+    assert paths == ["count", "query", "query", "query"]
 
 
 async def test_retry_after_is_honoured(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

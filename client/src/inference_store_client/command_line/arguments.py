@@ -14,7 +14,7 @@ from inference_store_client.settings import find_settings
 from inference_store_client.sync import Transport
 from inference_store_client.times import read_time
 
-IMPATIENT: Final = Retries(attempts=3)
+IMPATIENT: Final = Retries(attempts=3, at_first_contact=False)
 """Somebody waits for the answer, and perhaps the address is wrong."""
 REFUSE: Final = "refuse"
 

@@ -14,6 +14,7 @@ from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, Final
+from unicodedata import normalize
 
 from inference_store_client.datasets.annotations import TEXT, Size, write_record
 from inference_store_client.datasets.summary import (
@@ -225,18 +226,29 @@ class YoloWriter:
         self._spool.close()
 
 
-_PLAIN: Final = re.compile(r"\w[\w .()+-]{0,98}\w|\w")
+_PLAIN: Final = re.compile(r"\w[\w .()+-]*\w|\w")
+_MOST_BYTES: Final = 100
+_TAKEN: Final = re.compile(r"class-\d+|(con|prn|aux|nul|(com|lpt)\d)\s*(\..*)?")
+"""Of what `_fold` returns: the folders of other labels, and the devices of Windows."""
 
 
 def _name_folders(classes: Sequence[str]) -> Mapping[str, str]:
     """Return the name of the folder of each class: the label, if every system takes it as such."""
-    spellings = Counter(label.casefold() for label in classes)
+    spellings = Counter(map(_fold, classes))
     return {
-        label: label
-        if _PLAIN.fullmatch(label) and spellings[label.casefold()] == 1
-        else f"class-{index}"
+        label: label if spellings[_fold(label)] == 1 and _is_folder(label) else f"class-{index}"
         for index, label in enumerate(classes)
     }
+
+
+def _is_folder(label: str) -> bool:
+    is_plain = _PLAIN.fullmatch(label) and not _TAKEN.fullmatch(_fold(label))
+    return bool(is_plain) and len(label.encode()) <= _MOST_BYTES
+
+
+def _fold(label: str) -> str:
+    """Return what labels share whose folders some system takes for one."""
+    return normalize("NFKC", label).casefold()
 
 
 def _format_box(bbox: Sequence[Any], size: Size) -> str:

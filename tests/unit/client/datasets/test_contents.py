@@ -1,6 +1,7 @@
 """What each format says of pictures and predictions, read with the standard library alone."""
 
 import json
+import re
 import tarfile
 from math import pi
 from pathlib import Path
@@ -149,6 +150,29 @@ def make_pets() -> PictureStore:
         ],
         drawings={number: make_drawing(number) for number in (2, 3)},
     )
+
+
+def test_every_class_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    odd = ["", ".", "..", "../x", "/x", "a/b", "x.", " x", "class-0", "Class-1", "class-٣"]
+    odd += ["CON", "nul", "com1.txt", "LPT¹", "aux .b", "Cat", "cat", "é" * 51, "x" * 101]
+    odd += ["\ufb01sh", "fish", "\ud800", "x\0", "a\nb"]
+    plain = ["x", "class-a", "class", "console", "com", "é" * 50, "traffic light (red) 2"]
+    inferences = [
+        make_inference(
+            number, make_prediction(0, label, score=0.5), task_type="Image Classification"
+        )
+        for number, label in enumerate(odd + plain)
+    ]
+    drawings = {number: make_drawing(number) for number in range(len(inferences))}
+    write(PictureStore(inferences, drawings=drawings), tmp_path / "yolo", "yolo")
+    records = load_lines(tmp_path / "yolo" / "inferences.jsonl")
+    folders = {record["label"]: Path(record["file_name"]).parts[:-1] for record in records}
+    assert len({"/".join(parts).casefold() for parts in folders.values()}) == len(odd + plain)
+    assert all(parts[0] == "train" and len(parts) == 2 for parts in folders.values())
+    kept = {label for label, (_, name) in folders.items() if name == label}
+    assert kept == {*plain}
+    assert all(re.fullmatch(r"class-[0-9]+", folders[label][1]) for label in odd)
+    assert len([*(tmp_path / "yolo" / "train").iterdir()]) == len(odd + plain)
 
 
 def test_the_best_label_is_the_class_of_the_picture(tmp_path: Path) -> None:
