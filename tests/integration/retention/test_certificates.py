@@ -108,6 +108,28 @@ async def test_a_key_is_followed_by_the_next_that_it_signs(storing: Storing) -> 
     assert await find_proofs(storing.ledger, second, before[1].uid) == []
 
 
+async def test_a_new_key_signs_the_end_by_the_old_one_until_it_is_introduced(
+    storing: Storing, settings: RetentionSettings, environment: dict[str, str], tmp_path: Path
+) -> None:
+    old, new = log.new_key(), log.new_key()
+    storing.certify(old)
+    await storing.erase(*await storing.inferences(await storing.model(), 1, ago(days=1)))
+    values, cuts = settings.model_dump(exclude_unset=True), []
+    for keys in (old.pem, new.pem + old.pem):
+        async with storing.engine.begin() as connection:
+            await connection.exec_driver_sql(
+                "INSERT INTO audit (at, actor, action)"
+                " SELECT now() - interval '500 days', 'x', 'y' FROM generate_series(1, 3)"
+            )
+        keyed = RetentionSettings.model_validate(values | {"certificate_key": keys})
+        await storing.lead(keyed)
+        cuts.append(await storing.scalar("SELECT cut FROM audit_head"))
+        verify = ("audit", "verify", "--ledger")
+        done = run_command(*verify, environment=environment, folder=tmp_path)
+        assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert cuts[0] < cuts[1]
+
+
 async def test_a_lost_key_is_followed_by_one_that_restarts_the_chain(storing: Storing) -> None:
     lost, new = log.new_key(), log.new_key()
     model = await storing.model()
