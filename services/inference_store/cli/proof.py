@@ -336,8 +336,7 @@ async def _run_ledger(settings: _LedgerSettings, arguments: argparse.Namespace) 
                     await _replay(ledger, skip_forgotten=arguments.skip_forgotten)
                 case _:
                     by = f"cli:{find_cli_user()}"
-                    entry = await ledger.restart(actor=by)
-                    await certificates.write_again(ledger, by=by)
+                    entry = await certificates.restart_ledger(ledger, by=by)
                     place = ledger.entries.location
                     _say(f"The ledger goes on in {place} with entry {entry.number}.")
     return 0

@@ -11,13 +11,14 @@ from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import erased_lists, log, policies
-from inference_store.erasure.certificates import introduce_key, write_again
+from inference_store.erasure.certificates import introduce_key, restart_ledger
 from inference_store.erasure.erased_lists import find_uncertified
 from inference_store.erasure.held_deletions import resume_released
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.policies import RetentionPolicy
 from inference_store.erasure.proofs import Verification, find_proofs
 from inference_store.index.tables import certificate, export_part, ledger_head
+from inference_store.inference.errors import LedgerDiverged
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
@@ -176,12 +177,49 @@ async def test_what_was_signed_goes_along_to_a_new_prefix(storing: Storing) -> N
             connection, key, erasure.id, scope="inference", uids=[members[0].uid], objects=()
         )
     ledger = Ledger(storing.engine, storing.blobs, prefix="other/")
-    assert (await ledger.restart(actor="cli:ada")).number == 4
-    await write_again(ledger, by="cli:ada")
+    assert (await restart_ledger(ledger, by="cli:ada")).number == 4
     verification = Verification(ledger, trusted={key.id})
     assert [str(wrong) async for wrong in verification.find_failures()] == []
     assert verification.certificates == 1
     assert (await storing.transact(find_uncertified, erasure.id)).inferences == 1
+
+
+async def test_a_restart_goes_on_after_a_crash_and_nothing_was_signed_between(
+    storing: Storing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = log.new_key()
+    storing.certify(key)
+    await storing.erase(*await storing.inferences(await storing.model(), 3, ago(days=1)))
+
+    async def die(prefix: str, place: str, passages: int) -> Ledger:
+        dying = Ledger(storing.engine, storing.blobs, prefix=prefix)
+        go_on, left = getattr(dying, place), list(range(passages))
+
+        def run(*arguments: Any) -> Any:
+            left.pop()
+            return go_on(*arguments)
+
+        monkeypatch.setattr(dying, place, run)
+        # no more passages are left
+        with pytest.raises(IndexError):
+            await restart_ledger(dying, by="cli:ada")
+        return Ledger(storing.engine, storing.blobs, prefix=prefix)
+
+    # the first entry, the key, the certificate
+    for passages in range(3):
+        for place in ("_put", "_take_effect"):
+            ledger = await die(f"{place}{passages}/", place, passages)
+            first = await restart_ledger(ledger, by="cli:ada")
+            verification = Verification(ledger, trusted={key.id})
+            assert [str(wrong) async for wrong in verification.find_failures()] == []
+            assert verification.certificates == 1
+            entries = ledger.entries.read_after(0, 100)
+            assert [entry.number - first.number for entry in entries] == [0, 1, 2]
+    ledger = await die("signed/", "_put", 2)
+    await ledger.compare()
+    await introduce_key(ledger, [log.new_key(), key], by="retention")
+    with pytest.raises(LedgerDiverged, match="signed since"):
+        await restart_ledger(ledger, by="cli:ada")
 
 
 def list_signed_ends(head: log.ChainHead) -> list[int]:
