@@ -166,7 +166,9 @@ async def test_a_lost_key_is_followed_by_one_that_restarts_the_chain(storing: St
     assert await storing.scalar(audited) == restart
 
 
-async def test_what_was_signed_goes_along_to_a_new_prefix(storing: Storing) -> None:
+async def test_what_was_signed_goes_along_to_a_new_prefix(
+    storing: Storing, environment: dict[str, str], tmp_path: Path
+) -> None:
     key = log.new_key()
     storing.certify(key)
     members = await storing.inferences(await storing.model(), 3, ago(days=1))
@@ -177,7 +179,9 @@ async def test_what_was_signed_goes_along_to_a_new_prefix(storing: Storing) -> N
             connection, key, erasure.id, scope="inference", uids=[members[0].uid], objects=()
         )
     ledger = Ledger(storing.engine, storing.blobs, prefix="other/")
-    assert (await restart_ledger(ledger, by="cli:ada")).number == 4
+    moved = environment | {"INFERENCE_STORE_LEDGER_PREFIX": "other/"}
+    done = run_command("ledger", "restart-chain", environment=moved, folder=tmp_path)
+    assert (done.returncode, "/other/ with entry 4." in done.stderr) == (0, True), done.stderr
     verification = Verification(ledger, trusted={key.id})
     assert [str(wrong) async for wrong in verification.find_failures()] == []
     assert verification.certificates == 1
