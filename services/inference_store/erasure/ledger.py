@@ -169,10 +169,8 @@ class Ledger:
                 if is_known:
                     return found
                 begun = found
-        failpoint("ledger.put.before")
         if not await asyncio.to_thread(self._put, begun):
             raise LedgerDiverged(_describe_not_empty(self.entries.location, begun.number))
-        failpoint("ledger.put.after")
         await self._take_effect(connection, begun)
         return begun
 

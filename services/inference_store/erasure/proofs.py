@@ -567,7 +567,7 @@ async def copy_signed(ledger: Ledger, head: ChainHead, folder: Path) -> int:
     the versions of the head; return how many documents. Raises LedgerDiverged, NotSigned."""
     for name in ("lists", "heads"):
         (folder / name).mkdir(parents=True)
-    count, place = 0, 0
+    count = place = 0
     async for _, entry in ledger.entries.iterate(0):
         if isinstance(entry, LedgerDiverged):
             raise entry
