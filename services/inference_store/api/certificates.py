@@ -1,5 +1,6 @@
 """Certificates of erasures, the lists that they are over, and the keys that signed them."""
 
+from collections.abc import AsyncIterator
 from datetime import datetime
 from operator import attrgetter
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ from inference_store.access.rights import Right
 from inference_store.erasure import certificates, erased_lists, log
 from inference_store.erasure.certificates import StoredDocument
 from inference_store.erasure.log import CERTIFICATE, read_document, read_public_key
-from inference_store.inference.errors import NotFound
+from inference_store.inference.errors import BlobMissing, NotFound
 from inference_store.inference.field_docs import ShortText
 
 from .access import Access, Asking, Needs, Over
@@ -131,9 +132,21 @@ async def get_certificate_leaves(
     stored = await _find(connection, access, certificate)
     if stored.kind != CERTIFICATE:
         raise _make_not_found(certificate)
-    root = read_document(stored.signed).document["leaves"]["root"]
-    chunks = erased_lists.read_list(access.ledger.blobs, root)
-    return StreamingResponse(chunks, media_type=BYTES)
+    leaves = read_document(stored.signed).document["leaves"]
+    pieces = erased_lists.read_list(access.ledger.blobs, leaves["root"], size=leaves["count"])
+    try:
+        # before the answer begins, which cannot say any more that something is wrong
+        first = await anext(pieces, b"")
+    except BlobMissing as missing:
+        reason = f"The list of certificate {certificate} is not in the bucket."
+        raise NotFound(reason) from missing
+    return StreamingResponse(_go_on(first, pieces), media_type=BYTES)
+
+
+async def _go_on(first: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for piece in pieces:
+        yield piece
 
 
 async def _find(connection: Reading, access: Access, number: int) -> StoredDocument:

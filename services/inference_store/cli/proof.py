@@ -12,11 +12,10 @@ from pathlib import Path
 from uuid import UUID
 
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.cli.closed_pipe import raise_if_reader_is_gone
 from inference_store.erasure import audit_verification, certificates
-from inference_store.erasure.audit_verification import Copy, Verdict
+from inference_store.erasure.audit_verification import Verdict
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.ledger_entries import Entry
 from inference_store.erasure.log import (
@@ -37,6 +36,7 @@ from inference_store.erasure.proofs import (
     is_of_inference,
     is_of_subject,
     read_certificate,
+    verify_audit,
 )
 from inference_store.export.erased import ExportRecheck
 from inference_store.index.schema import migrated
@@ -322,7 +322,7 @@ def run_ledger(arguments: argparse.Namespace) -> int:
 
 
 async def _run_ledger(settings: _LedgerSettings, arguments: argparse.Namespace) -> int:
-    async with migrated(settings, "ledger") as engine:
+    async with migrated(settings, "ledger", pool_size=2) as engine:
         with Blobs(settings) as blobs:
             ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
             match arguments.what:
@@ -336,8 +336,7 @@ async def _run_ledger(settings: _LedgerSettings, arguments: argparse.Namespace) 
                     await _replay(ledger, skip_forgotten=arguments.skip_forgotten)
                 case _:
                     by = f"cli:{find_cli_user()}"
-                    entry = await ledger.restart(actor=by)
-                    await certificates.write_again(ledger, by=by)
+                    entry = await certificates.restart_ledger(ledger, by=by)
                     place = ledger.entries.location
                     _say(f"The ledger goes on in {place} with entry {entry.number}.")
     return 0
@@ -397,30 +396,15 @@ def run_audit(arguments: argparse.Namespace) -> int:
 
 async def _verify_audit(settings: DatabaseSettings) -> tuple[Verdict, list[str]]:
     """Return what the audit's own chain says, and what is wrong with the ledger if it is read."""
-    async with migrated(settings, "audit") as engine:
-        copies, faults = list[Copy](), list[str]()
+    async with migrated(settings, "audit", pool_size=2) as engine:
         if isinstance(settings, _LedgerSettings):
-            copies, faults = await _read_ledger(settings, engine)
+            with Blobs(settings) as blobs:
+                ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
+                return await verify_audit(ledger, ChainHead(settings, lock_days=0))
         async with engine.connect() as connection:
             # One snapshot: what is written meanwhile is not a failure.
             await connection.execution_options(isolation_level="REPEATABLE READ")
-            return await audit_verification.verify(connection, copies), faults
-
-
-async def _read_ledger(
-    settings: _LedgerSettings, engine: AsyncEngine
-) -> tuple[list[Copy], list[str]]:
-    """Return the checkpoints of the ledger, and what is wrong with it."""
-    with Blobs(settings) as blobs:
-        verification = Verification(
-            Ledger(engine, blobs, prefix=settings.ledger_prefix), trusted=None
-        )
-        faults = [str(failure) async for failure in verification.read_ledger()]
-    if verification.chain.keys:
-        head = ChainHead(settings, lock_days=0)
-        faults += [str(failure) async for failure in verification.find_head_failures(head)]
-    signed_to, checkpoints = verification.signed_to, verification.checkpoints
-    return [Copy("the ledger", body, n <= signed_to) for n, body in checkpoints.items()], faults
+            return await audit_verification.verify(connection), []
 
 
 def _summarize(verdict: Verdict, more_failures: int) -> str:

@@ -4,6 +4,7 @@ Each is an entry of the ledger, whose effect stores it in Postgres too; so a rep
 """
 
 import json
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,7 +18,7 @@ from inference_store.access import EVERYTHING, AccessScope, Action
 from inference_store.erasure import log
 from inference_store.erasure.hash_chain import START, Link
 from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.ledger_entries import Note
+from inference_store.erasure.ledger_entries import Entry, Note
 from inference_store.erasure.log import (
     CERTIFICATE,
     KIND,
@@ -29,7 +30,7 @@ from inference_store.erasure.log import (
 )
 from inference_store.index.registrations import match_models
 from inference_store.index.tables import certificate, erasure
-from inference_store.inference.errors import Unavailable
+from inference_store.inference.errors import LedgerDiverged, Unavailable
 
 # Makes a document of the link that it follows.
 MakeDocument = Callable[[AsyncConnection, Link], Awaitable[dict[str, Any]]]
@@ -117,10 +118,27 @@ async def introduce_key(
     return await sign(ledger, KIND, signer, make, by=by, note=describe if restart else None)
 
 
-async def write_again(ledger: Ledger, *, by: str) -> None:
-    """Write what was signed to a ledger that goes on under another prefix."""
-    async for row in iterate_documents(ledger.engine):
-        await ledger.write(row.kind, json.loads(row.signed), actor=by)
+async def restart_ledger(ledger: Ledger, *, by: str) -> Entry:
+    """Let the ledger go on under an empty prefix, with all that was signed, in the chain's order;
+    return the first entry there. Repeatable after a crash. Raises LedgerDiverged."""
+
+    async def list_unwritten(begun: Entry) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        written = deque[object]()
+        async for _, entry in ledger.entries.iterate(begun.number):
+            if isinstance(entry, Entry) and entry.content and entry.kind in (CERTIFICATE, KIND):
+                written.append(entry.content.body)
+        async for row in iterate_documents(ledger.engine):
+            body = json.loads(row.signed)
+            if not written:
+                yield row.kind, body
+            elif written.popleft() != body:
+                raise LedgerDiverged(
+                    f"{ledger.entries.location} does not have document {row.number} of the signed"
+                    " ones at its place, and one was signed since: restart the ledger under a"
+                    " prefix that is empty (INFERENCE_STORE_LEDGER_PREFIX)."
+                )
+
+    return await ledger.restart(list_unwritten, actor=by)
 
 
 async def find_keys(connection: AsyncConnection) -> list[SignedDocument]:
@@ -178,6 +196,13 @@ async def list_certificates(
         query = query.where(_HERE.number < before)
     rows = await connection.execute(query.order_by(_HERE.number.desc()).limit(limit))
     return [_read_row(row) for row in rows]
+
+
+async def find_newest(connection: AsyncConnection) -> int:
+    """Return the highest number of a document that Postgres has, or that an erasure names."""
+    signed, named = select(func.max(_HERE.number)), select(func.max(erasure.c.certificate))
+    newest = func.greatest(signed.scalar_subquery(), named.scalar_subquery())
+    return int(await connection.scalar(select(newest)) or 0)
 
 
 async def find_missing(connection: AsyncConnection, number: int) -> list[tuple[UUID, int]]:

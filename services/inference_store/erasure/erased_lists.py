@@ -335,14 +335,20 @@ def _piece_key(blobs: Blobs, root: str, number: int) -> StorageKey:
     return StorageKey(blobs.buckets.default, f"{CERTIFICATES}leaves/{root}/{number:06}")
 
 
-async def read_list(blobs: Blobs, root: str) -> AsyncIterator[bytes]:
-    """Yield the list with a root, piece by piece. Raises ObjectStoreUnavailable."""
+async def read_list(blobs: Blobs, root: str, *, size: int = 0) -> AsyncIterator[bytes]:
+    """Yield the list with a root, piece by piece; `size`: how many entries it has at least. Raises
+    BlobMissing if fewer are there; ObjectStoreUnavailable."""
+    left = size * ENTRY_BYTES
     for number in count(1):
         key = _piece_key(blobs, root, number)
         try:
-            yield await asyncio.to_thread(blobs.get, key, limit=2 * _PIECE_BYTES)
+            piece = await asyncio.to_thread(blobs.get, key, limit=2 * _PIECE_BYTES)
         except BlobMissing:
+            if left > 0:
+                raise
             return
+        left -= len(piece)
+        yield piece
 
 
 async def write_list(engine: AsyncEngine, blobs: Blobs, batches: Sequence[int]) -> bytes:

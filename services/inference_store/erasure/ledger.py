@@ -25,7 +25,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from inference_store.access import Action, Who
 from inference_store.erasure import ledger_entries
 from inference_store.erasure.hash_chain import Link
-from inference_store.erasure.ledger_entries import KINDS, Body, Content, Entries, Entry, Kind, Note
+from inference_store.erasure.ledger_entries import (
+    BEGUN_ANEW,
+    KINDS,
+    Body,
+    Content,
+    Entries,
+    Entry,
+    Kind,
+    Note,
+)
 from inference_store.index import api_keys, audit, model_numbers, web_sessions
 from inference_store.index.database import is_transient
 from inference_store.index.tables import ledger_head, ledger_intent, ledger_outbox
@@ -36,6 +45,7 @@ from inference_store.platform.metrics import LEDGER_APART
 
 MakeBody = Callable[[AsyncConnection], Awaitable[Body]]
 MakeNote = Callable[[Any], Note]
+ListUnwritten = Callable[[Entry], AsyncIterator[tuple[str, Body]]]
 # Each failure is an entry of another process, put by a request that outlived that process.
 _MOST_TRIES = 5
 COMPARE_SECONDS = 30.0
@@ -72,15 +82,7 @@ class Ledger:
         """
         who = actor if isinstance(actor, Who) else Who(actor, None)
         async with self._turn() as connection:
-            for _ in range(_MOST_TRIES):
-                await self._settle(connection)
-                entry = await self._intend(connection, self._kinds[kind], body, who, note)
-                failpoint("ledger.put.before")
-                is_ours = await asyncio.to_thread(self._put, entry)
-                failpoint("ledger.put.after")
-                if is_ours:
-                    return await self._take_effect(connection, entry)
-        raise Unavailable("Others were always faster to write to the ledger: try again.")
+            return await self._write(connection, kind, body, who, note)
 
     async def compare(self, *, settle: bool = True) -> Link:
         """Compare the bucket with this database; return the last entry of both.
@@ -133,25 +135,44 @@ class Ledger:
                 report(entry)
                 count += 1
 
-    async def restart(self, *, actor: str) -> Entry:
-        """Go on, with the next number, under a prefix that is empty: in a new bucket, for example.
+    async def restart(self, list_unwritten: ListUnwritten, *, actor: str) -> Entry:
+        """Go on, with the next number, under a prefix that is empty: in a new bucket, for example;
+        return the first entry there.
 
-        Raises LedgerDiverged if the prefix is not empty.
+        `list_unwritten`: kinds and bodies that are written there in the same turn, so that nobody
+        comes between, for this first entry. Repeated after a crash, it goes on where it was. Raises
+        LedgerDiverged if the prefix holds another ledger.
         """
+        who = Who(actor, None)
         async with self._turn() as connection:
-            async with connection.begin():
-                current = await ledger_entries.read_head(connection, lock=True)
-                first = await asyncio.to_thread(self.entries.find_after, 0)
-                if first is not None:
+            begun = await self._begin_anew(connection, who)
+            await self._settle(connection)
+            async for kind, body in list_unwritten(begun):
+                await self._write(connection, kind, body, who, None)
+            return begun
+
+    async def _begin_anew(self, connection: AsyncConnection, who: Who) -> Entry:
+        """Return the first entry under the prefix; if there is none, write it."""
+        async with connection.begin():
+            current = await ledger_entries.read_head(connection, lock=True)
+            first = await asyncio.to_thread(self.entries.find_after, 0)
+            if first is None:
+                begun = _make_entry(current, BEGUN_ANEW, who, Content.make({}, None, None))
+                await ledger_entries.intend(connection, begun)
+            else:
+                found = await asyncio.to_thread(self.entries.get, first)
+                intended = await ledger_entries.find_intended(connection, current)
+                is_known = first <= current.number
+                is_ours = found is not None and (is_known or found.hash in intended)
+                if found is None or found.kind != BEGUN_ANEW or not is_ours:
                     raise LedgerDiverged(_describe_not_empty(self.entries.location, first))
-                content = Content.make({}, None, None)
-                entry = _make_entry(current, "begun_anew", Who(actor, None), content)
-                await ledger_entries.intend(connection, entry)
-            if not await asyncio.to_thread(self._put, entry):
-                number = entry.number
-                raise LedgerDiverged(_describe_not_empty(self.entries.location, number))
-            await self._take_effect(connection, entry)
-            return entry
+                if is_known:
+                    return found
+                begun = found
+        if not await asyncio.to_thread(self._put, begun):
+            raise LedgerDiverged(_describe_not_empty(self.entries.location, begun.number))
+        await self._take_effect(connection, begun)
+        return begun
 
     async def redact(self, *, older_than_seconds: float, limit: int = 20) -> int:
         """Remove the content of the oldest entries, at most `limit`; return how many.
@@ -204,6 +225,24 @@ class Ledger:
                 # its session ends, and with it the lock, whatever state it is in
                 await connection.invalidate()
                 raise
+
+    async def _write(
+        self,
+        connection: AsyncConnection,
+        kind: str,
+        body: Body | MakeBody,
+        who: Who,
+        note: MakeNote | Note | None,
+    ) -> Any:
+        for _ in range(_MOST_TRIES):
+            await self._settle(connection)
+            entry = await self._intend(connection, self._kinds[kind], body, who, note)
+            failpoint("ledger.put.before")
+            is_ours = await asyncio.to_thread(self._put, entry)
+            failpoint("ledger.put.after")
+            if is_ours:
+                return await self._take_effect(connection, entry)
+        raise Unavailable("Others were always faster to write to the ledger: try again.")
 
     async def _settle(self, connection: AsyncConnection) -> Link:
         """In our turn: give an entry of ours that a crash has left its effect, and compare."""

@@ -6,9 +6,10 @@ content can be removed from the bucket later, nobody can guess it from what stay
 still holds. Signed documents and checkpoints of the audit stay whole.
 """
 
+import asyncio
 import json
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Self
@@ -31,6 +32,8 @@ FORMAT = 1
 _DIGITS = 10
 _MOST_BYTES = 64 * 1024 * 1024
 _JSON = "application/json"
+_PAGE = 1_000
+_AT_ONCE = 32
 
 
 class DamagedEntry(Exception):
@@ -155,7 +158,7 @@ def _read_back(body: Body) -> Body:
 
 
 class Entries:
-    """Reads and writes entries. All of it blocks, and raises ObjectStoreUnavailable."""
+    """Reads and writes entries. All but `iterate` blocks; all raises ObjectStoreUnavailable."""
 
     def __init__(self, blobs: Blobs, prefix: str) -> None:
         self._blobs = blobs
@@ -194,6 +197,31 @@ class Entries:
             number += 1
         return entries
 
+    async def iterate(self, after: int) -> AsyncIterator[tuple[int, Entry | LedgerDiverged | None]]:
+        """Yield each number after one that is in the bucket, with its entry, or why it is damaged;
+        None: it went meanwhile. They are listed, and read ahead a few at a time."""
+        page_after = self.key(after).key
+        while True:
+            found = await asyncio.to_thread(
+                self._blobs.page, self._bucket, self._prefix, after=page_after, limit=_PAGE
+            )
+            names = (each.place.key.removeprefix(self._prefix) for each in found)
+            numbers = [int(name) for name in names if _is_number(name)]
+            for start in range(0, len(numbers), _AT_ONCE):
+                some = numbers[start : start + _AT_ONCE]
+                reads = (asyncio.to_thread(self._read, number) for number in some)
+                for pair in zip(some, await asyncio.gather(*reads), strict=True):
+                    yield pair
+            if len(found) < _PAGE:
+                return
+            page_after = found[-1].place.key
+
+    def _read(self, number: int) -> Entry | LedgerDiverged | None:
+        try:
+            return self.get(number)
+        except LedgerDiverged as damaged:
+            return damaged
+
     def put(self, entry: Entry) -> bool:
         """Write an entry; return False, and write nothing, if there is one of its number.
 
@@ -219,12 +247,16 @@ class Entries:
         if not page:
             return None
         name = page[0].place.key.removeprefix(self._prefix)
-        if not (len(name) == _DIGITS and name.isascii() and name.isdigit()):
+        if not _is_number(name):
             raise LedgerDiverged(
                 f"{self.location} holds {self._prefix + name!r}, which is no entry of a ledger:"
                 " move it elsewhere, or choose another INFERENCE_STORE_LEDGER_PREFIX."
             )
         return int(name)
+
+
+def _is_number(name: str) -> bool:
+    return len(name) == _DIGITS and name.isascii() and name.isdigit()
 
 
 async def read_head(connection: AsyncConnection, *, lock: bool = False) -> Link:
@@ -252,6 +284,7 @@ async def find_intended(connection: AsyncConnection, after: Link) -> set[str]:
 
 # The kinds of entries: the one list of what is written to the ledger before it takes effect.
 
+BEGUN_ANEW: Final = "begun_anew"
 AUDIT_CHECKPOINT: Final = "audit_checkpoint"
 Apply = Callable[[AsyncConnection, Body, datetime, str], Awaitable[Any]]
 
@@ -285,7 +318,7 @@ async def _do_nothing(_: AsyncConnection, body: Body, at: datetime, actor: str) 
 
 
 KINDS: Sequence[Kind] = (
-    Kind("begun_anew", "The ledger goes on in a new bucket or under a new prefix.", _do_nothing),
+    Kind(BEGUN_ANEW, "The ledger goes on in a new bucket or under a new prefix.", _do_nothing),
     Kind("policy_set", "A retention policy was set.", policies.apply_set),
     Kind("policy_removed", "A retention policy was removed.", policies.apply_set),
     Kind("policy_revoked", "A policy that waited to begin was taken back.", policies.apply_revoked),

@@ -10,6 +10,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,19 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.erasure import certificates, erased_lists, ledger_entries
-from inference_store.erasure.audit_chain import Checkpoint
+from inference_store.erasure import (
+    audit_verification,
+    certificates,
+    erased_lists,
+    ledger_entries,
+)
+from inference_store.erasure.audit_chain import Checkpoint, read_links
+from inference_store.erasure.audit_verification import Copy, Verdict
 from inference_store.erasure.certificates import StoredDocument
 from inference_store.erasure.erased_lists import ENTRY_BYTES, LETTERS, OBJECT, MerkleTree
 from inference_store.erasure.hash_chain import START, Link, VerificationFailure, format_instant
 from inference_store.erasure.ledger import Ledger
-from inference_store.erasure.ledger_entries import AUDIT_CHECKPOINT, Entry
+from inference_store.erasure.ledger_entries import AUDIT_CHECKPOINT, BEGUN_ANEW, Entry
 from inference_store.erasure.log import (
     CERTIFICATE,
     KIND,
@@ -38,7 +45,7 @@ from inference_store.erasure.log import (
     read_ends,
     read_members,
 )
-from inference_store.index.tables import inference
+from inference_store.index.tables import audit_head, inference
 from inference_store.inference.errors import LedgerDiverged, NotFound
 from inference_store.inference.events import received_at_of
 from inference_store.inference.metadata import TYPE_NAMES
@@ -48,9 +55,19 @@ SIGNED = (CERTIFICATE, KIND)
 
 
 async def _iterate_certificates(engine: AsyncEngine) -> AsyncIterator[Mapping[str, Any]]:
+    """Yield the documents of certificates, without those that `verify` finds unreadable."""
     async for row in certificates.iterate_documents(engine):
         if row.kind == CERTIFICATE:
-            yield read_document(row.signed).document
+            with suppress(NotSigned):
+                document = read_document(row.signed).document
+                if {"number", "erased", "leaves"} <= document.keys():
+                    yield document
+
+
+async def _iterate_heads(head: ChainHead) -> AsyncIterator[SignedDocument]:
+    versions = head.versions()
+    while (version := await asyncio.to_thread(next, versions, None)) is not None:
+        yield version
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +232,9 @@ class Verification:
         # the hashes by number; None: it cannot be read
         self._entries: dict[int, bytes] = {0: START.hash}
         self._signed: dict[int, bytes | None] = {0: START.hash}
+        # the last entry that was read, if it could be; the last number; the last that is signed
+        self._before: Link | None = START
+        self._read_to = self._last_signed = 0
 
     @property
     def restarts(self) -> list[tuple[int, str]]:
@@ -223,55 +243,65 @@ class Verification:
         return [(document["number"], document["key"]) for document in documents]
 
     async def find_failures(self) -> AsyncIterator[VerificationFailure]:
-        """Yield all that is not as it was written and signed, in the ledger's order."""
+        """Yield all that is not as it was written and signed, in the ledger's order.
+
+        What is signed meanwhile is no failure: Postgres is judged up to the newest number that it
+        knew before, and what it lacks without the entry that has no effect yet.
+        """
+        async with self._ledger.engine.connect() as connection:
+            newest = await certificates.find_newest(connection)
         async for failure in self.read_ledger(lists=True):
             yield failure
+        async with self._ledger.engine.connect() as connection:
+            head = await ledger_entries.read_head(connection)
         rows = {0}
+        if self._last_signed == head.number + 1:
+            rows.add(max(self._signed))
         async for row in certificates.iterate_documents(self._ledger.engine):
             rows.add(row.number)
-            for reason in self._compare_row(row):
-                yield _fail(row.number, reason)
+            if row.number <= newest or row.number in self._signed:
+                for reason in self._compare_row(row):
+                    yield _fail(row.number, reason)
         for number in sorted(self._signed.keys() - rows):
             yield _fail(number, "it is missing in Postgres")
         async with self._ledger.engine.connect() as connection:
-            for id, number in await certificates.find_missing(connection, self.chain.end.number):
-                reason = f"erasure {id} has it, and the chain ends before it"
-                yield _fail(number, reason)
+            missing = await certificates.find_missing(connection, self.chain.end.number)
+        for id, number in missing:
+            if number <= newest:
+                yield _fail(number, f"erasure {id} has it, and the chain ends before it")
 
     async def read_ledger(self, *, lists: bool = False) -> AsyncIterator[VerificationFailure]:
         """Yield what is wrong with the entries in the bucket, from the first to the last; `lists`:
-        and with the lists of certificates."""
-        entries = self._ledger.entries
+        and with the lists of certificates. Repeated, it goes on with those written since."""
         async with self._ledger.engine.connect() as connection:
             head = await ledger_entries.read_head(connection)
-        number = await asyncio.to_thread(entries.find_after, 0) or 1
-        # an earlier bucket has those before the first
-        before: Link | None = START if number == 1 else None
-        while True:
-            entry, fault = None, "it is missing in the bucket"
-            try:
-                entry = await asyncio.to_thread(entries.get, number)
-            except LedgerDiverged as damaged:
-                fault = damaged.detail
-            else:
-                if entry is None and number > head.number:
-                    return
+        async for number, entry in self._ledger.entries.iterate(self._read_to):
+            if number > self._read_to + 1:
+                # an earlier bucket has those before the first
+                if self._read_to:
+                    yield _describe_gap(self._read_to + 1, number - 1)
+                self._before = None
+            before, self._before, self._read_to = self._before, None, number
             if entry is None:
-                yield VerificationFailure(number, fault)
+                yield _describe_gap(number, number)
+            elif isinstance(entry, LedgerDiverged):
+                yield VerificationFailure(number, entry.detail)
             else:
+                self._before = entry.link
                 for reason in self._check_entry(entry, before, head):
                     yield VerificationFailure(number, reason)
                 if entry.kind in SIGNED:
                     async for failure in self._check_signed(entry, lists=lists):
                         yield failure
-            before = None if entry is None else entry.link
-            number += 1
+        if self._read_to < head.number:
+            yield _describe_gap(self._read_to + 1, head.number)
+            self._before, self._read_to = None, head.number
 
     def _check_entry(self, entry: Entry, before: Link | None, head: Link) -> Iterator[str]:
         self._entries[entry.number] = entry.link.hash
         if before is not None:
             yield from before.find_faults(entry.number, entry.previous)
-        elif entry.number == min(self._entries.keys() - {0}) and entry.kind != "begun_anew":
+        elif entry.number == min(self._entries.keys() - {0}) and entry.kind != BEGUN_ANEW:
             yield "the entries before it are missing"
         if entry.number == head.number and entry.link != head:
             yield "Postgres knows another one of this number"
@@ -281,7 +311,7 @@ class Verification:
     async def _check_signed(
         self, entry: Entry, *, lists: bool
     ) -> AsyncIterator[VerificationFailure]:
-        number = self.chain.end.number + 1
+        number, self._last_signed = self.chain.end.number + 1, entry.number
         try:
             document = read_members(None if entry.content is None else entry.content.body)
         except NotSigned as error:
@@ -338,17 +368,25 @@ class Verification:
         If the end of the chain was removed and the chain went on, its newest end is there, and an
         older one is missing.
         """
-        keys = {key.id: key for key in self.chain.keys}
-        versions = await asyncio.to_thread(lambda: list(head.versions()))
-        if not versions:
+        ends, is_foreign, count = set[tuple[Link, Link]](), False, 0
+        async for version in _iterate_heads(head):
+            if not count:
+                # All versions are listed by now: what they name was written before.
+                async for failure in self.read_ledger():
+                    yield failure
+                keys = {key.id: key for key in self.chain.keys}
+            count, key = count + 1, keys.get(version.signed_by)
+            if key is not None and version.is_by(key):
+                ends.add(read_ends(version))
+            else:
+                is_foreign = True
+        if not count:
             reason = "is missing in the bucket: nothing tells whether a tail was cut"
             yield _fail(None, f"{head.key} {reason}")
             return
-        by_key = [(version, keys.get(version.signed_by)) for version in versions]
-        ours = [version for version, key in by_key if key is not None and version.is_by(key)]
-        if len(ours) < len(versions):
+        if is_foreign:
             yield _fail(None, f"{head.key} has a version that no key of the chain has signed")
-        for signed, entry in sorted(set(map(read_ends, ours))):
+        for signed, entry in sorted(ends):
             self.signed_to = max(self.signed_to, entry.number)
             if signed.number > self.chain.end.number:
                 reason = f"says that there is one, and the chain ends with {self.chain.end.number}"
@@ -361,17 +399,54 @@ class Verification:
         self.head_locked = await asyncio.to_thread(head.is_locked)
 
 
+async def verify_audit(ledger: Ledger, head: ChainHead) -> tuple[Verdict, list[str]]:
+    """Verify the chain of the audit with the ledger's checkpoints; return also what is wrong with
+    the ledger.
+
+    Most of the ledger is read before the snapshot of Postgres, and the rest after it: so it has the
+    checkpoint of every cut. One that came after the snapshot may stand beyond it.
+    """
+    verification = Verification(ledger, trusted=None)
+    faults = [str(failure) async for failure in verification.read_ledger()]
+    before = set(verification.checkpoints)
+    async with ledger.engine.connect() as connection:
+        await connection.execution_options(isolation_level="REPEATABLE READ")
+        end = await connection.scalar(select(audit_head.c.number))
+        faults += [str(failure) async for failure in verification.read_ledger()]
+        if verification.chain.keys:
+            faults += [str(failure) async for failure in verification.find_head_failures(head)]
+        copies = [
+            Copy("the ledger", body, number <= verification.signed_to)
+            for number, body in verification.checkpoints.items()
+            if number in before or not _is_beyond(body, end or 0)
+        ]
+        return await audit_verification.verify(connection, copies), faults
+
+
+def _is_beyond(checkpoint: Checkpoint, end: int) -> bool:
+    with suppress(KeyError, TypeError, ValueError):
+        return read_links(checkpoint)[0].number > end
+    return False
+
+
 def _fail(number: int | None, reason: str) -> VerificationFailure:
     return VerificationFailure(number, reason, CERTIFICATE)
 
 
+def _describe_gap(first: int, last: int) -> VerificationFailure:
+    more = "" if first == last else f", and so are those up to {last}"
+    return VerificationFailure(first, f"it is missing in the bucket{more}")
+
+
 def _compare_columns(row: StoredDocument, document: SignedDocument) -> Iterator[str]:
-    about: dict[str, Any] = document.document.get("erasure") or {}
+    # nobody has verified the document
+    about = document.document.get("erasure")
+    id = about.get("id") if isinstance(about, dict) else None
     comparisons: Sequence[tuple[str, object, object]] = (
         ("kind", row.kind, document.kind),
         ("hash", row.hash, document.hash),
-        ("issued_at", format_instant(row.issued_at), document.document["issued_at"]),
-        ("erasure", None if row.erasure is None else str(row.erasure), about.get("id")),
+        ("issued_at", format_instant(row.issued_at), document.document.get("issued_at")),
+        ("erasure", None if row.erasure is None else str(row.erasure), id),
     )
     for name, stored, signed in comparisons:
         if stored != signed:
@@ -492,16 +567,18 @@ async def copy_signed(ledger: Ledger, head: ChainHead, folder: Path) -> int:
     the versions of the head; return how many documents. Raises LedgerDiverged, NotSigned."""
     for name in ("lists", "heads"):
         (folder / name).mkdir(parents=True)
-    count, number = 0, await asyncio.to_thread(ledger.entries.find_after, 0) or 1
-    while (entry := await asyncio.to_thread(ledger.entries.get, number)) is not None:
-        number += 1
-        if entry.kind in SIGNED and entry.content is not None:
+    count = place = 0
+    async for _, entry in ledger.entries.iterate(0):
+        if isinstance(entry, LedgerDiverged):
+            raise entry
+        if entry is not None and entry.kind in SIGNED and entry.content is not None:
             document, count = read_members(entry.content.body), count + 1
             (folder / f"{count:010}.json").write_bytes(document.data)
             if (leaves := document.document.get("leaves")) is not None:
                 with (folder / "lists" / leaves["root"]).open("wb") as file:
                     async for piece in erased_lists.read_list(ledger.blobs, leaves["root"]):
                         file.write(piece)
-    for place, version in enumerate(await asyncio.to_thread(lambda: list(head.versions()))):
+    async for version in _iterate_heads(head):
         (folder / "heads" / f"{place:06}.json").write_bytes(version.data)
+        place += 1
     return count

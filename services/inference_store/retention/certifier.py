@@ -85,12 +85,14 @@ class Certifier:
             signed = await certificates.find_head(connection)
             if signed == self._signed and not (at_once and entry != self._entry):
                 return
-            public_keys = await certificates.find_public_keys(connection)
-        # nobody could tell who signed with a key that no document introduces
-        if not public_keys or public_keys[-1].id != self.key.id:
+            known = {key.id for key in await certificates.find_public_keys(connection)}
+        # nobody could tell who signed with a key that no document introduces: the next certificate
+        # introduces a new key, and until then the one before it signs
+        key = next((key for key in self._keys if key.id in known), None)
+        if key is None:
             return
         failpoint("retention.certify.head.before")
-        text = log.sign_head(self.key, signed, entry).text
+        text = log.sign_head(key, signed, entry).text
         locked = await asyncio.to_thread(self._head.put, text)
         failpoint("retention.certify.head.after")
         self._signed, self._entry = signed, entry

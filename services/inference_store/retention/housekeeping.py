@@ -159,8 +159,9 @@ async def _write_checkpoint(leader: Leader) -> None:
 
     with suppress(Unavailable, _NotDue):  # others write: the next run records it
         await leader.ledger.write(AUDIT_CHECKPOINT, make_body, actor="retention")
-        if leader.certifier is not None:
-            await leader.certifier.write_head(at_once=True)
+    # also if the last run wrote a checkpoint, and then could not sign the end
+    if leader.certifier is not None:
+        await leader.certifier.write_head(at_once=True)
 
 
 def link(engine: AsyncEngine, ledger: Ledger) -> AbstractAsyncContextManager[None]:

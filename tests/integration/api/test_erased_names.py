@@ -6,12 +6,15 @@ from typing import Any
 import pytest
 from sqlalchemy import Text, cast, func, select
 
+from inference_store.erasure.erased_lists import read_list
 from inference_store.erasure.log import new_key
 from inference_store.erasure.policies import ErasureScope
 from inference_store.erasure.progress import Erasure, list_unfinished
 from inference_store.index import key_registry, registrations
 from inference_store.index.dictionary import Dictionary
 from inference_store.index.tables import label, metadata_key_delta, metadata_key_seen
+from inference_store.inference.errors import BlobMissing
+from inference_store.inference.events import StorageKey
 from inference_store.retention.eraser import step
 from inference_store.retention.residual import remove_unused_labels
 from inference_store.retention.run import begin
@@ -354,3 +357,21 @@ async def test_redacts_every_revision_of_an_extended_hold(api: Api) -> None:
     assert [entry["detail"] for entry in audited["items"]] == [
         {"hold": hold, "revision": 3, "reason": "over"}
     ]
+
+
+@pytest.mark.usefixtures("signing")
+async def test_a_list_that_is_not_whole_is_no_answer(api: Api) -> None:
+    number = (await erase(api, SUBJECT))["certificate"]
+    path = f"/v1/certificates/{number}/leaves"
+    leaves = (await api.read(f"/v1/certificates/{number}"))["document"]["leaves"]
+    whole = await api.get(path)
+    assert (whole.status_code, len(whole.content)) == (200, 33 * leaves["count"])
+    piece = StorageKey(api.bucket, f"certificates/leaves/{leaves['root']}/000001")
+    api.blobs.put(piece, whole.content[:33], content_type="application/octet-stream")
+    # the answer had begun
+    with pytest.raises(BlobMissing):
+        async for _ in read_list(api.blobs, leaves["root"], size=leaves["count"]):
+            pass
+    api.blobs.delete_objects([piece])
+    lost = await api.read(path, status=404)
+    assert lost["detail"] == f"The list of certificate {number} is not in the bucket."

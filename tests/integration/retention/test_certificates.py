@@ -11,13 +11,14 @@ from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import erased_lists, log, policies
-from inference_store.erasure.certificates import introduce_key, write_again
+from inference_store.erasure.certificates import introduce_key, restart_ledger
 from inference_store.erasure.erased_lists import find_uncertified
 from inference_store.erasure.held_deletions import resume_released
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.policies import RetentionPolicy
 from inference_store.erasure.proofs import Verification, find_proofs
 from inference_store.index.tables import certificate, export_part, ledger_head
+from inference_store.inference.errors import LedgerDiverged
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
@@ -108,6 +109,28 @@ async def test_a_key_is_followed_by_the_next_that_it_signs(storing: Storing) -> 
     assert await find_proofs(storing.ledger, second, before[1].uid) == []
 
 
+async def test_a_new_key_signs_the_end_by_the_old_one_until_it_is_introduced(
+    storing: Storing, settings: RetentionSettings, environment: dict[str, str], tmp_path: Path
+) -> None:
+    old, new = log.new_key(), log.new_key()
+    storing.certify(old)
+    await storing.erase(*await storing.inferences(await storing.model(), 1, ago(days=1)))
+    values, cuts = settings.model_dump(exclude_unset=True), []
+    for keys in (old.pem, new.pem + old.pem):
+        async with storing.engine.begin() as connection:
+            await connection.exec_driver_sql(
+                "INSERT INTO audit (at, actor, action)"
+                " SELECT now() - interval '500 days', 'x', 'y' FROM generate_series(1, 3)"
+            )
+        keyed = RetentionSettings.model_validate(values | {"certificate_key": keys})
+        await storing.lead(keyed)
+        cuts.append(await storing.scalar("SELECT cut FROM audit_head"))
+        verify = ("audit", "verify", "--ledger")
+        done = run_command(*verify, environment=environment, folder=tmp_path)
+        assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert cuts[0] < cuts[1]
+
+
 async def test_a_lost_key_is_followed_by_one_that_restarts_the_chain(storing: Storing) -> None:
     lost, new = log.new_key(), log.new_key()
     model = await storing.model()
@@ -143,7 +166,9 @@ async def test_a_lost_key_is_followed_by_one_that_restarts_the_chain(storing: St
     assert await storing.scalar(audited) == restart
 
 
-async def test_what_was_signed_goes_along_to_a_new_prefix(storing: Storing) -> None:
+async def test_what_was_signed_goes_along_to_a_new_prefix(
+    storing: Storing, environment: dict[str, str], tmp_path: Path
+) -> None:
     key = log.new_key()
     storing.certify(key)
     members = await storing.inferences(await storing.model(), 3, ago(days=1))
@@ -154,12 +179,51 @@ async def test_what_was_signed_goes_along_to_a_new_prefix(storing: Storing) -> N
             connection, key, erasure.id, scope="inference", uids=[members[0].uid], objects=()
         )
     ledger = Ledger(storing.engine, storing.blobs, prefix="other/")
-    assert (await ledger.restart(actor="cli:ada")).number == 4
-    await write_again(ledger, by="cli:ada")
+    moved = environment | {"INFERENCE_STORE_LEDGER_PREFIX": "other/"}
+    done = run_command("ledger", "restart-chain", environment=moved, folder=tmp_path)
+    assert (done.returncode, "/other/ with entry 4." in done.stderr) == (0, True), done.stderr
     verification = Verification(ledger, trusted={key.id})
     assert [str(wrong) async for wrong in verification.find_failures()] == []
     assert verification.certificates == 1
     assert (await storing.transact(find_uncertified, erasure.id)).inferences == 1
+
+
+async def test_a_restart_goes_on_after_a_crash_and_nothing_was_signed_between(
+    storing: Storing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = log.new_key()
+    storing.certify(key)
+    await storing.erase(*await storing.inferences(await storing.model(), 3, ago(days=1)))
+
+    async def die(prefix: str, place: str, passages: int) -> Ledger:
+        dying = Ledger(storing.engine, storing.blobs, prefix=prefix)
+        go_on, left = getattr(dying, place), list(range(passages))
+
+        def run(*arguments: Any) -> Any:
+            left.pop()
+            return go_on(*arguments)
+
+        monkeypatch.setattr(dying, place, run)
+        # no more passages are left
+        with pytest.raises(IndexError):
+            await restart_ledger(dying, by="cli:ada")
+        return Ledger(storing.engine, storing.blobs, prefix=prefix)
+
+    # the first entry, the key, the certificate
+    for passages in range(3):
+        for place in ("_put", "_take_effect"):
+            ledger = await die(f"{place}{passages}/", place, passages)
+            first = await restart_ledger(ledger, by="cli:ada")
+            verification = Verification(ledger, trusted={key.id})
+            assert [str(wrong) async for wrong in verification.find_failures()] == []
+            assert verification.certificates == 1
+            entries = ledger.entries.read_after(0, 100)
+            assert [entry.number - first.number for entry in entries] == [0, 1, 2]
+    ledger = await die("signed/", "_put", 2)
+    await ledger.compare()
+    await introduce_key(ledger, [log.new_key(), key], by="retention")
+    with pytest.raises(LedgerDiverged, match="signed since"):
+        await restart_ledger(ledger, by="cli:ada")
 
 
 def list_signed_ends(head: log.ChainHead) -> list[int]:

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.hash_chain import canonical
+from inference_store.erasure.hash_chain import VerificationFailure, canonical
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.ledger_entries import Content, Entry
 from inference_store.erasure.log import (
@@ -25,7 +25,7 @@ from inference_store.erasure.log import (
     read_document,
     sign_document,
 )
-from inference_store.erasure.proofs import SIGNED, Recheck, Verification
+from inference_store.erasure.proofs import SIGNED, Recheck, Verification, verify_audit
 from inference_store.index.tables import certificate, inference, ledger_head
 from inference_store.inference.events import StorageKey, received_at_of
 from inference_store.objects import Blobs
@@ -394,6 +394,83 @@ async def test_a_certificate_that_was_changed(storing: Storing, say: Say) -> Non
     assert bad.returncode == 1
     assert bad.stdout == "certificate 2: in Postgres: its hash is not as it was signed\n"
     assert "1 fault." in bad.stderr
+
+
+async def test_a_row_that_cannot_be_read_is_named(
+    storing: Storing, few_erased: list[Stored], say: Say
+) -> None:
+    nothing = canonical(sign_document(KEY, "certificate", {}).members)
+    for signed, reason in (("{}", "in Postgres: "), (nothing, "Postgres and the bucket")):
+        statement = "UPDATE certificate SET signed = :signed WHERE number = 2"
+        await execute(storing, statement, signed=signed)
+        bad = say("verify", "--objects")
+        assert (bad.returncode, bad.stderr.count("1 certificate over")) == (1, 1), bad.stderr
+        assert bad.stdout.startswith(f"certificate 2: {reason}")
+        proved = say("prove", str(few_erased[0].uid))
+        assert (proved.returncode, proved.stdout) == (1, "")
+        assert "is proved to be in 0 certificates" in proved.stderr
+
+
+@pytest.mark.usefixtures("erased")
+async def test_many_entries_that_are_missing_are_one_fault(storing: Storing) -> None:
+    last = storing.ledger.entries.read_after(0, 1_000)[-1].number
+    for gap in ((2, 4), (last - 1, last)):
+        keys = [StorageKey(storing.bucket, f"ledger/{n:010}") for n in range(gap[0], gap[1] + 1)]
+        storing.blobs.delete_objects(keys)
+        missing = f"entry {gap[0]}: it is missing in the bucket, and so are those up to {gap[1]}"
+        assert missing in await find_failures(storing)
+
+
+async def test_what_is_signed_meanwhile_is_no_fault(
+    storing: Storing, settings: RetentionSettings
+) -> None:
+    head = ChainHead(settings, lock_days=0)
+    certifier, model = storing.certify(KEY, head=head), await storing.model()
+
+    class Slow(Verification):
+        async def read_ledger(self, *, lists: bool = False) -> AsyncIterator[VerificationFailure]:
+            async for failure in super().read_ledger(lists=lists):
+                yield failure
+            if lists:
+                await storing.erase(*await storing.inferences(model, 1, ago(days=1)))
+                await certifier.write_head(at_once=True)
+
+    for _ in range(2):
+        verification = Slow(storing.ledger, trusted={KEY.id})
+        failures = [str(wrong) async for wrong in verification.find_failures()]
+        failures += [str(wrong) async for wrong in verification.find_head_failures(head)]
+        assert failures == []
+
+
+async def test_what_is_cut_from_the_audit_meanwhile_is_no_fault(
+    storing: Storing, settings: RetentionSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = settings.model_dump(exclude_unset=True) | {"certificate_key": KEY.pem}
+    storing.certify(KEY)
+    await storing.erase(*await storing.inferences(await storing.model(), 1, ago(days=1)))
+
+    async def cut() -> None:
+        async with storing.engine.begin() as connection:
+            old = "INSERT INTO audit (at, actor, action) VALUES (now() - interval '500 days', 'x',"
+            await connection.exec_driver_sql(f"{old} 'y')")
+        await storing.lead(RetentionSettings.model_validate(values))
+
+    await cut()
+    ledger = Ledger(storing.engine, storing.blobs, prefix="ledger/")
+    iterate, passages = ledger.entries.iterate, []
+
+    async def iterate_slowly(after: int) -> AsyncIterator[Any]:
+        passages.append(after)
+        if len(passages) == 2:
+            await cut()
+        async for each in iterate(after):
+            yield each
+        if len(passages) == 1:
+            await cut()
+
+    monkeypatch.setattr(ledger.entries, "iterate", iterate_slowly)
+    verdict, faults = await verify_audit(ledger, ChainHead(settings, lock_days=0))
+    assert (verdict.failures, faults, len(passages)) == ([], [], 3)
 
 
 @pytest.mark.usefixtures("few_erased")

@@ -18,7 +18,6 @@ from inference_store.index import api_keys, registrations, saved_views, unsettle
 from inference_store.index.accounting import PartitionId, open_partition
 from inference_store.index.audit import note
 from inference_store.index.unsettled import Record, Rejection
-from inference_store.inference.events import uid_of
 from inference_store.operations.reconcile import stored_reports
 from inference_store.query.cql2 import parse
 from inference_store.retention.certifier import make_certificate
@@ -111,7 +110,7 @@ async def add_certificate(connection: AsyncConnection, model: int, model_id: str
     """Add a certificate of an erasure of a model, with a list; return its number."""
     key, head = new_key(), await certificates.find_head(connection)
     erasure = await erasure_requests.request_erasure(connection, model=model, uids=[])
-    uids = [uid_of(NOW, model_id)]
+    uids = list[UUID]()  # the bucket has no list
     await erased_lists.record_batch(
         connection, key, erasure.id, scope="inference", uids=uids, objects=()
     )

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import Action
 from inference_store.erasure import holds, housekeeping, policies
+from inference_store.erasure.certificates import restart_ledger
 from inference_store.erasure.ledger import Ledger, LedgerWatch
 from inference_store.erasure.ledger_entries import Entry, Note
 from inference_store.erasure.policies import PolicyOwner, RetentionPolicy
@@ -69,8 +70,8 @@ async def test_another_bucket_is_refused_until_the_ledger_begins_again_there(
     with pytest.raises(LedgerDiverged, match="has no entry 1"):
         await moved.compare()
     with pytest.raises(LedgerDiverged, match="holds entry 1"):
-        await ledger.restart(actor="cli:me")
-    assert (await moved.restart(actor="cli:me")).number == 2
+        await restart_ledger(ledger, by="cli:me")
+    assert (await restart_ledger(moved, by="cli:me")).number == 2
     assert (await moved.compare()).number == 2
     with pytest.raises(LedgerDiverged, match="has no entry 2"):
         await ledger.compare()
