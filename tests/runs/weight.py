@@ -20,9 +20,9 @@ LONGEST_FILE: Final = 600
 # Markdown, and the console's TypeScript.
 BUDGETS: Final = {
     "access": (6, 1_100),
-    "api": (41, 11_290),
-    "cli": (11, 1_880),
-    "erasure": (28, 9_600),
+    "api": (41, 11_310),
+    "cli": (11, 1_860),
+    "erasure": (28, 9_780),
     "export": (8, 2_720),
     "grpc_messages": (1, 50),
     "index": (28, 6_450),
@@ -32,13 +32,13 @@ BUDGETS: Final = {
     "objects": (7, 1_660),
     "operations": (11, 2_580),
     "platform": (14, 3_320),
-    "proxy": (39, 11_640),
-    "query": (50, 13_290),
-    "retention": (13, 3_200),
-    "tests": (556, 80_790),
-    "client": (58, 9_150),
+    "proxy": (41, 11_930),
+    "query": (50, 13_300),
+    "retention": (13, 3_210),
+    "tests": (557, 81_090),
+    "client": (58, 9_180),
     "benchmarks": (39, 6_080),
-    "docs": (47, 8_070),
+    "docs": (47, 8_080),
     "console": (221, 14_850),
 }
 # Files that a newcomer reads, in order, to follow one of each through the services.
