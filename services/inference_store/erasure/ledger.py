@@ -145,13 +145,13 @@ class Ledger:
         """
         who = Who(actor, None)
         async with self._turn() as connection:
-            begun = await self._begin_anew(connection, who)
+            begun = await self._restart(connection, who)
             await self._settle(connection)
             async for kind, body in list_unwritten(begun):
                 await self._write(connection, kind, body, who, None)
             return begun
 
-    async def _begin_anew(self, connection: AsyncConnection, who: Who) -> Entry:
+    async def _restart(self, connection: AsyncConnection, who: Who) -> Entry:
         """Return the first entry under the prefix; if there is none, write it."""
         async with connection.begin():
             current = await ledger_entries.read_head(connection, lock=True)

@@ -2,8 +2,8 @@
 
 The first key signs its own document, each later one is introduced by the key before it. If the
 private key of the newest one is lost, a new key restarts the chain: its document is signed by
-itself, and says so. Nobody can tell from that alone whether the chain is still in the same
-hands: whoever verifies says which keys may introduce themselves.
+itself, and says so. That alone does not show who controls the chain now, so the verifier names
+the keys that may introduce themselves.
 
 Each signed document is an entry of the ledger. The head in the bucket is signed too, and names the
 newest of both, by which a missing end is noticed: it is under one key whose versions nobody can

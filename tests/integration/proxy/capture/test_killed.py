@@ -1,4 +1,4 @@
-"""What is captured is published, whoever is killed: nothing spooled is lost."""
+"""Captures are published whichever process is killed, and nothing in a spool is lost."""
 
 import asyncio
 import hashlib
