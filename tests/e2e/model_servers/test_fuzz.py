@@ -19,7 +19,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from inference_store.grpc_messages import message
-from inference_store.proxy.capture.prepare import ID_HEADER
 from tests.properties import examples
 from tests.proxy_process import Proxy
 from tests.upstreams.asking import HOP_BY_HOP, Asked, by_socket, differences
@@ -191,7 +190,7 @@ def test_answers_in_any_chunks(
         asyncio.run(by_socket(address, request)) for address in (stub.address, before_stub.http)
     )
     assert (direct.body, direct.status) == (body, int(status))
-    assert differences(direct, proxied, besides={ID_HEADER}) == []
+    assert differences(direct, proxied, besides={"inference-store-id"}) == []
 
 
 _BROKEN = st.binary(max_size=60) | st.sampled_from(

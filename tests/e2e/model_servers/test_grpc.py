@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from inference_store.proxy.capture import ID_HEADER
 from tests.proxy_process import Proxy
 from tests.upstreams.asking import OMI, V2, Clients, differences_of_calls
 from tests.upstreams.model_servers import HuggingFace, KServe, MLServer, OmiContainer, Triton
@@ -170,7 +169,7 @@ def find_differences(
             clients.call(address, call.method, *messages, **call.options)
             for address in (direct, proxy.grpc)
         )
-        collected[name] = differences_of_calls(first, second, besides={ID_HEADER})
+        collected[name] = differences_of_calls(first, second, besides={"inference-store-id"})
         if (first.code == "OK") == (name in refused):
             collected[name].append(f"the server itself answers {first.code}: {first.details}")
     return {name: sentences for name, sentences in collected.items() if sentences}

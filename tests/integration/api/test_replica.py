@@ -8,11 +8,9 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
-from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api.app import create_app
-from inference_store.api.dependencies import Replica
 from inference_store.index.database import create_engine
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
@@ -128,12 +126,6 @@ async def test_rights_do_not_lag_behind(make_api: MakeApi, standby: Standby) -> 
             await keys.call(key, "GET", "/v1/models/stays", status=200)
             await keys.call(TOKEN, "POST", f"/v1/keys/{created['id']}/revoke", status=200)
             await keys.call(key, "GET", "/v1/models", status=401)
-
-
-async def test_reads_the_primary_without_a_replica(engines: Engines) -> None:
-    for replica, is_standby in ((Replica(*engines), True), (Replica(engines[0]), False)):
-        async with replica.connect() as connection:
-            assert await connection.scalar(text("SELECT pg_is_in_recovery()")) is is_standby
 
 
 async def test_primary_answers_while_the_replica_is_down(

@@ -13,7 +13,6 @@ from inference_store.index import partitions
 from inference_store.index.accounting import Outcome
 from inference_store.index.tables import inference, label, metadata_number, prediction
 from inference_store.inference.events import DEAD_LETTER_REASONS
-from inference_store.ingester.pipeline import FIRST_EVENTS
 from tests.e2e.faults.traffic import counted
 from tests.integration.ingester.conftest import RunningIngester, StartIngester, wait_for_counts
 from tests.integration.waiting import count_lock_waiters
@@ -110,6 +109,6 @@ async def test_stores_a_small_batch_before_each_kill(
         service.restart(FAILPOINT="ingester.commit.after")
         service.process.wait(300)
         before, stored = stored, (await counted(engine))[Outcome.STORED]
-        assert 0 < stored - before <= FIRST_EVENTS
+        assert 0 < stored - before <= 8
     service.restart(FAILPOINT=None)
     await wait_for_counts(engine, stored=100)

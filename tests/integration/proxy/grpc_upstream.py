@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from inference_store.proxy.capture import ID_HEADER
 from inference_store.proxy.configuration import UpstreamEntry
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.grpc import channel, server
@@ -125,8 +124,8 @@ async def _add_end(call: Any, result: CallResult) -> CallResult:
 
 
 def _remove_id(result: CallResult) -> CallResult:
-    result.id = dict(result.trailing).get(ID_HEADER)
-    result.trailing = tuple(pair for pair in result.trailing if pair[0] != ID_HEADER)
+    result.id = dict(result.trailing).get("inference-store-id")
+    result.trailing = tuple(pair for pair in result.trailing if pair[0] != "inference-store-id")
     return result
 
 

@@ -8,7 +8,6 @@ from uuid import UUID
 import grpc
 
 from inference_store.grpc_messages import message
-from inference_store.proxy.capture import ID_HEADER
 from inference_store.proxy.exchange import header
 from inference_store.proxy.protocols import PROTOCOLS, Call
 from tests.polling import until
@@ -265,7 +264,7 @@ async def test_trailer_has_the_given_or_generated_id(setup: ProxySetup) -> None:
             exchange = await setup.captures.exchange()
             without_id = await call_stream(setup.at[1], path, [REQUEST_BYTES])
             another = await setup.captures.exchange()
-            assert header(exchange.response_headers, ID_HEADER) == with_id.id == "r-7"
-            assert header(another.response_headers, ID_HEADER) == without_id.id
+            assert header(exchange.response_headers, "inference-store-id") == with_id.id == "r-7"
+            assert header(another.response_headers, "inference-store-id") == without_id.id
             assert UUID(without_id.id)
     assert (await call_unary(setup.proxied, V2 + "ServerLive", b"")).id is None

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,7 +13,6 @@ import httpx
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.cli.closed_pipe import CLOSED_PIPE
 from inference_store.platform.failpoints import FAILPOINTS
 from tests.integration.backups import Backup, Restore, backup, restore
 from tests.kill_chain import KillChain, chain_kills
@@ -78,7 +78,7 @@ async def test_services_wait_until_a_restored_backup_was_given_what_came_since(
     completed = run_ledger(environment, "show")
     assert (completed.returncode, completed.stdout.count("\n")) == (0, 1)
     assert '"kind": "policy_set"' in completed.stdout
-    assert run_unread(environment, "ledger", "show") == (CLOSED_PIPE, "")
+    assert run_unread(environment, "ledger", "show") == (128 + signal.SIGPIPE, "")
 
     older = await restore(dump)
     dsn = older.url.set(drivername="postgresql").render_as_string(hide_password=False)
