@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 async def until(
-    ask: Callable[[], Awaitable[T]], enough: Callable[[T], bool], *, seconds: float = 180.0
+    ask: Callable[[], Awaitable[T]], enough: Callable[[T], bool], *, seconds: float = 600
 ) -> T:
     """Return the first answer that is enough. Raises WaitExpired with the last one."""
     deadline = asyncio.get_running_loop().time() + seconds

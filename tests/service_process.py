@@ -69,7 +69,7 @@ class Service:
     def _get(self, path: str) -> Any:
         return urllib.request.urlopen(f"{self.admin}{path}", timeout=60, context=self.trusted)
 
-    def wait_ready(self, seconds: float = 180) -> "Service":
+    def wait_ready(self, seconds: float = 600) -> "Service":
         def ready() -> bool:
             if not self.process.running:
                 raise AssertionError(f"{self.name} ended:\n{self.text[-4000:]}")

@@ -95,7 +95,7 @@ class Store:
             await answer.read()
             return answer.status
 
-    async def until_moved(self, *names: str, seconds: float = 180) -> None:
+    async def until_moved(self, *names: str, seconds: float = 600) -> None:
         async def still() -> set[str]:
             # All at once: some values are high for seconds alone.
             running = [each for each in self.services.values() if each.process.running]

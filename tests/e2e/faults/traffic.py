@@ -107,7 +107,7 @@ async def counted(engine: AsyncEngine) -> Counter[Outcome]:
 
 
 async def wait_until_drained(
-    engine: AsyncEngine, *, records: int, seconds: float = 180
+    engine: AsyncEngine, *, records: int, seconds: float = 600
 ) -> Counter[Outcome]:
     """The books, once every published record has its final state."""
 

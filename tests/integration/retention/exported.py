@@ -264,7 +264,7 @@ class Exporting:
             for format, export in exports.items()
         }
 
-    async def wait_until_ended(self, exports: Mapping[str, str], seconds: float = 180) -> None:
+    async def wait_until_ended(self, exports: Mapping[str, str], seconds: float = 600) -> None:
         def have_ended(shown: list[Shown]) -> bool:
             return {export["state"] for export in shown} <= {"done", "stale"}
 
@@ -279,7 +279,7 @@ class Exporting:
         path, body = "/models/model/erasures", {"inference_ids": inference_ids}
         return str((await self.call("POST", path, body))["id"])
 
-    async def wait_until_certified(self, erasure: str, seconds: float = 180) -> Shown:
+    async def wait_until_certified(self, erasure: str, seconds: float = 600) -> Shown:
         async def list_certificates() -> list[Shown]:
             return list((await self.call("GET", f"/certificates?erasure={erasure}"))["items"])
 

@@ -369,7 +369,7 @@ class Storing(Database):
     async def stored(self) -> set[UUID]:
         return set(await self.fetch(select(inference.c.uid)))
 
-    async def until_done(self, seconds: float = 180) -> list[RetentionRun]:
+    async def until_done(self, seconds: float = 600) -> list[RetentionRun]:
         async def ask() -> tuple[list[RetentionRun], list[progress.Erasure]]:
             async with self.engine.connect() as connection:
                 unfinished = await progress.list_unfinished(connection, failed=True)

@@ -132,7 +132,7 @@ async def _records(kafka: Kafka, topic: str) -> AsyncIterator[Any]:
         await consumer.stop()
 
 
-async def wait_until_published(captures: Captures, count: int, *, seconds: float = 180) -> None:
+async def wait_until_published(captures: Captures, count: int, *, seconds: float = 600) -> None:
     """Wait until `count` exchanges are published, and none is queued."""
 
     async def ask() -> tuple[int, int]:
