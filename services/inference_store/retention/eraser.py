@@ -24,6 +24,7 @@ before it are deleted, and the batch after it is claimed and its versions are li
 import asyncio
 import time
 from collections import deque
+from functools import partial
 from math import inf
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
@@ -113,11 +114,7 @@ async def _mark_batch(leader: Leader, erasure: Erasure, model: int, after: UUID 
 
 async def unmark(leader: Leader, erasure: Erasure) -> None:
     """Remove the marks of an erasure that is cancelled."""
-    removed = 1
-    while removed:
-        await leader.check.confirm_step()
-        async with leader.engine.begin() as connection:
-            removed = await requests.remove_pending_of(connection, erasure.id, limit=_MARKED)
+    await leader.repeat(partial(requests.remove_pending_of, id=erasure.id, limit=_MARKED))
     await leader.ledger.write("erasure_cancelled", {"erasure": str(erasure.id)}, actor=ACTOR)
     _log.info("erasure", action="erasure", id=str(erasure.id), state="cancelled")
 
