@@ -9,11 +9,11 @@ their objects. After a crash before that, everything is searched again.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import structlog
-from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import holds, quarantine
@@ -21,7 +21,6 @@ from inference_store.erasure.batches import describe_entry
 from inference_store.erasure.held_deletions import QUARANTINE_SCOPE, record_held
 from inference_store.erasure.progress import Erasure, begin_deleting, list_models
 from inference_store.erasure.quarantine import EventMetadata, QuarantinedEvent
-from inference_store.erasure.requests import Subject, build_predicate, find_subject
 from inference_store.index import registrations
 from inference_store.index.tables import unsettled_event
 from inference_store.platform.failpoints import failpoint
@@ -34,46 +33,27 @@ _log = structlog.get_logger()
 async def remove_subject(leader: Leader, erasure: Erasure) -> None:
     """Mark the events of the erasure's subject, so that their objects are deleted, and remove
     them."""
-    subject = find_subject(erasure.asked)
-    if subject is None or erasure.asked is None:
-        return
-    async with leader.engine.connect() as connection:
-        models = await list_models(connection, erasure)
-        predicate = await build_predicate(connection, models, erasure.asked)
-    async for model, page in _iterate_pages(leader, erasure):
-        metadata = await asyncio.to_thread(quarantine.load_metadata, leader.blobs, page)
-        async with leader.engine.connect() as connection:
-            events = await quarantine.filter_by_subject(
-                connection, page, subject, predicate, metadata
-            )
-            free, _ = await quarantine.split_by_hold(
-                connection, events, metadata, model=model, since=erasure.in_force_at
-            )
-            marks = [
-                quarantined.describe_mark() for quarantined in free if quarantined.event is not None
-            ]
-            batch = await describe_entry(connection, erasure, model, marks)
-        if marks:
-            await leader.ledger.write("erasure_batch", batch, actor=ACTOR)
-        if not await _remove(leader, erasure, model, events, metadata):
-            return
-    await _remove_unattributed(leader, erasure, subject, erasure.asked)
-
-
-async def _remove_unattributed(
-    leader: Leader, erasure: Erasure, subject: Subject, criteria: Mapping[str, Any]
-) -> None:
-    """Remove what mentions the subject and is of no registered model. It has no mark: its
-    objects become orphans."""
-    async with leader.engine.connect() as connection:
-        models = await list_models(connection, erasure)
-        names = await registrations.names(connection, set(models))
-        predicate = await build_predicate(connection, [], criteria)  # of any type
-    search = quarantine.build_search(criteria, names.values())
-    async for page in _iterate_events(leader, search.match()):
-        metadata = await asyncio.to_thread(quarantine.load_metadata, leader.blobs, page)
-        async with leader.engine.connect() as connection:
-            events = await search.filter_by_subject(connection, page, subject, predicate, metadata)
+    criteria = erasure.asked or {}
+    names = await _find_names(leader, erasure)
+    search = partial(
+        quarantine.iterate_mentions, leader.connect, leader.blobs, criteria, names.values()
+    )
+    for model, name in sorted(names.items()):
+        of_model = unsettled_event.c.model_id == name
+        async for events, metadata in search(of_model, types_of=list(names)):
+            async with leader.engine.connect() as connection:
+                free, _ = await quarantine.split_by_hold(
+                    connection, events, metadata, model=model, since=erasure.in_force_at
+                )
+                marks = [item.describe_mark() for item in free if item.event is not None]
+                batch = await describe_entry(connection, erasure, model, marks)
+            if marks:
+                await leader.ledger.write("erasure_batch", batch, actor=ACTOR)
+            if not await _remove(leader, erasure, model, events, metadata):
+                return
+    # what is of no registered model has no mark: its objects become orphans
+    beside = quarantine.match_unattributed(criteria, names.values())
+    async for events, metadata in search(beside):
         if not await _remove(leader, erasure, None, events, metadata):
             return
 
@@ -81,42 +61,23 @@ async def _remove_unattributed(
 async def remove_erased(leader: Leader, erasure: Erasure) -> None:
     """Remove events of inferences that were erased, by this erasure or before it."""
     ids = frozenset((erasure.asked or {}).get("inference_ids", ()))
-    async for model, page in _iterate_pages(leader, erasure):
-        async with leader.engine.connect() as connection:
-            events = await quarantine.filter_erased(connection, model, page, ids)
-            has_holds = bool(events) and bool(await holds.list_in_force(connection, [model]))
-        metadata = (
-            await asyncio.to_thread(quarantine.load_metadata, leader.blobs, events)
-            if has_holds
-            else {}
-        )
-        if not await _remove(leader, erasure, model, events, metadata):
-            return
+    buckets = leader.blobs.buckets
+    for model, name in sorted((await _find_names(leader, erasure)).items()):
+        of_model = unsettled_event.c.model_id == name
+        async for page in quarantine.iterate_pages(leader.connect, of_model, buckets):
+            async with leader.engine.connect() as connection:
+                events = await quarantine.filter_erased(connection, model, page, ids)
+                has_holds = bool(events) and bool(await holds.list_in_force(connection, [model]))
+            metadata: EventMetadata = {}
+            if has_holds:
+                metadata = await asyncio.to_thread(quarantine.load_metadata, leader.blobs, events)
+            if not await _remove(leader, erasure, model, events, metadata):
+                return
 
 
-async def _iterate_pages(
-    leader: Leader, erasure: Erasure
-) -> AsyncIterator[tuple[int, list[QuarantinedEvent]]]:
+async def _find_names(leader: Leader, erasure: Erasure) -> Mapping[int, str]:
     async with leader.engine.connect() as connection:
-        models = await list_models(connection, erasure)
-        names = await registrations.names(connection, set(models))
-    for model, name in sorted(names.items()):
-        async for page in _iterate_events(leader, unsettled_event.c.model_id == name):
-            yield model, page
-
-
-async def _iterate_events(
-    leader: Leader, condition: ColumnElement[bool]
-) -> AsyncIterator[list[QuarantinedEvent]]:
-    after, buckets = 0, leader.blobs.buckets
-    while True:
-        await leader.check.confirm_step()
-        async with leader.engine.connect() as connection:
-            page = await quarantine.read_page(connection, condition, after=after, buckets=buckets)
-        if not page:
-            return
-        yield page
-        after = page[-1].id
+        return await registrations.names(connection, await list_models(connection, erasure))
 
 
 async def _remove(
