@@ -242,10 +242,12 @@ async def release_hold(
         model_id = None if before.model is None else ids.get(before.model)
         return {"id": str(hold_id), "reason": why.reason, "revision": before.revision + 1}
 
-    def build_note(hold: holds.Hold) -> Note:
-        return _build_note(Action.HOLD_RELEASED, model_id, hold, reason=why.reason)
-
-    hold = await access.ledger.write("hold_released", build_body, actor=access.who, note=build_note)
+    hold = await access.ledger.write(
+        "hold_released",
+        build_body,
+        actor=access.who,
+        note=lambda hold: _build_note(Action.HOLD_RELEASED, model_id, hold, reason=why.reason),
+    )
     async with access.engine.connect() as connection:
         return await _build_answer(connection, hold)
 
@@ -319,13 +321,14 @@ async def _build_entry(
 ) -> tuple[dict[str, Any], Sequence[str]]:
     model, expected = await _find_model(connection, access, body.model_id)
     is_text = isinstance(body.filter, str) and body.filter_lang != "cql2-json"
-    criteria = holds.HoldCriteria(
-        filter=tree,
-        filter_text=body.filter if is_text else None,
+    hold_filter = await holds.build_filter(
+        connection,
+        model,
+        tree,
         inference_ids=body.inference_ids,
+        source=body.filter if is_text else None,
         types=body.types,
     )
-    hold_filter = await holds.build_filter(connection, model, criteria)
     until = None if body.until is None else body.until.astimezone(UTC).isoformat()
     values = body.model_dump(include={"name", "reason", "model_id", "inference_ids"})
     warnings = (*expected, *hold_filter.warnings)

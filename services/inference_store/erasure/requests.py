@@ -35,7 +35,7 @@ from inference_store.query.filters.typed import Predicate
 from inference_store.query.lookup import parse_uid
 from inference_store.query.properties import find_operator
 
-from .progress import COLUMNS, Erasure, redact_criteria
+from .progress import COLUMNS, Erasure
 
 _TYPES = ("string", "float", "bool", "timestamp")
 _EQUALS = find_operator("eq")
@@ -128,7 +128,9 @@ async def _build_subject_predicate(
     nodes = [metadata_node(condition, keys)] if subject.type else _list_typed_nodes(condition, keys)
     if not nodes:
         nodes = [metadata_node(condition, keys)]
-    return check(_any_of(nodes), keys, unknown_keys="accept", is_saved=True).predicate
+    several = Operation("or", tuple(nodes), at=SourceRange("subject"))
+    node = nodes[0] if len(nodes) == 1 else several
+    return check(node, keys, unknown_keys="accept", is_saved=True).predicate
 
 
 def _make_condition(subject: Subject) -> MetadataEntry:
@@ -144,10 +146,6 @@ def _list_typed_nodes(condition: MetadataEntry, keys: KnownKeys) -> list[Node]:
         except Invalid:
             continue  # the value is not of this type, or the key was never seen with it
     return nodes
-
-
-def _any_of(nodes: Sequence[Node]) -> Node:
-    return nodes[0] if len(nodes) == 1 else Operation("or", tuple(nodes), at=SourceRange("subject"))
 
 
 async def request_erasure(
@@ -194,13 +192,6 @@ async def request_cancellation(connection: AsyncConnection, id: UUID) -> Erasure
     return Erasure.model_validate(row)
 
 
-async def stop_erasure(connection: AsyncConnection, id: UUID) -> None:
-    """Set an erasure to be cancelled in any state: a replay follows what was decided."""
-    here = erasure.c
-    where = (here.id == id, here.state != "cancelled")
-    await connection.execute(erasure.update().where(*where).values(state="cancelling"))
-
-
 async def remove_pending_of(connection: AsyncConnection, id: UUID, *, limit: int) -> int:
     """Remove marks of an erasure, and return how many. Queries show what no other erasure has
     marked."""
@@ -209,13 +200,6 @@ async def remove_pending_of(connection: AsyncConnection, id: UUID, *, limit: int
     marks = tuple_(here.model, here.uid, here.scope)
     gone = erasing.delete().where(here.erasure == id, marks.in_(some))
     return (await connection.execute(gone)).rowcount
-
-
-async def complete_cancellation(connection: AsyncConnection, id: UUID) -> None:
-    """Set the state: no mark is left."""
-    values = {"state": "cancelled", "finished_at": func.now(), "asked": redact_criteria()}
-    where = (erasure.c.id == id, erasure.c.state == "cancelling")
-    await connection.execute(erasure.update().where(*where).values(values))
 
 
 async def request_waiver(connection: AsyncConnection, id: UUID, *, by: str) -> Erasure:

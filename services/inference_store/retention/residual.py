@@ -18,7 +18,7 @@ from sqlalchemy import Table
 from sqlalchemy.exc import DBAPIError
 
 from inference_store.erasure import holds, housekeeping, progress, rows, runs
-from inference_store.erasure.housekeeping import Position, Redact, Redaction
+from inference_store.erasure.housekeeping import Position, Redaction
 from inference_store.erasure.log import SigningKey
 from inference_store.erasure.progress import Erasure
 from inference_store.erasure.requests import find_subject
@@ -73,40 +73,25 @@ async def remove_mentions(leader: Leader, erasure: Erasure) -> None:
         reach = await housekeeping.find_reach(connection, erasure)
     redaction = Redaction(erasure.id, subject, reach)
     for table, (redact, first) in housekeeping.REDACTIONS.items():
-        await _redact_table(leader, redaction, redact, first, table)
-    await _redact_table(leader, redaction, housekeeping.record_in_holds, holds.START)
+        after: Position | None = first
+        while after is not None:
+            async with leader.connect() as connection:
+                redacted, after = await redact(connection, redaction, after, _PAGE)
+                if redacted:
+                    if not await progress.begin_deleting(connection, erasure.id):
+                        return  # it is cancelled
+                    if table != housekeeping.RECORDED:
+                        counts = {table: redacted}
+                        await progress.add_erased(connection, erasure.id, table_rows=counts)
+                    await connection.commit()
     await remove_recorded(leader)
-
-
-async def _redact_table(
-    leader: Leader, redaction: Redaction, redact: Redact, first: Position, table: str | None = None
-) -> None:
-    """Redact what mentions the subject, page by page, unless the erasure is cancelled. `table`:
-    whose rows count; the revisions of holds are only recorded."""
-    after: Position | None = first
-    while after is not None:
-        await leader.check.confirm_step()
-        async with leader.engine.connect() as connection:
-            redacted, after = await redact(connection, redaction, after, _PAGE)
-            if redacted:
-                if not await progress.begin_deleting(connection, redaction.erasure):
-                    return
-                if table is not None:
-                    await progress.add_erased(
-                        connection, redaction.erasure, table_rows={table: redacted}
-                    )
-                await connection.commit()
 
 
 async def remove_recorded(leader: Leader) -> None:
     """Remove the recorded values from holds that are over. The certifier's key hashes them; without
     one they are removed completely."""
     hash = None if leader.certifier is None else partial(_keyed_hash, leader.certifier.key)
-    redacted = _PAGE
-    while redacted == _PAGE:
-        await leader.check.confirm_step()
-        async with leader.engine.begin() as connection:
-            redacted = await holds.redact_recorded(connection, hash, limit=_PAGE)
+    await leader.repeat(partial(holds.redact_recorded, hash=hash, limit=_PAGE))
 
 
 async def _vacuum(leader: Leader, erasure: Erasure) -> None:
@@ -198,11 +183,8 @@ async def delete_orphans(leader: Leader, erasure: Erasure) -> None:
 async def _delete_orphan_rows(
     leader: Leader, table: Table, model: int, span: TimePartition
 ) -> None:
-    gone = _BATCH
-    while gone == _BATCH:
-        await leader.check.confirm_step()
-        async with leader.engine.begin() as connection:
-            gone = await rows.delete_orphans(connection, table, model, span, limit=_BATCH)
+    orphans = partial(rows.delete_orphans, table=table, model=model, span=span, limit=_BATCH)
+    await leader.repeat(orphans)
 
 
 def _keyed_hash(key: SigningKey, text: str) -> str:

@@ -387,9 +387,7 @@ async def test_held_inferences_are_not_late(storing: Storing, settings: Retentio
     assert await _find_overdue_seconds(storing.engine, looking) > _DAY
     async with storing.engine.begin() as connection:
         # what it says of these is not known: NULL protects
-        hold_filter = await holds.build_filter(
-            connection, model, holds.HoldCriteria(filter=parse_text("ok"))
-        )
+        hold_filter = await holds.build_filter(connection, model, parse_text("ok"))
         await connection.execute(
             text(
                 "INSERT INTO hold (id, name, reason, filter, placed_by, placed_at, in_force_at)"
