@@ -117,8 +117,7 @@ async def mark_batch(
     await record_held(connection, number, model, batch["scope"], batch.get("held", ()))
     if "up_to" in batch:
         here, up_to = erasure_model.c, batch["up_to"]
-        values: dict[Any, Any] = {"marked": here.marked + added}
-        values |= {"marked_at": func.now()} if up_to is None else {"marked_to": UUID(up_to)}
+        values = {"marked_at": func.now()} if up_to is None else {"marked_to": UUID(up_to)}
         position = erasure_model.update().where(here.erasure == number, here.model == model)
         await connection.execute(position.values(values))
     return added

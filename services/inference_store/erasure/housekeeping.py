@@ -63,7 +63,6 @@ from inference_store.index.tables import (
     metadata_key_seen,
     model_key,
     model_label,
-    policy,
     policy_sweep,
     policy_version,
     prediction,
@@ -430,9 +429,9 @@ async def apply_removed(
     owner has registered since stays as it is.
     """
     model_id = body["model_id"]
-    for table in (policy, policy_version):  # otherwise a model of the same id would have its policy
-        own = (table.c.level == "model", table.c.subject == model_id)
-        await connection.execute(table.delete().where(*own))
+    # otherwise a model of the same id would have its policy
+    own = (policy_version.c.level == "model", policy_version.c.subject == model_id)
+    await connection.execute(policy_version.delete().where(*own))
     query = select(registration.c.model, registration.c.revision)
     query = query.where(registration.c.model_id == model_id).with_for_update()
     row = (await connection.execute(query)).first()
@@ -452,9 +451,9 @@ async def remove_emptied(connection: AsyncConnection) -> int:
 
     A model that has got a policy since stays.
     """
-    here = registration.c
-    own = select(policy.c.subject).where(
-        policy.c.level == "model", policy.c.subject == here.model_id
+    here, versions = registration.c, policy_version.c
+    own = select(versions.subject).where(
+        versions.level == "model", versions.subject == here.model_id
     )
     query = select(here.model, here.model_id).where(
         here.registered_by == registrations.GOES, ~own.exists()

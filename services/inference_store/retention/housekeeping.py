@@ -24,7 +24,6 @@ from inference_store.erasure import (
     housekeeping,
     pending_deletions,
     policies,
-    preview,
     runs,
     selection,
 )
@@ -62,10 +61,9 @@ _log = structlog.get_logger()
 
 
 async def delete_idle_records(leader: Leader) -> None:
-    """Delete runs that deleted nothing, old previews, and models that were removed."""
+    """Delete runs that deleted nothing, and models that were removed."""
     async with leader.engine.begin() as connection:
         await runs.delete_idle(connection)
-        await preview.delete_expired(connection)
         await housekeeping.remove_emptied(connection)
 
 
