@@ -64,7 +64,6 @@ from inference_store.inference.events import (
     InferenceEvent,
     StorageKey,
     decode,
-    received_at_of,
 )
 from inference_store.inference.metadata import Metadata, read_metadata
 from inference_store.inference.task_types import Predictions
@@ -239,23 +238,12 @@ async def filter_erased(
 
     Also those that cannot be decoded and have one of `ids`.
     """
-    decoded = [quarantined for quarantined in events if quarantined.event is not None]
-    identities = [
-        (model, quarantined.event.uid, quarantined.event.received_at)
-        for quarantined in decoded
-        if quarantined.event is not None
-    ]
-    erased: set[tuple[int, UUID]] = (
-        await pending_deletions.find_erased(connection, identities) if identities else set()
-    )
+    identities = [(model, item.event.uid) for item in events if item.event is not None]
+    erased = await pending_deletions.find_erased(connection, identities)
     return [
-        quarantined
-        for quarantined in events
-        if (
-            (model, quarantined.event.uid) in erased
-            if quarantined.event is not None
-            else quarantined.inference_id in ids
-        )
+        item
+        for item in events
+        if (item.inference_id in ids if item.event is None else (model, item.event.uid) in erased)
     ]
 
 
@@ -474,11 +462,9 @@ async def _enqueue_objects(
     """
     if not arrivals:
         return
-    received = {uid: received_at_of(uid) for _, uid, *_ in arrivals}
-    marked = await _find_marked(connection, erasure, model, received)
-    erased = await pending_deletions.find_erased(
-        connection, [(model, *identity) for identity in received.items()]
-    )
+    marked = await _find_marked(connection, erasure, model, [uid for _, uid, *_ in arrivals])
+    identities = [(model, uid) for _, uid, *_ in arrivals]
+    erased = await pending_deletions.find_erased(connection, identities)
     again = {
         arrival[1]: arrival
         for arrival in arrivals
