@@ -413,11 +413,11 @@ MOST_CLAIMS: Final = 10_000
 """How many claims are checked: far more than are under way at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """An inference that the hold protects from now on, and that an erasure had claimed before."""
+class Claim(Stored):
+    """An inference that the hold protects from now on, and that an erasure had claimed before: some
+    of it may be gone."""
 
-    model: int
+    model: Hidden[int]
     uid: UUID
     scope: Literal["input", "response", "inference"]
     erasure: UUID
@@ -483,9 +483,7 @@ async def apply_released(
     return await _read_current(connection, body)
 
 
-async def find_claims(
-    connection: AsyncConnection, hold: Hold, *, limit: int = MOST_CLAIMS
-) -> tuple[list[Claim], bool]:
+async def find_claims(connection: AsyncConnection, hold: Hold) -> tuple[list[Claim], bool]:
     """Return the claims that the hold came too late for, the oldest first, and whether there may be
     more than were checked.
 
@@ -497,9 +495,10 @@ async def find_claims(
     query = query.where(here.claimed_at.is_not(None)).order_by(here.claimed_at, here.uid)
     if hold.model is not None:
         query = query.where(here.model == hold.model)
-    claims = [Claim(*row) for row in await connection.execute(query.limit(limit + 1))]
-    has_more = len(claims) > limit
-    claims = claims[:limit]
+    rows = await connection.execute(query.limit(MOST_CLAIMS + 1))
+    claims = [Claim.model_validate(row) for row in rows]
+    has_more = len(claims) > MOST_CLAIMS
+    claims = claims[:MOST_CLAIMS]
     held: set[tuple[int, UUID]] = set()
     for model, uids in by_model((claim.model, claim.uid) for claim in claims):
         held_uids: Collection[UUID] = uids

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from sqlalchemy import case, func, select, tuple_
 from sqlalchemy.dialects.postgresql import insert
@@ -154,25 +154,22 @@ async def request_erasure(
     models: Sequence[int],
     criteria: Mapping[str, Any],
     by: str,
-    id: UUID | None = None,
-    at: datetime | None = None,
+    id: UUID,
+    at: datetime,
 ) -> Erasure:
     """Make an erasure by criteria, and return it; by a `report`, of its orphans. Repeatable with
     the same `id`."""
-    number = id or uuid4()
     cause, scope = ("orphans", "object") if "report" in criteria else ("request", "inference")
-    values = {"id": number, "cause": cause, "scope": scope, "state": "pending"}
+    values = {"id": id, "cause": cause, "scope": scope, "state": "pending"}
     single_model = models[0] if len(models) == 1 else None
     inserted = insert(erasure).values(
-        **values, model=single_model, asked=dict(criteria), requested_by=by
+        **values, model=single_model, asked=dict(criteria), requested_by=by, requested_at=at
     )
-    if at is not None:
-        inserted = inserted.values(requested_at=at)
     await connection.execute(inserted.on_conflict_do_nothing())
-    rows = [{"erasure": number, "model": model} for model in models]
+    rows = [{"erasure": id, "model": model} for model in models]
     if rows:
         await connection.execute(insert(erasure_model).on_conflict_do_nothing(), rows)
-    stored = await connection.execute(select(*COLUMNS).where(erasure.c.id == number))
+    stored = await connection.execute(select(*COLUMNS).where(erasure.c.id == id))
     return Erasure.model_validate(stored.one())
 
 
