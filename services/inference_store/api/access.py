@@ -263,12 +263,7 @@ class Access:
         return [by_id[model_id] for model_id in sorted(by_id)]
 
     async def check_registration(
-        self,
-        connection: AsyncConnection,
-        model_id: str,
-        project_id: str | None,
-        *,
-        lock: bool = True,
+        self, connection: AsyncConnection, model_id: str, project_id: str | None
     ) -> bool:
         """Return whether the model is missing, so that nothing is locked.
 
@@ -279,7 +274,7 @@ class Access:
         self._is_checked = True
         model = None
         try:
-            model = await self.find_model(connection, model_id, lock=lock)
+            model = await self.find_model(connection, model_id, lock=True)
         except NotFound:
             if not all(model_id in part.models for part in self.scope.parts):
                 if self.sees.is_everything:

@@ -11,7 +11,6 @@ from starlette.middleware.cors import CORSMiddleware
 from inference_store.api import (
     accounting,
     answer,
-    audit,
     certificates,
     dead_letters,
     drawing,
@@ -83,7 +82,6 @@ _PARTS = (
     accounting,
     keys,
     sessions,
-    audit,
 )
 # Lines of streams and data of events: schemas that are no whole answer of a route.
 _PIECES = (*LINES, ThumbnailPage, Arrivals)

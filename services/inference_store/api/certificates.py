@@ -10,7 +10,7 @@ from fastapi import Path
 from fastapi.responses import Response, StreamingResponse
 
 from inference_store.access.rights import Right
-from inference_store.erasure import certificates, erased_lists, log
+from inference_store.erasure import certificates, erased_lists
 from inference_store.erasure.certificates import StoredDocument
 from inference_store.erasure.log import CERTIFICATE, read_document, read_public_key
 from inference_store.inference.errors import BlobMissing, NotFound
@@ -110,8 +110,12 @@ async def list_certificates(
 @router.add("GET /certificates/keys", _NEEDED, "List the keys that sign certificates")
 async def list_certificate_keys(connection: Reading) -> Answer[CertificateKeys]:
     """The public keys of the chain, the oldest first: each is signed by the one before it."""
-    keys = [_show_key(key_document) for key_document in await certificates.find_keys(connection)]
-    return Answer(CertificateKeys(items=keys))
+    shown: list[ShownCertificateKey] = []
+    for document in await certificates.find_keys(connection):
+        key, about = read_public_key(document), {"signed_by": document.signed_by}
+        about |= {"number": document.number, "public_key": key.text}
+        shown.append(ShownCertificateKey.show(key, **about))
+    return Answer(CertificateKeys(items=shown))
 
 
 @router.add("GET /certificates/{certificate}", _NEEDED, "Read a certificate", answer=SignedDocument)
@@ -167,12 +171,4 @@ def _show_row(row: StoredDocument) -> ListedCertificate:
         model_ids=document["erasure"]["model_ids"],
         erased=document["erased"],
         hash=row.hash.hex(),
-    )
-
-
-def _show_key(key_document: log.SignedDocument) -> ShownCertificateKey:
-    key = read_public_key(key_document)
-    number, text = key_document.document["number"], key.text
-    return ShownCertificateKey.show(
-        key, public_key=text, number=number, signed_by=key_document.signed_by
     )

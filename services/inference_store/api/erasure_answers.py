@@ -138,6 +138,8 @@ async def show_erasure(
     waived = erasure.given_up
     holds = (waived or {}).get("holds", {}).items()
     held = [{"hold": hold, "inferences": number} for hold, number in holds]
+    is_over = erasure.cause == "request" and erasure.state in {"deleted", "certified"}
+    is_empty = not erasure.inferences and not any(erasure.table_rows.values())
     return ShownErasure.show(
         erasure,
         model_id=None if erasure.model is None else names.get(erasure.model),
@@ -148,7 +150,7 @@ async def show_erasure(
         given_up=waived and {"by": waived["by"], "held": held},
         obstacles=await list_blocked(connection, erasure.id),
         not_found=not_found,
-        message=_build_message(erasure),
+        message=_NOTHING if is_over and is_empty else None,
     )
 
 
@@ -179,9 +181,3 @@ def _compute_rate(erasure: Erasure) -> float | None:
         return None
     seconds = ((erasure.finished_at or datetime.now(UTC)) - since).total_seconds()
     return round(done / seconds, 3) if seconds > 0 else None
-
-
-def _build_message(erasure: Erasure) -> str | None:
-    is_over = erasure.state in {"deleted", "certified"}
-    is_empty = not erasure.inferences and not any(erasure.table_rows.values())
-    return _NOTHING if is_over and erasure.cause == "request" and is_empty else None

@@ -297,8 +297,11 @@ async def _answer(access: Access, body: ErasureRequest, model_id: str | None = N
         filter = await read_requested_filter(body.filter, body.filter_lang, cursor=body.cursor)
         if body.subject is not None:
             criteria = await _read_subject(connection, access, names, body)
+        elif body.inference_ids is not None:
+            criteria = describe_ids(body.inference_ids)
         else:
-            criteria = await _read_request(connection, list(names), body, filter)
+            assert filter.tree is not None, "one of the three is given"
+            criteria = await describe_filter(connection, list(names), filter.tree, filter.text)
         if body.dry_run:
             not_found = await _list_not_found(connection, list(names), body.inference_ids or ())
             estimate = await _build_estimate(
@@ -325,18 +328,6 @@ async def _request(
     note = Note(Action.ERASURE_REQUESTED, ids[0] if len(ids) == 1 else None, detail)
     erasure = await access.ledger.write("erasure_requested", entry, actor=access.who, note=note)
     return await answer_requested(access, erasure, not_found=not_found)
-
-
-async def _read_request(
-    connection: AsyncConnection,
-    models: Sequence[int],
-    body: ErasureRequest,
-    filter: RequestedFilter,
-) -> dict[str, Any]:
-    if body.inference_ids is not None:
-        return describe_ids(body.inference_ids)
-    assert filter.tree is not None
-    return await describe_filter(connection, models, filter.tree, filter.text)
 
 
 async def _list_not_found(

@@ -216,7 +216,7 @@ def _read_duration(text: str, settings: ApiSettings, now: datetime) -> datetime:
     most = timedelta(seconds=settings.export_most_seconds)
     try:
         duration = parse_duration(text)
-        expires_at = None if duration is None else duration.after(now)
+        expires_at = None if duration is None else duration.find_end(now)
     except ValueError:
         raise _refuse_duration("it is an ISO 8601 duration, such as P7D or PT12H") from None
     if expires_at is None or expires_at > now + most:

@@ -144,17 +144,12 @@ async def _look(  # noqa: PLR0917
             connection, prepared.query, since, limit=_MOST_FETCHED, deadline=deadline
         )
     new = [arrival for arrival in arrivals if arrival.uid not in seen_uids]
-    return new, await _show(connection, registration.model, new[-MOST_SHOWN:])
-
-
-async def _show(
-    connection: AsyncConnection, model: int, arrivals: Sequence[Arrival]
-) -> list[dict[str, Any]]:
+    shown_uids = [arrival.uid for arrival in new[-MOST_SHOWN:]]
     names = ("uid", "inference_id", "received_at", "indexed_at", "ok", "top_score")
-    return [
-        {name: arrival.row[name] for name in (*names, "prediction_count")}
-        | {"top_label": arrival.top_label}
-        for arrival in await read(connection, model, [inference.uid for inference in arrivals])
+    return new, [
+        {name: inference.row[name] for name in (*names, "prediction_count")}
+        | {"top_label": inference.top_label}
+        for inference in await read(connection, registration.model, shown_uids)
     ]
 
 

@@ -1,10 +1,10 @@
 """Legal holds: placed, read, changed, released."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from operator import attrgetter
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 from uuid import UUID, uuid4
 
 from pydantic import ConfigDict, Field, model_validator
@@ -116,14 +116,10 @@ class ShownHold(holds.Hold, Shown):
     `timestamp`. Repeat them to change the hold."""
 
 
-class ShownClaim(Shown):
+class ShownClaim(holds.Claim, Shown):
     """An inference of the hold that an erasure had claimed before: some of it may be gone."""
 
     model_id: str | None
-    uid: UUID
-    scope: Literal["input", "response", "inference"]
-    erasure: UUID
-    claimed_at: datetime
 
 
 class PlacedHold(ShownHold):
@@ -208,7 +204,7 @@ async def list_holds(
         limit=page.limit + 1,
         within=access.scope,
     )
-    ids = await _find_names(connection, [hold.model for hold in listed_holds])
+    ids = await model_numbers.names(connection, [hold.model for hold in listed_holds])
     return page.answer(listed_holds, partial(_show_hold, ids=ids), by_time("placed_at"))
 
 
@@ -238,14 +234,16 @@ async def release_hold(
     async def build_body(connection: AsyncConnection) -> Entry:
         nonlocal model_id
         before = await _lock_unreleased(connection, access, hold_id, if_match)
-        ids = await _find_names(connection, [before.model])
+        ids = await model_numbers.names(connection, [before.model])
         model_id = None if before.model is None else ids.get(before.model)
         return {"id": str(hold_id), "reason": why.reason, "revision": before.revision + 1}
 
-    def build_note(hold: holds.Hold) -> Note:
-        return _build_note(Action.HOLD_RELEASED, model_id, hold, reason=why.reason)
-
-    hold = await access.ledger.write("hold_released", build_body, actor=access.who, note=build_note)
+    hold = await access.ledger.write(
+        "hold_released",
+        build_body,
+        actor=access.who,
+        note=lambda hold: _build_note(Action.HOLD_RELEASED, model_id, hold, reason=why.reason),
+    )
     async with access.engine.connect() as connection:
         return await _build_answer(connection, hold)
 
@@ -319,13 +317,14 @@ async def _build_entry(
 ) -> tuple[dict[str, Any], Sequence[str]]:
     model, expected = await _find_model(connection, access, body.model_id)
     is_text = isinstance(body.filter, str) and body.filter_lang != "cql2-json"
-    criteria = holds.HoldCriteria(
-        filter=tree,
-        filter_text=body.filter if is_text else None,
+    hold_filter = await holds.build_filter(
+        connection,
+        model,
+        tree,
         inference_ids=body.inference_ids,
+        source=body.filter if is_text else None,
         types=body.types,
     )
-    hold_filter = await holds.build_filter(connection, model, criteria)
     until = None if body.until is None else body.until.astimezone(UTC).isoformat()
     values = body.model_dump(include={"name", "reason", "model_id", "inference_ids"})
     warnings = (*expected, *hold_filter.warnings)
@@ -366,14 +365,8 @@ def _build_note(action: Action, model_id: str | None, hold: holds.Hold, **detail
 
 
 async def _build_answer(connection: AsyncConnection, hold: holds.Hold) -> Answer[ShownHold]:
-    ids = await _find_names(connection, [hold.model])
+    ids = await model_numbers.names(connection, [hold.model])
     return Answer(_show_hold(hold, ids), revision=hold.revision)
-
-
-async def _find_names(
-    connection: AsyncConnection, models: Collection[int | None]
-) -> Mapping[int, str]:
-    return await model_numbers.names(connection, {model for model in models if model is not None})
 
 
 def _show_hold(hold: holds.Hold, ids: Mapping[int, str]) -> ShownHold:
@@ -384,7 +377,9 @@ async def _show_placed(
     connection: AsyncConnection, placement: holds.Placement, warnings: Sequence[str]
 ) -> PlacedHold:
     claims = placement.claimed[:_CLAIMS]
-    ids = await _find_names(connection, [placement.hold.model, *(claim.model for claim in claims)])
+    ids = await model_numbers.names(
+        connection, [placement.hold.model, *(claim.model for claim in claims)]
+    )
     return PlacedHold.show(
         placement.hold,
         **_describe(placement.hold, ids),

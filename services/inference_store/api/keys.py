@@ -1,7 +1,9 @@
-"""API keys: made, listed, rotated, revoked."""
+"""API keys: made, listed, rotated, revoked. Below: the audit, which names them."""
 
 from datetime import datetime
+from operator import attrgetter
 from typing import Annotated
+from uuid import UUID
 
 from fastapi import Path
 from pydantic import ConfigDict, Field
@@ -9,7 +11,8 @@ from pydantic import ConfigDict, Field
 from inference_store.access import Action
 from inference_store.access.credentials import ApiKey
 from inference_store.access.rights import Grant, Right
-from inference_store.index import api_keys
+from inference_store.index import api_keys, audit
+from inference_store.index.audit import AuditEntry, Filter
 from inference_store.inference.errors import Forbidden
 from inference_store.inference.field_docs import Body, Instant, ShortText
 from inference_store.platform.json_encoding import format_instant
@@ -152,3 +155,37 @@ def _refuse_longer(access: Access, expires_at: datetime | None) -> None:
     if access.caller.outlived_by(expires_at):
         own = format_instant(access.caller.expires_at)
         raise Forbidden(f"Your own key expires at {own}: give an `expires_at` no later than that.")
+
+
+# The audit: who did what, when, from where.
+
+
+class AuditParameters(PageParameters):
+    """Which page of which entries; everything that is given must hold."""
+
+    actor: ShortText | None = None
+    """`key:<id>`, `oidc:<subject>`, `token`, `cli:<user>`, or `anyone`."""
+    action: Action | None = None
+    """What was done."""
+    model_id: ShortText | None = None
+    """To which model."""
+    uid: UUID | None = None
+    """To which inference."""
+    at_from: Annotated[Instant | None, Field(description="Then or later.")] = None
+    at_to: Annotated[Instant | None, Field(description="Before then.")] = None
+
+
+class ShownAuditEntry(AuditEntry, Shown):
+    """One thing that was done."""
+
+
+@router.add("GET /audit", Needs(Right.ADMIN, Over.SOME), "Read the audit")
+async def list_audit(
+    page: InQuery[AuditParameters], connection: Reading, access: Asking
+) -> PageAnswer[ShownAuditEntry]:
+    """Every change and every read of an input, the newest first; what belongs to no model only
+    where everything is administered."""
+    chosen = Filter(within=access.scope, **page.model_dump(exclude={"limit", "cursor"}))
+    before = page.find_after(int)
+    entries = await audit.listed(connection, chosen, limit=page.limit + 1, before=before)
+    return page.answer(entries, ShownAuditEntry.show, attrgetter("id"))

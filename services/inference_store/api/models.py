@@ -64,16 +64,6 @@ class RegistrationBody(Body):
     reason: ShortText | None = None
     """Why it moves; needed where a minimum age is left behind."""
 
-    def details(self) -> Details:
-        """Return it as the store takes it."""
-        return Details(
-            project_id=self.project_id,
-            name=self.name,
-            task_type=self.task_type,
-            class_labels=tuple(self.class_labels),
-            output_mapping=self.output_mapping,
-        )
-
 
 class PendingMove(Shown):
     """A move that does not count for retention yet. To move it back takes it away."""
@@ -113,12 +103,8 @@ class ModelParameters(PageParameters):
     """Of this project."""
 
 
-class ShownProject(Shown):
+class ShownProject(registrations.Project, Shown):
     """What registrations name as their project."""
-
-    project_id: str
-    models: int
-    """How many of its models the caller sees."""
 
 
 class ShownSeenType(Shown):
@@ -293,7 +279,11 @@ async def _write(
         if current.project_id != body.project_id:
             raise Conflict(f"The model {model_id!r} has just been moved: try again.")
     registration, new = await registrations.put(
-        connection, model_id, body.details(), revision=expected, must_be_new=missing
+        connection,
+        model_id,
+        Details.model_validate(body),
+        revision=expected,
+        must_be_new=missing,
     )
     action = Action.MODEL_REGISTERED if new else Action.MODEL_CHANGED
     await access.note(connection, action, registration, revision=registration.revision)
@@ -320,7 +310,7 @@ async def _move(
         ]
         effective_at = registration.moves_at or registration.updated_at
         warning = MoveWarning(effective_at=effective_at, policies=shown)
-        if registrations.details_of(registration) == body.details():
+        if Details.model_validate(registration) == Details.model_validate(body):
             return _build_answer(registration, warning=warning)
         expected = None if expected is None else expected + 1
         return await _write(connection, access, model_id, body, expected, warning=warning)

@@ -1,6 +1,6 @@
 """Retention policies of a model, of a project, and of all: their bodies, answers and paths."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 from uuid import UUID
@@ -20,12 +20,10 @@ from inference_store.erasure.policies import (
     PolicyOwner,
     PolicyState,
     PolicyVersion,
-    RequestedRule,
 )
 from inference_store.erasure.policies.effective_policy import check_not_empty, check_rules
 from inference_store.index.registrations import Registration
 from inference_store.inference.field_docs import ShortText
-from inference_store.query.cql2.tree import Node
 
 from .access import Access, Needs, Over
 from .answer import Shown
@@ -70,12 +68,6 @@ class PolicyBody(Bounds):
     """`now`: without the grace; needs the preview's `token`."""
     token: UUID | None = None
     """Of the preview of this very policy, an hour old at most."""
-
-    def list_requested_rules(self, trees: list[Node | None]) -> Iterator[RequestedRule]:
-        """Yield the rules with the trees of their filters."""
-        for rule, tree in zip(self.rules, trees, strict=True):
-            source = rule.filter if isinstance(rule.filter, str) else None
-            yield RequestedRule(rule, tree, source, rule.types)
 
 
 class Reason(Parameters):

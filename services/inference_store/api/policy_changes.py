@@ -44,6 +44,7 @@ from inference_store.erasure.policies import (
     EffectiveRule,
     PolicyOwner,
     PolicyVersion,
+    RequestedRule,
     ResolvedPolicy,
     RetentionPolicy,
     list_models,
@@ -116,14 +117,14 @@ async def put_policy(
 async def preview_policy(body: PolicyBody, access: Asking, of: PolicyOf) -> Answer[PolicyPreview]:
     """The same as setting it, without setting it; its token lets it begin at once."""
     lost, resolved = await _estimate(access, of, body)
-    async with access.engine.begin() as connection:
+    async with access.engine.connect() as connection:
         revision = (await policies.find_state(connection, of)).revision
-        token = await preview.record_preview(connection, of, revision, _describe_request(body))
+        made_at = await policies.read_now(connection)
     return Answer(
         PolicyPreview(
             would_delete=_show_would_delete(lost),
             grace_seconds=_find_grace_seconds(access, lost),
-            token=token,
+            token=preview.make_token(of, revision, _describe_request(body), made_at),
             warnings=[] if resolved is None else list(resolved.warnings),
         )
     )
@@ -239,7 +240,11 @@ async def _estimate(
     async with querying(access) as connection:
         await check_allowed(connection, access, owner)
         if body is not None:
-            rules = list(body.list_requested_rules(trees))
+            texts = [rule.filter if isinstance(rule.filter, str) else None for rule in body.rules]
+            rules = [
+                RequestedRule(rule, tree, text, rule.types)
+                for rule, tree, text in zip(body.rules, trees, texts, strict=True)
+            ]
             resolved = await policies.resolve_policy(connection, owner, rules, body)
         policy = None if resolved is None else resolved.policy
         lost = await preview.preview_policy(
@@ -273,9 +278,8 @@ async def _require_preview(
     if body.token is None:
         fault = Fault("token", "give the `token` that the preview of this policy answered")
         raise Invalid("A policy begins at once only where it was previewed.", faults=[fault])
-    if not await preview.is_preview_of(
-        connection, body.token, owner, revision, _describe_request(body)
-    ):
+    now = await policies.read_now(connection)
+    if not preview.is_preview_of(body.token, owner, revision, _describe_request(body), now):
         raise PreconditionFailed(
             "the token is of another policy or older than an hour, or a policy was set since:"
             " preview it again"

@@ -14,8 +14,8 @@ from uuid import UUID
 from sqlalchemy.exc import DBAPIError
 
 from inference_store.cli.closed_pipe import raise_if_reader_is_gone
-from inference_store.erasure import audit_verification, certificates
-from inference_store.erasure.audit_verification import Verdict
+from inference_store.erasure import audit_chain, certificates
+from inference_store.erasure.audit_chain import Verdict
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.ledger_entries import Entry
 from inference_store.erasure.log import (
@@ -404,7 +404,7 @@ async def _verify_audit(settings: DatabaseSettings) -> tuple[Verdict, list[str]]
         async with engine.connect() as connection:
             # One snapshot: what is written meanwhile is not a failure.
             await connection.execution_options(isolation_level="REPEATABLE READ")
-            return await audit_verification.verify(connection), []
+            return await audit_chain.verify(connection), []
 
 
 def _summarize(verdict: Verdict, more_failures: int) -> str:

@@ -13,8 +13,7 @@ certificates  prove what was erased, with `erased_lists` and `proofs`
 
 `progress` is the erasure itself, as it is stored from the first step to the last. `ledger` has
 every decision before it takes effect, every certificate, and where the audit stood; `log` has what
-is signed, and the keys. `audit_chain` makes the audit tamper-evident, and `audit_verification`
-verifies it.
+is signed, and the keys. `audit_chain` makes the audit tamper-evident, and verifies it.
 `housekeeping` deletes the store's records of its own work. `locks` order these steps against
 writers, and elect the service that leads; `runs` say when it works.
 """

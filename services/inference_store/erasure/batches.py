@@ -23,7 +23,13 @@ from inference_store.erasure.held_deletions import record_held, split_held
 from inference_store.erasure.pending_deletions import COLUMNS as MARKED_COLUMNS
 from inference_store.erasure.pending_deletions import KEYS, add_pending
 from inference_store.erasure.policies import ErasureScope
-from inference_store.erasure.progress import Erasure, NewErasure, add_marked, resume_erasure
+from inference_store.erasure.progress import (
+    Erasure,
+    NewErasure,
+    add_marked,
+    redact_criteria,
+    resume_erasure,
+)
 from inference_store.index import registrations
 from inference_store.index.sidecars import among, among_keys
 from inference_store.index.tables import (
@@ -111,8 +117,7 @@ async def mark_batch(
     await record_held(connection, number, model, batch["scope"], batch.get("held", ()))
     if "up_to" in batch:
         here, up_to = erasure_model.c, batch["up_to"]
-        values: dict[Any, Any] = {"marked": here.marked + added}
-        values |= {"marked_at": func.now()} if up_to is None else {"marked_to": UUID(up_to)}
+        values = {"marked_at": func.now()} if up_to is None else {"marked_to": UUID(up_to)}
         position = erasure_model.update().where(here.erasure == number, here.model == model)
         await connection.execute(position.values(values))
     return added
@@ -249,10 +254,13 @@ async def apply_requested(
 
 
 async def apply_cancelled(connection: AsyncConnection, body: Body, _: datetime, __: str) -> None:
-    """Remove every mark, and set the state."""
-    number = UUID(body["erasure"])
-    await requests.stop_erasure(connection, number)
+    """Remove every mark, and set the state, whatever it is: a replay follows what was decided."""
+    here, number = erasure.c, UUID(body["erasure"])
+    changed = erasure.update().where(here.id == number, here.state != "cancelled")
+    # first: it locks the row, which decides
+    await connection.execute(changed.values(state="cancelling"))
     while await requests.remove_pending_of(connection, number, limit=_MARKS):
         pass
     await connection.execute(erasing_object.delete().where(_HERE.erasure == number))
-    await requests.complete_cancellation(connection, number)
+    values = {"state": "cancelled", "finished_at": func.now(), "asked": redact_criteria()}
+    await connection.execute(changed.values(values))

@@ -6,7 +6,6 @@ Hashes cover JSON in a canonical form, the bytes that everybody reads.
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Final
 
@@ -19,13 +18,6 @@ def canonical(value: Any) -> str:
 def compute_hash(value: Any, *, after: bytes = b"") -> bytes:
     """Return the SHA-256 over `after` (a salt, or the hash of the entry before) and a value."""
     return sha256(after + canonical(value).encode()).digest()
-
-
-def format_instant(at: datetime | None) -> str | None:
-    """Return an instant by RFC 3339, in UTC, with microseconds."""
-    if at is None:
-        return None
-    return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias
@@ -15,7 +15,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import EVERYTHING, AccessScope
 from inference_store.erasure.locks import fence_exclusive
-from inference_store.erasure.mentions import mentions
 from inference_store.erasure.policies import watermarks
 from inference_store.index import model_numbers, registrations
 from inference_store.index.database import is_rows_fault
@@ -152,19 +151,10 @@ def _match_scope(scope: AccessScope) -> ColumnElement[bool]:
 # A filter is resolved when the hold is placed, and never changes. A hold by ids is a filter too,
 # so that it also protects what comes later under one of them.
 #
-# While an erasure knows its subject, it records the revisions that mention it. Their values are
-# removed once the hold is over (released, or `until` has passed): until then its filter is needed.
-# Who held something, when, and of which model stays, with keyed hashes of what was removed.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HoldCriteria:
-    """Exactly one of a filter and ids. `types`: by name, of keys that nothing has yet."""
-
-    filter: Node | None = None
-    filter_text: str | None = None
-    inference_ids: Sequence[str] | None = None
-    types: Mapping[str, str] = field(default_factory=dict)
+# While an erasure knows its subject, it records the revisions that mention it (housekeeping.py).
+# Their values are removed once the hold is over (released, or `until` has passed): until then its
+# filter is needed. Who held something, when, and of which model stays, with keyed hashes of what
+# was removed.
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,17 +166,25 @@ class HoldFilter:
 
 
 async def build_filter(
-    connection: AsyncConnection, model: int | None, request: HoldCriteria
+    connection: AsyncConnection,
+    model: int | None,
+    tree: Node | None,
+    *,
+    inference_ids: Sequence[str] | None = None,
+    source: str | None = None,
+    types: Mapping[str, str] | None = None,
 ) -> HoldFilter:
-    """Return the hold's filter, for a model or for all. Raises as `filters.saved.save` does;
-    Invalid."""
-    if request.filter is None:
-        return HoldFilter(
-            certain.save(from_conditions.of_ids(request.inference_ids or ()), KnownKeys()).text, ()
-        )
+    """Return the hold's filter, for a model or for all; of ids if it has no tree.
+
+    `source`: the filter's text; `types`: by name, of keys that nothing has yet. Raises as
+    `filters.saved.save` does; Invalid.
+    """
+    if tree is None:
+        of_ids = from_conditions.of_ids(inference_ids or ())
+        return HoldFilter(certain.save(of_ids, KnownKeys()).text, ())
     models = [model] if model is not None else await registrations.every_model(connection)
-    keys = await find_known_keys(connection, models, names_in(request.filter))
-    filter = certain.save(request.filter, keys, declared=request.types, source=request.filter_text)
+    keys = await find_known_keys(connection, models, names_in(tree))
+    filter = certain.save(tree, keys, declared=types or {}, source=source)
     predicate = filter.checked.predicate
     # Refuse a filter on the project: a model may leave its project, and take held inferences
     # with it.
@@ -214,34 +212,9 @@ def list_declared_types(text: str) -> dict[str, str]:
 
 
 HashText: TypeAlias = Callable[[str], str]
-Position: TypeAlias = tuple[Any, ...]
-START: Final[Position] = (UUID(int=0), 0)
-_VALUES: Final = ("name", "reason", "filter", "inference_ids")
+VALUES: Final = ("name", "reason", "filter", "inference_ids")
+"""The members of a revision's document that may mention a subject."""
 _HERE: Final = hold_change.c
-
-
-async def record_mentions(
-    connection: AsyncConnection,
-    subject: tuple[str, str],
-    reach: AccessScope,
-    *,
-    after: Position,
-    limit: int,
-) -> tuple[int, Position | None]:
-    """Record the revisions that mention a subject (its key and value), among the `limit` after
-    `after` whose hold is in reach. Repeatable.
-
-    Return how many, and the last one that was read; None if none is left.
-    """
-    is_after = tuple_(_HERE.hold, _HERE.revision) > tuple_(*after)
-    query = select(_HERE.hold, _HERE.revision, _HERE.document).where(is_after)
-    query = query.join(hold, hold.c.id == _HERE.hold).where(match_models(reach, hold.c.model))
-    query = query.order_by(_HERE.hold, _HERE.revision).limit(limit)
-    rows = (await connection.execute(query)).all()
-    mentioning = [row for row in rows if mentions(_select_values(row.document), *subject)]
-    for row in mentioning:
-        await connection.execute(_update_revision(row).values(forget_when_over=True))
-    return len(mentioning), (rows[-1].hold, rows[-1].revision) if rows else None
 
 
 async def has_recorded_value(connection: AsyncConnection, body: Mapping[str, Any]) -> bool:
@@ -298,7 +271,7 @@ def _normalise(name: str, value: Any) -> Any:
 
 
 def _select_values(document: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: document[name] for name in _VALUES if document.get(name) is not None}
+    return {name: document[name] for name in VALUES if document.get(name) is not None}
 
 
 def _redact_value(value: Any, hash: HashText | None) -> Any:
@@ -440,11 +413,11 @@ MOST_CLAIMS: Final = 10_000
 """How many claims are checked: far more than are under way at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """An inference that the hold protects from now on, and that an erasure had claimed before."""
+class Claim(Stored):
+    """An inference that the hold protects from now on, and that an erasure had claimed before: some
+    of it may be gone."""
 
-    model: int
+    model: Hidden[int]
     uid: UUID
     scope: Literal["input", "response", "inference"]
     erasure: UUID
@@ -510,9 +483,7 @@ async def apply_released(
     return await _read_current(connection, body)
 
 
-async def find_claims(
-    connection: AsyncConnection, hold: Hold, *, limit: int = MOST_CLAIMS
-) -> tuple[list[Claim], bool]:
+async def find_claims(connection: AsyncConnection, hold: Hold) -> tuple[list[Claim], bool]:
     """Return the claims that the hold came too late for, the oldest first, and whether there may be
     more than were checked.
 
@@ -524,23 +495,18 @@ async def find_claims(
     query = query.where(here.claimed_at.is_not(None)).order_by(here.claimed_at, here.uid)
     if hold.model is not None:
         query = query.where(here.model == hold.model)
-    claims = [Claim(*row) for row in await connection.execute(query.limit(limit + 1))]
-    has_more = len(claims) > limit
-    claims = claims[:limit]
+    rows = await connection.execute(query.limit(MOST_CLAIMS + 1))
+    claims = [Claim.model_validate(row) for row in rows]
+    has_more = len(claims) > MOST_CLAIMS
+    claims = claims[:MOST_CLAIMS]
     held: set[tuple[int, UUID]] = set()
     for model, uids in by_model((claim.model, claim.uid) for claim in claims):
-        held |= {(model, uid) for uid in await _filter_held(connection, hold, model, uids)}
+        held_uids: Collection[UUID] = uids
+        with suppress(HoldUnreadable):
+            async with connection.begin_nested():
+                held_uids = await find_holds(connection, [hold], model, uids)
+        held |= {(model, uid) for uid in held_uids}
     return [claim for claim in claims if (claim.model, claim.uid) in held], has_more
-
-
-async def _filter_held(
-    connection: AsyncConnection, hold: Hold, model: int, uids: Sequence[UUID]
-) -> Collection[UUID]:
-    try:
-        async with connection.begin_nested():
-            return await find_holds(connection, [hold], model, uids)
-    except HoldUnreadable:
-        return uids
 
 
 async def _lock(connection: AsyncConnection) -> None:

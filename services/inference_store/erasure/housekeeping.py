@@ -39,7 +39,7 @@ from inference_store.access import EVERYTHING, AccessScope
 from inference_store.access.rights import ScopePart
 from inference_store.erasure import audit_chain
 from inference_store.erasure.audit_chain import redact_mentions
-from inference_store.erasure.holds import record_mentions
+from inference_store.erasure.holds import VALUES
 from inference_store.erasure.mentions import mentions
 from inference_store.erasure.pending_deletions import select_marks
 from inference_store.erasure.progress import ENDED, Erasure, list_models, match_erasures
@@ -55,13 +55,14 @@ from inference_store.index.tables import (
     erasure_obstacle,
     export_job,
     former_model,
+    hold,
+    hold_change,
     inference,
     label,
     metadata_key_delta,
     metadata_key_seen,
     model_key,
     model_label,
-    policy,
     policy_sweep,
     policy_version,
     prediction,
@@ -136,11 +137,6 @@ async def _delete_reports(connection: AsyncConnection, seconds: float, _limit: i
     return 1
 
 
-async def _delete_audit(connection: AsyncConnection, _seconds: float, limit: int) -> int:
-    """Delete up to the newest checkpoint, which says what is old."""
-    return await audit_chain.prune_entries(connection, limit=limit)
-
-
 def _ago(seconds: float) -> ColumnElement[datetime]:
     return func.now() - func.make_interval(0, 0, 0, 0, 0, 0, seconds)
 
@@ -183,7 +179,8 @@ RECORD_KINDS: Final = (
         setting="audit_keep_seconds",
         time=audit.c.at,
         may_go=true(),
-        delete=_delete_audit,
+        # up to the newest checkpoint, which says what is old
+        delete=lambda connection, _, limit: audit_chain.prune_entries(connection, limit=limit),
     ),
 )
 
@@ -308,6 +305,13 @@ def _list_exports(by: Redaction) -> _Texts:
     return query.where(match_models(by.reach, here.model)), values
 
 
+def _list_revisions(by: Redaction) -> _Texts:
+    here = hold_change.c
+    texts = (here.document[name] for name in VALUES)
+    query = select(here.hold, here.revision, *texts).join(hold, hold.c.id == here.hold)
+    return query.where(match_models(by.reach, hold.c.model)), {"forget_when_over": True}
+
+
 async def _redact_rows(
     list_texts: Callable[[Redaction], _Texts],
     connection: AsyncConnection,
@@ -315,23 +319,22 @@ async def _redact_rows(
     after: Position,
     limit: int,
 ) -> Page:
-    """Redact the rows whose texts, all columns but the first, mention the subject."""
+    """Redact the rows whose texts, all columns after those of the key, mention the subject."""
     query, values = list_texts(by)
-    id: Any = query.selected_columns[0]
-    page = (await connection.execute(query.where(id > after[0]).order_by(id).limit(limit))).all()
-    mentioning = [row[0] for row in page if by.is_about(list(row[1:]))]
-    await connection.execute(id.table.update().where(id.in_(mentioning)).values(values))
-    return len(mentioning), (page[-1][0],) if len(page) == limit else None
+    size = len(after)
+    columns: list[Any] = list(query.selected_columns)[:size]
+    key = tuple_(*columns)
+    query = query.where(key > tuple_(*after)).order_by(*columns).limit(limit)
+    page = (await connection.execute(query)).all()
+    mentioning = [tuple(row[:size]) for row in page if by.is_about(list(row[size:]))]
+    if mentioning:
+        changed = columns[0].table.update().where(key.in_(mentioning))
+        await connection.execute(changed.values(values))
+    return len(mentioning), tuple(page[-1][:size]) if len(page) == limit else None
 
 
-async def record_in_holds(
-    connection: AsyncConnection, by: Redaction, after: Position, limit: int
-) -> Page:
-    """Record the revisions of holds that mention the subject: they lose its values later."""
-    subject = (by.subject.key, by.subject.value)
-    return await record_mentions(connection, subject, by.reach, after=after, limit=limit)
-
-
+RECORDED: Final = hold_change.name
+"""The table whose rows are only recorded: they lose what they say once the hold is over."""
 Redact: TypeAlias = Callable[[AsyncConnection, Redaction, Position, int], Awaitable[Page]]
 REDACTIONS: Final[Mapping[str, tuple[Redact, Position]]] = {
     "audit": (_redact_audit, (0,)),
@@ -339,6 +342,7 @@ REDACTIONS: Final[Mapping[str, tuple[Redact, Position]]] = {
     "erasure": (partial(_redact_rows, _list_erasures), (UUID(int=0),)),
     "saved_view": (partial(_redact_rows, _list_views), (UUID(int=0),)),
     "export_job": (partial(_redact_rows, _list_exports), (UUID(int=0),)),
+    RECORDED: (partial(_redact_rows, _list_revisions), (UUID(int=0), 0)),
 }
 """By the table whose rows may mention a subject: the function that redacts the next page, and the
 position before the first."""
@@ -425,9 +429,9 @@ async def apply_removed(
     owner has registered since stays as it is.
     """
     model_id = body["model_id"]
-    for table in (policy, policy_version):  # otherwise a model of the same id would have its policy
-        own = (table.c.level == "model", table.c.subject == model_id)
-        await connection.execute(table.delete().where(*own))
+    # otherwise a model of the same id would have its policy
+    own = (policy_version.c.level == "model", policy_version.c.subject == model_id)
+    await connection.execute(policy_version.delete().where(*own))
     query = select(registration.c.model, registration.c.revision)
     query = query.where(registration.c.model_id == model_id).with_for_update()
     row = (await connection.execute(query)).first()
@@ -447,9 +451,9 @@ async def remove_emptied(connection: AsyncConnection) -> int:
 
     A model that has got a policy since stays.
     """
-    here = registration.c
-    own = select(policy.c.subject).where(
-        policy.c.level == "model", policy.c.subject == here.model_id
+    here, versions = registration.c, policy_version.c
+    own = select(versions.subject).where(
+        versions.level == "model", versions.subject == here.model_id
     )
     query = select(here.model, here.model_id).where(
         here.registered_by == registrations.GOES, ~own.exists()

@@ -330,9 +330,8 @@ class Ledger:
 class LedgerWatch:
     """The result of the last comparison; nothing may be served before there is one."""
 
-    def __init__(self, ledger: Ledger, *, every_seconds: float = COMPARE_SECONDS) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._every = every_seconds
         self._lock = asyncio.Lock()
         self._compared_at: float | None = None
         self._apart: LedgerDiverged | None = None
@@ -358,7 +357,7 @@ class LedgerWatch:
     async def compare_if_due(self) -> None:
         """Compare if the last comparison is long ago. Raises as `compare`."""
         now = time.monotonic()
-        if self._apart or self._compared_at is None or now - self._compared_at >= self._every:
+        if self._apart or self._compared_at is None or now - self._compared_at >= COMPARE_SECONDS:
             await self.compare()
 
     async def reason(self) -> str | None:
@@ -382,7 +381,7 @@ class LedgerWatch:
                 _log.debug("the ledger is not compared", action="ledger", error=str(error)[:500])
             agree = self._compared_at is not None and self._apart is None
             with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), self._every if agree else _SOON_SECONDS)
+                await asyncio.wait_for(stop.wait(), COMPARE_SECONDS if agree else _SOON_SECONDS)
 
     async def _compare(self) -> None:
         try:

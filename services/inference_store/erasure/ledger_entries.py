@@ -124,32 +124,22 @@ class Entry:
 def decode(data: bytes) -> Entry:
     """Read an entry. Raises DamagedEntry if its hashes do not match what it says."""
     try:
-        document = json.loads(data)
+        document, content = json.loads(data), None
         if document["format"] != FORMAT:
             raise DamagedEntry(f"format {document['format']} is not known; {FORMAT} is")
-        content = None if document.get("forgotten") else _read_content(document)
+        if not document.get("forgotten"):
+            note = None if document["note"] is None else Note(*document["note"])
+            content = Content(document["body"], note, document["client"], document["salt"])
         at = datetime.fromisoformat(document["at"])
         head = (document["number"], document["kind"], at, document["actor"], document["previous"])
         entry = Entry(*head, document["body_hash"], content)
-        fault = _find_fault(entry, document["hash"])
+        if entry.hash != document["hash"]:
+            raise DamagedEntry("its hash is not that of what it says")
+        if content is not None and content.hash != entry.body_hash:
+            raise DamagedEntry("its body was changed")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedEntry(f"it cannot be read: {type(error).__name__}") from error
-    if fault is not None:
-        raise DamagedEntry(fault)
     return entry
-
-
-def _find_fault(entry: Entry, hash: object) -> str | None:
-    if entry.hash != hash:
-        return "its hash is not that of what it says"
-    if entry.content is not None and entry.content.hash != entry.body_hash:
-        return "its body was changed"
-    return None
-
-
-def _read_content(document: Body) -> Content:
-    note = None if document["note"] is None else Note(*document["note"])
-    return Content(document["body"], note, document["client"], document["salt"])
 
 
 def _read_back(body: Body) -> Body:

@@ -35,10 +35,11 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from inference_store.erasure.hash_chain import START, Link, canonical, format_instant
+from inference_store.erasure.hash_chain import START, Link, canonical
 from inference_store.inference.events import StorageKey
 from inference_store.inference.layout import CERTIFICATES
 from inference_store.objects import LockedObject
+from inference_store.platform.json_encoding import format_instant
 from inference_store.platform.settings import BlobSettings, CertificateSettings, WrongSetting
 
 # The keys that sign documents, and that hash what these may not name.

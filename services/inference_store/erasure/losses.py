@@ -8,6 +8,7 @@ unless its inference goes.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -40,8 +41,8 @@ from inference_store.erasure.held_deletions import HeldRow
 from inference_store.erasure.holds import Hold, build_hold_condition
 from inference_store.erasure.pending_deletions import KEYS
 from inference_store.erasure.policies import ErasureScope
-from inference_store.erasure.quarantine import EventMetadata, QuarantinedEvent, UnattributedSearch
-from inference_store.erasure.requests import build_predicate, find_subject
+from inference_store.erasure.quarantine import QuarantinedEvent
+from inference_store.erasure.requests import find_subject
 from inference_store.erasure.selection import RequestedPart
 from inference_store.index import registrations
 from inference_store.index.tables import inference, unsettled_event
@@ -216,14 +217,12 @@ async def count_requested(
         if not doubts.nothing:
             loss = await _count_undecided(connection, loss, doubts, deadline)
     try:
-        after, of_model = 0, unsettled_event.c.model_id == model_id
-        while events := await quarantine.read_page(
-            connection, of_model, after=after, buckets=blobs.buckets
-        ):
+        of_model = unsettled_event.c.model_id == model_id
+        pages = quarantine.iterate_pages(lambda: nullcontext(connection), of_model, blobs.buckets)
+        async for events in pages:
             if deadline.is_over:
                 raise deadline.make_error()
             loss += await _count_page(connection, blobs, requested, events, deadline)
-            after = events[-1].id
     except OutOfTime:
         return replace(loss, partial=True)
     return loss
@@ -280,13 +279,8 @@ async def _count_page(
     if subject is not None:
         about = requested.predicate
         matching += await quarantine.filter_by_subject(connection, events, subject, about, metadata)
-    split = await quarantine.split_by_holds(
-        connection,
-        list({item.id: item for item in matching}.values()),
-        metadata,
-        lambda _: current_holds,
-        lambda item: [] if item.event and item.event.uid in going else current_holds,
-    )
+    found = list({item.id: item for item in matching}.values())
+    split = await quarantine.split_by_hold(connection, found, metadata, model=model, going=going)
     return _count_events(*split)
 
 
@@ -321,18 +315,16 @@ async def count_unattributed(
     deadline: Deadline,
 ) -> Loss:
     """Return how many go beside those of the erasure's models. Raises ObjectStoreUnavailable."""
-    search = quarantine.build_search(criteria, models.values())
-    loss = Loss()
-    if search.reach is None:
-        return loss
-    pages = _iterate_pages(connection, blobs, criteria, search, search.match())
-    async for events, metadata in pages:
+    model_ids, loss = models.values(), Loss()
+    about = (lambda: nullcontext(connection), blobs, criteria, model_ids)
+    beside = quarantine.match_unattributed(criteria, model_ids)
+    async for events, metadata in quarantine.iterate_mentions(*about, beside):
         loss += _count_events(
             *await quarantine.split_by_hold(connection, events, metadata, model=None)
         )
         if deadline.is_over:
-            break
-    return replace(loss, partial=deadline.is_over)
+            return replace(loss, partial=True)
+    return loss
 
 
 async def has_events_of_subject(
@@ -344,32 +336,14 @@ async def has_events_of_subject(
 ) -> bool:
     """Return whether any quarantined event that the erasure reaches mentions its subject, or nobody
     knows because time was over. Raises ObjectStoreUnavailable."""
-    search = quarantine.build_search(criteria, models.values())
-    match = or_(unsettled_event.c.model_id.in_(sorted(search.model_ids)), search.match())
-    pages = _iterate_pages(connection, blobs, criteria, search, match)
-    async for events, _ in pages:
+    model_ids = models.values()
+    about = (lambda: nullcontext(connection), blobs, criteria, model_ids)
+    beside = quarantine.match_unattributed(criteria, model_ids)
+    match = or_(unsettled_event.c.model_id.in_(sorted(model_ids)), beside)
+    async for events, _ in quarantine.iterate_mentions(*about, match):
         if events or deadline.is_over:
             return True
     return False
-
-
-async def _iterate_pages(
-    connection: AsyncConnection,
-    blobs: Blobs,
-    criteria: Mapping[str, Any],
-    search: UnattributedSearch,
-    match: ColumnElement[bool],
-) -> AsyncIterator[tuple[list[QuarantinedEvent], EventMetadata]]:
-    subject = find_subject(criteria)
-    if subject is None:
-        return
-    predicate = await build_predicate(connection, [], criteria)  # of any type
-    after = 0
-    while page := await quarantine.read_page(connection, match, after=after, buckets=blobs.buckets):
-        metadata = await asyncio.to_thread(quarantine.load_metadata, blobs, page)
-        events = await search.filter_by_subject(connection, page, subject, predicate, metadata)
-        yield events, metadata
-        after = page[-1].id
 
 
 ErasedUid: TypeAlias = tuple[int, UUID]

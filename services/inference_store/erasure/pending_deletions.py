@@ -24,7 +24,7 @@ blobs of metadata edits.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypeAlias
@@ -369,25 +369,31 @@ async def _list_unmarked(connection: AsyncConnection, arrivals: Iterable[Arrival
 _FORGOTTEN = 10_000
 
 
-async def find_erased(
-    connection: AsyncConnection, events: Iterable[tuple[int, UUID, datetime]]
-) -> set[Identity]:
-    """Return those of (model, uid, received_at) that were erased or are being erased."""
-    received = {(model, uid): at for model, uid, at in events}
+async def find_erased(connection: AsyncConnection, identities: Iterable[Identity]) -> set[Identity]:
+    """Return those that were erased or are being erased."""
     erased: set[Identity] = set()
-    for model, uids in by_model(received):
+    for model, uids in by_model(identities):
         whole = erasing.c.scope == "inference"
         query = select(erasing.c.uid).where(among(erasing, model, uids), whole)
         erased_uids = set((await connection.execute(query)).scalars())
-        times = {uid: received[model, uid] for uid in uids}
-        erased_uids |= await _find_erased(connection, model, times)
+        erased_uids |= await list_erased(connection, model, uids)
         erased |= {(model, uid) for uid in erased_uids}
     return erased
 
 
 async def list_erased(connection: AsyncConnection, model: int, uids: Sequence[UUID]) -> set[UUID]:
     """Return the uids that were erased."""
-    return await _find_erased(connection, model, {uid: received_at_of(uid) for uid in uids})
+    query = select(tombstone.c.uid).where(among(tombstone, model, uids))
+    erased = set((await connection.execute(query)).scalars())
+    times, here = {uid: received_at_of(uid) for uid in uids}, erased_span.c
+    dropped = select(here.lo, here.hi).where(
+        here.model == model, here.lo <= max(times.values()), here.hi > min(times.values())
+    )
+    for row in await connection.execute(dropped):
+        in_span = {uid for uid, at in times.items() if row.lo <= at < row.hi}
+        if unknown := in_span - erased:
+            erased |= await _find_listed(connection, model, row.lo, unknown)
+    return erased
 
 
 async def add_batch(connection: AsyncConnection, model: int, uids: Sequence[UUID]) -> None:
@@ -458,22 +464,6 @@ def _exclude_dropping(table: Table) -> list[ColumnElement[bool]]:
         span.state == "dropping", span.lo < here.hi, span.hi > here.lo
     )
     return [~dropping.exists()]
-
-
-async def _find_erased(
-    connection: AsyncConnection, model: int, times: Mapping[UUID, datetime]
-) -> set[UUID]:
-    query = select(tombstone.c.uid).where(among(tombstone, model, list(times)))
-    erased = set((await connection.execute(query)).scalars())
-    here = erased_span.c
-    dropped = select(here.lo, here.hi).where(
-        here.model == model, here.lo <= max(times.values()), here.hi > min(times.values())
-    )
-    for row in await connection.execute(dropped):
-        in_span = {uid for uid, at in times.items() if row.lo <= at < row.hi}
-        if unknown := in_span - erased:
-            erased |= await _find_listed(connection, model, row.lo, unknown)
-    return erased
 
 
 async def _find_listed(

@@ -8,12 +8,13 @@ time runs out, the answer is `partial`, and its figures are those so far.
 """
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, TypeAlias
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from sqlalchemy import (
     ColumnElement,
@@ -22,7 +23,6 @@ from sqlalchemy import (
     and_,
     case,
     func,
-    insert,
     literal,
     not_,
     or_,
@@ -52,7 +52,7 @@ from inference_store.erasure.policies import (
 )
 from inference_store.erasure.policies.effective_policy import parse_duration
 from inference_store.erasure.selection import UNDECIDED, CompiledRules
-from inference_store.index.tables import inference, policy_preview, registration
+from inference_store.index.tables import inference, registration
 from inference_store.inference.errors import NotFound
 from inference_store.inference.events import received_at_of
 from inference_store.inference.events.event import LOWEST
@@ -203,25 +203,21 @@ async def find_changed_by_policy(
     ]
     changed_models: list[ChangedModel] = []
     owners_seen: set[PolicyOwner] = set()
-    for row in await connection.execute(_select_affected(changed_owner)):
-        owners = [
-            policies.list_owners(row.model_id, project)
-            for project in dict.fromkeys((row.deciding, row.project_id))
-        ]
+    for of in await policies.find_owners(connection, *_match_affected(changed_owner)):
         chains = [
-            (_build_effective_policy(of, after), _build_effective_policy(of, before))
-            for of in owners
+            (_build_effective_policy(owners, after), _build_effective_policy(owners, before))
+            for owners in dict.fromkeys((of.current, of.coming))
             for after, before in sets
         ]
         afters = [after for after, before in chains if after != before]
         if not afters:
             continue
-        owners_seen |= {owner for of in owners for owner in of}
-        now_in_force = policies.build_effective_policy(owners[0], in_force)
-        now_coming = policies.build_effective_policy(owners[-1], coming)
+        owners_seen |= {*of.current, *of.coming}
+        now_in_force = policies.build_effective_policy(of.current, in_force)
+        now_coming = policies.build_effective_policy(of.coming, coming)
         before = policies.add_coming(now_in_force, now_coming) or _NOTHING
         changed_models += [
-            ChangedModel(row.model, row.model_id, after, before, beside=number > 0)
+            ChangedModel(of.model, of.current[0].subject, after, before, beside=number > 0)
             for number, after in enumerate(afters)
             if after not in afters[:number]
         ]
@@ -229,15 +225,14 @@ async def find_changed_by_policy(
     return changed_models, [version for owner, version in pending.items() if owner in others]
 
 
-def _select_affected(changed_owner: PolicyOwner) -> Select[Any]:
-    here, deciding = registration.c, policies.build_deciding_project().label("deciding")
-    query = select(here.model, here.model_id, here.project_id, deciding).order_by(here.model)
+def _match_affected(changed_owner: PolicyOwner) -> list[ColumnElement[bool]]:
+    subject = changed_owner.subject
     if changed_owner.level == "model":
-        return query.where(here.model_id == changed_owner.subject)
+        return [registration.c.model_id == subject]
     if changed_owner.level == "project":
-        subject = changed_owner.subject
-        return query.where(or_(here.project_id == subject, deciding.element == subject))
-    return query
+        deciding = policies.build_deciding_project()
+        return [or_(registration.c.project_id == subject, deciding == subject)]
+    return []
 
 
 def _replace(
@@ -325,40 +320,24 @@ def _build_losses(
     return losses
 
 
-async def record_preview(
-    connection: AsyncConnection, of: PolicyOwner, revision: int, requested: str
-) -> UUID:
-    """Record a preview, and return its token. `requested`: the policy as it was sent."""
-    token = uuid4()
-    values = {"token": token, "level": of.level, "subject": of.subject, "revision": revision}
-    await connection.execute(insert(policy_preview).values(**values, policy=_hash(requested)))
-    return token
+def make_token(of: PolicyOwner, revision: int, requested: str, made_at: datetime) -> UUID:
+    """Return the token of a preview: when it was made, and a hash of that and of what it was of.
+
+    `requested`: the policy as it was sent. No secret is in it: whoever may set a policy may preview
+    it as well.
+    """
+    seconds = int(made_at.timestamp())
+    content = json.dumps([seconds, of.level, of.subject, revision, requested])
+    return UUID(bytes=seconds.to_bytes(4) + hashlib.sha256(content.encode()).digest()[:12])
 
 
-async def is_preview_of(
-    connection: AsyncConnection, token: UUID, of: PolicyOwner, revision: int, requested: str
+def is_preview_of(
+    token: UUID, of: PolicyOwner, revision: int, requested: str, now: datetime
 ) -> bool:
     """Return whether the token is of a preview of this policy, and nothing else was set since."""
-    here = policy_preview.c
-    query = select(here.token).where(
-        here.token == token,
-        here.level == of.level,
-        here.subject == of.subject,
-        here.revision == revision,
-        here.policy == _hash(requested),
-        here.made_at > func.now() - VALID_FOR,
-    )
-    return (await connection.scalar(query)) is not None
-
-
-async def delete_expired(connection: AsyncConnection) -> int:
-    """Delete the previews that are too old to let a policy begin; return how many."""
-    old = policy_preview.delete().where(policy_preview.c.made_at < func.now() - VALID_FOR)
-    return (await connection.execute(old)).rowcount
-
-
-def _hash(requested: str) -> str:
-    return hashlib.sha256(requested.encode()).hexdigest()
+    made_at = datetime.fromtimestamp(int.from_bytes(token.bytes[:4]), UTC)
+    is_recent = made_at <= now < made_at + VALID_FOR
+    return is_recent and token == make_token(of, revision, requested, made_at)
 
 
 # Why an inference is still there, and when its parts are deleted.
@@ -424,20 +403,14 @@ async def explain_retention(connection: AsyncConnection, model: int, uid: UUID) 
 async def _find_policies(
     connection: AsyncConnection, model: int
 ) -> tuple[EffectivePolicy, EffectivePolicy, datetime | None]:
-    here = registration.c
-    deciding = policies.build_deciding_project().label("deciding")
-    query = select(here.model_id, here.project_id, here.moves_at, deciding)
-    row = (await connection.execute(query.where(here.model == model))).one()
-    owners = policies.list_owners(row.model_id, row.deciding)
-    owners_coming = policies.list_owners(row.model_id, row.project_id)
-    in_force = await policies.find_in_force(connection, {*owners, *owners_coming})
-    pending = await policies.find_pending(connection, owners_coming)
+    [of] = await policies.find_owners(connection, registration.c.model == model)
+    in_force = await policies.find_in_force(connection, {*of.current, *of.coming})
+    pending = await policies.find_pending(connection, of.coming)
     begins = [version.effective_at for version in pending.values()]
-    if row.deciding != row.project_id:
-        begins.append(row.moves_at)
-    coming = policies.apply_pending(in_force, pending)
-    current = _build_effective_policy(owners, in_force)
-    following = _build_effective_policy(owners_coming, coming)
+    if of.moves_at is not None and of.current != of.coming:
+        begins.append(of.moves_at)
+    current = _build_effective_policy(of.current, in_force)
+    following = _build_effective_policy(of.coming, policies.apply_pending(in_force, pending))
     return current, following, max(begins, default=None)
 
 
@@ -450,7 +423,7 @@ def _find_deletion_times(
     ages = (rule.rule.input, rule.rule.response, rule.rule.keep_inference)
     for part, age in zip(times, ages, strict=True):
         durations = [parse_duration(age), *rule.minimum]
-        instants = [None if of is None else of.after(received_at) for of in durations]
+        instants = [None if of is None else of.find_end(received_at) for of in durations]
         finite = [instant for instant in instants if instant is not None]
         times[part] = max(finite) if len(finite) == len(instants) else None
     return times

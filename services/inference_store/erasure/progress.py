@@ -39,13 +39,11 @@ MOST_BLOCKED = 1_000
 _SHOWN = 100
 
 
-async def list_blocked(
-    connection: AsyncConnection, id: UUID, *, limit: int = _SHOWN
-) -> Sequence[Any]:
+async def list_blocked(connection: AsyncConnection, id: UUID) -> Sequence[Any]:
     """Return the rows of the first objects of an erasure that are still there, by key."""
     here = erasure_obstacle.c
     query = select(erasure_obstacle).where(here.erasure == id).order_by(here.storage_key)
-    return (await connection.execute(query.limit(limit))).all()
+    return (await connection.execute(query.limit(_SHOWN))).all()
 
 
 async def record_blocked(
@@ -241,15 +239,9 @@ def _is_of(condition: ColumnElement[bool]) -> ColumnElement[bool]:
     return here.correlate(erasure).exists()
 
 
-async def count_held(connection: AsyncConnection, number: UUID) -> int:
+async def count_held(connection: AsyncConnection, number: UUID) -> dict[UUID, int]:
     """Return how many inferences, inputs and quarantined events an erasure has left because of
-    holds."""
-    query = select(func.count()).select_from(erasure_held).where(erasure_held.c.erasure == number)
-    return int(await connection.scalar(query) or 0)
-
-
-async def count_held_by_hold(connection: AsyncConnection, number: UUID) -> dict[UUID, int]:
-    """Return the same by the hold that protects them."""
+    holds, by the hold that protects them."""
     here = erasure_held.c
     query = select(here.hold, func.count()).where(here.erasure == number).group_by(here.hold)
     return {row[0]: row[1] for row in await connection.execute(query.order_by(here.hold))}
@@ -315,13 +307,8 @@ async def add_erased(
     bytes: int = 0,
     table_rows: Mapping[str, int] | None = None,
     received: tuple[datetime, datetime] | None = None,
-    by_model: Mapping[int, int] | None = None,
 ) -> None:
     """Add to the counts of an erasure; `received`: when the oldest and the newest were received."""
-    for model, number in (by_model or {}).items():
-        of = erasure_model.update().where(erasure_model.c.erasure == id)
-        counted = of.where(erasure_model.c.model == model)
-        await connection.execute(counted.values(erased=erasure_model.c.erased + number))
     here = erasure.c
     values: dict[str, Any] = {
         "inferences": here.inferences + inferences,
@@ -369,7 +356,8 @@ async def finish_erasure(
     rest = select(marks).where(marks.c.erasure == stored_erasure.id)
     has_rest = copies_left or await connection.scalar(select(rest.exists()))
     # of orphans, what holds keep is counted as it leaves the erasure, and not waited for
-    held = 0 if of_objects else await count_held(connection, stored_erasure.id)
+    by_hold = {} if of_objects else await count_held(connection, stored_erasure.id)
+    held = sum(by_hold.values())
     ended: State = "certifying" if certifying else "deleted"
     state: State = "failed" if has_rest else "partly_held" if held else ended
     reason = (error or "something is left")[:_ERROR_CHARACTERS] if has_rest else None

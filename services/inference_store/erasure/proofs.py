@@ -20,16 +20,15 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure import (
-    audit_verification,
+    audit_chain,
     certificates,
     erased_lists,
     ledger_entries,
 )
-from inference_store.erasure.audit_chain import Checkpoint, read_links
-from inference_store.erasure.audit_verification import Copy, Verdict
+from inference_store.erasure.audit_chain import Checkpoint, Copy, Verdict, read_links
 from inference_store.erasure.certificates import StoredDocument
 from inference_store.erasure.erased_lists import ENTRY_BYTES, LETTERS, OBJECT, MerkleTree
-from inference_store.erasure.hash_chain import START, Link, VerificationFailure, format_instant
+from inference_store.erasure.hash_chain import START, Link, VerificationFailure
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.ledger_entries import AUDIT_CHECKPOINT, BEGUN_ANEW, Entry
 from inference_store.erasure.log import (
@@ -50,6 +49,7 @@ from inference_store.inference.errors import LedgerDiverged, NotFound
 from inference_store.inference.events import received_at_of
 from inference_store.inference.metadata import TYPE_NAMES
 from inference_store.objects.listing import Held
+from inference_store.platform.json_encoding import format_instant
 
 SIGNED = (CERTIFICATE, KIND)
 
@@ -343,10 +343,14 @@ class Verification:
     async def _has_list(self, document: SignedDocument) -> bool:
         leaves, counts = document.document["leaves"], document.document["erased"]
         expected = (leaves["root"], counts["inferences"], counts["objects"])
-        stored = _ListSum()
+        tree, objects = MerkleTree(), 0
         async for chunk in erased_lists.read_list(self._ledger.blobs, leaves["root"]):
-            stored.add(chunk)
-        return stored.result() == expected
+            if len(chunk) % ENTRY_BYTES:
+                return False
+            for entry in erased_lists.split_entries(chunk):
+                tree.add(entry)
+                objects += entry[:1] == OBJECT
+        return (tree.root().hex(), tree.size - objects, objects) == expected
 
     def _compare_row(self, row: StoredDocument) -> Iterator[str]:
         if row.number not in self._signed:
@@ -420,7 +424,7 @@ async def verify_audit(ledger: Ledger, head: ChainHead) -> tuple[Verdict, list[s
             for number, body in verification.checkpoints.items()
             if number in before or not _is_beyond(body, end or 0)
         ]
-        return await audit_verification.verify(connection, copies), faults
+        return await audit_chain.verify(connection, copies), faults
 
 
 def _is_beyond(checkpoint: Checkpoint, end: int) -> bool:
@@ -451,25 +455,6 @@ def _compare_columns(row: StoredDocument, document: SignedDocument) -> Iterator[
     for name, stored, signed in comparisons:
         if stored != signed:
             yield f"in Postgres: its {name} is not as it was signed"
-
-
-class _ListSum:
-    def __init__(self) -> None:
-        self._tree, self._objects = MerkleTree(), 0
-        self._broken = False
-
-    def add(self, chunk: bytes) -> None:
-        if len(chunk) % ENTRY_BYTES:
-            self._broken = True
-            return
-        for entry in erased_lists.split_entries(chunk):
-            self._tree.add(entry)
-            self._objects += entry[:1] == OBJECT
-
-    def result(self) -> tuple[str, int, int] | None:
-        if self._broken:
-            return None
-        return self._tree.root().hex(), self._tree.size - self._objects, self._objects
 
 
 _ROWS = 5_000

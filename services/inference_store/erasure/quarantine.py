@@ -15,10 +15,20 @@ they may belong to any model. An event of a model that is not registered is neve
 models.
 """
 
+import asyncio
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
@@ -34,9 +44,10 @@ from inference_store.erasure.holds import Hold, judge, list_in_force, resolve_fi
 from inference_store.erasure.locks import fence_exclusive
 from inference_store.erasure.pending_deletions import Arrival, enqueue_arrivals
 from inference_store.erasure.progress import add_erased
-from inference_store.erasure.requests import Subject
+from inference_store.erasure.requests import Subject, build_predicate, find_subject
 from inference_store.index import accounting, registrations
 from inference_store.index.accounting import Outcome, PartitionId
+from inference_store.index.key_registry import Models
 from inference_store.index.registrations import Registration
 from inference_store.index.sidecars import among
 from inference_store.index.tables import blob_reference, erasing, unsettled_event
@@ -53,7 +64,6 @@ from inference_store.inference.events import (
     InferenceEvent,
     StorageKey,
     decode,
-    received_at_of,
 )
 from inference_store.inference.metadata import Metadata, read_metadata
 from inference_store.inference.task_types import Predictions
@@ -98,59 +108,73 @@ MEMBER: Final = "unattributed"
 """The member of the criteria that stores the reach, so that a replay erases the same."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnattributedSearch:
-    """A search for quarantined events beside those of the models of an erasure. `reach` None:
-    there are none for it."""
-
-    reach: Reach | None
-    model_ids: frozenset[str]
-    """The models of the erasure that are registered."""
-
-    def match(self) -> ColumnElement[bool]:
-        """Return the condition of the rows to read. `filter_by_subject` checks their bytes."""
-        here = unsettled_event.c.model_id
-        match self.reach:
-            case "all":
-                return or_(here.is_(None), here.not_in(sorted(self.model_ids)))
-            case "named":
-                return here.is_(None)
-            case None:
-                return false()
-
-    async def filter_by_subject(
-        self,
-        connection: AsyncConnection,
-        events: Sequence[QuarantinedEvent],
-        subject: Subject,
-        predicate: Predicate,
-        metadata: EventMetadata,
-    ) -> list[QuarantinedEvent]:
-        """Return the events that mention the subject and that the erasure reaches."""
-        about_it = await filter_by_subject(connection, events, subject, predicate, metadata)
-        return [quarantined for quarantined in about_it if self._reaches(quarantined)]
-
-    def _reaches(self, quarantined: QuarantinedEvent) -> bool:
-        if self.reach == "all" or quarantined.model_id in self.model_ids:
-            return True
-        return any(names_text(quarantined.payload, model_id) for model_id in self.model_ids)
+Connect: TypeAlias = Callable[[], AbstractAsyncContextManager[AsyncConnection]]
+"""Opens the connection for one step: blobs are read with none."""
 
 
-async def read_page(
-    connection: AsyncConnection,
+async def iterate_pages(
+    connect: Connect, condition: ColumnElement[bool], buckets: Buckets
+) -> AsyncIterator[list[QuarantinedEvent]]:
+    """Yield the events that satisfy a condition and have bytes, page by page, in order of id."""
+    here, after = unsettled_event.c, 0
+    query = select(unsettled_event).where(condition, func.octet_length(here.payload) > 0)
+    query = query.order_by(here.id).limit(BATCH)
+    while True:
+        async with connect() as connection:
+            rows = (await connection.execute(query.where(here.id > after))).all()
+        if not rows:
+            return
+        yield [_read_event(row, buckets) for row in rows]
+        after = rows[-1].id
+
+
+async def iterate_mentions(
+    connect: Connect,
+    blobs: Blobs,
+    criteria: Mapping[str, Any],
+    model_ids: Collection[str],
     condition: ColumnElement[bool],
     *,
-    after: int,
-    buckets: Buckets,
-    limit: int = BATCH,
-) -> list[QuarantinedEvent]:
-    """Return the next events that satisfy a condition and have bytes, in order of id."""
-    here = unsettled_event.c
-    query = select(unsettled_event).where(
-        condition, here.id > after, func.octet_length(here.payload) > 0
-    )
-    rows = await connection.execute(query.order_by(here.id).limit(limit))
-    return [_read_event(row, buckets) for row in rows]
+    types_of: Models = (),
+) -> AsyncIterator[tuple[list[QuarantinedEvent], EventMetadata]]:
+    """Yield, page by page, the events of a condition that mention the subject of an erasure and
+    that it reaches; with the metadata of the page.
+
+    `model_ids`: the models of the erasure that are registered; `types_of`: the models whose types
+    of the subject's key count; none: any type does. Raises ObjectStoreUnavailable, OutOfTime.
+    """
+    subject, reach = find_subject(criteria), criteria.get(MEMBER)
+    if subject is None:
+        return
+    async with connect() as connection:
+        predicate = await build_predicate(connection, types_of, criteria)
+    async for page in iterate_pages(connect, condition, blobs.buckets):
+        metadata = await asyncio.to_thread(load_metadata, blobs, page)
+        async with connect() as connection:
+            events = await filter_by_subject(connection, page, subject, predicate, metadata)
+        yield [item for item in events if _is_reached(item, reach, model_ids)], metadata
+
+
+def match_unattributed(
+    criteria: Mapping[str, Any], model_ids: Collection[str]
+) -> ColumnElement[bool]:
+    """Match the events that an erasure of these registered models may reach beside theirs."""
+    here = unsettled_event.c.model_id
+    match criteria.get(MEMBER):
+        case "all":
+            return or_(here.is_(None), here.not_in(sorted(model_ids)))
+        case "named":
+            return here.is_(None)
+        case _:
+            return false()
+
+
+def _is_reached(
+    quarantined: QuarantinedEvent, reach: Reach | None, model_ids: Collection[str]
+) -> bool:
+    if reach == "all" or quarantined.model_id in model_ids:
+        return True
+    return any(names_text(quarantined.payload, model_id) for model_id in model_ids)
 
 
 def _read_event(row: Any, buckets: Buckets) -> QuarantinedEvent:
@@ -214,23 +238,12 @@ async def filter_erased(
 
     Also those that cannot be decoded and have one of `ids`.
     """
-    decoded = [quarantined for quarantined in events if quarantined.event is not None]
-    identities = [
-        (model, quarantined.event.uid, quarantined.event.received_at)
-        for quarantined in decoded
-        if quarantined.event is not None
-    ]
-    erased: set[tuple[int, UUID]] = (
-        await pending_deletions.find_erased(connection, identities) if identities else set()
-    )
+    identities = [(model, item.event.uid) for item in events if item.event is not None]
+    erased = await pending_deletions.find_erased(connection, identities)
     return [
-        quarantined
-        for quarantined in events
-        if (
-            (model, quarantined.event.uid) in erased
-            if quarantined.event is not None
-            else quarantined.inference_id in ids
-        )
+        item
+        for item in events
+        if (item.inference_id in ids if item.event is None else (model, item.event.uid) in erased)
     ]
 
 
@@ -286,11 +299,6 @@ def _read_blob(blobs: Blobs, inline: bytes | None, storage_key: StorageKey | Non
         return None
 
 
-def build_search(criteria: Mapping[str, Any], model_ids: Collection[str]) -> UnattributedSearch:
-    """Return the search of an erasure of these registered models."""
-    return UnattributedSearch(criteria.get(MEMBER), frozenset(model_ids))
-
-
 def has_searched_all(criteria: Mapping[str, Any]) -> bool:
     """Return whether an erasure by these criteria searches every quarantined event."""
     return criteria.get(MEMBER) == "all"
@@ -313,66 +321,42 @@ async def split_by_hold(
     *,
     model: int | None,
     since: datetime | None = None,
+    going: Collection[UUID] = (),
 ) -> tuple[list[QuarantinedEvent], list[HeldRow]]:
     """Return the events that no hold protects, and the others, to be recorded. Binding after the
     fence.
 
     What is unknown protects. There is one exception: if an erasure that is in force `since` then
-    has erased the inference, with the blobs that would tell, a hold that is older than the erasure
-    has been applied before. `model` None: they are of no registered model, and one without a model
-    may be of any, so the holds of every model protect it.
+    has erased the inference, with the blobs that would tell, or it is among `going`, a hold that is
+    older than the erasure has been applied before. `model` None: they are of no registered model,
+    and one without a model may be of any, so the holds of every model protect it.
     """
     of_models = None if model is None else [model]
     current_holds = await list_in_force(connection, of_models) if events else []
     if not current_holds:
         return list(events), []
     names = await registrations.names(connection, {hold.model for hold in current_holds})
-    erased: set[UUID] = set()
-    uids = [quarantined.event.uid for quarantined in events if quarantined.event is not None]
-    if uids and model is not None and since is not None:
-        erased = await pending_deletions.find_since(connection, model, uids, since)
-
-    def choose_holds(quarantined: QuarantinedEvent) -> Sequence[Hold]:
-        return [hold for hold in current_holds if _may_be_of(quarantined, hold, names)]
-
-    def choose_doubted(quarantined: QuarantinedEvent) -> Sequence[Hold]:
-        is_erased = quarantined.event is not None and quarantined.event.uid in erased
-        return [
-            hold
-            for hold in choose_holds(quarantined)
-            if not is_erased or (since is not None and hold.in_force_at > since)
-        ]
-
-    return await split_by_holds(connection, events, metadata, choose_holds, choose_doubted)
-
-
-async def split_by_holds(
-    connection: AsyncConnection,
-    events: Sequence[QuarantinedEvent],
-    metadata: EventMetadata,
-    choose_holds: Callable[[QuarantinedEvent], Sequence[Hold]],
-    choose_doubted: Callable[[QuarantinedEvent], Sequence[Hold]],
-) -> tuple[list[QuarantinedEvent], list[HeldRow]]:
-    """Split events by the holds that may protect each, of which `choose_doubted` also protect it if
-    nobody knows whether they match."""
+    decoded = {item.id: item.event for item in events if item.event is not None}
+    erased = set(going)
+    if decoded and model is not None and since is not None:
+        uids = [event.uid for event in decoded.values()]
+        erased |= await pending_deletions.find_since(connection, model, uids, since)
+    items = [_make_item(event, metadata.get(id, Metadata())) for id, event in decoded.items()]
+    answers = await judge(connection, current_holds, items)
+    protects = dict(zip(decoded, answers, strict=True))
     free: list[QuarantinedEvent] = []
     held: list[HeldRow] = []
-    every = {hold.id: hold for quarantined in events for hold in choose_holds(quarantined)}
-    items = {
-        quarantined.id: _make_item(quarantined.event, metadata.get(quarantined.id, Metadata()))
-        for quarantined in events
-        if quarantined.event is not None
-    }
-    answers = await judge(connection, list(every.values()), list(items.values()))
-    protects = dict(zip(items, answers, strict=True))
     for quarantined in events:
-        doubted = choose_doubted(quarantined)
-        for hold in choose_holds(quarantined):
+        is_erased = quarantined.event is not None and quarantined.event.uid in erased
+        for hold in current_holds:
+            if not _may_be_of(quarantined, hold, names):
+                continue
             # None if it cannot be told: the event can be neither decoded nor read
             answer = protects.get(quarantined.id, {}).get(hold.id)
             if answer is not None and not _is_decidable(hold, quarantined.id in metadata):
                 answer = None
-            if answer or (answer is None and hold in doubted):
+            is_younger = since is not None and hold.in_force_at > since
+            if answer or (answer is None and (is_younger or not is_erased)):
                 uid = str(UUID(int=quarantined.id))
                 held.append([uid, str(hold.id), hold.revision, None, None, None, None])
                 break
@@ -431,15 +415,11 @@ async def apply_removal(
     removed = await _remove(connection, list(marks), f"erased by the erasure {number}")
     if body["model_id"] is not None:
         model = await registrations.ensure(connection, body["model_id"])
-        arrivals = [_read_arrival(model, marks[id]) for id in sorted(removed) if marks[id]]
+        decoded = (marks[id] for id in sorted(removed) if marks[id])
+        arrivals = [(model, UUID(uid), "inference", *keys) for uid, *keys in decoded]
         await _enqueue_objects(connection, number, model, arrivals)
     await add_erased(connection, number, table_rows={unsettled_event.name: len(removed)})
     return len(removed)
-
-
-def _read_arrival(model: int, mark: Sequence[Any]) -> Arrival:
-    uid, data, response, metadata, sidecar = mark
-    return model, UUID(uid), "inference", data, response, metadata, sidecar
 
 
 async def _remove(connection: AsyncConnection, ids: Sequence[int], because: str) -> set[int]:
@@ -482,11 +462,9 @@ async def _enqueue_objects(
     """
     if not arrivals:
         return
-    received = {uid: received_at_of(uid) for _, uid, *_ in arrivals}
-    marked = await _find_marked(connection, erasure, model, received)
-    erased = await pending_deletions.find_erased(
-        connection, [(model, *identity) for identity in received.items()]
-    )
+    marked = await _find_marked(connection, erasure, model, [uid for _, uid, *_ in arrivals])
+    identities = [(model, uid) for _, uid, *_ in arrivals]
+    erased = await pending_deletions.find_erased(connection, identities)
     again = {
         arrival[1]: arrival
         for arrival in arrivals

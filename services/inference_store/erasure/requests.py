@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from sqlalchemy import case, func, select, tuple_
 from sqlalchemy.dialects.postgresql import insert
@@ -35,7 +35,7 @@ from inference_store.query.filters.typed import Predicate
 from inference_store.query.lookup import parse_uid
 from inference_store.query.properties import find_operator
 
-from .progress import COLUMNS, Erasure, redact_criteria
+from .progress import COLUMNS, Erasure
 
 _TYPES = ("string", "float", "bool", "timestamp")
 _EQUALS = find_operator("eq")
@@ -128,7 +128,9 @@ async def _build_subject_predicate(
     nodes = [metadata_node(condition, keys)] if subject.type else _list_typed_nodes(condition, keys)
     if not nodes:
         nodes = [metadata_node(condition, keys)]
-    return check(_any_of(nodes), keys, unknown_keys="accept", is_saved=True).predicate
+    several = Operation("or", tuple(nodes), at=SourceRange("subject"))
+    node = nodes[0] if len(nodes) == 1 else several
+    return check(node, keys, unknown_keys="accept", is_saved=True).predicate
 
 
 def _make_condition(subject: Subject) -> MetadataEntry:
@@ -146,35 +148,28 @@ def _list_typed_nodes(condition: MetadataEntry, keys: KnownKeys) -> list[Node]:
     return nodes
 
 
-def _any_of(nodes: Sequence[Node]) -> Node:
-    return nodes[0] if len(nodes) == 1 else Operation("or", tuple(nodes), at=SourceRange("subject"))
-
-
 async def request_erasure(
     connection: AsyncConnection,
     *,
     models: Sequence[int],
     criteria: Mapping[str, Any],
     by: str,
-    id: UUID | None = None,
-    at: datetime | None = None,
+    id: UUID,
+    at: datetime,
 ) -> Erasure:
     """Make an erasure by criteria, and return it; by a `report`, of its orphans. Repeatable with
     the same `id`."""
-    number = id or uuid4()
     cause, scope = ("orphans", "object") if "report" in criteria else ("request", "inference")
-    values = {"id": number, "cause": cause, "scope": scope, "state": "pending"}
+    values = {"id": id, "cause": cause, "scope": scope, "state": "pending"}
     single_model = models[0] if len(models) == 1 else None
     inserted = insert(erasure).values(
-        **values, model=single_model, asked=dict(criteria), requested_by=by
+        **values, model=single_model, asked=dict(criteria), requested_by=by, requested_at=at
     )
-    if at is not None:
-        inserted = inserted.values(requested_at=at)
     await connection.execute(inserted.on_conflict_do_nothing())
-    rows = [{"erasure": number, "model": model} for model in models]
+    rows = [{"erasure": id, "model": model} for model in models]
     if rows:
         await connection.execute(insert(erasure_model).on_conflict_do_nothing(), rows)
-    stored = await connection.execute(select(*COLUMNS).where(erasure.c.id == number))
+    stored = await connection.execute(select(*COLUMNS).where(erasure.c.id == id))
     return Erasure.model_validate(stored.one())
 
 
@@ -194,13 +189,6 @@ async def request_cancellation(connection: AsyncConnection, id: UUID) -> Erasure
     return Erasure.model_validate(row)
 
 
-async def stop_erasure(connection: AsyncConnection, id: UUID) -> None:
-    """Set an erasure to be cancelled in any state: a replay follows what was decided."""
-    here = erasure.c
-    where = (here.id == id, here.state != "cancelled")
-    await connection.execute(erasure.update().where(*where).values(state="cancelling"))
-
-
 async def remove_pending_of(connection: AsyncConnection, id: UUID, *, limit: int) -> int:
     """Remove marks of an erasure, and return how many. Queries show what no other erasure has
     marked."""
@@ -209,13 +197,6 @@ async def remove_pending_of(connection: AsyncConnection, id: UUID, *, limit: int
     marks = tuple_(here.model, here.uid, here.scope)
     gone = erasing.delete().where(here.erasure == id, marks.in_(some))
     return (await connection.execute(gone)).rowcount
-
-
-async def complete_cancellation(connection: AsyncConnection, id: UUID) -> None:
-    """Set the state: no mark is left."""
-    values = {"state": "cancelled", "finished_at": func.now(), "asked": redact_criteria()}
-    where = (erasure.c.id == id, erasure.c.state == "cancelling")
-    await connection.execute(erasure.update().where(*where).values(values))
 
 
 async def request_waiver(connection: AsyncConnection, id: UUID, *, by: str) -> Erasure:

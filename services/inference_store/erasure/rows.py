@@ -66,8 +66,7 @@ async def delete_rows(
     `whole_span`: the partitions are about to be dropped. Then only the parents' rows are deleted,
     which show the progress; what they were is recorded as a list, not by tombstones.
     """
-    erased: dict[int, int] = {}
-    deleted_bytes = bytes
+    total, deleted_bytes = 0, bytes
     deleted_rows: Counter[str] = Counter()
     for model, uids in by_model((mark.model, mark.uid) for mark in done):
         deleted_bytes += await _sum_bytes(connection, model, uids) if objects and not bytes else 0
@@ -77,8 +76,7 @@ async def delete_rows(
             deleted_rows += await _delete_inferences(
                 connection, stored_erasure, model, uids, whole_span=whole_span
             )
-        erased[model] = await remove_pending(connection, stored_erasure.id, model, uids)
-    total = sum(erased.values())
+        total += await remove_pending(connection, stored_erasure.id, model, uids)
     uids_done = [mark.uid for mark in done]
     await add_erased(
         connection,
@@ -89,7 +87,6 @@ async def delete_rows(
         bytes=deleted_bytes,
         table_rows=deleted_rows,
         received=(received_at_of(min(uids_done)), received_at_of(max(uids_done))),
-        by_model=erased,
     )
     if deleted_rows[inference.name]:
         total_inferences = erased_total.c.inferences + deleted_rows[inference.name]

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import EVERYTHING, AccessScope
 from inference_store.index.registrations import match_models, match_projects
-from inference_store.index.tables import registration, retention_run
+from inference_store.index.tables import retention_run
 from inference_store.inference.errors import NotFound
 from inference_store.inference.field_docs import Hidden, Stored
 from inference_store.platform.metrics import RETENTION_TROUBLE
@@ -71,20 +71,14 @@ async def get_run(
 async def list_runs(
     connection: AsyncConnection,
     *,
-    model: int | None = None,
     before: tuple[datetime, UUID] | None = None,
     limit: int = 100,
     within: AccessScope = EVERYTHING,
 ) -> list[RetentionRun]:
-    """Return runs, the newest first; with `model`, those of that model or of all.
-
-    `before`: (requested_at, id) of the last one of a page.
-    """
+    """Return runs, the newest first; `before`: (requested_at, id) of the last one of a page."""
     here = retention_run.c
     query = select(retention_run).where(_match_scope(within))
     query = query.order_by(here.requested_at.desc(), here.id.desc())
-    if model is not None:
-        query = query.where((here.model == model) | here.model.is_(None))
     if before is not None:
         query = query.where(tuple_(here.requested_at, here.id) < before)
     rows = await connection.execute(query.limit(limit))
@@ -145,17 +139,6 @@ async def delete_idle(connection: AsyncConnection) -> int:
         here.partitions_dropped == 0,
     )
     return (await connection.execute(retention_run.delete().where(*where))).rowcount
-
-
-async def list_models(connection: AsyncConnection, run: RetentionRun) -> set[int] | None:
-    """Return the models of a run; None: all."""
-    if run.model is not None:
-        return {run.model}
-    if run.project_id is None:
-        return None
-    here = registration.c
-    query = select(here.model).where(here.project_id == run.project_id)
-    return set((await connection.execute(query)).scalars())
 
 
 def _match_scope(scope: AccessScope) -> ColumnElement[bool]:

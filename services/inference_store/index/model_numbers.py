@@ -50,10 +50,11 @@ async def reserve(connection: AsyncConnection, model_id: str) -> int:
     return int((await connection.execute(inserted.returning(former_model.c.model))).scalar_one())
 
 
-async def names(connection: AsyncConnection, models: Collection[int]) -> dict[int, str]:
+async def names(connection: AsyncConnection, models: Collection[int | None]) -> dict[int, str]:
     """Return the ids of models by their integers, registered or not."""
     model_ids: dict[int, str] = {}
+    numbers = sorted({model for model in models if model is not None})
     for table in (former_model, registration):
-        query = select(table.c.model, table.c.model_id).where(table.c.model.in_(sorted(models)))
+        query = select(table.c.model, table.c.model_id).where(table.c.model.in_(numbers))
         model_ids |= {row.model: row.model_id for row in await connection.execute(query)}
     return model_ids

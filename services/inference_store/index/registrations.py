@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
@@ -225,11 +224,6 @@ class Details(Stored):
         return columns | ({"output_mapping": null()} if self.output_mapping is None else {})
 
 
-def details_of(entry: Registration) -> Details:
-    """Return the fields of a registration."""
-    return Details.model_validate(entry)
-
-
 async def get(
     connection: AsyncConnection,
     model_id: str,
@@ -350,12 +344,12 @@ async def names(connection: AsyncConnection, models: Collection[int | None]) -> 
     return {row.model: row.model_id for row in rows}
 
 
-@dataclass(frozen=True, slots=True)
-class Project:
-    """A project, with the number of its models in a scope."""
+class Project(Stored):
+    """What registrations name as their project."""
 
     project_id: str
     models: int
+    """How many of its models the caller sees."""
 
 
 async def list_projects(
@@ -376,7 +370,7 @@ async def list_projects(
     )
     if after is not None:
         query = query.where(here.project_id > after)
-    return [Project(row.project_id, row.models) for row in await connection.execute(query)]
+    return [Project.model_validate(row) for row in await connection.execute(query)]
 
 
 _MOST_NAMED: Final = 3

@@ -75,7 +75,7 @@ async def _sort_candidates(
     claimed |= await pending_deletions.find_claimed_objects(
         connection, (key for _, item in candidates for key in _keys(item))
     )
-    identities = [(*item.identity, item.event.received_at) for _, item in candidates]
+    identities = (item.identity for _, item in candidates)
     erased = await pending_deletions.find_erased(connection, identities)
     closed = await rows.find_closed(connection, {item.event.received_at for _, item in candidates})
     arrivals.spans_gone = bool(closed)

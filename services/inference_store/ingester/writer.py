@@ -319,12 +319,8 @@ async def refuse_erased(
 
     Our insert waited for the eraser's transaction; a statement after it sees the tombstone.
     """
-    new = [
-        (*item.identity, item.event.received_at)
-        for item in map(item_of, fresh)
-        if item.identity in written
-    ]
-    if new and await pending_deletions.find_erased(connection, new):
+    new = [item.identity for item in map(item_of, fresh) if item.identity in written]
+    if await pending_deletions.find_erased(connection, new):
         raise ErasedMeanwhile
 
 

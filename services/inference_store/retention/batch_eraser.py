@@ -291,13 +291,10 @@ def _rewrite(blobs: Blobs, key: StorageKey, strip: _Strip) -> list[DeleteFault]:
         return [DeleteFault(key, "TooLarge", str(exc))]
     rest = strip(blob)
     if rest is None:
-        return blobs.delete_objects([key]) or _list_remaining(blobs, key)
+        faults = blobs.delete_objects([key])
+        return faults or merge_faults((), [key], blobs.still_there([key]))
     # Also if it has no request: a crash may have left the older version.
     return blobs.replace(key, rest, content_type=CONTENT_TYPE)
-
-
-def _list_remaining(blobs: Blobs, key: StorageKey) -> list[DeleteFault]:
-    return [DeleteFault(left, "StillThere", _UNSEEN) for left in blobs.still_there([key])]
 
 
 def _strip_metadata(blob: bytes) -> bytes:

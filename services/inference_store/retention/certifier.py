@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure import certificates, erased_lists, ledger_entries, log, progress
 from inference_store.erasure.erased_lists import Erased, write_list
-from inference_store.erasure.hash_chain import START, Link, format_instant
+from inference_store.erasure.hash_chain import START, Link
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.log import CERTIFICATE, BrokenChain, ChainHead, SigningKey
 from inference_store.erasure.progress import Erasure, State
@@ -28,6 +28,7 @@ from inference_store.export.erased import ReachedExport, list_reached
 from inference_store.index import registrations
 from inference_store.inference.errors import Unavailable
 from inference_store.platform.failpoints import failpoint
+from inference_store.platform.json_encoding import format_instant
 from inference_store.platform.metrics import CERTIFICATE_TROUBLE, CERTIFICATES, UNCERTIFIED
 
 _log = structlog.get_logger()
@@ -150,7 +151,7 @@ class Certifier:
                 raise Unavailable("Another process signed meanwhile: try again.")
             models = await progress.list_models(connection, erasure)
             names = await registrations.names(connection, models)
-            held = await progress.count_held_by_hold(connection, erasure.id)
+            held = await progress.count_held(connection, erasure.id)
             exports = describe_exports(await list_reached(connection, erasure.id), earlier)
             remains = [*self._remaining.list_locations(erasure.asked), *list_copies(exports)]
             return make_certificate(

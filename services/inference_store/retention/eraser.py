@@ -24,6 +24,7 @@ before it are deleted, and the batch after it is claimed and its versions are li
 import asyncio
 import time
 from collections import deque
+from functools import partial
 from math import inf
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
@@ -49,8 +50,7 @@ from .batch_eraser import NOTHING, Batch, erase_batch
 from .certifier import end_erasure
 from .exporter import delete_copies
 from .leader import ACTOR, Leader
-from .quarantine_eraser import remove_subject
-from .residual import remove_residual
+from .residual import remove_residual, remove_subject
 
 _log = structlog.get_logger()
 # Batches that are claimed and not finished: a new hold finds all of them claimed.
@@ -113,11 +113,7 @@ async def _mark_batch(leader: Leader, erasure: Erasure, model: int, after: UUID 
 
 async def unmark(leader: Leader, erasure: Erasure) -> None:
     """Remove the marks of an erasure that is cancelled."""
-    removed = 1
-    while removed:
-        await leader.check.confirm_step()
-        async with leader.engine.begin() as connection:
-            removed = await requests.remove_pending_of(connection, erasure.id, limit=_MARKED)
+    await leader.repeat(partial(requests.remove_pending_of, id=erasure.id, limit=_MARKED))
     await leader.ledger.write("erasure_cancelled", {"erasure": str(erasure.id)}, actor=ACTOR)
     _log.info("erasure", action="erasure", id=str(erasure.id), state="cancelled")
 
@@ -248,31 +244,27 @@ async def step(
 async def _claim_next(
     leader: Leader, erasure: Erasure, after: Position | None
 ) -> tuple[Batch, str | None]:
-    await leader.check.confirm_step()
-    try:
-        failpoint("retention.claim.before")
-        with stage(STEP_SECONDS, "claim"):
-            batch = await _claim_free(leader, erasure, after)
-        failpoint("retention.claim.after")
-        return batch, None
-    except HoldUnreadable as error:
-        count_failure("hold_unreadable")
-        return NOTHING, error.detail
-
-
-async def _claim_free(leader: Leader, erasure: Erasure, after: Position | None) -> Batch:
-    """Claim the next marks, and those of their objects that may be deleted.
+    """Claim the next marks, and those of their objects that may be deleted; return also why nothing
+    may be.
 
     A hold that is placed before the fence is released keeps the inferences that it protects; a
     later one lists those claimed here. From the commit on the erasure cannot be cancelled. If
     holds protect some of the marks, only these are set apart, through the ledger, and the batch
     is empty: the next one begins at the same place.
     """
-    batch, spared = await _claim(leader, erasure, after)
-    if spared is None:
-        return batch
-    await leader.ledger.write("erasure_spared", spared, actor=ACTOR)
-    return Batch((), frozenset(), after or _START, has_spared=True)
+    await leader.check.confirm_step()
+    try:
+        failpoint("retention.claim.before")
+        with stage(STEP_SECONDS, "claim"):
+            batch, spared = await _claim(leader, erasure, after)
+            if spared is not None:
+                await leader.ledger.write("erasure_spared", spared, actor=ACTOR)
+                batch = Batch((), frozenset(), after or _START, has_spared=True)
+        failpoint("retention.claim.after")
+        return batch, None
+    except HoldUnreadable as error:
+        count_failure("hold_unreadable")
+        return NOTHING, error.detail
 
 
 async def _claim(

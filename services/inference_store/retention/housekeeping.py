@@ -24,7 +24,6 @@ from inference_store.erasure import (
     housekeeping,
     pending_deletions,
     policies,
-    preview,
     runs,
     selection,
 )
@@ -42,7 +41,7 @@ from inference_store.erasure.progress import ENDED
 from inference_store.erasure.selection import CompiledRules
 from inference_store.export.erased import forget_uids
 from inference_store.export.jobs import delete_old_jobs
-from inference_store.index import accounting, key_registry, partitions, web_sessions
+from inference_store.index import partitions
 from inference_store.index.database import cause_of
 from inference_store.index.tables import erasure
 from inference_store.inference.errors import ObjectStoreUnavailable, StoreError, Unavailable
@@ -52,7 +51,6 @@ from inference_store.query.deadline import ScanRange
 from inference_store.retention.leader import Leader, in_background
 from inference_store.retention.run_executor import Work, list_work
 
-_PRODUCERS: Final = 500
 _RECORDS: Final = 10_000
 _LINKED: Final = 2_000
 # Late events are rare by then.
@@ -63,55 +61,31 @@ _log = structlog.get_logger()
 
 
 async def delete_idle_records(leader: Leader) -> None:
-    """Delete runs that deleted nothing, old previews, and models that were removed."""
+    """Delete runs that deleted nothing, and models that were removed."""
     async with leader.engine.begin() as connection:
         await runs.delete_idle(connection)
-        await preview.delete_expired(connection)
         await housekeeping.remove_emptied(connection)
-
-
-async def delete_ended_sessions(leader: Leader) -> None:
-    """Delete sessions of browsers that have ended by themselves."""
-    await _repeat_step(leader, web_sessions.delete_ended)
 
 
 async def delete_tombstones(leader: Leader) -> None:
     """Delete tombstones of events that Kafka no longer has, and uids that erasures took of exports
     as long ago."""
     seconds = leader.settings.tombstone_seconds
-    await _repeat_step(leader, partial(pending_deletions.delete_old, older_than_seconds=seconds))
-    await _repeat_step(leader, partial(forget_uids, older_than_seconds=seconds))
-
-
-async def fold_key_registry(leader: Leader) -> None:
-    """Fold the deltas of the key registry into its counts."""
-    await _repeat_step(leader, key_registry.fold)
-
-
-async def fold_producers(leader: Leader) -> None:
-    """Fold producers that have been silent for long into their sums."""
-    await _repeat_step(leader, partial(accounting.fold_producers, limit=_PRODUCERS))
+    await leader.repeat(partial(pending_deletions.delete_old, older_than_seconds=seconds))
+    await leader.repeat(partial(forget_uids, older_than_seconds=seconds))
 
 
 async def delete_old_exports(leader: Leader) -> None:
     """Delete exports that ended long ago, or whose model was removed, with what they know of
     copies."""
     seconds = leader.settings.audit_keep_seconds
-    await _repeat_step(leader, partial(delete_old_jobs, older_than_seconds=seconds))
+    await leader.repeat(partial(delete_old_jobs, older_than_seconds=seconds))
 
 
 async def maintain_partitions(leader: Leader) -> None:
     """Collect the statistics of partitions, and merge small old ones."""
     await partitions.analyse(leader.engine)
     await partitions.merge(leader.engine, older_than=_MERGED_AFTER)
-
-
-async def _repeat_step(leader: Leader, step: Callable[[AsyncConnection], Awaitable[int]]) -> None:
-    count = 1
-    while count:
-        await leader.check.confirm_step()
-        async with leader.engine.begin() as connection:
-            count = await step(connection)
 
 
 async def redact_ledger(leader: Leader) -> None:
@@ -131,16 +105,12 @@ class _NotDue(Exception):
 async def delete_records(leader: Leader) -> None:
     """Delete the store's own records that are older than their settings; of the audit, only chained
     entries."""
-    engine, settings = leader.engine, leader.settings
-    await link_all(engine)
+    await link_all(leader.engine)
     await _write_checkpoint(leader)
     for records in RECORD_KINDS:
-        seconds, pruned = getattr(settings, records.setting), 1
-        while pruned:
-            await leader.check.confirm_step()
-            async with engine.begin() as connection:
-                pruned = await records.prune(connection, seconds, _RECORDS)
-            PRUNED.labels(records.name).inc(pruned)
+        seconds = getattr(leader.settings, records.setting)
+        prune = partial(records.prune, seconds=seconds, limit=_RECORDS)
+        PRUNED.labels(records.name).inc(await leader.repeat(prune))
 
 
 async def _write_checkpoint(leader: Leader) -> None:

@@ -1,13 +1,13 @@
 """The service that leads: what its jobs share, and whether it may go on between two steps."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.locks import LeaderElection
@@ -126,6 +126,24 @@ class Leader:
         self.in_progress: set[Identity] = set()
         # batches overlap, in the order in which they begin: one at a time is in each of these steps
         self.listing, self.deleting, self.forgetting = (asyncio.Lock() for _ in range(3))
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[AsyncConnection]:
+        """Open a connection for one step. Raises what `confirm_step` raises."""
+        await self.check.confirm_step()
+        async with self.engine.connect() as connection:
+            yield connection
+
+    async def repeat(self, step: Callable[[AsyncConnection], Awaitable[int]]) -> int:
+        """Take a step, each time in a transaction of its own, until it has nothing to do; return
+        the sum of what the steps did."""
+        total, count = 0, 1
+        while count:
+            await self.check.confirm_step()
+            async with self.engine.begin() as connection:
+                count = await step(connection)
+            total += count
+        return total
 
 
 def _make_certifier(settings: RetentionSettings, ledger: Ledger) -> Certifier | None:

@@ -1,4 +1,5 @@
-"""Removes what is left beside the inferences: rows of spans, labels, a subject's values in holds.
+"""Removes what is left beside the inferences: rows of spans, labels, a subject's values in holds;
+below: dead letters and parked events.
 
 The rows of `inference` are deleted first; the rows of the other tables go with the partitions of
 their span. If a partition stays, or may stay for long, they are deleted batch by batch.
@@ -8,29 +9,41 @@ erasure forgets the subject. Then the values are removed from those whose hold i
 every later turn of the service from those whose hold was released or has ended since.
 """
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 import structlog
 from sqlalchemy import Table
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure import holds, housekeeping, progress, rows, runs
-from inference_store.erasure.housekeeping import Position, Redact, Redaction
+from inference_store.erasure import holds, housekeeping, progress, quarantine, rows, runs
+from inference_store.erasure.batches import describe_entry
+from inference_store.erasure.held_deletions import QUARANTINE_SCOPE, record_held
+from inference_store.erasure.housekeeping import Position, Redaction
 from inference_store.erasure.log import SigningKey
-from inference_store.erasure.progress import Erasure
+from inference_store.erasure.progress import Erasure, begin_deleting, list_models
+from inference_store.erasure.quarantine import EventMetadata, QuarantinedEvent
 from inference_store.erasure.requests import find_subject
 from inference_store.erasure.runs import count_failure
-from inference_store.index import partitions
+from inference_store.index import partitions, registrations
 from inference_store.index.database import is_transient
 from inference_store.index.partitions import TimePartition, list_partitions, vacuum
-from inference_store.index.tables import METADATA, PARTITIONED, inference, prediction
+from inference_store.index.tables import (
+    METADATA,
+    PARTITIONED,
+    inference,
+    prediction,
+    unsettled_event,
+)
+from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import PARTITIONS_DROPPED
 
-from .leader import Leader
-from .quarantine_eraser import remove_erased
+from .leader import ACTOR, Leader
 
 # Labels that are checked in one step.
 _LABELS = 1000
@@ -57,7 +70,7 @@ async def remove_residual(leader: Leader, erasure: Erasure) -> None:
         await delete_orphans(leader, erasure)
     if takes_all:
         async with leader.engine.connect() as connection:
-            models = await progress.list_models(connection, erasure)
+            models = await list_models(connection, erasure)
         await remove_unused_labels(leader, models)
     if find_subject(erasure.asked) is not None:
         await _vacuum(leader, erasure)
@@ -73,40 +86,25 @@ async def remove_mentions(leader: Leader, erasure: Erasure) -> None:
         reach = await housekeeping.find_reach(connection, erasure)
     redaction = Redaction(erasure.id, subject, reach)
     for table, (redact, first) in housekeeping.REDACTIONS.items():
-        await _redact_table(leader, redaction, redact, first, table)
-    await _redact_table(leader, redaction, housekeeping.record_in_holds, holds.START)
+        after: Position | None = first
+        while after is not None:
+            async with leader.connect() as connection:
+                redacted, after = await redact(connection, redaction, after, _PAGE)
+                if redacted:
+                    if not await begin_deleting(connection, erasure.id):
+                        return  # it is cancelled
+                    if table != housekeeping.RECORDED:
+                        counts = {table: redacted}
+                        await progress.add_erased(connection, erasure.id, table_rows=counts)
+                    await connection.commit()
     await remove_recorded(leader)
-
-
-async def _redact_table(
-    leader: Leader, redaction: Redaction, redact: Redact, first: Position, table: str | None = None
-) -> None:
-    """Redact what mentions the subject, page by page, unless the erasure is cancelled. `table`:
-    whose rows count; the revisions of holds are only recorded."""
-    after: Position | None = first
-    while after is not None:
-        await leader.check.confirm_step()
-        async with leader.engine.connect() as connection:
-            redacted, after = await redact(connection, redaction, after, _PAGE)
-            if redacted:
-                if not await progress.begin_deleting(connection, redaction.erasure):
-                    return
-                if table is not None:
-                    await progress.add_erased(
-                        connection, redaction.erasure, table_rows={table: redacted}
-                    )
-                await connection.commit()
 
 
 async def remove_recorded(leader: Leader) -> None:
     """Remove the recorded values from holds that are over. The certifier's key hashes them; without
     one they are removed completely."""
     hash = None if leader.certifier is None else partial(_keyed_hash, leader.certifier.key)
-    redacted = _PAGE
-    while redacted == _PAGE:
-        await leader.check.confirm_step()
-        async with leader.engine.begin() as connection:
-            redacted = await holds.redact_recorded(connection, hash, limit=_PAGE)
+    await leader.repeat(partial(holds.redact_recorded, hash=hash, limit=_PAGE))
 
 
 async def _vacuum(leader: Leader, erasure: Erasure) -> None:
@@ -186,7 +184,7 @@ async def delete_orphans(leader: Leader, erasure: Erasure) -> None:
     """Delete the rows that an erasure leaves in spans that wait to be dropped, if the run of a
     policy has erased their inferences already."""
     async with leader.engine.connect() as connection:
-        models = await progress.list_models(connection, erasure)
+        models = await list_models(connection, erasure)
         closed = [
             (model, span) for model in models for span in await rows.list_closed(connection, model)
         ]
@@ -198,12 +196,124 @@ async def delete_orphans(leader: Leader, erasure: Erasure) -> None:
 async def _delete_orphan_rows(
     leader: Leader, table: Table, model: int, span: TimePartition
 ) -> None:
-    gone = _BATCH
-    while gone == _BATCH:
-        await leader.check.confirm_step()
-        async with leader.engine.begin() as connection:
-            gone = await rows.delete_orphans(connection, table, model, span, limit=_BATCH)
+    orphans = partial(rows.delete_orphans, table=table, model=model, span=span, limit=_BATCH)
+    await leader.repeat(orphans)
 
 
 def _keyed_hash(key: SigningKey, text: str) -> str:
     return key.keyed_hash(_KIND, text.encode("utf-8", "surrogatepass")).hex()
+
+
+# Erases dead letters and parked events of erased inferences, with their bytes and objects.
+#
+# As soon as one is removed, the erasure cannot be cancelled. Events that a legal hold protects
+# stay, and the erasure is then partly held. A search reads outside of any transaction, and writes
+# marks for the events of a subject to the ledger. Then the ledger has which events are removed,
+# of those that no hold protects by then: no hold is placed in the ledger's turn. Its effect, in
+# one transaction after the locks of the offset accounting and the fence, removes them and queues
+# their objects. After a crash before that, everything is searched again.
+
+
+async def remove_subject(leader: Leader, erasure: Erasure) -> None:
+    """Mark the events of the erasure's subject, so that their objects are deleted, and remove
+    them."""
+    criteria = erasure.asked or {}
+    names = await _find_names(leader, erasure)
+    search = partial(
+        quarantine.iterate_mentions, leader.connect, leader.blobs, criteria, names.values()
+    )
+    for model, name in sorted(names.items()):
+        of_model = unsettled_event.c.model_id == name
+        async for events, metadata in search(of_model, types_of=list(names)):
+            async with leader.engine.connect() as connection:
+                free, _ = await quarantine.split_by_hold(
+                    connection, events, metadata, model=model, since=erasure.in_force_at
+                )
+                marks = [item.describe_mark() for item in free if item.event is not None]
+                batch = await describe_entry(connection, erasure, model, marks)
+            if marks:
+                await leader.ledger.write("erasure_batch", batch, actor=ACTOR)
+            if not await _remove(leader, erasure, model, events, metadata):
+                return
+    # what is of no registered model has no mark: its objects become orphans
+    beside = quarantine.match_unattributed(criteria, names.values())
+    async for events, metadata in search(beside):
+        if not await _remove(leader, erasure, None, events, metadata):
+            return
+
+
+async def remove_erased(leader: Leader, erasure: Erasure) -> None:
+    """Remove events of inferences that were erased, by this erasure or before it."""
+    ids = frozenset((erasure.asked or {}).get("inference_ids", ()))
+    buckets = leader.blobs.buckets
+    for model, name in sorted((await _find_names(leader, erasure)).items()):
+        of_model = unsettled_event.c.model_id == name
+        async for page in quarantine.iterate_pages(leader.connect, of_model, buckets):
+            async with leader.engine.connect() as connection:
+                events = await quarantine.filter_erased(connection, model, page, ids)
+                has_holds = bool(events) and bool(await holds.list_in_force(connection, [model]))
+            metadata: EventMetadata = {}
+            if has_holds:
+                metadata = await asyncio.to_thread(quarantine.load_metadata, leader.blobs, events)
+            if not await _remove(leader, erasure, model, events, metadata):
+                return
+
+
+async def _find_names(leader: Leader, erasure: Erasure) -> Mapping[int, str]:
+    async with leader.engine.connect() as connection:
+        return await registrations.names(connection, await list_models(connection, erasure))
+
+
+async def _remove(
+    leader: Leader,
+    erasure: Erasure,
+    model: int | None,
+    events: list[QuarantinedEvent],
+    metadata: EventMetadata,
+) -> bool:
+    """Remove the events that no hold protects; False if the erasure was cancelled meanwhile.
+
+    `model` None: they are of none.
+    """
+    if not events:
+        return True
+    failpoint("retention.aside.take.before")
+    about = (erasure, model, events)
+    async with leader.engine.begin() as connection:
+        free = await _keep_held(connection, *about, metadata=metadata)
+        if free and not await begin_deleting(connection, erasure.id):
+            return False
+        name = None
+        if model is not None:
+            name = (await registrations.names(connection, {model})).get(model)
+
+    async def describe(connection: AsyncConnection) -> dict[str, Any]:
+        return quarantine.describe_removal(
+            erasure.id, name, await _keep_held(connection, *about, metadata=metadata)
+        )
+
+    removed = 0
+    if free:
+        removed = await leader.ledger.write("quarantine_erased", describe, actor=ACTOR)
+    failpoint("retention.aside.take.after")
+    counts = {"count": removed, "held": len(events) - len(free)}
+    _log.info("quarantined events removed", action="erased_aside", id=str(erasure.id), **counts)
+    return True
+
+
+async def _keep_held(
+    connection: AsyncConnection,
+    erasure: Erasure,
+    model: int | None,
+    events: list[QuarantinedEvent],
+    *,
+    metadata: EventMetadata,
+) -> list[QuarantinedEvent]:
+    free, held = await quarantine.split_by_hold(
+        connection, events, metadata, model=model, since=erasure.in_force_at
+    )
+    if model is None:
+        # it stands under the erasure's first model, so that a waiver can name it
+        model = min(await list_models(connection, erasure), default=0)
+    await record_held(connection, erasure.id, model, QUARANTINE_SCOPE, held)
+    return free

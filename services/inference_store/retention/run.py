@@ -2,9 +2,11 @@
 
 import asyncio
 import signal
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 import structlog
@@ -14,31 +16,217 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import runs
+from inference_store.erasure.held_deletions import resume_released
 from inference_store.erasure.housekeeping import RECORD_KINDS
 from inference_store.erasure.ledger import Ledger, LedgerWatch
-from inference_store.erasure.locks import LeaderElection, open_election
-from inference_store.erasure.runs import count_failure
-from inference_store.export.part_writing import delete_forgotten
-from inference_store.index import registrations
+from inference_store.erasure.locks import RECONCILING, LeaderElection, open_election
+from inference_store.erasure.progress import Erasure, list_uncertified, list_unfinished
+from inference_store.erasure.runs import RetentionRun, count_failure
+from inference_store.export import jobs
+from inference_store.export.part_writing import delete_forgotten, delete_unnamed
+from inference_store.index import accounting, key_registry, registrations, web_sessions
 from inference_store.index.database import engine_of, is_transient
 from inference_store.index.schema import require_schema
 from inference_store.inference.errors import ObjectStoreUnavailable, StoreError, Unavailable
+from inference_store.inference.events import parse_stored
 from inference_store.objects import Blobs
 from inference_store.operations import figures
-from inference_store.platform import metrics
+from inference_store.operations.reconcile.stored_reports import FINAL, Reconciliation
+from inference_store.platform import metrics, traces
+from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import LAST_RUN, RUN_INTERVAL, UNCERTIFIED, from_zero
 from inference_store.platform.serving import AdminApp, Heartbeat
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
-from inference_store.retention import housekeeping, work
-from inference_store.retention.certifier import UNCERTIFIED_REASONS
+from inference_store.query import counting
+from inference_store.retention import eraser, housekeeping
+from inference_store.retention.certifier import UNCERTIFIED_REASONS, end_erasure
 from inference_store.retention.exporter import write_exports
 from inference_store.retention.housekeeping import Overdue, link
 from inference_store.retention.leader import Leader, LeadershipCheck, Stopped, in_background
+from inference_store.retention.orphan_eraser import erase_orphans
 from inference_store.retention.residual import remove_recorded, remove_unused_labels
-
-# The table of jobs, which is walked turn by turn while this service leads.
+from inference_store.retention.run_executor import RunExecutor
 
 _log = structlog.get_logger()
+
+# What the jobs of a turn do. Each raises Stopped, ObjectStoreUnavailable and the errors of the
+# database; the next turn goes on.
+
+# Of one erasure, and of all of them in a turn.
+_SHARE_SECONDS: Final = 10.0
+_ERASURES_SECONDS: Final = 60.0
+_COUNTS_SECONDS: Final = 10.0
+_RECONCILING_SECONDS: Final = 5.0
+# Longer than a request to S3 takes with its repetitions.
+_TAKEOVER_SECONDS: Final = 120.0
+
+
+async def resume_erasures(leader: Leader) -> None:
+    """Work on requested and unfinished erasures; on failed ones when the schedule is due.
+
+    Each gets a share of the time, over and over, so that none waits for the longest of them. The
+    rest of a turn does not wait long either.
+    """
+    until = time.monotonic() + _ERASURES_SECONDS
+    await _mark_released(leader)
+    begun = await _list_unfinished(leader, failed=leader.is_scheduled)
+    while begun and time.monotonic() < until:
+        begun = [erasure for erasure in begun if not await _work_on(leader, erasure)]
+        requested = await _list_unfinished(leader, failed=False)
+        ids = {erasure.id for erasure in begun}
+        begun += [erasure for erasure in requested if erasure.id not in ids]
+
+
+async def _list_unfinished(leader: Leader, *, failed: bool) -> list[Erasure]:
+    async with leader.engine.connect() as connection:
+        return await list_unfinished(connection, failed=failed)
+
+
+async def _mark_released(leader: Leader) -> None:
+    marked, limit = 1, leader.settings.retention_batch_inferences
+    while marked:
+        await leader.check.confirm_step()
+        async with leader.engine.begin() as connection:
+            marked = await resume_released(connection, limit=limit)
+        if marked:
+            # also quarantined events may be erased now
+            leader.searched.clear()
+            # they may lie before the position at which an erasure continues
+            leader.positions.clear()
+
+
+async def _work_on(leader: Leader, erasure: Erasure) -> bool:
+    if erasure.cause == "orphans":
+        return await erase_orphans(leader, erasure, seconds=_SHARE_SECONDS)
+    marked = await eraser.mark(leader, erasure, seconds=_SHARE_SECONDS)
+    if marked == "all":
+        return await eraser.finish(leader, erasure, seconds=_SHARE_SECONDS) is not None
+    return marked == "over"
+
+
+async def sign_waiting(leader: Leader) -> None:
+    """Sign certificates that had to wait for a partition to be dropped, or for the right key."""
+    async with leader.engine.connect() as connection:
+        waiting = await list_uncertified(connection)
+    for erasure in waiting:
+        await leader.check.confirm_step()
+        await end_erasure(leader.engine, leader.certifier, erasure, erasure.state)
+
+
+async def write_head(leader: Leader) -> None:
+    """Write the newest certificate to the head, once a minute."""
+    if leader.certifier is not None:
+        await leader.certifier.write_head()
+
+
+async def request_scheduled(leader: Leader) -> None:
+    """Request the run of the schedule, unless one is requested already."""
+    async with leader.engine.begin() as connection:
+        if not await runs.is_scheduled(connection):
+            await runs.request_run(connection, cause="schedule")
+
+
+async def carry_out_pending(leader: Leader) -> None:
+    """Carry out all pending runs."""
+    async with leader.engine.connect() as connection:
+        pending = await runs.list_pending(connection)
+    for run in pending:
+        failpoint("retention.run_start.before")
+        async with leader.engine.begin() as connection:
+            await runs.start_run(connection, run.id)
+        failpoint("retention.run_start.after")
+        began = time.monotonic()
+        error = await _execute(leader, run)
+        metrics.RUN_SECONDS.observe(time.monotonic() - began)
+        failpoint("retention.run_finish.before")
+        async with leader.engine.begin() as connection:
+            await runs.finish_run(connection, run.id, error=error)
+        failpoint("retention.run_finish.after")
+        metrics.RETENTION_RUNS.labels("failed" if error else "done").inc()
+        if error is None:
+            LAST_RUN.set_to_current_time()
+        _log.info("retention run", action="retention_run", id=str(run.id), error=error)
+
+
+async def _execute(leader: Leader, run: RetentionRun) -> str | None:
+    executor = RunExecutor(leader, run, now=datetime.now(UTC))
+    attributes = {"inference_store.retention.cause": run.cause}
+    with traces.ended(traces.begin("retention run", attributes=attributes)) as span:
+        error = await executor.carry_out()
+        if error is not None:
+            traces.failed(span, "ErasureFailure")
+    return error
+
+
+async def count_partitions(leader: Leader) -> None:
+    """Count partitions that are no longer written, for a few seconds.
+
+    It begins after each schedule, and goes on in every turn until all are counted. Erasures do not
+    wait for it.
+    """
+    schedule, step = leader.completed, leader.check.confirm_step
+    is_complete = counting.count_ended(leader.engine, seconds=_COUNTS_SECONDS, step=step)
+    if await leader.check.unless_stopped(is_complete):
+        leader.counted = schedule
+
+
+async def reconcile(leader: Leader) -> None:
+    """Carry out requested reconciliations for a few seconds, and one a day if that is set, unless a
+    command does the work.
+
+    If the object store is unavailable, or listing is forbidden, deletion goes on, and the next turn
+    tries again.
+    """
+    is_daily = leader.settings.reconcile_schedule == "daily"
+    reconciliation = await leader.reconciler.find_due(scheduled=is_daily)
+    if reconciliation is None:
+        return
+    async with open_election(leader.engine, RECONCILING) as lock:
+        if not await lock.take():
+            return
+        try:
+            await _reconcile(leader, reconciliation)
+        except ObjectStoreUnavailable as error:
+            count_failure("object_store")
+            _log.warning("away", action="reconcile_waits", error=str(error)[:500])
+
+
+async def _reconcile(leader: Leader, reconciliation: Reconciliation) -> None:
+    until = time.monotonic() + _RECONCILING_SECONDS
+    while reconciliation.state not in FINAL and time.monotonic() < until:
+        await leader.check.confirm_step()
+        step = leader.reconciler.step(reconciliation)
+        reconciliation = await leader.check.unless_stopped(step)
+    if reconciliation.state in FINAL:
+        metrics.RECONCILIATIONS.labels(reconciliation.state).inc()
+
+
+async def remember_parts(leader: Leader) -> None:
+    """Remember the parts that were being written when this service began to lead, before it writes
+    or erases anything.
+
+    The earlier leader deletes its part itself if it can. Parts of earlier takeovers are deleted by
+    `delete_forgotten`, each time a service begins to lead.
+    """
+    async with leader.engine.connect() as connection:
+        leader.taken_over = await jobs.list_writing(connection)
+    leader.taken_over_until = time.monotonic() + _TAKEOVER_SECONDS
+
+
+def has_taken_over(leader: Leader) -> bool:
+    """Check whether something was being written: each turn at first, then each schedule."""
+    is_new = time.monotonic() < leader.taken_over_until
+    return bool(leader.taken_over) and (is_new or leader.is_scheduled)
+
+
+async def delete_taken_over(leader: Leader) -> None:
+    """Delete of these parts the objects that none names any more; an erasure finds those that one
+    names. Raises ObjectStoreUnavailable."""
+    keys = [parse_stored(key) for key in leader.taken_over]
+    await delete_unnamed(leader.engine, leader.blobs, keys)
+
+
+# The table of jobs, which is walked turn by turn while this service leads.
 
 
 def _every_turn(_: Leader) -> bool:
@@ -55,7 +243,7 @@ class Job:
 
     name: str
     is_due: Callable[[Leader], bool]
-    run: Callable[[Leader], Awaitable[None]]
+    run: Callable[[Leader], Awaitable[object]]
 
 
 async def _complete_schedule(leader: Leader) -> None:
@@ -64,30 +252,30 @@ async def _complete_schedule(leader: Leader) -> None:
 
 
 JOBS: Final = (
-    Job("parts of the leader before", work.has_taken_over, work.delete_taken_over),
-    Job("erasures", _every_turn, work.resume_erasures),
-    Job("certificates", _every_turn, work.sign_waiting),
+    Job("parts of the leader before", has_taken_over, delete_taken_over),
+    Job("erasures", _every_turn, resume_erasures),
+    Job("certificates", _every_turn, sign_waiting),
     Job("values in holds", _every_turn, remove_recorded),
-    Job("scheduled run", _scheduled, work.request_scheduled),
-    Job("runs", _every_turn, work.carry_out_pending),
+    Job("scheduled run", _scheduled, request_scheduled),
+    Job("runs", _every_turn, carry_out_pending),
     Job("idle records", _scheduled, housekeeping.delete_idle_records),
-    Job("sessions", _scheduled, housekeeping.delete_ended_sessions),
+    Job("sessions", _scheduled, lambda leader: leader.repeat(web_sessions.delete_ended)),
     Job("tombstones", _scheduled, housekeeping.delete_tombstones),
-    Job("key registry", _scheduled, housekeeping.fold_key_registry),
-    Job("producers", _scheduled, housekeeping.fold_producers),
+    Job("key registry", _scheduled, lambda leader: leader.repeat(key_registry.fold)),
+    Job("producers", _scheduled, lambda leader: leader.repeat(accounting.fold_producers)),
     Job("old records", _scheduled, housekeeping.delete_records),
     Job("old exports", _scheduled, housekeeping.delete_old_exports),
     Job("ledger values", _scheduled, housekeeping.redact_ledger),
     Job("partitions", _scheduled, housekeeping.maintain_partitions),
     # only now: a job that failed before this is due again
     Job("end of schedule", _scheduled, _complete_schedule),
-    Job("chain head", _every_turn, work.write_head),
+    Job("chain head", _every_turn, write_head),
     Job(
         "counts of partitions",
         lambda leader: leader.counted < leader.completed,
-        work.count_partitions,
+        count_partitions,
     ),
-    Job("reconciliations", _every_turn, work.reconcile),
+    Job("reconciliations", _every_turn, reconcile),
     Job("exports", _every_turn, write_exports),
 )
 """Unfinished work, runs of policies, housekeeping, the rest: in this order."""
@@ -96,7 +284,7 @@ JOBS: Final = (
 async def begin(leader: Leader) -> None:
     """Restart the runs of a process that died, remove the unused labels that it left, and delete
     the exports that only the bucket has."""
-    await work.remember_parts(leader)
+    await remember_parts(leader)
     async with leader.engine.begin() as connection:
         await runs.reset_interrupted(connection)
         models = await registrations.every_model(connection)

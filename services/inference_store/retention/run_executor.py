@@ -14,10 +14,16 @@ from uuid import UUID, uuid4
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure import policies, rows, runs, selection
+from inference_store.erasure import policies, rows, selection
 from inference_store.erasure.batches import describe_entry
 from inference_store.erasure.pending_deletions import Position
-from inference_store.erasure.policies import SCOPES, EffectivePolicy, ErasureScope, watermarks
+from inference_store.erasure.policies import (
+    SCOPES,
+    EffectivePolicy,
+    ErasureScope,
+    PolicyOwner,
+    watermarks,
+)
 from inference_store.erasure.policies.watermarks import WatermarkKey
 from inference_store.erasure.progress import Erasure, NewErasure, find_erasure
 from inference_store.erasure.runs import RetentionRun, count_failure
@@ -216,11 +222,15 @@ class RunExecutor:
         return f"{failed} erasures have something left over; they say what" if failed else None
 
     async def _prepare(self) -> list[tuple[TimePartition, bool]]:
-        plan = self._plan
+        plan, run = self._plan, self._run
+        models = None if run.model is None else {run.model}
         async with self._engine.connect() as connection:
+            if run.project_id is not None:
+                project = PolicyOwner("project", run.project_id)
+                models = set(await policies.list_models(connection, project))
             self._holds = await watermarks.count_hold_changes(connection)
-            await plan.prepare(connection, await runs.list_models(connection, self._run))
-            if self._run.cause == "schedule":
+            await plan.prepare(connection, models)
+            if run.cause == "schedule":
                 self._begun = await watermarks.load_watermarks(connection, plan.chains, plan.now)
             return await rows.list_ending(connection, until=plan.find_latest())
 
@@ -359,8 +369,17 @@ class RunExecutor:
         with stage(STEP_SECONDS, "mark"):
             # it is in the ledger before it takes effect
             async with self._engine.connect() as connection:
-                selected = await self._find_expired(
-                    connection, work, lo, hi, after=after, whole_span=whole_span
+                selected = await selection.find_expired(
+                    connection,
+                    model=model,
+                    scope=scope,
+                    lo=lo,
+                    hi=hi,
+                    limit=self._leader.settings.retention_batch_inferences,
+                    by=work.by,
+                    after=after,
+                    below=work.below,
+                    whole_span=whole_span,
                 )
                 if not selected:
                     return None
@@ -385,21 +404,6 @@ class RunExecutor:
         failpoint("retention.mark.after")
         last: UUID = selected[-1].uid
         return last
-
-    async def _find_expired(
-        self, connection: AsyncConnection, work: Work, lo: datetime, hi: datetime, **more: Any
-    ) -> list[Any]:
-        return await selection.find_expired(
-            connection,
-            model=work.model,
-            scope=work.scope,
-            lo=lo,
-            hi=hi,
-            limit=self._leader.settings.retention_batch_inferences,
-            by=work.by,
-            below=work.below,
-            **more,
-        )
 
 
 async def _skip_step(whole_span: bool) -> bool:

@@ -11,7 +11,7 @@ from inference_store.erasure.ledger import Ledger
 from inference_store.index.audit import note
 from inference_store.index.tables import audit, inference, kafka_partition, unsettled_event
 from inference_store.inference.events import StorageKey, decode
-from inference_store.retention import quarantine_eraser
+from inference_store.retention import residual
 from inference_store.retention.leader import Stopped
 from inference_store.retention.residual import remove_mentions
 from tests.builders import NOW
@@ -167,7 +167,7 @@ async def remove_subject(api: Api, of: type[Ledger] = Ledger) -> None:
     """Remove the subject of the only erasure from the quarantine, as retention begins to."""
     leader = make_leader(api.engine, api.blobs)
     leader.ledger = of(api.engine, api.blobs, prefix="ledger/")
-    await quarantine_eraser.remove_subject(leader, await find_only_erasure(api))
+    await residual.remove_subject(leader, await find_only_erasure(api))
 
 
 async def test_cancelled_erasure_removes_nothing(api: Api) -> None:

@@ -210,9 +210,10 @@ async def _hold(stored: Stored, data: st.DataObject) -> Holding:
     model = data.draw(st.sampled_from([None, *stored.inferences]))
     ids = data.draw(st.lists(st.sampled_from(["a", "b.", "é", "nobody"]), max_size=2))
     text = data.draw(_HOLD_FILTERS)
-    by_filter = holds.HoldCriteria(filter=parse_text(text), types=_TYPES)
-    criteria = holds.HoldCriteria(inference_ids=ids) if ids else by_filter
-    hold_filter = await holds.build_filter(stored.connection, model, criteria)
+    tree = None if ids else parse_text(text)
+    hold_filter = await holds.build_filter(
+        stored.connection, model, tree, inference_ids=ids, types=_TYPES
+    )
     at, days = datetime.now(UTC), data.draw(st.sampled_from([None, None, 1, -1]))
     until = None if days is None else at + timedelta(days=days)
     released = data.draw(st.integers(0, 4)) == 0

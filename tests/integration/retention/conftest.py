@@ -9,7 +9,7 @@ from inference_store.erasure.progress import Erasure
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
 from inference_store.retention import eraser as erasing
-from inference_store.retention import exporter, housekeeping, work
+from inference_store.retention import exporter, housekeeping, run
 from inference_store.retention.eraser import MarkResult
 from tests.integration.backups import backup, restore
 from tests.servers.minio import S3
@@ -20,9 +20,9 @@ from .stranger import Stranger
 __all__ = ["NoPace", "backup", "restore"]
 Mark = Callable[[Erasure], Awaitable[MarkResult]]
 _SHARES = (
-    (work, "_SHARE_SECONDS"),
-    (work, "_ERASURES_SECONDS"),
-    (work, "_COUNTS_SECONDS"),
+    (run, "_SHARE_SECONDS"),
+    (run, "_ERASURES_SECONDS"),
+    (run, "_COUNTS_SECONDS"),
     (exporter, "SHARE_SECONDS"),
     (housekeeping, "_SECONDS"),
     (housekeeping, "_QUERY_SECONDS"),

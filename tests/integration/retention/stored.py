@@ -402,8 +402,9 @@ async def place_hold(
     async with engine.begin() as connection:
         ids = [f"uid:{uid}" for uid in uids] if filter is None else None
         node = None if filter is None else parse(filter)
-        criteria = holds.HoldCriteria(filter=node, inference_ids=ids, types=types or {})
-        hold_filter = await holds.build_filter(connection, model, criteria)
+        hold_filter = await holds.build_filter(
+            connection, model, node, inference_ids=ids, types=types
+        )
         name = select(registration.c.model_id).where(registration.c.model == model)
         body: dict[str, Any] = {"id": str(uuid4()), "name": "a hold", "reason": "a file"}
         body |= {
@@ -418,9 +419,7 @@ async def place_hold(
 async def change_hold(engine: AsyncEngine, placed: Placement, model: int, *uids: UUID) -> Placement:
     async with engine.begin() as connection:
         ids = [f"uid:{uid}" for uid in uids]
-        hold_filter = await holds.build_filter(
-            connection, model, holds.HoldCriteria(inference_ids=ids)
-        )
+        hold_filter = await holds.build_filter(connection, model, None, inference_ids=ids)
         name = select(registration.c.model_id).where(registration.c.model == model)
         body = {"id": str(placed.hold.id), "name": "a hold", "reason": "narrower", "until": None}
         body |= {"model_id": await connection.scalar(name), "filter": hold_filter.text}

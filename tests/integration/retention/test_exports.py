@@ -32,7 +32,7 @@ from inference_store.platform.failpoints import FAILPOINTS
 from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.exporter import write_exports
 from inference_store.retention.leader import Stopped
-from inference_store.retention.work import delete_taken_over, has_taken_over, remember_parts
+from inference_store.retention.run import delete_taken_over, has_taken_over, remember_parts
 from tests.integration.backups import Backup, Restore
 from tests.kill_chain import KillChain, chain_kills
 from tests.servers.fixtures import unique

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 from uuid import UUID, uuid4
 
 import pytest
@@ -263,7 +263,7 @@ async def test_a_hold_reopens_a_span_that_is_being_dropped(
     assert {key.key for key in old[22].objects} <= storing.objects()
     states = set(await storing.fetch(select(partition_span.c.state)))
     spans = await storing.fetch(select(erased_span.c.hi))
-    events = [(model, inference.uid, at + timedelta(seconds=n)) for n, inference in enumerate(old)]
+    events = [(model, inference.uid) for inference in old]
     erased = await storing.transact(pending_deletions.find_erased, events)
     assert states == {"open"}
     assert len(spans) == 1

@@ -10,8 +10,8 @@ from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api.app import create_app
-from inference_store.erasure import audit_verification
-from inference_store.erasure.audit_verification import Copy
+from inference_store.erasure import audit_chain
+from inference_store.erasure.audit_chain import Copy
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.log import ChainHead, SigningKey, new_key
 from inference_store.erasure.proofs import Recheck, Verification
@@ -135,7 +135,7 @@ async def check_audit(storing: Storing, settings: RetentionSettings) -> None:
     assert (failures, number <= verification.signed_to) == ([], True)
     assert await storing.scalar(select(tables.audit_head.c.checkpoint)) == checkpoint
     copies = [Copy("the ledger", checkpoint, is_signed=True)]
-    verdict = await storing.transact(audit_verification.verify, copies)
+    verdict = await storing.transact(audit_chain.verify, copies)
     assert (verdict.failures, verdict.signed) == ([], 1)
 
 

@@ -19,7 +19,6 @@ from inference_store.index.tables import (
     prediction,
     registration,
 )
-from inference_store.inference.events import received_at_of
 from inference_store.platform.settings import RetentionSettings
 from inference_store.query.cql2 import parse_text
 from inference_store.query.filters.certain import save
@@ -39,7 +38,7 @@ async def test_what_has_expired_goes_with_rows_and_objects(storing: Storing) -> 
     assert storing.objects() == {key.key for stored in new for key in stored.objects}
     rows = await storing.rows()
     assert set(rows.values()) == {3}
-    events = [(model, stored.uid, received_at_of(stored.uid)) for stored in (*old, *new)]
+    events = [(model, stored.uid) for stored in (*old, *new)]
     erased = await storing.transact(pending_deletions.find_erased, events)
     (erasure,) = await storing.transact(find_erasures)
     assert erased == {(model, stored.uid) for stored in old}
@@ -93,14 +92,10 @@ async def test_a_whole_partition_is_dropped_and_remembered(storing: Storing) -> 
     assert await storing.scalar("SELECT count(*) FROM partition_span") == 1
     assert await storing.scalar("SELECT count(*) FROM tombstone") == 0
     late = storing.uid(at + timedelta(seconds=1))
-    candidates = [
-        (gone[0].model, gone[0].uid, at),
-        (models[0], late, at),
-        (models[0], kept_inference.uid, NOW),
-    ]
+    candidates = [(gone[0].model, gone[0].uid), (models[0], late), (models[0], kept_inference.uid)]
     erased = await storing.transact(pending_deletions.find_erased, candidates)
-    last = (gone[-1].model, gone[-1].uid, at + timedelta(seconds=14))
-    assert await storing.transact(pending_deletions.find_erased, [last]) == {last[:2]}
+    last = (gone[-1].model, gone[-1].uid)
+    assert await storing.transact(pending_deletions.find_erased, [last]) == {last}
     # today's policy decides about one that was never there
     assert erased == {(gone[0].model, gone[0].uid)}
 
@@ -153,7 +148,7 @@ async def test_forgets_old_tombstones_in_batches(storing: Storing) -> None:
             for _ in range(3)
         ]
         assert counts == [3, 1, 0]
-        assert not await pending_deletions.find_erased(connection, [(model, inferences[0].uid, at)])
+        assert not await pending_deletions.find_erased(connection, [(model, inferences[0].uid)])
 
 
 async def test_a_closed_span_opens_again_when_the_policy_keeps_it(storing: Storing) -> None:
@@ -172,10 +167,7 @@ async def test_a_closed_span_opens_again_when_the_policy_keeps_it(storing: Stori
     await storing.retain()
     assert await storing.scalar("SELECT state FROM partition_span") == "open"
     assert set((await storing.rows()).values()) == {2}
-    candidates = [
-        (model, stored.uid, ago(days=200) + timedelta(seconds=n))
-        for n, stored in enumerate(inferences)
-    ]
+    candidates = [(model, stored.uid) for stored in inferences]
     erased = await storing.transact(pending_deletions.find_erased, candidates)
     assert erased == {(model, uid) for uid in gone}
 

@@ -9,7 +9,7 @@ from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import Action, Who
-from inference_store.erasure import audit_chain, audit_verification, holds
+from inference_store.erasure import audit_chain, holds
 from inference_store.erasure.batches import mark_batch
 from inference_store.erasure.housekeeping import RECORD_KINDS
 from inference_store.erasure.ledger import Ledger
@@ -194,7 +194,7 @@ async def test_only_one_of_two_services_notes_a_due_checkpoint(
     async with engine.connect() as connection:
         await connection.execution_options(isolation_level="REPEATABLE READ")
         checkpoint = await connection.scalar(select(audit_head.c.checkpoint))
-        verdict = await audit_verification.verify(connection)
+        verdict = await audit_chain.verify(connection)
     assert checkpoint is not None
     assert checkpoint["number"] == 6
     assert (await late.ledger.compare()).number == 1
@@ -387,9 +387,7 @@ async def test_held_inferences_are_not_late(storing: Storing, settings: Retentio
     assert await _find_overdue_seconds(storing.engine, looking) > _DAY
     async with storing.engine.begin() as connection:
         # what it says of these is not known: NULL protects
-        hold_filter = await holds.build_filter(
-            connection, model, holds.HoldCriteria(filter=parse_text("ok"))
-        )
+        hold_filter = await holds.build_filter(connection, model, parse_text("ok"))
         await connection.execute(
             text(
                 "INSERT INTO hold (id, name, reason, filter, placed_by, placed_at, in_force_at)"
@@ -450,7 +448,7 @@ async def test_an_entry_that_commits_late_gets_a_later_place(engine: AsyncEngine
         assert await audit_chain.link_entries(connection, limit=10) == 1
         places = await connection.execute(text("SELECT number FROM audit ORDER BY id"))
         assert list(places.scalars()) == [2, 1]
-    assert (await transact(engine, audit_verification.verify)).failures == []
+    assert (await transact(engine, audit_chain.verify)).failures == []
 
 
 async def test_shows_a_stalled_chain(

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from inference_store.erasure import audit_chain, erased_lists, log
 from inference_store.erasure.erased_lists import Erased, MerkleTree
-from inference_store.erasure.hash_chain import Link, canonical, format_instant
+from inference_store.erasure.hash_chain import Link, canonical
 from inference_store.erasure.ledger_entries import Content, Entry, Note
 from inference_store.erasure.log import (
     CERTIFICATE,
@@ -22,6 +22,7 @@ from inference_store.erasure.log import (
 from inference_store.erasure.progress import Erasure
 from inference_store.export.erased import Download, ReachedExport
 from inference_store.inference.events import StorageKey
+from inference_store.platform.json_encoding import format_instant
 from inference_store.retention.certifier import describe_exports, list_copies, make_certificate
 from tests.unit.erasure.certify.test_matching import compute_root
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import structlog
 from sqlalchemy import ColumnElement, case, func, select, tuple_
@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure.runs import count_failure
 from inference_store.index import registrations
-from inference_store.index.tables import policy, policy_version, registration
+from inference_store.index.tables import policy_version, registration
 from inference_store.inference.errors import (
     Fault,
     Invalid,
@@ -50,8 +50,8 @@ from .effective_policy import PolicyOwner as PolicyOwner
 from .effective_policy import RetentionLimit as RetentionLimit
 from .effective_policy import RetentionPolicy as RetentionPolicy
 from .effective_policy import Rule as Rule
-from .effective_policy import dump_policy, is_never_longer
 from .effective_policy import find_earlier as find_earlier
+from .effective_policy import is_never_longer
 from .effective_policy import merge_policies as merge_policies
 
 _log = structlog.get_logger()
@@ -90,7 +90,7 @@ def read_document(text: str) -> RetentionPolicy:
 def write_document(saved_policy: RetentionPolicy) -> str:
     """Return a policy as it is stored; `saved` filters are texts, so that no number in them
     changes."""
-    return json.dumps(dump_policy(saved_policy), sort_keys=True)
+    return json.dumps(saved_policy.model_dump(exclude_none=True), sort_keys=True)
 
 
 async def find_in_force(
@@ -117,12 +117,10 @@ def apply_pending(
     return {owner: version for owner, version in versions.items() if version.policy is not None}
 
 
-async def find_state(
-    connection: AsyncConnection, owner: PolicyOwner, *, lock: bool = False
-) -> PolicyState:
-    """Return the state of a policy. `lock`: nobody else sets it until the transaction ends."""
-    head = select(policy.c.revision).where(*_match_owner(policy, owner))
-    revision = await connection.scalar(head.with_for_update() if lock else head)
+async def find_state(connection: AsyncConnection, owner: PolicyOwner) -> PolicyState:
+    """Return the state of a policy."""
+    newest = select(func.max(policy_version.c.revision)).where(*_match_owner(owner))
+    revision = await connection.scalar(newest)
     in_force = await find_in_force(connection, [owner])
     pending = await find_pending(connection, [owner])
     return PolicyState(revision or 0, in_force.get(owner), pending.get(owner))
@@ -132,42 +130,36 @@ async def list_versions(
     connection: AsyncConnection, owner: PolicyOwner, *, before: int | None = None, limit: int = 100
 ) -> list[PolicyVersion]:
     """Return every version, the newest first; `before`: the revision of the last one of a page."""
-    query = select(policy_version).where(*_match_owner(policy_version, owner))
+    query = select(policy_version).where(*_match_owner(owner))
     if before is not None:
         query = query.where(policy_version.c.revision < before)
     query = query.order_by(policy_version.c.revision.desc()).limit(limit)
     return [_read_version(row) for row in await connection.execute(query)]
 
 
-async def reserve_revision(
-    connection: AsyncConnection, owner: PolicyOwner, *, expected: int | None = None
-) -> tuple[int, PolicyState]:
-    """Return the revision of the next version, and the present state; locked until the end.
+async def _find_expected(
+    connection: AsyncConnection, owner: PolicyOwner, expected: int | None
+) -> PolicyState:
+    """Return the state of a policy, which nobody else sets in the ledger's turn.
 
-    `expected`: the revision that the policy must have now. Raises PreconditionFailed.
+    `expected`: the revision that it must have now. Raises PreconditionFailed.
     """
-    inserted = insert(policy).values(level=owner.level, subject=owner.subject, revision=0)
-    await connection.execute(inserted.on_conflict_do_nothing())
-    state = await find_state(connection, owner, lock=True)
+    state = await find_state(connection, owner)
     if expected is not None and state.revision != expected:
         raise PreconditionFailed(
             f"the retention policy of {owner} has revision {state.revision}, not {expected}"
         )
-    return state.revision + 1, state
+    return state
 
 
 async def write_version(connection: AsyncConnection, version: PolicyVersion) -> None:
     """Write a version; a version that has not begun is revoked by it. Repeatable."""
-    values = {"level": version.of.level, "subject": version.of.subject}
-    head = insert(policy).values(**values, revision=version.revision)
-    newest = func.greatest(policy.c.revision, head.excluded.revision)
-    await connection.execute(
-        head.on_conflict_do_update(index_elements=["level", "subject"], set_={"revision": newest})
-    )
     here = policy_version.c
     waits = (here.revision < version.revision) & (here.effective_at > version.set_at)
     await _revoke(connection, version.of, waits, version.set_by, version.set_at)
-    row = values | {
+    row = {
+        "level": version.of.level,
+        "subject": version.of.subject,
         "revision": version.revision,
         "document": None if version.policy is None else write_document(version.policy),
         "set_by": version.set_by,
@@ -185,7 +177,7 @@ async def _revoke(
     by: str,
     at: datetime,
 ) -> None:
-    where = (*_match_owner(policy_version, owner), policy_version.c.revoked_at.is_(None), condition)
+    where = (*_match_owner(owner), policy_version.c.revoked_at.is_(None), condition)
     values = {"revoked_at": at, "revoked_by": by}
     await connection.execute(policy_version.update().where(*where).values(values))
 
@@ -206,8 +198,9 @@ async def _find_newest(
     return {version.of: version for version in versions}
 
 
-def _match_owner(table: Any, owner: PolicyOwner) -> list[ColumnElement[bool]]:
-    return [table.c.level == owner.level, table.c.subject == owner.subject]
+def _match_owner(owner: PolicyOwner) -> list[ColumnElement[bool]]:
+    here = policy_version.c
+    return [here.level == owner.level, here.subject == owner.subject]
 
 
 def _read_version(row: Any) -> PolicyVersion:
@@ -238,7 +231,7 @@ async def describe_change(
     A policy that is in force already begins at once. Raises PreconditionFailed; NotFound if there
     is nothing to remove.
     """
-    revision, state = await reserve_revision(connection, owner, expected=expected)
+    state = await _find_expected(connection, owner, expected)
     if policy is None and state.in_force is None and state.pending is None:
         raise NotFound(f"There is no retention policy of {owner}.")
     present = None if state.in_force is None else state.in_force.policy
@@ -247,7 +240,7 @@ async def describe_change(
     return {
         "level": owner.level,
         "subject": owner.subject,
-        "revision": revision,
+        "revision": state.revision + 1,
         "policy": None if policy is None else write_document(policy),
         "effective_at": (began + wait).isoformat(),
         "reason": reason,
@@ -287,8 +280,7 @@ async def describe_revocation(
     Raises NotFound if no policy is pending, and PreconditionFailed if the pending one has another
     revision.
     """
-    await reserve_revision(connection, owner, expected=expected)
-    pending = (await find_state(connection, owner)).pending
+    pending = (await _find_expected(connection, owner, expected)).pending
     if pending is None:
         raise NotFound(f"No retention policy of {owner} waits to begin.")
     return {"level": owner.level, "subject": owner.subject, "revision": pending.revision}
@@ -375,18 +367,14 @@ async def resolve_policy(
             keys = await find_known_keys(connection, models, names_in(requested.filter))
             filter = save(requested.filter, keys, declared=requested.types, source=requested.source)
             if names_project(filter.checked.predicate):
-                raise _depends_on_project(number)
+                remedy = "give the project a policy of its own, or name the models by `model_id`"
+                message = "A rule cannot depend on `project_id`, which a model may leave."
+                raise Invalid(message, faults=[Fault(f"rules[{number}].filter", remedy)])
             warnings |= dict.fromkeys(filter.checked.warnings)
             rule |= {"filter": requested.source or to_text(requested.filter), "saved": filter.text}
         resolved.append(Rule(**rule))
     fields = bounds.model_dump(include=set(Bounds.model_fields))
     return ResolvedPolicy(RetentionPolicy(rules=tuple(resolved), **fields), tuple(warnings))
-
-
-def _depends_on_project(number: int) -> Invalid:
-    message = "give the project a policy of its own, or name the models by `model_id`"
-    fault = Fault(f"rules[{number}].filter", message)
-    return Invalid("A rule cannot depend on `project_id`, which a model may leave.", faults=[fault])
 
 
 # Which policies apply to which models now.
@@ -407,32 +395,45 @@ def list_owners(model_id: str, project_id: str | None) -> tuple[PolicyOwner, ...
     return (PolicyOwner("model", model_id), *project, DEFAULT)
 
 
+class ModelOwners(NamedTuple):
+    """The owners whose policies apply to a model, the nearest first, which is the model itself:
+    now, and once it has moved; `moves_at`: when another one decides, or has begun to."""
+
+    model: int
+    current: tuple[PolicyOwner, ...]
+    coming: tuple[PolicyOwner, ...]
+    moves_at: datetime | None
+
+
+async def find_owners(
+    connection: AsyncConnection, *conditions: ColumnElement[bool]
+) -> list[ModelOwners]:
+    """Return those of the models whose registrations satisfy the conditions, in their order."""
+    here, deciding = registration.c, build_deciding_project().label("deciding")
+    query = select(here.model, here.model_id, here.project_id, here.moves_at, deciding)
+    rows = await connection.execute(query.where(*conditions).order_by(here.model))
+    return [
+        ModelOwners(model, list_owners(id, deciding_id), list_owners(id, project_id), moves_at)
+        for model, id, project_id, moves_at, deciding_id in rows
+    ]
+
+
 async def find_effective_policies(
     connection: AsyncConnection, models: Collection[int] | None = None
 ) -> dict[int, EffectivePolicy]:
     """Return what applies to these models, or to all; a model whose data is all kept is left
     out."""
-    here = registration.c
-    deciding = build_deciding_project().label("deciding")
-    query = select(here.model, here.model_id, here.project_id, deciding)
-    if models is not None:
-        query = query.where(here.model.in_(sorted(models)))
-    rows = (await connection.execute(query)).all()
-    projects = [(row.model_id, name) for row in rows for name in (row.deciding, row.project_id)]
-    owners = {owner for about in projects for owner in list_owners(*about)}
+    chosen = () if models is None else (registration.c.model.in_(sorted(models)),)
+    of_models = await find_owners(connection, *chosen)
+    owners = {owner for of in of_models for owner in (*of.current, *of.coming)}
     in_force, coming = await _find_versions(connection, None if models is None else owners)
     effective = {
-        row.model: add_coming(
-            build_effective_policy(list_owners(row.model_id, row.deciding), in_force),
-            build_effective_policy(list_owners(row.model_id, row.project_id), coming),
+        of.model: add_coming(
+            build_effective_policy(of.current, in_force), build_effective_policy(of.coming, coming)
         )
-        for row in rows
+        for of in of_models
     }
-    return {
-        model: effective_policy
-        for model, effective_policy in effective.items()
-        if effective_policy is not None
-    }
+    return {model: applies for model, applies in effective.items() if applies is not None}
 
 
 async def _find_versions(

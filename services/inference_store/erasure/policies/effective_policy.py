@@ -5,7 +5,6 @@ What decides is implemented twice: here, for what arrives, and in SQL (selection
 stored. A test compares the two.
 """
 
-from calendar import monthrange
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,7 +16,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from inference_store.inference.events.event import LOWEST
 from inference_store.inference.field_docs import Body, ShortText
-from inference_store.inference.iso_durations import read_duration
+from inference_store.inference.iso_durations import Duration, read_duration
 from inference_store.query.filters import certain
 from inference_store.query.filters.typed import Predicate
 
@@ -31,39 +30,29 @@ from inference_store.query.filters.typed import Predicate
 FOREVER = "forever"
 
 
-@dataclass(frozen=True, slots=True)
-class Duration:
-    """Months by the calendar, and an exact time."""
+class Age(Duration):
+    """An age to which something is kept."""
 
-    months: int
-    exact: timedelta
-
-    def before(self, now: datetime) -> datetime:
+    def before(self, at: datetime) -> datetime:
         """Return the instant that long ago; never before 2000, when no inference was received."""
-        years, month = divmod(now.year * 12 + now.month - 1 - self.months, 12)
-        if years < LOWEST.year:
-            return LOWEST
-        day = min(now.day, monthrange(years, month + 1)[1])
         try:
-            return max(now.replace(year=years, month=month + 1, day=day) - self.exact, LOWEST)
+            return max(super().before(at), LOWEST)
         except OverflowError:
             return LOWEST
 
-    def after(self, at: datetime) -> datetime | None:
+    def find_end(self, at: datetime) -> datetime | None:
         """Return the first instant at which `at` was that long ago; None: beyond the calendar."""
-        years, month = divmod(at.year * 12 + at.month - 1 + self.months, 12)
         try:
-            first = at.replace(year=years, month=month + 1, day=1) + self.exact
-            estimate = first + timedelta(days=at.day - 1)
+            estimate = self.after(at.replace(day=1)) + timedelta(days=at.day - 1)
             # the day may not exist there: months end on other days, by three at most
             days = (estimate + timedelta(days=n) for n in range(-4, 5))
             return next((day for day in days if self.before(day) >= at), None)
-        except (OverflowError, ValueError):
+        except OverflowError:
             return None
 
 
 @lru_cache(maxsize=1024)
-def parse_duration(text: str) -> Duration | None:
+def parse_duration(text: str) -> Age | None:
     """Return a duration; None for `forever`. Raises ValueError for any other text."""
     if text == FOREVER:
         return None
@@ -73,7 +62,7 @@ def parse_duration(text: str) -> Duration | None:
             f"{text[:64]!r} is neither an ISO 8601 duration (like P30D, PT12H or P1Y6M)"
             " nor 'forever'"
         )
-    return Duration(duration.months, duration.exact)
+    return Age(duration.months, duration.exact)
 
 
 MOST_RULES: Final = 32
@@ -206,11 +195,6 @@ def is_never_longer(shorter: str, longer: str) -> bool:
     return all(first.before(at) >= second.before(at) for at in _REFERENCES)
 
 
-def dump_policy(policy: RetentionPolicy) -> dict[str, Any]:
-    """Return a policy as JSON, without the members that are not set."""
-    return policy.model_dump(exclude_none=True, exclude_defaults=False)
-
-
 _Cutoff = TypeVar("_Cutoff", datetime, UUID)
 ErasureScope = Literal["input", "response", "inference"]
 """The datum with the rest of the request, the response blob, or everything."""
@@ -288,7 +272,7 @@ class EffectiveRule:
     rule: Rule
     predicate: Predicate | None
     """Its filter; None: it applies to everything."""
-    minimum: tuple[Duration, ...]
+    minimum: tuple[Age, ...]
     """Ages that it may not undercut."""
 
     @property
@@ -313,7 +297,7 @@ class RetentionLimit:
     of: PolicyOwner
     revision: int
     most: int
-    minimum: tuple[Duration, ...]
+    minimum: tuple[Age, ...]
 
     @property
     def reference(self) -> dict[str, Any]:
@@ -408,7 +392,7 @@ def merge_policies(policies: Sequence[tuple[PolicyOwner, int, RetentionPolicy]])
 
 
 def _iterate_rules(
-    policies: Sequence[tuple[PolicyOwner, int, RetentionPolicy]], least: tuple[Duration, ...]
+    policies: Sequence[tuple[PolicyOwner, int, RetentionPolicy]], least: tuple[Age, ...]
 ) -> Iterable[EffectiveRule]:
     for owner, revision, policy in policies:
         own = () if policy.undercuts_minimum_age else least
@@ -420,7 +404,7 @@ def _iterate_rules(
 
 
 def _find_limit(
-    policies: Sequence[tuple[PolicyOwner, int, RetentionPolicy]], least: tuple[Duration, ...]
+    policies: Sequence[tuple[PolicyOwner, int, RetentionPolicy]], least: tuple[Age, ...]
 ) -> RetentionLimit | None:
     for owner, revision, policy in policies:
         if policy.max_inferences is not None:

@@ -393,6 +393,8 @@ FORMER_AFTER: Final = timedelta(days=90)
 # Of more producers than this those that reported longest ago are folded earlier: anyone can send a
 # header.
 MOST: Final = 10_000
+# How many one step folds.
+_FOLDED: Final = 500
 _MOST_REASONS = 256
 _LARGEST = 2**63 - 1
 _ID = 1
@@ -424,7 +426,9 @@ async def find_former_producers(connection: AsyncConnection) -> FormerProducers 
     return None if row is None else FormerProducers.model_validate(row)
 
 
-async def fold_producers(connection: AsyncConnection, *, limit: int, most: int = MOST) -> int:
+async def fold_producers(
+    connection: AsyncConnection, *, limit: int = _FOLDED, most: int = MOST
+) -> int:
     """Fold producers that have not reported for long, or are too many; return how many.
 
     It is one transaction, and only the leader of retention runs it: a crash changes nothing.

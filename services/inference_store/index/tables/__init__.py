@@ -39,8 +39,6 @@ from .deletion import hold_change as hold_change
 from .deletion import ledger_head as ledger_head
 from .deletion import ledger_intent as ledger_intent
 from .deletion import ledger_outbox as ledger_outbox
-from .deletion import policy as policy
-from .deletion import policy_preview as policy_preview
 from .deletion import policy_sweep as policy_sweep
 from .deletion import policy_version as policy_version
 from .deletion import retention_run as retention_run

@@ -19,20 +19,12 @@ from inference_store.index.tables.inferences import CODE_POINTS, METADATA, count
 
 _BLOBS = ("data", "response", "metadata", "sidecar")
 
-# Whose policy: 'model' and 'project' by their ids, 'default' by none. The lock of whoever sets it.
-_OF = (("level", CODE_POINTS), ("subject", CODE_POINTS))
-
-policy = Table(
-    "policy",
-    METADATA,
-    *(Column(name, kind, primary_key=True) for name, kind in _OF),
-    Column("revision", Integer, nullable=False),
-)
-
 policy_version = Table(
     "policy_version",
     METADATA,
-    *(Column(name, kind, primary_key=True) for name, kind in _OF),
+    # whose policy: 'model' and 'project' by their ids, 'default' by none
+    Column("level", CODE_POINTS, primary_key=True),
+    Column("subject", CODE_POINTS, primary_key=True),
     Column("revision", Integer, primary_key=True, autoincrement=False),
     # JSON; NULL: it was removed
     Column("document", CODE_POINTS),
@@ -57,18 +49,6 @@ policy_sweep = Table(
     Column("until", DateTime(timezone=True), nullable=False),
     # when it last looked at everything
     Column("whole_at", DateTime(timezone=True), nullable=False),
-)
-
-# Previews that were shown: who has one may let the same policy begin at once.
-policy_preview = Table(
-    "policy_preview",
-    METADATA,
-    Column("token", UUID(as_uuid=True), primary_key=True),
-    *(Column(name, kind, nullable=False) for name, kind in _OF),
-    Column("revision", Integer, nullable=False),
-    # SHA-256 of the document
-    Column("policy", CODE_POINTS, nullable=False),
-    now("made_at"),
 )
 
 retention_run = Table(
@@ -155,8 +135,6 @@ erasure_model = Table(
     METADATA,
     Column("erasure", UUID(as_uuid=True), primary_key=True),
     Column("model", Integer, primary_key=True, autoincrement=False),
-    count("marked"),
-    count("erased"),
     # the last uid that was looked at, and when all had been
     Column("marked_to", UUID(as_uuid=True)),
     Column("marked_at", DateTime(timezone=True)),

@@ -130,9 +130,7 @@ async def add_certificate(connection: AsyncConnection, model: int, model_id: str
 
 async def add_hold(connection: AsyncConnection, model_id: str) -> UUID:
     number = (await registrations.find_by_ids(connection, [model_id]))[model_id].model
-    hold_filter = await holds.build_filter(
-        connection, number, holds.HoldCriteria(filter=parse("ok"))
-    )
+    hold_filter = await holds.build_filter(connection, number, parse("ok"))
     body = {"id": str(uuid4()), "name": f"{model_id}'s", "reason": "a file", "revision": 1}
     body |= {"model_id": model_id, "filter": hold_filter.text, "inference_ids": None, "until": None}
     return (await holds.apply_placed(connection, body, NOW, "test")).hold.id

@@ -10,9 +10,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import Action, Who
-from inference_store.erasure import audit_chain, audit_verification
-from inference_store.erasure.audit_chain import Checkpoint
-from inference_store.erasure.audit_verification import Copy, Verdict
+from inference_store.erasure import audit_chain
+from inference_store.erasure.audit_chain import Checkpoint, Copy, Verdict
 from inference_store.index.audit import note
 from inference_store.index.tables import audit, audit_head, audit_link
 from tests.transactions import execute, fetch, transact
@@ -38,7 +37,7 @@ async def verify_chain(
     copies = [Copy("the ledger", checkpoint, is_signed) for checkpoint in checkpoints]
     async with engine.connect() as connection:
         await connection.execution_options(isolation_level="REPEATABLE READ")
-        return await audit_verification.verify(connection, copies)
+        return await audit_chain.verify(connection, copies)
 
 
 async def tamper(engine: AsyncEngine, *statements: str) -> None:
@@ -118,7 +117,7 @@ async def test_what_was_done_is_found(engine: AsyncEngine) -> None:
             await connection.execution_options(isolation_level="REPEATABLE READ")
             for statement in statements.split(";"):
                 await connection.execute(text(statement))
-            faults = (await audit_verification.verify(connection)).failures
+            faults = (await audit_chain.verify(connection)).failures
             await connection.rollback()
         assert [fault.number for fault in faults][:1] == [number], (name, faults)
         assert any(words in fault.reason for fault in faults), (name, faults)

@@ -106,9 +106,7 @@ async def test_an_entry_of_an_unknown_kind_or_that_was_changed_is_not_replayed(
 
 
 async def _make_body(engine: AsyncEngine, **changes: Any) -> dict[str, Any]:
-    hold_filter = await transact(
-        engine, holds.build_filter, None, holds.HoldCriteria(filter=parse("ok"))
-    )
+    hold_filter = await transact(engine, holds.build_filter, None, parse("ok"))
     body = {"id": str(uuid4()), "name": "one", "reason": "a file", "model_id": "new-model"}
     values = {"filter": hold_filter.text, "inference_ids": None, "until": None, "revision": 1}
     return body | values | changes
