@@ -33,14 +33,15 @@ def test_it_finds_what_its_training_finds() -> None:
     from inference_store.local.demo.sources import held_out_digits  # noqa: PLC0415
 
     digits, small, data = held_out_digits(), served_models.SmallClassifier(), load_digits()
+    assert [digit.true_label for digit in digits] == [str(data.target[d.sample]) for d in digits]
     unseen = {digit.sample for digit in digits}
     training = [sample for sample in range(len(data.target)) if sample not in unseen]
     trained = LogisticRegression(max_iter=2000)
     trained.fit(data.data[training] / 16, data.target[training])
     assert len(digits) == HELD_OUT
     right = 0
-    for digit, request in zip(digits, digit_requests("digit-classifier", digits), strict=True):
-        findings = small.classify(request.picture)
+    for digit, request in zip(digits, digit_requests(digits), strict=True):
+        findings = small.classify(request.content)
         (shares,) = trained.predict_proba([digit.pixels / 16])
         assert {finding["label"] for finding in findings} == set(LABELS)
         assert findings[0]["label"] == LABELS[shares.argmax()]

@@ -1,4 +1,4 @@
-"""The three models of the demo, and their registration over REST."""
+"""The models of the demo, and their registration over REST."""
 
 import json
 import shlex
@@ -18,6 +18,11 @@ LABELS = tuple(str(digit) for digit in range(10))
 """The classes of the digit classifier."""
 HELD_OUT = 300
 """Images of digits that the classifier was not trained on."""
+TOPIC_LABELS = (
+    *("color", "exposure", "feature", "filters", "graph"),
+    *("measure", "morphology", "restoration", "segmentation", "transform"),
+)
+"""The classes of the topic classifier: parts of scikit-image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,8 @@ class DemoModel:
     inferences: int
     prefix: str
     """The prefix of the ids of those inferences."""
+    input: str = "image"
+    """The name of its input, which says how it is written: `image`, `text` or `chat`."""
 
     def count(self, rest: Rest) -> int:
         """Return how many of the inferences are indexed. Raises LocalStackError."""
@@ -117,7 +124,33 @@ DIGITS = DemoModel(
     HELD_OUT,
     "digit-",
 )
-DEMO_MODELS = (FACES, PEOPLE, DIGITS)
+SHAPES = DemoModel(
+    "shape-segmenter",
+    "Otsu's threshold and outlines; score = the share of its hull that a shape fills",
+    "image_segmentation",
+    ("round", "long", "irregular"),
+    34,
+    "specimen-",
+)
+TOPICS = DemoModel(
+    "topic-classifier",
+    "Naive Bayes over sentences of scikit-image's documentation",
+    "text_classification",
+    TOPIC_LABELS,
+    100,
+    "sentence-",
+    "text",
+)
+CHAT = DemoModel(
+    "docs-assistant",
+    "Answers questions with sentences of scikit-image's documentation",
+    "text_generation",
+    (),
+    24,
+    "chat-",
+    "chat",
+)
+DEMO_MODELS = (FACES, PEOPLE, SHAPES, DIGITS, TOPICS, CHAT)
 
 
 _TIMEOUT_SECONDS = 30.0

@@ -10,6 +10,7 @@ from typing import Any
 
 from inference_store.local import programs
 from inference_store.local.folder import LocalFolder
+from inference_store.local.part import find_problem
 from inference_store.local.postgres import OPEN_FOLDER
 from inference_store.local.screen import Screen
 from inference_store.local.stack import Stack, running_stack
@@ -28,6 +29,7 @@ def tell(
     LocalStackError.
     """
     screen.say(f"Inference Store, all of it on this machine. Everything lies in {folder.path}.")
+    screen.keep_alive(on=True)
     folder.make()
     with folder.taken():
         screen.step("starting a model server, Postgres, S3, Kafka, then migrate and the services")
@@ -46,6 +48,7 @@ def tell(
             screen.say(certificate(rest))
             screen.say(examination(folder))
             screen.say(_describe_stack(stack, folder))
+            screen.keep_alive(on=False)
             if not once:
                 screen.say("Serving until Ctrl-C.")
             while not once:
@@ -61,13 +64,11 @@ def _feed(stack: Stack, rest: Rest, screen: Screen) -> None:
     if all(model.count(rest) >= model.inferences for model in DEMO_MODELS):
         screen.step("the inferences of an earlier start are all there")
         return
-    screen.step(
-        "asking the detectors and the classifier through the proxy, over REST and gRPC in turn"
-    )
-    from .feed import feed_missing  # noqa: PLC0415 - OpenCV and scikit-learn take seconds to load
+    screen.step("asking the models through the proxy, over REST and gRPC in turn")
+    from .feed import feed_missing  # noqa: PLC0415 - OpenCV takes a second to load
 
     fed = feed_missing(stack, rest, screen.progress)
-    screen.step(f"{fed} pictures were answered; each call was captured, published and indexed\n")
+    screen.step(f"{fed} calls were answered; each was captured, published and indexed\n")
 
 
 def _open_image(rest: Rest) -> str:
@@ -123,7 +124,7 @@ def _describe_stack(stack: Stack, folder: LocalFolder) -> str:
 Console     {stack.api}/console/ (open it in a browser: the pictures with what was detected)
 REST API    {stack.api} (no key needed: access control is off here)
     reference  {stack.api}/reference (every route with examples)
-    docs       {stack.api}/docs/
+    docs       {stack.api}/docs/{_describe_docs(stack)}
 Running     on 127.0.0.1 only:
     Postgres   {servers.postgres.dsn}
     S3         {servers.s3.endpoint} (bucket {programs.BUCKET})
@@ -141,6 +142,11 @@ Mind        This Kafka is librdkafka's test broker: it keeps everything in memor
             after a kill the next start indexes what the bucket has. For trying out, not for
             production.
 """
+
+
+def _describe_docs(stack: Stack) -> str:
+    is_there = find_problem(f"{stack.api}/docs/") is None
+    return "" if is_there else " (being built: there in a minute or two)"
 
 
 _LIMIT = 3
