@@ -163,10 +163,10 @@ class DemoQuery:
 
 QUERIES = (
     DemoQuery(
-        "Where did the face detector find a face it hardly believes in?",
+        "What did the face detector take for a face, and was not sure of?",
         f"/v1/models/{FACES.model_id}/inferences/query",
         {
-            "prediction": {"label": "face", "score": {"lt": 0.4}},
+            "filter": "prediction(label = 'face') AND top_score < 0.4",
             "include": ["metadata", "predictions"],
             "limit": _LIMIT,
         },
