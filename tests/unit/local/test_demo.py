@@ -20,10 +20,11 @@ import orjson
 
 from inference_store.grpc_messages import message
 from inference_store.local.demo.detectors import demo_models
-from inference_store.local.demo.feed import frame_requests, grpc_message, rest_body
+from inference_store.local.demo.feed import grpc_message, rest_body
 from inference_store.local.demo.model_server import serve_grpc
 from inference_store.local.demo.models import FACES, Rest
 from inference_store.local.demo.served_models import Serving, serve_rest
+from inference_store.local.demo.sources import frame_requests
 from inference_store.local.demo.story import QUERIES, own_picture, short
 from inference_store.local.folder import HOST
 from tests.servers.ports import free_port

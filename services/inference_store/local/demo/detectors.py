@@ -3,10 +3,9 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypeAlias
 
 import cv2
 import numpy as np
@@ -22,80 +21,52 @@ from .texts import Assistant, TopicClassifier
 # margin); a logistic with a fixed middle and steepness, chosen by eye, turns it into a score
 # between 0 and 1. The scores order the findings of one detector; they are not calibrated.
 
-
-@dataclass(frozen=True, slots=True)
-class Logistic:
-    """1 / (1 + e^(−steepness · (weight − middle)))."""
-
-    middle: float
-    steepness: float
-
-    def score(self, weight: float) -> float:
-        return 1 / (1 + math.exp(-self.steepness * (weight - self.middle)))
+_Detect: TypeAlias = Callable[[Image], Sequence[Finding]]
 
 
-FACE_SCORE = Logistic(middle=2.0, steepness=1.0)
-PEOPLE_SCORE = Logistic(middle=0.3, steepness=4.0)
+def load_face_detector() -> _Detect:
+    """Return the frontal face cascade that the OpenCV wheel carries."""
+    file = Path(cv2.__file__).parent / "data" / "haarcascade_frontalface_default.xml"
+    cascade = cv2.CascadeClassifier(str(file))
 
-
-class Detection(TypedDict):
-    """One finding; the box in pixels, y down."""
-
-    label: str
-    score: float
-    xmin: int
-    xmax: int
-    ymin: int
-    ymax: int
-
-
-class FaceDetector:
-    """The frontal face cascade that the OpenCV wheel carries."""
-
-    def __init__(self) -> None:
-        file = Path(cv2.__file__).parent / "data" / "haarcascade_frontalface_default.xml"
-        self._cascade = cv2.CascadeClassifier(str(file))
-
-    def detect(self, image: Image) -> list[Detection]:
-        """Return the faces in `image`, in the order of the cascade."""
+    def detect(image: Image) -> Sequence[Finding]:
         grey = cv2.cvtColor(image, cv2.COLOR_BGR2GRAY)
-        boxes, _, weights = self._cascade.detectMultiScale3(
+        boxes, _, weights = cascade.detectMultiScale3(
             grey, scaleFactor=1.15, minNeighbors=2, minSize=(40, 40), outputRejectLevels=True
         )
-        found = _detections("face", boxes, weights, FACE_SCORE, image)
+        scores = 1 / (1 + np.exp(2 - np.ravel(weights)))
         # OpenCV's threads find them in any order.
-        return sorted(found, key=lambda face: face["score"], reverse=True)
+        return sorted(_boxes("face", boxes, scores, image), key=lambda face: -face["score"])
+
+    return detect
 
 
-class PeopleDetector:
-    """The pedestrian detector inside OpenCV."""
+def load_people_detector() -> _Detect:
+    """Return the pedestrian detector inside OpenCV."""
+    hog = cv2.HOGDescriptor()
+    hog.setSVMDetector(np.array(cv2.HOGDescriptor.getDefaultPeopleDetector()))
 
-    def __init__(self) -> None:
-        self._hog = cv2.HOGDescriptor()
-        self._hog.setSVMDetector(np.array(cv2.HOGDescriptor.getDefaultPeopleDetector()))
-
-    def detect(self, image: Image) -> list[Detection]:
-        """Return the people in `image`; a threshold below 0 adds doubtful ones, with low scores."""
-        boxes, weights = self._hog.detectMultiScale(
+    def detect(image: Image) -> Sequence[Finding]:
+        # a threshold below 0 adds doubtful ones, with low scores
+        boxes, weights = hog.detectMultiScale(
             image, hitThreshold=-0.3, winStride=(8, 8), padding=(8, 8), scale=1.08
         )
-        return list(_detections("person", boxes, weights, PEOPLE_SCORE, image))
+        scores = 1 / (1 + np.exp(-4 * (np.ravel(weights) - 0.3)))
+        return [*_boxes("person", boxes, scores, image)]
+
+    return detect
 
 
-def _detections(
-    label: str, boxes: Any, weights: Any, logistic: Logistic, image: Image
-) -> Iterator[Detection]:
-    """Yield N detections. `boxes`: N × (x, y, width, height), cut at the image's edges."""
+def _boxes(label: str, boxes: Any, scores: Any, image: Image) -> Iterator[Finding]:
+    """Yield N findings. `boxes`: N × (x, y, width, height), cut at the image's edges."""
     height, width = image.shape[:2]
-    for box, weight in zip(np.reshape(boxes, (-1, 4)), np.ravel(weights), strict=True):
-        x, y, across, tall = (int(number) for number in box)
+    for box, score in zip(np.reshape(boxes, (-1, 4)).tolist(), scores, strict=True):
+        x, y, across, tall = map(int, box)
         yield {
             "label": label,
-            "score": round(logistic.score(float(weight)), 4),
-            "xmin": max(x, 0),
-            "xmax": min(x + across, width),
-            "ymin": max(y, 0),
-            "ymax": min(y + tall, height),
+            "score": round(float(score), 4),
+            **{"xmin": max(x, 0), "xmax": min(x + across, width)},
+            **{"ymin": max(y, 0), "ymax": min(y + tall, height)},
         }
 
 
@@ -140,8 +111,8 @@ def demo_models() -> Mapping[str, Model]:
     """Return all models, loaded."""
     small = small_models()
     return {
-        FACES.model_id: _build_model(FaceDetector().detect),
-        PEOPLE.model_id: _build_model(PeopleDetector().detect),
+        FACES.model_id: _build_model(load_face_detector()),
+        PEOPLE.model_id: _build_model(load_people_detector()),
         SHAPES.model_id: _build_model(outline_shapes),
         DIGITS.model_id: _with_slow_spell(small[DIGITS.model_id]),
         TOPICS.model_id: TopicClassifier().classify,

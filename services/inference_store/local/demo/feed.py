@@ -2,158 +2,22 @@
 
 import asyncio
 import base64
+import json
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import count, cycle
 from typing import Any
 
 import aiohttp
-import cv2
 import grpc
-import orjson
 
 from inference_store.grpc_messages import message
-from inference_store.local.demo.sources import (
-    Digit,
-    Frame,
-    Image,
-    Specimen,
-    held_out_digits,
-    list_specimens,
-    take_frame,
-)
 from inference_store.local.folder import LocalStackError
 from inference_store.local.stack import Stack
 
-from .models import (
-    CHAT,
-    DEMO_MODELS,
-    DIGITS,
-    FACES,
-    FRAME,
-    FRAMES,
-    PEOPLE,
-    SHAPES,
-    TOPICS,
-    DemoModel,
-    Rest,
-)
-from .texts import CONVERSATIONS, Assistant, Sentence, held_out_sentences
-
-_JPEG_QUALITY = 85
-
-
-_FIRST_BYTES = 300  # of a frame that is cut off
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One input for one model."""
-
-    model: DemoModel
-    request_id: str
-    """The same id at every start, so that nothing is fed twice."""
-    content: bytes = field(repr=False)
-    """A JPEG, a PNG, a text, or a chat's messages in JSON."""
-    metadata: str
-    """The list of `{key, type, value}`, as JSON."""
-    refused: bool = False
-    """True if the model cannot read it."""
-
-
-def frame_id(number: int) -> str:
-    """Return the id of a frame's inference by either detector."""
-    return f"{FRAME}{number:05d}"
-
-
-def frame_requests(model: DemoModel) -> Iterator[Request]:
-    """Yield the requests of the frames, one at a time. Raises LocalStackError."""
-    for number in range(FRAMES):
-        frame = take_frame(number)
-        picture = _encode_image(".jpg", frame.image)[: _FIRST_BYTES if frame.cut else None]
-        metadata = _encode_metadata(_list_metadata(frame))
-        yield Request(model, frame_id(number), picture, metadata, refused=frame.cut)
-
-
-def digit_requests(digits: Iterable[Digit]) -> Iterator[Request]:
-    """Yield the requests of these pictures, one at a time."""
-    for digit in digits:
-        items = [("true_label", "string", digit.true_label), ("sample", "int", str(digit.sample))]
-        picture = _encode_image(".png", digit.image)
-        request_id = f"{DIGITS.prefix}{digit.sample:04d}"
-        yield Request(DIGITS, request_id, picture, _encode_metadata(items))
-
-
-def specimen_requests(specimens: Iterable[Specimen]) -> Iterator[Request]:
-    """Yield the requests of these pictures, one at a time. Raises LocalStackError."""
-    for specimen in specimens:
-        items = [
-            ("photograph", "string", specimen.photograph.name),
-            ("data_source", "string", specimen.photograph.data_source),
-            ("part", "json", orjson.dumps([specimen.row, specimen.column]).decode()),
-        ]
-        picture = _encode_image(".jpg", specimen.image)
-        request_id = f"{SHAPES.prefix}{specimen.number:02d}"
-        yield Request(SHAPES, request_id, picture, _encode_metadata(items))
-
-
-def sentence_requests(sentences: Iterable[Sentence]) -> Iterator[Request]:
-    """Yield the requests of these texts."""
-    for number, each in enumerate(sentences):
-        items = [("true_label", "string", each.topic), ("function", "string", each.function)]
-        request_id = f"{TOPICS.prefix}{number:03d}"
-        yield Request(TOPICS, request_id, each.text.encode(), _encode_metadata(items))
-
-
-def chat_requests(conversations: Iterable[Sequence[str]]) -> Iterator[Request]:
-    """Yield the turns of these conversations; each has all that was said before."""
-    assistant = Assistant()
-    for conversation, questions in enumerate(conversations):
-        messages: list[dict[str, str]] = []
-        for turn, question in enumerate(questions):
-            messages.append({"role": "user", "content": question})
-            items = [
-                ("conversation", "int", str(conversation)),
-                ("turn", "int", str(turn)),
-            ]
-            yield Request(
-                CHAT,
-                f"{CHAT.prefix}{conversation:02d}-{turn}",
-                orjson.dumps(messages),
-                _encode_metadata(items),
-                refused=assistant.refuses(messages),
-            )
-            messages.append({"role": "assistant", "content": assistant.answer(messages)})
-
-
-def _list_metadata(frame: Frame) -> list[tuple[str, str, str]]:
-    """Return (key, type, value) of each item: the value is a string, whatever its type."""
-    position = {"angle": str(frame.angle), "tilt": str(frame.tilt)}
-    return [
-        ("frame_number", "int", str(frame.number)),
-        ("data_source", "string", frame.data_source),
-        ("photograph", "string", frame.photograph),
-        ("latitude", "float", str(frame.latitude)),
-        ("longitude", "float", str(frame.longitude)),
-        ("captured_at", "timestamp", datetime.now(UTC).isoformat()),
-        ("camera_position", "json", orjson.dumps(position).decode()),
-        ("brightness", "float", str(frame.brightness)),
-        ("night", "bool", "true" if frame.night else "false"),
-    ]
-
-
-def _encode_metadata(items: Sequence[tuple[str, str, str]]) -> str:
-    entries = [{"key": key, "type": kind, "value": value} for key, kind, value in items]
-    return orjson.dumps(entries).decode()
-
-
-def _encode_image(suffix: str, image: Image) -> bytes:
-    quality = [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY] if suffix == ".jpg" else []
-    _, content = cv2.imencode(suffix, image, quality)
-    return content.tobytes()
-
+from .models import CHAT, DEMO_MODELS, FACES, PEOPLE, Request, Rest
+from .sources import digit_requests, frame_requests, specimen_requests
+from .texts import chat_requests, sentence_requests
 
 _INDEXED_SECONDS = 300.0
 _POLL_SECONDS = 0.2
@@ -193,10 +57,10 @@ def _streams(there: Mapping[str, Collection[str]]) -> list[Iterator[Request]]:
     streams = (
         frame_requests(FACES),
         frame_requests(PEOPLE),
-        specimen_requests(list_specimens()),
-        digit_requests(held_out_digits()),
-        sentence_requests(held_out_sentences()),
-        chat_requests(CONVERSATIONS),
+        specimen_requests(),
+        digit_requests(),
+        sentence_requests(),
+        chat_requests(),
     )
     return [_leave_out(stream, there) for stream in streams]
 
@@ -267,7 +131,7 @@ class Client:
     async def send_chat(self, request: Request) -> None:
         """Raises LocalStackError with what came in place of the expected answer."""
         headers = {"x-request-id": request.request_id, "inference-store-metadata": request.metadata}
-        body = {"model": request.model.model_id, "messages": orjson.loads(request.content)}
+        body = {"model": request.model.model_id, "messages": json.loads(request.content)}
         await self._post("/v1/chat/completions", body, headers, request)
 
     async def _post(

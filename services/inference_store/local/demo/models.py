@@ -4,8 +4,8 @@ import json
 import shlex
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from inference_store.local.folder import LocalStackError
@@ -151,6 +151,26 @@ CHAT = DemoModel(
     "chat",
 )
 DEMO_MODELS = (FACES, PEOPLE, SHAPES, DIGITS, TOPICS, CHAT)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One input for one model."""
+
+    model: DemoModel
+    request_id: str
+    """The same id at every start, so that nothing is fed twice."""
+    content: bytes = field(repr=False)
+    """A JPEG, a PNG, a text, or a chat's messages in JSON."""
+    items: Sequence[tuple[str, str, str]]
+    """The key, type and value of each metadata item."""
+    refused: bool = False
+    """True if the model cannot read it."""
+
+    @property
+    def metadata(self) -> str:
+        """The items as JSON."""
+        return json.dumps([{"key": k, "type": kind, "value": v} for k, kind, v in self.items])
 
 
 _TIMEOUT_SECONDS = 30.0

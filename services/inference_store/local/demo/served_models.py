@@ -7,10 +7,9 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from importlib.resources import files
 from io import BytesIO
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
 from aiohttp import web
@@ -47,17 +46,14 @@ class BadRequest(Exception):
     """The request cannot be answered; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
-    """One picture or text of a request."""
+class Input(NamedTuple):
+    """One picture of a request, in a format that the model reads, or a text in UTF-8."""
 
     name: str
-    encoded: bytes = field(repr=False)
-    """A PNG, or another format that the model reads; or a text in UTF-8."""
+    encoded: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(NamedTuple):
     """The objects found in the input of the same name."""
 
     name: str

@@ -1,11 +1,13 @@
 """The photographs and digits in wheels, and the pictures that the demo's cameras make of them."""
 
 import gzip
+import json
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import cv2
 import numpy as np
@@ -13,81 +15,53 @@ from numpy.typing import NDArray
 
 from inference_store.local.folder import LocalStackError, find_package
 
-from .models import HELD_OUT
+from .models import DIGITS, FRAME, FRAMES, HELD_OUT, SHAPES, DemoModel, Request
 
 Image = NDArray[np.uint8]
 """Height × width × 3, blue-green-red as in OpenCV."""
 
-
-@dataclass(frozen=True, slots=True)
-class Photograph:
-    """One photograph inside a wheel."""
-
-    name: str
-    data_source: str
-    package: str = "skimage"
-    folder: str = "data"
-
-    @property
-    def path(self) -> Path:
-        """Its path. Raises LocalStackError if the wheel does not contain it."""
-        return _find(self.package, f"{self.folder}/{self.name}.*")
-
-    def read(self) -> Image:
-        """Read the photograph. Raises LocalStackError."""
-        if self.path.suffix == ".npy":
-            return _sheet_of_faces()
-        image = cv2.imread(str(self.path), cv2.IMREAD_COLOR)
-        if image is None:
-            raise LocalStackError(f"OpenCV cannot read {self.path}.")
-        return np.asarray(image, dtype=np.uint8)
+# Where wheels carry them.
+_FOLDERS: Final = (
+    ("skimage", "data"),
+    ("sklearn", "datasets/images"),
+    ("sklearn", "datasets/data"),
+)
 
 
-def _find(package: str, pattern: str) -> Path:
-    for path in sorted(find_package(package).glob(pattern)):
-        return path
-    raise LocalStackError(f"The package {package} does not carry {pattern}.")
+def _find(name: str) -> Path:
+    for package, folder in _FOLDERS:
+        for path in (find_package(package) / folder).glob(f"{name}.*"):
+            return path
+    raise LocalStackError(f"No installed package carries {name}.")
 
 
+@cache
+def _read(name: str) -> Image:
+    if name == _SHEET:
+        return _sheet_of_faces()
+    image = cv2.imread(str(_find(name)), cv2.IMREAD_COLOR)
+    if image is None:
+        raise LocalStackError(f"OpenCV cannot read {_find(name)}.")
+    return np.asarray(image, dtype=np.uint8)
+
+
+_SHEET: Final = "lfw_subset"
 _HALLWAY, _YARD, _TABLE = "hallway-camera-feed", "yard-camera-feed", "table-camera-feed"
 _ENTRANCE = "entrance-camera-feed"
 _MICROSCOPE, _TELESCOPE, _SCANNER = "microscope-feed", "telescope-feed", "scanner-feed"
-_LEARN: Final = ("sklearn", "datasets/images")
 
 PHOTOGRAPHS = (
-    Photograph("astronaut", _HALLWAY),
-    Photograph("coins", _TABLE),
-    Photograph("rocket", _YARD),
-    Photograph("lfw_subset", _HALLWAY),
-    Photograph("chelsea", _HALLWAY),
-    Photograph("motorcycle_left", _YARD),
-    Photograph("flower", _TABLE, *_LEARN),
-    Photograph("camera", _YARD),
-    Photograph("china", _YARD, *_LEARN),
-    Photograph("coffee", _TABLE),
-    Photograph("clock_motion", _HALLWAY),
-    Photograph("moon", _YARD),
-    Photograph("grass", _YARD),
-    Photograph("brick", _HALLWAY),
-    Photograph("gravel", _YARD),
-    Photograph("motorcycle_right", _YARD),
+    *(("astronaut", _HALLWAY), ("coins", _TABLE), ("rocket", _YARD), (_SHEET, _HALLWAY)),
+    *(("chelsea", _HALLWAY), ("motorcycle_left", _YARD), ("flower", _TABLE), ("camera", _YARD)),
+    *(("china", _YARD), ("coffee", _TABLE), ("clock_motion", _HALLWAY), ("moon", _YARD)),
+    *(("grass", _YARD), ("brick", _HALLWAY), ("gravel", _YARD), ("motorcycle_right", _YARD)),
 )
-SPECIMENS = (  # how often each is divided, across and down
-    (Photograph("hubble_deep_field", _TELESCOPE), 3),
-    (Photograph("moon", _TELESCOPE), 2),
-    (Photograph("ihc", _MICROSCOPE), 2),
-    (Photograph("cell", _MICROSCOPE), 2),
-    (Photograph("retina", _MICROSCOPE), 2),
-    (Photograph("microaneurysms", _MICROSCOPE), 1),
-    (Photograph("phantom", _SCANNER), 1),
-    (Photograph("text", _SCANNER), 1),
-    (Photograph("horse", _SCANNER), 1),
-    (Photograph("chessboard_GRAY", _SCANNER), 1),
-    (Photograph("color", _SCANNER), 1),
-    (Photograph("logo", _SCANNER), 1),
-    (Photograph("coins", _TABLE), 1),
-    (Photograph("coffee", _TABLE), 1),
-)
+SPECIMENS = {  # by source, how often each photograph is divided, across and down
+    _TELESCOPE: {"hubble_deep_field": 3, "moon": 2},
+    _MICROSCOPE: {"ihc": 2, "cell": 2, "retina": 2, "microaneurysms": 1},
+    _SCANNER: dict.fromkeys(("phantom", "text", "horse", "chessboard_GRAY", "color", "logo"), 1),
+    _TABLE: {"coins": 1, "coffee": 1},
+}
 
 _SHEET_SIDE = 10  # the first 100 pictures of lfw_subset are faces of as many people
 _SHEET_SCALE = 5
@@ -96,7 +70,7 @@ _SHEET_SCALE = 5
 @cache
 def _faces() -> NDArray[np.uint8]:
     """Return 100 faces of 25 × 25 greys."""
-    pictures = np.load(_find("skimage", "data/lfw_subset.npy"))[: _SHEET_SIDE**2]
+    pictures = np.load(_find(_SHEET))[: _SHEET_SIDE**2]
     return np.asarray(pictures * 255, dtype=np.uint8)
 
 
@@ -121,75 +95,51 @@ _PLACES = {  # latitude, longitude in degrees
 # Every fourth frame is the entrance camera's. It shows one visitor after the other, and fails
 # slowly: each frame has less light than the last, and more noise. One in twelve arrives cut off.
 _ENTRANCE_EVERY, _ENTRANCE_AT, _CUT_EVERY, _CUT_AT = 4, 3, 48, 23
+_FIRST_BYTES = 300
 _FADING = 0.0135
 _NOISE = 0.3
 _FACE = 200  # pixels
-_WALL = Photograph("brick", _ENTRANCE)
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """One picture of a camera."""
-
-    number: int
-    photograph: str
-    data_source: str
-    image: Image
-    latitude: float
-    longitude: float
-    angle: float
-    """Degrees to the right of the photograph's middle."""
-    tilt: float
-    """Degrees below the photograph's middle."""
-
-    @property
-    def brightness(self) -> float:
-        """The mean grey level, 0 to 255."""
-        return round(float(self.image.mean()), 1)
-
-    @property
-    def night(self) -> bool:
-        """True if the picture is dark."""
-        return self.brightness < _NIGHT_BELOW
-
-    @property
-    def cut(self) -> bool:
-        """True if only its first bytes are sent."""
-        return self.number % _CUT_EVERY == _CUT_AT
+def frame_requests(model: DemoModel) -> Iterator[Request]:
+    """Yield the frames, always the same ones, one at a time. Raises LocalStackError."""
+    for number in range(FRAMES):
+        picture, items = _take_frame(number)
+        cut = number % _CUT_EVERY == _CUT_AT
+        captured_at = ("captured_at", "timestamp", datetime.now(UTC).isoformat())
+        sent = picture[:_FIRST_BYTES] if cut else picture
+        yield Request(model, f"{FRAME}{number:05d}", sent, [*items, captured_at], refused=cut)
 
 
 @cache  # two models see each
-def take_frame(number: int) -> Frame:
-    """Return frame `number` (0, 1, 2, …), which is always the same. Raises LocalStackError."""
+def _take_frame(number: int) -> tuple[bytes, Sequence[tuple[str, str, str]]]:
     visitors, rest = divmod(number, _ENTRANCE_EVERY)
     if rest == _ENTRANCE_AT:
         source, name, right, down = _ENTRANCE, f"visitor-{visitors:02}", 0.0, 0.0
         image = _take_visitor(visitors)
     else:
         at = (number - visitors) // FRAMES_A_SHOT
-        photograph = PHOTOGRAPHS[at % len(PHOTOGRAPHS)]
-        source, name = photograph.data_source, photograph.name
+        name, source = PHOTOGRAPHS[at % len(PHOTOGRAPHS)]
         # Pan, tilt and zoom oscillate without a common period: no two frames are equal.
         right, down = math.sin(number * 0.61), math.sin(number * 0.37)
-        image = _crop(_read(photograph), right, down, 0.7 + 0.25 * math.sin(number * 0.23))
+        image = _crop(_read(name), right, down, 0.7 + 0.25 * math.sin(number * 0.23))
     latitude, longitude = _PLACES[source]
-    return Frame(
-        number=number,
-        photograph=name,
-        data_source=source,
-        image=image,
-        latitude=round(latitude + number * 1e-6, 6),
-        longitude=longitude,
-        angle=round(30 * right, 1),
-        tilt=round(12 * down, 1),
-    )
-
-
-_read = cache(Photograph.read)
+    brightness = round(float(image.mean()), 1)
+    position = {"angle": str(round(30 * right, 1)), "tilt": str(round(12 * down, 1))}  # degrees
+    return _encode(".jpg", image), [
+        ("frame_number", "int", str(number)),
+        ("data_source", "string", source),
+        ("photograph", "string", name),
+        ("latitude", "float", str(round(latitude + number * 1e-6, 6))),
+        ("longitude", "float", str(longitude)),
+        ("camera_position", "json", json.dumps(position)),
+        ("brightness", "float", str(brightness)),
+        ("night", "bool", "true" if brightness < _NIGHT_BELOW else "false"),
+    ]
 
 
 def _take_visitor(visitor: int) -> Image:
-    wall = _read(_WALL)[:HEIGHT, :WIDTH, 0].astype(np.float64)
+    wall = _read("brick")[:HEIGHT, :WIDTH, 0].astype(np.float64)
     left, top = 100 + int(80 * math.sin(visitor)), 50 + int(40 * math.sin(visitor * 2.3))
     face = cv2.resize(_faces()[visitor], (_FACE, _FACE), interpolation=cv2.INTER_CUBIC)
     wall[top : top + _FACE, left : left + _FACE] = face
@@ -210,64 +160,50 @@ def _crop(image: Image, right: float, down: float, zoom: float) -> Image:
     return np.asarray(frame, dtype=np.uint8)
 
 
-@dataclass(frozen=True, slots=True)
-class Specimen:
-    """One part of a photograph: what it shows, no other part shows."""
-
-    number: int
-    photograph: Photograph
-    row: int
-    column: int
-    divided: int
-
-    @property
-    def image(self) -> Image:
-        """Raises LocalStackError."""
-        whole = _read(self.photograph)
-        tall, across = (side // self.divided for side in whole.shape[:2])
-        top, start = self.row * tall, self.column * across
-        return whole[top : top + tall, start : start + across]
-
-
-def list_specimens() -> list[Specimen]:
-    """Return every part of every photograph, always in the same order."""
-    parts = (
-        (photograph, row, column, divided)
-        for photograph, divided in SPECIMENS
+def specimen_requests() -> Iterator[Request]:
+    """Yield every part of every photograph of SPECIMENS; what it shows, no other part shows.
+    Raises LocalStackError."""
+    parts = [
+        (name, source, divided, row, column)
+        for source, photographs in SPECIMENS.items()
+        for name, divided in photographs.items()
         for row in range(divided)
         for column in range(divided)
-    )
-    return [Specimen(number, *part) for number, part in enumerate(parts)]
+    ]
+    for number, (name, source, divided, row, column) in enumerate(parts):
+        whole = _read(name)
+        tall, across = (side // divided for side in whole.shape[:2])
+        part = whole[row * tall : (row + 1) * tall, column * across : (column + 1) * across]
+        items = [
+            ("photograph", "string", name),
+            ("data_source", "string", source),
+            ("part", "json", json.dumps([row, column])),
+        ]
+        yield Request(SHAPES, f"{SHAPES.prefix}{number:02d}", _encode(".jpg", part), items)
 
 
-_SIDE = 8  # pixels, as tall as wide
-_SCALE = 8
+_SIDE, _SCALE = 8, 8  # pixels of a digit, as tall as wide, and of each of them
 _BRIGHTEST = 16.0
 _SEED = 7
 
 
-@dataclass(frozen=True, slots=True)
-class Digit:
-    """One held-out image."""
-
-    sample: int
-    """Its place in scikit-learn's data set."""
-    true_label: str
-    pixels: NDArray[np.float64]
-    """64 numbers, 0 to 16."""
-
-    @property
-    def image(self) -> Image:
-        """64 × 64 × 3."""
-        grey = (self.pixels.reshape(_SIDE, _SIDE) / _BRIGHTEST * 255).astype(np.uint8)
-        large = cv2.resize(grey, None, fx=_SCALE, fy=_SCALE, interpolation=cv2.INTER_NEAREST)
-        return np.asarray(cv2.cvtColor(large, cv2.COLOR_GRAY2BGR), dtype=np.uint8)
-
-
-def held_out_digits() -> list[Digit]:
-    """Return the images that the classifier was not trained on, always the same ones."""
+def digit_requests() -> Iterator[Request]:
+    """Yield the digits that the classifier was not trained on, always the same ones."""
     # as scikit-learn reads and divides them, without the seconds that its import takes
-    with gzip.open(_find("sklearn", "datasets/data/digits.csv.gz"), "rt") as file:
+    with gzip.open(_find("digits"), "rt") as file:
         data = np.loadtxt(file, delimiter=",")
-    unseen = np.random.RandomState(_SEED).permutation(len(data))[:HELD_OUT]
-    return [Digit(int(sample), str(int(data[sample, -1])), data[sample, :-1]) for sample in unseen]
+    for sample in np.random.RandomState(_SEED).permutation(len(data))[:HELD_OUT]:
+        *pixels, true_label = data[sample]
+        grey = (np.reshape(pixels, (_SIDE, _SIDE)) / _BRIGHTEST * 255).astype(np.uint8)
+        large = cv2.resize(grey, None, fx=_SCALE, fy=_SCALE, interpolation=cv2.INTER_NEAREST)
+        items = [("true_label", "string", str(int(true_label))), ("sample", "int", str(sample))]
+        picture = _encode(".png", cv2.cvtColor(large, cv2.COLOR_GRAY2BGR))
+        yield Request(DIGITS, f"{DIGITS.prefix}{sample:04d}", picture, items)
+
+
+_JPEG_QUALITY = 85
+
+
+def _encode(suffix: str, image: Any) -> bytes:
+    quality = [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY] if suffix == ".jpg" else []
+    return bytes(cv2.imencode(suffix, image, quality)[1].tobytes())

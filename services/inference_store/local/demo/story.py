@@ -4,9 +4,8 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from inference_store.local import programs
 from inference_store.local.folder import LocalFolder
@@ -37,13 +36,14 @@ def tell(
             rest = Rest(stack.api)
             screen.step(f"everything is ready: look at {stack.api}/console/ in a browser")
             _feed(stack, rest, screen)
-            for query in QUERIES:
-                answer = short(rest.ask("POST", query.path, query.body))
+            answers = [rest.ask("POST", query.path, query.body) for query in QUERIES]
+            for query, answer in zip(QUERIES, answers, strict=True):
                 curl = rest.curl(query.path, query.body)
-                screen.step(f"# {query.words}\n{curl}\n{answer}\n")
-            if incomplete := describe_incomplete(rest):
-                screen.say(incomplete)
-            screen.say(_open_image(rest))
+                screen.step(f"# {query.words}\n{curl}\n{short(answer)}\n")
+            for item in answers[0]["items"][:1]:
+                path = f"/v1/models/{FACES.model_id}/inferences/uid:{item['uid']}/data"
+                curl = f"curl -s {rest.address}{path} -o frame.jpg"
+                screen.say(f"# The picture behind the first answer:\n{curl}\n")
             screen.say(own_picture(stack.proxy, rest))
             screen.say(certificate(rest))
             screen.say(examination(folder))
@@ -69,15 +69,6 @@ def _feed(stack: Stack, rest: Rest, screen: Screen) -> None:
 
     fed = feed_missing(stack, rest, screen.progress)
     screen.step(f"{fed} calls were answered; each was captured, published and indexed\n")
-
-
-def _open_image(rest: Rest) -> str:
-    answer = rest.ask("POST", FIRST.path, FIRST.body)
-    if not answer["items"]:
-        return ""
-    item = answer["items"][0]
-    path = FIRST.path.removesuffix("/query") + f"/uid:{item['uid']}/data"
-    return f"# The picture behind the first answer:\ncurl -s {rest.address}{path} -o frame.jpg\n"
 
 
 def own_picture(proxy: str, rest: Rest) -> str:
@@ -152,8 +143,7 @@ def _describe_docs(stack: Stack) -> str:
 _LIMIT = 3
 
 
-@dataclass(frozen=True, slots=True)
-class DemoQuery:
+class DemoQuery(NamedTuple):
     """A question in words and as a request."""
 
     words: str
@@ -196,24 +186,6 @@ QUERIES = (
         },
     ),
 )
-
-FIRST = QUERIES[0]
-INCOMPLETE: Mapping[str, Any] = {
-    "filter": "request_problem IS NOT NULL OR response_problem IS NOT NULL"
-}
-"""The captures that are incomplete, or unreadable in part."""
-
-
-def describe_incomplete(rest: Rest) -> str:
-    """Return how many captures are incomplete, and how to see them; empty if all are complete.
-    Raises LocalStackError."""
-    counts = {model.model_id: rest.count(model.model_id, INCOMPLETE) for model in DEMO_MODELS}
-    return "".join(
-        f"# {count} captures of {model_id} are not whole; their flags say why:\n"
-        f"{rest.curl(f'/v1/models/{model_id}/inferences/query', INCOMPLETE)}\n"
-        for model_id, count in counts.items()
-        if count
-    )
 
 
 def short(answer: Mapping[str, Any]) -> str:

@@ -4,16 +4,15 @@ with them."""
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from inference_store.local.folder import find_package
 
-from .models import TOPIC_LABELS
+from .models import CHAT, TOPIC_LABELS, TOPICS, Request
 from .served_models import Finding, Refusal
 
 # A function, and the first paragraph of its description.
@@ -32,8 +31,7 @@ _HELD_OUT_EVERY: Final = 3
 _SMOOTHING: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Sentence:
+class Sentence(NamedTuple):
     """What a function does, in a sentence; the part of the package is its topic."""
 
     topic: str
@@ -54,9 +52,11 @@ def read_sentences() -> Sequence[Sentence]:
     return list(found.values())
 
 
-def held_out_sentences() -> Sequence[Sentence]:
-    """Return the sentences that the classifier was not trained on."""
-    return read_sentences()[::_HELD_OUT_EVERY]
+def sentence_requests() -> Iterator[Request]:
+    """Yield those sentences that the classifier was not trained on."""
+    for number, each in enumerate(read_sentences()[::_HELD_OUT_EVERY]):
+        items = [("true_label", "string", each.topic), ("function", "string", each.function)]
+        yield Request(TOPICS, f"{TOPICS.prefix}{number:03d}", each.text.encode(), items)
 
 
 def _words(text: str) -> list[str]:
@@ -159,3 +159,17 @@ class Assistant:
 
     def _score(self, shared: frozenset[str], words: frozenset[str]) -> float:
         return sum(self._rarity[word] for word in sorted(shared)) / math.sqrt(len(words) + 1)
+
+
+def chat_requests() -> Iterator[Request]:
+    """Yield the turns of the conversations; each has all that was said before."""
+    assistant = Assistant()
+    for conversation, questions in enumerate(CONVERSATIONS):
+        messages: list[dict[str, str]] = []
+        for turn, question in enumerate(questions):
+            messages.append({"role": "user", "content": question})
+            items = [("conversation", "int", str(conversation)), ("turn", "int", str(turn))]
+            request_id = f"{CHAT.prefix}{conversation:02d}-{turn}"
+            refused = assistant.refuses(messages)
+            yield Request(CHAT, request_id, orjson.dumps(messages), items, refused)
+            messages.append({"role": "assistant", "content": assistant.answer(messages)})
