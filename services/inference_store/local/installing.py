@@ -23,7 +23,8 @@ _LAST_LINES = 20
 _FETCHED_WHEEL = re.compile(r"^\s*(?:Downloading|Using cached) (?:\S*/)?(\S+\.whl) \(([^)]+)\)")
 _PINNED = re.compile(r"^[A-Za-z0-9._-]+==", re.MULTILINE)
 _UNPACKING = "Installing collected packages: "
-_PIP = ("-m", "pip", "--disable-pip-version-check", "install")
+# Most modules are never imported; those that are, Python itself compiles then.
+_PIP = ("-m", "pip", "--disable-pip-version-check", "install", "--no-compile")
 _CLONE = ("--quiet", "--no-deps", "--no-build-isolation", "-e", ".", "-e", "./client")
 
 
@@ -92,5 +93,7 @@ def _read(output: TextIO, progress: Progress) -> None:
 
 if __name__ == "__main__":
     shown = Screen()
-    shown.keep_alive(on=True)
-    sys.exit(install(Path(sys.argv[1]), shown) or install_clone(shown))
+    shown.step(f"installing {sys.argv[1]}")
+    with shown.alive():
+        code = install(Path(sys.argv[1]), shown) or install_clone(shown)
+    sys.exit(code)

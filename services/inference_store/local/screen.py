@@ -3,6 +3,8 @@
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TextIO
 
@@ -23,17 +25,25 @@ class Screen:
     _writes: bool = False
     _step: str = ""
 
-    def keep_alive(self, *, on: bool) -> None:
-        """Say every few seconds that the last step goes on, if nothing else is said.
-
-        By a signal, since processes are forked meanwhile: they would inherit a thread's locks.
-        """
+    @contextmanager
+    def alive(self) -> Iterator[None]:
+        """Say every few seconds that the last step goes on, if nothing else is said."""
+        # not by a thread: processes that are forked meanwhile would inherit its locks
         signal.signal(signal.SIGALRM, lambda *_: self._go_on())
-        signal.setitimer(signal.ITIMER_REAL, float(on), 1)
+        signal.setitimer(signal.ITIMER_REAL, 1, 1)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _go_on(self) -> None:
-        if not self._writes and time.monotonic() - self._shown > _QUIET_SECONDS:
+        is_quiet = time.monotonic() - self._shown > _QUIET_SECONDS
+        if self._step and is_quiet and not self._writes:
             self.progress(f"... {self._step}")
+
+    def rest(self) -> None:
+        """Say nothing until the next step."""
+        self._step = ""
 
     def say(self, text: str) -> None:
         """Print lines that stay."""

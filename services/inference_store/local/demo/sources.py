@@ -64,7 +64,6 @@ SPECIMENS = {  # by source, how often each photograph is divided, across and dow
 }
 
 _SHEET_SIDE = 10  # the first 100 pictures of lfw_subset are faces of as many people
-_SHEET_SCALE = 5
 
 
 @cache
@@ -78,8 +77,7 @@ def _sheet_of_faces() -> Image:
     """Return a sheet of all faces, enlarged."""
     faces = _faces()
     rows = [np.hstack(list(faces[at : at + _SHEET_SIDE])) for at in range(0, len(faces), 10)]
-    size = _SHEET_SCALE
-    large = cv2.resize(np.vstack(rows), None, fx=size, fy=size, interpolation=cv2.INTER_CUBIC)
+    large = cv2.resize(np.vstack(rows), None, fx=5, fy=5, interpolation=cv2.INTER_CUBIC)
     return np.asarray(cv2.cvtColor(large, cv2.COLOR_GRAY2BGR), dtype=np.uint8)
 
 

@@ -28,9 +28,8 @@ def tell(
     LocalStackError.
     """
     screen.say(f"Inference Store, all of it on this machine. Everything lies in {folder.path}.")
-    screen.keep_alive(on=True)
     folder.make()
-    with folder.taken():
+    with folder.taken(), screen.alive():
         screen.step("starting a model server, Postgres, S3, Kafka, then migrate and the services")
         with running_stack(folder, asked_ports, screen.say) as stack:
             rest = Rest(stack.api)
@@ -44,11 +43,10 @@ def tell(
                 path = f"/v1/models/{FACES.model_id}/inferences/uid:{item['uid']}/data"
                 curl = f"curl -s {rest.address}{path} -o frame.jpg"
                 screen.say(f"# The picture behind the first answer:\n{curl}\n")
-            screen.say(own_picture(stack.proxy, rest))
-            screen.say(certificate(rest))
-            screen.say(examination(folder))
+            for text in (own_picture(stack.proxy, rest), certificate(rest), examination(folder)):
+                screen.say(text)
             screen.say(_describe_stack(stack, folder))
-            screen.keep_alive(on=False)
+            screen.rest()
             if not once:
                 screen.say("Serving until Ctrl-C.")
             while not once:
@@ -108,6 +106,8 @@ def examination(folder: LocalFolder) -> str:
 def _describe_stack(stack: Stack, folder: LocalFolder) -> str:
     servers = stack.servers
     admin = "\n".join(f"    {name:<10} {url}/health/ready" for name, url in stack.admin.items())
+    docs = f"{stack.api}/docs/"
+    docs += " (being built: there in a minute or two)" if find_problem(docs) else ""
     copied, binaries = "", servers.postgres.binaries
     if binaries.is_relative_to(OPEN_FOLDER):  # root's could not be run from their installation
         copied = f"            {binaries.parents[2]}: Postgres' programs, for user nobody\n"
@@ -115,7 +115,7 @@ def _describe_stack(stack: Stack, folder: LocalFolder) -> str:
 Console     {stack.api}/console/ (open it in a browser: the pictures with what was detected)
 REST API    {stack.api} (no key needed: access control is off here)
     reference  {stack.api}/reference (every route with examples)
-    docs       {stack.api}/docs/{_describe_docs(stack)}
+    docs       {docs}
 Running     on 127.0.0.1 only:
     Postgres   {servers.postgres.dsn}
     S3         {servers.s3.endpoint} (bucket {programs.BUCKET})
@@ -128,16 +128,9 @@ Written     {folder.path}: logs/, s3/, run/ (pid files, settings.env), passwords
             {servers.postgres.data}: the database
 {copied}\
             Delete these folders and nothing is left.
-Mind        This Kafka is librdkafka's test broker: it keeps everything in memory, and is empty
-            and on another port after each start. So Ctrl-C waits until everything is indexed, and
-            after a kill the next start indexes what the bucket has. For trying out, not for
-            production.
+Mind        For trying out, not for production: this Kafka keeps everything in memory. So Ctrl-C
+            waits until everything is indexed, and after a kill the next start does what is left.
 """
-
-
-def _describe_docs(stack: Stack) -> str:
-    is_there = find_problem(f"{stack.api}/docs/") is None
-    return "" if is_there else " (being built: there in a minute or two)"
 
 
 _LIMIT = 3

@@ -99,7 +99,6 @@ class TopicClassifier:
 
 _MOST_WORDS: Final = 120
 _LEAST_MATCH: Final = 1.5
-_UNKNOWN: Final = "I know no function that does that."
 CONVERSATIONS: Final = (
     ("How do I find edges?", "Is there another edge filter?", "And only the vertical edges?"),
     ("How do I rotate a picture?", "And how do I resize it?", "Thanks! Will it rain tomorrow?"),
@@ -154,7 +153,7 @@ class Assistant:
             key=lambda pair: pair[0],
         )
         if score < _LEAST_MATCH:
-            return _UNKNOWN
+            return "I know no function that does that."
         return f"skimage.{best.topic}.{best.function}: {best.text}"
 
     def _score(self, shared: frozenset[str], words: frozenset[str]) -> float:
