@@ -6,7 +6,7 @@ OLDEST := 11
 NEWEST := 14
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
-# Installs a lock, and shows how far it is.
+# Installs a lock and this clone, and shows how far it is.
 INSTALL := PYTHONPATH=services $(BIN)/python -m inference_store.local.installing
 PYTEST := $(BIN)/python -m pytest
 # A stamp carries the checksum of what was installed: another lock, or other messages to compile, is
@@ -50,8 +50,12 @@ help: ## Print every target and what it does.
 venv: $(DEV_STAMP) ## Make .venv with everything that tests and development need.
 
 # PORT: of the REST API, given with the command alone; a PORT that is set in a shell is another program's.
-demo: $(SITE_STAMP) ## Start the whole product on this machine and feed it real detections; PORT=8081 for another port.
-	@$(BIN)/inference-store demo $(if $(filter command line,$(origin PORT)),--port $(PORT))
+# The docs are built beside it, by what CPU it leaves.
+demo: $(DEMO_STAMP) ## Start the whole product on this machine and feed it real detections; PORT=8081 for another port.
+	@echo "Starting the demo ..."
+	@trap : INT; nice -n 19 $(MAKE) --no-print-directory $(SITE_STAMP) >/dev/null 2>&1 & docs=$$!; \
+	$(BIN)/inference-store demo $(if $(filter command line,$(origin PORT)),--port $(PORT)); \
+	code=$$?; kill $$docs 2>/dev/null; exit $$code
 
 docs: $(DEV_STAMP) ## Build the docs as a site in build/docs; a broken link fails it.
 	@$(STEP) $@ $(MAKE) --no-print-directory $(SITE_STAMP)
@@ -59,9 +63,11 @@ docs: $(DEV_STAMP) ## Build the docs as a site in build/docs; a broken link fail
 
 $(SITE_STAMP): $(SITE_SOURCES) | $(DEMO_STAMP)
 	@echo "Building the docs ..."
+	@rm -rf $(SITE).new
+	@$(BIN)/python -m sphinx -q -W -E -d build/doctrees docs $(SITE).new
+	@touch $(SITE).new/$(notdir $@)
 	@rm -rf $(SITE)
-	@$(BIN)/python -m sphinx -q -W -E -d build/doctrees docs $(SITE)
-	@touch $@
+	@mv $(SITE).new $(SITE)
 
 reference: $(DEV_STAMP) ## Write the tables of the docs again that are lists of the code.
 	@$(BIN)/python -m docs.describe
@@ -314,15 +320,16 @@ $(BIN)/pip:
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 		{ echo "$(PYTHON) has no venv module: install it (Debian, Ubuntu: apt install python3-venv)."; \
 		exit 1; }
-	@$(PYTHON) -m venv .venv
+	@echo "Making .venv ..."
+	@$(PYTHON) -m venv .venv & while kill -0 $$! 2>/dev/null; do sleep 1; printf .; done; echo; wait $$!
 
 # All that the demo needs is in the development lock too.
 $(DEMO_STAMP): | $(BIN)/pip
 	@test -e $(DEV_STAMP) || { echo "Installing what the demo needs into .venv ..." && \
-		$(INSTALL) requirements-demo.lock && $(PIP) --no-deps --no-build-isolation -e . -e ./client; }
+		$(INSTALL) requirements-demo.lock; }
 	@touch $@
 
 $(DEV_STAMP): | $(BIN)/pip
 	@echo "Installing what the tests need into .venv ..."
-	@$(INSTALL) requirements-dev.lock && $(PIP) --no-deps --no-build-isolation -e . -e ./client
+	@$(INSTALL) requirements-dev.lock
 	@touch $@

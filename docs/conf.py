@@ -1,5 +1,6 @@
 """Configures Sphinx, which builds the docs as a site: `make docs`."""
 
+from pathlib import Path
 from typing import Final
 
 from pygments.lexers.sql import SqlLexer
@@ -12,6 +13,10 @@ html_theme = "furo"
 html_show_copyright = False
 html_copy_source = False
 html_show_sourcelink = False
+html_static_path = ["_static"]
+html_js_files = [("copy.js", {"defer": "defer"})]
+html_css_files = ["copy.css"]
+html_search_scorer = str(Path(__file__).with_name("_static") / "scorer.js")
 extensions = ["myst_parser"]
 # Links to headings down to this level are checked.
 myst_heading_anchors = 4

@@ -66,7 +66,13 @@ def run_notebook(api: str, folder: Path) -> None:
 pytest.importorskip("cv2", reason="the demo's packages are not installed")
 
 
-INFERENCES = {"face-detector": 240, "people-detector": 240, "digit-classifier": 300}
+PICTURES = {
+    "face-detector": 240,
+    "people-detector": 240,
+    "shape-segmenter": 34,
+    "digit-classifier": 300,
+}
+INFERENCES = PICTURES | {"topic-classifier": 100, "docs-assistant": 24}
 FIRST_START_SECONDS = 600.0
 NEXT_START_SECONDS = 300.0
 SENT = 60
@@ -87,6 +93,24 @@ def count_inferences(api: str, filter_text: str | None = None) -> dict[str, int]
         model: ask(f"{api}/v1/models/{model}/inferences/count", body)["count"]
         for model in INFERENCES
     }
+
+
+def assert_the_demo_shows_what_happens(api: str) -> None:
+    chats = {model: 24 * (model == "docs-assistant") for model in INFERENCES}
+    half = {model: (INFERENCES[model] - chats[model]) // 2 for model in INFERENCES}
+    for protocol, expected in (("v2", half), ("v2-grpc", half), ("openai", chats)):
+        assert count_inferences(api, f"protocol = '{protocol}'") == expected
+    errors = {"face-detector": 5, "people-detector": 5, "docs-assistant": 1}
+    assert count_inferences(api, "NOT ok") == dict.fromkeys(INFERENCES, 0) | errors
+    assert count_inferences(api, "model_ms >= 200")["digit-classifier"] >= 30  # the slow spell
+    entrance = "data_source = 'entrance-camera-feed' AND top_score > 0.7 AND brightness {}"
+    bright, dark = (
+        ask(f"{api}/v1/models/face-detector/inferences/count", {"filter": entrance.format(range_)})
+        for range_ in ("> 60", "< 30")
+    )
+    assert bright["count"] > 20 > dark["count"] + 10
+    body = {"group_by": ["photograph"], "measures": [{"function": "count"}], "limit": 100}
+    assert len(ask(f"{api}/v1/models/face-detector/inferences/aggregate", body)["groups"]) >= 40
 
 
 def send_own_picture(printed: str, folder: Path) -> None:
@@ -144,9 +168,7 @@ def test_the_demo_feeds_once_answers_and_leaves_no_process(folder: Path) -> None
     with demo(folder) as first:
         first.wait_serving(FIRST_START_SECONDS)
         assert count_inferences(first.api) == INFERENCES
-        half = {model: count // 2 for model, count in INFERENCES.items()}
-        for protocol in ("v2", "v2-grpc"):  # the proxy captured each call, over both transports
-            assert count_inferences(first.api, f"protocol = '{protocol}' AND ok") == half
+        assert_the_demo_shows_what_happens(first.api)
         printed = first.output.read_text()
         commands = re.findall(r"^curl -s .*?-d '.*?'$", printed, re.MULTILINE | re.DOTALL)
         assert len(commands) == 3
@@ -229,7 +251,7 @@ def look_at_console(running: Demo, folder: Path) -> None:
         page = chromium.new_page()
         page.set_default_timeout(180_000)
         page.goto(f"{running.api}/console/")
-        for model in INFERENCES:
+        for model in PICTURES:
             shown = page.get_by_role("article").filter(has_text=model)
             expect(shown).to_contain_text("inferences", timeout=180_000)
             expect(shown.locator("img").first).to_be_visible(timeout=180_000)

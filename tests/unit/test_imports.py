@@ -54,7 +54,6 @@ HOMES = {
     "obstore": {"objects"},
     "minio": {"objects"},
     "cv2": {"local/demo"},
-    "sklearn": {"local/demo"},
     "prometheus_client": {"platform"},
     "google": {"grpc_messages"},
     "grpc": {

@@ -1,4 +1,6 @@
-"""`python -m inference_store.local.installing <lock>`: pip installs a lock and shows its progress.
+"""`python -m inference_store.local.installing <lock>`: pip installs a lock and this clone.
+
+It shows how far it is.
 
 It runs before anything is installed, and needs only the standard library.
 """
@@ -21,7 +23,9 @@ _LAST_LINES = 20
 _FETCHED_WHEEL = re.compile(r"^\s*(?:Downloading|Using cached) (?:\S*/)?(\S+\.whl) \(([^)]+)\)")
 _PINNED = re.compile(r"^[A-Za-z0-9._-]+==", re.MULTILINE)
 _UNPACKING = "Installing collected packages: "
-_PIP = (*("-m", "pip", "--disable-pip-version-check", "install"), "--require-hashes", "-r")
+# Most modules are never imported; those that are, Python itself compiles then.
+_PIP = ("-m", "pip", "--disable-pip-version-check", "install", "--no-compile")
+_CLONE = ("--quiet", "--no-deps", "--no-build-isolation", "-e", ".", "-e", "./client")
 
 
 @dataclass(slots=True)
@@ -58,7 +62,7 @@ class Progress:
 def install(lock: Path, screen: Screen) -> int:
     """Install `lock` into this interpreter's environment; return pip's exit code."""
     progress = Progress(len(_PINNED.findall(lock.read_text())), Path(sysconfig.get_path("purelib")))
-    command = (sys.executable, *_PIP, str(lock))
+    command = (sys.executable, *_PIP, "--require-hashes", "-r", str(lock))
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -76,10 +80,20 @@ def install(lock: Path, screen: Screen) -> int:
     return pip.returncode
 
 
+def install_clone(screen: Screen) -> int:
+    """Install the packages of the current folder; return pip's exit code."""
+    screen.step("adding this clone")
+    return subprocess.run((sys.executable, *_PIP, *_CLONE), check=False).returncode
+
+
 def _read(output: TextIO, progress: Progress) -> None:
     for line in output:
         progress.see(line)
 
 
 if __name__ == "__main__":
-    sys.exit(install(Path(sys.argv[1]), Screen()))
+    shown = Screen()
+    shown.step(f"installing {sys.argv[1]}")
+    with shown.alive():
+        code = install(Path(sys.argv[1]), shown) or install_clone(shown)
+    sys.exit(code)

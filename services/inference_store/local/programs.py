@@ -77,6 +77,7 @@ def settings(
         "PROXY_GRACE_SECONDS": "10",
         "PROXY_UPSTREAM": model_server.rest,
         "PROXY_UPSTREAM_GRPC": model_server.grpc,
+        "PROXY_PROTOCOLS": "v2,v2-grpc,openai",
         # A model's registration divides its batches; this api asks for no key.
         "PROXY_REGISTRY_URL": f"http://{HOST}:{ports.api}",
         "PROXY_REGISTRY_KEY": "unused",

@@ -5,6 +5,7 @@ import json
 import shlex
 import subprocess
 from collections.abc import AsyncIterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ import grpc
 import orjson
 
 from inference_store.grpc_messages import message
-from inference_store.local.demo.feed import frame_requests, grpc_message, rest_body
+from inference_store.local.demo.detectors import demo_models
+from inference_store.local.demo.feed import grpc_message, rest_body
 from inference_store.local.demo.model_server import serve_grpc
-from inference_store.local.demo.models import Rest
+from inference_store.local.demo.models import FACES, Rest
 from inference_store.local.demo.served_models import Serving, serve_rest
-from inference_store.local.demo.sources import opencv_models
+from inference_store.local.demo.sources import frame_requests
 from inference_store.local.demo.story import QUERIES, own_picture, short
 from inference_store.local.folder import HOST
 from tests.servers.ports import free_port
@@ -32,7 +34,7 @@ IMAGE = {"name": "image", "datatype": "BYTES", "shape": [1]}
 
 @pytest.fixture(scope="module")
 def serving() -> Serving:
-    return Serving(opencv_models())
+    return Serving(demo_models())
 
 
 @pytest.fixture
@@ -76,12 +78,12 @@ async def send_message(channel: grpc.aio.Channel, method: str, request: Any) -> 
 async def test_a_picture_has_the_same_output_over_rest_and_grpc(
     session: aiohttp.ClientSession, channel: grpc.aio.Channel
 ) -> None:
-    (request,) = frame_requests("face-detector", [180])  # the astronaut's, from nearby
+    request = next(islice(frame_requests(FACES), 3, None))  # the first visitor at the entrance
     async with session.post("/v2/models/face-detector/infer", json=rest_body(request)) as answer:
         over_rest = await answer.json()
     over_grpc = await send_message(channel, "ModelInfer", grpc_message(request))
     (output,), (tensor,) = over_rest["outputs"], over_grpc.outputs
-    assert over_rest["id"] == over_grpc.id == "frame-00180"
+    assert over_rest["id"] == over_grpc.id == "frame-00003"
     assert over_rest["model_name"] == over_grpc.model_name == "face-detector"
     assert output["name"] == tensor.name == "image"
     assert output["shape"] == [len(output["data"])] == [*tensor.shape]
@@ -123,9 +125,28 @@ async def test_answers_each_path_or_bad_body_with_its_status(
             assert (await answer.json())["error"], body
 
 
+async def test_a_chat_answers_as_openai_does_and_knows_what_it_said(
+    session: aiohttp.ClientSession,
+) -> None:
+    messages: list[dict[str, str]] = []
+    for _ in range(2):
+        messages.append({"role": "user", "content": "How do I find edges?"})
+        body = {"model": "docs-assistant", "messages": messages}
+        async with session.post("/v1/chat/completions", json=body) as answer:
+            choice = (await answer.json())["choices"][0]
+        messages.append(choice["message"])
+    assert messages[1]["role"] == messages[3]["role"] == "assistant"
+    assert messages[1]["content"].startswith("skimage.filters.sobel: ")
+    assert messages[1]["content"] != messages[3]["content"]
+    for wrong in ({"model": "x", "messages": messages[:1]}, {**body, "messages": messages * 20}, 7):
+        async with session.post("/v1/chat/completions", json=wrong) as answer:
+            assert answer.status == 400
+            assert (await answer.json())["error"]["type"] == "invalid_request_error"
+
+
 async def test_answers_over_grpc_with_the_status_of_the_case(channel: grpc.aio.Channel) -> None:
-    metadata = await call(channel, "ModelMetadata", name="digit-classifier")
-    assert [*metadata.versions] == ["1"]
+    metadata = await call(channel, "ModelMetadata", name="topic-classifier")
+    assert ([*metadata.versions], metadata.inputs[0].name) == (["1"], "text")
     assert (await call(channel, "ServerLive")).live
     assert (await call(channel, "ServerReady")).ready
     assert (await call(channel, "ServerMetadata")).name == "inference-store-demo"

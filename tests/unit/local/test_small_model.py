@@ -28,24 +28,28 @@ def test_it_finds_what_its_training_finds() -> None:
     pytest.importorskip("cv2", reason="the demo's packages are not installed")
     from sklearn.datasets import load_digits  # noqa: PLC0415
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
+    from sklearn.model_selection import train_test_split  # noqa: PLC0415
 
-    from inference_store.local.demo.feed import digit_requests  # noqa: PLC0415
-    from inference_store.local.demo.sources import held_out_digits  # noqa: PLC0415
+    from inference_store.local.demo.sources import digit_requests  # noqa: PLC0415
 
-    digits, small, data = held_out_digits(), served_models.SmallClassifier(), load_digits()
-    unseen = {digit.sample for digit in digits}
+    small, data = served_models.SmallClassifier(), load_digits()
+    requests = {int(request.items[1][2]): request for request in digit_requests()}
+    unseen = list(requests)
     training = [sample for sample in range(len(data.target)) if sample not in unseen]
     trained = LogisticRegression(max_iter=2000)
     trained.fit(data.data[training] / 16, data.target[training])
-    assert len(digits) == HELD_OUT
+    assert (
+        unseen == train_test_split(range(len(data.target)), test_size=HELD_OUT, random_state=7)[1]
+    )
     right = 0
-    for digit, request in zip(digits, digit_requests("digit-classifier", digits), strict=True):
-        findings = small.classify(request.picture)
-        (shares,) = trained.predict_proba([digit.pixels / 16])
+    for sample, request in requests.items():
+        findings = small.classify(request.content)
+        (shares,) = trained.predict_proba([data.data[sample] / 16])
         assert {finding["label"] for finding in findings} == set(LABELS)
         assert findings[0]["label"] == LABELS[shares.argmax()]
         assert findings[0]["score"] == pytest.approx(shares.max(), abs=0.001)
-        right += findings[0]["label"] == digit.true_label
+        assert request.items[0] == ("true_label", "string", str(data.target[sample]))
+        right += findings[0]["label"] == str(data.target[sample])
     assert right / HELD_OUT > 0.95
 
 

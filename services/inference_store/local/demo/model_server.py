@@ -4,7 +4,8 @@
 serves a classifier of digits alone, which needs no package beside the services' own.
 
 It knows nothing of the store, like any model server behind the proxy: each input is an encoded
-picture (BYTES; base64 in JSON), each output the list of the model's findings in it.
+picture (BYTES; base64 in JSON) or a text, each output the list of the model's findings in it. A
+chat comes as OpenAI's servers read it.
 """
 
 import argparse
@@ -29,6 +30,7 @@ from inference_store.local.demo.served_models import (
     Output,
     Serving,
     serve_rest,
+    tensors_of,
 )
 from inference_store.local.folder import HOST
 
@@ -72,9 +74,9 @@ def _models(*, small: bool) -> Mapping[str, Model]:
         from inference_store.local.demo.served_models import small_models  # noqa: PLC0415
 
         return small_models()
-    from inference_store.local.demo.sources import opencv_models  # noqa: PLC0415
+    from inference_store.local.demo.detectors import demo_models  # noqa: PLC0415
 
-    return opencv_models()
+    return demo_models()
 
 
 SERVICE = "inference.GRPCInferenceService"
@@ -127,7 +129,7 @@ async def _answer(serving: Serving, name: str, request: Any) -> dict[str, Any]:
     serving.check(request.name, request.version)
     if name == "ModelReady":
         return {"ready": True}
-    tensors = [{"name": "image", "datatype": DATATYPE, "shape": [-1]}]
+    tensors = tensors_of(request.name)
     fields = {"name": request.name, "versions": [VERSION], "platform": NAME}
     return {**fields, "inputs": tensors, "outputs": tensors}
 

@@ -1,11 +1,11 @@
-"""The three models of the demo, and their registration over REST."""
+"""The models of the demo, and their registration over REST."""
 
 import json
 import shlex
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from inference_store.local.folder import LocalStackError
@@ -18,6 +18,11 @@ LABELS = tuple(str(digit) for digit in range(10))
 """The classes of the digit classifier."""
 HELD_OUT = 300
 """Images of digits that the classifier was not trained on."""
+TOPIC_LABELS = (
+    *("color", "exposure", "feature", "filters", "graph"),
+    *("measure", "morphology", "restoration", "segmentation", "transform"),
+)
+"""The classes of the topic classifier: parts of scikit-image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,8 @@ class DemoModel:
     inferences: int
     prefix: str
     """The prefix of the ids of those inferences."""
+    input: str = "image"
+    """The name of its input, which says how it is written: `image`, `text` or `chat`."""
 
     def count(self, rest: Rest) -> int:
         """Return how many of the inferences are indexed. Raises LocalStackError."""
@@ -117,7 +124,53 @@ DIGITS = DemoModel(
     HELD_OUT,
     "digit-",
 )
-DEMO_MODELS = (FACES, PEOPLE, DIGITS)
+SHAPES = DemoModel(
+    "shape-segmenter",
+    "Otsu's threshold and outlines; score = the share of its hull that a shape fills",
+    "image_segmentation",
+    ("round", "long", "irregular"),
+    34,
+    "specimen-",
+)
+TOPICS = DemoModel(
+    "topic-classifier",
+    "Naive Bayes over sentences of scikit-image's documentation",
+    "text_classification",
+    TOPIC_LABELS,
+    100,
+    "sentence-",
+    "text",
+)
+CHAT = DemoModel(
+    "docs-assistant",
+    "Answers questions with sentences of scikit-image's documentation",
+    "text_generation",
+    (),
+    24,
+    "chat-",
+    "chat",
+)
+DEMO_MODELS = (FACES, PEOPLE, SHAPES, DIGITS, TOPICS, CHAT)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One input for one model."""
+
+    model: DemoModel
+    request_id: str
+    """The same id at every start, so that nothing is fed twice."""
+    content: bytes = field(repr=False)
+    """A JPEG, a PNG, a text, or a chat's messages in JSON."""
+    items: Sequence[tuple[str, str, str]]
+    """The key, type and value of each metadata item."""
+    refused: bool = False
+    """True if the model cannot read it."""
+
+    @property
+    def metadata(self) -> str:
+        """The items as JSON."""
+        return json.dumps([{"key": k, "type": kind, "value": v} for k, kind, v in self.items])
 
 
 _TIMEOUT_SECONDS = 30.0

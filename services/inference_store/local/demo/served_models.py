@@ -4,18 +4,18 @@ import asyncio
 import base64
 import json
 import math
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from importlib.resources import files
 from io import BytesIO
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
 from aiohttp import web
 from PIL import Image, UnidentifiedImageError
 
-from inference_store.local.demo.models import DIGITS, LABELS
+from inference_store.local.demo.models import CHAT, DEMO_MODELS, DIGITS, LABELS
 from inference_store.local.folder import HOST
 
 NAME = "inference-store-demo"
@@ -27,14 +27,18 @@ DATATYPE = "BYTES"
 
 Finding: TypeAlias = Mapping[str, Any]
 Model: TypeAlias = Callable[[bytes], Sequence[Finding]]
-"""Finds objects in an encoded picture. Raises NoPicture."""
+"""Finds something in an encoded picture, a text, or messages in JSON. Raises Refusal."""
 
 
 class NoSuchModel(Exception):
     """The name, or the version, is not served here."""
 
 
-class NoPicture(Exception):
+class Refusal(Exception):
+    """A model does not answer this input; the message says why."""
+
+
+class NoPicture(Refusal):
     """A model cannot read its input."""
 
 
@@ -42,17 +46,14 @@ class BadRequest(Exception):
     """The request cannot be answered; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
-    """One picture of a request."""
+class Input(NamedTuple):
+    """One picture of a request, in a format that the model reads, or a text in UTF-8."""
 
     name: str
-    encoded: bytes = field(repr=False)
-    """A PNG, or another format that the model reads."""
+    encoded: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(NamedTuple):
     """The objects found in the input of the same name."""
 
     name: str
@@ -93,6 +94,8 @@ class Serving:
             raise BadRequest(
                 f"input {picture.name!r} is no picture that can be read{why}"
             ) from error
+        except Refusal as error:
+            raise BadRequest(str(error)) from error
 
 
 # A classifier of handwritten digits, which needs nothing of the extra `demo`.
@@ -156,7 +159,6 @@ def _shrink(encoded: bytes) -> list[float]:
 
 _SERVING = web.AppKey("serving", Serving)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_TENSORS = [{"name": "image", "datatype": DATATYPE, "shape": [-1]}]
 
 
 async def serve_rest(serving: Serving, port: int, host: str = HOST) -> web.AppRunner:
@@ -172,6 +174,7 @@ def application(serving: Serving) -> web.Application:
     app = web.Application(middlewares=[_errors], client_max_size=MOST_BYTES)
     app[_SERVING] = serving
     app.router.add_get("/v2", _server)
+    app.router.add_post("/v1/chat/completions", _chat)
     app.router.add_get("/v2/health/live", _healthy)
     app.router.add_get("/v2/health/ready", _healthy)
     for model in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
@@ -206,7 +209,7 @@ async def _server(_request: web.Request) -> web.Response:
 async def _model(request: web.Request) -> web.Response:
     name = _check_model(request)
     fields = {"name": name, "versions": [VERSION], "platform": NAME}
-    return _json({**fields, "inputs": _TENSORS, "outputs": _TENSORS})
+    return _json({**fields, "inputs": tensors_of(name), "outputs": tensors_of(name)})
 
 
 async def _model_ready(request: web.Request) -> web.Response:
@@ -221,6 +224,42 @@ async def _infer(request: web.Request) -> web.Response:
     outputs = await request.app[_SERVING].answer(name, version, read_inputs(document))
     answer = {"model_name": name, "model_version": VERSION, "outputs": [*map(_output, outputs)]}
     return _json(answer | ({"id": document["id"]} if "id" in document else {}))
+
+
+def tensors_of(model: str) -> list[dict[str, Any]]:
+    """Return the inputs of a model, which are its outputs too."""
+    names = {each.model_id: each.input for each in DEMO_MODELS}
+    return [{"name": names[model], "datatype": DATATYPE, "shape": [-1]}]
+
+
+async def _chat(request: web.Request) -> web.Response:
+    """Answer a chat as OpenAI's servers do; its id is the caller's `x-request-id`."""
+    try:
+        match orjson.loads(await request.read()):
+            case {"model": CHAT.model_id, "messages": [*_, {"role": "user"}] as messages}:
+                asked = Input(CHAT.input, orjson.dumps(messages))
+            case _:
+                raise BadRequest(f"expected the model {CHAT.model_id!r} and a user's `messages`")
+        [output] = await request.app[_SERVING].answer(CHAT.model_id, "", [asked])
+    except (BadRequest, orjson.JSONDecodeError) as error:
+        refusal = {"message": str(error), "type": "invalid_request_error"}
+        return _json({"error": refusal}, 400)
+    text = output.findings[0]["text"]
+    used = {
+        "prompt_tokens": sum(len(message["content"].split()) for message in messages),
+        "completion_tokens": len(text.split()),
+    }
+    said = {"role": "assistant", "content": text}
+    return _json(
+        {
+            "id": request.headers.get("x-request-id", "chat"),
+            "object": "chat.completion",
+            "created": int(time.time()),
+            "model": CHAT.model_id,
+            "choices": [{"index": 0, "message": said, "finish_reason": "stop"}],
+            "usage": used | {"total_tokens": sum(used.values())},
+        }
+    )
 
 
 def _check_model(request: web.Request) -> str:
@@ -247,6 +286,8 @@ def read_inputs(document: dict[str, Any]) -> Sequence[Input]:
 
 def _input(index: int, tensor: Any) -> Input:
     match tensor:
+        case {"name": "text", "datatype": "BYTES", "data": [str(text)]}:
+            return Input("text", text.encode())
         case {"name": str(name), "datatype": "BYTES", "data": [str(text)]}:
             try:
                 return Input(name, base64.b64decode(text, validate=True))

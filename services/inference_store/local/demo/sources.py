@@ -1,217 +1,207 @@
-"""The photographs and digits in wheels, and what finds faces and people in them."""
+"""The photographs and digits in wheels, and the pictures that the demo's cameras make of them."""
 
+import gzip
+import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Final
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
-from inference_store.local.demo.models import FACES, HELD_OUT, PEOPLE
-from inference_store.local.demo.served_models import Finding, Model, NoPicture, small_models
 from inference_store.local.folder import LocalStackError, find_package
+
+from .models import DIGITS, FRAME, FRAMES, HELD_OUT, SHAPES, DemoModel, Request
 
 Image = NDArray[np.uint8]
 """Height × width × 3, blue-green-red as in OpenCV."""
 
-_SHEET_SIDE = 10  # the first 100 pictures of lfw_subset are faces
-_SHEET_SCALE = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Photograph:
-    """One photograph inside a wheel."""
-
-    name: str
-    package: str
-    file: str
-    data_source: str
-
-    @property
-    def path(self) -> Path:
-        """Its path. Raises LocalStackError if the wheel does not contain it."""
-        path = find_package(self.package) / self.file
-        if not path.exists():
-            raise LocalStackError(f"The package {self.package} does not carry {self.file}.")
-        return path
-
-    def read(self) -> Image:
-        """Read the photograph. Raises LocalStackError."""
-        if self.file.endswith(".npy"):
-            return _sheet_of_faces(np.load(self.path))
-        image = cv2.imread(str(self.path), cv2.IMREAD_COLOR)
-        if image is None:
-            raise LocalStackError(f"OpenCV cannot read {self.path}.")
-        return np.asarray(image, dtype=np.uint8)
-
-
-_HALLWAY, _YARD, _TABLE = "hallway-camera-feed", "yard-camera-feed", "table-camera-feed"
-
-PHOTOGRAPHS = (
-    Photograph("astronaut", "skimage", "data/astronaut.png", _HALLWAY),
-    Photograph("coins", "skimage", "data/coins.png", _TABLE),
-    Photograph("rocket", "skimage", "data/rocket.jpg", _YARD),
-    Photograph("lfw_subset", "skimage", "data/lfw_subset.npy", _HALLWAY),
-    Photograph("chelsea", "skimage", "data/chelsea.png", _HALLWAY),
-    Photograph("motorcycle", "skimage", "data/motorcycle_left.png", _YARD),
-    Photograph("flower", "sklearn", "datasets/images/flower.jpg", _TABLE),
-    Photograph("camera", "skimage", "data/camera.png", _YARD),
-    Photograph("china", "sklearn", "datasets/images/china.jpg", _YARD),
-    Photograph("coffee", "skimage", "data/coffee.png", _TABLE),
+# Where wheels carry them.
+_FOLDERS: Final = (
+    ("skimage", "data"),
+    ("sklearn", "datasets/images"),
+    ("sklearn", "datasets/data"),
 )
 
 
-def _sheet_of_faces(pictures: NDArray[np.float64]) -> Image:
-    """Return a sheet of 100 faces of `pictures` (N × 25 × 25, 0 to 1), enlarged."""
-    rows = [
-        np.hstack(list(pictures[start : start + _SHEET_SIDE]))
-        for start in range(0, _SHEET_SIDE**2, _SHEET_SIDE)
-    ]
-    grey = (np.vstack(rows) * 255).astype(np.uint8)
-    large = cv2.resize(grey, None, fx=_SHEET_SCALE, fy=_SHEET_SCALE, interpolation=cv2.INTER_CUBIC)
+def _find(name: str) -> Path:
+    for package, folder in _FOLDERS:
+        for path in (find_package(package) / folder).glob(f"{name}.*"):
+            return path
+    raise LocalStackError(f"No installed package carries {name}.")
+
+
+@cache
+def _read(name: str) -> Image:
+    if name == _SHEET:
+        return _sheet_of_faces()
+    image = cv2.imread(str(_find(name)), cv2.IMREAD_COLOR)
+    if image is None:
+        raise LocalStackError(f"OpenCV cannot read {_find(name)}.")
+    return np.asarray(image, dtype=np.uint8)
+
+
+_SHEET: Final = "lfw_subset"
+_HALLWAY, _YARD, _TABLE = "hallway-camera-feed", "yard-camera-feed", "table-camera-feed"
+_ENTRANCE = "entrance-camera-feed"
+_MICROSCOPE, _TELESCOPE, _SCANNER = "microscope-feed", "telescope-feed", "scanner-feed"
+
+PHOTOGRAPHS = (
+    *(("astronaut", _HALLWAY), ("coins", _TABLE), ("rocket", _YARD), (_SHEET, _HALLWAY)),
+    *(("chelsea", _HALLWAY), ("motorcycle_left", _YARD), ("flower", _TABLE), ("camera", _YARD)),
+    *(("china", _YARD), ("coffee", _TABLE), ("clock_motion", _HALLWAY), ("moon", _YARD)),
+    *(("grass", _YARD), ("brick", _HALLWAY), ("gravel", _YARD), ("motorcycle_right", _YARD)),
+)
+SPECIMENS = {  # by source, how often each photograph is divided, across and down
+    _TELESCOPE: {"hubble_deep_field": 3, "moon": 2},
+    _MICROSCOPE: {"ihc": 2, "cell": 2, "retina": 2, "microaneurysms": 1},
+    _SCANNER: dict.fromkeys(("phantom", "text", "horse", "chessboard_GRAY", "color", "logo"), 1),
+    _TABLE: {"coins": 1, "coffee": 1},
+}
+
+_SHEET_SIDE = 10  # the first 100 pictures of lfw_subset are faces of as many people
+
+
+@cache
+def _faces() -> NDArray[np.uint8]:
+    """Return 100 faces of 25 × 25 greys."""
+    pictures = np.load(_find(_SHEET))[: _SHEET_SIDE**2]
+    return np.asarray(pictures * 255, dtype=np.uint8)
+
+
+def _sheet_of_faces() -> Image:
+    """Return a sheet of all faces, enlarged."""
+    faces = _faces()
+    rows = [np.hstack(list(faces[at : at + _SHEET_SIDE])) for at in range(0, len(faces), 10)]
+    large = cv2.resize(np.vstack(rows), None, fx=5, fy=5, interpolation=cv2.INTER_CUBIC)
     return np.asarray(cv2.cvtColor(large, cv2.COLOR_GRAY2BGR), dtype=np.uint8)
 
 
-_SIDE = 8  # pixels, as tall as wide
-_SCALE = 8
-_BRIGHTEST = 16.0
+WIDTH, HEIGHT = 400, 300  # of every frame, pixels
+FRAMES_A_SHOT = 5
+_NIGHT_BELOW = 80.0  # mean grey level of 255
+_PLACES = {  # latitude, longitude in degrees
+    _HALLWAY: (-32.1, -43.2),
+    _YARD: (-32.1012, -43.2031),
+    _TABLE: (-32.0991, -43.1984),
+    _ENTRANCE: (-32.1007, -43.2002),
+}
+# Every fourth frame is the entrance camera's. It shows one visitor after the other, and fails
+# slowly: each frame has less light than the last, and more noise. One in twelve arrives cut off.
+_ENTRANCE_EVERY, _ENTRANCE_AT, _CUT_EVERY, _CUT_AT = 4, 3, 48, 23
+_FIRST_BYTES = 300
+_FADING = 0.0135
+_NOISE = 0.3
+_FACE = 200  # pixels
 
 
-@dataclass(frozen=True, slots=True)
-class Digit:
-    """One held-out image."""
-
-    sample: int
-    """Its place in scikit-learn's data set."""
-    true_label: str
-    pixels: NDArray[np.float64]
-    """64 numbers, 0 to 16."""
-
-    @property
-    def image(self) -> Image:
-        """64 × 64 × 3."""
-        grey = (self.pixels.reshape(_SIDE, _SIDE) / _BRIGHTEST * 255).astype(np.uint8)
-        large = cv2.resize(grey, None, fx=_SCALE, fy=_SCALE, interpolation=cv2.INTER_NEAREST)
-        return np.asarray(cv2.cvtColor(large, cv2.COLOR_GRAY2BGR), dtype=np.uint8)
+def frame_requests(model: DemoModel) -> Iterator[Request]:
+    """Yield the frames, always the same ones, one at a time. Raises LocalStackError."""
+    for number in range(FRAMES):
+        picture, items = _take_frame(number)
+        cut = number % _CUT_EVERY == _CUT_AT
+        captured_at = ("captured_at", "timestamp", datetime.now(UTC).isoformat())
+        sent = picture[:_FIRST_BYTES] if cut else picture
+        yield Request(model, f"{FRAME}{number:05d}", sent, [*items, captured_at], refused=cut)
 
 
-def held_out_digits() -> list[Digit]:
-    """Return the images that the classifier was not trained on, always the same ones."""
-    data = load_digits()
-    every = np.arange(len(data.target))
-    _, unseen = train_test_split(every, test_size=HELD_OUT, random_state=7)
-    return [Digit(int(sample), str(data.target[sample]), data.data[sample]) for sample in unseen]
+@cache  # two models see each
+def _take_frame(number: int) -> tuple[bytes, Sequence[tuple[str, str, str]]]:
+    visitors, rest = divmod(number, _ENTRANCE_EVERY)
+    if rest == _ENTRANCE_AT:
+        source, name, right, down = _ENTRANCE, f"visitor-{visitors:02}", 0.0, 0.0
+        image = _take_visitor(visitors)
+    else:
+        at = (number - visitors) // FRAMES_A_SHOT
+        name, source = PHOTOGRAPHS[at % len(PHOTOGRAPHS)]
+        # Pan, tilt and zoom oscillate without a common period: no two frames are equal.
+        right, down = math.sin(number * 0.61), math.sin(number * 0.37)
+        image = _crop(_read(name), right, down, 0.7 + 0.25 * math.sin(number * 0.23))
+    latitude, longitude = _PLACES[source]
+    brightness = round(float(image.mean()), 1)
+    position = {"angle": str(round(30 * right, 1)), "tilt": str(round(12 * down, 1))}  # degrees
+    return _encode(".jpg", image), [
+        ("frame_number", "int", str(number)),
+        ("data_source", "string", source),
+        ("photograph", "string", name),
+        ("latitude", "float", str(round(latitude + number * 1e-6, 6))),
+        ("longitude", "float", str(longitude)),
+        ("camera_position", "json", json.dumps(position)),
+        ("brightness", "float", str(brightness)),
+        ("night", "bool", "true" if brightness < _NIGHT_BELOW else "false"),
+    ]
 
 
-# OpenCV's two classic detectors: faces by a Haar cascade, people by a HOG and a linear SVM.
-#
-# Neither gives a probability. Each finding has a raw weight (the cascade's last stage, the SVM's
-# margin); a logistic with a fixed middle and steepness, chosen by eye, turns it into a score
-# between 0 and 1. The scores order the findings of one detector; they are not calibrated.
+def _take_visitor(visitor: int) -> Image:
+    wall = _read("brick")[:HEIGHT, :WIDTH, 0].astype(np.float64)
+    left, top = 100 + int(80 * math.sin(visitor)), 50 + int(40 * math.sin(visitor * 2.3))
+    face = cv2.resize(_faces()[visitor], (_FACE, _FACE), interpolation=cv2.INTER_CUBIC)
+    wall[top : top + _FACE, left : left + _FACE] = face
+    noise = np.random.default_rng(visitor).normal(0, _NOISE * visitor, wall.shape)
+    grey = np.clip(wall * (1 - _FADING * visitor) + noise, 0, 255).astype(np.uint8)
+    return np.asarray(cv2.cvtColor(grey, cv2.COLOR_GRAY2BGR), dtype=np.uint8)
 
 
-@dataclass(frozen=True, slots=True)
-class Logistic:
-    """1 / (1 + e^(−steepness · (weight − middle)))."""
-
-    middle: float
-    steepness: float
-
-    def score(self, weight: float) -> float:
-        return 1 / (1 + math.exp(-self.steepness * (weight - self.middle)))
-
-
-FACE_SCORE = Logistic(middle=2.0, steepness=1.0)
-PEOPLE_SCORE = Logistic(middle=0.3, steepness=4.0)
-
-
-class Detection(TypedDict):
-    """One finding; the box in pixels, y down."""
-
-    label: str
-    score: float
-    xmin: int
-    xmax: int
-    ymin: int
-    ymax: int
-
-
-class FaceDetector:
-    """The frontal face cascade that the OpenCV wheel carries."""
-
-    def __init__(self) -> None:
-        file = Path(cv2.__file__).parent / "data" / "haarcascade_frontalface_default.xml"
-        self._cascade = cv2.CascadeClassifier(str(file))
-
-    def detect(self, image: Image) -> list[Detection]:
-        """Return the faces in `image`, in the order of the cascade."""
-        grey = cv2.cvtColor(image, cv2.COLOR_BGR2GRAY)
-        boxes, _, weights = self._cascade.detectMultiScale3(
-            grey, scaleFactor=1.15, minNeighbors=2, outputRejectLevels=True
-        )
-        found = _detections("face", boxes, weights, FACE_SCORE, image)
-        # OpenCV's threads find them in any order.
-        return sorted(found, key=lambda face: face["score"], reverse=True)
-
-
-class PeopleDetector:
-    """The pedestrian detector inside OpenCV."""
-
-    def __init__(self) -> None:
-        self._hog = cv2.HOGDescriptor()
-        self._hog.setSVMDetector(np.array(cv2.HOGDescriptor.getDefaultPeopleDetector()))
-
-    def detect(self, image: Image) -> list[Detection]:
-        """Return the people in `image`; a threshold below 0 adds doubtful ones, with low scores."""
-        boxes, weights = self._hog.detectMultiScale(
-            image, hitThreshold=-0.3, winStride=(8, 8), padding=(8, 8), scale=1.08
-        )
-        return list(_detections("person", boxes, weights, PEOPLE_SCORE, image))
-
-
-def _detections(
-    label: str, boxes: Any, weights: Any, logistic: Logistic, image: Image
-) -> Iterator[Detection]:
-    """Yield N detections. `boxes`: N × (x, y, width, height), cut at the image's edges."""
+def _crop(image: Image, right: float, down: float, zoom: float) -> Image:
+    """Return the part at (right, down), each −1 to 1; `zoom`: its share of the largest."""
     height, width = image.shape[:2]
-    for box, weight in zip(np.reshape(boxes, (-1, 4)), np.ravel(weights), strict=True):
-        x, y, across, tall = (int(number) for number in box)
-        yield {
-            "label": label,
-            "score": round(logistic.score(float(weight)), 4),
-            "xmin": max(x, 0),
-            "xmax": min(x + across, width),
-            "ymin": max(y, 0),
-            "ymax": min(y + tall, height),
-        }
+    largest = min(width, height * WIDTH / HEIGHT)
+    across, tall = int(largest * zoom), int(largest * zoom * HEIGHT / WIDTH)
+    start = int((width - across) * (1 + right) / 2)
+    top = int((height - tall) * (1 + down) / 2)
+    part = image[top : top + tall, start : start + across]
+    frame = cv2.resize(part, (WIDTH, HEIGHT), interpolation=cv2.INTER_AREA)
+    return np.asarray(frame, dtype=np.uint8)
 
 
-# The demo's three models. They need the extra `demo`.
+def specimen_requests() -> Iterator[Request]:
+    """Yield every part of every photograph of SPECIMENS; what it shows, no other part shows.
+    Raises LocalStackError."""
+    parts = [
+        (name, source, divided, row, column)
+        for source, photographs in SPECIMENS.items()
+        for name, divided in photographs.items()
+        for row in range(divided)
+        for column in range(divided)
+    ]
+    for number, (name, source, divided, row, column) in enumerate(parts):
+        whole = _read(name)
+        tall, across = (side // divided for side in whole.shape[:2])
+        part = whole[row * tall : (row + 1) * tall, column * across : (column + 1) * across]
+        items = [
+            ("photograph", "string", name),
+            ("data_source", "string", source),
+            ("part", "json", json.dumps([row, column])),
+        ]
+        yield Request(SHAPES, f"{SHAPES.prefix}{number:02d}", _encode(".jpg", part), items)
 
 
-def opencv_models() -> Mapping[str, Model]:
-    """Return all models, loaded."""
-    return {
-        FACES.model_id: _build_model(FaceDetector().detect),
-        PEOPLE.model_id: _build_model(PeopleDetector().detect),
-        **small_models(),
-    }
+_SIDE, _SCALE = 8, 8  # pixels of a digit, as tall as wide, and of each of them
+_BRIGHTEST = 16.0
+_SEED = 7
 
 
-def _build_model(find: Callable[[Image], Sequence[Finding]]) -> Model:
-    return lambda encoded: find(_decode(encoded))
+def digit_requests() -> Iterator[Request]:
+    """Yield the digits that the classifier was not trained on, always the same ones."""
+    # as scikit-learn reads and divides them, without the seconds that its import takes
+    with gzip.open(_find("digits"), "rt") as file:
+        data = np.loadtxt(file, delimiter=",")
+    for sample in np.random.RandomState(_SEED).permutation(len(data))[:HELD_OUT]:
+        *pixels, true_label = data[sample]
+        grey = (np.reshape(pixels, (_SIDE, _SIDE)) / _BRIGHTEST * 255).astype(np.uint8)
+        large = cv2.resize(grey, None, fx=_SCALE, fy=_SCALE, interpolation=cv2.INTER_NEAREST)
+        items = [("true_label", "string", str(int(true_label))), ("sample", "int", str(sample))]
+        picture = _encode(".png", cv2.cvtColor(large, cv2.COLOR_GRAY2BGR))
+        yield Request(DIGITS, f"{DIGITS.prefix}{sample:04d}", picture, items)
 
 
-def _decode(encoded: bytes) -> Image:
-    try:
-        image = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR)
-    except cv2.error:  # of an empty buffer, or one that promises too many pixels
-        image = None
-    if image is None:
-        raise NoPicture
-    return np.asarray(image, dtype=np.uint8)
+_JPEG_QUALITY = 85
+
+
+def _encode(suffix: str, image: Any) -> bytes:
+    quality = [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY] if suffix == ".jpg" else []
+    return bytes(cv2.imencode(suffix, image, quality)[1].tobytes())

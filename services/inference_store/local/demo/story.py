@@ -4,12 +4,12 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from inference_store.local import programs
 from inference_store.local.folder import LocalFolder
+from inference_store.local.part import find_problem
 from inference_store.local.postgres import OPEN_FOLDER
 from inference_store.local.screen import Screen
 from inference_store.local.stack import Stack, running_stack
@@ -29,23 +29,24 @@ def tell(
     """
     screen.say(f"Inference Store, all of it on this machine. Everything lies in {folder.path}.")
     folder.make()
-    with folder.taken():
+    with folder.taken(), screen.alive():
         screen.step("starting a model server, Postgres, S3, Kafka, then migrate and the services")
         with running_stack(folder, asked_ports, screen.say) as stack:
             rest = Rest(stack.api)
             screen.step(f"everything is ready: look at {stack.api}/console/ in a browser")
             _feed(stack, rest, screen)
-            for query in QUERIES:
-                answer = short(rest.ask("POST", query.path, query.body))
+            answers = [rest.ask("POST", query.path, query.body) for query in QUERIES]
+            for query, answer in zip(QUERIES, answers, strict=True):
                 curl = rest.curl(query.path, query.body)
-                screen.step(f"# {query.words}\n{curl}\n{answer}\n")
-            if incomplete := describe_incomplete(rest):
-                screen.say(incomplete)
-            screen.say(_open_image(rest))
-            screen.say(own_picture(stack.proxy, rest))
-            screen.say(certificate(rest))
-            screen.say(examination(folder))
+                screen.step(f"# {query.words}\n{curl}\n{short(answer)}\n")
+            for item in answers[0]["items"][:1]:
+                path = f"/v1/models/{FACES.model_id}/inferences/uid:{item['uid']}/data"
+                curl = f"curl -s {rest.address}{path} -o frame.jpg"
+                screen.say(f"# The picture behind the first answer:\n{curl}\n")
+            for text in (own_picture(stack.proxy, rest), certificate(rest), examination(folder)):
+                screen.say(text)
             screen.say(_describe_stack(stack, folder))
+            screen.rest()
             if not once:
                 screen.say("Serving until Ctrl-C.")
             while not once:
@@ -61,22 +62,11 @@ def _feed(stack: Stack, rest: Rest, screen: Screen) -> None:
     if all(model.count(rest) >= model.inferences for model in DEMO_MODELS):
         screen.step("the inferences of an earlier start are all there")
         return
-    screen.step(
-        "asking the detectors and the classifier through the proxy, over REST and gRPC in turn"
-    )
-    from .feed import feed_missing  # noqa: PLC0415 - OpenCV and scikit-learn take seconds to load
+    screen.step("asking the models through the proxy, over REST and gRPC in turn")
+    from .feed import feed_missing  # noqa: PLC0415 - OpenCV takes a second to load
 
     fed = feed_missing(stack, rest, screen.progress)
-    screen.step(f"{fed} pictures were answered; each call was captured, published and indexed\n")
-
-
-def _open_image(rest: Rest) -> str:
-    answer = rest.ask("POST", FIRST.path, FIRST.body)
-    if not answer["items"]:
-        return ""
-    item = answer["items"][0]
-    path = FIRST.path.removesuffix("/query") + f"/uid:{item['uid']}/data"
-    return f"# The picture behind the first answer:\ncurl -s {rest.address}{path} -o frame.jpg\n"
+    screen.step(f"{fed} calls were answered; each was captured, published and indexed\n")
 
 
 def own_picture(proxy: str, rest: Rest) -> str:
@@ -116,6 +106,8 @@ def examination(folder: LocalFolder) -> str:
 def _describe_stack(stack: Stack, folder: LocalFolder) -> str:
     servers = stack.servers
     admin = "\n".join(f"    {name:<10} {url}/health/ready" for name, url in stack.admin.items())
+    docs = f"{stack.api}/docs/"
+    docs += " (being built: there in a minute or two)" if find_problem(docs) else ""
     copied, binaries = "", servers.postgres.binaries
     if binaries.is_relative_to(OPEN_FOLDER):  # root's could not be run from their installation
         copied = f"            {binaries.parents[2]}: Postgres' programs, for user nobody\n"
@@ -123,7 +115,7 @@ def _describe_stack(stack: Stack, folder: LocalFolder) -> str:
 Console     {stack.api}/console/ (open it in a browser: the pictures with what was detected)
 REST API    {stack.api} (no key needed: access control is off here)
     reference  {stack.api}/reference (every route with examples)
-    docs       {stack.api}/docs/
+    docs       {docs}
 Running     on 127.0.0.1 only:
     Postgres   {servers.postgres.dsn}
     S3         {servers.s3.endpoint} (bucket {programs.BUCKET})
@@ -136,18 +128,15 @@ Written     {folder.path}: logs/, s3/, run/ (pid files, settings.env), passwords
             {servers.postgres.data}: the database
 {copied}\
             Delete these folders and nothing is left.
-Mind        This Kafka is librdkafka's test broker: it keeps everything in memory, and is empty
-            and on another port after each start. So Ctrl-C waits until everything is indexed, and
-            after a kill the next start indexes what the bucket has. For trying out, not for
-            production.
+Mind        For trying out, not for production: this Kafka keeps everything in memory. So Ctrl-C
+            waits until everything is indexed, and after a kill the next start does what is left.
 """
 
 
 _LIMIT = 3
 
 
-@dataclass(frozen=True, slots=True)
-class DemoQuery:
+class DemoQuery(NamedTuple):
     """A question in words and as a request."""
 
     words: str
@@ -157,10 +146,10 @@ class DemoQuery:
 
 QUERIES = (
     DemoQuery(
-        "Where did the face detector find a face it hardly believes in?",
+        "What did the face detector take for a face, and was not sure of?",
         f"/v1/models/{FACES.model_id}/inferences/query",
         {
-            "prediction": {"label": "face", "score": {"lt": 0.4}},
+            "filter": "prediction(label = 'face') AND top_score < 0.4",
             "include": ["metadata", "predictions"],
             "limit": _LIMIT,
         },
@@ -190,24 +179,6 @@ QUERIES = (
         },
     ),
 )
-
-FIRST = QUERIES[0]
-INCOMPLETE: Mapping[str, Any] = {
-    "filter": "request_problem IS NOT NULL OR response_problem IS NOT NULL"
-}
-"""The captures that are incomplete, or unreadable in part."""
-
-
-def describe_incomplete(rest: Rest) -> str:
-    """Return how many captures are incomplete, and how to see them; empty if all are complete.
-    Raises LocalStackError."""
-    counts = {model.model_id: rest.count(model.model_id, INCOMPLETE) for model in DEMO_MODELS}
-    return "".join(
-        f"# {count} captures of {model_id} are not whole; their flags say why:\n"
-        f"{rest.curl(f'/v1/models/{model_id}/inferences/query', INCOMPLETE)}\n"
-        for model_id, count in counts.items()
-        if count
-    )
 
 
 def short(answer: Mapping[str, Any]) -> str:
