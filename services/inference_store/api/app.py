@@ -29,6 +29,7 @@ from inference_store.api import (
     reconciliations,
     sessions,
     site,
+    tags,
     thumbnails,
     views,
 )
@@ -73,6 +74,7 @@ _PARTS = (
     drawing,
     thumbnails,
     metadata_edits,
+    tags,
     policy_changes,
     erasures,
     certificates,
