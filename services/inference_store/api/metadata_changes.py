@@ -25,6 +25,7 @@ from inference_store.inference.metadata import (
     read_metadata,
     type_named,
 )
+from inference_store.inference.nearest import shortened
 
 
 def _read_value(value: Any) -> str | None:
@@ -103,6 +104,15 @@ class Change:
         """Return the entries after the edit."""
         unchanged = (entry for entry in old if not self.touches(entry.key))
         return (*unchanged, *self.metadata.entries)
+
+    def refuse_lasting(self, old: Iterable[Entry]) -> None:
+        """Raise Conflict if a rebuild would read what is removed from the response again."""
+        for entry in old:
+            if "from_response" in entry.flags and _resolve_alias(entry.key) in self.removed:
+                raise Conflict(
+                    f"{shortened(entry.key)} came with the response and cannot be removed: change"
+                    " its value."
+                )
 
     def removes(self, name: str, old: Sequence[Entry]) -> bool:
         """Return whether an indexed name belongs to a key that changes, and to no other."""

@@ -117,6 +117,7 @@ async def edit(
     change = wanted.choose(old)
     if change is None:
         return None, ()
+    change.refuse_lasting(old)
     entries = change.entries(old)
     if len(entries) > editor.caps.keys:
         raise Conflict(f"An inference has at most {editor.caps.keys} metadata keys.")

@@ -27,7 +27,6 @@ from sqlalchemy import (
     union_all,
 )
 from sqlalchemy.dialects.postgresql import INTEGER, JSONB, TEXT
-from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.inference.json_text import storable
@@ -35,6 +34,7 @@ from inference_store.inference.metadata import Family, type_named
 from inference_store.inference.nearest import nearest as spelt_most_alike
 
 from .prepared_statement import PreparedStatement
+from .sidecars import among
 from .tables import (
     SIDE_TABLES,
     metadata_key,
@@ -273,14 +273,13 @@ def _count_rows(
     counts = []
     for kind, table in (*SIDE_TABLES.items(), (None, metadata_presence)):
         here = table.c
-        of_them = here.uid == any_(literal(list(uids), ARRAY(UUID_TYPE(as_uuid=True))))
         rows = select(here.key, literal(kind, TEXT()).label("kind"), func.count().label("number"))
-        rows = rows.where(here.model == model, of_them).group_by(here.key)
+        rows = rows.where(among(table, model, uids)).group_by(here.key)
         if kind is None:
             # a value that is none of its type is counted as the text that it is
-            text_of = SIDE_TABLES["string"].c
-            same = (text_of.model == model, text_of.uid == here.uid, text_of.key == here.key)
-            rows = rows.where(~select(text_of.uid).where(*same).exists())
+            texts = SIDE_TABLES["string"]
+            same = select(texts.c.uid).where(texts.c.uid == here.uid, texts.c.key == here.key)
+            rows = rows.where(~same.where(among(texts, model, uids)).exists())
         counts.append(rows if keys is None else rows.where(here.key.in_(keys)))
     return union_all(*counts)
 
