@@ -271,3 +271,36 @@ def test_boxes_stay_without_outlines(open_page: OpenPage, console: Console, stat
     page.unroute("**/drawing")
     if status == 503:
         expect(outline).to_have_count(2)
+
+
+def test_tags_are_set_on_a_selection_and_on_one(open_page: OpenPage, console: Console) -> None:
+    console.produce(*make_captures("tagged", "Image Segmentation", 3))
+    page = open_page("#/m/tagged")
+    for name in ("tagged-0", "tagged-1"):
+        page.get_by_role("checkbox", name=f"Select {name}").check(force=True)
+    bar = page.get_by_role("region", name="Selection")
+    bar.get_by_label("Tag", exact=True).fill("look again")
+    bar.get_by_role("button", name="Add tag").click()
+    expect(bar.get_by_text("2 changed")).to_be_visible()
+    expect(page.locator(".tile").get_by_text("look again")).to_have_count(2)
+    bar.get_by_role("button", name="Remove tag").click()
+    expect(page.locator(".tile").get_by_text("look again")).to_have_count(0)
+    page.get_by_role("button", name="Select nothing").click()
+    page.locator(".tile").first.click()
+    page.get_by_label("Tag", exact=True).fill("bird")
+    page.get_by_role("button", name="Add tag").click()
+    page.get_by_role("button", name="bird", exact=True).wait_for()
+    page.get_by_label("Note", exact=True).fill("not a cell")
+    page.get_by_role("button", name="Save the note").click()
+    expect(page.get_by_role("button", name="not a cell")).to_be_visible()
+    assert console.find_ids("tagged", filter="tags = 'bird' AND note = 'not a cell'") == [
+        "tagged-2"
+    ]
+    page.get_by_role("button", name="Remove the tag bird").click()
+    expect(page.get_by_role("button", name="bird", exact=True)).to_have_count(0)
+    page.get_by_role("button", name="Edit …").click()
+    page.get_by_role("button", name="Remove note").click()
+    page.get_by_role("button", name="Save one item").click()
+    expect(page.get_by_role("button", name="not a cell")).to_have_count(0)
+    keys = console.ask("GET", "/v1/models/tagged/metadata-keys")["items"]
+    assert {"tags", "tags[]", "note"} & {key["name"] for key in keys} == set()

@@ -46,7 +46,8 @@ from inference_store_client.streaming import (
     require_frames,
 )
 from inference_store_client.tables import Rows
-from inference_store_client.values.answers import Caller, Listing, Page
+from inference_store_client.tagging import change_tags
+from inference_store_client.values.answers import Caller, Listing, Page, TaggedInferences
 from inference_store_client.values.exports import (
     ErasedMember,
     Erasure,
@@ -238,6 +239,14 @@ class InferenceMethods(InferenceFields, Asking):
         request = make_request("DELETE", reading.inference_path(self))
         return reading.fetch(Erasure, request)
 
+    @asks
+    def note(self, text: str | None) -> Steps[None]:
+        """Write a note on it, its metadata item `note`; None: remove the note."""
+        items = [{"key": "note", "type": "string", "value": text}]
+        body = {"remove": ["note"]} if text is None else {"metadata": items}
+        path = reading.inference_path(self, "metadata")
+        yield from reading.request_any(make_request("POST", path, body=body, is_read=True))
+
 
 class GroupsMethods(Asking):
     """The inferences that match a question, by groups."""
@@ -308,6 +317,16 @@ class InferencesMethods(Asking, Generic[InferenceT, GroupsT, ExportT]):
         """Return measures of all matches by name: `aggregate("count", "mean(top_score)")`."""
         rows = yield from aggregate(self._question, Grouping(), measures, named)
         return rows[0] if rows else {}
+
+    @asks
+    def tag(self, *tags: str) -> Steps[TaggedInferences]:
+        """Add tags to the matches, at most 1,000; `tags = 'x'` finds them in a filter."""
+        return change_tags(self._question, add=tags)
+
+    @asks
+    def untag(self, *tags: str) -> Steps[TaggedInferences]:
+        """Remove tags from the matches, at most 1,000."""
+        return change_tags(self._question, remove=tags)
 
     @yields
     def pages(self, size: int | None = None) -> Deliveries[Page[InferenceT]]:

@@ -11,14 +11,16 @@ export interface Draft {
   type: string;
   value: string;
   before: MetadataItem | null;
+  /** It goes when the drafts are saved. */
+  isRemoved?: boolean;
 }
 
 export function toDraft(item: MetadataItem): Draft {
   return { key: item.key, type: item.type, value: item.value ?? "", before: item };
 }
 
-export function isChanged({ type, value, before }: Draft): boolean {
-  return before === null || type !== before.type || value !== (before.value ?? "");
+export function isChanged({ type, value, before, isRemoved }: Draft): boolean {
+  return isRemoved === true || before === null || type !== before.type || value !== (before.value ?? "");
 }
 
 /** The drafts over items that somebody else has changed meanwhile: what the reader typed stays. */
@@ -38,8 +40,10 @@ export function askMetadata(inference: Inference, signal: AbortSignal): Promise<
 
 /** Saves what was changed. `revision`: the one that the reader has seen; the API refuses if it is another by now. */
 export async function saveMetadata(inference: Inference, drafts: Draft[], revision: string | null): Promise<Inference> {
-  const metadata = drafts.filter(isChanged).map(({ key, type, value }) => ({ key: key.trim(), type, value }));
-  return (await change<Inference>("POST", `${where(inference)}/metadata`, { metadata }, revision)).data;
+  const changed = drafts.filter((draft) => isChanged(draft) && !draft.isRemoved);
+  const metadata = changed.map(({ key, type, value }) => ({ key: key.trim(), type, value }));
+  const remove = drafts.filter((draft) => draft.isRemoved).map(({ key }) => key);
+  return (await change<Inference>("POST", `${where(inference)}/metadata`, { metadata, remove }, revision)).data;
 }
 
 function where({ model_id, uid }: Inference): string {

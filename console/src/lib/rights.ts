@@ -3,7 +3,7 @@
 export const RIGHTS: Record<string, string> = {
   read: "See models, inferences, metadata and predictions",
   read_inputs: "See what was sent: pictures, texts, raw requests",
-  annotate: "Add to metadata, or change it",
+  annotate: "Tag inferences, and change their metadata",
   export: "Export everything that matches a filter",
   delete: "Erase inferences",
   hold: "Place and lift legal holds",

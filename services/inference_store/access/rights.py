@@ -37,7 +37,7 @@ RIGHTS: Final[dict[Right, str]] = {
     " does not exist for the caller, whatever else was given.",
     Right.READ_INPUTS: "Read what was sent: the data and metadata blobs, thumbnails, presigned"
     " links, the bytes of dead letters.",
-    Right.ANNOTATE: "Add to the metadata of an inference, or change it; save, change and"
+    Right.ANNOTATE: "Tag inferences; add, change and remove their metadata; save, change and"
     " delete views for the model's project.",
     Right.EXPORT: "Export inferences: stream all that match, or have them written to the bucket as"
     " files; see, download and cancel the exports of others.",
@@ -280,7 +280,7 @@ ACTIONS: Final[dict[Action, str]] = {
     Action.HOLD_CHANGED: "Another legal hold was put in the place of one, under its id.",
     Action.HOLD_RELEASED: "A legal hold was released; `detail` says why.",
     Action.RECONCILIATION_REQUESTED: "A comparison of bucket and index was asked for, or a repair.",
-    Action.METADATA_CHANGED: "Metadata of an inference were added or changed.",
+    Action.METADATA_CHANGED: "Metadata of an inference, such as tags, were changed.",
     Action.INFERENCE_ERASED: "The erasure of an id was asked for; a row for each inference.",
     Action.ERASURE_REQUESTED: "An erasure by a filter, ids or a subject was asked for.",
     Action.ERASURE_CANCELLED: "An erasure was cancelled before it deleted anything.",

@@ -28,6 +28,7 @@ from inference_store.api import (
     reconciliations,
     sessions,
     site,
+    tags,
     thumbnails,
     views,
 )
@@ -72,6 +73,7 @@ _PARTS = (
     drawing,
     thumbnails,
     metadata_edits,
+    tags,
     policy_changes,
     erasures,
     certificates,

@@ -1,4 +1,4 @@
-"""Edits of metadata: items are added or replaced.
+"""Edits of metadata: items are added, replaced or removed.
 
 Order: add keys to the dictionary · point to the blob, and commit (`reserve`) · lock the row · try
 the rows and roll back, if a legal hold protects the inference (it must still protect it) · write
@@ -13,14 +13,13 @@ The fence orders that against an eraser's check (see erasure/pending_deletions.p
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 from uuid import UUID
 
-from pydantic import AfterValidator, ConfigDict, Field, Strict
-from sqlalchemy import ColumnElement, and_, delete, select, update
+from sqlalchemy import ColumnElement, and_, delete, select, union_all, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -30,8 +29,8 @@ from inference_store.erasure import holds
 from inference_store.erasure.holds import Hold
 from inference_store.erasure.locks import fence_shared
 from inference_store.erasure.pending_deletions import find_claimed, find_scopes, select_marks
-from inference_store.index import partitions
-from inference_store.index.dictionary import Dictionary
+from inference_store.index import key_registry, partitions, registrations
+from inference_store.index.dictionary import KEYS, Dictionary, filter_unused, remove_unused
 from inference_store.index.registrations import Registration
 from inference_store.index.tables import (
     SIDE_TABLES,
@@ -55,203 +54,36 @@ from inference_store.inference.errors import (
     PreconditionFailed,
 )
 from inference_store.inference.events import StorageKey, parse_stored, received_at_of
-from inference_store.inference.field_docs import WHOLE, Body, ShortText
-from inference_store.inference.json_text import (
-    Json,
-    Number,
-    UnreadableJson,
-    read_exactly,
-    write_json,
-)
 from inference_store.inference.metadata import (
-    KEY_ALIASES,
-    TYPE_NAMES,
     Entry,
-    Metadata,
     MetadataCaps,
     decode_entries,
     encode_entries,
-    read_metadata,
-    type_named,
 )
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 from inference_store.query import lookup
-from inference_store.query.read import read
+from inference_store.query.read import Inference, read
 
-from .access import Asking
+from .access import Access, Asking
 from .answer import InferenceAnswer
 from .dependencies import IfMatch
 from .http import INFERENCE, InferenceId, ModelId
 from .inference_models import ShownInference
 from .inference_pages import format_inference
+from .metadata_changes import Change, MetadataChange, check_change
 from .routing import Router
 
 
-def _read_value(value: Any) -> str | None:
-    return value if value is None or isinstance(value, str) else write_json(_read_exact(value))
-
-
-def _read_exact(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _read_exact(element) for name, element in value.items()}
-    if isinstance(value, list):
-        return [_read_exact(element) for element in value]
-    return value if value is None or isinstance(value, (str, bool)) else Number(value)
-
-
-class MetadataItem(Body):
-    """One metadata item to add, or to put in the place of the one that has its key."""
-
-    key: Annotated[ShortText, Field(min_length=1)]
-    type: Annotated[str, Field(max_length=32)]
-    """string, int, float, bool, timestamp or json."""
-    value: Annotated[Any, AfterValidator(_read_value)] = Field(
-        description="A string, as in events; other JSON is taken as its text."
-    )
-
-
-class MetadataChange(Body):
-    """Metadata to add or change."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"metadata": [{"key": "reviewed", "type": "bool", "value": "true"}], "revision": 1}
-            ]
-        }
-    )
-
-    metadata: Annotated[list[MetadataItem], Field(min_length=1, max_length=256)]
-    revision: Annotated[int, Strict(), Field(ge=1), WHOLE] | None = None
-    """The revision that the inference must have now; like If-Match."""
-
-
 @dataclass(frozen=True, slots=True)
-class Change:
-    """Items to add, or to replace those with the same keys."""
+class Edit:
+    """How to change an inference that has these entries; None: it stays as it is. `names`: those
+    that it may bring, and which of them `several`; `revision`: that it must have."""
 
-    items: tuple[MetadataItem, ...]
-    metadata: Metadata
-    """Return the new items."""
-
-    @property
-    def keys(self) -> frozenset[str]:
-        """The keys that change."""
-        return frozenset(_resolve_alias(item.key) for item in self.items)
-
-    def touches(self, key: Json) -> bool:
-        """Return whether the edit changes what the document calls `key`."""
-        return isinstance(key, str) and _resolve_alias(key) in self.keys
-
-    def entries(self, old: Iterable[Entry]) -> tuple[Entry, ...]:
-        """Return the entries after the edit."""
-        unchanged = (entry for entry in old if not self.touches(entry.key))
-        return (*unchanged, *self.metadata.entries)
-
-    def removes(self, name: str, old: Sequence[Entry]) -> bool:
-        """Return whether an indexed name belongs to a key that changes, and to no other."""
-        owners = [entry.key for entry in old if _belongs_to(name, entry.key)]
-        changed = [key for key in self.keys if _belongs_to(name, key)]
-        return bool(changed) and max(map(len, changed)) >= max(map(len, owners), default=0)
-
-    def document(self, old: bytes | None, entries: Sequence[Entry]) -> bytes:
-        """Return the blob after the edit; what is not changed stays as it is.
-
-        `entries`: the known metadata, for an inference whose blob is missing or unreadable.
-        """
-        document: Json = _make_envelope(entries)
-        if old is not None:
-            try:
-                document = read_exactly(old)
-            except UnreadableJson:
-                document = _make_envelope(entries)
-        edited = self._edit(document)
-        return write_json(edited).encode("utf-8", "surrogatepass")
-
-    def _edit(self, document: Json) -> Json:
-        if isinstance(document, dict):
-            return self._edit_object(document)
-        if isinstance(document, list):
-            return [item for item in document if not self._is_touched(item)] + self._format_items
-        if isinstance(document, str) and document:
-            try:
-                return self._edit(read_exactly(document))
-            except UnreadableJson:
-                return self._format_items
-        return self._format_items
-
-    def _edit_object(self, document: dict[str, Json]) -> Json:
-        if "key" in document:
-            return self._edit([document])
-        edited = dict(document)
-        if "standard_metadata" in edited:
-            edited["standard_metadata"] = self._without(edited["standard_metadata"])
-        is_foreign = edited.keys().isdisjoint(("metadata", "event", "request"))
-        part = "extended_metadata" if is_foreign else "metadata"
-        edited[part] = self._edit(edited.get(part))
-        return edited
-
-    def _without(self, section: Json) -> Json:
-        if isinstance(section, dict):
-            return {name: value for name, value in section.items() if not self.touches(name)}
-        if isinstance(section, list):
-            return [item for item in section if not self._is_touched(item)]
-        return section
-
-    def _is_touched(self, item: Json) -> bool:
-        return isinstance(item, dict) and self.touches(item.get("key"))
-
-    @property
-    def _format_items(self) -> list[Json]:
-        return [item.model_dump() for item in self.items]
-
-
-def check_change(items: Sequence[MetadataItem], *, caps: MetadataCaps) -> Change:
-    """Check the items, and return the change that they request.
-
-    Raises Invalid for an unknown type, a value that does not fit its type, or a key given twice.
-    """
-    for number, item in enumerate(items):
-        _check_item(f"metadata[{number}]", item, caps)
-    if len({_resolve_alias(item.key) for item in items}) < len(items):
-        raise Invalid("A key is given twice.", faults=[Fault("metadata", "a key is given twice")])
-    document: Json = [item.model_dump() for item in items]
-    metadata = read_metadata(write_json(document).encode(), caps=caps)
-    return Change(tuple(items), metadata)
-
-
-def _check_item(path: str, item: MetadataItem, caps: MetadataCaps) -> None:
-    entry = type_named(item.type)
-    if entry is None:
-        raise _make_invalid(f"{path}.type", f"there is no type {item.type!r}", sorted(TYPE_NAMES))
-    if item.value is None:
-        return
-    value, flag = entry.parse(item.value, caps)
-    # JSON has no value of its own: it is split into leaves
-    if flag is not None if entry.family is None else value is None:
-        raise _make_invalid(f"{path}.value", f"the value is no {entry.type.value} ({flag})")
-
-
-def _make_invalid(path: str, message: str, known_types: Sequence[str] = ()) -> Invalid:
-    return Invalid(f"{path}: {message}.", faults=[Fault(path, message, known_types)])
-
-
-def _resolve_alias(key: str) -> str:
-    return KEY_ALIASES.get(key, key)
-
-
-def _belongs_to(name: str, key: str) -> bool:
-    rest = name[len(_resolve_alias(key)) :] if name.startswith(_resolve_alias(key)) else None
-    return rest is not None and rest[:1] in ("", ".", "[")
-
-
-def _make_envelope(entries: Sequence[Entry]) -> Json:
-    sections: dict[str, list[Json]] = {"standard_metadata": [], "extended_metadata": []}
-    for entry in entries:
-        item = {"key": entry.key, "type": entry.type, "value": entry.value}
-        sections[f"{entry.section}_metadata"].append(item)
-    return sections
+    choose: Callable[[Sequence[Entry]], Change | None]
+    names: Collection[str]
+    several: Collection[str] = ()
+    revision: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,21 +100,24 @@ async def edit(
     editor: Editor,
     registration: Registration,
     uid: UUID,
-    change: Change,
-    *,
-    revision: int | None,
-) -> int:
-    """Change an inference's metadata, in its blob and in the index; return the new revision.
+    wanted: Edit,
+) -> tuple[Change | None, Sequence[int]]:
+    """Change an inference's metadata, in its blob and in the index; return the change, and the
+    keys that were removed or replaced.
 
     Needs a `reserve` that is committed. Raises NotFound; PreconditionFailed if it has another
-    revision than `revision`; Conflict if the metadata would exceed their caps or another edit was
+    revision than it must; Conflict if the metadata would exceed their caps or another edit was
     faster; HeldByHold if a legal hold would not protect it any more; ObjectStoreUnavailable.
     """
     model = registration.model
     # Before the row: no hold is placed between the check of holds here and the commit.
     await holds.block_placement(connection)
-    row = await _lock_row(connection, model, uid, revision)
+    row = await _lock_row(connection, model, uid, wanted.revision)
     old = () if row.metadata is None else decode_entries(row.metadata)
+    change = wanted.choose(old)
+    if change is None:
+        return None, ()
+    change.refuse_lasting(old)
     entries = change.entries(old)
     if len(entries) > editor.caps.keys:
         raise Conflict(f"An inference has at most {editor.caps.keys} metadata keys.")
@@ -293,10 +128,10 @@ async def edit(
     indexing = partial(_index_change, connection, editor, row, change, old, values)
     await _require_still_held(connection, model, uid, indexing)
     await _write_blob(editor, row, key, change, old)
-    await indexing()
+    removed = await indexing()
     # Last, because it takes the fence, which is held for a moment only.
     await _leave_old(connection, row, key)
-    return int(row.revision) + 1
+    return change, removed
 
 
 async def _index_change(  # noqa: PLR0917
@@ -306,9 +141,9 @@ async def _index_change(  # noqa: PLR0917
     change: Change,
     old: Sequence[Entry],
     values: Mapping[str, Any],
-) -> None:
+) -> Sequence[int]:
     model, uid = row.model, row.uid
-    await _remove_rows(connection, model, uid, change, old)
+    removed = await _remove_rows(connection, model, uid, change, old)
     # A name that belongs to a longer key, which does not change, keeps that key's row.
     added = replace(
         change.metadata,
@@ -319,6 +154,7 @@ async def _index_change(  # noqa: PLR0917
     where = (inference.c.model == model, inference.c.uid == uid)
     changed = update(inference).where(*where).values(**values, revision=row.revision + 1)
     await connection.execute(changed)
+    return removed
 
 
 async def _write_blob(editor: Editor, row: Any, key: StorageKey, change: Change, old: Any) -> None:
@@ -344,7 +180,7 @@ async def _write_blob(editor: Editor, row: Any, key: StorageKey, change: Change,
 
 
 async def _require_still_held(
-    connection: AsyncConnection, model: int, uid: UUID, edit: Callable[[], Awaitable[None]]
+    connection: AsyncConnection, model: int, uid: UUID, edit: Callable[[], Awaitable[Any]]
 ) -> None:
     """Raise HeldByHold if a hold protects the inference, and would not after the edit.
 
@@ -379,16 +215,18 @@ _INDEXED = (*SIDE_TABLES.values(), metadata_presence)
 
 async def _remove_rows(
     connection: AsyncConnection, model: int, uid: UUID, change: Change, old: Sequence[Entry]
-) -> None:
-    for table in _INDEXED:
-        names = select(metadata_key.c.key, metadata_key.c.name).join(
-            table, table.c.key == metadata_key.c.key
-        )
-        rows = await connection.execute(names.where(table.c.model == model, table.c.uid == uid))
-        removed = sorted({row.key for row in rows if change.removes(row.name, old)})
-        if removed:
-            here = (table.c.model == model, table.c.uid == uid, table.c.key.in_(removed))
-            await connection.execute(delete(table).where(*here))
+) -> Sequence[int]:
+    """Delete the rows of what changes, and return their keys."""
+    here = [select(t.c.key).where(t.c.model == model, t.c.uid == uid) for t in _INDEXED]
+    names = select(metadata_key.c.key, metadata_key.c.name)
+    rows = await connection.execute(names.where(metadata_key.c.key.in_(union_all(*here))))
+    removed = sorted(row.key for row in rows if change.removes(row.name, old))
+    if removed:
+        await key_registry.subtract(connection, model, [uid], removed)
+    for table in _INDEXED if removed else ():
+        theirs = (table.c.model == model, table.c.uid == uid, table.c.key.in_(removed))
+        await connection.execute(delete(table).where(*theirs))
+    return removed
 
 
 async def _lock_row(
@@ -498,9 +336,10 @@ def _match_ours(row: Any, key: str) -> ColumnElement[bool]:
 
 
 router = Router("inferences")
+_TRIES = 3
 
 
-@router.add(f"POST {INFERENCE}/metadata", Right.ANNOTATE, "Add or change metadata", 409)
+@router.add(f"POST {INFERENCE}/metadata", Right.ANNOTATE, "Change metadata", 409)
 async def change_metadata(
     model_id: ModelId,
     inference_id: InferenceId,
@@ -508,34 +347,66 @@ async def change_metadata(
     if_match: IfMatch,
     access: Asking,
 ) -> InferenceAnswer[ShownInference]:
-    """Add metadata items, or put them in the place of those with their keys; written back to the
-    metadata blob. An id that several inferences have is refused: `uid:` says which one."""
-    to = access.settings
-    caps = MetadataCaps(keys=to.max_keys_per_inference, blob_bytes=to.max_metadata_bytes)
-    change = check_change(body.metadata, caps=caps)
+    """Add metadata items, put them in the place of those with their keys, or remove items; written
+    back to the metadata blob. An id that several inferences have is refused: `uid:` says which
+    one."""
+    editor = make_editor(access)
+    change = check_change(body.metadata, remove=body.remove, caps=editor.caps)
     revision = _find_revision(body, if_match)
-    engine, dictionary = access.engine, access.app.dictionary
-    editor = Editor(access.blobs, dictionary, caps)
-    # One transaction after another, never one inside another: so a request holds one connection at
-    # a time, and requests that wait for a second cannot empty the pool.
-    async with engine.begin() as connection:
+    async with access.engine.begin() as connection:
         registration = await access.find_model(connection, model_id)
         uid = await _find_uid(connection, registration.model, inference_id)
-    async with engine.begin() as connection:
-        bucket = editor.blobs.buckets.default
-        await reserve(connection, bucket, registration, uid, revision=revision)
-    # After the reserve, which checks the revision: a refused edit leaves no names behind.
-    metadata = change.metadata
-    names = {leaf.name for leaf in metadata.leaves} | {each.name for each in metadata.presences}
-    await dictionary.resolve({registration.model: names}, {}, metadata.several)
-    async with engine.begin() as connection:
-        registration = await access.find_model(connection, model_id)
-        revision = await edit(connection, editor, registration, uid, change, revision=revision)
-        noted = {"keys": sorted(change.keys), "revision": revision}
-        await access.note(connection, Action.METADATA_CHANGED, registration, [uid], **noted)
-        [inference] = await read(connection, registration.model, [uid], include=["metadata"])
+    wanted = Edit(lambda _: change, change.names, change.metadata.several, revision)
+    inference = await apply(access, editor, registration, uid, wanted)
+    assert inference is not None, "each request changes the revision"
     shown = format_inference(model_id, inference)
     return InferenceAnswer(shown, revision=inference.row["revision"])
+
+
+def make_editor(access: Access) -> Editor:
+    """Return the context of the edits of a request."""
+    to = access.settings
+    caps = MetadataCaps(keys=to.max_keys_per_inference, blob_bytes=to.max_metadata_bytes)
+    return Editor(access.blobs, access.app.dictionary, caps)
+
+
+async def apply(
+    access: Access,
+    editor: Editor,
+    registration: Registration,
+    uid: UUID,
+    wanted: Edit,
+) -> Inference | None:
+    """Change an inference's metadata, with the names before and the unused keys after it; return
+    the inference, or None if it stays as it was. Raises what `edit` does.
+
+    One transaction after another, never one inside another: so a request holds one connection at a
+    time, and requests that wait for a second cannot empty the pool.
+    """
+    engine, model, names = access.engine, registration.model, {registration.model: wanted.names}
+    async with engine.begin() as connection:
+        bucket = editor.blobs.buckets.default
+        await reserve(connection, bucket, registration, uid, revision=wanted.revision)
+    for _ in range(_TRIES):
+        # After the reserve, which checks the revision: a refused edit leaves no names behind.
+        await editor.dictionary.resolve(names, {}, wanted.several)
+        async with engine.begin() as connection:
+            registration = await access.find_model(connection, registration.model_id)
+            await registrations.keep(connection, [model])
+            if not await editor.dictionary.has_names(connection, names, {}):
+                continue
+            change, removed = await edit(connection, editor, registration, uid, wanted)
+            if change is None:
+                return None
+            [inference] = await read(connection, model, [uid], include=["metadata"])
+            noted = {"keys": sorted(change.keys), "revision": inference.row["revision"]}
+            await access.note(connection, Action.METADATA_CHANGED, registration, [uid], **noted)
+            unused = await filter_unused(connection, KEYS, model, removed)
+        if unused:
+            async with engine.begin() as connection:
+                await remove_unused(connection, KEYS, model, unused)
+        return inference
+    raise Conflict("Its keys are being removed: try again in a moment.")
 
 
 async def _find_uid(connection: AsyncConnection, model: int, inference_id: str) -> UUID:

@@ -12,26 +12,22 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
+from sqlalchemy import UUID as UUID_TYPE
 from sqlalchemy import (
-    ARRAY,
     Column,
     ColumnElement,
-    Integer,
     Select,
     and_,
-    any_,
     case,
     cast,
     delete,
     func,
-    literal,
     null,
     or_,
     select,
     true,
     tuple_,
 )
-from sqlalchemy import UUID as UUID_TYPE
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -45,7 +41,6 @@ from inference_store.erasure.pending_deletions import select_marks
 from inference_store.erasure.progress import ENDED, Erasure, list_models, match_erasures
 from inference_store.erasure.requests import Subject
 from inference_store.index import registrations
-from inference_store.index.dictionary import lock_names
 from inference_store.index.registrations import match_models, match_policies
 from inference_store.index.tables import (
     audit,
@@ -58,14 +53,12 @@ from inference_store.index.tables import (
     hold,
     hold_change,
     inference,
-    label,
     metadata_key_delta,
     metadata_key_seen,
     model_key,
     model_label,
     policy_sweep,
     policy_version,
-    prediction,
     reconciliation,
     reconciliation_finding,
     registration,
@@ -489,54 +482,3 @@ async def _remove_model(connection: AsyncConnection, model: int, model_id: str) 
     await connection.execute(exports.values(state="cancelling", retry_at=None))
     for table in _OF_A_MODEL:
         await connection.execute(table.delete().where(table.c.model == model))
-
-
-# Removes labels that no prediction of a model has: they repeat what was erased.
-#
-# `find_unused` reads without a lock. `remove_unused` reads again under two locks, in this order:
-# that of the registration, of which each batch of an ingester holds a share, so that no prediction
-# comes between the check and the removal; then the lock of whoever adds labels. After a crash the
-# next call finds the labels. An integer is never used twice: an ingester that knows one of a
-# removed label calls `Dictionary.has_labels` after it has its share of the first lock.
-
-
-async def find_unused(
-    connection: AsyncConnection, model: int, *, after: int, limit: int
-) -> tuple[Sequence[int], int | None]:
-    """Return the next unused labels of a model, in order of their integers, and the last label that
-    was read; None: the end."""
-    here = model_label.c
-    query = select(here.label).where(here.model == model, here.label > after)
-    labels = (await connection.execute(query.order_by(here.label).limit(limit))).scalars().all()
-    unused = await _filter_unused(connection, model, labels)
-    return unused, labels[-1] if len(labels) == limit else None
-
-
-async def remove_unused(connection: AsyncConnection, model: int, labels: Sequence[int]) -> int:
-    """Remove those of these labels that are still unused, and return how many. Repeatable."""
-    locked = select(registration.c.model).where(registration.c.model == model).with_for_update()
-    await connection.execute(locked)
-    await lock_names(connection)
-    unused = _array(await _filter_unused(connection, model, labels))
-    here = model_label.c
-    unused_labels = model_label.delete().where(here.model == model, here.label == any_(unused))
-    removed = await connection.execute(unused_labels)
-    others = select(here.label).where(here.label == label.c.label)
-    await connection.execute(label.delete().where(label.c.label == any_(unused), ~others.exists()))
-    return removed.rowcount
-
-
-async def _filter_unused(
-    connection: AsyncConnection, model: int, labels: Sequence[int]
-) -> Sequence[int]:
-    listed = func.unnest(_array(labels)).column_valued("wanted")
-    here = prediction.c
-    # in the index's order: each lookup reads its first entry, however many predictions there are
-    first = select(here.label).where(here.model == model, here.label == listed)
-    first_used = first.order_by(here.score).limit(1).lateral()
-    used = await connection.execute(select(listed).join(first_used, true()))
-    return sorted(set(labels) - set(used.scalars()))
-
-
-def _array(labels: Sequence[int]) -> ColumnElement[Sequence[int]]:
-    return literal(list(labels), ARRAY(Integer))

@@ -27,7 +27,7 @@ from inference_store.erasure.held_deletions import find_referenced
 from inference_store.erasure.locks import fence_exclusive
 from inference_store.erasure.pending_deletions import PendingDeletion, remove_pending
 from inference_store.erasure.progress import Erasure, add_erased
-from inference_store.index import registrations
+from inference_store.index import key_registry, registrations
 from inference_store.index.partitions import TimePartition, TimePartitions
 from inference_store.index.sidecars import among, by_model
 from inference_store.index.tables import (
@@ -113,6 +113,7 @@ async def _delete_inferences(
     whole_span: bool,
 ) -> Counter[str]:
     counts: Counter[str] = Counter()
+    await key_registry.subtract(connection, model, uids)
     tables = (inference,) if whole_span else tuple(reversed(PARTITIONED))
     for table in (*tables, blob_reference):
         deleted = await connection.execute(table.delete().where(among(table, model, uids)))

@@ -2,14 +2,24 @@
 
 They are resolved before the batch, in transactions of their own: read first, insert only missing
 ones (ON CONFLICT uses up identity values). A crash leaves a name that nothing uses yet.
+
+Names that no row of a model has any more are removed: they repeat what was erased. `find_unused`
+reads without a lock. `remove_unused` reads again under two locks, in this order: that of the
+registration, of which whoever writes rows holds a share, so that none comes between the check and
+the removal; then the lock of whoever adds names. After a crash the next call finds the names. An
+integer is never used twice: a writer that knows one of a removed name calls `has_names` after it
+has its share of the first lock, and resolves again.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 from sqlalchemy import (
     TEXT,
+    Column,
+    ColumnElement,
     Integer,
     Table,
     and_,
@@ -18,24 +28,55 @@ from sqlalchemy import (
     insert,
     literal,
     select,
+    true,
 )
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from .tables import label, metadata_key, model_key, model_label
+from . import key_registry
+from .tables import (
+    SIDE_TABLES,
+    label,
+    metadata_key,
+    metadata_presence,
+    model_key,
+    model_label,
+    prediction,
+    registration,
+)
 
 _LOCK = 7_302_013
 _MOST_CACHED = 500_000
 
 
-@dataclass(slots=True)
-class Names:
-    """One kind of name (keys or labels): its table, its use by models, and the cached part."""
+@dataclass(frozen=True, slots=True)
+class NameKind:
+    """Keys, or labels: their table, their use by models, and what their column is called.
+
+    `next_in_index`: of each table whose rows have one, what follows it in an index.
+    """
 
     table: Table
     used: Table
     column: str
+    next_in_index: tuple[Column[Any], ...]
+
+
+KEYS: Final = NameKind(
+    metadata_key,
+    model_key,
+    "key",
+    (*(table.c.value for table in SIDE_TABLES.values()), metadata_presence.c.uid),
+)
+LABELS: Final = NameKind(label, model_label, "label", (prediction.c.score,))
+
+
+@dataclass(slots=True)
+class Names:
+    """One kind of name, as far as it is cached."""
+
+    kind: NameKind
     most_per_model: int
     numbers: dict[str, int] = field(default_factory=dict)
     by_model: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
@@ -58,29 +99,32 @@ class Dictionary:
         self, engine: AsyncEngine, *, most_keys: int = 10_000, most_labels: int = 100_000
     ) -> None:
         self._engine = engine
-        self.keys = Names(metadata_key, model_key, "key", most_keys)
-        self.labels = Names(label, model_label, "label", most_labels)
+        self.keys = Names(KEYS, most_keys)
+        self.labels = Names(LABELS, most_labels)
         self._several: set[str] = set()
 
-    async def has_labels(
-        self, connection: AsyncConnection, used: Collection[tuple[int, int]]
+    async def has_names(
+        self,
+        connection: AsyncConnection,
+        keys: Mapping[int, Iterable[str]],
+        labels: Mapping[int, Iterable[str]],
     ) -> bool:
-        """Check whether each (model, label) still exists; if not, clear the cache of labels.
+        """Check whether every resolved name of a model still exists; if not, empty the cache.
 
         They exist until the transaction ends, if it keeps the models' registrations.
         """
-        pairs = (literal(list(numbers), ARRAY(Integer)) for numbers in zip(*used, strict=True))
-        labels_used = (
-            func.unnest(*pairs).table_valued("model", "label", name="wanted").render_derived()
-        )
-        here, number = model_label.c, func.count()
-        same = and_(here.model == labels_used.c.model, here.label == labels_used.c.label)
-        present = await connection.scalar(
-            select(number).select_from(model_label).join(labels_used, same)
-        )
-        if present != len(used):
-            self.labels.forget()
-        return present == len(used)
+        whole = True
+        for names, by_model in ((self.keys, keys), (self.labels, labels)):
+            used = {
+                (model, number)
+                for model, all_names in by_model.items()
+                for name in all_names
+                if (number := names.number(model, name)) is not None
+            }
+            if used and await _count_present(connection, names.kind, used) != len(used):
+                names.forget()
+                whole = False
+        return whole
 
     def forget(self, model: int) -> None:
         """Clear the cache of a model; this only costs another read."""
@@ -128,6 +172,16 @@ class Dictionary:
             raise
 
 
+async def _count_present(
+    connection: AsyncConnection, kind: NameKind, used: Collection[tuple[int, int]]
+) -> int | None:
+    pairs = (_array(numbers) for numbers in zip(*used, strict=True))
+    wanted = func.unnest(*pairs).table_valued("model", "number", name="wanted").render_derived()
+    here = kind.used.c
+    same = and_(here.model == wanted.c.model, here[kind.column] == wanted.c.number)
+    return await connection.scalar(select(func.count()).select_from(kind.used).join(wanted, same))
+
+
 async def _make_of_model(
     connection: AsyncConnection, names: Names, model: int, new_names: set[str]
 ) -> None:
@@ -141,8 +195,8 @@ async def _make_of_model(
 async def _load(
     connection: AsyncConnection, names: Names, model: int, requested_names: set[str]
 ) -> None:
-    used = names.used.c[names.column]
-    rows = await connection.execute(select(used).where(names.used.c.model == model))
+    here = names.kind.used.c
+    rows = await connection.execute(select(here[names.kind.column]).where(here.model == model))
     names.by_model[model] = set(rows.scalars())
     await _numbers(connection, names, requested_names)
 
@@ -150,9 +204,9 @@ async def _load(
 async def _numbers(
     connection: AsyncConnection, names: Names, requested_names: Iterable[str]
 ) -> None:
-    table = names.table
+    table = names.kind.table
     sorted_names = sorted(requested_names)
-    query = select(table.c.name, table.c[names.column]).where(
+    query = select(table.c.name, table.c[names.kind.column]).where(
         table.c.name == any_(literal(sorted_names, ARRAY(TEXT)))
     )
     for name in sorted_names:
@@ -168,14 +222,67 @@ async def _add(connection: AsyncConnection, names: Names, model: int, new_names:
     fitting = sorted(new_names)[: max(room, 0)]
     new = [{"name": name} for name in fitting if name not in names.numbers]
     if new:
-        await connection.execute(insert(names.table), new)
+        await connection.execute(insert(names.kind.table), new)
         await _numbers(connection, names, fitting)
-    rows = [{"model": model, names.column: names.numbers[name]} for name in fitting]
+    rows = [{"model": model, names.kind.column: names.numbers[name]} for name in fitting]
     if rows:
-        await connection.execute(upsert(names.used).on_conflict_do_nothing(), rows)
-        names.by_model[model].update(row[names.column] for row in rows)
+        await connection.execute(upsert(names.kind.used).on_conflict_do_nothing(), rows)
+        names.by_model[model].update(names.numbers[name] for name in fitting)
 
 
 async def lock_names(connection: AsyncConnection) -> None:
     """Let nobody else add or remove names until the transaction ends."""
     await connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+
+
+async def find_unused(
+    connection: AsyncConnection, kind: NameKind, model: int, *, after: int, limit: int
+) -> tuple[Sequence[int], int | None]:
+    """Return the next unused names of a model, in order of their integers, and the last one that
+    was read; None: the end."""
+    number = kind.used.c[kind.column]
+    query = select(number).where(kind.used.c.model == model, number > after)
+    numbers = (await connection.execute(query.order_by(number).limit(limit))).scalars().all()
+    unused = await filter_unused(connection, kind, model, numbers)
+    return unused, numbers[-1] if len(numbers) == limit else None
+
+
+async def remove_unused(
+    connection: AsyncConnection, kind: NameKind, model: int, numbers: Collection[int]
+) -> int:
+    """Remove those of these names that are still unused, and return how many. Repeatable."""
+    locked = select(registration.c.model).where(registration.c.model == model).with_for_update()
+    await connection.execute(locked)
+    await lock_names(connection)
+    unused = await filter_unused(connection, kind, model, numbers)
+    number, name = kind.used.c[kind.column], kind.table.c[kind.column]
+    of_model = kind.used.delete().where(kind.used.c.model == model, number == any_(_array(unused)))
+    removed = await connection.execute(of_model)
+    others = select(number).where(number == name)
+    unnamed = kind.table.delete().where(name == any_(_array(unused)), ~others.exists())
+    await connection.execute(unnamed)
+    if kind is KEYS and unused:
+        await key_registry.forget(connection, model, unused)
+    return removed.rowcount
+
+
+async def filter_unused(
+    connection: AsyncConnection, kind: NameKind, model: int, numbers: Collection[int]
+) -> Sequence[int]:
+    """Return those of these names that no row of the model has, as far as one can see now."""
+    unused = set(numbers)
+    for following in kind.next_in_index:
+        if not unused:
+            break
+        here = following.table.c
+        listed = func.unnest(_array(unused)).column_valued("wanted")
+        # in the index's order: each lookup reads its first entry, however many rows there are
+        first = select(here.model).where(here.model == model, here[kind.column] == listed)
+        first_used = first.order_by(following).limit(1).lateral()
+        used = await connection.execute(select(listed).join(first_used, true()))
+        unused.difference_update(used.scalars())
+    return sorted(unused)
+
+
+def _array(numbers: Iterable[int]) -> ColumnElement[Sequence[int]]:
+    return literal(list(numbers), ARRAY(Integer))

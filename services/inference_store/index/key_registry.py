@@ -1,21 +1,26 @@
 """The key registry: the metadata keys of a model's inferences, with their types and counts.
 
 Every batch appends its own counts (`metadata_key_delta`); `fold` adds them up in
-`metadata_key_seen`. A reader uses both, so that a new key shows at once.
+`metadata_key_seen`. A reader uses both, so that a new key shows at once. Whoever deletes rows of
+metadata subtracts them first, in the same transaction.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
+from uuid import UUID
 
 from sqlalchemy import (
     ARRAY,
     ColumnElement,
+    CompoundSelect,
     any_,
     bindparam,
     func,
+    insert,
     literal,
     select,
     text,
@@ -29,12 +34,26 @@ from inference_store.inference.metadata import Family, type_named
 from inference_store.inference.nearest import nearest as spelt_most_alike
 
 from .prepared_statement import PreparedStatement
-from .tables import metadata_key, metadata_key_delta, metadata_key_seen, model_key
+from .sidecars import among
+from .tables import (
+    SIDE_TABLES,
+    metadata_key,
+    metadata_key_delta,
+    metadata_key_seen,
+    metadata_presence,
+    model_key,
+)
 
 _LOCK = 7_302_006
 MOST_EXAMPLES = 3
 _NO_EXAMPLES = literal([], JSONB)
 _MODELS = bindparam("models", type_=ARRAY(INTEGER()))
+FROM_TEXT: Final = "from_text"
+KEY_TOO_LONG: Final = "key_too_long"
+NO_VALUE: Final = frozenset({"null", "present"})
+_NOT_COMPARED: Final = frozenset(
+    {"number_too_large", "nul_character", "lone_surrogate", "too_deep", KEY_TOO_LONG}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +78,11 @@ class TypeSeen:
             return "string"
         entry = type_named(self.type)
         return entry.family if entry is not None else None
+
+    @property
+    def kind(self) -> Family | None:
+        """The table that has its values; None: they are only known to be there."""
+        return None if self.flag in NO_VALUE | _NOT_COMPARED else self.family
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +112,6 @@ class KeySeen:
         A text that is a number as well is found as both, on purpose.
         """
         return len({entry.family for entry in self.types if entry.flag != FROM_TEXT} - {None}) > 1
-
-
-FROM_TEXT, KEY_TOO_LONG = "from_text", "key_too_long"
 
 
 Models: TypeAlias = int | Sequence[int]
@@ -213,8 +234,74 @@ def _merged() -> PreparedStatement:
             examples,
         )
         .group_by(both.c.key, both.c.type, both.c.flag)
+        .having(func.sum(both.c.count) > 0)
         .order_by(both.c.key, both.c.type, both.c.flag)
     )
+
+
+async def subtract(
+    connection: AsyncConnection,
+    model: int,
+    uids: Sequence[UUID],
+    keys: Collection[int] | None = None,
+) -> None:
+    """Take the metadata rows of inferences off the counts: all of them, or those of `keys`.
+
+    For the caller's transaction, which goes on to delete them. A row does not say as what type its
+    value was sent: types that share a table lose in proportion.
+    """
+    gone: dict[int, dict[Family | None, int]] = defaultdict(dict)
+    for row in await connection.execute(_count_rows(model, uids, keys)):
+        gone[row.key][row.kind] = row.number
+    types = await _types(connection, {"models": [model], "keys": list(gone)}) if gone else {}
+    deltas = [
+        {
+            **{"model": model, "key": key, "type": seen.type, "flag": seen.flag, "count": -number},
+            **{"first_seen": seen.first_seen, "last_seen": seen.last_seen},
+        }
+        for key, numbers in gone.items()
+        for kind, lost in numbers.items()
+        for seen, number in _share([e for e in types.get(key, ()) if e.kind == kind], lost)
+    ]
+    if deltas:
+        await connection.execute(insert(metadata_key_delta), deltas)
+
+
+def _count_rows(
+    model: int, uids: Sequence[UUID], keys: Collection[int] | None
+) -> CompoundSelect[Any]:
+    counts = []
+    for kind, table in (*SIDE_TABLES.items(), (None, metadata_presence)):
+        here = table.c
+        rows = select(here.key, literal(kind, TEXT()).label("kind"), func.count().label("number"))
+        rows = rows.where(among(table, model, uids)).group_by(here.key)
+        if kind is None:
+            # a value that is none of its type is counted as the text that it is
+            texts = SIDE_TABLES["string"]
+            same = select(texts.c.uid).where(texts.c.uid == here.uid, texts.c.key == here.key)
+            rows = rows.where(~same.where(among(texts, model, uids)).exists())
+        counts.append(rows if keys is None else rows.where(here.key.in_(keys)))
+    return union_all(*counts)
+
+
+def _share(types: Sequence[TypeSeen], lost: int) -> Iterator[tuple[TypeSeen, int]]:
+    """Yield what each type loses; one of each stays as long as enough are left."""
+    total = sum(seen.count for seen in types)
+    left = max(total - lost, 0)
+    # what is flagged first: a filter must know of a value off the map
+    for seen in sorted(types, key=lambda seen: not seen.flag):
+        kept = min(seen.count, left, max(left * seen.count // total, 1))
+        total, left = total - seen.count, left - kept
+        if kept < seen.count:
+            yield seen, seen.count - kept
+
+
+async def forget(connection: AsyncConnection, model: int, keys: Sequence[int]) -> None:
+    """Delete the counts of keys that the model has no more; no fold brings them back."""
+    await connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+    for table in (metadata_key_seen, metadata_key_delta):
+        theirs = (table.c.model == model, table.c.key.in_(keys))
+        await connection.execute(table.delete().where(*theirs))
 
 
 _FOLD = text("""

@@ -3,7 +3,7 @@
 Order of the effects: names for new keys and labels, and missing spans, in transactions of their
 own (a crash leaves a name or a span that nothing uses yet); then one transaction:
 1. lock the partitions' rows in the accounting (ConsumerFenced, if another moved them);
-2. keep the registrations and the labels from being removed, and the partitions from being merged;
+2. keep the registrations and the names from being removed, and the partitions from being merged;
 3. sort out events that may not be stored; write parents, children, references;
 4. write dead letters and parked events;
 5. move the accounting from lo to hi;
@@ -18,7 +18,7 @@ stored.
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from operator import attrgetter
@@ -81,9 +81,6 @@ class Writer:
     async def prepare(self, reads: Sequence[ReadRecord]) -> None:
         """Create every name and span that the rows need."""
         items = [read.result for read in reads if isinstance(read.result, Indexable)]
-        keys: dict[int, set[str]] = {}
-        labels: dict[int, set[str]] = {}
-        several: set[str] = set()
         for item in items:
             model = item.registration.model
             registered = item.registration.registered_at
@@ -91,12 +88,8 @@ class Writer:
                 # Removed and registered again, with the same integer: its names went with it.
                 self._dictionary.forget(model)
                 self._registered[model] = registered
-            names = keys.setdefault(model, set())
-            names.update(leaf.name for leaf in item.metadata.leaves)
-            names.update(presence.name for presence in item.metadata.presences)
-            labels.setdefault(model, set()).update(labels_of(item))
-            several.update(item.metadata.several)
-        await self._dictionary.resolve(keys, labels, several)
+        several = {name for item in items for name in item.metadata.several}
+        await self._dictionary.resolve(*collect_names(items), several)
         instants = [item.event.received_at for item in items]
         missing = self._spans.missing(instants)
         if missing:
@@ -201,7 +194,10 @@ class Writer:
     ) -> tuple[Arrivals, list[tuple[ReadRecord, Outcome]]]:
         """Write the events that may be stored, in the caller's transaction; return the others."""
         await keep(connection, reads)
-        await keep_labels(connection, self._dictionary, reads)
+        items = [read.result for read in reads if isinstance(read.result, Indexable)]
+        # after `keep`, whose lock keeps names from being removed
+        if not await self._dictionary.has_names(connection, *collect_names(items)):
+            raise NamesGone
         with stage(STAGE_SECONDS, "sort_out"):
             arrivals = await sort_out(connection, reads)
         if arrivals.spans_gone:
@@ -275,8 +271,9 @@ class RegistrationGone(Exception):
     """A model was removed while its events were being read: read them again."""
 
 
-class LabelsGone(RegistrationGone):
-    """An unused label was removed while it was being used: read the events again, to create it."""
+class NamesGone(RegistrationGone):
+    """An unused key or label was removed while it was being used: read the events again, to create
+    it."""
 
 
 class ErasedMeanwhile(Exception):
@@ -295,21 +292,19 @@ async def keep(connection: AsyncConnection, reads: Sequence[ReadRecord]) -> None
     await partitions.share(connection, [item.event.received_at for item in items])
 
 
-async def keep_labels(
-    connection: AsyncConnection, dictionary: Dictionary, reads: Sequence[ReadRecord]
-) -> None:
-    """Check that the batch's labels exist. Raises LabelsGone.
-
-    Call it after `keep`, whose lock keeps labels from being removed.
-    """
-    used = {
-        (item.registration.model, number)
-        for item in (read.result for read in reads if isinstance(read.result, Indexable))
-        for label in labels_of(item)
-        if (number := dictionary.labels.number(item.registration.model, label)) is not None
-    }
-    if used and not await dictionary.has_labels(connection, used):
-        raise LabelsGone
+def collect_names(
+    items: Sequence[Indexable],
+) -> tuple[Mapping[int, set[str]], Mapping[int, set[str]]]:
+    """Return the keys and the labels that each model uses in these inferences."""
+    keys: defaultdict[int, set[str]] = defaultdict(set)
+    labels: defaultdict[int, set[str]] = defaultdict(set)
+    for item in items:
+        model, metadata = item.registration.model, item.metadata
+        keys[model].update(leaf.name for leaf in metadata.leaves)
+        keys[model].update(presence.name for presence in metadata.presences)
+        predictions = item.predictions.items or ()
+        labels[model].update(each.label for each in predictions if each.label is not None)
+    return keys, labels
 
 
 async def refuse_erased(
@@ -377,12 +372,6 @@ def item_of(read: ReadRecord) -> Indexable:
     if not isinstance(read.result, Indexable):
         raise AssertionError("only indexable records are stored")
     return read.result
-
-
-def labels_of(item: Indexable) -> set[str]:
-    """Return the labels of its predictions."""
-    labels = (prediction.label for prediction in item.predictions.items or ())
-    return {label for label in labels if label is not None}
 
 
 def waits(missing: MissingBlob) -> Rejection:

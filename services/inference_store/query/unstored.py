@@ -18,17 +18,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.database import is_rows_fault
-from inference_store.index.dictionary import Dictionary
+from inference_store.index.dictionary import KEYS, LABELS, Dictionary
 from inference_store.index.dictionary import Names as Numbers
-from inference_store.index.tables import (
-    PARTITIONED,
-    inference,
-    label,
-    metadata_key,
-    model_key,
-    model_label,
-    registration,
-)
+from inference_store.index.tables import PARTITIONED, inference, label, registration
 from inference_store.index.writing import (
     CHILD_COLUMNS,
     PARENT_COLUMNS,
@@ -141,8 +133,8 @@ class _OwnNumbers(Numbers):
 
 class _OwnDictionary(Dictionary):
     def __init__(self) -> None:
-        self.keys = _OwnNumbers(metadata_key, model_key, "key", 0)
-        self.labels = _OwnNumbers(label, model_label, "label", 0)
+        self.keys = _OwnNumbers(KEYS, 0)
+        self.labels = _OwnNumbers(LABELS, 0)
 
 
 def _with_keys(item: Indexable, names: Collection[str]) -> Indexable:

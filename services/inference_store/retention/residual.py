@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from functools import partial
+from itertools import product
 from typing import Any
 from uuid import UUID
 
@@ -32,34 +33,30 @@ from inference_store.erasure.requests import find_subject
 from inference_store.erasure.runs import count_failure
 from inference_store.index import partitions, registrations
 from inference_store.index.database import is_transient
+from inference_store.index.dictionary import KEYS, LABELS, find_unused, remove_unused
 from inference_store.index.partitions import TimePartition, list_partitions, vacuum
-from inference_store.index.tables import (
-    METADATA,
-    PARTITIONED,
-    inference,
-    prediction,
-    unsettled_event,
-)
+from inference_store.index.tables import METADATA, PARTITIONED, inference, unsettled_event
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import PARTITIONS_DROPPED
 
 from .leader import ACTOR, Leader
 
-# Labels that are checked in one step.
-_LABELS = 1000
+# Keys or labels that are checked in one step.
+_NAMES = 1000
 _log = structlog.get_logger()
 # Rows, or revisions of holds, that are checked in one transaction.
 _PAGE = 1000
 _TRIES = 5
 _BATCH = 5_000
+_NAMED = {following.table for kind in (KEYS, LABELS) for following in kind.next_in_index}
 _CHILDREN = tuple(table for table in PARTITIONED if table is not inference)
 _KIND = "hold"
 
 
 async def remove_residual(leader: Leader, erasure: Erasure) -> None:
-    """Remove quarantined events, values of a subject, rows without an inference, and unused labels.
+    """Remove quarantined events, values of a subject, rows without an inference, and unused names.
 
-    Labels come late: those rows may be predictions. After all of a subject's rows, the tables are
+    Names come late: those rows may have some. After all of a subject's rows, the tables are
     vacuumed. Repeatable.
     """
     takes_all = erasure.scope == "inference" and erasure.cause in {"policy", "request"}
@@ -71,7 +68,7 @@ async def remove_residual(leader: Leader, erasure: Erasure) -> None:
     if takes_all:
         async with leader.engine.connect() as connection:
             models = await list_models(connection, erasure)
-        await remove_unused_labels(leader, models)
+        await remove_unused_names(leader, models)
     if find_subject(erasure.asked) is not None:
         await _vacuum(leader, erasure)
 
@@ -120,33 +117,36 @@ async def _vacuum(leader: Leader, erasure: Erasure) -> None:
         await vacuum(leader.engine, name)
 
 
-async def remove_unused_labels(leader: Leader, models: Iterable[int]) -> None:
-    """Remove the labels of these models that no prediction has, page by page."""
-    for model in models:
+async def remove_unused_names(leader: Leader, models: Iterable[int]) -> None:
+    """Remove the keys and labels of these models that no row has, page by page."""
+    for model, kind in product(models, (KEYS, LABELS)):
         after: int | None = 0
         while after is not None:
             await leader.check.confirm_step()
             async with leader.engine.connect() as connection:
-                unused, after = await housekeeping.find_unused(
-                    connection, model, after=after, limit=_LABELS
+                unused, after = await find_unused(
+                    connection, kind, model, after=after, limit=_NAMES
                 )
             if unused:
                 async with leader.engine.begin() as connection:
-                    removed = await housekeeping.remove_unused(connection, model, unused)
-                _log.info("labels removed", action="labels_removed", model=model, count=removed)
+                    removed = await remove_unused(connection, kind, model, unused)
+                action = f"{kind.column}s_removed"
+                _log.info(action.replace("_", " "), action=action, model=model, count=removed)
 
 
 async def drop_span(leader: Leader, span: TimePartition, run: UUID) -> bool:
     """Drop the partitions of a closed, empty span; False if it must wait for the next run.
 
     A long query holds a partition. Each try gives up after two seconds, so that the queries behind
-    the drop do not wait long. The labels of the dropped rows are removed afterwards; after a crash
-    in between, the next start of the service removes them.
+    the drop do not wait long. The names that only these rows had are removed afterwards; after a
+    crash in between, the next start of the service removes them.
     """
     async with leader.engine.connect() as connection:
         if await rows.list_models(connection, span):
             return False
-        labelled = await rows.list_models(connection, span, prediction)
+        models = {
+            model for table in _NAMED for model in await rows.list_models(connection, span, table)
+        }
     for _ in range(_TRIES):
         try:
             await partitions.drop(leader.engine, span)
@@ -160,7 +160,7 @@ async def drop_span(leader: Leader, span: TimePartition, run: UUID) -> bool:
             await runs.count_dropped(connection, run)
         PARTITIONS_DROPPED.inc()
         _log.info("partition dropped", action="partition_dropped", span=span.name)
-        await remove_unused_labels(leader, labelled)
+        await remove_unused_names(leader, models)
         return True
     return False
 

@@ -44,7 +44,7 @@ from inference_store.retention.exporter import write_exports
 from inference_store.retention.housekeeping import Overdue, link
 from inference_store.retention.leader import Leader, LeadershipCheck, Stopped, in_background
 from inference_store.retention.orphan_eraser import erase_orphans
-from inference_store.retention.residual import remove_recorded, remove_unused_labels
+from inference_store.retention.residual import remove_recorded, remove_unused_names
 from inference_store.retention.run_executor import RunExecutor
 
 _log = structlog.get_logger()
@@ -282,13 +282,13 @@ JOBS: Final = (
 
 
 async def begin(leader: Leader) -> None:
-    """Restart the runs of a process that died, remove the unused labels that it left, and delete
+    """Restart the runs of a process that died, remove the unused names that it left, and delete
     the exports that only the bucket has."""
     await remember_parts(leader)
     async with leader.engine.begin() as connection:
         await runs.reset_interrupted(connection)
         models = await registrations.every_model(connection)
-    await remove_unused_labels(leader, models)
+    await remove_unused_names(leader, models)
     # before anything is erased: an erasure finds only what Postgres names
     await delete_forgotten(leader.engine, leader.blobs, leader.check.confirm_step)
 

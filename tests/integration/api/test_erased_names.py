@@ -1,6 +1,7 @@
-"""Erasures remove examples of keys, labels, and what mentions a subject in other records."""
+"""Erasures remove keys, their examples, labels, and what mentions a subject in other records."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from inference_store.index.tables import label, metadata_key_delta, metadata_key
 from inference_store.inference.errors import BlobMissing
 from inference_store.inference.events import StorageKey
 from inference_store.retention.eraser import step
-from inference_store.retention.residual import remove_unused_labels
+from inference_store.retention.residual import remove_unused_names
 from inference_store.retention.run import begin
 from tests.integration import erasure_requests
 from tests.integration.retention.stored import Eraser, make_leader
@@ -25,7 +26,7 @@ from tests.integration.waiting import count_lock_waiters
 from tests.polling import until
 from tests.transactions import transact
 
-from .conftest import Api
+from .conftest import Api, MakeApp, make_client
 from .people import ACROSS, ERASURES, SUBJECT, erase, place_hold, release_hold, request_erasure
 
 _PERSONAL = "patient-4711"
@@ -57,10 +58,10 @@ async def fold_registry(api: Api) -> None:
 async def read_examples(api: Api, model_id: str = "model") -> list[str]:
     """Return the examples of the key, and check that both routes show the same ones."""
     keys = (await api.read(f"/v1/models/{model_id}/metadata-keys"))["items"]
-    ((who,),) = [key["types"] for key in keys if key["name"] == "who"]
-    queryables = await api.read(f"/v1/models/{model_id}/queryables")
-    assert queryables["properties"]["who"]["examples"] == who["examples"]
-    return list(who["examples"])
+    examples = [seen["examples"] for key in keys for seen in key["types"] if key["name"] == "who"]
+    queryables = (await api.read(f"/v1/models/{model_id}/queryables"))["properties"]
+    assert [queryables["who"]["examples"]] == examples if examples else "who" not in queryables
+    return [example for each in examples for example in each]
 
 
 async def count_rows(api: Api, value: str) -> int:
@@ -121,6 +122,70 @@ async def test_concurrent_fold_preserves_no_erased_example(api: Api, eraser: Era
     assert await count_rows(api, _PERSONAL) == 0
 
 
+async def count_keys(api: Api) -> dict[str, dict[str, int]]:
+    """Return the model's keys, with the count of each type, and check that filters, columns and
+    queryables know the same ones."""
+    keys = (await api.read("/v1/models/model/metadata-keys"))["items"]
+    counts = {k["name"]: {_name_type(seen): seen["count"] for seen in k["types"]} for k in keys}
+    assert [key["count"] for key in keys] == [sum(types.values()) for types in counts.values()]
+    queryables = (await api.read("/v1/models/model/queryables"))["properties"]
+    assert {name for name in queryables if name in _NAMES} == {n for n in counts if n in _NAMES}
+    for name in _NAMES - counts.keys():
+        body = {"filter": f'"{name}" IS NOT NULL'}
+        refused = await api.ask("/v1/models/model/inferences/count", body, status=422)
+        assert refused["type"] == "/docs/errors#unknown-metadata-key"
+        assert name not in refused["errors"][0]["known"]
+    return counts
+
+
+def _name_type(seen: dict[str, Any]) -> str:
+    return f"{seen['type']} {seen['flag']}".strip()
+
+
+_NAMES = {"speed", "inks", "inks[]", "n", "plate", "new"}
+
+
+async def test_the_list_of_keys_is_true_after_erasures_and_edits(make_app: MakeApp) -> None:
+    async with make_client(make_app(policy_grace_seconds=0)) as api:
+        await check_list_of_keys(api)
+
+
+async def check_list_of_keys(api: Api) -> None:
+    def make(number: int, *items: tuple[str, str, Any]) -> NewInference:
+        return NewInference(f"i{number}", at(number), items)
+
+    await api.store(
+        make(0, ("speed", "int", "1"), ("inks", "json", '["a", "b"]'), ("n", "int", "x")),
+        make(1, ("speed", "float", "1.5"), ("n", "int", "2"), ("plate", "string", "HH-X 1")),
+        make(2, ("speed", "int", "3"), ("n", "int", None)),
+    )
+    await fold_registry(api)
+    await api.store(make(3, ("speed", "int", "4"), ("inks", "json", '["b"]')))
+    before = await count_keys(api)
+    assert before["speed"] == {"int": 3, "float": 1}
+    assert (before["inks"], before["inks[]"]) == ({"json present": 2}, {"string": 3})
+    assert (await erase(api, {"filter": "received_at < TIMESTAMP('2026-11-01T00:00:01Z')"}))[
+        "state"
+    ] == "deleted"
+    after = await count_keys(api)
+    assert sum(after.pop("speed").values()) == 3
+    assert after == {
+        **{"inks": {"json present": 1}, "inks[]": {"string": 1}},
+        **{"n": {"int": 1, "int null": 1}, "plate": {"string": 1}},
+    }
+    change = {"metadata": [{"key": "inks", "type": "string", "value": "b"}]}
+    await api.ask("/v1/models/model/inferences/i3/metadata", change)
+    edited = await count_keys(api)
+    assert (edited["inks"], "inks[]" in edited) == ({"string": 1}, False)
+    expired = {"filter": "plate IS NOT NULL", "keep_input": "P0D", "keep_inference": "P0D"}
+    rules = {"rules": [expired, KEPT]}
+    assert (await api.call("PUT", "/v1/models/model/retention-policy", rules))["revision"] == 1
+    await api.post("/v1/models/model/retention-policy/run", json={})
+    await api.run_retention()
+    after = await count_keys(api)
+    assert (sum(after["speed"].values()), "plate" in after) == (2, False)
+
+
 _FACE = "face of ann"
 
 
@@ -160,32 +225,33 @@ async def test_dictionary_recreates_a_removed_label(api: Api) -> None:
     for dictionary in (ours, others):
         await dictionary.resolve({}, {model: [_FACE, "cat"]})
     old = ours.labels.number(model, _FACE)
-    assert old is not None
-    await remove_unused_labels(make_leader(api.engine, api.blobs), [model])
+    used = {model: [_FACE]}
+    await remove_unused_names(make_leader(api.engine, api.blobs), [model])
     for dictionary in (ours, others):
-        assert not await api.transact(dictionary.has_labels, {(model, old)})
+        assert not await api.transact(dictionary.has_names, {}, used)
         await dictionary.resolve({}, {model: [_FACE]})
     new = ours.labels.number(model, _FACE)
     assert new not in (None, old)
     assert others.labels.number(model, _FACE) == new
-    assert await api.transact(ours.has_labels, {(model, new or 0)})
+    assert await api.transact(ours.has_names, {}, used)
 
 
-async def test_keeps_label_of_a_batch_in_progress(api: Api) -> None:
+async def test_keeps_names_of_a_batch_in_progress(api: Api) -> None:
     """The batch holds a shared lock on the registration, and the removal waits for it."""
     model = await api.store(make_labelled(1, "bob", "cat"))
     dictionary = Dictionary(api.engine)
-    await dictionary.resolve({}, {model: [_FACE]})
-    number = dictionary.labels.number(model, _FACE)
+    names = {model: ["new"]}, {model: [_FACE]}
+    await dictionary.resolve(*names)
     async with api.engine.begin() as batch:
         assert await registrations.keep(batch, [model])
         leader = make_leader(api.engine, api.blobs)
-        removal = asyncio.create_task(remove_unused_labels(leader, [model]))
+        removal = asyncio.create_task(remove_unused_names(leader, [model]))
         await until(lambda: count_lock_waiters(api.engine), lambda count: count == 1)
-        assert await dictionary.has_labels(batch, {(model, number or 0)})
-        await api.store(make_labelled(2, "ann", _FACE))
+        assert await dictionary.has_names(batch, *names)
+        await api.store(replace(make_labelled(2, "ann", _FACE), metadata=[("new", "int", "1")]))
     await removal
     assert await list_labels(api) == {"cat", _FACE}
+    assert await count_keys(api) == {"new": {"int": 1}, "person": {"string": 1}}
 
 
 async def test_startup_removes_labels_left_by_a_crash(api: Api) -> None:

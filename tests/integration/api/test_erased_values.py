@@ -76,6 +76,10 @@ async def plant_inferences(api: Api) -> None:
     )
     cat = [("person", "string", "bob"), ("n", "int", 2)]
     await api.store(of_ann, NewInference("of-bob", at(2), cat, [("cat", 0.5)]))
+    tag = {"add": [f"tag of {VALUE}"], "filter": FILTER, "expected": 1}
+    assert (await api.ask(f"{_M}/inferences/tags", tag))["changed"] == 1
+    note = {"metadata": [{"key": "note", "type": "string", "value": f"seen {VALUE}"}]}
+    await api.ask(f"{_M}/inferences/of-{VALUE}/metadata", note)
 
 
 async def plant_letters(api: Api) -> None:

@@ -60,6 +60,7 @@ ROUTES: list[tuple[str, str, Any]] = [
     ("GET", f"{MODEL}/inferences/a1?include=metadata&include=predictions", None),
     ("GET", f"{MODEL}/metadata-keys", None),
     ("POST", f"{MODEL}/inferences/a2/metadata", CHANGE),
+    ("POST", f"{MODEL}/inferences/tags", {"add": ["seen"], "filter": "frame = 3", "expected": 1}),
     ("DELETE", f"{MODEL}/inferences/a4", None),
     ("DELETE", MODEL, None),
 ]
@@ -107,7 +108,7 @@ async def test_every_route_of_a_model_reads_one_shard(
         sent = select_distributed(sent_statements)
         assert sent or "metadata-keys" in path, path
         for statement, parameters in sent:
-            if path.endswith("/metadata") and is_claim_check(statement):
+            if path.endswith(("/metadata", "/tags")) and is_claim_check(statement):
                 continue
             await check_statement(engine, statement, parameters)
 

@@ -236,6 +236,14 @@ async def test_erasing_asks_first(istore: Istore) -> None:
     assert (missing.returncode, missing.stdout) == (1, "")
 
 
+async def test_tagging_says_what_it_changed(istore: Istore) -> None:
+    tagged = await istore.run("tag", MODEL, "check", "--id", "frame-001", "--id", "frame-1")
+    assert (tagged.returncode, tagged.stdout) == (1, "1 changed, 0 were so already.\n")
+    assert "There is no inference 'frame-1'." in tagged.stderr
+    untagged = await istore.run("untag", MODEL, "check", "--filter", "tags = 'check'")
+    assert (untagged.returncode, untagged.stdout) == (0, "1 changed, 0 were so already.\n")
+
+
 async def test_the_bytes_of_a_part(
     make_app: MakeApp, engine: AsyncEngine, blobs: Blobs, bucket: str, tmp_path: Path
 ) -> None:

@@ -96,6 +96,28 @@ async def test_pages_streams_and_counts_agree(make_app: MakeApp, both: Client) -
     assert "frame_number" in {key.name for key in keys}
 
 
+@pytest.mark.usefixtures("frames")
+async def test_tags_and_a_note(make_app: MakeApp, both: Client) -> None:
+    async with open_api(make_app(), both) as store:
+        model = store.model(MODEL)
+        least = model.inferences("frame_number > 9000").sort("frame_number").limit(3)
+        tagged = await both.ask(lambda: least.tag("check", "later"))
+        assert (tagged.changed, tagged.unchanged, tagged.refused) == (3, 0, ())
+        found = model.inferences("tags = 'check'")
+        [first, *_] = await both.ask(found.head)
+        assert first.metadata["tags"][-2:] == ["check", "later"]
+        assert (await both.ask(lambda: found.untag("check"))).changed == 3
+        assert await both.ask(model.inferences("tags = 'later'").count) == 3
+        none = model.inferences(inference_ids=["nothing"])
+        assert (await both.ask(lambda: none.tag("x"))).missing == ("nothing",)
+        await both.ask(lambda: first.note("a bird"))
+        assert await read_ids(both, model.inferences("note = 'a bird'")) == [first.inference_id]
+        await both.ask(lambda: first.note(None))
+        assert (await both.ask(lambda: model.inference(first.inference_id))).metadata.get(
+            "note"
+        ) is None
+
+
 def inferences_of(store: Any) -> Any:
     return store.model(MODEL).inferences(inference_store_client.field.ok)
 

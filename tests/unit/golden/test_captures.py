@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from inference_store.api.app import create_app
-from inference_store.api.metadata_edits import MetadataItem, check_change
+from inference_store.api.metadata_changes import MetadataItem, check_change
 from inference_store.cli.main import COMMANDS, build_root_parser, import_command
 from inference_store.index import sidecars
 from inference_store.index.accounting import PartitionId

@@ -20,6 +20,8 @@ COMMANDS: Final[Mapping[str, str]] = {
     "get": "Show one inference.",
     "tail": "Show the last arrivals, and follow what arrives.",
     "sample": "Show a random sample of the inferences that match.",
+    "tag": "Add tags to the inferences that match.",
+    "untag": "Remove tags from the inferences that match.",
     "export": "Write all inferences that match to a file.",
     "exports": "List the store's exports; get, cancel or restart one, or list what was erased.",
     "erase": "Show what an erasure would take; with --yes, erase it.",
@@ -30,6 +32,7 @@ COMMANDS: Final[Mapping[str, str]] = {
 # The modules of commands that share one.
 _MODULES: Final = {
     **dict.fromkeys(("models", "query", "count", "aggregate", "get", "sample"), "reads"),
+    **dict.fromkeys(("tag", "untag"), "tagging"),
     **dict.fromkeys(("login", "logout"), "signing"),
 }
 PROGRAM: Final = "istore"

@@ -87,6 +87,25 @@ class InferenceCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedTagging:
+    """An inference that could not be tagged, and why."""
+
+    uid: UUID
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaggedInferences:
+    """What became of a change of tags."""
+
+    changed: int
+    unchanged: int
+    missing: tuple[str, ...]
+    """Ids that no inference has."""
+    refused: tuple[RefusedTagging, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """A group: what its inferences have in common, and their measures."""
 

@@ -8,6 +8,7 @@ from .reading import read_metadata as read_metadata
 from .values import COORDINATES as COORDINATES
 from .values import KEY_ALIASES as KEY_ALIASES
 from .values import METADATA_TYPES as METADATA_TYPES
+from .values import TAGS as TAGS
 from .values import TYPE_NAMES as TYPE_NAMES
 from .values import Entry as Entry
 from .values import Family as Family

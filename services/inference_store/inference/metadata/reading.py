@@ -28,6 +28,7 @@ from inference_store.inference.metadata.values import (
     COORDINATES,
     KEY_ALIASES,
     METADATA_TYPES,
+    TAGS,
     TYPE_NAMES,
     Entry,
     Indexable,
@@ -65,7 +66,7 @@ class TypedItems:
     def _add_plain(self, name: str, item: Item) -> bool:
         key, declared, value, section, flags = item
         kind = TYPE_NAMES.get(declared) if declared else None
-        if kind is None or kind.family is None or type(value) is not str:
+        if kind is None or kind.family is None or type(value) is not str or name == TAGS:
             return False
         parsed, flag = kind.parse(value, self.caps)
         if parsed is None or flag is not None or self._find_obstacle(name):
@@ -93,6 +94,8 @@ class TypedItems:
             flags += ("reserved_type",)
         if value is None:
             self.presences.append(Presence(name, kind.name, True, flags))
+        elif name == TAGS and kind is _STRING and type(value) is str:
+            flags += self.splitter.split(name, [value])
         elif kind is _JSON:
             flags += self._add_json(name, value)
         else:

@@ -235,6 +235,10 @@ COORDINATES: Final[Mapping[str, Decimal]] = MappingProxyType(
 """Keys of a place on the map, in degrees, and their largest absolute value."""
 
 
+TAGS: Final = "tags"
+"""The key of tags: an array of texts, and a text alone is indexed as an array of one."""
+
+
 Section: TypeAlias = Literal["standard", "extended"]
 Indexable: TypeAlias = Decimal | str | bool | datetime
 

@@ -426,6 +426,9 @@ class Names:
         kinds: Collection[Kind],
     ) -> Operand:
         stored, named_family = await self._find(connection, key), _family_named(name, path)
+        if stored is not None and not _counts(stored):  # an array means its elements
+            items = await self._find(connection, f"{key}[]")
+            stored, key = (stored, key) if items is None else (items, items.name)
         if stored is None:
             if self.unknown_keys == "empty":
                 fitting = [kind for kind in KINDS if kind in kinds]

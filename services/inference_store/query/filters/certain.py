@@ -21,16 +21,15 @@ from inference_store.query.cql2.tree import Named, Node, Operation, change_insid
 from inference_store.query.filters import typed
 from inference_store.query.filters.check import Checked, check
 from inference_store.query.filters.names import (
-    ARRAY_FUNCTIONS,
     KINDS,
     METADATA,
     OWN,
     PREDICTION_FUNCTIONS,
     KnownKey,
     KnownKeys,
+    elements,
     key_of,
 )
-from inference_store.query.filters.relations import elements
 from inference_store.query.filters.typed import Kind, Predicate, iterate_nodes
 from inference_store.query.properties import PROPERTIES
 
@@ -220,7 +219,7 @@ def _spell_out(node: Node, known: KnownKeys, op: str = "") -> Node:
 
 
 def _spell_out_name(node: Named, known: KnownKeys, op: str) -> Named:
-    if op in ARRAY_FUNCTIONS:
+    if op not in ("isnull", "sent"):
         node = elements(node, known)
     if node.name in PROPERTIES and op != "sent":
         return replace(node, name=OWN + node.name)

@@ -8,7 +8,14 @@ from typing import Final, Literal, TypeAlias, get_args
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index import key_registry
-from inference_store.index.key_registry import FROM_TEXT, KeySeen, Models, TypeSeen, types_of
+from inference_store.index.key_registry import (
+    FROM_TEXT,
+    NO_VALUE,
+    KeySeen,
+    Models,
+    TypeSeen,
+    types_of,
+)
 from inference_store.inference.errors import ImpossibleComparison, InvalidFilter, UnknownKey
 from inference_store.inference.json_text import storable
 from inference_store.inference.metadata import KEY_ALIASES
@@ -50,10 +57,6 @@ UnknownKeys: TypeAlias = Literal["refuse", "empty", "accept"]
 """The treatment of a key that no model has: an error; no value; no value yet, and a warning."""
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 _OFF_MAP: Final = "out_of_range"
-_NO_VALUE: Final = frozenset({"null", "present"})
-_NOT_COMPARED: Final = frozenset(
-    {"number_too_large", "nul_character", "lone_surrogate", "too_deep"}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,8 @@ async def find_known_keys(
 ) -> KnownKeys:
     """Look up these keys. A key is unknown only if no model has it."""
     keys = await key_registry.find(connection, models, names)
-    missing = sorted(set(names) - set(keys) - set(PROPERTIES))[:MOST_WARNED]
+    elements = {f"{name}[]" for name in names}
+    missing = sorted(set(names) - set(keys) - set(PROPERTIES) - elements)[:MOST_WARNED]
     all_names = await key_registry.all_names(connection, models) if missing else []
     near = {name: nearest(name, all_names) for name in missing}
     return KnownKeys({name: known_key(key) for name, key in keys.items()}, near)
@@ -108,9 +112,8 @@ def known_key(key: KeySeen) -> KnownKey:
     """Convert a key of the registry."""
     rows: dict[Kind, int] = {}
     for type_seen in key.types:
-        kind = kind_of(type_seen)
-        if kind is not None:
-            rows[kind] = rows.get(kind, 0) + type_seen.count
+        if type_seen.kind is not None:
+            rows[type_seen.kind] = rows.get(type_seen.kind, 0) + type_seen.count
     others = {kind: _others(kind, key.types) for kind in rows}
     off_map = any(type_seen.flag == _OFF_MAP for type_seen in key.types)
     stray = _only_stray_texts(key.types)
@@ -118,20 +121,15 @@ def known_key(key: KeySeen) -> KnownKey:
     return KnownKey(key.name, key.key, rows, types, others, off_map, stray, key.several)
 
 
-def kind_of(type_seen: TypeSeen) -> Kind | None:
-    """Return the kind that values of this type can be compared as, or None."""
-    return None if type_seen.flag in _NO_VALUE | _NOT_COMPARED else type_seen.family
-
-
 def _only_stray_texts(types: Iterable[TypeSeen]) -> bool:
-    texts = [type_seen for type_seen in types if kind_of(type_seen) == "string"]
+    texts = [type_seen for type_seen in types if type_seen.kind == "string"]
     return bool(texts) and all(text.flag.startswith("not_") for text in texts)
 
 
 def _others(kind: Kind, types: Iterable[TypeSeen]) -> int:
     """Count values of other kinds; a text that is indexed as a number too is of both kinds."""
-    counted = [type_seen for type_seen in types if type_seen.flag not in _NO_VALUE]
-    elsewhere = sum(e.count for e in counted if kind_of(e) != kind and e.flag != FROM_TEXT)
+    counted = [type_seen for type_seen in types if type_seen.flag not in NO_VALUE]
+    elsewhere = sum(e.count for e in counted if e.kind != kind and e.flag != FROM_TEXT)
     doubled = sum(e.count for e in counted if e.flag == FROM_TEXT) if kind == "number" else 0
     return max(0, elsewhere - doubled)
 
@@ -205,24 +203,18 @@ ARRAY_FUNCTIONS: Final = frozenset({"a_equals", "a_contains", "a_containedby", "
 
 def names_in(node: Node) -> set[str]:
     """Return the metadata keys that a tree may refer to, which are looked up before its check."""
-    keys: set[str] = set()
-    for name_node, op in _iterate_names(node, ""):
-        if name_node.name.startswith(OWN):
-            continue
-        name = key_of(name_node)
-        keys.add(name)
-        if op in ARRAY_FUNCTIONS:
-            keys.add(f"{name}[]")
+    named = [each for each in _iterate_names(node) if not each.name.startswith(OWN)]
+    keys = {key_of(each) for each in named}
+    keys |= {f"{key_of(each)}[]" for each in named if each.name not in PROPERTIES}
     return {name for name in keys if storable(name)}
 
 
-def _iterate_names(node: Node, op: str) -> Iterator[tuple[Named, str]]:
+def _iterate_names(node: Node) -> Iterator[Named]:
     if isinstance(node, Named):
-        yield node, op
-    here = node.op.lower() if isinstance(node, Operation) else op
-    if here not in PREDICTION_FUNCTIONS:
+        yield node
+    if not isinstance(node, Operation) or node.op.lower() not in PREDICTION_FUNCTIONS:
         for child in inside(node):
-            yield from _iterate_names(child, here)
+            yield from _iterate_names(child)
 
 
 def key_of(node: Named) -> str:
@@ -245,6 +237,15 @@ def meaning(node: Named, checking: FilterCheck) -> Property | KnownKey:
         message = f"{node.name!r} is a property and a metadata key: write {' or '.join(both)}"
         raise meaningless(node, message, both)
     return entry
+
+
+def elements(node: Named, known: KnownKeys) -> Named:
+    """Return the name of the elements for the name of a JSON array; else the same name."""
+    elements = Named(f"{node.name}[]", at=node.at)
+    if node.name in PROPERTIES or key_of(elements) not in known.keys:
+        return node
+    whole = known.keys.get(key_of(node))
+    return node if whole is not None and whole.rows else elements
 
 
 def _property(node: Named) -> Property:

@@ -75,6 +75,9 @@ def _make_name_value(node: Named, kind: Kind, checking: FilterCheck) -> Value:
     resolved = described(node, checking)
     if isinstance(resolved, KnownKey):
         checking.warn_of_others(resolved, kind)
+        if f"{resolved.name}[]" in checking.known_keys.keys:
+            array = f"{resolved.name}[]"
+            checking.warn(f"{resolved.name!r} also came as an array: its elements are {array!r}.")
     return typed.Column(resolved.name, kind) if checking.inside else of_kind(resolved, kind)
 
 
@@ -231,8 +234,10 @@ def _possible_name(node: Named, checking: FilterCheck) -> frozenset[Kind]:
 
 
 def described(node: Named, checking: FilterCheck) -> Described | KnownKey:
-    """Return the property, key or column that a name means at its place."""
-    return names.column(node) if checking.inside else names.meaning(node, checking)
+    """Return the property, key or column that a name means at its place; an array: its elements."""
+    if checking.inside:
+        return names.column(node)
+    return names.meaning(names.elements(node, checking.known_keys), checking)
 
 
 def common(nodes: Sequence[Node], checking: FilterCheck) -> Kind:

@@ -22,7 +22,7 @@ from inference_store.query.cql2.tree import (
 
 from . import names, operands
 from .arithmetic import edges_of, geometries_meet, points_within
-from .names import FilterCheck, KnownKey, KnownKeys, meaningless
+from .names import FilterCheck, KnownKey, meaningless
 from .operands import mismatch, point_of
 from .typed import (
     COMPARISONS,
@@ -74,7 +74,7 @@ def check_array_function(node: Operation, checking: FilterCheck) -> Predicate:
     operands.refuse_inside(node, checking)
     relation = cast(Relation, node.op.lower().removeprefix("a_"))
     known = checking.known_keys
-    match [elements(arg, known) if isinstance(arg, Named) else arg for arg in node.args]:
+    match [names.elements(arg, known) if isinstance(arg, Named) else arg for arg in node.args]:
         case (Named() as of, Listed() as items) if _is_written(items):
             return _of_constants(of, relation, items, checking)
         case (Listed() as items, Named() as of) if _is_written(items):
@@ -185,15 +185,6 @@ def _of_two_arrays(
     _refuse_impossible(left, right, checking)
     predicate = Sets(relation, tuple(sides[0]), tuple(sides[1]))
     return _with_others(predicate, relation, _others(left), _others(right))
-
-
-def elements(node: Named, known: KnownKeys) -> Named:
-    """Return the name of the elements for the name of a JSON array; else the same name."""
-    elements = f"{node.name}[]"
-    if known.keys.get(names.key_of(Named(elements))) is None:
-        return node
-    whole = known.keys.get(names.key_of(node))
-    return node if whole is not None and whole.rows else Named(elements, at=node.at)
 
 
 def refuse_one_value(of: Named, checking: FilterCheck) -> None:

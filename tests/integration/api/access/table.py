@@ -37,6 +37,7 @@ _RULES = {"rules": [{"keep_input": "P30D", "keep_inference": "P1Y"}]}
 _OF_MODEL = {"level": "model", "id": "{model_id}", **_RULES}
 _OF_PROJECT = {"level": "project", "id": "{project_id}", **_RULES}
 _DEFAULT = {"level": "default", "id": None, **_RULES}
+_TAGS = {"add": ["seen"], "inference_ids": ["one"]}
 _ITEM = {"metadata": [{"key": "reviewed", "type": "bool", "value": "true"}]}
 _HOLD = {"name": "x", "reason": "y", "model_id": "{model_id}", "filter": "ok"}
 _VIEW = {"name": "x", "model_id": "{model_id}", "filter": "ok"}
@@ -73,6 +74,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", f"{_I}/response"): Row(READ, MODEL, 200),
     ("GET", f"{_I}/metadata"): Row(READ_INPUTS, MODEL, 200),
     ("POST", f"{_I}/metadata"): Row(ANNOTATE, MODEL, 200, _ITEM),
+    ("POST", f"{_M}/inferences/tags"): Row(ANNOTATE, MODEL, 200, _TAGS),
     ("GET", f"{_I}/drawing"): Row(READ, MODEL, 200),
     # its input is no picture
     ("GET", f"{_I}/thumbnail"): Row(READ_INPUTS, MODEL, 422),

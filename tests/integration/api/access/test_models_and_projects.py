@@ -328,6 +328,7 @@ _ONE = f"{_MODEL}/inferences/one"
 _ITEM = {"metadata": [{"key": "reviewed", "type": "bool", "value": "true"}]}
 _RULES = {"rules": [{"keep_input": "P30D", "keep_inference": "P1Y"}]}
 _POLICY = {"level": "model", "id": OPEN, **_RULES}
+_TAGS = {"add": ["seen"], "inference_ids": ["one"]}
 _URLS = {"include": ["urls"]}
 
 # (method, path, body, actions that it adds to the audit)
@@ -341,6 +342,8 @@ REQUESTS: list[tuple[str, str, Any, list[Action]]] = [
     ("GET", f"{_ONE}/metadata", None, [Action.METADATA_READ]),
     ("GET", f"{_ONE}/response", None, []),
     ("POST", f"{_ONE}/metadata", _ITEM, [Action.METADATA_CHANGED]),
+    ("POST", f"{_MODEL}/inferences/tags", _TAGS, [Action.METADATA_CHANGED]),
+    ("POST", f"{_MODEL}/inferences/tags", _TAGS, []),
     ("DELETE", _ONE, None, [Action.INFERENCE_ERASED]),
     ("GET", f"{_ONE}/data", None, []),  # erased, so nothing was read
     ("PUT", _MODEL, {"project_id": "p"}, [Action.MODEL_MOVED]),

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 from uuid import UUID, uuid4
 
@@ -12,7 +12,8 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.api.metadata_edits import Editor, MetadataItem, check_change, edit, reserve
+from inference_store.api.metadata_changes import MetadataItem, change_tags, check_change
+from inference_store.api.metadata_edits import Edit, Editor, edit, reserve
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.pending_deletions import KEYS
 from inference_store.index import registrations, unsettled
@@ -196,13 +197,16 @@ async def edit_metadata(engine: AsyncEngine, blobs: Blobs, key: str) -> None:
     caps = MetadataCaps()
     given = [("frame_number", "int", "4711"), ("new", "str", "x")]
     items = [MetadataItem(key=key, type=type, value=value) for key, type, value in given]
-    change = check_change(items, caps=caps)
+    tag = partial(change_tags, add=["night", "x"], remove=["x"], caps=caps)
+    untyped = check_change(items, remove=["gone"], caps=caps)
     editor = Editor(blobs, Dictionary(engine), caps)
-    await editor.dictionary.resolve({model: {"frame_number", "new"}}, {})
+    names = {"frame_number", "new", "tags", "tags[]"}
+    await editor.dictionary.resolve({model: names}, {})
     (name,) = (await transact(engine, registrations.names, [model])).values()
     registration = (await transact(engine, registrations.find_by_ids, [name]))[name]
-    await transact(engine, reserve, blobs.buckets.default, registration, uid, revision=None)
-    await transact(engine, edit, editor, registration, uid, change, revision=None)
+    for choose in (lambda _: untyped, tag):
+        await transact(engine, reserve, blobs.buckets.default, registration, uid, revision=None)
+        await transact(engine, edit, editor, registration, uid, Edit(choose, names))
 
 
 async def erase_inference(engine: AsyncEngine, blobs: Blobs, key: str, scope: Any) -> None:
