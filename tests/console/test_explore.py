@@ -121,7 +121,7 @@ def test_a_brush_over_the_timeline_chooses_a_time(open_page: OpenPage) -> None:
 def test_the_score_hides_boxes_and_becomes_a_filter(open_page: OpenPage) -> None:
     page = open_page(f"{MODEL}?f=frame_number%20IN%20(3%2C%2096)")
     expect(page.locator("polygon.outline")).to_have_count(4)
-    page.get_by_role("slider").fill("0.9")
+    page.get_by_role("slider", name="Lowest score").fill("0.9")
     expect(page.locator("polygon.outline")).to_have_count(1)
     page.get_by_role("button", name="Make it a filter").click()
     expect(page.locator(".tile")).to_have_count(1)

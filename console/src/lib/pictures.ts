@@ -14,17 +14,19 @@ interface Line {
 }
 
 const MOST_AT_ONCE = 60; // a page
-/** Tiles of most windows are no wider. */
-const EDGE = devicePixelRatio > 1 ? 320 : 256;
 const PAUSE_MS = 5000;
-/** So many thumbnails are held; those that were far from the window for longest are asked for again. */
-const MOST_HELD = 2000;
+/** Thumbnails of so many letters are held; those that were far from the window for longest are asked for again. */
+const MOST_HELD = 40_000_000;
+/** Pictures of a larger edge are asked for a few at a time. */
+const LARGE_EDGE = 512;
+const MOST_LARGE = 12;
 /** Those without one, in the order of the page. */
 const waiting = new Set<Preview>();
 /** Those with one, those that came near last at the end. */
 const held = new Set<Preview>();
 const watched = new Set<Preview>();
 const near = new Set<Preview>();
+let heldLetters = 0;
 let isPlanned = false;
 
 /** Asks for a thumbnail when the element comes near, and for those around it; `hear` is told as `whenNear` tells. */
@@ -38,8 +40,8 @@ export function watchPreview(element: Element, preview: Preview, hear?: (isNear:
   });
   return () => {
     stop();
-    for (const each of [watched, waiting, held, near]) each.delete(preview);
-    preview.forget();
+    for (const each of [watched, waiting, near]) each.delete(preview);
+    forget(preview);
   };
 }
 
@@ -61,50 +63,54 @@ function askNear(): void {
  * one scrolls, no request is for a few pictures while more wait.
  */
 function takeFrom(first: Preview): Preview[] {
-  const all = [...waiting].filter((each) => each.model === first.model);
+  const all = [...waiting].filter((each) => each.model === first.model && each.edge === first.edge);
+  const most = first.edge > LARGE_EDGE ? MOST_LARGE : MOST_AT_ONCE;
   const at = all.indexOf(first);
-  const behind = all.slice(at, at + MOST_AT_ONCE);
-  const before = all.slice(Math.max(0, at + behind.length - MOST_AT_ONCE), at);
+  const behind = all.slice(at, at + most);
+  const before = all.slice(Math.max(0, at + behind.length - most), at);
   const batch = [...behind, ...before];
   for (const each of batch) waiting.delete(each);
   return batch;
 }
 
 async function askBatch(batch: Preview[]): Promise<void> {
-  const byUid = new Map(batch.map((preview) => [preview.uid, preview]));
+  const byUid = Map.groupBy(batch, (preview) => preview.uid); // patches have one each of the same picture
   const where = path("models", batch[0]?.model ?? "", "inferences", "thumbnails");
   try {
-    const { items } = await post<{ items: Line[] }>(where, { uids: [...byUid.keys()], edge: EDGE });
+    const { items } = await post<{ items: Line[] }>(where, { uids: [...byUid.keys()], edge: batch[0]?.edge });
     for (const line of items) { // all at once: the page is drawn again once
-      const preview = byUid.get(line.uid);
-      if (preview) show(line, preview);
+      show(line, byUid.get(line.uid) ?? []);
     }
   } catch (fault) {
     const problem = fault instanceof Problem ? fault : new Problem(-2, "No picture", String(fault));
-    byUid.forEach((preview) => fail(preview, problem));
+    batch.forEach((preview) => fail(preview, problem));
   }
 }
 
-function show(line: Line, preview: Preview): void {
+function show(line: Line, previews: Preview[]): void {
   const { problem, data, content_type: mediaType, picture_width: width, picture_height: height } = line;
-  if (!watched.has(preview)) return;
-  if (problem) {
-    preview.problem = new Problem(problem.status, problem.title, problem.detail);
-    return;
+  const address = `data:${mediaType ?? ""};base64,${data ?? ""}`;
+  for (const preview of previews) {
+    if (!watched.has(preview)) continue;
+    if (problem) {
+      preview.problem = new Problem(problem.status, problem.title, problem.detail);
+      continue;
+    }
+    preview.show(address, width && height ? { width, height } : null);
+    held.add(preview);
+    heldLetters += address.length;
   }
-  preview.show(mediaType ?? "", data ?? "", width && height ? { width, height } : null);
-  held.add(preview);
-  if (held.size > MOST_HELD) forgetOne();
+  for (const preview of held) {
+    if (heldLetters <= MOST_HELD) return;
+    if (near.has(preview)) continue;
+    forget(preview);
+    waiting.add(preview);
+  }
 }
 
-function forgetOne(): void {
-  for (const preview of held) {
-    if (near.has(preview)) continue;
-    held.delete(preview);
-    preview.forget();
-    waiting.add(preview);
-    return;
-  }
+function forget(preview: Preview): void {
+  if (held.delete(preview)) heldLetters -= preview.address.length;
+  preview.forget();
 }
 
 /** Says why there is none, and asks again if that may pass. */

@@ -4,9 +4,14 @@ import { Problem } from "./api.ts";
 import type { Size } from "./shapes.ts";
 import type { Drawing, Inference } from "./types.ts";
 
+/** Most tiles are no wider. */
+const EDGE = devicePixelRatio > 1 ? 320 : 256;
+
 export class Preview {
   readonly model: string;
   readonly uid: string;
+  /** Of the thumbnail: its longer edge, in pixels. */
+  readonly edge: number;
   /** The thumbnail, as a `data:` address; empty: it is not there. */
   address = $state("");
   problem = $state.raw<Problem | null>(null);
@@ -15,14 +20,15 @@ export class Preview {
   /** Of the whole picture. */
   size = $state.raw<Size | null>(null);
 
-  constructor({ model_id, uid }: Inference) {
+  constructor({ model_id, uid }: Inference, edge = EDGE) {
     this.model = model_id;
     this.uid = uid;
+    this.edge = edge;
   }
 
   /** Shows a thumbnail in base64. A Blob for each would take several messages between processes of the browser. */
-  show(mediaType: string, base64: string, size: Size | null): void {
-    this.address = `data:${mediaType};base64,${base64}`;
+  show(address: string, size: Size | null): void {
+    this.address = address;
     this.problem = null;
     this.size = size ?? this.size;
   }

@@ -278,6 +278,7 @@ async def find_page(
     request; a cursor of another one is refused. The deadline's soft end applies in order of time,
     because such a page may say how far back it has searched.
     """
+    sort = sort.asking(query.wanted)
     order, after = sort.order, None
     if cursor is not None:
         kind, type_ = (None, None) if order is None else (order.kind, order.type)
@@ -378,6 +379,7 @@ async def find_neighbours(
     In order of time a uid is a place, whether there is such an inference or not. Raises NotFound if
     the order needs its value and it is gone; OutOfTime.
     """
+    sort = sort.asking(query.wanted)
     if sort.order is None:
         before = await _find_beside(connection, query, not sort.descending, uid, deadline)
         return before, await _find_beside(connection, query, sort.descending, uid, deadline)

@@ -45,6 +45,22 @@ async def test_each_prediction_says_whether_it_matches(api: Api) -> None:
     *lines, _ = map(json.loads, answer.text.splitlines())
     assert len(lines) == 17
     assert all(sum(one["matched"] for one in line["predictions"]) == 1 for line in lines)
+    sort = {"filter": "prediction(label = 'person') OR frame_number < 8954"}
+    for sign in ("", "-"):
+        found: list[Any] = []
+        cursor: Any = None
+        while not found or cursor:
+            more = {**sort, "sort": f"{sign}prediction.score", "limit": 7, "cursor": cursor}
+            page = await api.ask(_QUERY, {"include": ["predictions"], **more})
+            found, cursor = [*found, *page["items"]], page["next"]
+        scores = [
+            [one["score"] for one in item["predictions"] or () if one["matched"]] for item in found
+        ]
+        expected = sorted({"": min, "-": max}[sign](some) for some in scores if some)
+        firsts = [({"": min, "-": max}[sign])(some) for some in scores if some]
+        assert firsts == (expected[::-1] if sign else expected)
+        assert not any(scores[len(firsts) :]), "what has none comes last"
+        assert len({item["uid"] for item in found}) == len(found) > 60
     across = {"include": ["predictions"], "filter": "prediction(label = 'car')", "explain": True}
     page = await api.ask("/v1/inferences/query", across)
     assert {one["matched"] for item in page["items"] for one in item["predictions"]} == {
