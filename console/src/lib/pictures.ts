@@ -24,29 +24,35 @@ const MOST_LARGE = 12;
 const waiting = new Set<Preview>();
 /** Those with one, those that came near last at the end. */
 const held = new Set<Preview>();
-const watched = new Set<Preview>();
-const near = new Set<Preview>();
+const watched = new Map<Element, Preview>();
+const near = new Map<Element, Preview>();
 let heldLetters = 0;
 let isPlanned = false;
 
 /** Asks for a thumbnail when the element comes near, and for those around it; `hear` is told as `whenNear` tells. */
 export function watchPreview(element: Element, preview: Preview, hear?: (isNear: boolean) => void): () => void {
-  watched.add(preview);
-  waiting.add(preview);
+  watched.set(element, preview);
+  if (!preview.address && !preview.problem) waiting.add(preview);
   const stop = whenNear(element, (isNear) => {
-    if (isNear) approach(preview);
-    else near.delete(preview);
+    if (isNear) approach(element, preview);
+    else near.delete(element);
     hear?.(isNear);
   });
   return () => {
     stop();
-    for (const each of [watched, waiting, near]) each.delete(preview);
-    forget(preview);
+    watched.delete(element);
+    near.delete(element);
+    if (!isIn(watched, preview)) waiting.delete(preview);
   };
 }
 
-function approach(preview: Preview): void {
-  near.add(preview);
+/** Patches of one picture have it together. */
+function isIn(elements: Map<Element, Preview>, preview: Preview): boolean {
+  return [...elements.values()].includes(preview);
+}
+
+function approach(element: Element, preview: Preview): void {
+  near.set(element, preview);
   if (held.delete(preview)) held.add(preview);
   if (isPlanned || !waiting.has(preview)) return;
   isPlanned = true;
@@ -55,7 +61,7 @@ function approach(preview: Preview): void {
 
 function askNear(): void {
   isPlanned = false;
-  for (const preview of near) if (waiting.has(preview)) void askBatch(takeFrom(preview));
+  for (const preview of near.values()) if (waiting.has(preview)) void askBatch(takeFrom(preview));
 }
 
 /**
@@ -74,12 +80,13 @@ function takeFrom(first: Preview): Preview[] {
 }
 
 async function askBatch(batch: Preview[]): Promise<void> {
-  const byUid = Map.groupBy(batch, (preview) => preview.uid); // patches have one each of the same picture
+  const byUid = new Map(batch.map((preview) => [preview.uid, preview]));
   const where = path("models", batch[0]?.model ?? "", "inferences", "thumbnails");
   try {
     const { items } = await post<{ items: Line[] }>(where, { uids: [...byUid.keys()], edge: batch[0]?.edge });
     for (const line of items) { // all at once: the page is drawn again once
-      show(line, byUid.get(line.uid) ?? []);
+      const preview = byUid.get(line.uid);
+      if (preview) show(line, preview);
     }
   } catch (fault) {
     const problem = fault instanceof Problem ? fault : new Problem(-2, "No picture", String(fault));
@@ -87,24 +94,21 @@ async function askBatch(batch: Preview[]): Promise<void> {
   }
 }
 
-function show(line: Line, previews: Preview[]): void {
+function show(line: Line, preview: Preview): void {
   const { problem, data, content_type: mediaType, picture_width: width, picture_height: height } = line;
-  const address = `data:${mediaType ?? ""};base64,${data ?? ""}`;
-  for (const preview of previews) {
-    if (!watched.has(preview)) continue;
-    if (problem) {
-      preview.problem = new Problem(problem.status, problem.title, problem.detail);
-      continue;
-    }
-    preview.show(address, width && height ? { width, height } : null);
-    held.add(preview);
-    heldLetters += address.length;
+  if (problem) {
+    preview.problem = new Problem(problem.status, problem.title, problem.detail);
+    return;
   }
-  for (const preview of held) {
+  forget(preview);
+  preview.show(`data:${mediaType ?? ""};base64,${data ?? ""}`, width && height ? { width, height } : null);
+  held.add(preview);
+  heldLetters += preview.address.length;
+  for (const each of held) {
     if (heldLetters <= MOST_HELD) return;
-    if (near.has(preview)) continue;
-    forget(preview);
-    waiting.add(preview);
+    if (isIn(near, each)) continue;
+    forget(each);
+    if (isIn(watched, each)) waiting.add(each);
   }
 }
 
@@ -115,12 +119,12 @@ function forget(preview: Preview): void {
 
 /** Says why there is none, and asks again if that may pass. */
 function fail(preview: Preview, problem: Problem): void {
-  if (!watched.has(preview)) return;
   preview.problem = problem;
   if (!problem.passes) return;
   setTimeout(() => {
-    if (!watched.has(preview)) return;
+    preview.problem = null;
+    if (!isIn(watched, preview)) return;
     waiting.add(preview);
-    if (near.has(preview)) approach(preview);
+    askNear();
   }, (problem.retrySeconds ?? 0) * 1000 || PAUSE_MS);
 }

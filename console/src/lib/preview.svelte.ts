@@ -7,7 +7,18 @@ import type { Drawing, Inference } from "./types.ts";
 /** Most tiles are no wider. */
 const EDGE = devicePixelRatio > 1 ? 320 : 256;
 
-export class Preview {
+/** By inference and edge: they outlive their tiles, which leave the page when they are far from the window. */
+const known = new WeakMap<Inference, Map<number, Preview>>();
+
+export function findPreview(inference: Inference, edge = EDGE): Preview {
+  const ofInference = known.get(inference) ?? new Map<number, Preview>();
+  known.set(inference, ofInference);
+  const preview = ofInference.get(edge) ?? new Preview(inference, edge);
+  ofInference.set(edge, preview);
+  return preview;
+}
+
+class Preview {
   readonly model: string;
   readonly uid: string;
   /** Of the thumbnail: its longer edge, in pixels. */
@@ -20,7 +31,7 @@ export class Preview {
   /** Of the whole picture. */
   size = $state.raw<Size | null>(null);
 
-  constructor({ model_id, uid }: Inference, edge = EDGE) {
+  constructor({ model_id, uid }: Inference, edge: number) {
     this.model = model_id;
     this.uid = uid;
     this.edge = edge;
@@ -37,3 +48,5 @@ export class Preview {
     this.address = "";
   }
 }
+
+export type { Preview };
