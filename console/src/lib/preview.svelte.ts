@@ -18,6 +18,12 @@ export function findPreview(inference: Inference, edge = EDGE): Preview {
   return preview;
 }
 
+/** Lets what is asked for again have what was seen of it. */
+export function keepPreviews(from: Inference | undefined, to: Inference): void {
+  const seen = from && known.get(from);
+  if (seen) known.set(to, seen);
+}
+
 class Preview {
   readonly model: string;
   readonly uid: string;
