@@ -22,6 +22,8 @@ const LARGE_EDGE = 512;
 const MOST_LARGE = 12;
 /** Those without one, in the order of the page. */
 const waiting = new Set<Preview>();
+/** Those that are asked for. */
+const pending = new Set<Preview>();
 /** Those with one, those that came near last at the end. */
 const held = new Set<Preview>();
 const watched = new Map<Element, Preview>();
@@ -32,7 +34,7 @@ let isPlanned = false;
 /** Asks for a thumbnail when the element comes near, and for those around it; `hear` is told as `whenNear` tells. */
 export function watchPreview(element: Element, preview: Preview, hear?: (isNear: boolean) => void): () => void {
   watched.set(element, preview);
-  if (!preview.address && !preview.problem) waiting.add(preview);
+  if (!preview.address && !preview.problem && !pending.has(preview)) waiting.add(preview);
   const stop = whenNear(element, (isNear) => {
     if (isNear) approach(element, preview);
     else near.delete(element);
@@ -80,6 +82,7 @@ function takeFrom(first: Preview): Preview[] {
 }
 
 async function askBatch(batch: Preview[]): Promise<void> {
+  for (const each of batch) pending.add(each);
   const byUid = new Map(batch.map((preview) => [preview.uid, preview]));
   const where = path("models", batch[0]?.model ?? "", "inferences", "thumbnails");
   try {
@@ -92,6 +95,7 @@ async function askBatch(batch: Preview[]): Promise<void> {
     const problem = fault instanceof Problem ? fault : new Problem(-2, "No picture", String(fault));
     batch.forEach((preview) => fail(preview, problem));
   }
+  for (const each of batch) pending.delete(each);
 }
 
 function show(line: Line, preview: Preview): void {
