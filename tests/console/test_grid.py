@@ -86,6 +86,13 @@ def test_the_grid_is_sorted_grouped_and_sized_by_its_link(
         row.scroll_into_view_if_needed()
         ids = console.find_ids(STREET, **filter, sort="frame_number", limit=12)
         expect(row.locator(".id")).to_have_text(ids)
+    # an inference in several groups has its picture in each
+    labels = open_page(f"{MODEL}?g=label&f=frame_number%20%3C%207")
+    for label, count in (("person", 7), ("car", 3)):
+        heading = labels.get_by_role("heading", name=f"{label} {count} inferences")
+        expect(heading.locator("xpath=following-sibling::div[1]").locator("img")).to_have_count(
+            count
+        )
     again.get_by_role("link", name="camera-1").click()
     expect(again.get_by_role("combobox", name="Filter")).to_have_value("data_source = 'camera-1'")
 

@@ -83,13 +83,12 @@ function takeFrom(first: Preview): Preview[] {
 
 async function askBatch(batch: Preview[]): Promise<void> {
   for (const each of batch) pending.add(each);
-  const byUid = new Map(batch.map((preview) => [preview.uid, preview]));
+  const byUid = Map.groupBy(batch, (preview) => preview.uid); // an inference may be in several groups
   const where = path("models", batch[0]?.model ?? "", "inferences", "thumbnails");
   try {
     const { items } = await post<{ items: Line[] }>(where, { uids: [...byUid.keys()], edge: batch[0]?.edge });
     for (const line of items) { // all at once: the page is drawn again once
-      const preview = byUid.get(line.uid);
-      if (preview) show(line, preview);
+      for (const preview of byUid.get(line.uid) ?? []) show(line, preview);
     }
   } catch (fault) {
     const problem = fault instanceof Problem ? fault : new Problem(-2, "No picture", String(fault));
