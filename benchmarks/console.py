@@ -78,6 +78,8 @@ _MOVE = """new Promise((resolve) => {
   });
 })"""
 _FILLED = "window.filled"
+# Tiles that are far from the window are not there: the summary counts them.
+_COUNT = "(parseInt(document.querySelector('.summary b').textContent.replaceAll(',', '')) || 0)"
 _WIDE: ViewportSize = {"width": 1440, "height": 900}
 _ALL_SHOWN: ViewportSize = {"width": 1440, "height": 12_000}
 _MOST_MS = 120_000.0
@@ -233,10 +235,9 @@ def _measure_heap(tiles: int) -> Callable[[Browser, str], float]:
         with _open_page(browser) as page:
             page.goto(explore)
             _wait_for(page, _FILLED)
-            while page.locator(".tile").count() < tiles:
-                before = page.locator(".tile").count()
+            while (shown := page.evaluate(_COUNT)) < tiles:
                 page.evaluate("document.getElementById('main').scrollTo(0, 1e9)")
-                _wait_for(page, f"document.querySelectorAll('.tile').length > {before}")
+                _wait_for(page, f"{_COUNT} > {shown}")
             client = page.context.new_cdp_session(page)
             client.send("HeapProfiler.collectGarbage")
             used: Any = client.send("Runtime.getHeapUsage")

@@ -54,7 +54,9 @@ def publish_letter(console: Console) -> int:
 def list_pages(console: Console, operated: Operated) -> list[tuple[str, str]]:
     """Return the address of each page, with a selector of its content."""
     inference = console.ask("GET", f"/v1/models/{STREET}/inferences/{STREET}-0009")
+    other = console.ask("GET", f"/v1/models/{STREET}/inferences/{STREET}-0008")
     queries = ["", "?v=table", f"?sel={inference['uid']}", "?f=nothing%20%3D%201"]
+    queries += ["?v=patches", "?g=data_source", f"?sel={inference['uid']}&with={other['uid']}"]
     pages = ["", *(f"#/m/{STREET}{query}" for query in queries), f"#/m/{SMALL}?v=map"]
     pages += ["#/m/planted", "#/m/planted?v=table", "#/m/gone", f"#/compare?a={SMALL}&b={STREET}"]
     names = ("accounting", "dead-letters", "holds", "erasures", "exports", "certificates")

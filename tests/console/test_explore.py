@@ -121,7 +121,7 @@ def test_a_brush_over_the_timeline_chooses_a_time(open_page: OpenPage) -> None:
 def test_the_score_hides_boxes_and_becomes_a_filter(open_page: OpenPage) -> None:
     page = open_page(f"{MODEL}?f=frame_number%20IN%20(3%2C%2096)")
     expect(page.locator("polygon.outline")).to_have_count(4)
-    page.get_by_role("slider").fill("0.9")
+    page.get_by_role("slider", name="Lowest score").fill("0.9")
     expect(page.locator("polygon.outline")).to_have_count(1)
     page.get_by_role("button", name="Make it a filter").click()
     expect(page.locator(".tile")).to_have_count(1)
@@ -137,17 +137,11 @@ def test_the_table_sorts(open_page: OpenPage) -> None:
     expect(page).to_have_url(re.compile("s=frame_number&v=table"))
 
 
-def show_all(page: Page, count: int) -> None:
-    for shown in (*range(PAGE + NEXT_PAGE, count, NEXT_PAGE), count):
-        page.get_by_role("main").evaluate("main => main.scrollTo(0, main.scrollHeight)")
-        expect(page.locator(".tile")).to_have_count(shown)
-
-
 def test_copied_commands_give_the_same_inferences(open_page: OpenPage) -> None:
     page = open_page(f"{MODEL}?f=frame_number%20%3C%3E%207&s=frame_number")
     list_ids(page)
-    show_all(page, STREETS - 1)
-    expected = list_ids(page)
+    # tiles that are far from the window are not there
+    expected = [f"{STREET}-{number:04d}" for number in range(STREETS) if number != 7]
     allow_copying(page)
     commands = []
     for kind in ("curl", "Python"):

@@ -234,7 +234,7 @@ def test_a_tile_shows_whole_contours(open_page: OpenPage, console: Console) -> N
     expect(outlines).to_have_count(2)
     points = {outline.get_attribute("points") for outline in outlines.all()}
     assert points == {"20,20 120,20 70,140", "10,10 40,10 40,40"}
-    page.get_by_role("slider").fill("0.9")
+    page.get_by_role("slider", name="Lowest score").fill("0.9")
     expect(outlines).to_have_count(0)
 
 

@@ -25,11 +25,6 @@ export interface LabelRow {
   b: number;
 }
 
-/** Shares of the inferences by score, in bins of equal width from 0 to 1. */
-export type Histogram = number[];
-
-const BINS = 20;
-const BOUNDS = Array.from({ length: BINS + 1 }, (_, bin) => bin / BINS);
 const LABELS = 12;
 /** The hashes of one question: a filter has a limit. */
 const NEWEST = 200;
@@ -73,16 +68,6 @@ function pairUp(a: Inference, b: Inference): Pair {
   if (counts) return { a, b, difference: 1 + Math.min(Math.abs(counts), 99) / 100, reason: `${Math.abs(counts)} more in ${counts > 0 ? "A" : "B"}` };
   const scores = Math.abs((a.top_score ?? 0) - (b.top_score ?? 0));
   return { a, b, difference: Math.min(scores, 1), reason: scores ? `Scores differ by ${scores.toFixed(2)}` : "They agree" };
-}
-
-export async function askHistogram(link: Link, signal: AbortSignal): Promise<Histogram> {
-  const measures = [{ function: "histogram", of: "top_score", bounds: BOUNDS, as: "scores" }];
-  const { groups } = await askAggregate(link, { measures }, signal);
-  const { bins, above } = (groups[0]?.measures.scores ?? { bins: [], above: 0 }) as { bins: { count: number }[]; above: number };
-  const counts = bins.map((bin) => bin.count);
-  if (counts.length) counts[counts.length - 1] = (counts.at(-1) ?? 0) + above; // a score of 1
-  const total = counts.reduce((sum, count) => sum + count, 0) || 1;
-  return counts.map((count) => count / total);
 }
 
 export async function askLabels({ a, b }: Sides, signal: AbortSignal): Promise<LabelRow[]> {

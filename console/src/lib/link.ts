@@ -1,6 +1,6 @@
 /** The state of the console as the fragment of its address. Defaults are left out. */
 
-export const VIEWS = ["grid", "table", "map"] as const;
+export const VIEWS = ["grid", "patches", "table", "map"] as const;
 export type View = (typeof VIEWS)[number];
 
 /** In the place of a list: the page that compares two models. */
@@ -25,8 +25,16 @@ export interface Link {
   view: View;
   /** The columns of the table, as `columns.ts` writes them; empty: the usual ones. */
   columns: string;
+  /** The width of tiles: `s`, `l`; empty: medium. */
+  size: string;
+  /** The name by whose values the grid has a row each. */
+  group: string;
   /** The uid of the inference that is looked at. */
   selected: string;
+  /** The ordinal of the prediction of it that is marked. */
+  marked: string;
+  /** The uid of the inference that it is compared with. */
+  beside: string;
   /** `1` while what arrives is followed. */
   live: string;
 }
@@ -41,10 +49,17 @@ export const EMPTY_LINK: Link = {
   sort: "-received_at",
   view: "grid",
   columns: "",
+  size: "",
+  group: "",
   selected: "",
+  marked: "",
+  beside: "",
   live: "",
 };
-const NAMES = { filter: "f", time: "t", sort: "s", view: "v", columns: "c", selected: "sel", live: "live" } as const;
+const NAMES = {
+  ...{ filter: "f", time: "t", sort: "s", view: "v", columns: "c", size: "z", group: "g" },
+  ...{ selected: "sel", marked: "p", beside: "with", live: "live" },
+} as const;
 
 export function parseLink(fragment: string): Link {
   const [where = "", query = ""] = fragment.replace(/^#\/?/, "").split("?", 2);
@@ -65,7 +80,11 @@ export function parseLink(fragment: string): Link {
     sort: read("sort"),
     view: VIEWS.find((view) => view === read("view")) ?? EMPTY_LINK.view,
     columns: read("columns"),
+    size: read("size"),
+    group: read("group"),
     selected: read("selected"),
+    marked: read("marked"),
+    beside: read("beside"),
     live: read("live"),
   };
 }

@@ -4,9 +4,31 @@ import { Problem } from "./api.ts";
 import type { Size } from "./shapes.ts";
 import type { Drawing, Inference } from "./types.ts";
 
-export class Preview {
+/** Most tiles are no wider. */
+const EDGE = devicePixelRatio > 1 ? 320 : 256;
+
+/** By inference and edge: they outlive their tiles, which leave the page when they are far from the window. */
+const known = new WeakMap<Inference, Map<number, Preview>>();
+
+export function findPreview(inference: Inference, edge = EDGE): Preview {
+  const ofInference = known.get(inference) ?? new Map<number, Preview>();
+  known.set(inference, ofInference);
+  const preview = ofInference.get(edge) ?? new Preview(inference, edge);
+  ofInference.set(edge, preview);
+  return preview;
+}
+
+/** Lets what is asked for again have what was seen of it. */
+export function keepPreviews(from: Inference | undefined, to: Inference): void {
+  const seen = from && known.get(from);
+  if (seen) known.set(to, seen);
+}
+
+class Preview {
   readonly model: string;
   readonly uid: string;
+  /** Of the thumbnail: its longer edge, in pixels. */
+  readonly edge: number;
   /** The thumbnail, as a `data:` address; empty: it is not there. */
   address = $state("");
   problem = $state.raw<Problem | null>(null);
@@ -15,14 +37,15 @@ export class Preview {
   /** Of the whole picture. */
   size = $state.raw<Size | null>(null);
 
-  constructor({ model_id, uid }: Inference) {
+  constructor({ model_id, uid }: Inference, edge: number) {
     this.model = model_id;
     this.uid = uid;
+    this.edge = edge;
   }
 
   /** Shows a thumbnail in base64. A Blob for each would take several messages between processes of the browser. */
-  show(mediaType: string, base64: string, size: Size | null): void {
-    this.address = `data:${mediaType};base64,${base64}`;
+  show(address: string, size: Size | null): void {
+    this.address = address;
     this.problem = null;
     this.size = size ?? this.size;
   }
@@ -31,3 +54,5 @@ export class Preview {
     this.address = "";
   }
 }
+
+export type { Preview };

@@ -1,6 +1,7 @@
 /** The questions to the API about what a link shows. */
 
 import { get, path, post } from "./api.ts";
+import { addCondition, quoteText } from "./cql.ts";
 import type { Link } from "./link.ts";
 import { readSpan } from "./times.ts";
 import type { Aggregate, Drawing, Inference, InferencePage, Queryables, Retention, Schemas } from "./types.ts";
@@ -58,6 +59,12 @@ export function askAggregate(link: Link, body: Record<string, unknown>, signal: 
 export function askOne(model: string, uid: string, signal: AbortSignal) {
   const where = inferences(model, `uid:${uid}`);
   return get<Inference>(`${where}?include=metadata,predictions`, signal);
+}
+
+/** One inference of a filter, whose predictions say whether it asks for them. */
+export async function askAsked(link: Link, uid: string, signal: AbortSignal): Promise<Inference | null> {
+  const filter = addCondition(link.filter, `uid = ${quoteText(uid)}`);
+  return (await askPage({ ...link, filter, sort: "-received_at" }, null, signal, 1)).items[0] ?? null;
 }
 
 export function askDrawing(model: string, uid: string, signal: AbortSignal) {

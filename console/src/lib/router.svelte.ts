@@ -11,9 +11,14 @@ class Router {
     });
   }
 
+  /** This link with changes; what was marked or compared of one inference is not of another. */
+  change(changes: Partial<Link>): Link {
+    return { ...this.link, marked: "", beside: "", ...changes };
+  }
+
   /** The address of a page whose link differs so from this one. */
   href(changes: Partial<Link>): string {
-    return formatLink({ ...this.link, ...changes });
+    return formatLink(this.change(changes));
   }
 
   go(changes: Partial<Link>): void {
@@ -22,7 +27,7 @@ class Router {
 
   /** Goes there, with no step of its own for Back. */
   replace(changes: Partial<Link>): void {
-    this.link = { ...this.link, ...changes };
+    this.link = this.change(changes);
     history.replaceState(null, "", formatLink(this.link));
   }
 }

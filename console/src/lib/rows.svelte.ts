@@ -3,6 +3,7 @@
 import { takeEarly } from "./early.ts";
 import type { Link } from "./link.ts";
 import { Loaded } from "./loaded.svelte.ts";
+import { keepPreviews } from "./preview.svelte.ts";
 import { askCount, askPage } from "./questions.ts";
 import type { Inference, InferencePage } from "./types.ts";
 
@@ -38,7 +39,8 @@ export class Rows {
     this.#isFirst = false;
     this.page.ask(async (signal) => {
       const page = await askPage(link, null, signal);
-      const known = new Set(this.items.map((each) => each.uid));
+      const known = new Map(this.items.map((each) => [each.uid, each]));
+      for (const each of page.items) keepPreviews(known.get(each.uid), each);
       const fresh = page.items.filter((each) => !known.has(each.uid)).length;
       const isWhole = fresh < page.items.length; // else there may be more between
       if (this.count.data !== null && isWhole) this.count.data += fresh;

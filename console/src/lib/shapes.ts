@@ -1,5 +1,6 @@
 /** Predictions as shapes over a picture, in its pixels. */
 
+import { type Asked, sortAsked } from "./matches.ts";
 import type { Drawing, Inference, Prediction } from "./types.ts";
 
 export type Point = [x: number, y: number];
@@ -32,10 +33,9 @@ export function findSize(inference: Inference, loaded: Size | null): Size | null
 }
 
 /** The shapes that the API draws: whole contours and keypoints too. */
-export function readDrawing(drawing: Drawing, size: Size, most = MOST_SHAPES): Shape[] {
+export function readDrawing(drawing: Drawing, size: Size, asked: Asked, most = MOST_SHAPES): Shape[] {
   const [x, y] = drawing.units === "shares" ? [size.width, size.height] : [1, 1];
-  return drawing.shapes
-    .toSorted((a, b) => a.rank - b.rank)
+  return sortAsked(drawing.shapes, asked)
     .slice(0, most)
     .map(({ ordinal, label, score, kind, points }) => ({
       ordinal,
@@ -62,9 +62,8 @@ function thin(points: Point[], least: number): Point[] {
 }
 
 /** Boxes, of what a page of inferences says of its predictions. */
-export function toShapes(predictions: Prediction[], size: Size, most = MOST_SHAPES): Shape[] {
-  return predictions
-    .toSorted((a, b) => a.rank - b.rank)
+export function toShapes(predictions: Prediction[], size: Size, asked: Asked, most = MOST_SHAPES): Shape[] {
+  return sortAsked(predictions, asked)
     .slice(0, most)
     .flatMap((each) => {
       const points = turnedCorners(each, size) ?? corners(each);

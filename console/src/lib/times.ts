@@ -66,6 +66,10 @@ export function writeShortTime(at: string | Date): string {
   return SHORT.format(new Date(at));
 }
 
+export function writeSeconds(at: string): string {
+  return SECONDS.format(new Date(at));
+}
+
 /** An end of a span: with seconds, if the span is short. */
 export function writeEdge(at: number, span: number): string {
   return (span < 600e3 ? SECONDS : SHORT).format(new Date(at));

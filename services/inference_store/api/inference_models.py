@@ -19,6 +19,7 @@ from inference_store.platform.json_encoding import escape_text
 from inference_store.query.aggregates.bins import plain
 from inference_store.query.explain import Explanation
 from inference_store.query.order import EXAMPLE
+from inference_store.query.read import MATCHED
 
 from .answer import Shown
 
@@ -85,6 +86,8 @@ _MEANINGS: Final = {
     "model_ms": "Milliseconds from forwarded to responded.",
     "post_ms": "Milliseconds from responded to published.",
     "prediction_count": "Null: the response failed or could not be read.",
+    MATCHED: "Whether it satisfies a condition in prediction(…) or count_predictions(…) that no NOT"
+    " negates, or the body's `prediction`; null: the question has none.",
     DISTANCE: "Where the page is sorted by distance: metres to the point; null: it has no"
     " location.",
 }
@@ -95,7 +98,7 @@ def _model_columns(columns: Iterable[tuple[str, Kind]]) -> type[Shown]:
     fields: dict[str, Any] = {}
     for name, kind in columns:
         type = UUID if name in _UUIDS else _TYPES[kind]
-        default = None if name == DISTANCE else ...
+        default = None if name in {DISTANCE, MATCHED} else ...
         field = Field(default=default, description=_MEANINGS.get(name))
         fields[name] = (type if name in _ALWAYS else type | None, field)
     return create_model("Columns", __base__=Shown, **fields)

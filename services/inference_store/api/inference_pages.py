@@ -44,8 +44,14 @@ from inference_store.query.deadline import Deadline, OutOfTime, Overloaded, find
 from inference_store.query.explain import Recording, recording
 from inference_store.query.matching import Hit, Query
 from inference_store.query.order import AtRandom, ByDistance, Sort, resolve_sort
-from inference_store.query.pages import Page, describe_narrowing, find_page, make_cursor
-from inference_store.query.read import BLOBS, Inference, get_storage_key, read
+from inference_store.query.pages import (
+    Page,
+    describe_narrowing,
+    find_page,
+    make_cursor,
+    mark_matched,
+)
+from inference_store.query.read import BLOBS, PREDICTIONS, Inference, get_storage_key, read
 
 from .access import Access
 from .answer import encode_json
@@ -233,9 +239,7 @@ async def build_page(
         numbers = [model.model for model in page_request.models]
         warnings += await _check_chosen_keys(connection, numbers, body, selection)
     with recording(body.explain) as recorded:
-        # only how the page is found is explained
-        include = None if body.explain else selection.include
-        page = await _search(connection, access.settings, body, page_request, include)
+        page = await _search(connection, access.settings, body, page_request, selection.include)
         explanation = await explain(connection, access, page_request.query, recorded)
     hits = await _read_rows(connection, access, selection, page_request.models, page)
     pin = page_request.filter.pin
@@ -260,7 +264,7 @@ async def _search(
     settings: ApiSettings,
     body: InferenceQuery,
     page_request: PageRequest,
-    include: Collection[str] | None,
+    include: Collection[str],
 ) -> Page:
     until = set_deadline(body, settings)
     if body.timeout_seconds is None:
@@ -274,8 +278,11 @@ async def _search(
             cursor=body.cursor,
             limit=body.limit,
             deadline=until,
-            include=include,
+            # only how the page is found is explained
+            include=None if body.explain else include,
         )
+        if PREDICTIONS in include:
+            page = await mark_matched(connection, page_request.query, page, until.whole)
     if page.searched_back_to is not None and until.is_over:
         QUERY_TIMEOUTS.labels("page").inc()
     return page
@@ -312,10 +319,9 @@ async def _read_inferences(
 ) -> list[Inference]:
     unread = [uid for uid in uids if uid not in page.read]
     more = await read(connection, model, unread, include=include)
-    if len(unread) == len(uids):
-        return more
     inferences = {**page.read, **{inference.uid: inference for inference in more}}
-    return [inferences[uid] for uid in uids if uid in inferences]
+    found = [inferences[uid] for uid in uids if uid in inferences]
+    return found if page.matched is None else [one.mark(page.matched) for one in found]
 
 
 async def _check_chosen_keys(

@@ -35,6 +35,7 @@ from inference_store.platform.json_encoding import fit_times
 from inference_store.query.properties import LATENCIES, compute_latency
 from inference_store.query.read import (
     BLOBS,
+    MATCHED,
     PREDICTION_FIELDS,
     STORAGE_KEYS,
     Inference,
@@ -367,8 +368,10 @@ def _read_key(entry: StoredEntry) -> str:
 _KINDS: Final[dict[str, Kind]] = {
     **dict.fromkeys(("ordinal", "rank", "output", "start", "end"), Kind.INTEGER),
     **dict.fromkeys(("output_name", "label", "prompt", "answer", "text"), Kind.TEXT),
+    MATCHED: Kind.BOOL,
 }
 """Those of the other members are floats."""
+_STORED: Final = frozenset(PREDICTION_FIELDS) - {MATCHED}
 
 
 def predictions_column(parts: Collection[str]) -> Column:
@@ -415,7 +418,7 @@ class Columns:
                 Column(f"bytes.{blob}", Kind.BYTES) for blob in BLOBS if blob in blobs.copied
             ],
             metadata=choose_columns(keys, None) if "metadata" in include else None,
-            predictions=predictions_column(()) if "predictions" in include else None,
+            predictions=predictions_column(_STORED) if "predictions" in include else None,
         )
 
     def list_all(self) -> list[Column]:

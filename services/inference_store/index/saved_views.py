@@ -16,7 +16,7 @@ from inference_store.inference.field_docs import Hidden, Stored
 from .tables import registration, saved_view
 
 Shared: TypeAlias = Literal["private", "project"]
-Look: TypeAlias = Literal["grid", "table", "map", "time"]
+Look: TypeAlias = Literal["grid", "patches", "table", "map"]
 MOST_OF_A_CALLER: Final = 200
 """Private views of one caller, of all models together."""
 MOST_OF_A_PROJECT: Final = 500

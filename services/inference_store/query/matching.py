@@ -59,6 +59,8 @@ class Query:
     """The open spans, the newest first, if they are known already."""
     others: tuple[int, ...] = ()
     """The other models that are asked together with the first."""
+    wanted: Condition | None = field(default=None, compare=False)
+    """What a prediction of a match satisfies that the filter asks for; None: it asks for none."""
 
     @property
     def models(self) -> tuple[int, ...]:

@@ -10,13 +10,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, TypeAlias
 
-from sqlalchemy import BigInteger, ColumnElement, Double, FromClause, false, func, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Double,
+    FromClause,
+    and_,
+    false,
+    func,
+    or_,
+    select,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.type_api import TypeEngine
 
 from inference_store.index import key_registry
 from inference_store.index.key_registry import FROM_TEXT, KeySeen, Models, types_of
-from inference_store.index.tables import SIDE_TABLES, inference, inference_alias
+from inference_store.index.tables import SIDE_TABLES, inference, inference_alias, prediction
 from inference_store.inference.errors import (
     Fault,
     ImpossibleComparison,
@@ -42,7 +52,7 @@ from inference_store.query.filters.names import (
     names_in,
 )
 from inference_store.query.filters.typed import Distance, Missing
-from inference_store.query.properties import PROPERTIES, Property
+from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES, Property
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +203,42 @@ class AtRandom:
         return Rows(value, row.c.uid, (scan_range.of(row),))
 
 
-Order: TypeAlias = ByKey | ByProperty | ByDistance | AtRandom
+@dataclass(frozen=True, slots=True)
+class ByPrediction:
+    """By a number of the predictions that the filter asks for, or of all if it asks for none.
+
+    Several are sorted as several values of a key.
+    """
+
+    of: Property
+    descending: bool
+    wanted: Condition | None = None
+    kind: ClassVar[Family] = "number"
+    is_scannable: ClassVar[bool] = False
+    always: ClassVar[bool] = False
+
+    @property
+    def type(self) -> TypeEngine[Any]:
+        return Double()
+
+    def rows(self, scan_range: ScanRange) -> Rows:
+        row, other = prediction.alias(), prediction.alias()
+        value, others = row.c[self.of.name], other.c[self.of.name]
+        before = others > value if self.descending else others < value
+        # of equal values one
+        before = or_(before, and_(others == value, other.c.ordinal < row.c.ordinal))
+        sooner = select(other.c.uid).where(
+            *self._asked(scan_range, other), other.c.uid == row.c.uid, before
+        )
+        is_first = ~sooner.correlate_except(other).exists()
+        return Rows(value, row.c.uid, (*self._asked(scan_range, row), is_first))
+
+    def _asked(self, scan_range: ScanRange, row: FromClause) -> tuple[ColumnElement[bool], ...]:
+        asked = () if self.wanted is None else (self.wanted.holds(scan_range, row.c.uid),)
+        return scan_range.of(row), row.c[self.of.name].is_not(None), *asked
+
+
+Order: TypeAlias = ByKey | ByProperty | ByDistance | AtRandom | ByPrediction
 # Both are in the order of time: a uid begins with the time.
 TIME = frozenset({"received_at", "uid"})
 UNORDERED = frozenset({"location"})
@@ -230,10 +275,11 @@ class MissingValue(Condition):
 EXAMPLE: Final = "distance(location, POINT(13.4 52.5))"
 PATH: Final = "sort"
 _CALL: Final = re.compile(r"\s*distance\s*\(", re.IGNORECASE)
+_PREDICTION: Final = "prediction."
 NEWEST_FIRST: Final = "-received_at"
 # A key of 256 characters, with a prefix and a suffix.
 MOST_SORT_CHARACTERS = 300
-PATTERN: Final = r"^-?(inference\.|metadata\.)?.+$"
+PATTERN: Final = r"^-?(inference\.|metadata\.|prediction\.)?.+$"
 """The values of `sort`, as a regular expression of ECMA 262."""
 _PREFERRED: Final[tuple[Family, ...]] = ("number", "timestamp", "string", "bool")
 
@@ -245,6 +291,12 @@ class Sort:
     descending: bool
     order: Order | None = None
     warnings: tuple[str, ...] = ()
+
+    def asking(self, wanted: Condition | None) -> "Sort":
+        """Return the order by those predictions alone that satisfy this."""
+        if not isinstance(self.order, ByPrediction):
+            return self
+        return replace(self, order=replace(self.order, wanted=wanted))
 
 
 async def resolve_sort(
@@ -266,6 +318,9 @@ async def resolve_sort(
     if key not in keys and ":" in key and (entry := type_named(key.rpartition(":")[2])):
         key, typed = key.rpartition(":")[0], entry.family
     stored = None if name.startswith(OWN) else keys.get(key)
+    of_prediction = PREDICTION_COLUMNS.get(name.removeprefix(_PREDICTION))
+    if name.startswith(_PREDICTION) and of_prediction and of_prediction.stored == "double":
+        return Sort(descending, ByPrediction(of_prediction, descending))
     if property_ in PROPERTIES:
         if stored is not None and not name.startswith(METADATA):
             raise _refuse_ambiguous(key)

@@ -11,6 +11,7 @@ among those without: if time runs out earlier, the order of the hits is not cert
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from operator import attrgetter
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -19,11 +20,12 @@ from sqlalchemy import ColumnElement, Select, any_, select, tuple_
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.index.tables import inference
+from inference_store.index.tables import inference, prediction
 from inference_store.inference.errors import NotFound
 from inference_store.inference.events.event import received_at_of
 
 from . import cursor as cursors
+from .conditions import Condition
 from .cursor import Cursor
 from .deadline import (
     HIGHEST,
@@ -250,6 +252,8 @@ class Page:
     """The inferences that were read with the hits: all are of one model."""
     searched: UUID | None = None
     """The uid up to which it searched before time ran out."""
+    matched: Collection[tuple[UUID, int]] | None = None
+    """The uids and ordinals of the predictions that the filter asks for, if it asks for any."""
 
     @property
     def searched_back_to(self) -> datetime | None:
@@ -274,6 +278,7 @@ async def find_page(
     request; a cursor of another one is refused. The deadline's soft end applies in order of time,
     because such a page may say how far back it has searched.
     """
+    sort = sort.asking(query.wanted)
     order, after = sort.order, None
     if cursor is not None:
         kind, type_ = (None, None) if order is None else (order.kind, order.type)
@@ -295,6 +300,30 @@ async def find_page(
         return page
     following = make_cursor(sort, fingerprint, page.hits[limit - 1])
     return replace(page, hits=page.hits[:limit], next=following)
+
+
+async def mark_matched(
+    connection: AsyncConnection, query: Query, page: Page, deadline: Deadline
+) -> Page:
+    """Find which predictions of a page its filter asks for. Raises OutOfTime."""
+    if query.wanted is None or not page.hits:
+        return page
+    uids: dict[int, list[UUID]] = {hit.model: [] for hit in page.hits}
+    for hit in page.hits:
+        uids[hit.model].append(hit.uid)
+    matched: set[tuple[UUID, int]] = set()
+    for model, some in uids.items():
+        statement = partial(_select_matched, query.of_model(model), query.wanted, some)
+        what = "see which predictions match"
+        rows = await fetch(connection, statement, deadline, large=query.large, what=what)
+        matched |= {(row[0], row[1]) for row in rows}
+    return replace(page, matched=matched)
+
+
+def _select_matched(query: Query, wanted: Condition, uids: Sequence[UUID]) -> Select[Any]:
+    row, scan_range = prediction.alias(), query.scan_range
+    here = scan_range.of(row), row.c.uid == any_(bind_many(uids, UUID_TYPE(as_uuid=True)))
+    return select(row.c.uid, row.c.ordinal).where(*here, wanted.holds(scan_range, row.c.uid))
 
 
 def describe_narrowing(sort: Sort) -> str:
@@ -350,6 +379,7 @@ async def find_neighbours(
     In order of time a uid is a place, whether there is such an inference or not. Raises NotFound if
     the order needs its value and it is gone; OutOfTime.
     """
+    sort = sort.asking(query.wanted)
     if sort.order is None:
         before = await _find_beside(connection, query, not sort.descending, uid, deadline)
         return before, await _find_beside(connection, query, sort.descending, uid, deadline)

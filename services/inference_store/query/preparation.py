@@ -19,7 +19,13 @@ from inference_store.inference.nearest import (
 )
 from inference_store.query.deadline import ScanRange, has_marks, range_of_time
 
-from .conditions import compile_certain, compile_condition, list_labels, read_names
+from .conditions import (
+    compile_certain,
+    compile_condition,
+    compile_wanted,
+    list_labels,
+    read_names,
+)
 from .conditions.condition import (
     NOTHING,
     All,
@@ -190,4 +196,5 @@ async def build_query(
         size=comparisons_in(whole),
         spans=extent.spans if extent else None,
         others=tuple(others),
+        wanted=compile_wanted(whole, names.compiled_by(compile_condition)),
     )

@@ -6,7 +6,21 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import CTE, ColumnElement, Select, Table, and_, any_, bindparam, func, or_, select
+from sqlalchemy import (
+    CTE,
+    Boolean,
+    ColumnElement,
+    Select,
+    Table,
+    and_,
+    any_,
+    bindparam,
+    cast,
+    func,
+    null,
+    or_,
+    select,
+)
 from sqlalchemy.dialects.postgresql import ARRAY, INTEGER, TEXT
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -16,15 +30,17 @@ from inference_store.index.prepared_statement import PreparedStatement
 from inference_store.index.tables import erasing, inference, inference_alias, label, prediction
 from inference_store.inference.metadata import encode_entries
 
-METADATA, PREDICTIONS = "metadata", "predictions"
+METADATA, PREDICTIONS, MATCHED = "metadata", "predictions", "matched"
 _MOST_AHEAD = 200
 _NO_ENTRIES: Final = encode_entries(())
 _PREDICTED: Final = (
     label.c.name.label("label"),
     *(c.label(c.key) for c in prediction.columns if c.key not in {"model", "uid", "label"}),
+    cast(null(), Boolean).label(MATCHED),
 )
-"""The columns that are read of a prediction."""
+"""The columns that are read of a prediction; what a question adds to them is NULL."""
 PREDICTION_FIELDS: Final = tuple(str(column.name) for column in _PREDICTED)
+_ORDINAL: Final = PREDICTION_FIELDS.index("ordinal")
 
 
 # A named tuple, as Hit: thousands are made for an answer, each at a third of a dataclass's cost.
@@ -58,6 +74,15 @@ class Inference(NamedTuple):
         """Its uid."""
         uid: UUID = self.row["uid"]
         return uid
+
+    def mark(self, matched: Collection[tuple[UUID, int]]) -> "Inference":
+        """Return it with `matched` of each prediction: whether its uid and ordinal are there."""
+        uid = self.uid
+        marked = [
+            (*values[:-1], (uid, values[_ORDINAL]) in matched)
+            for values in self.prediction_values or ()
+        ]
+        return self._replace(prediction_values=marked)
 
 
 async def read(

@@ -42,6 +42,8 @@ class Prediction:
     start: int | None
     end: int | None
     value: float | None
+    matched: bool | None = None
+    """Whether it satisfies a condition of the filter on predictions; None: the filter has none."""
 
     @property
     def box(self) -> tuple[float, float, float, float] | None:

@@ -142,7 +142,7 @@ saved_view = Table(
     # '24h', or '<from>..<to>'; NULL: all of it
     Column("time", CODE_POINTS),
     Column("sort", CODE_POINTS, nullable=False),
-    # 'grid', 'table', 'map', 'time'
+    # 'grid', 'patches', 'table', 'map'
     Column("view", CODE_POINTS, nullable=False),
     Column("columns", JSONB, nullable=False, server_default=text("'[]'")),
     Column("revision", Integer, nullable=False, server_default=text("1")),

@@ -216,6 +216,28 @@ def _test_prediction(
     yield compile_one(condition, rows.names).holds(rows.scan_range, row.c.uid)
 
 
+def compile_wanted(predicate: Predicate, names: Names) -> Condition | None:
+    """Compile that one prediction satisfies a condition on predictions that the predicate wants
+    satisfied; None: it wants none."""
+    wanted = tuple(_find_wanted(predicate))
+    return names.condition_of(typed.Or(wanted)) if wanted else None
+
+
+def _find_wanted(predicate: Predicate, *, when: bool = True) -> Iterator[Predicate]:
+    match predicate:
+        case typed.And(parts) | typed.Or(parts):
+            for part in parts:
+                yield from _find_wanted(part, when=when)
+        case typed.Not(of):
+            yield from _find_wanted(of, when=not when)
+        case typed.Predicted(condition) if when and condition is not None:
+            yield condition
+        case Compared() | Between() | Among() | Outside() if when:
+            for leaf in _leaves_in(predicate):
+                if isinstance(leaf, Counted) and leaf.condition is not None:
+                    yield leaf.condition
+
+
 def _rows(condition: Predicate | None, names: Names, scan_range: ScanRange) -> Select[Any]:
     tests = only_true(compile_one(condition, names).holds(scan_range, prediction.c.uid))
     return select(prediction.c.uid).where(scan_range.of(prediction), tests)
