@@ -306,14 +306,17 @@ _STEPS: Final = (
 )
 
 
+def fit_width(span: timedelta, bins: int) -> Width:
+    """Return the shortest round width of which `bins` are at least as long as the span."""
+    return next(step for step in _STEPS if step.least * bins >= span)
+
+
 def automatic_times(low: datetime, high: datetime, bins: int) -> tuple[datetime, ...]:
     """Return bounds of about `bins` bins, at most two more, that contain all of [low, high].
 
     The last instant of the calendar is in no bin: if `high` is that, it is the last bound.
     """
-    span = high - low
-    least = (step for step in _STEPS if step.least * bins >= span)
-    step = next(least) if span else Width(1, "second")
+    step = fit_width(high - low, bins) if high > low else Width(1, "second")
     bounds = [floor(step, _ZONE, low)]
     while bounds[-1] <= high and bounds[-1] < _LAST:
         try:
