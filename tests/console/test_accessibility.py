@@ -56,6 +56,7 @@ def list_pages(console: Console, operated: Operated) -> list[tuple[str, str]]:
     inference = console.ask("GET", f"/v1/models/{STREET}/inferences/{STREET}-0009")
     queries = ["", "?v=table", f"?sel={inference['uid']}", "?f=nothing%20%3D%201"]
     pages = ["", *(f"#/m/{STREET}{query}" for query in queries), f"#/m/{SMALL}?v=map"]
+    pages += [f"#/m/{STREET}/overview", "#/m/planted/overview", "#/m/gone/overview"]
     pages += ["#/m/planted", "#/m/planted?v=table", "#/m/gone", f"#/compare?a={SMALL}&b={STREET}"]
     names = ("accounting", "dead-letters", "holds", "erasures", "exports", "certificates")
     lists = (*names, "certificates/1", "audit", "reconcile", "keys")

@@ -60,6 +60,12 @@ export function askOne(model: string, uid: string, signal: AbortSignal) {
   return get<Inference>(`${where}?include=metadata,predictions`, signal);
 }
 
+/** The newest first. */
+export async function askSome(model: string, uids: string[], signal: AbortSignal): Promise<Inference[]> {
+  const body = { inference_ids: uids.map((uid) => `uid:${uid}`), include: ["metadata", "predictions"] };
+  return (await post<InferencePage>(inferences(model, "query"), body, signal)).items;
+}
+
 export function askDrawing(model: string, uid: string, signal: AbortSignal) {
   return get<Drawing>(inferences(model, `uid:${uid}`, "drawing"), signal);
 }
